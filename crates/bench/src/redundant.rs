@@ -75,6 +75,10 @@ impl Session for RedundantSession {
 
 /// So many memory nodes may be lost at once, whichever they are, where regions have so many replicas.
 pub fn survivable_losses(redundancy: Redundancy, data_replicas: u8) -> usize {
+    // The cluster does without such a region; its pairs are gone.
+    if redundancy == Redundancy::None {
+        return 0;
+    }
     let count = redundancy.places(data_replicas.into());
     let places = (0u16..).take(count).map(|node| Place { node: MnId(node), offset: 0 }).collect();
     let region = Region::new(redundancy, places, 0);
@@ -99,9 +103,13 @@ mod tests {
 
     #[test]
     fn codes_survive_the_loss_of_as_many_nodes_as_they_have_parity() {
-        for (redundancy, replicas, losses) in
-            [("replicated", 1, 0), ("replicated", 3, 2), ("ec:4+2", 1, 2), ("ec:2+1", 3, 1)]
-        {
+        for (redundancy, replicas, losses) in [
+            ("replicated", 1, 0),
+            ("replicated", 3, 2),
+            ("ec:4+2", 1, 2),
+            ("ec:2+1", 3, 1),
+            ("none", 3, 0),
+        ] {
             let parsed = redundancy.parse().unwrap();
             assert_eq!(survivable_losses(parsed, replicas), losses, "{redundancy}");
         }

@@ -46,6 +46,10 @@
 //! with parity, until the end of a change finds all of its columns there. A region of copies has no place to move to:
 //! it goes with its node, and nothing of it is missed then.
 //!
+//! *Pairs without redundancy* are lost with their node ([`data`](crate::data), *alone*). A change that loses some has
+//! every subtable in its scope, since any may hold words to them: rounds that began from such a word are decided before
+//! anybody says that its key is gone, which all do from the switch on.
+//!
 //! A *new region* stands in the region table from the first view of its change on, and nobody is told
 //! to hand out its blocks before the change is transforming: until then a session may be pinned by a
 //! view that does not have it, and would read a word that leads nowhere. Nothing waits for it.
@@ -92,6 +96,9 @@ pub struct Change {
     pub subtables: Vec<SubtableChange>,
     /// The regions in its scope, by number, in order.
     pub regions: Vec<RegionChange>,
+    /// The regions of pairs without redundancy that it has lost, by number, in order: until the switch nobody can tell
+    /// whether these pairs are there.
+    pub lost_pairs: Vec<u32>,
     /// So many regions at the end of the table are new, and nobody has been told to hand out their
     /// blocks yet. Only while it is frozen.
     pub new_regions: u32,
@@ -106,6 +113,7 @@ impl Change {
             lost: 0,
             subtables: Vec::new(),
             regions: Vec::new(),
+            lost_pairs: Vec::new(),
             new_regions: 0,
         }
     }

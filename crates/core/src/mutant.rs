@@ -243,6 +243,17 @@ mutants! {
     /// A coded object is written to as many columns as it takes to read it: it is lost with one of them.
     ParityNotWritten,
 
+    // Pairs without redundancy.
+    /// A change that loses pairs without redundancy settles only the subtables that have lost a replica: a round that
+    /// began from a lost pair goes on when others have seen that its key is gone.
+    LossSettlesFew,
+    /// A key is gone before the change has switched: others read its node, or win a round that began from its word.
+    GoneBeforeTheSwitch,
+    /// Recovery takes a slot whose pair is gone for one in use: what an INSERT has left there stays.
+    RecoveryKnowsNothingGone,
+    /// A get that compares words answers with a pair that is lost, as long as its word stands.
+    FollowersReadWhatIsLost,
+
     // EC-oriented regions.
     /// The objects of a region whose places change get no parity: who has lost a chunk has lost the copy with it, or it
     /// is where another chunk comes.

@@ -216,11 +216,19 @@ impl Words {
         self.iter().find_map(|(s, word)| (s == slot).then_some(word))
     }
 
+    /// The slot that a new key should take: if there is one whose pair is gone and may have been the key's, that one,
+    /// else a free one, else another one whose pair is gone.
+    pub fn slot_for_new(&self, view: &View) -> Option<(SlotRef, Slot)> {
+        let is_gone = |(_, word): &(SlotRef, Slot)| view.is_gone(*word);
+        let own = self.matching().find(is_gone);
+        own.or_else(|| self.free_slot()).or_else(|| self.iter().find(is_gone))
+    }
+
     /// The free slot that a new key should take: in the emptier combined bucket, its main bucket
     /// before the shared overflow (RACE hashing); one that keeps the object of a DELETE, which becomes free
     /// with it, before others. All clients that see the same words choose the
     /// same slot, so that two INSERTs of one key usually meet in one write round.
-    pub fn free_slot(&self) -> Option<(SlotRef, Slot)> {
+    fn free_slot(&self) -> Option<(SlotRef, Slot)> {
         let combined = 2 * self.buckets.bucket_slots as usize;
         let half = self.buckets.bucket_slots as usize;
         let free_in = |c: usize| {

@@ -166,8 +166,10 @@ impl<'w, F: Fabric> Work<'w, F> {
         bytes: u64,
     ) -> Result<Option<u64>, FailedVerb> {
         // Tentative words may be withdrawn, and then lead nowhere.
-        let mut entries =
-            words.iter().copied().filter(|(_, word)| !word.is_free() && !word.is_tentative());
+        let is_entry = |word: Slot| !word.is_free() && !word.is_tentative();
+        let view = self.view;
+        let entries = words.iter().copied();
+        let mut entries = entries.filter(|(_, word)| is_entry(*word) && !view.is_gone(*word));
         let mut next = entries.next();
         while next.is_some() {
             self.batch.clear();

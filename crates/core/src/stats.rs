@@ -115,6 +115,7 @@ pub struct Stats {
     kinds: [KindStats; OpKind::ALL.len()],
     damage: Damage,
     left_to_comparison: u64,
+    gone: u64,
 }
 
 impl Stats {
@@ -149,6 +150,15 @@ impl Stats {
         self.left_to_comparison += objects;
     }
 
+    /// Words that operations met whose pairs were lost with their only memory node.
+    pub fn gone(&self) -> u64 {
+        self.gone
+    }
+
+    pub(crate) fn add_gone(&mut self) {
+        self.gone += 1;
+    }
+
     pub(crate) fn add_damage(&mut self, damage: Damage) {
         self.damage.add(damage);
     }
@@ -165,5 +175,6 @@ impl Stats {
         }
         self.damage.add(other.damage);
         self.left_to_comparison += other.left_to_comparison;
+        self.gone += other.gone;
     }
 }

@@ -54,7 +54,8 @@ fn change() -> impl Strategy<Value = Option<Change>> {
     let stage = prop_oneof![Just(Stage::Frozen), Just(Stage::Transforming), Just(Stage::Switched)];
     let change =
         (stage, any::<bool>(), vec(subtable, 0..3)).prop_map(|(stage, data_lost, subtables)| {
-            Change { stage, data_lost, lost: 0, subtables, regions: Vec::new(), new_regions: 0 }
+            let (regions, lost_pairs) = (Vec::new(), Vec::new());
+            Change { stage, data_lost, lost: 0, subtables, regions, lost_pairs, new_regions: 0 }
         });
     option::of(change)
 }

@@ -108,6 +108,10 @@ counts! {
     absorbed_sets,
     /// Objects that sessions left to the next comparison with the index.
     left_to_comparison,
+    /// Memory nodes that were lost with pairs without redundancy.
+    nodes_lost_with_pairs,
+    /// Times that sessions met words whose pairs were lost so.
+    gone_words,
     /// Memory nodes that were drained, and ended.
     drained_nodes,
     /// Masters that crashed while they repaired something.

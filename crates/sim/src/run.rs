@@ -147,6 +147,8 @@ pub(crate) struct Run {
     pub fault_rng: Rng,
     op_rng: Rng,
     workload: Workload,
+    /// The newest view that was looked at, and how many memory nodes were lost with pairs without redundancy.
+    lost_pairs: Cell<(u64, usize)>,
     /// What processes share that are threads of one: each of them crashes, stops and is cut off by itself.
     tables: Vec<Arc<WorkTable>>,
     /// Client processes that live, and their sessions.
@@ -203,7 +205,12 @@ impl Run {
         let keys = Workload::keys(&cluster.view(), shape.colliding_keys, shape.other_keys);
         Run {
             sim: sim.clone(),
-            workload: Workload::new(keys, shape.fillers, shape.redundancies.clone()),
+            workload: match shape.single_from {
+                None => Workload::new(keys, shape.fillers, shape.redundancies.clone()),
+                Some(from) => Workload::new(keys, shape.fillers, shape.redundancies.clone())
+                    .with_single_pairs(from),
+            },
+            lost_pairs: Cell::new((0, 0)),
             tables: (0..shape.tables).map(|_| Arc::new(WorkTable::new(false))).collect(),
             births: Cell::new(shape.processes),
             cluster,
@@ -237,6 +244,7 @@ impl Run {
                 executor.spawn(process, self.client(process));
             }
             assert!(executor.step(), "everything waits for ever");
+            self.note_lost_pairs();
             self.kill_condemned();
             events.set(events.get() + 1);
             self.is_disturbed.set(events.get() < limit / 2);
@@ -267,6 +275,21 @@ impl Run {
         }
         assert_eq!(findings.undecided_keys, 0, "too many operations overlap to tell");
         Ok(Some(findings.operations))
+    }
+
+    /// Notes which memory nodes were lost with pairs that had no redundancy.
+    fn note_lost_pairs(&self) {
+        let (looked_at, known) = self.lost_pairs.get();
+        let view = self.cluster.view();
+        if view.number == looked_at {
+            return;
+        }
+        let lost = view.lost_pairs().len();
+        for _ in known..lost {
+            self.workload.pairs_are_lost();
+            count(&self.sim.counts().nodes_lost_with_pairs);
+        }
+        self.lost_pairs.set((view.number, lost));
     }
 
     fn count_correlated(&self) {
@@ -387,6 +410,8 @@ impl Run {
             let leaving = session.leave().await;
             let left = &self.sim.counts().left_to_comparison;
             left.set(left.get() + session.stats().left_to_comparison());
+            let gone = &self.sim.counts().gone_words;
+            gone.set(gone.get() + session.stats().gone());
             keeper.close(session.id());
             self.clients.borrow_mut().insert(process, None);
             let goodbye = match leaving {

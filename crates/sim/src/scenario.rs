@@ -141,6 +141,9 @@ pub enum Scenario {
     /// Values are replicated so that they can become erasure-coded in place, and change all the time, under the same
     /// faults.
     Oriented,
+    /// Values without redundancy beside replicated and erasure-coded ones, which change, while memory nodes are lost,
+    /// join and are drained, and clients and the master crash.
+    None,
     /// Sessions share strict work tables, and have many requests for few keys at once, while clients and the master
     /// crash and stop, memory nodes are lost, and messages and completions too.
     Correlated,
@@ -150,7 +153,7 @@ pub enum Scenario {
 
 impl Scenario {
     /// All of them, in the order in which seeds take turns.
-    pub const ALL: [Scenario; 14] = [
+    pub const ALL: [Scenario; 15] = [
         Scenario::Mixed,
         Scenario::Inserts,
         Scenario::Unsteady,
@@ -163,6 +166,7 @@ impl Scenario {
         Scenario::Cuts,
         Scenario::Redundancy,
         Scenario::Oriented,
+        Scenario::None,
         Scenario::Correlated,
         Scenario::Storm,
     ];
@@ -182,6 +186,7 @@ impl Scenario {
             Scenario::Cuts => "cuts",
             Scenario::Redundancy => "redundancy",
             Scenario::Oriented => "oriented",
+            Scenario::None => "none",
             Scenario::Correlated => "correlated",
             Scenario::Storm => "storm",
         }
@@ -214,6 +219,9 @@ impl Scenario {
                 "erasure-coded beside replicated values, under losses, moves and crashes of all kinds"
             }
             Scenario::Oriented => "EC-oriented values that change all the time, under the same",
+            Scenario::None => {
+                "values without redundancy, which go with their nodes, under the same"
+            }
             Scenario::Correlated => {
                 "few hot keys, by processes whose sessions share a strict work table, under most faults"
             }
@@ -247,7 +255,7 @@ impl Scenario {
             }
             Scenario::Damage => &[Delay, Tear, ClientCrash, RecoveryCrash, Join, Drain, Damage],
             Scenario::Cuts => &[Delay, Tear, CommonPartition, Silence, MasterRestart],
-            Scenario::Redundancy | Scenario::Oriented => {
+            Scenario::Redundancy | Scenario::Oriented | Scenario::None => {
                 &[Delay, Tear, NodeCrash, ClientCrash, MasterRestart, RecoveryCrash, Join, Drain]
             }
             Scenario::Correlated => &[
@@ -288,6 +296,7 @@ impl Scenario {
             Scenario::Mixed | Scenario::Inserts | Scenario::Crashes | Scenario::Growth => &[],
             Scenario::Losses | Scenario::Reuse => &[LateVerb],
             Scenario::Redundancy | Scenario::Oriented => &[LateVerb, Stop, Damage],
+            Scenario::None => &[LateVerb, Stop, CommonPartition, Silence],
             Scenario::Correlated => &[CommonPartition, Silence, Join, Drain],
             Scenario::Elastic | Scenario::Cuts => &[ForeignMaster],
             Scenario::Unsteady => &[LateVerb, ForeignMaster],
@@ -333,6 +342,8 @@ pub(crate) struct Shape {
     pub redundancies: Vec<Redundancy>,
     /// So many memory nodes may be lost in one moment.
     pub losses_at_once: usize,
+    /// Values of so many bytes and more are written without redundancy.
+    pub single_from: Option<usize>,
     /// So many strict work tables are shared by the sessions; 0: nobody has one.
     pub tables: usize,
 }
@@ -441,6 +452,7 @@ impl Shape {
             fillers: [0, 10, 60, 300],
             redundancies: Vec::new(),
             losses_at_once: 1,
+            single_from: None,
             tables: 0,
         };
         match scenario {
@@ -451,6 +463,7 @@ impl Shape {
             Scenario::Cuts => shape.with_short_leases(rng),
             Scenario::Redundancy => shape.with_codes(rng, false),
             Scenario::Oriented => shape.with_codes(rng, true),
+            Scenario::None => shape.with_single_pairs(rng),
             Scenario::Correlated => shape.with_correlation(rng),
             _ => shape,
         }
@@ -583,6 +596,32 @@ impl Shape {
             ..self.cluster
         };
         Shape { cluster, redundancies, losses_at_once: 2, ..self }
+    }
+
+    /// Values, or only the long ones, are written without redundancy.
+    fn with_single_pairs(self, rng: &Rng) -> Shape {
+        let from = rng.pick(&[0, 0, 20]);
+        let session = LogicOptions {
+            redundancy: RedundancyRules::from_length(from, Redundancy::None),
+            ..self.cluster.session
+        };
+        // Two nodes more than have replicas of the index, and on each of them some of many small regions.
+        let memory_nodes =
+            self.cluster.memory_nodes.max(u16::from(self.cluster.index_replicas) + 2);
+        let geometry = Geometry { region_bytes: 1 << 14, ..self.cluster.geometry };
+        let moves = rng.pick(&[0, 1, 3]);
+        let tables = if rng.one_in(3) { 1 + rng.below(2) } else { 0 };
+        Shape {
+            cluster: ClusterOptions { session, memory_nodes, geometry, ..self.cluster },
+            other_keys: 1 + self.other_keys,
+            tables,
+            redundancies: vec![Redundancy::Replicated, Redundancy::None],
+            single_from: Some(from),
+            first_mix: with_moves(self.first_mix, moves),
+            other_mix: with_moves(self.other_mix, moves),
+            fault_every_ns: 40 * self.fault_every_ns,
+            ..self
+        }
     }
 
     /// Hardly more than one key, with many requests at once.

@@ -9,6 +9,7 @@
 //! fault excuses.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use fusee_core::data::{Redundancy, RedundancyError};
@@ -28,6 +29,12 @@ pub struct Workload {
     fillers: [usize; 4],
     /// What Moves give pairs.
     redundancies: Vec<Redundancy>,
+    /// Values of so many bytes and more are written without redundancy.
+    single_from: Option<usize>,
+    /// Keys that some write may have given a value without.
+    single: RefCell<BTreeSet<usize>>,
+    /// When memory nodes were lost, with the pairs that had none elsewhere.
+    losses: RefCell<Vec<u64>>,
     /// `None`: an operation that certainly had no effect.
     history: RefCell<Vec<Option<Record>>>,
     time: Cell<u64>,
@@ -58,10 +65,25 @@ impl Workload {
             keys,
             fillers,
             redundancies,
+            single_from: None,
+            single: RefCell::default(),
+            losses: RefCell::default(),
             time: Cell::new(0),
             values: Cell::new(0),
             invoked: Cell::new(0),
         }
+    }
+
+    /// The same, where values of so many bytes and more are written without redundancy.
+    pub fn with_single_pairs(self, from_bytes: usize) -> Workload {
+        Workload { single_from: Some(from_bytes), ..self }
+    }
+
+    /// A memory node is lost, and pairs without redundancy with it: whichever keys have none besides may go, once,
+    /// from now on.
+    pub fn pairs_are_lost(&self) {
+        let now = self.now();
+        self.losses.borrow_mut().push(now);
     }
 
     /// `colliding` keys with the same buckets and the same fingerprint, and `others` without any
@@ -99,6 +121,10 @@ impl Workload {
         let value = self.values.get() + 1;
         self.values.set(value);
         let (name, bytes) = (self.keys[key].clone(), self.encode(rng, value));
+        let writes = matches!(kind, OpKind::Insert | OpKind::Update | OpKind::Upsert);
+        if writes && self.single_from.is_some_and(|from| bytes.len() >= from) {
+            self.single.borrow_mut().insert(key);
+        }
         let (client, fabric) = (session.clone(), session.store().fabric());
         let begin = |call| self.invoke(session, key, call);
         let (entry, result) = match kind {
@@ -155,6 +181,9 @@ impl Workload {
     async fn move_pair(&self, rng: &Rng, session: &Rc<SimSession>, key: usize) -> CallOutcome {
         self.invoked.set(self.invoked.get() + 1);
         let (name, redundancy) = (self.keys[key].clone(), rng.pick(&self.redundancies));
+        if redundancy == Redundancy::None {
+            self.single.borrow_mut().insert(key);
+        }
         let (client, fabric) = (session.clone(), session.store().fabric());
         let moving = async move { client.set_redundancy(&name, redundancy).await };
         let error = match fabric.move_pair(moving).await {
@@ -205,10 +234,18 @@ impl Workload {
         operation.returned = Some((self.now(), answer));
     }
 
-    /// Checks every key's history.
+    /// Checks every key's history. Each loss may have been a DELETE of a key that had no redundancy, of which nobody
+    /// has heard when it took effect.
     pub fn check(&self) -> Findings {
         let mut history = History::new();
         self.history.borrow().iter().flatten().for_each(|record| history.push(*record));
+        for (loss, invoked) in (0..).zip(&*self.losses.borrow()) {
+            let (client, invoked) = (u32::MAX - loss, *invoked);
+            let operation = Operation { call: Call::Delete, invoked, returned: None };
+            let single = self.single.borrow();
+            let lost = single.iter().map(|key| Record { key: *key as u64, client, operation });
+            lost.for_each(|record| history.push(record));
+        }
         history.check()
     }
 }

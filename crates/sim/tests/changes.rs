@@ -4,7 +4,9 @@
 
 mod support;
 
-use support::changes::{cut_off_primary, moves, node_loss, node_loss_and_return, splits};
+use support::changes::{
+    cut_off_primary, cut_off_single, moves, node_loss, node_loss_and_return, splits,
+};
 use support::failures::{Events, for_all};
 use support::reuse::reuse;
 use support::steered_changes::{doubtful_backups, left_behind};
@@ -54,6 +56,13 @@ fn replicas_move_beside_working_clients() {
 #[test]
 fn nobody_reads_an_older_value_after_a_newer_one() {
     for_all(2_000, cut_off_primary);
+}
+
+/// A key without redundancy is gone for all at once when its node is lost, and can be inserted anew.
+#[test]
+fn pairs_without_redundancy_go_with_their_node() {
+    let Some(events) = for_all(400, cut_off_single) else { return };
+    assert!(events.gone > 400 && events.crashed > 150, "{events:?}");
 }
 
 /// Who still reads where a replica has left a region finds all that he learns of.

@@ -405,6 +405,46 @@ fn moves_take_the_bytes_of_the_value(
     }
 }
 
+/// Values without redundancy take the phases of replicated ones, and one WRITE of the object for as many as it would
+/// have replicas.
+#[test]
+fn values_without_redundancy_take_the_same_phases_and_fewer_writes() {
+    let value = vec![7; 1000];
+    for replicas in 1..=5 {
+        let [single, replicated] = [Redundancy::None, Redundancy::Replicated].map(|redundancy| {
+            let value = &value;
+            run_large(replicas, async move |store| {
+                // Now there is a block, and its header is written.
+                store.insert_as(b"foo", value, redundancy).await.unwrap();
+                let hint = store.insert_as(b"key", value, redundancy).await.unwrap().place;
+                let found = store.search(b"key", hint).await.unwrap();
+                assert_eq!(
+                    (found.value(), found.redundancy()),
+                    (Some(&value[..]), Some(redundancy))
+                );
+                drop(found);
+                assert!(store.search(b"key", None).await.unwrap().value().is_some());
+                let hint = store.update_as(b"key", value, redundancy, hint).await.unwrap().place;
+                store.delete(b"key", hint).await.unwrap();
+                assert_eq!(store.search(b"key", None).await.unwrap().value(), None);
+            })
+        });
+        let fewer = u32::from(replicas == 1);
+        assert_eq!(single.kind(OpKind::Search).phases, 1 + 2 + 1, "a hit, a miss, no key");
+        assert_eq!(phases(&single, OpKind::Insert), 4 - fewer);
+        assert_eq!(phases(&single, OpKind::Update), 3 - fewer);
+        assert_eq!(phases(&single, OpKind::Delete), 3 - fewer);
+        let verbs = |stats: &Stats, kind| stats.kind(kind).verbs;
+        for kind in [OpKind::Search, OpKind::Delete] {
+            assert_eq!(verbs(&single, kind), verbs(&replicated, kind), "{kind:?}");
+        }
+        let others = u64::from(ClusterOptions::default().data_replicas) - 1;
+        assert_eq!(verbs(&replicated, OpKind::Update) - verbs(&single, OpKind::Update), others);
+        // Two, and the header of their block.
+        assert_eq!(verbs(&replicated, OpKind::Insert) - verbs(&single, OpKind::Insert), 3 * others);
+    }
+}
+
 fn oriented(replicas: u8, code: (u8, u8)) -> Redundancy {
     let coding = Coding::try_from(code).unwrap();
     Redundancy::Oriented(Orientation::new(replicas, coding).unwrap())

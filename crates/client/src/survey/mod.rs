@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use fusee_control::master::{MasterReply, MasterRequest, Orphan, Owners};
 use fusee_control::node::{BlockId, Usage};
+use fusee_core::data::Region;
 use fusee_core::verbs::{ClientId, FailedVerb, MnId, VerbError};
 use fusee_core::view::View;
 
@@ -163,6 +164,7 @@ pub(crate) fn survey(
         unreadable_headers: tally.unreadable,
         unreadable_owners: unknown.iter().map(|(_, of)| of.blocks).sum(),
         stray_marks: tally.stray_marks,
+        lost_regions: view.lost_pairs(),
     }
 }
 
@@ -189,6 +191,8 @@ fn nodes(view: &View, tally: &Tally, usage: &[(MnId, Result<Usage, String>)]) ->
     names.extend(tally.nodes.keys());
     let describe = |node: MnId| {
         let (subtables, regions) = (view.subtables_on(node), view.regions_on(node));
+        let is_single = |region: &&Region| region.has_single_pairs() && region.lies_on(node);
+        let single = view.regions.iter().filter(is_single).count() as u64;
         let usage = usage.iter().find(|(of, _)| *of == node);
         let usage = usage.and_then(|(_, usage)| usage.as_ref().ok());
         let blocks = tally.nodes.get(&node).copied().unwrap_or_default();
@@ -199,6 +203,7 @@ fn nodes(view: &View, tally: &Tally, usage: &[(MnId, Result<Usage, String>)]) ->
             subtable_bytes: subtables * view.geometry.subtable_bytes(),
             regions,
             region_bytes: regions * view.geometry.region_bytes,
+            single_region_bytes: single * view.geometry.region_bytes,
             reserved_bytes: usage.map(|usage| usage.reserved_bytes),
             blocks: blocks.all,
             free_blocks: blocks.free,

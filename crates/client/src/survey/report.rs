@@ -39,6 +39,8 @@ pub struct MemorySurvey {
     pub unreadable_owners: u64,
     /// Free marks where no object starts.
     pub stray_marks: u64,
+    /// Regions of pairs without redundancy that were lost, by the node that had them.
+    pub lost_regions: BTreeMap<MnId, u64>,
 }
 
 /// A memory node.
@@ -56,6 +58,8 @@ pub struct NodeMemory {
     pub regions: u64,
     /// Their bytes.
     pub region_bytes: u64,
+    /// Those of them whose pairs have no redundancy: they go with the node.
+    pub single_region_bytes: u64,
     /// What the node itself has reserved: these, what they are aligned by, and what a change of the
     /// view adds or has not released yet. `None` if it did not say.
     pub reserved_bytes: Option<u64>,

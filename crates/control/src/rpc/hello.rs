@@ -20,7 +20,7 @@ use super::HELLO_TIMEOUT;
 
 const MAGIC: &[u8; 5] = b"FUSEE";
 /// 5: a block is taken over once; and who speaks it starts again where it loses to a Move (rule L).
-const VERSION: u8 = 6;
+const VERSION: u8 = 7;
 const HELLO_BYTES: usize = 8;
 
 /// Who answers at a port.

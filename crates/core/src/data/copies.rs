@@ -18,25 +18,16 @@
 
 use arrayvec::ArrayVec;
 
-use super::{Found, ObjectAt, PerPlace, PlaceOfCopy, Redundancy, Region};
+use super::{Found, ObjectAt, PerPlace, PlaceOfCopy, Redundancy};
 use crate::layout::{
     Chunk, Identity, MAX_COPIES, Object, Opcode, Slot, copy_of, copy_word, copy_words_at,
 };
 use crate::mutant::{Mutant, removed};
 use crate::verbs::{Batch, FailedVerb, MnId, Span, Ticket};
-use crate::view::{Place, ViewError};
+use crate::view::Place;
 
 /// Something for each copy of an object.
 pub(crate) type PerCopy<T> = ArrayVec<T, MAX_COPIES>;
-
-/// See [`Region::check`].
-pub(super) fn check(region: &Region, node: MnId) -> Result<(), ViewError> {
-    match region.places() {
-        [] => Ok(()),
-        [place] if place.node == node => Ok(()),
-        _ => Err(ViewError { what: "copies lie elsewhere than where they are for" }),
-    }
-}
 
 /// READs of the copy words of a turn, from every column that has them.
 #[derive(Debug)]

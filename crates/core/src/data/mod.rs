@@ -20,6 +20,7 @@
 //! | Where are header and free bitmap of a block? | [`View::block`]: a [`BlockAt`] |
 //! | Who hands out blocks, and since when? | [`Region::primary`], [`Region::primary_since`] |
 //! | How many nodes may be lost? | [`Region::survives`] |
+//! | What does a word lead to that leads to no object? | [`View::is_gone`], [`View::is_being_lost`] |
 //!
 //! The answers that a scheme gives lie in a file of its own (`replicated.rs`, `coded.rs`). What asks a scheme
 //! is in this file: by `by_scheme`, or a `match` where arguments differ. Block tables and block headers stand
@@ -28,7 +29,10 @@
 //! [`View::object`]: crate::view::View::object
 //! [`View::object_of`]: crate::view::View::object_of
 //! [`View::block`]: crate::view::View::block
+//! [`View::is_gone`]: crate::view::View::is_gone
+//! [`View::is_being_lost`]: crate::view::View::is_being_lost
 
+mod alone;
 mod block;
 mod coded;
 mod complete;
@@ -80,16 +84,25 @@ pub enum Scheme {
     Replicated,
     /// Each of the region's places has one chunk of every object.
     Coded(Columns),
-    /// Objects are replicated on one place, which is on this node: copies of EC-oriented objects. If it is lost, so are
-    /// they, and the region is *gone*: its number stands for nothing any more.
+    /// Objects stand on one place. If that is lost so are they, and the region is *gone*: its number stands for nothing
+    /// any more.
+    Alone(Alone),
+}
+
+/// What one place is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Alone {
+    /// For copies of EC-oriented objects, on this node: it goes with it, whether that is lost or drained.
     Copies(MnId),
+    /// For pairs without redundancy, on any node; with the node that had it, if that is lost.
+    Pairs(Option<MnId>),
 }
 
 /// What the scheme of a region has for a question.
 macro_rules! by_scheme {
     ($region:expr, $question:ident($($argument:expr),*)) => {
         match &$region.scheme {
-            Scheme::Replicated | Scheme::Copies(_) => replicated::$question($($argument),*),
+            Scheme::Replicated | Scheme::Alone(_) => replicated::$question($($argument),*),
             Scheme::Coded(columns) => coded::$question(columns, $($argument),*),
         }
     };
@@ -120,7 +133,8 @@ impl Region {
             Redundancy::Replicated => Scheme::Replicated,
             Redundancy::Coded(coding) => Scheme::Coded(Columns::all(coding)),
             Redundancy::Oriented(of) => Scheme::Coded(Columns::oriented(of)),
-            Redundancy::Copies(node) => Scheme::Copies(node),
+            Redundancy::Copies(node) => Scheme::Alone(Alone::Copies(node)),
+            Redundancy::None => Scheme::Alone(Alone::Pairs(None)),
         };
         Region { scheme, places, primary_since }
     }
@@ -131,14 +145,25 @@ impl Region {
         match &self.scheme {
             Scheme::Replicated => Redundancy::Replicated,
             Scheme::Coded(columns) => columns.redundancy(),
-            Scheme::Copies(node) => Redundancy::Copies(*node),
+            Scheme::Alone(Alone::Copies(node)) => Redundancy::Copies(*node),
+            Scheme::Alone(Alone::Pairs(_)) => Redundancy::None,
+        }
+    }
+
+    /// The redundancy of the pair that a word leads to here.
+    pub(crate) fn redundancy_of(&self, word: Slot) -> Redundancy {
+        match self.redundancy() {
+            Redundancy::Oriented(of) if !word.turn().is_multiple_of(2) => {
+                Redundancy::Coded(of.coding())
+            }
+            other => other,
         }
     }
 
     /// Checks what it says of its places, other than where they are.
     pub(crate) fn check(&self) -> Result<(), ViewError> {
         match &self.scheme {
-            Scheme::Copies(node) => copies::check(self, *node),
+            Scheme::Alone(alone) => alone.check(&self.places),
             Scheme::Coded(columns) => coded::check(columns, self),
             Scheme::Replicated => replicated::check(self),
         }
@@ -148,7 +173,7 @@ impl Region {
     pub fn columns(&self) -> Option<&Columns> {
         match &self.scheme {
             Scheme::Coded(columns) => Some(columns),
-            Scheme::Replicated | Scheme::Copies(_) => None,
+            Scheme::Replicated | Scheme::Alone(_) => None,
         }
     }
 
@@ -163,8 +188,21 @@ impl Region {
     /// The node of the copies that it is for.
     pub fn copies_on(&self) -> Option<MnId> {
         match &self.scheme {
-            Scheme::Copies(node) => Some(*node),
-            Scheme::Replicated | Scheme::Coded(_) => None,
+            Scheme::Alone(Alone::Copies(node)) => Some(*node),
+            Scheme::Replicated | Scheme::Coded(_) | Scheme::Alone(Alone::Pairs(_)) => None,
+        }
+    }
+
+    /// Whether it is for pairs without redundancy.
+    pub fn has_single_pairs(&self) -> bool {
+        matches!(&self.scheme, Scheme::Alone(Alone::Pairs(_)))
+    }
+
+    /// The node with which its pairs were lost, if they had no redundancy and are gone.
+    pub fn lost_with(&self) -> Option<MnId> {
+        match &self.scheme {
+            Scheme::Alone(Alone::Pairs(node)) => *node,
+            Scheme::Replicated | Scheme::Coded(_) | Scheme::Alone(Alone::Copies(_)) => None,
         }
     }
 
@@ -231,7 +269,7 @@ impl Region {
     /// Whether its objects survive the loss of these memory nodes, or can be done without.
     pub fn survives(&self, is_lost: impl Fn(MnId) -> bool) -> bool {
         match &self.scheme {
-            Scheme::Copies(_) => true,
+            Scheme::Alone(_) => true,
             Scheme::Coded(columns) => coded::survives(columns, self, is_lost),
             Scheme::Replicated => replicated::survives(self, is_lost),
         }
@@ -248,7 +286,7 @@ impl Region {
             self.primary_since = view;
         }
         for at in (0..self.places.len()).rev().filter(|at| is_lost(&self.places[*at])) {
-            self.scheme.remove(at);
+            self.scheme.loses(at, self.places[at].node);
         }
         self.places.retain(|place| !is_lost(place));
     }
@@ -288,7 +326,7 @@ impl Region {
         ObjectAt { region: self, address, offset, bytes, may_lack_parity: false }
     }
 
-    /// Whether it has places. Only one that is for copies may have none: it is gone, and its number stands for nothing.
+    /// Whether it has places. Only one of a single place may have none: it is gone, and its number stands for nothing.
     #[inline]
     pub fn is_there(&self) -> bool {
         !self.places.is_empty()
@@ -315,7 +353,7 @@ impl Region {
         copied: &mut Copied,
     ) -> Result<(), FailedVerb> {
         match &self.scheme {
-            Scheme::Replicated | Scheme::Copies(_) => {
+            Scheme::Replicated | Scheme::Alone(_) => {
                 replicated::copy_to(self, fabric, geometry, joining, copied).await
             }
             Scheme::Coded(columns) => {
@@ -334,7 +372,7 @@ impl Region {
         copied: &mut Copied,
     ) -> Result<(), FailedVerb> {
         match &self.scheme {
-            Scheme::Replicated | Scheme::Copies(_) => Ok(()),
+            Scheme::Replicated | Scheme::Alone(_) => Ok(()),
             Scheme::Coded(columns) => {
                 coded::write_parity(columns, self, fabric, (geometry, copies), copied).await
             }
@@ -347,8 +385,16 @@ impl Scheme {
     /// Whoever fills it goes by the same view as whoever makes it one of the region's.
     fn next_chunk(&self, leaves: Option<usize>) -> u8 {
         match self {
-            Scheme::Replicated | Scheme::Copies(_) => 0,
+            Scheme::Replicated | Scheme::Alone(_) => 0,
             Scheme::Coded(columns) => columns.next_chunk(leaves),
+        }
+    }
+
+    /// A place is lost with its node.
+    fn loses(&mut self, at: usize, node: MnId) {
+        match self {
+            Scheme::Alone(Alone::Pairs(lost_with)) => *lost_with = Some(node),
+            _ => self.remove(at),
         }
     }
 
@@ -405,12 +451,7 @@ impl<'v> ObjectAt<'v> {
 
     /// The redundancy of its pair, as this word leads to it.
     pub(crate) fn redundancy_of(self, word: Slot) -> Redundancy {
-        match self.region.redundancy() {
-            Redundancy::Oriented(of) if !word.turn().is_multiple_of(2) => {
-                Redundancy::Coded(of.coding())
-            }
-            other => other,
-        }
+        self.region.redundancy_of(word)
     }
 
     /// Whether a Move in place has put this word there.

@@ -13,7 +13,7 @@ use crate::code::{Coding, CodingError};
 use crate::layout::{MAX_COPIES, Object, SizeClass};
 use crate::verbs::MnId;
 
-/// How a pair survives failures. As text, `replicated`, `ec:K+M` or `eor:R:K+M`.
+/// How a pair survives failures. As text, `replicated`, `ec:K+M`, `eor:R:K+M` or `none`.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -28,6 +28,8 @@ pub enum Redundancy {
     Oriented(Orientation),
     /// No pair has it: copies of EC-oriented pairs on one memory node, which are lost with it.
     Copies(MnId),
+    /// It does not: one memory node has all of it. When that is lost, the key does not exist any more.
+    None,
 }
 
 /// EOR(r, k), which becomes EC(k, m): the data chunks of the stripe are one replica, on k memory nodes; the others are
@@ -142,6 +144,7 @@ impl fmt::Display for Redundancy {
                 write!(f, "eor:{replicas}:{}+{}", coding.k(), coding.m())
             }
             Redundancy::Copies(node) => write!(f, "copies on {node}"),
+            Redundancy::None => f.write_str("none"),
         }
     }
 }
@@ -150,7 +153,7 @@ impl fmt::Display for Redundancy {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseRedundancyError {
     /// It has another form.
-    #[error("`{0}` is no redundancy; it is `replicated`, or like `ec:4+2` or `eor:2:4+2`")]
+    #[error("`{0}` is no redundancy; it is `replicated`, `none`, or like `ec:4+2` or `eor:2:4+2`")]
     Form(String),
     /// There is no such code.
     #[error(transparent)]
@@ -164,8 +167,10 @@ impl FromStr for Redundancy {
     type Err = ParseRedundancyError;
 
     fn from_str(text: &str) -> Result<Redundancy, ParseRedundancyError> {
-        if text == "replicated" {
-            return Ok(Redundancy::Replicated);
+        match text {
+            "replicated" => return Ok(Redundancy::Replicated),
+            "none" => return Ok(Redundancy::None),
+            _ => {}
         }
         let form = || ParseRedundancyError::Form(text.to_string());
         let number = |text: &str| text.parse::<u8>().ok();
@@ -243,7 +248,7 @@ impl Redundancy {
     #[inline]
     pub fn check(self, key_bytes: usize, value_bytes: usize) -> Result<(), RedundancyError> {
         match self {
-            Redundancy::Replicated => Ok(()),
+            Redundancy::Replicated | Redundancy::None => Ok(()),
             Redundancy::Coded(coding) => check_coded(coding, key_bytes, value_bytes),
             Redundancy::Oriented(of) => check_coded(of.coding, key_bytes, value_bytes),
             Redundancy::Copies(_) => Err(RedundancyError::CopiesAlone),
@@ -253,7 +258,7 @@ impl Redundancy {
     /// The erasure code that pairs of it have, or are laid out for.
     pub fn coding(self) -> Option<Coding> {
         match self {
-            Redundancy::Replicated | Redundancy::Copies(_) => None,
+            Redundancy::Replicated | Redundancy::Copies(_) | Redundancy::None => None,
             Redundancy::Coded(coding) => Some(coding),
             Redundancy::Oriented(of) => Some(of.coding),
         }
@@ -266,7 +271,7 @@ impl Redundancy {
             Redundancy::Replicated => replicas,
             Redundancy::Coded(coding) => coding.chunks(),
             Redundancy::Oriented(of) => of.coding.chunks(),
-            Redundancy::Copies(_) => 1,
+            Redundancy::Copies(_) | Redundancy::None => 1,
         }
     }
 
@@ -302,7 +307,8 @@ mod tests {
 
     #[test]
     fn redundancies_are_written_as_they_are_read() {
-        for text in ["replicated", "ec:4+2", "ec:2+1", "ec:12+4", "eor:2:4+2", "eor:3:3+2"] {
+        let codes = ["ec:4+2", "ec:2+1", "ec:12+4", "eor:2:4+2", "eor:3:3+2"];
+        for text in ["replicated", "none"].into_iter().chain(codes) {
             assert_eq!(text.parse::<Redundancy>().unwrap().to_string(), text);
         }
         let others = ["eor:4+2", "eor:2:4", "eor::4+2", "eor:x:4+2", "copies on mn1"];

@@ -17,6 +17,9 @@
 //! | free | size class 0 on some | an INSERT that was withdrawing |
 //! | free | own word on some, tentative on the others | an INSERT that was confirming |
 //! | free | tentative on some | an INSERT, anywhere before |
+//!
+//! A word whose pair is lost shows no key, and so is free: the round has begun since. One that had begun before is
+//! settled, and leaves no traces.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -63,8 +66,8 @@ pub(super) enum Step {
     Strange,
 }
 
-/// Decides by the table above.
-pub(super) fn judge(opcode: Opcode, own: Slot, seen: &Sighting) -> Step {
+/// Decides by the table above. What is gone is free.
+pub(super) fn judge(opcode: Opcode, own: Slot, seen: &Sighting, is_gone: bool) -> Step {
     let identity = own.identity();
     let is_own = |word: &&Slot| word.identity() == identity;
     let (tentative, withdrawn) = (own.tentative(), own.withdrawn());
@@ -83,15 +86,14 @@ pub(super) fn judge(opcode: Opcode, own: Slot, seen: &Sighting) -> Step {
     if old.identity() == identity {
         return if old.is_tentative() { Step::Withdraw(withdrawn) } else { Step::Done };
     }
+    let is_free = old.is_free() || is_gone && !removed(Mutant::RecoveryKnowsNothingGone);
     let shows = |word: Slot| seen.backups.contains(&word);
     match opcode {
         _ if old.is_tentative() => Step::Strange,
-        Opcode::Delete if !old.is_free() => Step::Commit(withdrawn),
-        Opcode::Update | Opcode::Move if !old.is_free() => Step::Commit(own),
-        Opcode::Upsert if !old.is_free() && !shows(tentative) && !shows(withdrawn) => {
-            Step::Commit(own)
-        }
-        _ if !inserts || !old.is_free() => Step::Strange,
+        Opcode::Delete if !is_free => Step::Commit(withdrawn),
+        Opcode::Update | Opcode::Move if !is_free => Step::Commit(own),
+        Opcode::Upsert if !is_free && !shows(tentative) && !shows(withdrawn) => Step::Commit(own),
+        _ if !inserts || !is_free => Step::Strange,
         _ if shows(withdrawn) && removed(Mutant::RecoveryIgnoresWithdrawnCopies) => Step::Done,
         _ if shows(withdrawn) => Step::Withdraw(withdrawn),
         _ if shows(own) => Step::Confirm(own),
@@ -222,7 +224,8 @@ mod tests {
 
     fn judged(opcode: Opcode, own: Slot, primary: Slot, backups: &[Slot]) -> Step {
         let slot = SlotRef { subtable: 0, slot: 0 };
-        judge(opcode, own, &Sighting { slot, primary, backups: backups.iter().copied().collect() })
+        let backups = backups.iter().copied().collect();
+        judge(opcode, own, &Sighting { slot, primary, backups }, false)
     }
 
     #[test]

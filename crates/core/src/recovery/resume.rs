@@ -45,7 +45,7 @@ impl<F: Fabric> Recovery<'_, F> {
         seen: &Sighting,
     ) -> Result<(), RecoveryError> {
         let own = found.own;
-        let step = judge(found.opcode, own, seen);
+        let step = judge(found.opcode, own, seen, self.view.is_gone(seen.primary));
         let goes_on = !matches!(step, Step::Done | Step::Strange);
         if goes_on && !found.is_everywhere && !removed(Mutant::RecoveryDoesNotComplete) {
             let objects = self.view.objects_of(core::slice::from_ref(&own));

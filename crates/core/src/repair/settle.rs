@@ -150,6 +150,8 @@ impl<F: Fabric> Repair<'_, F> {
             let leads = |shown: &Shown<'_>| leads_here(view, slot_number, word, shown);
             let key = match view.object_of(word) {
                 Some(object) => self.key_of(object, word, leads).await?,
+                // Its object was there.
+                None if view.leads_to_lost(word) => continue,
                 None => None,
             };
             match key {

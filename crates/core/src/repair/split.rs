@@ -138,7 +138,7 @@ impl<F: Fabric> Work<'_, F> {
     }
 
     /// Of every word whether it is an entry of the sibling. An entry that leads to no object is
-    /// not: nobody finds it anywhere.
+    /// not, nor one whose pair is lost: nobody finds it anywhere.
     ///
     /// The starts of all replicas are read. They have to agree, and to show a key that belongs where the
     /// word stands; else a replica is damaged, or the key is longer. In the end the CRC decides, of any

@@ -16,6 +16,8 @@
 //!    heirs can tell this committed INSERT from one that was about to find a duplicate.
 //! 6. *Commit*: CAS the primary.
 //!
+//! A slot whose pair was lost with its only node counts as free ([`data`](crate::data), *alone*).
+//!
 //! Who loses a round on a *free* slot may have lost it to another key: it starts again, when the
 //! round is over.
 //!
@@ -41,7 +43,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         attempt: &mut Attempt<'_>,
         words: &Words,
     ) -> Result<Ended, Error> {
-        let Some((slot, old)) = words.free_slot() else { return Err(Error::IndexFull) };
+        let slot = words.slot_for_new(&self.view);
+        let Some((slot, old)) = slot else { return Err(Error::IndexFull) };
         let own = attempt.own_word();
         let buckets = Buckets::of(attempt.intent.key, &self.view);
         if self.view.subtables[slot.subtable as usize].backups().is_empty() {

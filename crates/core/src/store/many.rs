@@ -315,7 +315,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     Ok(words) => words,
                     Err(failure) => return self.silent(self.failed(failure)),
                 };
-                let live = words.matching().filter(|(_, w)| !w.is_tentative());
+                let live = words.matching().filter(|(_, w)| !w.is_tentative() && !self.is_gone(*w));
                 let hints: Vec<Hint> =
                     live.map(|(slot, word)| Hint { slot, word, seen: None }).collect();
                 if hints.is_empty() {

@@ -497,6 +497,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         for (slot, word) in candidates {
             match self.read_key_of(word, shown_on, key) {
                 Some(ticket) => reads.push((Hint { slot, word, seen: None }, ticket)),
+                None if self.view.is_being_lost(word) => return Ok(Err(Stale)),
+                None if self.is_gone(word) => {}
                 None => broken = Some(BROKEN_WORD),
             }
         }
@@ -516,6 +518,15 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             return Box::pin(self.find_among(unproved, broken, shown_on, key)).await;
         }
         broken.map_or(Ok(Ok(None)), Err)
+    }
+
+    /// Whether the pair of a word was lost with its only node, which is counted.
+    fn is_gone(&self, word: Slot) -> bool {
+        let is_gone = self.view.is_gone(word);
+        if is_gone {
+            self.store.stats.borrow_mut().add_gone();
+        }
+        is_gone
     }
 
     /// Looks again at slots whose objects prove nothing.

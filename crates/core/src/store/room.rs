@@ -323,6 +323,10 @@ impl<F: Fabric, H: Host> Store<F, H> {
             }
             Err(error) => return Err(error),
         };
+        // It was lost while it was asked for.
+        if self.newest_view().block(grant.address).is_none() {
+            return Ok(Asked::NewerView);
+        }
         if !self.slabs.borrow_mut().add_block(kind, grant) {
             return Err(Error::Corrupt { what: "a granted block has no room for one object" });
         }

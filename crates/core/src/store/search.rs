@@ -49,7 +49,9 @@ impl<F: Fabric, H: Host> Searched<'_, F, H> {
     pub fn redundancy(&self) -> Option<Redundancy> {
         let (hint, _) = self.found?;
         let view = self.store.view();
-        Some(view.object_of(hint.word)?.redundancy_of(hint.word))
+        // By now it may be lost.
+        let (region, _) = view.region_of(hint.word.address())?;
+        Some(region.redundancy_of(hint.word))
     }
 
     /// Where the key is, for the index cache, if that is certain.
@@ -254,6 +256,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let ticket = self.read_slot(slot);
         self.phase().await;
         match self.slot_word(ticket) {
+            // It still stands there, and shows no key, or will not: a SEARCH says which.
+            Ok(word)
+                if self.view.leads_to_lost(word) && !removed(Mutant::FollowersReadWhatIsLost) =>
+            {
+                Ok(None)
+            }
             Ok(word) => Ok(self.is_vouched_for(key).await?.then_some(word)),
             // A SEARCH finds out, and waits for the node.
             Err(_) => Ok(None),
@@ -283,7 +291,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let shown_on = self.view.subtables[buckets.subtable as usize].replicas()[first].node;
             self.batch.next_phase();
             let mut reads = ArrayVec::<(Hint, Fetch), MAX_CANDIDATES>::new();
-            let mut broken = None;
+            let (mut broken, mut is_being_lost) = (None, false);
             let shown = removed(Mutant::ReadersSeeTentative);
             let mut unproved = ArrayVec::<Hint, MAX_CANDIDATES>::new();
             for (slot, word) in words.matching().filter(|(_, w)| !w.is_tentative() || shown) {
@@ -297,6 +305,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     Some(fetch) => {
                         reads.push((Hint { slot, word, seen: self.seen() }, fetch));
                     }
+                    None if self.view.is_being_lost(word) => is_being_lost = true,
+                    None if self.is_gone(word) => {}
                     None => broken = Some(BROKEN_WORD),
                 }
             }
@@ -321,6 +331,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     Err(error @ Error::Corrupt { .. }) => broken = Some(error),
                     Err(error) => return Err(error),
                 }
+            }
+            if is_being_lost {
+                self.wait_for_change().await?;
+                self.may_read(key).await?;
+                continue;
             }
             if !stale {
                 return broken.map_or(Ok(None), Err);

@@ -122,6 +122,13 @@ impl View {
             return fail("a change has new regions that it cannot have");
         }
         let switched = change.stage == Stage::Switched;
+        let is_lost = |number: &u32| {
+            self.regions.get(*number as usize).is_some_and(|region| region.lost_with().is_some())
+        };
+        let lost = &change.lost_pairs;
+        if !ascending(lost) || !lost.iter().all(is_lost) || switched && !lost.is_empty() {
+            return fail("a change says that pairs are lost which are not");
+        }
         let unfinished = |s: &SubtableChange| s.without_primary || s.new_places().next().is_some();
         if switched && change.subtables.iter().any(unfinished) {
             return fail("a change that is switched leaves a subtable unfinished");

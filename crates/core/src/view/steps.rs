@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 use super::{Member, Place, Subtable, View};
 use crate::change::{Change, Gain, NothingLeft, RegionChange, Split, Stage, SubtableChange};
 use crate::data::{Redundancy, Region};
+use crate::mutant::{Mutant, removed};
 use crate::verbs::MnId;
 
 impl View {
@@ -24,12 +25,20 @@ impl View {
             data_lost: true,
             lost: before.lost.saturating_add(gone),
             regions: before.regions.clone(),
+            lost_pairs: before.lost_pairs.clone(),
             ..Change::begun()
         };
+        let known_regions = self.regions.len() - before.new_regions as usize;
+        let loses_pairs =
+            |region: &Region| region.has_single_pairs() && region.places().iter().any(is_lost);
+        // Any subtable may hold words to pairs that go.
+        let settles_all = (!before.lost_pairs.is_empty()
+            || self.regions[..known_regions].iter().any(loses_pairs))
+            && !removed(Mutant::LossSettlesFew);
         for (number, subtable) in (0u32..).zip(&mut view.subtables) {
             let known = before.of_subtable(number).cloned();
             let lost_one = subtable.replicas().iter().any(is_lost);
-            if known.is_none() && !lost_one {
+            if known.is_none() && !lost_one && !settles_all {
                 continue;
             }
             let lost_its_head = is_lost(&subtable.primary());
@@ -64,23 +73,36 @@ impl View {
             if region.may_lack_parity() && region.places().iter().any(is_lost) {
                 change.add_parity(number);
             }
+            if loses_pairs(region) {
+                change.lost_pairs.push(number);
+            }
             region.lose(is_lost, view.number);
+        }
+        // Where nothing is left nothing comes: its room is given back.
+        let is_there = |change: &RegionChange| view.regions[change.region as usize].is_there();
+        for change in change.regions.iter_mut().filter(|change| !is_there(change)) {
+            change.leaving = change.joining.take().or(change.leaving);
+            change.renewed = false;
         }
         // A bitmap may be zeros already: owners must not go on with what they saw of it.
         let goes_on = |region: &RegionChange| {
             region.renewed || region.adds_parity || region.joining.or(region.leaving).is_some()
         };
         change.regions.retain(goes_on);
-        if let Some(gone) = view.regions.iter().position(Region::is_gone) {
+        let does_not_come = |(number, region): (usize, &Region)| {
+            region.is_gone() || number >= known_regions && !region.is_there()
+        };
+        if let Some(gone) = view.regions.iter().enumerate().position(does_not_come) {
             // A new one holds nothing yet: it and those after it do not come.
-            if gone < view.regions.len() - before.new_regions as usize {
+            if gone < known_regions {
                 return Err(NothingLeft::Region(gone as u32));
             }
             view.regions.truncate(gone);
             change.regions.retain(|region| (region.region as usize) < gone);
+            change.lost_pairs.retain(|region| (*region as usize) < gone);
         }
-        let known = self.regions.len() as u32 - before.new_regions;
-        change.new_regions = view.regions.len() as u32 - known;
+        change.lost_pairs.sort_unstable();
+        change.new_regions = (view.regions.len() - known_regions) as u32;
         // Without a place for one sibling none is made: their numbers follow from each other.
         let homeless = |s: &SubtableChange| s.split == Some(Split::Filling(Vec::new()));
         if change.subtables.iter().any(homeless) {
@@ -234,6 +256,7 @@ impl View {
                 }
                 change.regions.retain(|region| region.leaving.is_some());
                 change.lost = 0;
+                change.lost_pairs.clear();
                 change.stage = Stage::Switched;
                 view.change = Some(change);
                 view

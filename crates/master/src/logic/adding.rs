@@ -136,7 +136,8 @@ impl State {
         let Some((redundancy, askers)) = self.adding.askers.pop_first() else { return false };
         let askers = askers.len() as u64;
         let Some(view) = self.view() else { return false };
-        let there = view.regions.iter().filter(|r| r.redundancy() == redundancy).count() as u64;
+        let there = view.regions.iter().filter(|r| r.redundancy() == redundancy && r.is_there());
+        let there = there.count() as u64;
         // While the only one is copied nothing could be written. Copies stay where they are.
         let alone = if matches!(redundancy, Redundancy::Copies(_)) { 1 } else { 2 };
         let least = if there == 0 { alone } else { there.div_ceil(GROWTH) };

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use fusee_core::change::Change;
 use fusee_core::verbs::MnId;
 use fusee_core::view::View;
 
@@ -114,10 +115,15 @@ impl State {
             self.roster.lose(*node, &mut writes);
         }
         writes.push(self.members_change(view.number));
-        let change = view.change.as_ref().map_or(0, |change| change.subtables.len());
+        let count = |of: fn(&Change) -> usize| view.change.as_ref().map_or(0, of);
+        let change = count(|change| change.subtables.len());
         let names: Vec<String> = lost.iter().map(MnId::to_string).collect();
+        let pairs = match count(|change| change.lost_pairs.len()) {
+            0 => String::new(),
+            regions => format!("; {regions} regions of pairs without redundancy are lost"),
+        };
         let text = format!(
-            "view {}: frozen, without {}; {change} subtables in the scope",
+            "view {}: frozen, without {}; {change} subtables in the scope{pairs}",
             view.number,
             names.join(", ")
         );

@@ -56,9 +56,9 @@ impl State {
     ) -> impl Iterator<Item = (u32, &'a [Place])> {
         let replicas = usize::from(ctx.settings.data_replicas);
         let all = (0u32..).zip(&view.regions);
-        // What is for copies goes with its node.
+        // What has gone with its node stays away.
         let poor = all.filter(move |(_, r)| {
-            r.copies_on().is_none() && r.places().len() < r.redundancy().places(replicas)
+            r.is_there() && r.places().len() < r.redundancy().places(replicas)
         });
         poor.map(|(number, region)| (number, region.places()))
     }

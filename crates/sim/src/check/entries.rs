@@ -73,6 +73,10 @@ impl Entries {
             return;
         }
         let view = self.view.as_ref().expect("there are slots only with a view");
+        // It shows no key, or will not soon.
+        if view.leads_to_lost(word) || goes_with_its_node(network, view, word) {
+            return;
+        }
         let (key, parts) = object_of(network, view, word);
         // What a split has moved stays here until it is cleared: nobody looks for it any more.
         if Buckets::of(&key, view).subtable != slot.subtable {
@@ -145,6 +149,14 @@ impl Entries {
 /// Whether readers may take a primary's word for an entry.
 fn is_live(word: Slot) -> bool {
     !word.is_free() && !word.is_tentative()
+}
+
+/// Whether the pair of a word had no redundancy, and its node is not there any more.
+fn goes_with_its_node(network: &Network, view: &View, word: Slot) -> bool {
+    let region = view.region_of(word.address()).map(|(region, _)| region);
+    region.is_some_and(|region| {
+        region.has_single_pairs() && !region.places().iter().any(|at| network.has(at.node))
+    })
 }
 
 /// Every slot of a view.

@@ -108,8 +108,10 @@ fn kept(cluster: &Cluster, view: &View) -> BTreeMap<Address, (SlotRef, Slot)> {
         let word = cluster.network().word_at(place);
         let Some(object) = word.object() else { continue };
         let copies = copies_kept_by(cluster.network(), view, word).into_iter();
-        let copies = copies.map(|copy| copy.address()).filter(|at| view.object(*at, 1).is_some());
-        for object in core::iter::once(object).chain(copies) {
+        let copies = copies.map(|copy| copy.address());
+        // What is lost with its only node is kept by nobody.
+        let is_there = |at: &Address| view.object(*at, 1).is_some();
+        for object in core::iter::once(object).chain(copies).filter(is_there) {
             let before = kept.insert(object, (slot, word));
             assert_eq!(before, None, "{slot:?} keeps it as well, with {word:?}");
         }
@@ -141,7 +143,7 @@ pub fn replicas_agree(cluster: &Cluster) {
             view.slot_places(slot).map(|p| cluster.network().word_at(p)).collect();
         assert!(words.iter().all(|w| *w == words[0]), "{slot:?} differs at rest: {words:x?}");
         assert!(words[0].is_free() || !words[0].is_tentative(), "{slot:?} stays tentative");
-        if !words[0].is_free() {
+        if !words[0].is_free() && !view.is_gone(words[0]) {
             objects_agree(cluster, &view, slot, words[0]);
         }
     }

@@ -120,6 +120,10 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         StoppedMoveLoserSucceeds | OvertakenMoveDoesNotWait | MovesWhileFrozen => {
             &scenarios::MOVED_PAIRS_LOSS
         }
+        GoneBeforeTheSwitch
+        | LossSettlesFew
+        | RecoveryKnowsNothingGone
+        | FollowersReadWhatIsLost => &scenarios::CUT_OFF_SINGLE,
         ParityNotCompleted
         | ParityAfterCas
         | CopiesFreedBeforeCommit

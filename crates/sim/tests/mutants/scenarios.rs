@@ -79,6 +79,10 @@ pub const CUT_OFF_PRIMARY: Scenario = named("cut off primary", |seed| {
     changes::cut_off_primary(seed);
 });
 
+pub const CUT_OFF_SINGLE: Scenario = named("cut off single", |seed| {
+    changes::cut_off_single(seed);
+});
+
 pub const DOUBTFUL_BACKUPS: Scenario = named("doubtful", |seed| {
     steered_changes::doubtful_backups(seed);
 });
@@ -189,7 +193,8 @@ pub const MOVED_PAIRS_LOSS: Scenario =
 pub const BARS: Scenario = named("bars", bars::bars);
 
 /// Every scenario that goes step by step, and those in virtual time that are as short.
-pub const STEPWISE: [&Scenario; 56] = [
+pub const STEPWISE: [&Scenario; 57] = [
+    &CUT_OFF_SINGLE,
     &SETTLED_SET,
     &TWO_NODES_LOST,
     &OLDER_PARITY,
@@ -267,6 +272,8 @@ pub const TIMED_REDUNDANCY: Scenario =
 pub const TIMED_ORIENTED: Scenario =
     named("timed oriented", |seed| timed(fusee_sim::Scenario::Oriented, seed));
 
+pub const TIMED_NONE: Scenario = named("timed none", |seed| timed(fusee_sim::Scenario::None, seed));
+
 /// EC-oriented values that change, and nothing that goes wrong.
 pub const ORIENTED_QUIET: Scenario = named("oriented quiet", |seed| oriented(seed, &[]));
 
@@ -310,7 +317,8 @@ pub const TIMED_SHORT_LOSSES: Scenario = named("short losses", |seed| {
 });
 
 /// Those of `fusee sim` that have to do with what the mutants break.
-pub const TIMED: [&Scenario; 14] = [
+pub const TIMED: [&Scenario; 15] = [
+    &TIMED_NONE,
     &CORRELATED,
     &SCRUB,
     &FREE_WORDS,

@@ -19,13 +19,13 @@ use fusee_core::data::Redundancy;
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::stats::OpKind;
 use fusee_core::verbs::{ClientId, MnId};
-use fusee_core::view::{Geometry, Place, View};
+use fusee_core::view::{Geometry, Place, SlotRef, View};
 use fusee_master::jobs::{self, Job, JobReport, Reach, transform};
 use fusee_sim::{Client, ClusterOptions, Stepper, check::replicas_agree};
 
 use super::crash::{Life, cut_off, idle};
 use super::failures::{Events, Plans, Run};
-use super::{operator_fabric, small};
+use super::{operator_fabric, replicas_differ, small};
 
 /// Nodes are lost beside working clients. 2 to 5 index replicas.
 pub fn node_loss(seed: u64) -> Events {
@@ -163,6 +163,101 @@ pub fn cut_off_primary(seed: u64) -> Events {
     });
     stepper.run(STEPS, || ());
     run.end()
+}
+
+/// Pairs without redundancy, whose node is cut off from the master, but not from clients. One client hears of it much
+/// sooner than another; both read what a third one writes, which may die. Later others insert the keys anew, and one
+/// of them dies.
+pub fn cut_off_single(seed: u64) -> Events {
+    let options = small(seed, 2 + seed as u8 % 2);
+    let pool_bytes = 2 * options.pool_bytes;
+    let run = Run::of(seed, &ClusterOptions { pool_bytes, ..options }, Plans::Mixed);
+    let forever = || Life::new(None, || false);
+    let dies = run.rng.below(2) == 0;
+    let steps = run.rng.below(10) as u64;
+    let half_way = || replicas_differ(&run.cluster);
+    let short = if dies { Life::new(Some(steps), half_way) } else { forever() };
+    let clients = [(run.client(), short), (run.client(), forever()), (run.client(), forever())];
+    let leader = Leader {
+        run: &run,
+        clients: &clients,
+        is_done: Cell::new(false),
+        losses_one_in: usize::MAX,
+    };
+    run.alone(async {
+        let view = run.cluster.view().clone();
+        let first = view.regions.len() as u32;
+        // One of them is left.
+        let mut places: Vec<Vec<Place>> = Vec::new();
+        for region in first..first + 2 {
+            let before = places.concat();
+            let extent = Extent::Region { region, primary: false };
+            places.push(room_for(&run, &view, (extent, Redundancy::None), &before, 1));
+        }
+        leader.finish(view.with_new_regions(Redundancy::None, &places)).await;
+    });
+    leader.is_done.set(false);
+    run.workload.use_redundancy(Redundancy::None);
+    let [(writer, life), (early, _), (late, _)] = &clients;
+    run.alone(async {
+        for key in 0..run.keys() {
+            run.workload.run(writer, OpKind::Insert, key).await;
+        }
+    });
+    let (now, first) = (run.cluster.view().clone(), run.workload.key(0));
+    let lost = single_pairs_on(&run, &now);
+    let place =
+        run.alone(async { early.session.store().search(first, None).await.unwrap().hint() });
+    let slot = place.expect("it was inserted").slot;
+    let mut stepper = Stepper::new(&run.rng);
+    stepper.spawn(life.task(async {
+        idle(run.rng.below(20)).await;
+        for _ in 0..3 {
+            run.workload.run(writer, OpKind::Update, 0).await;
+        }
+    }));
+    stepper.spawn(leader.bury(writer, life));
+    for reader in [early, late] {
+        stepper.spawn(async {
+            while !leader.is_done.get() {
+                run.workload.run(reader, OpKind::Search, 0).await;
+            }
+            // As who follows a get that has found the pair.
+            let word = reader.session.store().word_in(first, slot).await.expect("it is read");
+            let is_lost = word.is_some_and(|word| run.cluster.view().leads_to_lost(word));
+            assert!(!is_lost, "the word of a lost pair counts");
+            run.workload.run(reader, OpKind::Insert, 0).await;
+            run.workload.run(reader, OpKind::SearchMany, 0).await;
+        });
+    }
+    stepper.spawn(async {
+        let Ok(view) = now.without(&[lost]) else { return leader.is_done.set(true) };
+        idle(run.rng.below(40)).await;
+        run.cluster.stop_watching();
+        run.workload.pairs_are_lost();
+        early.session.gate().publish_view(&Arc::new(view.clone()));
+        idle(run.rng.below(200)).await;
+        leader.finish(view).await;
+    });
+    stepper.run(STEPS, || ());
+    for (client, _) in &clients {
+        run.count(|e| e.gone += client.session.stats().gone());
+    }
+    run.leave_all(&clients);
+    run.work(&[true, false]);
+    run.end()
+}
+
+/// A node that has pairs without redundancy.
+fn single_pairs_on(run: &Run, view: &View) -> MnId {
+    let slots = (0..view.subtables.len() as u32).flat_map(|subtable| {
+        (0..view.geometry.subtable_slots() as u32).map(move |slot| SlotRef { subtable, slot })
+    });
+    let words = slots.map(|slot| run.cluster.network().word_at(view.slot_on_primary(slot)));
+    let live = words.filter(|word| !word.is_free());
+    let regions = live.filter_map(|word| view.region_of(word.address()));
+    let nodes = regions.filter_map(|(region, _)| region.leader()).collect::<Vec<MnId>>();
+    run.rng.pick(&nodes)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -365,6 +460,16 @@ pub(super) fn room(
     not: &[Place],
     most: usize,
 ) -> Vec<Place> {
+    room_for(run, view, (extent, Redundancy::Replicated), not, most)
+}
+
+fn room_for(
+    run: &Run,
+    view: &View,
+    (extent, redundancy): (Extent, Redundancy),
+    not: &[Place],
+    most: usize,
+) -> Vec<Place> {
     let geometry = &view.geometry;
     let (bytes, block_bytes) = match extent {
         Extent::Region { .. } => (geometry.region_bytes, geometry.block_bytes),
@@ -377,7 +482,7 @@ pub(super) fn room(
     while places.len() < most && !nodes.is_empty() {
         let node = nodes.swap_remove(run.rng.below(nodes.len()));
         let request = NodeRequest::Reserve {
-            redundancy: Redundancy::Replicated,
+            redundancy,
             cluster,
             attempt: 1,
             view: view_number,

@@ -11,6 +11,7 @@
 
 use std::cell::{Cell, RefCell};
 
+use fusee_core::data::Redundancy;
 use fusee_core::error::Error;
 use fusee_core::race::Buckets;
 use fusee_core::stats::OpKind;
@@ -28,6 +29,8 @@ pub struct Workload {
     hints: RefCell<Vec<Vec<(ClientId, Hint)>>>,
     with_hints: Cell<bool>,
     fillers: Cell<&'static [usize]>,
+    /// What values are written with.
+    redundancy: Cell<Redundancy>,
     /// By key. `None`: an operation that certainly had no effect.
     history: RefCell<Vec<Vec<Option<Operation>>>>,
     time: Cell<u64>,
@@ -47,6 +50,7 @@ impl Workload {
             hints: RefCell::new(vec![Vec::new(); keys.len()]),
             with_hints: Cell::new(rng.below(2) == 0),
             fillers: Cell::new(&[0, 10, 60, 300]),
+            redundancy: Cell::new(Redundancy::Replicated),
             history: RefCell::new(vec![Vec::new(); keys.len()]),
             keys,
             time: Cell::new(0),
@@ -71,6 +75,18 @@ impl Workload {
         self.fillers.set(fillers);
     }
 
+    /// Values have this redundancy from now on.
+    pub fn use_redundancy(&self, redundancy: Redundancy) {
+        self.redundancy.set(redundancy);
+    }
+
+    /// A memory node is lost with all pairs that have no redundancy: each key may go, once, from now on.
+    pub fn pairs_are_lost(&self) {
+        for key in 0..self.keys.len() {
+            self.invoke(key, Call::Delete);
+        }
+    }
+
     /// Writes into objects that had been used before.
     pub fn reused(&self) -> u64 {
         self.reused.get()
@@ -79,6 +95,11 @@ impl Workload {
     /// Writes that found no memory.
     pub fn out_of_memory(&self) -> u64 {
         self.out_of_memory.get()
+    }
+
+    /// A key.
+    pub fn key(&self, key: usize) -> &[u8] {
+        &self.keys[key]
     }
 
     /// The subtable that a key belongs to.
@@ -97,16 +118,21 @@ impl Workload {
         let bytes = self.encode(value);
         let session = store.session.clone();
         let begin = |call| self.invoke(key, call);
+        let redundancy = self.redundancy.get();
         let (entry, result) = match kind {
             OpKind::Search => return self.search(store, key).await,
             OpKind::SearchMany => return self.search_many(store).await,
-            OpKind::Insert => (begin(Call::Insert(value)), store.insert(&name, &bytes).await),
+            OpKind::Insert => {
+                (begin(Call::Insert(value)), store.insert_as(&name, &bytes, redundancy).await)
+            }
             OpKind::Update => {
-                let update = async move { session.store().update(&name, &bytes, hint).await };
+                let update =
+                    async move { session.store().update_as(&name, &bytes, redundancy, hint).await };
                 (begin(Call::Update(value)), store.fabric().write(update).await)
             }
             OpKind::Upsert => {
-                let upsert = async move { session.store().upsert(&name, &bytes, hint).await };
+                let upsert =
+                    async move { session.store().upsert_as(&name, &bytes, redundancy, hint).await };
                 (begin(Call::Upsert(value)), store.fabric().write(upsert).await)
             }
             OpKind::Delete => {

@@ -1,5 +1,6 @@
 use super::*;
 use crate::change::LeavingFrom;
+use crate::layout::{SizeClass, Slot};
 use crate::view::tests::small;
 
 fn place(node: u16, offset: u64) -> Place {
@@ -269,4 +270,93 @@ fn a_split_outlives_the_loss_of_a_node() {
     let without = alone.without(&[MnId(1)]).unwrap().advanced().advanced();
     without.check().unwrap();
     assert_eq!(without.subtables.len(), 2);
+}
+
+/// Region 2, of pairs without redundancy, on node 2.
+fn with_single_pairs() -> View {
+    let mut view = three();
+    view.regions.push(Region::new(Redundancy::None, Vec::from([place(2, 1 << 20)]), 1));
+    view.check().unwrap();
+    view
+}
+
+fn word_into(view: &View, region: u32) -> Slot {
+    let class = SizeClass::from_code(1).unwrap();
+    Slot::new(1, class, view.geometry.block_address(region, 1), 0)
+}
+
+#[test]
+fn pairs_without_redundancy_go_with_their_node_and_everything_is_settled() {
+    let view = with_single_pairs();
+    let (word, other) = (word_into(&view, 2), word_into(&view, 1));
+    let frozen = view.without(&[MnId(2)]).unwrap();
+    frozen.check().unwrap();
+    assert_eq!(frozen.change.as_ref().unwrap().subtables.len(), frozen.subtables.len());
+    assert_eq!(frozen.regions.len(), 3, "its number stays its own");
+    assert_eq!(frozen.regions[2].lost_with(), Some(MnId(2)));
+    let transforming = frozen.advanced();
+    // A second loss takes it along, whatever the first one had come to.
+    let again = transforming.without(&[MnId(1)]).unwrap();
+    for view in [&frozen, &transforming, &again] {
+        assert!(view.is_being_lost(word) && !view.is_gone(word) && view.leads_to_lost(word));
+        assert!(!view.leads_to_lost(other) && !view.leads_to_lost(word.withdrawn()));
+        assert!(view.object_of(word).is_none());
+    }
+    let switched = transforming.advanced();
+    let stable = switched.advanced();
+    for view in [&switched, &stable] {
+        view.check().unwrap();
+        assert!(view.is_gone(word) && !view.is_being_lost(word) && !view.is_gone(other));
+    }
+    let again = switched.without(&[MnId(1)]).unwrap();
+    assert!(again.is_gone(word), "others have been told");
+    let few = stable.without(&[MnId(1)]).unwrap();
+    few.check().unwrap();
+    assert_eq!(few.change.unwrap().lost_pairs, [], "it loses no pairs");
+    assert_eq!(stable.lost_pairs().into_iter().collect::<Vec<_>>(), [(MnId(2), 1)]);
+}
+
+#[test]
+fn pairs_that_are_lost_while_they_move_leave_no_room_behind() {
+    let view = with_single_pairs();
+    let (old, new) = (place(2, 1 << 20), place(1, 3 << 20));
+    let moving = view.growing(&[], &[Gain { of: 2, joining: new, leaving: Some(old) }]);
+    for view in [moving.clone(), moving.advanced()] {
+        let lost = view.without(&[MnId(2)]).unwrap();
+        lost.check().unwrap();
+        assert!(!lost.regions[2].is_there());
+        let switched = lost.advanced().advanced();
+        switched.check().unwrap();
+        let leaving: Vec<_> = switched.leaving().collect();
+        assert_eq!(leaving, [(LeavingFrom::Region(2), new)], "it is given back");
+        switched.advanced().check().unwrap();
+        // Nor does it come to where it was to go.
+        let stays = view.without(&[MnId(1)]).unwrap();
+        stays.check().unwrap();
+        assert_eq!(stays.regions[2].places(), [old]);
+        assert!(stays.change.unwrap().lost_pairs.is_empty());
+    }
+    let moved = moving.advanced().advanced();
+    let lost = moved.without(&[MnId(1)]).unwrap();
+    lost.check().unwrap();
+    assert_eq!(lost.regions[2].lost_with(), Some(MnId(1)));
+    assert_eq!(lost.leaving().count(), 1, "where it was before is given back");
+    // Its bitmaps were to be others.
+    let renewed = view.settling(&[], &[2]).without(&[MnId(2)]).unwrap();
+    renewed.check().unwrap();
+    assert!(!renewed.change.unwrap().has_region(2));
+}
+
+#[test]
+fn new_regions_for_pairs_without_redundancy_do_not_come_without_their_node() {
+    let view = three();
+    let places = [Vec::from([place(0, 3 << 20)]), Vec::from([place(2, 3 << 20)])];
+    let new = view.with_new_regions(Redundancy::None, &places);
+    new.check().unwrap();
+    let lost = new.without(&[MnId(2)]).unwrap();
+    lost.check().unwrap();
+    assert_eq!((lost.regions.len(), lost.change.clone().unwrap().new_regions), (3, 1));
+    assert!(lost.change.unwrap().lost_pairs.is_empty());
+    let late = new.advanced().without(&[MnId(2)]).unwrap();
+    assert_eq!(late.change.unwrap().lost_pairs, [3]);
 }

@@ -1,0 +1,67 @@
+//! The scheme of one place, which may be gone: copies of EC-oriented objects, and pairs without redundancy.
+//!
+//! An object lies there as a replicated one does. What is different is the end: no view is refused because the
+//! place is lost. The region stays in the view without it, so its number, and with it every address in it, never stands
+//! for anything else.
+//!
+//! No word leads to a copy. Words do lead to pairs without redundancy, and stay when these are gone: such a word
+//! *shows no key* ([`View::is_gone`]). Readers pass over it, INSERT takes its slot for a free one, and what it kept need
+//! not be freed. That begins for everybody at once, with the switch of the change that loses the node. Until then the
+//! word is *being lost* ([`View::is_being_lost`]), and whoever meets it waits: others may go by the view before, and
+//! read the node, which is only cut off; and a round that began from this word is not decided. So that it is, such a
+//! change has every subtable in its scope.
+
+use alloc::collections::BTreeMap;
+
+use super::Alone;
+use crate::layout::Slot;
+use crate::mutant::{Mutant, removed};
+use crate::verbs::MnId;
+use crate::view::{Place, View, ViewError};
+
+impl Alone {
+    /// See [`Region::check`](super::Region::check).
+    pub(super) fn check(self, places: &[Place]) -> Result<(), ViewError> {
+        let what = match (self, places) {
+            (Alone::Copies(_), []) => return Ok(()),
+            (Alone::Copies(node), [place]) if place.node == node => return Ok(()),
+            (Alone::Copies(_), _) => "copies lie elsewhere than where they are for",
+            (Alone::Pairs(Some(_)), []) | (Alone::Pairs(None), [_]) => return Ok(()),
+            (Alone::Pairs(_), _) => "pairs without redundancy have one place, or are lost with it",
+        };
+        Err(ViewError { what })
+    }
+}
+
+impl View {
+    /// Whether a word is an entry whose pair was lost with its only node: it shows no key.
+    #[cold]
+    pub fn is_gone(&self, word: Slot) -> bool {
+        self.leads_to_lost(word) && !self.is_being_lost(word)
+    }
+
+    /// Whether the change under way has lost the only node of an entry's pair: nobody can tell yet.
+    #[cold]
+    pub fn is_being_lost(&self, word: Slot) -> bool {
+        let Some(change) = &self.change else { return false };
+        let region = word.address().bytes() / self.geometry.region_bytes;
+        !word.is_free()
+            && change.lost_pairs.iter().any(|lost| u64::from(*lost) == region)
+            && !removed(Mutant::GoneBeforeTheSwitch)
+    }
+
+    /// Whether either is so.
+    pub fn leads_to_lost(&self, word: Slot) -> bool {
+        let region = self.region_of(word.address()).map(|(region, _)| region);
+        !word.is_free() && region.is_some_and(|region| region.lost_with().is_some())
+    }
+
+    /// How many regions of pairs without redundancy were lost, by node.
+    pub fn lost_pairs(&self) -> BTreeMap<MnId, u64> {
+        let mut lost = BTreeMap::new();
+        for node in self.regions.iter().filter_map(|region| region.lost_with()) {
+            *lost.entry(node).or_default() += 1;
+        }
+        lost
+    }
+}
