@@ -74,8 +74,9 @@ pub struct WriteArgs {
     value_file: Option<PathBuf>,
 
     /// How the value survives failures: `replicated`; `ec:K+M`, K data and M parity chunks on K + M memory
-    /// nodes, any K of which make the value; or `eor:R:K+M`, K data chunks and R - 1 copies, which become that in place
-    /// (R is 2 or 3, K at least R, M at least R - 1)
+    /// nodes, any K of which make the value; `eor:R:K+M`, K data chunks and R - 1 copies, which become that in place (R
+    /// is 2 or 3, K at least R, M at least R - 1); or `none`: it goes with the one memory node that has it, and the
+    /// key does not exist any more
     #[arg(long, value_name = "REDUNDANCY", default_value_t)]
     redundancy: Redundancy,
 
@@ -86,7 +87,7 @@ pub struct WriteArgs {
 /// What to do about redundancy.
 #[derive(Subcommand, Debug)]
 pub enum RedundancyCommand {
-    /// Print the redundancy of a key's value: `replicated`, or like `ec:4+2` or `eor:2:4+2`
+    /// Print the redundancy of a key's value: `replicated`, `none`, or like `ec:4+2` or `eor:2:4+2`
     #[command(after_help = "Example:\n  fusee redundancy get picture\n\n\
         Exit code 1 if there is no such key.")]
     Get {
@@ -104,8 +105,9 @@ pub enum RedundancyCommand {
     Set {
         #[command(flatten)]
         key: KeyArgs,
-        /// `replicated`; `ec:K+M`, K data and M parity chunks on K + M memory nodes; or `eor:R:K+M`, K data chunks and
-        /// R - 1 copies, which become the former in place (R is 2 or 3, K at least R, M at least R - 1)
+        /// `replicated`; `ec:K+M`, K data and M parity chunks on K + M memory nodes; `eor:R:K+M`, K data chunks and R - 1
+        /// copies, which become the former in place (R is 2 or 3, K at least R, M at least R - 1); or `none`, on one
+        /// memory node, with which it goes
         redundancy: Redundancy,
         #[command(flatten)]
         connect: ConnectArgs,

@@ -22,7 +22,7 @@ use fusee_control::master::{
 };
 use fusee_control::node::{Bars, BlockId, NodeReply, NodeRequest};
 use fusee_core::change::Stage;
-use fusee_core::data::Redundancy;
+use fusee_core::data::{Redundancy, Region};
 use fusee_core::layout::{Address, SizeClass, Slot};
 use fusee_core::stats::Damage;
 use fusee_core::update::ViewUpdate;

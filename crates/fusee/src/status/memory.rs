@@ -5,12 +5,13 @@
 //! numbers are of no single moment ([`MemorySurvey`]).
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use fusee_cli::connect::{self, ConnectArgs};
 use fusee_cli::failure::Failure;
 use fusee_cli::output;
-use fusee_cli::quantity::Bytes;
+use fusee_cli::quantity::{Bytes, counted};
 use fusee_client::{
     ClassMemory, MemorySurvey, NodeMemory, Options, OwnerMemory, OwnerState, SurveyError,
 };
@@ -30,6 +31,8 @@ struct Report {
     unreadable_headers: u64,
     unreadable_owners: u64,
     stray_marks: u64,
+    /// Regions of pairs without redundancy that were lost, by node.
+    lost_regions: BTreeMap<String, u64>,
     memory_nodes: Vec<Node>,
     size_classes: Vec<Class>,
     /// Who has most, first.
@@ -44,6 +47,7 @@ struct Node {
     subtable_bytes: u64,
     regions: u64,
     region_bytes: u64,
+    single_region_bytes: u64,
     /// `None` if the node does not answer.
     reserved_bytes: Option<u64>,
     free_bytes: Option<u64>,
@@ -124,6 +128,11 @@ impl From<MemorySurvey> for Report {
             unreadable_headers: survey.unreadable_headers,
             unreadable_owners: survey.unreadable_owners,
             stray_marks: survey.stray_marks,
+            lost_regions: survey
+                .lost_regions
+                .iter()
+                .map(|(n, lost)| (n.to_string(), *lost))
+                .collect(),
             memory_nodes: survey.nodes.iter().map(Node::from).collect(),
             size_classes: survey.classes.iter().map(Class::from).collect(),
             owners,
@@ -140,6 +149,7 @@ impl From<&NodeMemory> for Node {
             subtable_bytes: node.subtable_bytes,
             regions: node.regions,
             region_bytes: node.region_bytes,
+            single_region_bytes: node.single_region_bytes,
             reserved_bytes: node.reserved_bytes,
             free_bytes: node.free_bytes(),
             blocks: node.blocks,
@@ -200,6 +210,17 @@ fn show(report: &Report) -> String {
     ];
     for (count, what) in problems.iter().filter(|(count, _)| *count > 0) {
         let _ = writeln!(text, "{count} {what}");
+    }
+    let single = report.memory_nodes.iter().filter(|node| node.single_region_bytes > 0);
+    let single: Vec<String> = single
+        .map(|node| format!("{} on {}", bytes(node.single_region_bytes), node.node))
+        .collect();
+    if !single.is_empty() {
+        let _ = writeln!(text, "without redundancy: regions of {}", single.join(", "));
+    }
+    for (node, regions) in &report.lost_regions {
+        let _ =
+            writeln!(text, "lost without redundancy, with {node}: {}", counted(*regions, "region"));
     }
     nodes(&mut text, &report.memory_nodes);
     classes(&mut text, &report.size_classes);

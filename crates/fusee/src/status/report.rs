@@ -43,6 +43,16 @@ pub struct NodeReport {
     pub regions: u64,
 }
 
+/// Pairs without redundancy that were lost with a memory node.
+#[derive(Debug, Serialize)]
+pub struct LostPairs {
+    pub node: String,
+    /// Regions of them.
+    pub regions: u64,
+    /// What these had room for.
+    pub bytes: u64,
+}
+
 /// A change of the view that is under way.
 #[derive(Debug, Serialize)]
 pub struct ChangeReport {
@@ -102,6 +112,9 @@ pub struct Report {
     pub regions: usize,
     /// Those of them that are erasure-coded.
     pub coded_regions: usize,
+    /// Those of pairs without redundancy, and of those that were lost.
+    pub single_regions: usize,
+    pub lost_without_redundancy: Vec<LostPairs>,
     pub open_sessions: u64,
     pub expired_sessions: u64,
     pub sessions_opened: u64,
@@ -171,9 +184,15 @@ impl Report {
             subtables: count(|view| view.subtables.len()),
             regions: count(|view| view.regions.len()),
             coded_regions: count(|view| {
-                let coded = |region: &&Region| region.redundancy() != Redundancy::Replicated;
+                let others = [Redundancy::Replicated, Redundancy::None];
+                let coded = |region: &&Region| !others.contains(&region.redundancy());
                 view.regions.iter().filter(coded).count()
             }),
+            single_regions: count(|view| {
+                let single = |region: &&Region| region.has_single_pairs();
+                view.regions.iter().filter(single).count()
+            }),
+            lost_without_redundancy: view.map_or_else(Vec::new, lost_pairs),
             open_sessions: status.open_sessions,
             expired_sessions: status.expired_sessions,
             sessions_opened: status.sessions_opened,
@@ -225,6 +244,13 @@ fn node(member: &MemberStatus, view: Option<&View>, usage: Result<Usage, String>
         subtables: view.map_or(0, |view| view.subtables_on(member.node)),
         regions: view.map_or(0, |view| view.regions_on(member.node)),
     }
+}
+
+fn lost_pairs(view: &View) -> Vec<LostPairs> {
+    let bytes = view.geometry.region_bytes;
+    let lost = view.lost_pairs().into_iter();
+    let lost = lost.map(|(node, regions)| (node.to_string(), regions, regions * bytes));
+    lost.map(|(node, regions, bytes)| LostPairs { node, regions, bytes }).collect()
 }
 
 fn change_report(change: &Change) -> ChangeReport {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use fusee_cli::quantity::{Bytes, counted};
 
-use super::report::{NodeReport, ReconfigurationReport, Report};
+use super::report::{LostPairs, NodeReport, ReconfigurationReport, Report};
 
 /// Changes of the view that are shown; all that the master knows are in the JSON.
 const SHOWN: usize = 5;
@@ -47,17 +47,29 @@ pub fn show(report: &Report) -> String {
             counted(scrub.lost_pairs, "pair"),
         );
     }
+    if !report.lost_without_redundancy.is_empty() {
+        let lost =
+            report.lost_without_redundancy.iter().map(|LostPairs { node, regions, bytes }| {
+                format!("{} of {} with {node}", counted(*regions, "region"), Bytes(*bytes))
+            });
+        let lost: Vec<String> = lost.collect();
+        let _ = writeln!(text, "lost without redundancy: {}", lost.join(", "));
+    }
     let _ = write!(
         text,
-        "{} index replicas of {} subtables, {} data replicas of {} regions{}{}\n\
+        "{} index replicas of {} subtables, {} data replicas of {} regions{}{}{}\n\
          {} open, {} expired and not recovered, {} ever\n\n",
         report.index_replicas,
         report.subtables,
         report.data_replicas,
-        report.regions - report.coded_regions,
+        report.regions - report.coded_regions - report.single_regions,
         match report.coded_regions {
             0 => String::new(),
             coded => format!(", {coded} erasure-coded"),
+        },
+        match report.single_regions {
+            0 => String::new(),
+            single => format!(", {single} without redundancy"),
         },
         match report.missing_replicas {
             0 => String::new(),
@@ -126,6 +138,9 @@ fn nodes(text: &mut String, report: &Report) {
                 _ => state.into(),
             },
             Some(_) if node.state == "drained" => state.into(),
+            Some(_) if report.lost_without_redundancy.iter().any(|lost| lost.node == node.node) => {
+                "lost, and what it alone held".into()
+            }
             Some(_) if !report.needs(node) => "lost, others hold what it held".into(),
             Some(problem) if node.state == "in_view" => format!("no answer: {problem}"),
             Some(problem) => format!("{state}; no answer: {problem}"),

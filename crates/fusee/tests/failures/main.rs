@@ -25,5 +25,6 @@ mod porcupine;
 mod refill;
 mod rot;
 mod silence;
+mod single;
 mod soak;
 mod writer;

@@ -5,15 +5,19 @@ use super::*;
 
 /// Asks for room; who is told to wait for a `call` asks by its name the next time.
 fn more_room(world: &mut World, client: ClientId, call: &mut u64) -> MasterReply {
+    more_room_for(world, Redundancy::Replicated, client, call)
+}
+
+fn more_room_for(
+    world: &mut World,
+    redundancy: Redundancy,
+    client: ClientId,
+    call: &mut u64,
+) -> MasterReply {
     loop {
         let view = world.view().number;
         // `None`: the master crashed before it replied.
-        match world.ask(MasterRequest::MoreRoom {
-            redundancy: Redundancy::Replicated,
-            client,
-            view,
-            call: *call,
-        }) {
+        match world.ask(MasterRequest::MoreRoom { redundancy, client, view, call: *call }) {
             Some(MasterReply::Called { call: next }) => {
                 *call = next;
                 return MasterReply::Done;
@@ -744,6 +748,81 @@ fn members_may_be_lost_while_one_is_drained() {
             world.pass(LEASE_MS);
         }
     }
+}
+
+/// Five nodes; one that has pairs without redundancy is drained, after so many ticks the master crashes, or it dies, or
+/// the next one does. Its name.
+fn drain_single(crash_after: Option<usize>, dies: Option<(usize, bool)>) -> (World, MnId, usize) {
+    let mut world = World::formed(settings(4, 2, 2));
+    let client = world.open();
+    let single = |view: &View| {
+        view.regions.iter().filter(|region| region.redundancy() == Redundancy::None).count()
+    };
+    world.until("regions without redundancy", |world| {
+        let view = world.view();
+        if view.change.is_none() && single(&view) == 0 {
+            more_room_for(world, Redundancy::None, client, &mut 0);
+        }
+        view.change.is_none() && single(&view) == 2
+    });
+    // Room for what leaves.
+    world.add_node();
+    world.until("the fifth", |world| {
+        let is_moving = world.status().rebalancing;
+        !is_moving && world.view().members.len() == 5 && world.is_whole()
+    });
+    let view = world.view();
+    let mut singles = view.regions.iter().filter(|r| r.redundancy() == Redundancy::None);
+    let node = singles.next().expect("they are there").primary().node;
+    let begun = world.ticks.get();
+    world.crash_after.set(crash_after.map(|ticks| begun + ticks));
+    // It, or who is next.
+    let name = |it: bool| if it { node.0 } else { (node.0 + 1) % 5 };
+    world.dies_after = dies.map(|(ticks, it)| (begun + ticks, name(it).into()));
+    assert_eq!(ask_to_drain(&mut world, node.0, false), MasterReply::Done);
+    world.until("the drain", |world| {
+        let stuck = world.status().problem.is_some_and(|text| text.contains("start another"));
+        if stuck && world.nodes.borrow().len() == 5 {
+            world.add_node();
+        }
+        let view = world.view();
+        let lost = |at: usize| !world.nodes.borrow()[at].alive;
+        let gone = (0..5).filter(|at| lost(*at)).all(|at| view.member(MnId(at as u16)).is_none());
+        gone && view.member(node).is_none() && world.is_whole()
+    });
+    let (ticks, view) = (world.ticks.get() - begun, world.view());
+    view.check().unwrap();
+    assert!(!world.sessions[0].expelled);
+    (world, node, ticks)
+}
+
+#[test]
+fn pairs_without_redundancy_move_off_a_node_that_is_drained() {
+    let (_, _, ticks) = drain_single(None, None);
+    for crash_after in 0..ticks {
+        let (world, _, _) = drain_single(Some(crash_after), None);
+        let view = world.view();
+        check_reserved(&world, &view);
+        assert!(view.lost_pairs().is_empty(), "{crash_after}: nothing is lost");
+        assert!(view.regions.iter().all(|region| region.is_there()), "{crash_after}");
+    }
+}
+
+#[test]
+fn pairs_without_redundancy_go_with_their_node_while_they_move_and_nothing_waits() {
+    let (_, _, ticks) = drain_single(None, None);
+    let mut lost = 0;
+    for (dies_after, it) in (0..ticks).flat_map(|ticks| [(ticks, true), (ticks, false)]) {
+        let (world, node, _) = drain_single(None, Some((dies_after, it)));
+        let view = world.view();
+        let others = view.regions.iter().filter(|region| region.redundancy() != Redundancy::None);
+        assert!(others.into_iter().all(|region| region.places().len() == 2), "{dies_after}");
+        lost += view.lost_pairs().values().sum::<u64>();
+        assert!(!(it && view.lost_pairs().keys().any(|lost| *lost != node)), "{dies_after}");
+        let is_known = |region: &Region| region.is_there() || region.lost_with().is_some();
+        assert!(view.regions.iter().all(is_known), "{dies_after}");
+    }
+    assert!(lost > 10, "{lost}");
 }
 
 #[test]
