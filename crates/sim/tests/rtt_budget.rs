@@ -413,7 +413,7 @@ fn values_without_redundancy_take_the_same_phases_and_fewer_writes() {
     for replicas in 1..=5 {
         let [single, replicated] = [Redundancy::None, Redundancy::Replicated].map(|redundancy| {
             let value = &value;
-            run_large(replicas, async move |store| {
+            run_large(replicas, ((4, 1), 2), async move |store| {
                 // Now there is a block, and its header is written.
                 store.insert_as(b"foo", value, redundancy).await.unwrap();
                 let hint = store.insert_as(b"key", value, redundancy).await.unwrap().place;

@@ -2,7 +2,7 @@ use alloc::vec::Vec;
 
 use super::*;
 use crate::code::Coding;
-use crate::data::Orientation;
+use crate::data::{Orientation, Region};
 use crate::layout::Address;
 
 fn identity(units: u64) -> Identity {
