@@ -5,7 +5,8 @@
 mod support;
 
 use support::changes::{
-    cut_off_primary, cut_off_single, moves, node_loss, node_loss_and_return, splits,
+    cut_off_primary, cut_off_single, cut_off_single_of, moves, node_loss, node_loss_and_return,
+    splits,
 };
 use support::failures::{Events, for_all};
 use support::reuse::reuse;
@@ -63,6 +64,15 @@ fn nobody_reads_an_older_value_after_a_newer_one() {
 fn pairs_without_redundancy_go_with_their_node() {
     let Some(events) = for_all(400, cut_off_single) else { return };
     assert!(events.gone > 400 && events.crashed > 150, "{events:?}");
+}
+
+/// A pair that is lost, and should not be, is noticed.
+#[test]
+fn a_loss_that_may_not_be_is_noticed() {
+    let is_noticed =
+        |seed: &u64| std::panic::catch_unwind(|| cut_off_single_of(*seed, false)).is_err();
+    // Where all that is lost is written anew before anybody reads it, nobody can tell.
+    assert!((0..10).filter(is_noticed).count() > 5);
 }
 
 /// Who still reads where a replica has left a region finds all that he learns of.

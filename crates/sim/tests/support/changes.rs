@@ -169,6 +169,11 @@ pub fn cut_off_primary(seed: u64) -> Events {
 /// sooner than another; both read what a third one writes, which may die. Later others insert the keys anew, and one
 /// of them dies.
 pub fn cut_off_single(seed: u64) -> Events {
+    cut_off_single_of(seed, true)
+}
+
+/// The same, where nobody says that pairs may be lost, if it is not told: then the history is wrong.
+pub fn cut_off_single_of(seed: u64, is_told: bool) -> Events {
     let options = small(seed, 2 + seed as u8 % 2);
     let pool_bytes = 2 * options.pool_bytes;
     let run = Run::of(seed, &ClusterOptions { pool_bytes, ..options }, Plans::Mixed);
@@ -234,7 +239,9 @@ pub fn cut_off_single(seed: u64) -> Events {
         let Ok(view) = now.without(&[lost]) else { return leader.is_done.set(true) };
         idle(run.rng.below(40)).await;
         run.cluster.stop_watching();
-        run.workload.pairs_are_lost();
+        if is_told {
+            run.workload.pairs_are_lost();
+        }
         early.session.gate().publish_view(&Arc::new(view.clone()));
         idle(run.rng.below(200)).await;
         leader.finish(view).await;
