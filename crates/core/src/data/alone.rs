@@ -5,11 +5,11 @@
 //! for anything else.
 //!
 //! No word leads to a copy. Words do lead to pairs without redundancy, and stay when these are gone: such a word
-//! *shows no key* ([`View::is_gone`]). Readers pass over it, INSERT takes its slot for a free one, and what it kept
-//! need not be freed. That begins for everybody at once, with the switch of the change that loses the node. Until then the
-//! word is *being lost* ([`View::is_being_lost`]), and whoever meets it waits: others may go by the view before, and
-//! read the node, which is only cut off; and a round that began from this word is not decided. So that it is, such a
-//! change has every subtable in its scope.
+//! *shows no key* ([`View::is_gone`]). Readers pass over it, INSERT takes its slot for a free one, and what it
+//! kept need not be freed. That begins for everybody at once, with the switch of the change that loses the node.
+//! Until then the word is *being lost* ([`View::is_being_lost`]), and whoever meets it waits: others may go by
+//! the view before, and read the node, which is only cut off; and a round that began from this word is not
+//! decided. So that it is, such a change has every subtable in its scope.
 
 use alloc::collections::BTreeMap;
 
