@@ -394,6 +394,7 @@ fn a_block_that_nobody_heard_of_is_remembered_while_its_region_is_frozen() {
             renewed: false,
             adds_parity: false,
         }],
+        lost_pairs: Vec::new(),
         new_regions: 0,
     };
     let frozen = View { change: Some(change), ..view() };
