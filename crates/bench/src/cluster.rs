@@ -88,6 +88,7 @@ pub fn plan(demand: Demand, load: &LoadArgs, cluster: &ClusterArgs) -> Result<Pl
         lease: LeaseSettings::default(),
         move_bytes_per_s: DEFAULT_MOVE_BYTES_PER_S,
         scrub_bytes_per_s: DEFAULT_SCRUB_BYTES_PER_S,
+        redundancy: Default::default(),
     };
     settings.check().map_err(|error| Failure::usage(flags::in_text(&error.to_string())))?;
     // One session per thread, the clients' own and the verifier's, each with an open block.
@@ -236,6 +237,7 @@ pub fn open(
             fabrics: vec![fabric],
             region_bytes: plan.geometry.region_bytes,
             block_bytes: plan.geometry.block_bytes,
+            more: Vec::new(),
         })?;
         let options = options.with_fabric(fabric);
         let client = Client::connect_with(servers.master(), options)?;

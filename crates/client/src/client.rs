@@ -23,13 +23,14 @@ use fusee_core::verbs::MnId;
 use fusee_core::view::{Member, View};
 use fusee_fabric::FabricKind;
 
+use crate::demotion::{DemotionOrder, DemotionOutcome};
 use crate::driver::Driver;
 use crate::error::ConnectError;
 use crate::logic::WorkTableStats;
 use crate::options::{FabricChoice, Options, WorkTable};
 use crate::session::{KeepAlive, Session};
 use crate::shared::{Shared, first_view, reachable_fabric, wait};
-use crate::survey::{self, MemorySurvey, SurveyError};
+use crate::survey::{self, FoundPair, MemorySurvey, SurveyError};
 
 thread_local! {
     /// The sessions that this thread got by itself, at most one per client.
@@ -366,8 +367,32 @@ impl Client {
         view.members.iter().map(|m| (m.node, ask(m))).collect()
     }
 
+    /// The pairs whose redundancy counts, as the index shows them, those first that were written longest ago, as far as
+    /// that can be known: by the age of the session that has the block of their object. 40 bytes of memory for each.
+    pub fn find_pairs(
+        &self,
+        counts: impl Fn(Redundancy) -> bool,
+    ) -> Result<Vec<FoundPair>, SurveyError> {
+        let find = |session: &Session| session.block_on(survey::pairs::pairs(session, counts));
+        self.with_session(find)?
+    }
+
+    /// Makes pairs erasure-coded that were found before ([`Client::find_pairs`]), side by side; those that were written
+    /// since stay as they are. What became of each, in order. A value stays, for everybody and at every moment.
+    pub fn demote(&self, pairs: &[FoundPair], order: &DemotionOrder) -> Vec<DemotionOutcome> {
+        let demote = async |session: &Session| {
+            let all = pairs.iter().map(|pair| session.demote(pair, order));
+            Ok(futures_util::future::join_all(all).await)
+        };
+        let failed = |error: Error| DemotionOutcome::Failed(error);
+        match self.run(demote) {
+            Ok(all) => all.into_iter().map(|went| went.unwrap_or_else(failed)).collect(),
+            Err(error) => pairs.iter().map(|_| failed(error.clone())).collect(),
+        }
+    }
+
     /// How the memory is used: by node, by size of objects and by owner, and what waits to be used
-    /// again. Reads 1/512 of the memory that has owners. It is no picture of a moment: others go on
+    /// again. Reads 1/512 of the memory that has owners, and the index. It is no picture of a moment: others go on
     /// writing while it is taken (see [`MemorySurvey`]).
     pub fn survey_memory(&self) -> Result<MemorySurvey, SurveyError> {
         let shared = &self.handle.shared;
@@ -376,7 +401,10 @@ impl Client {
         let orphans = survey::owners(shared)?.orphans;
         let read = |session: &Session| session.block_on(survey::read_all(session, &orphans));
         let found = self.with_session(read)??;
-        Ok(survey::survey(found, &survey::owners(shared)?, &self.usage()))
+        let count = |session: &Session| session.block_on(survey::pairs::by_redundancy(session));
+        let redundancies = self.with_session(count)??;
+        let survey = survey::survey(found, &survey::owners(shared)?, &self.usage());
+        Ok(MemorySurvey { redundancies, ..survey })
     }
 }
 

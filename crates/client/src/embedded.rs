@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use fusee_control::master::MasterReply;
 use fusee_control::rpc::{MasterClient, NodeClient, Runtime};
+use fusee_core::data::Policy;
 use fusee_core::verbs::MnId;
 use fusee_core::view::Geometry;
 use fusee_fabric::FabricKind;
@@ -51,11 +52,18 @@ pub struct EmbeddedOptions {
     pub index_keys: u64,
     /// Whether to try for huge pages. Default: no.
     pub huge_pages: bool,
+    /// Which redundancy what is written gets, and when that changes by itself. Default: all of it is replicated.
+    pub policy: Policy,
     /// Options of the client.
     pub client: Options,
 }
 
 impl EmbeddedOptions {
+    /// Sets [`EmbeddedOptions::policy`].
+    pub fn with_policy(self, policy: Policy) -> EmbeddedOptions {
+        EmbeddedOptions { policy, ..self }
+    }
+
     /// Sets [`EmbeddedOptions::memory_nodes`].
     pub fn with_memory_nodes(self, memory_nodes: u16) -> EmbeddedOptions {
         EmbeddedOptions { memory_nodes, ..self }
@@ -113,6 +121,7 @@ impl Default for EmbeddedOptions {
             geometry: Geometry::with_blocks(128 << 20, 4 << 20),
             index_keys: 1_000_000,
             huge_pages: false,
+            policy: Policy::default(),
             client: Options::default(),
         }
     }
@@ -150,6 +159,7 @@ impl Cluster {
             lease: LeaseSettings::default(),
             move_bytes_per_s: DEFAULT_MOVE_BYTES_PER_S,
             scrub_bytes_per_s: DEFAULT_SCRUB_BYTES_PER_S,
+            redundancy: options.policy,
         };
         let failed = |error: &dyn std::fmt::Display| ConnectError::Embedded(error.to_string());
         settings.check().map_err(|error| failed(&error))?;

@@ -54,24 +54,26 @@ mod executor;
 #[doc(hidden)]
 pub mod logic;
 // Not all of it is used here: some is for the simulator, which puts parts together in other ways.
+mod demotion;
 #[cfg(not(feature = "internals"))]
 #[allow(dead_code, unused_imports)]
 mod logic;
 mod options;
-mod redundancy;
 mod session;
 mod shared;
 mod survey;
 mod sync;
 
 pub use client::Client;
+pub use demotion::{DemotionOrder, DemotionOutcome};
 #[cfg(feature = "embedded")]
 pub use embedded::EmbeddedOptions;
 pub use error::ConnectError;
 pub use fusee_control::rpc::{Role, RpcError};
 pub use fusee_core::code::{Coding, CodingError};
 pub use fusee_core::data::{
-    Orientation, OrientationError, ParseRedundancyError, Redundancy, RedundancyError,
+    Demotion, Fallback, Orientation, OrientationError, ParseRedundancyError, Policy, PolicyError,
+    Promoted, Promotion, Redundancy, RedundancyError, RedundancyRules, SizeRule, Transitions,
 };
 pub use fusee_core::layout::SizeClass;
 pub use fusee_core::stats::{Cost, Damage, KindStats, OpKind, Stats};
@@ -83,10 +85,12 @@ pub use fusee_fabric::verbs::CardCounts;
 pub use fusee_fabric::{AttachCause, AttachError, FabricKind, RdmaError};
 pub use logic::{CacheStats, WorkTableStats};
 pub use options::{FabricChoice, Options, WorkTable};
-pub use redundancy::RedundancyRules;
 pub use session::Session;
 pub use status::{Status, Usage};
-pub use survey::{ClassMemory, MemorySurvey, NodeMemory, OwnerMemory, OwnerState, SurveyError};
+pub use survey::{
+    ClassMemory, FoundPair, MemorySurvey, NodeMemory, OwnerMemory, OwnerState, RedundancyMemory,
+    SurveyError,
+};
 pub use view::{Geometry, View, ViewError};
 
 /// The master's picture of the cluster ([`Client::status`]), and what a memory node says of itself

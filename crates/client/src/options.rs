@@ -7,9 +7,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use fusee_core::data::RedundancyRules;
 use fusee_fabric::FabricKind;
-
-use crate::redundancy::RedundancyRules;
 
 /// Which fabric a client uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -122,8 +121,18 @@ pub struct Options {
     /// How long to wait for a cluster that is still forming, and for each of its members.
     /// Default: 5 s.
     pub connect_timeout: Duration,
-    /// The redundancy of what is written, where the program does not say. Default: all of it is replicated.
-    pub redundancy: RedundancyRules,
+    /// The redundancy of new pairs, where the program does not name one; pairs that exist keep what they have. Default:
+    /// `None`, as the cluster's rules say, which are its master's to tell.
+    ///
+    /// ```
+    /// use fusee_client::{Options, RedundancyRules};
+    ///
+    /// // Values of 16 KiB and more stand on six memory nodes, any four of which make the value.
+    /// let rules = RedundancyRules::from_length(16 << 10, "ec:4+2".parse()?);
+    /// let options = Options::default().with_redundancy(rules);
+    /// # Ok::<(), fusee_client::ParseRedundancyError>(())
+    /// ```
+    pub redundancy: Option<RedundancyRules>,
     /// What to do with correlated requests. Not over shared memory, where a round trip costs no more than the table:
     /// there a client with a work table is refused ([`ConnectError::WorkTableOverShm`]). Default: [`WorkTable::Off`].
     ///
@@ -139,7 +148,7 @@ impl Default for Options {
             cache_threshold: 0.5,
             op_timeout: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(5),
-            redundancy: RedundancyRules::replicated(),
+            redundancy: None,
             work_table: WorkTable::Off,
         }
     }
@@ -166,9 +175,9 @@ impl Options {
         Options { op_timeout, ..self }
     }
 
-    /// Sets [`Options::redundancy`].
+    /// Sets [`Options::redundancy`], whatever the cluster's rules say.
     pub fn with_redundancy(self, redundancy: RedundancyRules) -> Options {
-        Options { redundancy, ..self }
+        Options { redundancy: Some(redundancy), ..self }
     }
 
     /// Sets [`Options::work_table`].

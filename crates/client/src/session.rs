@@ -22,6 +22,7 @@ use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::RpcError;
 use fusee_core::data::Redundancy;
+use fusee_core::layout::Slot;
 use fusee_core::stats::Stats;
 use fusee_core::store::Transition;
 use fusee_core::verbs::{ClientId, MnId, VerbError};
@@ -31,10 +32,12 @@ use fusee_fabric::verbs::CardCounts;
 use fusee_fabric::{AnyFabric, AttachCause, Clock, FabricKind};
 
 use crate::attachments::Attachments;
+use crate::demotion::{DemotionOrder, DemotionOutcome};
 use crate::error::ConnectError;
 use crate::executor::Reactor;
 use crate::logic::{self, CacheStats, Environment, Gate, LogicOptions};
 use crate::shared::{NodeClients, Shared};
+use crate::survey::FoundPair;
 
 /// What must not end before a session does.
 pub(crate) type KeepAlive = Arc<dyn Send + Sync>;
@@ -66,6 +69,7 @@ impl Session {
         let client = gate.client();
         // Before it attaches, which takes time: the master must not take it for dead.
         shared.keeper.open(gate.clone());
+        shared.watch_memory(gate.policy());
         Session::attach(shared, keep_alive, gate).inspect_err(|_| {
             // The master need not count a session that never was.
             shared.keeper.close(client);
@@ -333,6 +337,22 @@ impl Session {
     ) -> Result<Transition, Error> {
         self.begin()?;
         self.end(self.logic.set_redundancy(key, redundancy).await)
+    }
+
+    /// See [`Store::words_of`](fusee_core::Store::words_of).
+    pub(crate) async fn words_of(&self, subtable: u32) -> Result<Option<Vec<Slot>>, Error> {
+        self.begin()?;
+        self.end(self.logic.store().words_of(subtable).await)
+    }
+
+    /// Makes a pair erasure-coded that was found before, if it is still there.
+    pub(crate) async fn demote(
+        &self,
+        pair: &FoundPair,
+        order: &DemotionOrder,
+    ) -> Result<DemotionOutcome, Error> {
+        self.begin()?;
+        self.end(order.carry_out(self.logic.store(), pair).await)
     }
 
     /// The redundancy of a key's value; `None` if it does not exist.

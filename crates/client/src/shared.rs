@@ -11,7 +11,9 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_control::node::{NodeReply, NodeRequest, Usage};
 use fusee_control::rpc::{MasterClient, NodeClient, RpcError, Runtime};
+use fusee_core::data::Policy;
 use fusee_core::verbs::MnId;
 use fusee_core::view::{Member, View};
 use fusee_fabric::{Clock, FabricKind};
@@ -36,6 +38,11 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 /// The lease that a keeper is made for, until the master tells it with the first session.
 const LEASE: Duration = Duration::from_secs(1);
 
+/// How often to look how full the memory nodes are, where anything depends on it.
+const MEMORY_POLL: Duration = Duration::from_millis(250);
+/// Memory is short from here on, unless the policy says otherwise: in percent.
+const SHORT_PERCENT: u8 = 85;
+
 static NEXT_CLIENT: AtomicU64 = AtomicU64::new(0);
 
 /// What sessions need, from any thread.
@@ -51,6 +58,8 @@ pub(crate) struct Shared {
     /// The keeper's task.
     keeping: JoinHandle<()>,
     nodes: Mutex<Nodes>,
+    /// Whether somebody looks how full the memory nodes are.
+    watches_memory: AtomicBool,
     /// When the master was last told that a node does not answer.
     reported: Mutex<HashMap<MnId, Instant>>,
     /// The last clone of the client is gone.
@@ -100,6 +109,7 @@ impl Shared {
             table,
             keeping,
             nodes: Mutex::new(nodes),
+            watches_memory: AtomicBool::new(false),
             reported: Mutex::default(),
             closed: AtomicBool::new(false),
             cluster_gone: AtomicBool::new(false),
@@ -142,6 +152,36 @@ impl Shared {
         let opened = Opened::from(reply)?;
         self.keeper.follow_lease(opened.lease_ms);
         Ok(Arc::new(opened.gate(asked_at)))
+    }
+
+    /// If a policy asks for it, looks from now on how full the memory nodes are, and tells the sessions. Memory is
+    /// short if more of some pool is taken than the level: reserved, but for the part of the blocks that is free.
+    pub fn watch_memory(self: &Arc<Shared>, policy: &Policy) {
+        let is_wanted = policy.demotion.is_some() || policy.promotion.is_some();
+        if !is_wanted || self.watches_memory.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let above = policy.demotion.map_or(SHORT_PERCENT, |demotion| demotion.above_percent);
+        let shared = Arc::downgrade(self);
+        self.runtime.handle().spawn(async move {
+            loop {
+                // Not kept while it waits: the client may end.
+                let (keeper, nodes) = match shared.upgrade() {
+                    Some(shared) if !shared.is_closed() => {
+                        (shared.keeper.clone(), shared.node_clients(&shared.keeper.view()))
+                    }
+                    _ => return,
+                };
+                let asked = nodes.values().map(|node| node.call(NodeRequest::Usage));
+                let answers = futures_util::future::join_all(asked).await;
+                let usages = answers.into_iter().filter_map(|answer| match answer {
+                    Ok(NodeReply::Usage(usage)) => Some(usage),
+                    _ => None,
+                });
+                keeper.tell_short(is_short(above, &usages.collect::<Vec<_>>()));
+                tokio::time::sleep(MEMORY_POLL).await;
+            }
+        });
     }
 
     /// Tells the master how a session has ended.
@@ -194,6 +234,16 @@ impl Shared {
             }
         });
     }
+}
+
+/// Whether memory is short, by what the memory nodes say.
+fn is_short(above_percent: u8, usages: &[Usage]) -> bool {
+    let sum = |of: fn(&Usage) -> u64| usages.iter().map(of).sum::<u64>() as f64;
+    // Of all memory nodes together: each knows only of the blocks of the regions that it leads.
+    let owned =
+        sum(|usage| usage.primary_blocks_owned) / sum(|usage| usage.primary_blocks).max(1.0);
+    let level = f64::from(above_percent) / 100.0;
+    usages.iter().any(|usage| usage.reserved_bytes as f64 * owned > usage.pool_bytes as f64 * level)
 }
 
 impl Drop for Shared {
@@ -280,5 +330,27 @@ pub(crate) fn reachable_fabric(members: &[Member]) -> FabricKind {
     match has_verbs && (only_verbs || fusee_fabric::verbs::default_device().is_ok()) {
         true => FabricKind::Verbs,
         false => FabricKind::Tcp,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_short_where_a_pool_is_reserved_and_blocks_are_taken() {
+        let usage = |reserved_bytes, primary_blocks_owned| Usage {
+            pool_bytes: 100,
+            reserved_bytes,
+            primary_blocks: 10,
+            primary_blocks_owned,
+            attached_clients: 0,
+        };
+        assert!(!is_short(85, &[]));
+        assert!(!is_short(85, &[usage(84, 10), usage(84, 10)]), "not above");
+        assert!(is_short(85, &[usage(86, 10), usage(20, 10)]), "one pool is enough");
+        assert!(!is_short(85, &[usage(99, 8), usage(99, 8)]), "blocks are free");
+        assert!(is_short(85, &[usage(99, 8), usage(99, 10)]), "0.99 * 0.9");
+        assert!(!is_short(85, &[usage(0, 0)]));
     }
 }

@@ -1,6 +1,6 @@
 //! What the master is asked, and what it answers.
 
-use fusee_core::data::Redundancy;
+use fusee_core::data::{Policy, Redundancy, Transitions};
 use fusee_core::layout::SizeClass;
 use fusee_core::stats::Damage;
 use fusee_core::update::ViewUpdate;
@@ -53,6 +53,8 @@ pub struct SessionHeartbeat {
     pub has_suspended: bool,
     /// What it found damaged since it began.
     pub damage: Damage,
+    /// What it has done about redundancy since it began, by its policy.
+    pub transitions: Transitions,
     /// Whether it may soon free memory, or have some to hand on, by what it does now.
     pub stirs: bool,
 }
@@ -237,6 +239,8 @@ pub enum MasterReply {
         lease_ms: u64,
         /// See [`MasterReply::Heartbeat`].
         behind_ms: u64,
+        /// Which redundancy what is written gets, and when that changes by itself.
+        policy: Policy,
     },
     /// To `TakeOrphan`: a block that is now the session's, if there is one of this class.
     Orphan {
@@ -364,6 +368,10 @@ pub struct Status {
     pub last_reconfigurations: Vec<Reconfiguration>,
     /// Replicas of objects that sessions and repairs found damaged since this master started.
     pub damage: Damage,
+    /// Which redundancy what is written gets, and when that changes by itself.
+    pub policy: Policy,
+    /// What sessions have done by that since this master started.
+    pub transitions: Transitions,
     /// What was found where nobody had looked.
     pub scrub: Scrub,
     /// What keeps the cluster from forming or from being whole, and what to do.

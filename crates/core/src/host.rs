@@ -164,6 +164,9 @@ pub trait Reports {
     /// Replicas of an object are damaged, of which so many were written anew: somebody should be told.
     fn found_damage(&self, damage: Damage);
 
+    /// A write is replicated, because it cannot have the redundancy that rules say.
+    fn fell_back(&self) {}
+
     /// A memory node did not answer: somebody should look after it.
     fn report_unreachable(&self, node: MnId);
 }

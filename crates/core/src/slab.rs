@@ -79,12 +79,14 @@ pub struct Slabs {
     slabs: Vec<Slab>,
     /// The blocks that are not in use, of all classes.
     aside: Vec<Block>,
+    /// Blocks that came so far.
+    born: u64,
 }
 
 impl Slabs {
     /// No blocks yet.
     pub fn new(owner: ClientId, block_bytes: u64) -> Slabs {
-        Slabs { owner, block_bytes, slabs: Vec::new(), aside: Vec::new() }
+        Slabs { owner, block_bytes, slabs: Vec::new(), aside: Vec::new(), born: 0 }
     }
 
     fn slab(&mut self, kind: SlabKind) -> &mut Slab {
@@ -114,7 +116,10 @@ impl Slabs {
         let shape = shape.filter(|shape| grant.first <= shape.objects);
         let Some(shape) = shape else { return false };
         debug_assert!(self.find(grant.address).is_none(), "the block is the session's already");
-        self.aside.push(Block::new(&grant, shape, grant.kind() != kind));
+        let mut block = Block::new(&grant, shape, grant.kind() != kind);
+        self.born += 1;
+        block.born = self.born;
+        self.aside.push(block);
         true
     }
 
@@ -139,6 +144,7 @@ impl Slabs {
             let (best, _) = usable.max_by_key(|(_, b)| b.free_objects())?;
             let mut next = self.aside.swap_remove(best);
             next.use_from_here();
+            next.demoted = 0;
             self.aside.extend(slab.current.replace(next));
         }
         let block = slab.current.as_mut()?;
@@ -197,6 +203,22 @@ impl Slabs {
         let header = block.open_for(address, owner)?;
         let (kind, generation) = (block.kind, word.at_turn(turn).generation());
         Some(Allocation { address, kind, generation, header })
+    }
+
+    /// The next object that may be demoted in place, with its slab: of the oldest block that is not in use, and has one
+    /// that was not looked at since it was. What is updated goes elsewhere, so what stays in an old block is cold.
+    pub(crate) fn next_to_demote(
+        &mut self,
+        is_frozen: impl Fn(Address) -> bool,
+    ) -> Option<(Address, SlabKind)> {
+        loop {
+            let is_due = |b: &&mut Block| b.may_demote() && !is_frozen(b.address);
+            let oldest = self.aside.iter_mut().filter(is_due).min_by_key(|b| b.born)?;
+            let kind = oldest.kind;
+            if let Some(object) = oldest.next_to_demote() {
+                return Some((object, kind));
+            }
+        }
     }
 
     /// The header that came with an object stands on all replicas.

@@ -23,7 +23,7 @@ pub use place::{MAX_REPLICAS, Place};
 pub use subtable::Subtable;
 
 use crate::change::Change;
-use crate::data::{BlockAt, ObjectAt, Region};
+use crate::data::{BlockAt, ObjectAt, Redundancy, Region};
 use crate::layout::{Address, Slot};
 use crate::verbs::{ClusterId, MnId};
 
@@ -110,6 +110,11 @@ impl View {
     pub fn object_of(&self, word: Slot) -> Option<ObjectAt<'_>> {
         let class = word.class().filter(|class| Some(*class) <= self.geometry.largest_class())?;
         Some(self.object(word.address(), class.bytes())?.of_word(word))
+    }
+
+    /// The redundancy of the pair that a word leads to.
+    pub fn redundancy_of(&self, word: Slot) -> Option<Redundancy> {
+        Some(self.object_of(word)?.redundancy_of(word))
     }
 
     /// The same of several words, for those that refer to one.

@@ -15,6 +15,8 @@ use fusee_cli::failure::Failure;
 use fusee_cli::output;
 use fusee_client::{Error, Redundancy, Transition};
 
+use crate::demote;
+
 /// A key on the command line.
 #[derive(Args, Clone, Debug)]
 pub struct KeyArgs {
@@ -76,9 +78,9 @@ pub struct WriteArgs {
     /// How the value survives failures: `replicated`; `ec:K+M`, K data and M parity chunks on K + M memory
     /// nodes, any K of which make the value; `eor:R:K+M`, K data chunks and R - 1 copies, which become that in place (R
     /// is 2 or 3, K at least R, M at least R - 1); or `none`: it goes with the one memory node that has it, and the
-    /// key does not exist any more
-    #[arg(long, value_name = "REDUNDANCY", default_value_t)]
-    redundancy: Redundancy,
+    /// key does not exist any more [default: what the pair has already, or what the cluster's rules say]
+    #[arg(long, value_name = "REDUNDANCY")]
+    redundancy: Option<Redundancy>,
 
     #[command(flatten)]
     connect: ConnectArgs,
@@ -112,11 +114,14 @@ pub enum RedundancyCommand {
         #[command(flatten)]
         connect: ConnectArgs,
     },
+    /// Make many pairs erasure-coded, to save memory: those first that were written longest ago
+    Demote(demote::Args),
 }
 
 /// Says how values survive failures, or changes it.
 pub fn redundancy(command: &RedundancyCommand) -> Result<(), Failure> {
     match command {
+        RedundancyCommand::Demote(args) => demote::run(args),
         RedundancyCommand::Get { key, connect } => {
             let found = connect.connect()?.redundancy_of(&key.bytes()?)?;
             let Some(redundancy) = found else { return Err(absent(&key.shown())) };
@@ -231,10 +236,13 @@ pub fn write(how: Write, args: &WriteArgs) -> Result<(), Failure> {
     let (key, source) = (args.key.bytes()?, args.source()?);
     let client = args.connect.connect()?;
     let value = source.read(client.view().geometry.max_value_bytes as usize)?;
-    let result = match how {
-        Write::Insert => client.insert_with(&key, &value, args.redundancy),
-        Write::Update => client.update_with(&key, &value, args.redundancy),
-        Write::Put => client.put_with(&key, &value, args.redundancy),
+    let result = match (how, args.redundancy) {
+        (Write::Insert, None) => client.insert(&key, &value),
+        (Write::Update, None) => client.update(&key, &value),
+        (Write::Put, None) => client.put(&key, &value),
+        (Write::Insert, Some(redundancy)) => client.insert_with(&key, &value, redundancy),
+        (Write::Update, Some(redundancy)) => client.update_with(&key, &value, redundancy),
+        (Write::Put, Some(redundancy)) => client.put_with(&key, &value, redundancy),
     };
     result.map_err(|error| explain(&args.key.shown(), error))
 }

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod cli;
+mod demote;
 mod destroy;
 mod drain;
 mod form;

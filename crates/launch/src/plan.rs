@@ -2,7 +2,7 @@
 
 use fusee_cli::failure::Failure;
 use fusee_cli::flags;
-use fusee_client::{FabricKind, Geometry};
+use fusee_client::{FabricKind, Geometry, Policy};
 use fusee_master::Settings;
 use fusee_master::settings::LeaseSettings;
 
@@ -35,6 +35,8 @@ pub struct Plan {
     pub region_bytes: u64,
     /// Size of a block, in bytes.
     pub block_bytes: u64,
+    /// What else to tell the master, as arguments.
+    pub more: Vec<String>,
 }
 
 impl Plan {
@@ -49,6 +51,7 @@ impl Plan {
             lease: LeaseSettings { lease_ms: self.lease_ms, ..LeaseSettings::default() },
             move_bytes_per_s: self.move_bytes_per_s,
             scrub_bytes_per_s: self.scrub_bytes_per_s,
+            redundancy: Policy::default(),
         };
         settings.check().map_err(|error| Failure::usage(flags::in_text(&error.to_string())))
     }
@@ -56,7 +59,7 @@ impl Plan {
     /// The command line of its master.
     pub(crate) fn master_arguments(&self, directory: &Directory) -> Vec<String> {
         let data_dir = directory.path().join("master");
-        vec![
+        let mut arguments = vec![
             "master".into(),
             format!("--listen=127.0.0.1:{}", self.port),
             format!("--data-dir={}", data_dir.display()),
@@ -69,7 +72,9 @@ impl Plan {
             format!("--scrub-bytes-per-s={}", self.scrub_bytes_per_s),
             format!("--region-bytes={}", self.region_bytes),
             format!("--block-bytes={}", self.block_bytes),
-        ]
+        ];
+        arguments.extend_from_slice(&self.more);
+        arguments
     }
 
     /// The command line of one of its memory nodes.

@@ -10,6 +10,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
+use fusee_core::data::Policy;
 use fusee_core::view::Geometry;
 use serde::{Deserialize, Serialize};
 
@@ -75,6 +76,9 @@ pub struct Config {
     /// Bytes a second at most that are read to find damage where nobody looks, 0 for none; 4 MiB by
     /// default. May be changed at every start.
     pub scrub_bytes_per_s: u64,
+    /// Which redundancy what is written gets, and when that changes by itself; all of it is replicated by
+    /// default. May be changed at every start; of several masters, the leader's counts.
+    pub redundancy: Policy,
 }
 
 impl Default for Config {
@@ -93,6 +97,7 @@ impl Default for Config {
             lease_ms: DEFAULT_LEASE_MS,
             move_bytes_per_s: DEFAULT_MOVE_BYTES_PER_S,
             scrub_bytes_per_s: DEFAULT_SCRUB_BYTES_PER_S,
+            redundancy: Policy::default(),
         }
     }
 }
@@ -109,6 +114,7 @@ impl Config {
             lease: LeaseSettings { lease_ms: self.lease_ms, ..LeaseSettings::default() },
             move_bytes_per_s: self.move_bytes_per_s,
             scrub_bytes_per_s: self.scrub_bytes_per_s,
+            redundancy: self.redundancy,
         }
     }
 

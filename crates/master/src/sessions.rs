@@ -26,6 +26,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fusee_control::master::{Orphan, SessionHeartbeat};
 use fusee_control::node::BlockId;
+use fusee_core::data::Transitions;
 use fusee_core::layout::{BlockShape, SizeClass};
 use fusee_core::stats::Damage;
 use fusee_core::verbs::ClientId;
@@ -58,6 +59,8 @@ pub struct SessionState {
     pub has_suspended: bool,
     /// As in the heartbeat.
     damage: Damage,
+    /// As in the heartbeat.
+    transitions: Transitions,
     /// As in the heartbeat; 0 if this process has not heard it.
     pinned_in: u64,
     /// As in the heartbeat.
@@ -89,6 +92,8 @@ pub struct Sessions {
     limbo: BTreeMap<ClientId, Vec<Orphan>>,
     /// What all sessions found damaged, as far as this process has heard.
     damage: Damage,
+    /// What all sessions did about redundancy, as far as this process has heard.
+    transitions: Transitions,
     /// See [`Sessions::handed_on`].
     handed_on: u64,
 }
@@ -107,6 +112,7 @@ impl Sessions {
             used: BTreeMap::new(),
             limbo: BTreeMap::new(),
             damage: Damage::default(),
+            transitions: Transitions::default(),
             handed_on: 0,
         }
     }
@@ -237,6 +243,9 @@ impl Sessions {
         });
         session.damage.found = found.max(heartbeat.damage.found);
         session.damage.repaired = repaired.max(heartbeat.damage.repaired);
+        let news = heartbeat.transitions.since(session.transitions);
+        self.transitions.add(news);
+        session.transitions.add(news);
         session.pinned_in = session.pinned_in.max(heartbeat.pinned_in);
         session.frees_in = session.frees_in.max(heartbeat.frees_in);
     }
@@ -244,6 +253,11 @@ impl Sessions {
     /// What all sessions found damaged.
     pub fn damage(&self) -> Damage {
         self.damage
+    }
+
+    /// What all sessions did about redundancy.
+    pub fn transitions(&self) -> Transitions {
+        self.transitions
     }
 
     /// Somebody else found damage.

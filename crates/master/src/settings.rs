@@ -7,6 +7,7 @@
 //! The index is made for a number of keys, at a planned load of 70 %: a full pair of buckets
 //! refuses a key, and the fuller the index the likelier that is.
 
+use fusee_core::data::{Policy, PolicyError};
 use fusee_core::view::{Geometry, MAX_REPLICAS, ViewError};
 
 /// Subtables beyond this would make the view longer than a control message may be.
@@ -45,6 +46,9 @@ pub struct Settings {
     pub move_bytes_per_s: u64,
     /// Bytes a second at most that are read to find damage where nobody looks; 0: none.
     pub scrub_bytes_per_s: u64,
+    /// Which redundancy what is written gets, and when that changes by itself. Not stored: it is that of the master
+    /// that leads, and sessions are told when they open.
+    pub redundancy: Policy,
 }
 
 /// The default of [`Settings::move_bytes_per_s`]: a region of 256 MiB takes half a second or so.
@@ -128,6 +132,9 @@ pub enum SettingsError {
     /// Nothing would ever move.
     #[error("move_bytes_per_s is 0; it must be at least 1")]
     Pace,
+    /// No session could go by it.
+    #[error(transparent)]
+    Redundancy(#[from] PolicyError),
     /// The index would have too many subtables.
     #[error(
         "an index for {index_keys} keys needs {subtables} subtables, and {MAX_SUBTABLES} are \
@@ -165,6 +172,7 @@ impl Settings {
             return Err(SettingsError::Pace);
         }
         self.geometry.check()?;
+        self.redundancy.check()?;
         let subtables = self.subtables();
         if subtables > MAX_SUBTABLES {
             return Err(SettingsError::IndexTooLarge { index_keys: self.index_keys, subtables });
@@ -182,6 +190,8 @@ impl Settings {
 
 #[cfg(test)]
 mod tests {
+    use fusee_core::data::Demotion;
+
     use super::*;
 
     fn settings() -> Settings {
@@ -194,6 +204,7 @@ mod tests {
             lease: LeaseSettings::default(),
             move_bytes_per_s: DEFAULT_MOVE_BYTES_PER_S,
             scrub_bytes_per_s: DEFAULT_SCRUB_BYTES_PER_S,
+            redundancy: Policy::default(),
         }
     }
 
@@ -223,6 +234,9 @@ mod tests {
         let lease = LeaseSettings { lease_ms: 3, ..LeaseSettings::default() };
         says(Settings { lease, ..settings() }, "at least 4");
         says(Settings { move_bytes_per_s: 0, ..settings() }, "move_bytes_per_s is 0");
+        let demotion = Some(Demotion { above_percent: 0, bytes_per_s: 1 });
+        let redundancy = Policy { demotion, ..Policy::default() };
+        says(Settings { redundancy, ..settings() }, "redundancy.demote-above, in percent, is 0");
     }
 
     #[test]

@@ -304,6 +304,7 @@ fn renew(client: ClientId, pinned_by: u64, newer_than: u64) -> MasterRequest {
         frees_in: 0,
         has_suspended: false,
         damage: Damage::default(),
+        transitions: Default::default(),
         stirs: true,
     };
     let known = Epochs::default();

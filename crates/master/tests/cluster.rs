@@ -41,6 +41,7 @@ fn config(dir: &Path) -> Config {
         geometry: geometry(),
         // Looks for damage take names of clients.
         scrub_bytes_per_s: 0,
+        redundancy: Default::default(),
         ..Config::default()
     }
 }
@@ -351,6 +352,7 @@ fn a_session_that_stops_to_renew_is_fenced_and_recovered() {
         frees_in: 0,
         has_suspended: false,
         damage: Damage::default(),
+        transitions: Default::default(),
         stirs: true,
     };
     let renew = MasterRequest::Heartbeat {

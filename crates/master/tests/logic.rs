@@ -35,6 +35,7 @@ fn settings(memory_nodes: u32, index_replicas: u8, data_replicas: u8) -> Setting
         lease,
         move_bytes_per_s: 1 << 30,
         scrub_bytes_per_s: 0,
+        redundancy: Default::default(),
     }
 }
 

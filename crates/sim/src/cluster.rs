@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fusee_client::logic::{Gate, Keeper, LogicOptions, Opened, SessionHost, SessionLogic, Timing};
-use fusee_client::{ConnectError, RedundancyRules};
+use fusee_client::{ConnectError, Policy};
 use fusee_control::master::{MasterReply, MasterRequest, Note, Orphan};
 use fusee_control::node::{BlockId, NodeReply, NodeRequest};
 use fusee_core::Store;
@@ -63,6 +63,8 @@ pub struct ClusterOptions {
     pub move_bytes_per_s: u64,
     /// Bytes a second that the master reads to find damage; 0: none.
     pub scrub_bytes_per_s: u64,
+    /// What sessions are told of redundancy.
+    pub policy: Policy,
 }
 
 impl ClusterOptions {
@@ -96,12 +98,13 @@ impl Default for ClusterOptions {
                 cache_threshold: 0.5,
                 op_timeout: Duration::from_secs(5),
                 spins: false,
-                redundancy: RedundancyRules::replicated(),
+                redundancy: None,
             },
             lease_ms: None,
             grace_ms: 1,
             move_bytes_per_s: 1 << 30,
             scrub_bytes_per_s: 0,
+            policy: Policy::default(),
         }
     }
 }
@@ -181,6 +184,7 @@ impl Cluster {
             lease: options.lease(),
             move_bytes_per_s: options.move_bytes_per_s,
             scrub_bytes_per_s: options.scrub_bytes_per_s,
+            redundancy: options.policy,
         };
         settings.check().expect("the simulated cluster is possible");
         let inner = Inner {

@@ -403,6 +403,8 @@ impl Run {
                 continue;
             };
             let session = Rc::new(session.with_work_table(table.clone()));
+            // Where there is a policy for it, every second session demotes, and the others promote.
+            session.gate().tell_short(session.id().0.is_multiple_of(2));
             keeper.open(session.gate().clone());
             self.clients.borrow_mut().insert(process, Some(session.id()));
             self.use_session(&session).await;
@@ -446,7 +448,10 @@ impl Run {
                 let running = Running(&self.running);
                 left.set(left.get() - 1);
                 let (kind, key) = self.draw();
-                if self.workload.run(&self.op_rng, session, kind, key).await == CallOutcome::Lost {
+                let went = self.workload.run(&self.op_rng, session, kind, key).await;
+                // What a session does by itself fails without a word.
+                let shifts = self.shape.cluster.policy.promotion.is_some();
+                if went == CallOutcome::Lost || (shifts && session.store().needs_recovery()) {
                     lost.set(true);
                 }
                 drop(running);

@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use fusee_client::RedundancyRules;
 use fusee_client::logic::LogicOptions;
+use fusee_client::{Demotion, Policy, Promoted, Promotion, RedundancyRules};
 use fusee_core::code::Coding;
 use fusee_core::data::{Orientation, Redundancy};
 use fusee_core::stats::OpKind;
@@ -369,6 +369,24 @@ fn with_moves(mut mix: Mix, weight: usize) -> Mix {
 /// Operations of a run, unless the caller wants another number.
 const OPERATIONS: usize = 1_500;
 
+/// In some clusters sessions demote and promote by themselves, as fast as they can.
+fn shifting(rng: &Rng) -> Policy {
+    let bytes_per_s = 1 << 40;
+    match rng.pick(&[false, false, true]) {
+        false => Policy::default(),
+        true => Policy {
+            demotion: Some(Demotion { above_percent: 50, bytes_per_s }),
+            promotion: Some(Promotion {
+                after_reads: 2,
+                window_ms: 1,
+                to: rng.pick(&[Promoted::Oriented, Promoted::Oriented, Promoted::Replicated]),
+                bytes_per_s,
+            }),
+            ..Policy::default()
+        },
+    }
+}
+
 impl Shape {
     /// How long a silent process is waited for.
     pub fn lease(&self) -> Duration {
@@ -411,7 +429,7 @@ impl Shape {
                 rng.pick(&[8, 60, 400])
             }),
             spins: false,
-            redundancy: RedundancyRules::replicated(),
+            redundancy: None,
         };
         let cluster = ClusterOptions {
             memory_nodes: memory_nodes.into(),
@@ -424,6 +442,7 @@ impl Shape {
             grace_ms: 1,
             move_bytes_per_s: ClusterOptions::default().move_bytes_per_s,
             scrub_bytes_per_s: 0,
+            policy: Policy::default(),
             lease_ms: (scenario >= Scenario::Unsteady).then(|| rng.pick(&[20, 60])),
         };
         let network = NetworkOptions {
@@ -552,7 +571,7 @@ impl Shape {
             }
         };
         let session = LogicOptions {
-            redundancy: RedundancyRules::from_length(0, first),
+            redundancy: Some(RedundancyRules::from_length(0, first)),
             ..self.cluster.session
         };
         let spares = rng.below(2) as u16;
@@ -564,8 +583,9 @@ impl Shape {
             ..self.cluster.geometry
         };
         let moves = rng.pick(&moves);
+        let policy = if is_oriented { shifting(rng) } else { Policy::default() };
         let shape = Shape {
-            cluster: ClusterOptions { session, geometry, memory_nodes, ..self.cluster },
+            cluster: ClusterOptions { session, geometry, memory_nodes, policy, ..self.cluster },
             fillers: [10, 300, 1100, 1900],
             redundancies: others,
             first_mix: with_moves(self.first_mix, moves),

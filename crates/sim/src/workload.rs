@@ -137,11 +137,23 @@ impl Workload {
             OpKind::SearchMany => return self.search_many(rng, session).await,
             OpKind::Insert => (begin(Call::Insert(value)), session.insert(&name, &bytes).await),
             OpKind::Update => {
-                let update = async move { client.update(&name, &bytes).await };
+                let named = self.named(session, value, &name, &bytes);
+                let update = async move {
+                    match named {
+                        Some(redundancy) => client.update_with(&name, &bytes, redundancy).await,
+                        None => client.update(&name, &bytes).await,
+                    }
+                };
                 (begin(Call::Update(value)), fabric.write(update).await)
             }
             OpKind::Upsert => {
-                let put = async move { client.put(&name, &bytes).await };
+                let named = self.named(session, value, &name, &bytes);
+                let put = async move {
+                    match named {
+                        Some(redundancy) => client.put_with(&name, &bytes, redundancy).await,
+                        None => client.put(&name, &bytes).await,
+                    }
+                };
                 (begin(Call::Upsert(value)), fabric.write(put).await)
             }
             OpKind::Delete => {
@@ -160,6 +172,20 @@ impl Workload {
         let mut bytes = value.to_le_bytes().to_vec();
         bytes.resize(bytes.len() + filler, value as u8);
         bytes
+    }
+
+    /// The redundancy that a write names. Where pairs have several, every second one names what rules say, and the
+    /// others keep what they find.
+    fn named(
+        &self,
+        session: &SimSession,
+        value: Value,
+        key: &[u8],
+        bytes: &[u8],
+    ) -> Option<Redundancy> {
+        let redundancy = session.rules().of(bytes.len());
+        let names = !self.redundancies.is_empty() && value % 2 == 0;
+        (names && redundancy.check(key.len(), bytes.len()).is_ok()).then_some(redundancy)
     }
 
     async fn search_many(&self, rng: &Rng, session: &SimSession) -> CallOutcome {

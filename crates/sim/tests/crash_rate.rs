@@ -7,7 +7,6 @@
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
-use fusee_client::RedundancyRules;
 use fusee_client::logic::LogicOptions;
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_core::view::Geometry;
@@ -39,7 +38,7 @@ const SESSION: LogicOptions = LogicOptions {
     cache_threshold: 0.5,
     op_timeout: Duration::from_secs(5),
     spins: false,
-    redundancy: RedundancyRules::replicated(),
+    redundancy: None,
 };
 
 fn cluster(sim: &Sim) -> Cluster {

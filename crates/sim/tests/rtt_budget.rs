@@ -5,10 +5,10 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use fusee_core::code::Coding;
-use fusee_core::data::{Orientation, Redundancy, RedundancyError};
+use fusee_core::data::{Orientation, Redundancy, RedundancyError, RedundancyRules};
 use fusee_core::error::Error;
 use fusee_core::stats::{OpKind, Stats};
-use fusee_core::store::{Hint, Transition};
+use fusee_core::store::{Hint, Transition, Written};
 use fusee_core::view::Geometry;
 use fusee_sim::{Cluster, ClusterOptions, Sim, SimStore};
 
@@ -327,6 +327,61 @@ fn coded_values_take_the_same_phases() {
             assert_eq!(store.search(b"key", None).await.unwrap().value(), None);
         });
         assert_eq!(stats.kind(OpKind::Search).phases, 1 + 1, "a hit, and a miss");
+    }
+}
+
+/// An UPDATE that names no redundancy keeps what the pair has: at no cost where the hint shows it, or where rules say
+/// the same, and with a phase more elsewhere.
+#[test]
+fn a_write_keeps_the_redundancy_of_the_pair() {
+    let value = vec![7; 1000];
+    let coded = Redundancy::Coded(Coding::try_from(CODING).unwrap());
+    let rules = |redundancy| RedundancyRules::from_length(0, redundancy);
+    for (has, says) in [(coded, Redundancy::Replicated), (Redundancy::Replicated, coded)] {
+        let wanted = rules(says).wanted(value.len());
+        let keeps = async |store: &SimStore, written: Written| {
+            let found = store.search(b"key", None).await.unwrap();
+            assert_eq!((found.redundancy(), found.hint()), (Some(has), written.place));
+        };
+        let stats = run_coded(3, async |store| {
+            let hint = store.insert_as(b"key", &value, has).await.unwrap().place;
+            let hint = hint.map(Hint::uncertain);
+            let written = store.update_as(b"key", &value, wanted, hint).await.unwrap();
+            assert!(written.hint_held);
+            keeps(store, written).await;
+        });
+        assert_eq!(phases(&stats, OpKind::Update), 3, "{has}");
+        let stats = run_coded(3, async |store| {
+            store.insert_as(b"foo", &value, says).await.unwrap();
+            store.insert_as(b"key", &value, has).await.unwrap();
+            let written = store.update_as(b"key", &value, wanted, None).await.unwrap();
+            keeps(store, written).await;
+            let wanted = rules(has).wanted(value.len());
+            let written = store.upsert_as(b"key", &value, wanted, None).await.unwrap();
+            keeps(store, written).await;
+        });
+        assert_eq!(phases(&stats, OpKind::Update), 4 + 1, "{has}");
+        assert_eq!(phases(&stats, OpKind::Upsert), 4, "{has}");
+        // Who names one gets it; what cannot be kept goes by the rules.
+        run_coded(3, async |store| {
+            let hint = store.insert_as(b"key", &value, has).await.unwrap().place;
+            let named = rules(has).named(says);
+            let hint = store.upsert_as(b"key", &value, named, hint).await.unwrap().place;
+            let found = store.search(b"key", hint).await.unwrap();
+            assert_eq!(found.redundancy(), Some(says));
+            drop(found);
+            let gone = store.insert_as(b"gone", &value, has).await.unwrap().place;
+            store.delete(b"gone", gone).await.unwrap();
+            let gone = gone.map(Hint::uncertain);
+            store.upsert_as(b"gone", &value, wanted, gone).await.unwrap();
+            let found = store.search(b"gone", None).await.unwrap();
+            assert_eq!(found.redundancy(), Some(says), "a new pair has nothing to keep");
+            drop(found);
+            let wanted = rules(coded).wanted(5);
+            let hint = store.upsert_as(b"key", b"short", wanted, hint).await.unwrap().place;
+            let found = store.search(b"key", hint).await.unwrap();
+            assert_eq!(found.redundancy(), Some(Redundancy::Replicated));
+        });
     }
 }
 

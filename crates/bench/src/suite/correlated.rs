@@ -180,6 +180,7 @@ fn start(args: &Args) -> Result<Servers, Failure> {
         fabrics: vec![args.fabric],
         region_bytes: geometry.region_bytes,
         block_bytes: geometry.block_bytes,
+        more: Vec::new(),
     })
 }
 

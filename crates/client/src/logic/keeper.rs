@@ -254,6 +254,11 @@ impl Keeper {
         self.state().gates.retain(|gate| gate.client() != client);
     }
 
+    /// Tells the sessions whether memory is short, until somebody finds none at the latest.
+    pub fn tell_short(&self, is_short: bool) {
+        self.state().open().for_each(|gate| gate.tell_short(is_short));
+    }
+
     /// Works for the sessions; never ends.
     pub async fn keep(&self, outside: &impl Keeping) {
         let (mut retry, mut broken) = (self.timing().first_retry, 0);
@@ -441,6 +446,10 @@ impl Keeper {
             }
         };
         let mut state = self.state();
+        if *called != told.acked {
+            // Somebody finds no memory.
+            state.open().for_each(|gate| gate.tell_short(true));
+        }
         // First: a memory node that joins later does not know whom the others have fenced, so
         // such a session must never get to hear of it.
         for gate in state.open().filter(|gate| expelled.contains(&gate.client())) {

@@ -20,8 +20,10 @@ mod gate;
 #[cfg(test)]
 mod gate_tests;
 mod keeper;
+mod pace;
 mod recent;
 mod session;
+mod shifting;
 mod tabled;
 mod waiting;
 pub mod work_table;

@@ -3,13 +3,13 @@
 //! A future of a session must be driven to its end: dropping it half-way leaves other clients
 //! where a crash of this client would.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fusee_control::master::{MasterReply, MasterRequest, Orphan};
-use fusee_core::data::Redundancy;
+use fusee_core::data::{Demotion, Policy, Redundancy, RedundancyRules, Wanted};
 use fusee_core::layout::Opcode;
 use fusee_core::race::Key;
 use fusee_core::stats::Stats;
@@ -22,9 +22,9 @@ use super::blocks::BlockSource;
 use super::cache::{CacheStats, IndexCache};
 use super::gate::Gate;
 use super::keeper::heard_until;
+use super::pace::{Pace, Promoter};
 use super::{Environment, SessionHost, WorkTable};
 use crate::error::ConnectError;
-use crate::redundancy::RedundancyRules;
 
 /// How a session works.
 #[derive(Clone, Copy, Debug)]
@@ -37,8 +37,8 @@ pub struct LogicOptions {
     pub op_timeout: Duration,
     /// Whether a phase is so short that it pays to spin before yielding.
     pub spins: bool,
-    /// How what it writes survives failures.
-    pub redundancy: RedundancyRules,
+    /// How what it writes survives failures; as the cluster says if `None`.
+    pub redundancy: Option<RedundancyRules>,
 }
 
 /// What an answer to [`MasterRequest::Open`] means.
@@ -54,15 +54,18 @@ pub struct Opened {
     pub lease_ms: u64,
     /// So long before the question it began, in milliseconds.
     pub behind_ms: u64,
+    /// The cluster's policy.
+    pub policy: Policy,
 }
 
 impl Opened {
     /// Takes an answer.
     pub fn from(reply: MasterReply) -> Result<Opened, ConnectError> {
         match reply {
-            MasterReply::Opened { client, view, epoch, lease_ms, behind_ms } => {
+            MasterReply::Opened { client, view, epoch, lease_ms, behind_ms, policy } => {
                 view.check()?;
-                Ok(Opened { client, view, epoch, lease_ms, behind_ms })
+                policy.check().map_err(|_| ConnectError::Protocol("an impossible policy"))?;
+                Ok(Opened { client, view, epoch, lease_ms, behind_ms, policy })
             }
             MasterReply::NotReady { joined, expected } => {
                 Err(ConnectError::NotReady { joined, expected })
@@ -76,6 +79,7 @@ impl Opened {
     pub fn gate(self, asked_at: Duration) -> Gate {
         let gate = Gate::new(self.client, Arc::new(self.view), self.epoch);
         gate.lease.publish(Duration::from_millis(self.lease_ms));
+        let gate = gate.with_policy(self.policy);
         gate.heard_until(heard_until(asked_at, self.lease_ms, self.behind_ms))
     }
 }
@@ -98,9 +102,15 @@ impl Leaving {
 
 /// One way into the store.
 pub struct SessionLogic<F, E> {
-    store: Store<F, SessionHost<E>>,
+    pub(super) store: Store<F, SessionHost<E>>,
     pub(super) cache: RefCell<IndexCache>,
     redundancy: RedundancyRules,
+    /// Set if it demotes pairs of its own where memory is short.
+    pub(super) demotion: Option<RefCell<Pace>>,
+    /// Whether an operation does so.
+    pub(super) is_demoting: Cell<bool>,
+    /// Set if it promotes what is read often.
+    pub(super) promoter: Option<RefCell<Promoter>>,
     /// What the sessions of the process tell each other of their requests.
     pub(super) table: Option<Arc<WorkTable>>,
 }
@@ -117,12 +127,21 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         let client = gate.client();
         let timeout = options.op_timeout;
         let blocks = BlockSource::new(client, env.clone(), timeout, view.members.len());
+        let policy = *gate.policy();
+        let redundancy = options.redundancy.unwrap_or(policy.rules);
         let host = SessionHost::new(env, gate, blocks, options.spins, timeout);
+        let now = host.now();
+        let pace = |demotion: Demotion| RefCell::new(Pace::new(demotion.bytes_per_s, now));
+        let promoter = |promotion| RefCell::new(Promoter::new(promotion, now));
+        let (demotion, promoter) = (policy.demotion.map(pace), policy.promotion.map(promoter));
         let cache = IndexCache::new(options.cache_entries, options.cache_threshold);
         SessionLogic {
             store: Store::new(fabric, host, client, view),
             cache: RefCell::new(cache),
-            redundancy: options.redundancy,
+            redundancy,
+            demotion,
+            is_demoting: Cell::new(false),
+            promoter,
             table: None,
         }
     }
@@ -140,6 +159,11 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     /// What it shares with the keeper of its process.
     pub fn gate(&self) -> &Arc<Gate> {
         self.store.host().gate()
+    }
+
+    /// How what it writes survives failures, where nobody says more.
+    pub fn rules(&self) -> &RedundancyRules {
+        &self.redundancy
     }
 
     /// What its operations cost so far.
@@ -192,6 +216,14 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         if hint.is_none() || found.hint() != hint {
             self.cache.borrow_mut().found(&key, hint, found.hint());
         }
+        if self.promoter.is_some()
+            && let Some(promotable) = self.promotable(&key, &found)
+        {
+            let answer = f(found.value());
+            drop(found);
+            Box::pin(self.promote(key, promotable)).await;
+            return Ok(answer);
+        }
         Ok(f(found.value()))
     }
 
@@ -239,7 +271,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
 
     /// Adds a key; [`Error::AlreadyExists`] if it exists.
     pub async fn insert(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        self.insert_with(key, value, self.redundancy.of(key, value)).await
+        self.insert_by(key, value, self.redundancy.wanted(value.len())).await
     }
 
     /// As [`SessionLogic::insert`], with this redundancy.
@@ -249,19 +281,26 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         value: &[u8],
         redundancy: Redundancy,
     ) -> Result<(), Error> {
+        self.insert_by(key, value, self.redundancy.named(redundancy)).await
+    }
+
+    async fn insert_by(&self, key: &[u8], value: &[u8], wanted: Wanted) -> Result<(), Error> {
+        if self.demotes() {
+            Box::pin(self.demote_some()).await;
+        }
         let key = Key::new(key);
         let _lead = match &self.table {
             Some(table) => Box::pin(self.may_change(table, &key, Some(value))).await?,
             None => None,
         };
-        let written = self.store.insert_as(key, value, redundancy).await?;
+        let written = self.store.insert_as(key, value, wanted).await?;
         self.cache.borrow_mut().written(&key, None, written);
         Ok(())
     }
 
     /// Replaces the value of a key; [`Error::NotFound`] if it does not exist.
     pub async fn update(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        self.update_with(key, value, self.redundancy.of(key, value)).await
+        self.update_by(key, value, self.redundancy.wanted(value.len())).await
     }
 
     /// As [`SessionLogic::update`], with this redundancy.
@@ -271,13 +310,20 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         value: &[u8],
         redundancy: Redundancy,
     ) -> Result<(), Error> {
+        self.update_by(key, value, self.redundancy.named(redundancy)).await
+    }
+
+    async fn update_by(&self, key: &[u8], value: &[u8], wanted: Wanted) -> Result<(), Error> {
+        if self.demotes() {
+            Box::pin(self.demote_some()).await;
+        }
         let key = Key::new(key);
         if let Some(table) = &self.table {
-            let set = (Opcode::Update, key, value, redundancy);
+            let set = (Opcode::Update, key, value, wanted);
             return Box::pin(self.set_by(table, set)).await;
         }
         let hint = self.hint(&key);
-        let result = self.store.update_as(key, value, redundancy, hint).await;
+        let result = self.store.update_as(key, value, wanted, hint).await;
         self.forget_if_absent(&key, &result);
         self.cache.borrow_mut().written(&key, hint, result?);
         Ok(())
@@ -285,7 +331,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
 
     /// Adds a key, or replaces its value.
     pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        self.put_with(key, value, self.redundancy.of(key, value)).await
+        self.put_by(key, value, self.redundancy.wanted(value.len())).await
     }
 
     /// As [`SessionLogic::put`], with this redundancy.
@@ -295,13 +341,20 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         value: &[u8],
         redundancy: Redundancy,
     ) -> Result<(), Error> {
+        self.put_by(key, value, self.redundancy.named(redundancy)).await
+    }
+
+    async fn put_by(&self, key: &[u8], value: &[u8], wanted: Wanted) -> Result<(), Error> {
+        if self.demotes() {
+            Box::pin(self.demote_some()).await;
+        }
         let key = Key::new(key);
         if let Some(table) = &self.table {
-            let set = (Opcode::Upsert, key, value, redundancy);
+            let set = (Opcode::Upsert, key, value, wanted);
             return Box::pin(self.set_by(table, set)).await;
         }
         let hint = self.hint(&key);
-        let written = self.store.upsert_as(key, value, redundancy, hint).await?;
+        let written = self.store.upsert_as(key, value, wanted, hint).await?;
         self.cache.borrow_mut().written(&key, hint, written);
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use fusee_core::Error;
-use fusee_core::data::Redundancy;
+use fusee_core::data::Wanted;
 use fusee_core::host::Epochs;
 use fusee_core::layout::Opcode;
 use fusee_core::race::Key;
@@ -72,10 +72,10 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     pub(super) async fn set_by(
         &self,
         table: &Arc<WorkTable>,
-        (opcode, key, value, redundancy): (Opcode, Key<'_>, &[u8], Redundancy),
+        (opcode, key, value, wanted): (Opcode, Key<'_>, &[u8], Wanted),
     ) -> Result<(), Error> {
         // What is absorbed is not looked at any more.
-        self.store().check_write(key, value, redundancy)?;
+        self.store().check_write(key, value, wanted)?;
         let slot = self.hint(&key).map(|hint| hint.slot);
         let lead = match table.set(opcode, &key, Some(value), slot, self.epoch()) {
             Set::Alone => None,
@@ -103,8 +103,8 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         };
         let store = self.store();
         let result = match opcode {
-            Opcode::Update => store.update_watched(key, value, redundancy, hint, &watch).await,
-            _ => store.upsert_watched(key, value, redundancy, hint, &watch).await,
+            Opcode::Update => store.update_watched(key, value, wanted, hint, &watch).await,
+            _ => store.upsert_watched(key, value, wanted, hint, &watch).await,
         };
         if let Some(lead) = lead {
             lead.has_written(result.as_ref().map(|written| written.place), value);

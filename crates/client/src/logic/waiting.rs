@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_core::data::Transitions;
 use fusee_core::error::{Error, Outcome};
 use fusee_core::host::{Blocks, Epochs, GiveUp, Granted, Pinned, Reports, Views, Waiting};
 use fusee_core::layout::Address;
@@ -91,6 +92,11 @@ impl<E: Environment> SessionHost<E> {
     /// What the session shares with the keeper of its process.
     pub fn gate(&self) -> &Arc<Gate> {
         &self.gate
+    }
+
+    /// The time by the clock of the keeper.
+    pub(super) fn now(&self) -> Duration {
+        self.env.now()
     }
 
     pub(super) fn blocks(&self) -> &BlockSource<E> {
@@ -314,6 +320,10 @@ impl<E: Environment> Reports for SessionHost<E> {
              else writes to it"
         );
         self.gate.found_damage(damage);
+    }
+
+    fn fell_back(&self) {
+        self.gate.has_moved(Transitions { fallbacks: 1, ..Transitions::default() });
     }
 
     fn report_unreachable(&self, node: MnId) {

@@ -15,6 +15,7 @@
 //!
 //! Parts that are read while the view gives a region another first place are read again.
 
+pub(crate) mod pairs;
 mod read;
 mod report;
 #[cfg(test)]
@@ -33,6 +34,7 @@ use fusee_core::view::View;
 use crate::error::ConnectError;
 use crate::session::Session;
 use crate::shared::Shared;
+pub use pairs::{FoundPair, RedundancyMemory};
 use read::{Cursor, Group, Reader};
 pub use report::{ClassMemory, MemorySurvey, NodeMemory, OwnerMemory, OwnerState};
 use report::{OfOwner, Tally};
@@ -158,6 +160,7 @@ pub(crate) fn survey(
         nodes: nodes(&view, &tally, usage),
         classes: classes.collect(),
         owners: named(&known, owners),
+        redundancies: Vec::new(),
         blocks: sum(|blocks| blocks.all),
         free_blocks: sum(|blocks| blocks.free),
         blank_blocks: tally.blank,

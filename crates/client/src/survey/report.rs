@@ -13,6 +13,8 @@ use std::collections::BTreeMap;
 use fusee_core::layout::SizeClass;
 use fusee_core::verbs::{ClientId, MnId};
 
+use super::pairs::RedundancyMemory;
+
 /// How the memory of a cluster is used ([`Client::survey_memory`](crate::Client::survey_memory)).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemorySurvey {
@@ -26,6 +28,8 @@ pub struct MemorySurvey {
     pub classes: Vec<ClassMemory>,
     /// Whoever owns blocks, by name.
     pub owners: Vec<OwnerMemory>,
+    /// What the pairs of each redundancy take, by the index.
+    pub redundancies: Vec<RedundancyMemory>,
     /// Blocks of all regions.
     pub blocks: u64,
     /// Those that nobody owns.

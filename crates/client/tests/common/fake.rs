@@ -155,9 +155,9 @@ async fn answer(
                 lock().closed.push(*client);
             }
             match real.call(request).await.unwrap() {
-                MasterReply::Opened { client, view, epoch, lease_ms, behind_ms } => {
+                MasterReply::Opened { client, view, epoch, lease_ms, behind_ms, policy } => {
                     let view = lock().follow(view);
-                    MasterReply::Opened { client, view, epoch, lease_ms, behind_ms }
+                    MasterReply::Opened { client, view, epoch, lease_ms, behind_ms, policy }
                 }
                 MasterReply::View(Some(view)) => MasterReply::View(Some(lock().follow(view))),
                 reply => reply,

@@ -39,6 +39,7 @@ mod complete;
 mod copies;
 mod copy;
 mod found;
+mod policy;
 mod redundancy;
 mod replicated;
 
@@ -56,6 +57,10 @@ use copies::{encode_copy_words, is_copy, named_in};
 pub(crate) use copy::{Copied, copy_bytes};
 use found::Parts;
 pub(crate) use found::{Fetch, Fetched, Found, Reads, Shown, ShownKey};
+pub use policy::{
+    Demotion, Fallback, Field, MAX_PROMOTE_AFTER, MAX_RULES, Policy, PolicyError, Promoted,
+    Promotion, RedundancyRules, SizeRule, Transitions, Wanted,
+};
 pub use redundancy::{
     MIN_PAYLOAD_BYTES, MIN_PAYLOADS_PER_KEY, Orientation, OrientationError, ParseRedundancyError,
     Redundancy, RedundancyError,

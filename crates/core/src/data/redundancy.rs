@@ -275,6 +275,24 @@ impl Redundancy {
         }
     }
 
+    /// Bytes of memory that a pair of these lengths takes on all its places, in a cluster whose regions have so many
+    /// replicas; `None` if it is too long.
+    pub fn memory_bytes(
+        self,
+        key_bytes: usize,
+        value_bytes: usize,
+        replicas: usize,
+    ) -> Option<u64> {
+        let of_places = self.class(key_bytes, value_bytes)?.bytes() * self.places(replicas) as u64;
+        let of_copies = match self {
+            Redundancy::Oriented(of) => {
+                Object::class(key_bytes, value_bytes)?.bytes() * (of.replicas() as u64 - 1)
+            }
+            _ => 0,
+        };
+        Some(of_places + of_copies)
+    }
+
     /// The size class of what stands of a pair of these lengths on each place; `None` over 15 MiB.
     pub fn class(self, key_bytes: usize, value_bytes: usize) -> Option<SizeClass> {
         match self.coding() {

@@ -152,6 +152,10 @@ pub(crate) struct Block {
     is_foreign: bool,
     /// It is being emptied, or since when it is all zeros.
     pub scrubbed: Option<Scrub>,
+    /// Counts the blocks that came to the session: the oldest has the smallest.
+    pub(super) born: u64,
+    /// Its objects before this one have been looked at, to be demoted, since it was in use last.
+    pub(super) demoted: u32,
 }
 
 /// How far a block is on its way back to the pool.
@@ -193,6 +197,8 @@ impl Block {
             lent: false,
             is_foreign,
             scrubbed: None,
+            born: 0,
+            demoted: 0,
         }
     }
 
@@ -332,6 +338,21 @@ impl Block {
         self.in_flight += 1;
         self.moving.push(index);
         Some(self.written.is_none().then(|| (self.address, self.header_in_use(owner))))
+    }
+
+    /// Whether it has EC-oriented objects that nobody has looked at to demote them, and that can be now.
+    pub(super) fn may_demote(&self) -> bool {
+        let is_ours = !self.held && !self.offered && self.scrubbed.is_none();
+        let is_due = self.kind.turns() > 1 && self.demoted < self.fresh;
+        is_due && is_ours && self.generations.is_known()
+    }
+
+    /// The next of these that may be in use, if there is one. All up to it have been looked at then.
+    pub(super) fn next_to_demote(&mut self) -> Option<Address> {
+        let taken = self.taken();
+        let next = (self.demoted..self.fresh).find(|object| taken[*object as usize]);
+        self.demoted = next.map_or(self.fresh, |object| object + 1);
+        next.map(|object| self.object(object))
     }
 
     /// The Move in place of an object has come to its end.

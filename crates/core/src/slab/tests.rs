@@ -329,3 +329,40 @@ fn remainders_say_what_was_never_allocated() {
     let too_large = BlockGrant { class: SizeClass::MAX, ..grant(1, 0) };
     assert!(!slabs.add_block(kind(), too_large), "too large for a block");
 }
+
+#[test]
+fn the_oldest_block_that_is_not_in_use_is_demoted_first_and_each_object_once() {
+    let coding = crate::code::Coding::new(2, 1).unwrap();
+    let of = crate::data::Orientation::new(2, coding).unwrap();
+    let redundancy = Redundancy::Oriented(of);
+    let oriented = SlabKind { redundancy, class: class() };
+    let mut slabs = Slabs::new(ClientId(7), BLOCK);
+    for n in [8, 3, 5] {
+        assert!(slabs.add_block(oriented, BlockGrant { redundancy, ..grant(n, 0) }));
+        slabs.find(Address::new(n * BLOCK)).unwrap().read(&Headers::None, 0);
+    }
+    add(&mut slabs, grant(1, 0));
+    let objects = block_shape().objects as usize;
+    let take = |slabs: &mut Slabs| slabs.allocate(oriented, u32::MAX, |_| false).unwrap().address;
+    let all: Vec<Address> = (0..3 * objects).map(|_| take(&mut slabs)).collect();
+    take_all_of(&mut slabs);
+    let next = |slabs: &mut Slabs| slabs.next_to_demote(|_| false).map(|(object, _)| object);
+    // Nobody has the last block but for writes: the others came before it.
+    let in_use = all[2 * objects].bytes() / BLOCK;
+    let mut due: Vec<Address> = core::iter::from_fn(|| next(&mut slabs)).collect();
+    assert_eq!(due.len(), 2 * objects, "each once, of the blocks that are not in use");
+    assert!(due.iter().all(|object| object.bytes() / BLOCK != in_use));
+    let order: Vec<u64> = due.iter().map(|object| object.bytes() / BLOCK).collect();
+    let came = [8, 3, 5].into_iter().filter(|n| *n != in_use);
+    assert!(order.iter().copied().eq(came.flat_map(|n| vec![n; objects])), "{order:?}");
+    due.dedup();
+    assert_eq!(due.len(), 2 * objects);
+    assert_eq!(next(&mut slabs), None);
+    let frozen = |block: Address| block.bytes() == 8 * BLOCK;
+    assert_eq!(slabs.next_to_demote(frozen), None);
+}
+
+/// Of the replicated slab, whose objects are never demoted.
+fn take_all_of(slabs: &mut Slabs) {
+    while take(slabs).is_some() {}
+}

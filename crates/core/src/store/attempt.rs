@@ -23,7 +23,7 @@ use core::mem;
 use arrayvec::ArrayVec;
 
 use super::{Hint, Op, Proof};
-use crate::data::{ObjectAt, PerCopy};
+use crate::data::{ObjectAt, PerCopy, Redundancy};
 use crate::error::{Error, Outcome};
 use crate::host::Host;
 use crate::layout::{Identity, Opcode, Pair, Slot};
@@ -43,8 +43,21 @@ pub(super) struct Intent<'a> {
     pub value: &'a [u8],
     /// Where its object goes.
     pub slab: SlabKind,
+    /// Whether a pair that exists keeps its redundancy.
+    pub keeps: Keeps,
     /// Who is told before its commit is posted.
     pub watch: Option<&'a Watch<'a>>,
+}
+
+/// Whether a write goes to where the pair is that it replaces.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keeps {
+    /// Whatever that has, the slab is the right one.
+    No,
+    /// The slab is the one of a new pair.
+    IfItExists,
+    /// The slab is that of the pair that a hint shows; a new one gets this redundancy.
+    Unless(Redundancy),
 }
 
 /// Called before a write posts a CAS of the primary. Until then nobody can READ its word there, unless a change of
@@ -225,6 +238,9 @@ pub(super) enum Ended {
     Done(Option<Hint>),
     /// Others were faster. The object may have been seen: start again with a new one.
     Again,
+    /// Nothing is mentioned: the pair is here, and keeps another redundancy than the attempt has; or there is none, and
+    /// the attempt has that of another one.
+    Elsewhere(Option<Hint>),
     /// The view changes while it waits for another writer.
     Suspended,
 }

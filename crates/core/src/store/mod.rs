@@ -25,6 +25,7 @@ mod compare;
 mod contend;
 mod copies;
 mod damage;
+mod demote;
 mod in_place;
 mod insert;
 mod many;
@@ -54,8 +55,9 @@ use core::mem;
 use arrayvec::ArrayVec;
 
 pub use attempt::Watch;
+pub use demote::Demoted;
 pub use many::SearchKey;
-pub use moving::Transition;
+pub use moving::{Reach, Transition};
 pub use search::Searched;
 
 use beside::Beside;
@@ -145,12 +147,15 @@ pub struct Store<F, H> {
     silent: Silent,
     /// Primaries that are barred, whose backups are read.
     beside: Beside,
+    /// Whether all regions of the view are replicated.
+    has_one_redundancy: Cell<bool>,
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
     /// A session of `client` that follows `view`, which must have passed [`View::check`].
     pub fn new(fabric: F, host: H, client: ClientId, view: Arc<View>) -> Store<F, H> {
         let slabs = Slabs::new(client, view.geometry.block_bytes);
+        let has_one_redundancy = Cell::new(pinned::has_one_redundancy(&view));
         Store {
             fabric,
             host,
@@ -170,6 +175,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             asks: Asks::default(),
             silent: Silent::default(),
             beside: Beside::default(),
+            has_one_redundancy,
         }
     }
 

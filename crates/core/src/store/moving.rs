@@ -22,13 +22,13 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::attempt::{Attempt, Ended, Intent};
+use super::attempt::{Attempt, Ended, Intent, Keeps};
 use super::reclaim;
 use super::{Hint, Op, Store, Written};
 use crate::data::Redundancy;
 use crate::error::{Error, Outcome};
 use crate::host::Host;
-use crate::layout::Opcode;
+use crate::layout::{Address, Opcode, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::race::Key;
 use crate::slab::{SlabKind, USED_AGAIN_AT};
@@ -47,6 +47,26 @@ pub enum Transition {
     Overtaken,
 }
 
+/// Which pairs a Move is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Whatever the key has.
+    Anywhere,
+    /// What is in this object still: it has not been written since somebody chose it.
+    At(Address),
+    /// As before, and the Move is in place: it needs no memory.
+    InPlaceAt(Address),
+}
+
+impl Reach {
+    fn covers(self, word: Slot) -> bool {
+        match self {
+            Reach::Anywhere => true,
+            Reach::At(object) | Reach::InPlaceAt(object) => word.address() == object,
+        }
+    }
+}
+
 impl<F: Fabric, H: Host> Store<F, H> {
     /// Gives the value of a key that must exist another redundancy. 4 phases if the hint is right, else 5; with one
     /// index replica one less.
@@ -56,10 +76,21 @@ impl<F: Fabric, H: Host> Store<F, H> {
         redundancy: Redundancy,
         hint: Option<Hint>,
     ) -> Result<(Transition, Written), Error> {
+        self.move_pair(key, redundancy, hint, Reach::Anywhere).await
+    }
+
+    /// As [`Store::set_redundancy`], of what the key has if it is in reach; else the pair is `Unchanged`.
+    pub async fn move_pair<'k>(
+        &self,
+        key: impl Into<Key<'k>>,
+        redundancy: Redundancy,
+        hint: Option<Hint>,
+        reach: Reach,
+    ) -> Result<(Transition, Written), Error> {
         let key = key.into();
         self.check_key(&key)?;
         let mut op = self.operation();
-        let result = Box::pin(op.set_redundancy(key, redundancy, hint)).await;
+        let result = Box::pin(op.set_redundancy(key, redundancy, hint, reach)).await;
         op.has_written(&result);
         let made_room = op.made_room;
         op.finish(OpKind::Move);
@@ -77,6 +108,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         key: Key<'_>,
         redundancy: Redundancy,
         given: Option<Hint>,
+        reach: Reach,
     ) -> Result<(Transition, Written), Error> {
         let mut least = USED_AGAIN_AT;
         let (mut hint, mut hint_held) = (given, false);
@@ -97,7 +129,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             hint_held |= given.is_some_and(|given| given.leads_like(&place));
             hint = None;
             let object = self.view.object_of(place.word);
-            if object.is_some_and(|object| object.redundancy_of(place.word) == redundancy) {
+            let has = object.map(|object| object.redundancy_of(place.word));
+            if has == Some(redundancy) || !reach.covers(place.word) {
                 match self.is_vouched_for(key).await? {
                     true => {
                         let written = Written { place: Some(place), hint_held };
@@ -115,13 +148,18 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 },
             };
             let opcode = Opcode::Move;
-            let intent = Intent { opcode, key, value: &value, slab, watch: None };
+            let intent = Intent { opcode, key, value: &value, slab, keeps: Keeps::No, watch: None };
             let in_place = match goes_elsewhere {
                 true => None,
                 false => self.begin_in_place(&intent, place, least),
             };
             let begun = match in_place {
                 Some(begun) => begun,
+                // Somebody else has the block, or something else is under way there.
+                None if matches!(reach, Reach::InPlaceAt(_)) => {
+                    let written = Written { place: Some(place), hint_held };
+                    return Ok((Transition::Unchanged, written));
+                }
                 None => self.store.begin_attempt(&intent, Some(place), least, &self.view)?,
             };
             let mut attempt = match begun {

@@ -18,6 +18,7 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 
 use super::Store;
+use crate::data::Redundancy;
 use crate::host::{Host, Pinned};
 use crate::mutant::{Mutant, removed};
 use crate::verbs::Fabric;
@@ -72,6 +73,11 @@ impl LocalEpochs {
     }
 }
 
+/// Whether all regions are replicated.
+pub(super) fn has_one_redundancy(view: &View) -> bool {
+    view.regions.iter().all(|region| region.redundancy() == Redundancy::Replicated)
+}
+
 impl<F: Fabric, H: Host> Store<F, H> {
     fn publish(&self) {
         let (oldest, suspended) = (self.local_epochs.oldest(), self.local_epochs.suspended.get());
@@ -91,6 +97,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             if newer.regions.iter().any(|region| !region.is_there()) {
                 self.slabs.borrow_mut().forget(|block| newer.block(block).is_none());
             }
+            self.has_one_redundancy.set(has_one_redundancy(&newer));
             *self.view.borrow_mut() = Rc::new(newer);
         }
     }

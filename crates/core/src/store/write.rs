@@ -15,15 +15,15 @@
 
 use alloc::boxed::Box;
 
-use super::attempt::{Attempt, Ended, Intent, Watch};
+use super::attempt::{Attempt, Ended, Intent, Keeps, Watch};
 use super::reclaim;
 use super::straight::{Aside, Next};
 use super::target::may_hold;
 use super::{Hint, Op, Stale, Store, Written};
-use crate::data::{Redundancy, RedundancyError};
+use crate::data::{Redundancy, RedundancyError, Wanted};
 use crate::error::{Error, Outcome};
 use crate::host::Host;
-use crate::layout::Opcode;
+use crate::layout::{Opcode, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, Key, Words};
 use crate::slab::{SlabKind, USED_AGAIN_AT};
@@ -65,36 +65,36 @@ impl<F: Fabric, H: Host> Store<F, H> {
         &self,
         key: impl Into<Key<'k>>,
         value: &[u8],
-        redundancy: Redundancy,
+        redundancy: impl Into<Wanted>,
     ) -> Result<Written, Error> {
         let (opcode, kind) = (Opcode::Insert, OpKind::Insert);
-        self.write(opcode, kind, key.into(), value, redundancy, None, None).await
+        self.write(opcode, kind, key.into(), value, redundancy.into(), None, None).await
     }
 
-    /// As [`Store::update`], with a value that is to survive failures in this way, whatever the earlier one
-    /// does.
+    /// As [`Store::update`], with a value that is to survive failures in this way, or as the earlier one does
+    /// ([`Wanted::keeps`]).
     pub async fn update_as<'k>(
         &self,
         key: impl Into<Key<'k>>,
         value: &[u8],
-        redundancy: Redundancy,
+        redundancy: impl Into<Wanted>,
         hint: Option<Hint>,
     ) -> Result<Written, Error> {
         let (opcode, kind) = (Opcode::Update, OpKind::Update);
-        self.write(opcode, kind, key.into(), value, redundancy, hint, None).await
+        self.write(opcode, kind, key.into(), value, redundancy.into(), hint, None).await
     }
 
-    /// As [`Store::upsert`], with a value that is to survive failures in this way, whatever the earlier one
-    /// does.
+    /// As [`Store::upsert`], with a value that is to survive failures in this way, or as the earlier one does
+    /// ([`Wanted::keeps`]).
     pub async fn upsert_as<'k>(
         &self,
         key: impl Into<Key<'k>>,
         value: &[u8],
-        redundancy: Redundancy,
+        redundancy: impl Into<Wanted>,
         hint: Option<Hint>,
     ) -> Result<Written, Error> {
         let (opcode, kind) = (Opcode::Upsert, OpKind::Upsert);
-        self.write(opcode, kind, key.into(), value, redundancy, hint, None).await
+        self.write(opcode, kind, key.into(), value, redundancy.into(), hint, None).await
     }
 
     /// Removes a key that must exist.
@@ -104,7 +104,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         hint: Option<Hint>,
     ) -> Result<Written, Error> {
         let (opcode, kind) = (Opcode::Delete, OpKind::Delete);
-        self.write(opcode, kind, key.into(), &[], Redundancy::Replicated, hint, None).await
+        let wanted = Redundancy::Replicated.into();
+        self.write(opcode, kind, key.into(), &[], wanted, hint, None).await
     }
 
     /// As [`Store::update_as`], and calls `watch` before it posts its commit. If it ends without, and well, others
@@ -113,12 +114,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
         &self,
         key: impl Into<Key<'k>>,
         value: &[u8],
-        redundancy: Redundancy,
+        redundancy: impl Into<Wanted>,
         hint: Option<Hint>,
         watch: &Watch<'_>,
     ) -> Result<Written, Error> {
         let (opcode, kind) = (Opcode::Update, OpKind::Update);
-        self.write(opcode, kind, key.into(), value, redundancy, hint, Some(watch)).await
+        self.write(opcode, kind, key.into(), value, redundancy.into(), hint, Some(watch)).await
     }
 
     /// As [`Store::upsert_as`], watched as by [`Store::update_watched`].
@@ -126,12 +127,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
         &self,
         key: impl Into<Key<'k>>,
         value: &[u8],
-        redundancy: Redundancy,
+        redundancy: impl Into<Wanted>,
         hint: Option<Hint>,
         watch: &Watch<'_>,
     ) -> Result<Written, Error> {
         let (opcode, kind) = (Opcode::Upsert, OpKind::Upsert);
-        self.write(opcode, kind, key.into(), value, redundancy, hint, Some(watch)).await
+        self.write(opcode, kind, key.into(), value, redundancy.into(), hint, Some(watch)).await
     }
 
     /// What a write answers whatever the store holds, because of its arguments.
@@ -139,12 +140,16 @@ impl<F: Fabric, H: Host> Store<F, H> {
         &self,
         key: impl Into<Key<'k>>,
         value: &[u8],
-        redundancy: Redundancy,
+        redundancy: impl Into<Wanted>,
     ) -> Result<(), Error> {
-        let key = key.into();
+        let (key, wanted) = (key.into(), redundancy.into());
         self.check_key(&key)?;
         self.check_value(value)?;
-        self.slab_of(redundancy, key.len(), value.len()).map(|_| ())
+        match self.slab_of(wanted.redundancy, key.len(), value.len()) {
+            // The pair that is there may have another one, or it is replicated.
+            Err(Error::Redundancy(error)) if wanted.keeps || wanted.falls_back(&error) => Ok(()),
+            other => other.map(|_| ()),
+        }
     }
 
     #[expect(clippy::too_many_arguments, reason = "one call for all kinds of writes")]
@@ -154,18 +159,35 @@ impl<F: Fabric, H: Host> Store<F, H> {
         kind: OpKind,
         key: Key<'_>,
         value: &[u8],
-        redundancy: Redundancy,
+        wanted: Wanted,
         hint: Option<Hint>,
         watch: Option<&Watch<'_>>,
     ) -> Result<Written, Error> {
         self.check_key(&key)?;
         self.check_value(value)?;
-        let slab = self.slab_of(redundancy, key.len(), value.len())?;
+        let kept = if wanted.keeps { self.kept_by(hint, wanted, &key, value) } else { None };
+        let slab = kept.map_or_else(|| self.slab_of(wanted.redundancy, key.len(), value.len()), Ok);
+        let keeps = match (wanted.keeps, kept) {
+            (false, _) => Keeps::No,
+            (true, None) => Keeps::IfItExists,
+            (true, Some(_)) => Keeps::Unless(wanted.redundancy),
+        };
+        let (slab, hint) = match slab {
+            Ok(slab) => (slab, hint),
+            // On the heap: it is rare, and the futures of operations stay small.
+            Err(error) => Box::pin(self.slab_instead(opcode, key, value, wanted, error)).await?,
+        };
         let mut op = self.operation();
-        let intent = Intent { opcode, key, value, slab, watch };
+        let intent = Intent { opcode, key, value, slab, keeps, watch };
         let result = match op.write_now(&intent, hint) {
-            Ok(written) => Ok(written),
+            Ok(written) => Ok(Came::Written(written)),
             Err(begun) => op.write(&intent, hint, begun).await,
+        };
+        let result = match result {
+            Ok(Came::Written(written)) => Ok(written),
+            Err(error) if !matches!(error, Error::Redundancy(_)) => Err(error),
+            // On the heap: it is rare, and the futures of operations stay small.
+            other => Box::pin(op.write_elsewhere(&intent, other, wanted)).await,
         };
         op.has_written(&result);
         let made_room = op.made_room;
@@ -182,6 +204,67 @@ impl<F: Fabric, H: Host> Store<F, H> {
             self.offer();
         }
         result
+    }
+
+    /// The slab of the redundancy that the pair has by a hint, if the new value can have it.
+    #[inline]
+    fn kept_by(
+        &self,
+        hint: Option<Hint>,
+        wanted: Wanted,
+        key: &[u8],
+        value: &[u8],
+    ) -> Option<SlabKind> {
+        // Where all pairs are replicated, and new ones are to be, nothing else can come of it.
+        if self.has_one_redundancy.get() && wanted.redundancy == Redundancy::Replicated {
+            return None;
+        }
+        self.slab_of_word(hint?.word, key, value)
+    }
+
+    /// The slab of the redundancy that a word shows, if a value can have it.
+    #[cold]
+    fn slab_of_word(&self, word: Slot, key: &[u8], value: &[u8]) -> Option<SlabKind> {
+        let redundancy = self.view.borrow().object_of(word)?.redundancy_of(word);
+        self.slab_of(redundancy, key.len(), value.len()).ok()
+    }
+
+    /// Where a write goes that cannot have the redundancy that it asks for: where the pair is that it replaces, or it
+    /// is replicated.
+    async fn slab_instead(
+        &self,
+        opcode: Opcode,
+        key: Key<'_>,
+        value: &[u8],
+        wanted: Wanted,
+        error: Error,
+    ) -> Result<(SlabKind, Option<Hint>), Error> {
+        let Error::Redundancy(reason) = &error else { return Err(error) };
+        if wanted.keeps && matches!(opcode, Opcode::Update | Opcode::Upsert) {
+            let found = self.search(key, None).await?;
+            let (is_there, found) = (found.value().is_some(), found.hint());
+            let kept = found.and_then(|found| self.slab_of_word(found.word, &key, value));
+            match kept {
+                Some(slab) => return Ok((slab, found.map(Hint::uncertain))),
+                None if !is_there && opcode == Opcode::Update => return Err(Error::NotFound),
+                None => {}
+            }
+        }
+        if !wanted.falls_back(reason) {
+            return Err(error);
+        }
+        Ok((self.slab_of_new(wanted, &key, value)?, None))
+    }
+
+    /// Where a new pair goes: to the redundancy that is asked for, or the one it falls back to.
+    fn slab_of_new(&self, wanted: Wanted, key: &[u8], value: &[u8]) -> Result<SlabKind, Error> {
+        match self.slab_of(wanted.redundancy, key.len(), value.len()) {
+            Err(Error::Redundancy(error)) if wanted.falls_back(&error) => {
+                self.host.fell_back();
+                self.slab_of(Redundancy::Replicated, key.len(), value.len())
+            }
+            slab => slab,
+        }
     }
 
     /// Where the object of a write goes.
@@ -243,6 +326,13 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 }
 
+/// What a write has come to, by one of the slabs.
+enum Came {
+    Written(Written),
+    /// To nothing: the pair is here, and has another redundancy, which it is to keep.
+    Elsewhere(Option<Hint>),
+}
+
 /// Where the key was found to be.
 #[expect(clippy::large_enum_variant, reason = "moved once; a box would be an allocation per op")]
 enum Target {
@@ -259,7 +349,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         intent: &'i Intent<'i>,
         mut hint: Option<Hint>,
         begun: Option<Attempt<'i>>,
-    ) -> Result<Written, Error> {
+    ) -> Result<Came, Error> {
         let slab = intent.slab;
         let mut least = USED_AGAIN_AT;
         let mut is_running = begun.is_some();
@@ -320,14 +410,71 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 other => other?,
             };
             self.pin.posted = false;
-            if let Ended::Done(place) = ended {
-                return Ok(Written { place, hint_held });
+            match ended {
+                Ended::Done(place) => return Ok(Came::Written(Written { place, hint_held })),
+                Ended::Elsewhere(found) => return Ok(Came::Elsewhere(found)),
+                Ended::Again | Ended::Suspended => {}
             }
             if self.pause().await.is_err() {
                 let waiting_for = "a key or bucket that others keep changing";
                 return Err(Error::GaveUp { waiting_for, outcome: Outcome::NotApplied });
             }
         }
+    }
+
+    /// A write goes on with another slab than it began with: that of the pair that it replaces, once, so that it ends
+    /// also where others change it again and again; or it is replicated, where it finds no memory nodes.
+    async fn write_elsewhere(
+        &mut self,
+        intent: &Intent<'_>,
+        came: Result<Came, Error>,
+        wanted: Wanted,
+    ) -> Result<Written, Error> {
+        let Intent { opcode, key, value, watch, .. } = *intent;
+        let (kept, found) = match &came {
+            Ok(Came::Elsewhere(Some(found))) => {
+                (self.store.slab_of_word(found.word, &key, value), Some(found.uncertain()))
+            }
+            Ok(Came::Elsewhere(None)) => match self.store.slab_of_new(wanted, &key, value)? {
+                slab if slab == intent.slab => (None, None),
+                slab => (Some(slab), None),
+            },
+            // There is no room any more for what the pair has.
+            Err(_) if matches!(intent.keeps, Keeps::Unless(_)) => {
+                (self.store.slab_of_new(wanted, &key, value).ok(), None)
+            }
+            Err(Error::Redundancy(error)) if wanted.falls_back(error) => {
+                self.store.host.fell_back();
+                (SlabKind::of(Redundancy::Replicated, key.len(), value.len()), None)
+            }
+            _ => (None, None),
+        };
+        if let (None, Err(error)) = (kept, &came) {
+            return Err(error.clone());
+        }
+        let slab = kept.unwrap_or(intent.slab);
+        self.pin.pause();
+        let intent = Intent { opcode, key, value, slab, keeps: Keeps::No, watch };
+        match self.write(&intent, found, None).await? {
+            Came::Written(written) => Ok(Written { hint_held: false, ..written }),
+            Came::Elsewhere(_) => unreachable!("it does not keep what it finds"),
+        }
+    }
+
+    /// Whether the pair is to keep the redundancy that its word shows, which is not that of the attempt.
+    fn is_elsewhere(&self, attempt: &Attempt<'_>, found: Hint) -> bool {
+        let Intent { keeps, key, value, slab, .. } = attempt.intent;
+        let kept = match keeps {
+            Keeps::No => None,
+            _ => self.store.slab_of_word(found.word, key, value),
+        };
+        kept.is_some_and(|kept| kept.redundancy != slab.redundancy)
+    }
+
+    /// Whether a new pair is to have another redundancy than the attempt, which has that of a pair that is not there.
+    fn is_new_elsewhere(&self, attempt: &Attempt<'_>) -> bool {
+        let Intent { keeps, slab, .. } = attempt.intent;
+        matches!(keeps, Keeps::Unless(redundancy) if *redundancy != slab.redundancy)
     }
 
     /// A write has come to this: what it has posted is over, if that is known.
@@ -386,6 +533,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 (Target::Slot(_), Opcode::Insert) => return Err(Error::AlreadyExists),
                 (Target::Absent(_), Opcode::Update | Opcode::Delete) => {
                     return Err(Error::NotFound);
+                }
+                (Target::Slot(found), _) if self.is_elsewhere(attempt, found) => {
+                    return Ok(Ended::Elsewhere(Some(found)));
+                }
+                (Target::Absent(_), _) if self.is_new_elsewhere(attempt) => {
+                    return Ok(Ended::Elsewhere(None));
                 }
                 (Target::Slot(found), _) => {
                     if self.compete(attempt, found) {

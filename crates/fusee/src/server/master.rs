@@ -11,6 +11,7 @@ use fusee_launch::announcement;
 use fusee_master::{Config, MasterServer, default_data_dir};
 use serde::Deserialize;
 
+use super::redundancy;
 use super::stop::Stop;
 use super::{announce, read_file};
 
@@ -19,13 +20,15 @@ use super::{announce, read_file};
 #[command(after_help = "Examples:\n  \
     fusee master --memory-nodes 3 --data-dir /var/lib/fusee\n  \
     fusee master --config master.toml\n  \
+    fusee master --memory-nodes 6 --redundancy 16KiB=ec:4+2\n  \
     fusee master --listen 10.0.0.1:7400 --store etcd://10.0.0.5:2379,10.0.0.6:2379/fusee\n\n\
     A master goes on with the cluster in its store. Over an empty store it waits for `fusee form`,\n\
     which forms a new cluster; --memory-nodes and what follows below take effect then.\n\n\
     With --store, start the same on other machines: one of the masters leads, the others stand\n\
     by. Give all their addresses to --master of memory nodes and tools.\n\n\
     The file holds the same names, e.g. `memory-nodes = 3`. Flags beat the environment,\n\
-    the environment beats the file.")]
+    the environment beats the file. Its table `[redundancy]` says which redundancy what is written\n\
+    gets, and when that changes by itself; --redundancy replaces the rules in it.")]
 pub struct Args {
     /// Read settings from this TOML file
     #[arg(long, env = "FUSEE_CONFIG", value_name = "FILE")]
@@ -118,6 +121,15 @@ struct Settings {
     /// The longest value [default: 4MiB, or less if a block does not hold one]
     #[arg(long, env = "FUSEE_MAX_VALUE_BYTES", value_name = "BYTES")]
     max_value_bytes: Option<Bytes>,
+
+    /// The redundancy of what is written, by the length of the value: like `16KiB=ec:4+2`, or
+    /// `replicated,4KiB=eor:2:4+2,64KiB=ec:4+2` [default: replicated]
+    #[arg(long = "redundancy", env = "FUSEE_REDUNDANCY", value_name = "RULES")]
+    #[serde(skip)]
+    rules: Option<redundancy::Rules>,
+
+    #[arg(skip)]
+    redundancy: Option<redundancy::Table>,
 }
 
 impl Settings {
@@ -140,6 +152,8 @@ impl Settings {
             groups_per_subtable: self.groups_per_subtable.or(other.groups_per_subtable),
             max_key_bytes: self.max_key_bytes.or(other.max_key_bytes),
             max_value_bytes: self.max_value_bytes.or(other.max_value_bytes),
+            rules: self.rules.or(other.rules),
+            redundancy: self.redundancy.or(other.redundancy),
         }
     }
 
@@ -181,6 +195,7 @@ impl Settings {
                 )?,
                 ..geometry
             },
+            redundancy: redundancy::policy(self.redundancy, self.rules)?,
         };
         config
             .settings()
@@ -248,6 +263,24 @@ mod tests {
         says(store("etcd://a:2379/x"), "--features etcd");
         #[cfg(feature = "etcd")]
         assert!(store("etcd://a:2379/x").config().is_ok());
+    }
+
+    #[test]
+    fn the_table_of_redundancy_is_part_of_the_file() {
+        let file: Settings = toml::from_str(
+            "memory-nodes = 6\n[redundancy]\nfallback = \"replicated\"\n\
+             [[redundancy.rules]]\nfrom = \"16KiB\"\nredundancy = \"ec:4+2\"",
+        )
+        .unwrap();
+        let policy = file.clone().config().unwrap().settings().redundancy;
+        assert_eq!(policy.rules.of(16 << 10).to_string(), "ec:4+2");
+        let flags = Settings { rules: Some("eor:2:4+2".parse().unwrap()), ..Settings::default() };
+        let rules = flags.or(file).config().unwrap().settings().redundancy.rules;
+        assert_eq!(rules.of(16 << 10).to_string(), "eor:2:4+2");
+        assert_eq!(rules.fallback(), fusee_client::Fallback::Replicated);
+        let text = "[redundancy]\ndemote = 1";
+        let error = toml::from_str::<Settings>(text).unwrap_err().to_string();
+        assert!(error.contains("line 2") && error.contains("demote-above"), "{error}");
     }
 
     #[test]

@@ -10,6 +10,7 @@
 mod any_file;
 pub mod master;
 pub mod memory_node;
+pub mod redundancy;
 mod stop;
 
 use std::path::Path;
@@ -20,7 +21,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::de::DeserializeOwned;
 
 /// Settings of a file. Unknown names and wrong types are errors that name the line.
-fn read_file<S: DeserializeOwned + Default>(path: Option<&Path>) -> Result<S, Failure> {
+pub fn read_file<S: DeserializeOwned + Default>(path: Option<&Path>) -> Result<S, Failure> {
     let Some(path) = path else { return Ok(S::default()) };
     let text = std::fs::read_to_string(path)
         .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))?;

@@ -13,7 +13,8 @@ use fusee_cli::failure::Failure;
 use fusee_cli::output;
 use fusee_cli::quantity::{Bytes, counted};
 use fusee_client::{
-    ClassMemory, MemorySurvey, NodeMemory, Options, OwnerMemory, OwnerState, SurveyError,
+    ClassMemory, MemorySurvey, NodeMemory, Options, OwnerMemory, OwnerState, RedundancyMemory,
+    SurveyError,
 };
 use serde::Serialize;
 
@@ -35,6 +36,8 @@ struct Report {
     lost_regions: BTreeMap<String, u64>,
     memory_nodes: Vec<Node>,
     size_classes: Vec<Class>,
+    /// By the index.
+    redundancies: Vec<OfRedundancy>,
     /// Who has most, first.
     owners: Vec<Owner>,
 }
@@ -64,6 +67,15 @@ struct Class {
     marked_objects: u64,
     marked_bytes: u64,
     new_objects: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct OfRedundancy {
+    redundancy: String,
+    pairs: u64,
+    /// At most: an object is up to an eighth longer than its pair.
+    value_bytes: u64,
+    memory_bytes: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -135,6 +147,7 @@ impl From<MemorySurvey> for Report {
                 .collect(),
             memory_nodes: survey.nodes.iter().map(Node::from).collect(),
             size_classes: survey.classes.iter().map(Class::from).collect(),
+            redundancies: survey.redundancies.iter().map(OfRedundancy::from).collect(),
             owners,
         }
     }
@@ -168,6 +181,17 @@ impl From<&ClassMemory> for Class {
             marked_objects: of.marked,
             marked_bytes: of.marked * of.object_bytes,
             new_objects: of.new,
+        }
+    }
+}
+
+impl From<&RedundancyMemory> for OfRedundancy {
+    fn from(of: &RedundancyMemory) -> OfRedundancy {
+        OfRedundancy {
+            redundancy: of.redundancy.to_string(),
+            pairs: of.pairs,
+            value_bytes: of.value_bytes,
+            memory_bytes: of.memory_bytes,
         }
     }
 }
@@ -223,6 +247,7 @@ fn show(report: &Report) -> String {
             writeln!(text, "lost without redundancy, with {node}: {}", counted(*regions, "region"));
     }
     nodes(&mut text, &report.memory_nodes);
+    redundancies(&mut text, &report.redundancies);
     classes(&mut text, &report.size_classes);
     owners(&mut text, &report.owners);
     text += "\nOthers may have written meanwhile. Marked: freed, and not yet collected by the owner of \
@@ -249,6 +274,17 @@ fn nodes(text: &mut String, nodes: &[Node]) {
             known(node.reserved_bytes),
             known(node.free_bytes)
         );
+    }
+}
+
+fn redundancies(text: &mut String, all: &[OfRedundancy]) {
+    if all.is_empty() {
+        return;
+    }
+    let _ = writeln!(text, "\n{:<16}{:>12}{:>14}{:>14}", "redundancy", "pairs", "values", "memory");
+    for of in all {
+        let (values, memory) = (bytes(of.value_bytes), bytes(of.memory_bytes));
+        let _ = writeln!(text, "{:<16}{:>12}{values:>14}{memory:>14}", of.redundancy, of.pairs);
     }
 }
 

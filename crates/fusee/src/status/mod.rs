@@ -8,6 +8,7 @@
 //! With `--memory` it joins, to read how the memory is used.
 
 mod memory;
+mod policy;
 pub mod report;
 mod table;
 

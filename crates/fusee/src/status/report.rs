@@ -14,6 +14,8 @@ use fusee_core::change::{Change, Stage};
 use fusee_core::data::{Redundancy, Region};
 use serde::Serialize;
 
+use super::policy::{PolicyReport, TransitionReport};
+
 /// What each memory node answered, by its number.
 pub type Usages = BTreeMap<u16, Result<Usage, String>>;
 
@@ -123,6 +125,10 @@ pub struct Report {
     /// Replicas of objects that were found damaged, and those of them that were written anew.
     pub damaged_replicas: u64,
     pub repaired_replicas: u64,
+    /// Which redundancy what is written gets, and when that changes by itself.
+    pub redundancy: PolicyReport,
+    /// What sessions have done by that.
+    pub transitions: TransitionReport,
     /// What was found where nobody had looked.
     pub scrub: ScrubReport,
     pub last_recoveries: Vec<RecoveryReport>,
@@ -199,6 +205,8 @@ impl Report {
             recoveries: status.recoveries,
             damaged_replicas: status.damage.found,
             repaired_replicas: status.damage.repaired,
+            redundancy: PolicyReport::from(&status.policy),
+            transitions: TransitionReport::from(status.transitions),
             scrub: ScrubReport::from(status.scrub),
             last_recoveries: status.last_recoveries.iter().map(RecoveryReport::from).collect(),
             reconfigurations: status.reconfigurations,

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use fusee_cli::quantity::{Bytes, counted};
 
+use super::policy;
 use super::report::{LostPairs, NodeReport, ReconfigurationReport, Report};
 
 /// Changes of the view that are shown; all that the master knows are in the JSON.
@@ -58,7 +59,7 @@ pub fn show(report: &Report) -> String {
     let _ = write!(
         text,
         "{} index replicas of {} subtables, {} data replicas of {} regions{}{}{}\n\
-         {} open, {} expired and not recovered, {} ever\n\n",
+         {} open, {} expired and not recovered, {} ever\n",
         report.index_replicas,
         report.subtables,
         report.data_replicas,
@@ -79,6 +80,8 @@ pub fn show(report: &Report) -> String {
         report.expired_sessions,
         report.sessions_opened
     );
+    policy::show(&mut text, &report.redundancy, &report.transitions);
+    text.push('\n');
     nodes(&mut text, report);
     history(&mut text, report);
     text

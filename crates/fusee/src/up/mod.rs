@@ -13,6 +13,7 @@ mod report;
 
 use std::io::ErrorKind;
 use std::net::TcpListener;
+use std::path::PathBuf;
 
 use fusee_cli::connect::DEFAULT_PORT;
 use fusee_cli::failure::Failure;
@@ -23,10 +24,11 @@ use fusee_master::settings::{
     DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S,
 };
 use futures_util::future::select_all;
+use serde::Deserialize;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::report::Report;
-use crate::server::memory_node;
+use crate::server::{memory_node, read_file, redundancy};
 use fusee_cli::memory;
 
 /// Sizes that make small pools useful.
@@ -38,6 +40,7 @@ const BLOCK_BYTES: u64 = 4 << 20;
 #[command(after_help = "Examples:\n  \
     fusee up\n  \
     fusee up --memory-nodes 5 --pool 4GiB --port 7500\n  \
+    fusee up --memory-nodes 6 --redundancy 16KiB=ec:4+2\n  \
     fusee up --json > cluster.json &")]
 pub struct Args {
     /// Memory nodes
@@ -74,6 +77,15 @@ pub struct Args {
     #[arg(long, default_value_t = Bytes(DEFAULT_SCRUB_BYTES_PER_S), value_name = "BYTES")]
     scrub_bytes_per_s: Bytes,
 
+    /// The redundancy of what is written, by the length of the value: like `16KiB=ec:4+2`, or
+    /// `replicated,4KiB=eor:2:4+2,64KiB=ec:4+2` [default: replicated]
+    #[arg(long, value_name = "RULES", value_parser = rules)]
+    redundancy: Option<String>,
+
+    /// TOML file with a table `[redundancy]`, as of `fusee master --config`; nothing else may be in it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
     /// Port of the master; 0 is any free one
     #[arg(long, default_value_t = DEFAULT_PORT, value_name = "PORT")]
     port: u16,
@@ -103,8 +115,35 @@ impl Args {
             fabrics: self.fabric.iter().map(|serve| (*serve).into()).collect(),
             region_bytes: REGION_BYTES,
             block_bytes: BLOCK_BYTES,
+            more: self.for_master(),
         }
     }
+
+    /// What it hands on to the master as it is.
+    fn for_master(&self) -> Vec<String> {
+        let rules = self.redundancy.iter().map(|rules| format!("--redundancy={rules}"));
+        let config = self.config.iter().map(|file| format!("--config={}", file.display()));
+        rules.chain(config).collect()
+    }
+
+    /// Tells early what the master would refuse.
+    fn check_policy(&self) -> Result<(), Failure> {
+        let File { redundancy } = read_file(self.config.as_deref())?;
+        let rules = self.redundancy.as_ref().and_then(|rules| rules.parse().ok());
+        redundancy::policy(redundancy, rules).map(|_| ())
+    }
+}
+
+/// What a file may hold.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct File {
+    redundancy: Option<redundancy::Table>,
+}
+
+/// The text, if it says rules.
+fn rules(text: &str) -> Result<String, String> {
+    text.parse::<redundancy::Rules>().map(|_| text.to_owned())
 }
 
 /// Runs a cluster until it is told to stop.
@@ -113,6 +152,7 @@ pub fn run(args: &Args, verbose: u8) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(cannot)?;
     args.plan().check()?;
+    args.check_policy()?;
     check_port(args.port)?;
     memory::warn_of_pools(args.pool.0, args.memory_nodes.into());
     let directory = Directory::create()?;

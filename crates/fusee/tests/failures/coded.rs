@@ -143,7 +143,10 @@ fn ec_oriented_values_survive(oriented: &str, losses: &[usize]) {
     cluster.until_stable(6, true);
     check(&client, version);
     put_all(&client, 3);
-    set(&mut long(), coded);
+    // Those that were moved have kept it all the time.
+    let has = |n: u32| client.redundancy_of(&key(n)).unwrap();
+    assert!(long().filter(|n| n % 2 == 0).all(|n| has(n) == Some(coded)));
+    set(&mut long().filter(|n| n % 2 == 1), coded);
     check(&client, 3);
     set(&mut long(), oriented);
     check(&self::client(&cluster), 3);

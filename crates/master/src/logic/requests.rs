@@ -125,7 +125,8 @@ impl State {
         };
         ctx.persist(writes);
         let (lease_ms, behind_ms) = (ctx.settings.lease.lease_ms, self.behind_ms(ctx.now_ms));
-        MasterReply::Opened { client, view, epoch, lease_ms, behind_ms }
+        let policy = ctx.settings.redundancy;
+        MasterReply::Opened { client, view, epoch, lease_ms, behind_ms, policy }
     }
 
     /// No block of a region that is being copied: its owner is recorded on replicas that a copy of
@@ -233,6 +234,8 @@ impl State {
             reconfigurations,
             last_reconfigurations,
             damage: self.sessions.damage(),
+            policy: ctx.settings.redundancy,
+            transitions: self.sessions.transitions(),
             scrub: self.scrubbed(),
             problem: self.problem.clone().or_else(nothing),
         }

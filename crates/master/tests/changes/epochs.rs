@@ -34,6 +34,7 @@ impl Sessions {
             frees_in: pinned_in,
             has_suspended: false,
             damage: Damage::default(),
+            transitions: Default::default(),
             stirs: true,
         };
         let sessions = self.clients.iter().map(heartbeat).collect();

@@ -48,6 +48,7 @@ pub fn settings(memory_nodes: u32, index_replicas: u8, data_replicas: u8) -> Set
         lease,
         move_bytes_per_s: 1 << 30,
         scrub_bytes_per_s: 0,
+        redundancy: Default::default(),
     }
 }
 
@@ -502,6 +503,7 @@ impl World {
             frees_in: 0,
             has_suspended,
             damage: Damage::default(),
+            transitions: Default::default(),
             stirs: session.stirs,
         };
         let request = MasterRequest::Heartbeat {

@@ -63,7 +63,7 @@ fn run(seed: u64, is_lossy: bool, redundancies: Vec<Redundancy>, kinds: &[OpKind
         index_replicas: 2 + seed as u8 % 4,
         geometry,
         lease_ms: Some(LEASE.as_millis() as u64),
-        session: LogicOptions { redundancy: rules, ..defaults.session },
+        session: LogicOptions { redundancy: Some(rules), ..defaults.session },
         ..defaults
     };
     let cluster = Cluster::new(&sim, &options);

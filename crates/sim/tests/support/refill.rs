@@ -16,7 +16,6 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use fusee_client::RedundancyRules;
 use fusee_client::logic::{Keeper, LogicOptions};
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_core::error::Error;
@@ -34,7 +33,7 @@ const SESSION: LogicOptions = LogicOptions {
     cache_threshold: 0.5,
     op_timeout: Duration::from_secs(5),
     spins: false,
-    redundancy: RedundancyRules::replicated(),
+    redundancy: None,
 };
 
 /// Regions of 15 blocks, one of which is kept back for DELETEs.

@@ -101,6 +101,7 @@ impl Sizes {
             lease: LeaseSettings::default(),
             move_bytes_per_s: DEFAULT_MOVE_BYTES_PER_S,
             scrub_bytes_per_s: DEFAULT_SCRUB_BYTES_PER_S,
+            redundancy: Default::default(),
         }
     }
 
@@ -149,6 +150,7 @@ impl Sizes {
             fabrics: vec![fabric],
             region_bytes: self.geometry.region_bytes,
             block_bytes: self.geometry.block_bytes,
+            more: Vec::new(),
         })?;
         let options = Options::default().with_fabric(fabric);
         Ok((Client::connect_with(servers.master(), options)?, servers))

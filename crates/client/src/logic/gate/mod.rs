@@ -18,13 +18,14 @@ mod offers;
 mod questions;
 mod wakers;
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
 use fusee_control::master::{Orphan, SessionHeartbeat};
 use fusee_core::change::Stage;
+use fusee_core::data::{Policy, Transitions};
 use fusee_core::host::Pinned;
 use fusee_core::stats::Damage;
 use fusee_core::verbs::ClientId;
@@ -58,6 +59,12 @@ pub struct Gate {
     /// Replicas that the session found damaged, and those that it wrote anew.
     damaged: AtomicU64,
     repaired: AtomicU64,
+    /// By which the session goes, unless its client says otherwise.
+    policy: Policy,
+    /// What it has done by that. Nothing rests on it, so no model checker need look at it.
+    transitions: Mutex<Transitions>,
+    /// Whether memory is short, as far as this process knows.
+    short: AtomicBool,
     expelled: AtomicBool,
     wakers: Wakers,
 }
@@ -74,6 +81,9 @@ impl Gate {
             lease: Lease::forever(),
             damaged: AtomicU64::new(0),
             repaired: AtomicU64::new(0),
+            policy: Policy::default(),
+            transitions: Mutex::default(),
+            short: AtomicBool::new(false),
             expelled: AtomicBool::new(false),
             wakers: Wakers::new(),
         }
@@ -83,6 +93,16 @@ impl Gate {
     pub fn heard_until(self, until: Duration) -> Gate {
         self.lease.ends(until);
         self
+    }
+
+    /// The same, of a session that was told this policy.
+    pub fn with_policy(self, policy: Policy) -> Gate {
+        Gate { policy, ..self }
+    }
+
+    /// The policy that the session was told.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
     }
 
     /// The session.
@@ -162,6 +182,26 @@ impl Gate {
         self.repaired.fetch_add(damage.repaired, Relaxed);
     }
 
+    /// From the keeper: whether memory is short.
+    pub fn tell_short(&self, is_short: bool) {
+        self.short.store(is_short, Relaxed);
+    }
+
+    /// To the session: whether memory is short.
+    pub fn is_short(&self) -> bool {
+        self.short.load(Relaxed)
+    }
+
+    /// From the session: what it has done by its policy.
+    pub fn has_moved(&self, transitions: Transitions) {
+        self.transitions().add(transitions);
+    }
+
+    /// What the session has done by its policy so far.
+    pub fn transitions(&self) -> MutexGuard<'_, Transitions> {
+        self.transitions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// To the session: the name of this moment, for [`Questions::has_passed`] and
     /// [`Questions::is_settled`]. The keeper asks the master soon what has passed.
     pub fn mark(&self) -> u64 {
@@ -205,6 +245,7 @@ impl Gate {
                 found: self.damaged.load(Relaxed),
                 repaired: self.repaired.load(Relaxed),
             },
+            transitions: *self.transitions(),
             stirs,
         }
     }

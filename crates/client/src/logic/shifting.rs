@@ -1,0 +1,117 @@
+//! What a session does about redundancy by itself: demotion and promotion, by the cluster's policy.
+//!
+//! Both are Moves like any other, so what they do nobody can see but in memory and time. They run in the session's own
+//! operations, since nobody else has its blocks: who writes while memory is short makes some room first; who reads a
+//! coded pair often moves it, when its read has been answered. Both are bounded by a rate; what they come to
+//! changes nothing of the operation. A Move that fails half-way leaves the session lost, as ever.
+
+use std::cell::Cell;
+
+use fusee_core::data::{Orientation, Promoted, Redundancy, Transitions};
+use fusee_core::race::Key;
+use fusee_core::store::{Demoted, Hint, Searched, Transition};
+use fusee_core::verbs::Fabric;
+
+use super::{Environment, SessionHost, SessionLogic};
+
+/// Pairs that one write demotes, at most: it takes the memory of some more than one.
+const DEMOTED_TOGETHER: u32 = 4;
+/// Objects that one write looks at for that, at most.
+const LOOKED_AT: u32 = 16;
+/// Replicas of what is promoted to EC-oriented.
+const REPLICAS: u8 = 2;
+
+/// A pair that is to be promoted.
+pub(super) struct Promotable {
+    hint: Hint,
+    to: Redundancy,
+    value_bytes: u64,
+}
+
+/// An operation demotes; also when it is dropped, it has stopped.
+struct Demoting<'s>(&'s Cell<bool>);
+
+impl Drop for Demoting<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
+impl<F: Fabric, E: Environment> SessionLogic<F, E> {
+    /// Whether a write makes room first.
+    #[inline]
+    pub(super) fn demotes(&self) -> bool {
+        self.demotion.is_some() && self.gate().is_short() && !self.is_demoting.get()
+    }
+
+    /// Makes some EC-oriented pairs erasure-coded, those in this session's oldest blocks first.
+    pub(super) async fn demote_some(&self) {
+        let Some(pace) = &self.demotion else { return };
+        self.is_demoting.set(true);
+        let _ends = Demoting(&self.is_demoting);
+        let (mut demoted, mut looked_at) = (0, 0);
+        while demoted < DEMOTED_TOGETHER && looked_at < LOOKED_AT {
+            if !pace.borrow_mut().has_room(self.store.host().now()) {
+                return;
+            }
+            looked_at += 1;
+            match self.store.demote_next().await {
+                Ok(Demoted::Pair(bytes)) => {
+                    demoted += 1;
+                    pace.borrow_mut().spend(bytes);
+                    let (demoted_pairs, demoted_bytes) = (1, bytes);
+                    self.gate().has_moved(Transitions {
+                        demoted_pairs,
+                        demoted_bytes,
+                        ..Transitions::default()
+                    });
+                }
+                Ok(Demoted::Nothing) => {}
+                Ok(Demoted::AllDone) | Err(_) => return,
+            }
+        }
+    }
+
+    /// What a read has found, if that is to be promoted.
+    #[cold]
+    pub(super) fn promotable(
+        &self,
+        key: &Key<'_>,
+        found: &Searched<'_, F, SessionHost<E>>,
+    ) -> Option<Promotable> {
+        let promoter = self.promoter.as_ref()?;
+        let (hint, Redundancy::Coded(coding)) = (found.hint()?, found.redundancy()?) else {
+            return None;
+        };
+        if self.gate().is_short() || self.store.found_no_block() {
+            return None;
+        }
+        let to = match self.gate().policy().promotion?.to {
+            Promoted::Oriented => Redundancy::Oriented(Orientation::new(REPLICAS, coding).ok()?),
+            Promoted::Replicated => Redundancy::Replicated,
+        };
+        let is_due = promoter.borrow_mut().is_due(key.hash(), self.store.host().now());
+        let value_bytes = found.value()?.len() as u64;
+        is_due.then_some(Promotable { hint: hint.uncertain(), to, value_bytes })
+    }
+
+    /// Gives a pair copies.
+    pub(super) async fn promote(&self, key: Key<'_>, promotable: Promotable) {
+        let Promotable { hint, to, value_bytes } = promotable;
+        let result = self.store.set_redundancy(key, to, Some(hint)).await;
+        self.forget_if_absent(&key, &result);
+        let Ok((transition, written)) = result else { return };
+        self.cache.borrow_mut().written(&key, Some(hint), written);
+        if transition == Transition::Moved {
+            if let Some(promoter) = &self.promoter {
+                promoter.borrow_mut().spend(value_bytes);
+            }
+            let (promoted_pairs, promoted_bytes) = (1, value_bytes);
+            self.gate().has_moved(Transitions {
+                promoted_pairs,
+                promoted_bytes,
+                ..Transitions::default()
+            });
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The pairs of a cluster by what the index shows, for whoever moves many of them.
+//!
+//! It READs the subtables one after the other, from their primaries, and the block tables. Others write meanwhile: a
+//! pair that is written may be missing, or be told as it was. So what is found is a list of guesses, and each is found
+//! out when it is used.
+//!
+//! *Which is cold?* Nobody counts accesses for others. But a value is never written over: an update puts it into
+//! another object, of a block that its session has in use. So what is still in an old block has not been written
+//! since. Names of sessions grow, so blocks are as old as the names of their owners; of one owner they are told by
+//! their addresses.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use fusee_core::Error;
+use fusee_core::data::Redundancy;
+use fusee_core::layout::{Address, SizeClass, Slot};
+use fusee_core::verbs::{Batch, ClientId, Fabric, FailedVerb};
+use fusee_core::view::{TABLE_ENTRY_BYTES, View};
+
+use super::{ATTEMPTS, SurveyError, outlive};
+use crate::session::Session;
+
+/// A pair, as the index showed it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoundPair {
+    /// Who has the block of its object; names grow with time. 0 if nobody does any more.
+    pub(crate) owner: ClientId,
+    pub(crate) address: Address,
+    pub(crate) class: SizeClass,
+    pub(crate) redundancy: Redundancy,
+}
+
+impl FoundPair {
+    /// How it survives failures.
+    pub fn redundancy(&self) -> Redundancy {
+        self.redundancy
+    }
+
+    /// Bytes of it on each of its places.
+    pub fn bytes_per_place(&self) -> u64 {
+        self.class.bytes()
+    }
+}
+
+/// What the pairs of one redundancy take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RedundancyMemory {
+    /// Which.
+    pub redundancy: Redundancy,
+    /// Pairs that slots lead to.
+    pub pairs: u64,
+    /// Bytes that their keys and values have, at most: an object is up to an eighth longer, for its size class.
+    pub value_bytes: u64,
+    /// Bytes of their objects on all places, with copies.
+    pub memory_bytes: u64,
+}
+
+/// The pairs whose redundancy counts, the coldest first.
+pub(crate) async fn pairs(
+    session: &Session,
+    counts: impl Fn(Redundancy) -> bool,
+) -> Result<Vec<FoundPair>, SurveyError> {
+    let mut found = Vec::new();
+    let owner = ClientId::NOBODY;
+    for_each(session, |_, word, class, redundancy| {
+        if counts(redundancy) {
+            found.push(FoundPair { owner, address: word.address(), class, redundancy });
+        }
+    })
+    .await?;
+    name_owners(session, &mut found).await?;
+    found.sort_unstable_by_key(|pair| (pair.owner, pair.address.bytes()));
+    Ok(found)
+}
+
+/// What the pairs of each redundancy take.
+pub(crate) async fn by_redundancy(session: &Session) -> Result<Vec<RedundancyMemory>, SurveyError> {
+    let mut found: BTreeMap<Redundancy, RedundancyMemory> = BTreeMap::new();
+    for_each(session, |view, word, class, redundancy| {
+        let places = view.object_of(word).map_or(0, |object| object.places().len() as u64);
+        let (value_bytes, copies) = match redundancy {
+            Redundancy::Oriented(of) => {
+                (class.bytes() * of.coding().k() as u64, of.replicas() as u64 - 1)
+            }
+            other => (class.bytes() * other.coding().map_or(1, |coding| coding.k()) as u64, 0),
+        };
+        let none = RedundancyMemory { redundancy, pairs: 0, value_bytes: 0, memory_bytes: 0 };
+        let sum = found.entry(redundancy).or_insert(none);
+        sum.pairs += 1;
+        sum.value_bytes += value_bytes;
+        sum.memory_bytes += class.bytes() * places + value_bytes * copies;
+    })
+    .await?;
+    Ok(found.into_values().collect())
+}
+
+/// Shows all words that lead to pairs, with the view that they were read by.
+async fn for_each(
+    session: &Session,
+    mut show: impl FnMut(&View, Slot, SizeClass, Redundancy),
+) -> Result<(), SurveyError> {
+    let (mut subtable, mut attempts) = (0, 0);
+    loop {
+        let view = session.adopt_newest();
+        let words = match session.words_of(subtable).await {
+            Ok(Some(words)) => words,
+            Ok(None) => return Ok(()),
+            Err(Error::Unreachable { node, error, .. }) if attempts < ATTEMPTS => {
+                attempts += 1;
+                outlive(session, &view, FailedVerb { node, error }).await?;
+                continue;
+            }
+            Err(_) if session.is_lost() => return Err(SurveyError::Expelled),
+            Err(_) => return Err(SurveyError::Moving),
+        };
+        for word in words {
+            if let Some((redundancy, class)) = view.redundancy_of(word).zip(word.class()) {
+                show(&view, word, class, redundancy);
+            }
+        }
+        (subtable, attempts) = (subtable + 1, 0);
+    }
+}
+
+async fn name_owners(session: &Session, found: &mut [FoundPair]) -> Result<(), SurveyError> {
+    let mut attempts = 0;
+    loop {
+        let view = session.adopt_newest();
+        match owners(session, &view, found).await {
+            Ok(owners) => {
+                for pair in found {
+                    let block = view.geometry.block_of(pair.address);
+                    let owner = block.and_then(|(block, _)| owners.get(&block.bytes()));
+                    pair.owner = owner.copied().unwrap_or(ClientId::NOBODY);
+                }
+                return Ok(());
+            }
+            Err(failure) if attempts < ATTEMPTS => {
+                attempts += 1;
+                outlive(session, &view, failure).await?;
+            }
+            Err(_) => return Err(SurveyError::Moving),
+        }
+    }
+}
+
+/// Who has the blocks of these pairs, by the address of the block.
+async fn owners(
+    session: &Session,
+    view: &View,
+    found: &[FoundPair],
+) -> Result<BTreeMap<u64, ClientId>, FailedVerb> {
+    let region_bytes = view.geometry.region_bytes;
+    let region_of = |pair: &FoundPair| (pair.address.bytes() / region_bytes) as u32;
+    let regions: BTreeSet<u32> = found.iter().map(region_of).collect();
+    let (blocks, mut owners) = (view.geometry.blocks_per_region(), BTreeMap::new());
+    for region in regions {
+        let Some(of) = view.regions.get(region as usize).filter(|region| region.is_there()) else {
+            continue;
+        };
+        let mut batch = Batch::new();
+        let (place, bytes) = (of.primary(), u64::from(blocks) * TABLE_ENTRY_BYTES);
+        let read = batch.read(place.node, place.offset, bytes as u32);
+        let batch = session.verbs().execute(batch).await;
+        let entries = batch.data(read)?.as_chunks().0;
+        for (block, entry) in (0..blocks).zip(entries) {
+            let address = view.geometry.block_address(region, block);
+            owners.insert(address.bytes(), ClientId(u32::from_le_bytes(*entry)));
+        }
+    }
+    Ok(owners)
+}

@@ -1,0 +1,127 @@
+//! The cluster's policy for redundancy: who gets which, and what becomes of pairs that cannot have it.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::options;
+use fusee_client::{
+    Client, EmbeddedOptions, Error, FabricKind, Fallback, Options, Policy, Redundancy,
+    RedundancyError, RedundancyRules, SizeRule, Transitions,
+};
+
+fn redundancy(text: &str) -> Redundancy {
+    text.parse().unwrap()
+}
+
+fn rules(by_size: &[(u64, &str)]) -> RedundancyRules {
+    let by_size: Vec<SizeRule> = by_size
+        .iter()
+        .map(|(from, text)| SizeRule { from: *from, redundancy: redundancy(text) })
+        .collect();
+    RedundancyRules::new(Redundancy::Replicated, &by_size).unwrap()
+}
+
+fn embedded(nodes: u16, rules: RedundancyRules) -> EmbeddedOptions {
+    let policy = Policy { rules, ..Policy::default() };
+    // Each redundancy has regions of its own.
+    let options = options(FabricKind::Shm).with_pool_bytes(512 << 20);
+    options.with_memory_nodes(nodes).with_policy(policy)
+}
+
+fn has(client: &Client, key: &[u8]) -> String {
+    client.redundancy_of(key).unwrap().unwrap().to_string()
+}
+
+/// What sessions tell of themselves reaches the master with the next heartbeat.
+fn until(client: &Client, is_so: impl Fn(Transitions) -> bool) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !is_so(client.status().unwrap().transitions) {
+        assert!(Instant::now() < end, "{:?}", client.status().unwrap().transitions);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn what_is_named_beats_what_the_pair_has_and_that_beats_the_rules() {
+    let cluster = rules(&[(1000, "eor:2:2+1"), (4000, "ec:2+1")]);
+    let client = Client::embedded(embedded(4, cluster)).unwrap();
+    assert_eq!(client.status().unwrap().policy.rules, cluster);
+    for (key, bytes, says) in
+        [(b"a", 999, "replicated"), (b"b", 1000, "eor:2:2+1"), (b"c", 4000, "ec:2+1")]
+    {
+        client.put(key, &vec![7; bytes]).unwrap();
+        assert_eq!(has(&client, key), says);
+        // It keeps that, with any length that can have it.
+        client.update(key, &[8; 2000]).unwrap();
+        assert_eq!(has(&client, key), says);
+        client.put(key, &[9; 6000]).unwrap();
+        assert_eq!(has(&client, key), says);
+        client.put_with(key, &[9; 6000], redundancy("ec:3+1")).unwrap();
+        assert_eq!(has(&client, key), "ec:3+1");
+        client.put(key, b"short").unwrap();
+        assert_eq!(has(&client, key), "replicated", "it cannot be kept");
+        client.delete(key).unwrap();
+        client.put(key, &vec![7; bytes]).unwrap();
+        assert_eq!(has(&client, key), says, "of a key that is new rules say");
+    }
+}
+
+#[test]
+fn a_client_may_have_rules_of_its_own() {
+    let own = Options::default().with_redundancy(rules(&[(1000, "ec:2+1")]));
+    let options = embedded(3, rules(&[(1000, "eor:2:2+1")])).with_client(own);
+    let client = Client::embedded(options).unwrap();
+    client.put(b"key", &[7; 1000]).unwrap();
+    assert_eq!(has(&client, b"key"), "ec:2+1");
+}
+
+#[test]
+fn too_few_memory_nodes_are_an_error_or_a_reason_to_replicate() {
+    let by_size = rules(&[(1000, "ec:4+2")]);
+    let client = Client::embedded(embedded(3, by_size)).unwrap();
+    let refused = |result: Result<(), Error>| {
+        let error = result.unwrap_err();
+        let is_so =
+            matches!(error, Error::Redundancy(RedundancyError::TooFewNodes { members: 3, .. }));
+        assert!(is_so, "{error}");
+    };
+    refused(client.put(b"key", &[7; 2000]));
+    refused(client.put_with(b"key", &[7; 2000], redundancy("ec:4+2")));
+    client.put(b"key", &[7; 900]).unwrap();
+    // It has something that it can keep, also where nothing tells where it is.
+    client.put(b"key", &[7; 2000]).unwrap();
+    client.update(b"key", &[8; 2000]).unwrap();
+    assert_eq!(has(&client, b"key"), "replicated");
+    assert_eq!(client.update(b"absent", &[8; 2000]), Err(Error::NotFound));
+    // Too short for its rule's code: that is no reason for an error.
+    client.put_with(b"short", &[7; 1000], Redundancy::Replicated).unwrap();
+    assert_eq!(client.status().unwrap().transitions.fallbacks, 0);
+    drop(client);
+
+    let client =
+        Client::embedded(embedded(3, by_size.with_fallback(Fallback::Replicated))).unwrap();
+    client.put(b"by rule", &[7; 2000]).unwrap();
+    assert_eq!(has(&client, b"by rule"), "replicated");
+    until(&client, |transitions| transitions.fallbacks == 1);
+    client.put_with(b"by name", &[7; 2000], redundancy("ec:4+2")).unwrap();
+    assert_eq!(has(&client, b"by name"), "replicated");
+    until(&client, |transitions| transitions.fallbacks == 2);
+    // There is nothing to fall back to.
+    let error = client.set_redundancy(b"by rule", redundancy("ec:4+2")).unwrap_err();
+    assert!(matches!(error, Error::Redundancy(RedundancyError::TooFewNodes { .. })), "{error}");
+}
+
+#[test]
+fn what_is_too_short_for_the_code_of_its_rule_is_replicated_and_counted() {
+    let client = Client::embedded(embedded(3, rules(&[(100, "ec:2+1")]))).unwrap();
+    client.put(b"short", &[7; 500]).unwrap();
+    assert_eq!(has(&client, b"short"), "replicated");
+    client.put(&[b'k'; 200], &[7; 1000]).unwrap();
+    assert_eq!(has(&client, &[b'k'; 200]), "replicated");
+    client.put(b"long", &[7; 512]).unwrap();
+    assert_eq!(has(&client, b"long"), "ec:2+1");
+    until(&client, |transitions| transitions.fallbacks == 2);
+    let error = client.put_with(b"named", &[7; 500], redundancy("ec:2+1")).unwrap_err();
+    assert!(matches!(error, Error::Redundancy(RedundancyError::ValueTooSmall { .. })), "{error}");
+}

@@ -1,0 +1,446 @@
+//! Who gets which redundancy, and when it changes by itself.
+//!
+//! A pair gets, in this order: what the writer names; what the pair has already; what the rules say of a value of its
+//! length; the rules' default. *Fallback* says what becomes of a pair that cannot have that.
+//!
+//! A policy is the cluster's: its master has it from its configuration, and tells it to sessions when they open.
+//! Nothing of the protocol rests on it, so sessions may well go by different ones.
+
+use serde::{Deserialize, Serialize};
+
+use super::redundancy::{Redundancy, RedundancyError};
+
+/// Rules by size of one policy, at most.
+pub const MAX_RULES: usize = 8;
+
+/// Values of this length and more get this redundancy, up to the next rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SizeRule {
+    /// The shortest value, in bytes.
+    pub from: u64,
+    /// What it gets.
+    pub redundancy: Redundancy,
+}
+
+/// What becomes of a write whose redundancy needs more memory nodes than there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Fallback {
+    /// It fails.
+    #[default]
+    Refuse,
+    /// It is replicated. So is what is too short for a redundancy that its writer names.
+    Replicated,
+}
+
+/// Rules for the redundancy of what is written, by the length of the value. Default: all of it is replicated. Reads
+/// need no rules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RedundancyRules {
+    default: Redundancy,
+    /// In order; those that are there come first.
+    rules: [Option<SizeRule>; MAX_RULES],
+    fallback: Fallback,
+}
+
+/// Why there are no such rules.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PolicyError {
+    /// There is a limit.
+    #[error("redundancy.rules has {rules} rules; it may have {MAX_RULES}")]
+    TooMany {
+        /// The rules.
+        rules: usize,
+    },
+    /// Which rule counts has to be clear.
+    #[error(
+        "redundancy.rules[{rule}].from is {from}, and the rule before begins at {before}; each must be larger than the \
+         one before"
+    )]
+    Order {
+        /// The rule, from 0.
+        rule: usize,
+        /// Where it begins.
+        from: u64,
+        /// Where the one before it begins.
+        before: u64,
+    },
+    /// Pairs cannot have it.
+    #[error("redundancy.{field}: {error}")]
+    Redundancy {
+        /// Where it stands.
+        field: Field,
+        /// Why not.
+        error: RedundancyError,
+    },
+    /// A number has limits.
+    #[error("redundancy.{field} is {value}; it must be {min}..={max}")]
+    Limit {
+        /// The setting.
+        field: &'static str,
+        /// Its value.
+        value: u64,
+        /// The least.
+        min: u64,
+        /// The most.
+        max: u64,
+    },
+}
+
+/// All that a cluster says of redundancy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Policy {
+    /// What is written with which redundancy.
+    pub rules: RedundancyRules,
+    /// When EC-oriented pairs become erasure-coded by themselves. Default: never.
+    pub demotion: Option<Demotion>,
+    /// When erasure-coded pairs get copies by themselves. Default: never.
+    pub promotion: Option<Promotion>,
+}
+
+/// EC-oriented pairs become erasure-coded in place, those in the oldest blocks first, while memory is short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Demotion {
+    /// While more of some memory node's pool is taken than this, in percent; 1..=99.
+    pub above_percent: u8,
+    /// Bytes of values a second, at most, of each session.
+    pub bytes_per_s: u64,
+}
+
+/// Erasure-coded pairs that are read often get copies, while memory is not short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Promotion {
+    /// After so many reads of a session within the window; 2..=10,000.
+    pub after_reads: u16,
+    /// The window, in milliseconds. A key is promoted at most once in one.
+    pub window_ms: u32,
+    /// What they become.
+    pub to: Promoted,
+    /// Bytes of values a second, at most, of each session.
+    pub bytes_per_s: u64,
+}
+
+/// What erasure-coded pairs become that are read often.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Promoted {
+    /// EC-oriented with the same code: in place by the owner of the block.
+    #[default]
+    Oriented,
+    /// Replicated.
+    Replicated,
+}
+
+/// The most reads that promotion may ask for.
+pub const MAX_PROMOTE_AFTER: u16 = 10_000;
+
+impl Policy {
+    /// What is wrong with a policy that came from elsewhere.
+    pub fn check(&self) -> Result<(), PolicyError> {
+        self.rules.check()?;
+        let within = |field, value, min, max| match (min..=max).contains(&value) {
+            true => Ok(()),
+            false => Err(PolicyError::Limit { field, value, min, max }),
+        };
+        if let Some(demotion) = self.demotion {
+            within("demote-above, in percent,", demotion.above_percent.into(), 1, 99)?;
+            within("demote-bytes-per-s", demotion.bytes_per_s, 1, u64::MAX)?;
+        }
+        if let Some(promotion) = self.promotion {
+            within("promote-after", promotion.after_reads.into(), 2, MAX_PROMOTE_AFTER.into())?;
+            within("promote-window-ms", promotion.window_ms.into(), 1, u32::MAX.into())?;
+            within("promote-bytes-per-s", promotion.bytes_per_s, 1, u64::MAX)?;
+        }
+        Ok(())
+    }
+}
+
+/// What sessions have done by themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Transitions {
+    /// Pairs that became erasure-coded, and the bytes of their values.
+    pub demoted_pairs: u64,
+    /// See `demoted_pairs`.
+    pub demoted_bytes: u64,
+    /// Pairs that got copies, and the bytes of their values.
+    pub promoted_pairs: u64,
+    /// See `promoted_pairs`.
+    pub promoted_bytes: u64,
+    /// Writes that were replicated because their redundancy could not be had.
+    pub fallbacks: u64,
+}
+
+impl Transitions {
+    /// Adds what others have done.
+    pub fn add(&mut self, other: Transitions) {
+        self.demoted_pairs += other.demoted_pairs;
+        self.demoted_bytes += other.demoted_bytes;
+        self.promoted_pairs += other.promoted_pairs;
+        self.promoted_bytes += other.promoted_bytes;
+        self.fallbacks += other.fallbacks;
+    }
+
+    /// What has come since, by later numbers of the same session.
+    pub fn since(&self, before: Transitions) -> Transitions {
+        Transitions {
+            demoted_pairs: self.demoted_pairs.saturating_sub(before.demoted_pairs),
+            demoted_bytes: self.demoted_bytes.saturating_sub(before.demoted_bytes),
+            promoted_pairs: self.promoted_pairs.saturating_sub(before.promoted_pairs),
+            promoted_bytes: self.promoted_bytes.saturating_sub(before.promoted_bytes),
+            fallbacks: self.fallbacks.saturating_sub(before.fallbacks),
+        }
+    }
+}
+
+/// A setting of a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    /// What most pairs get.
+    Default,
+    /// A rule, from 0.
+    Rule(usize),
+}
+
+impl core::fmt::Display for Field {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Field::Default => f.write_str("default"),
+            Field::Rule(rule) => write!(f, "rules[{rule}].redundancy"),
+        }
+    }
+}
+
+impl RedundancyRules {
+    /// Everything is replicated.
+    pub const fn replicated() -> RedundancyRules {
+        RedundancyRules {
+            default: Redundancy::Replicated,
+            rules: [None; MAX_RULES],
+            fallback: Fallback::Refuse,
+        }
+    }
+
+    /// New values of so many bytes and more get this redundancy. Of these, those that cannot have it are replicated all
+    /// the same: values under 256 k bytes, and pairs whose key is over an eighth of what a memory node gets of the
+    /// value. Pairs that exist keep what they have, until somebody names another redundancy.
+    ///
+    /// Writes fail with [`Error::Redundancy`](crate::Error::Redundancy) where the cluster has too few memory nodes for
+    /// the code, unless these rules [fall back](RedundancyRules::with_fallback).
+    pub const fn from_length(min_value_bytes: usize, redundancy: Redundancy) -> RedundancyRules {
+        let mut rules = RedundancyRules::replicated();
+        rules.rules[0] = Some(SizeRule { from: min_value_bytes as u64, redundancy });
+        rules
+    }
+
+    /// Rules in order of their lengths; what is shorter than the first gets the default.
+    pub fn new(default: Redundancy, by_size: &[SizeRule]) -> Result<RedundancyRules, PolicyError> {
+        let mut rules = RedundancyRules { default, ..RedundancyRules::replicated() };
+        if by_size.len() > MAX_RULES {
+            return Err(PolicyError::TooMany { rules: by_size.len() });
+        }
+        for (place, rule) in rules.rules.iter_mut().zip(by_size) {
+            *place = Some(*rule);
+        }
+        rules.check().map(|()| rules)
+    }
+
+    /// The same, with this fallback.
+    pub const fn with_fallback(self, fallback: Fallback) -> RedundancyRules {
+        RedundancyRules { fallback, ..self }
+    }
+
+    /// What is wrong with rules that came from elsewhere.
+    pub fn check(&self) -> Result<(), PolicyError> {
+        let possible = |field, redundancy| match redundancy {
+            Redundancy::Copies(_) => {
+                Err(PolicyError::Redundancy { field, error: RedundancyError::CopiesAlone })
+            }
+            _ => Ok(()),
+        };
+        possible(Field::Default, self.default)?;
+        let mut before = None;
+        for (rule, SizeRule { from, redundancy }) in self.by_size().enumerate() {
+            possible(Field::Rule(rule), redundancy)?;
+            if let Some(before) = before.filter(|before| *before >= from) {
+                return Err(PolicyError::Order { rule, from, before });
+            }
+            before = Some(from);
+        }
+        Ok(())
+    }
+
+    /// What values get that are shorter than any rule says.
+    pub fn default_redundancy(&self) -> Redundancy {
+        self.default
+    }
+
+    /// The rules, in order.
+    pub fn by_size(&self) -> impl Iterator<Item = SizeRule> {
+        self.rules.into_iter().map_while(|rule| rule)
+    }
+
+    /// What becomes of writes that cannot have their redundancy.
+    pub fn fallback(&self) -> Fallback {
+        self.fallback
+    }
+
+    /// What the rules say of a value of this length.
+    #[inline]
+    pub fn of(&self, value_bytes: usize) -> Redundancy {
+        let bytes = value_bytes as u64;
+        match self.rules[0] {
+            Some(first) if bytes >= first.from => self.of_long(bytes),
+            _ => self.default,
+        }
+    }
+
+    #[cold]
+    fn of_long(&self, bytes: u64) -> Redundancy {
+        let last = self.by_size().take_while(|rule| rule.from <= bytes).last();
+        last.map_or(self.default, |rule| rule.redundancy)
+    }
+
+    /// What a write asks for that names no redundancy.
+    #[inline]
+    pub fn wanted(&self, value_bytes: usize) -> Wanted {
+        let redundancy = self.of(value_bytes);
+        let falls_back = self.fallback == Fallback::Replicated;
+        Wanted { redundancy, keeps: true, falls_back_by_length: true, falls_back }
+    }
+
+    /// What a write asks for that names one.
+    pub fn named(&self, redundancy: Redundancy) -> Wanted {
+        let falls_back = self.fallback == Fallback::Replicated;
+        Wanted { falls_back_by_length: falls_back, falls_back, ..Wanted::from(redundancy) }
+    }
+}
+
+/// The redundancy that a write asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Which, for a pair that is new.
+    pub redundancy: Redundancy,
+    /// A pair that exists keeps what it has.
+    pub keeps: bool,
+    /// It is replicated if key and value do not fit that redundancy, instead of an error.
+    pub falls_back_by_length: bool,
+    /// It is replicated if there are too few memory nodes, instead of an error.
+    pub falls_back: bool,
+}
+
+impl From<Redundancy> for Wanted {
+    /// This one, or an error.
+    fn from(redundancy: Redundancy) -> Wanted {
+        Wanted { redundancy, keeps: false, falls_back_by_length: false, falls_back: false }
+    }
+}
+
+impl Wanted {
+    /// Whether it is replicated instead.
+    pub fn falls_back(&self, from: &RedundancyError) -> bool {
+        match from {
+            RedundancyError::TooFewNodes { .. } => self.falls_back,
+            RedundancyError::ValueTooSmall { .. } | RedundancyError::KeyTooLarge { .. } => {
+                self.falls_back_by_length
+            }
+            RedundancyError::CopiesAlone => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+    use alloc::vec::Vec;
+
+    use super::*;
+    use crate::verbs::MnId;
+
+    fn redundancy(text: &str) -> Redundancy {
+        text.parse().unwrap()
+    }
+
+    fn rule(from: u64, text: &str) -> SizeRule {
+        SizeRule { from, redundancy: redundancy(text) }
+    }
+
+    #[test]
+    fn the_last_rule_that_a_value_is_long_enough_for_counts() {
+        let by_size = [rule(100, "eor:2:2+1"), rule(1000, "ec:4+2"), rule(5000, "replicated")];
+        let rules = RedundancyRules::new(redundancy("ec:2+1"), &by_size).unwrap();
+        for (bytes, says) in [
+            (0, "ec:2+1"),
+            (99, "ec:2+1"),
+            (100, "eor:2:2+1"),
+            (999, "eor:2:2+1"),
+            (1000, "ec:4+2"),
+            (5000, "replicated"),
+            (usize::MAX, "replicated"),
+        ] {
+            assert_eq!(rules.of(bytes), redundancy(says), "{bytes}");
+        }
+        assert_eq!(rules.by_size().collect::<Vec<_>>(), by_size);
+        assert_eq!(RedundancyRules::default().of(usize::MAX), Redundancy::Replicated);
+        assert_eq!(RedundancyRules::default(), RedundancyRules::replicated());
+    }
+
+    #[test]
+    fn bad_rules_name_the_field_and_the_limit() {
+        let says = |by_size: &[SizeRule], text: &str| {
+            let error = RedundancyRules::new(Redundancy::Replicated, by_size).unwrap_err();
+            assert!(error.to_string().contains(text), "{error}");
+        };
+        says(&[rule(1, "replicated"); 9], "redundancy.rules has 9 rules; it may have 8");
+        says(
+            &[rule(5, "ec:2+1"), rule(5, "ec:4+2")],
+            "rules[1].from is 5, and the rule before begins",
+        );
+        says(&[rule(5, "ec:2+1"), rule(4, "ec:4+2")], "rules[1].from is 4");
+        let copies = SizeRule { from: 0, redundancy: Redundancy::Copies(MnId(1)) };
+        says(&[copies], "redundancy.rules[0].redundancy: copies are made by the store");
+        let error = RedundancyRules::new(Redundancy::Copies(MnId(1)), &[]).unwrap_err();
+        assert!(error.to_string().contains("redundancy.default"), "{error}");
+    }
+
+    #[test]
+    fn numbers_have_limits() {
+        let says = |policy: Policy, text: &str| {
+            let error = policy.check().unwrap_err().to_string();
+            assert!(error.contains(text), "{error}");
+        };
+        let demotion = |above_percent, bytes_per_s| Policy {
+            demotion: Some(Demotion { above_percent, bytes_per_s }),
+            ..Policy::default()
+        };
+        says(demotion(100, 1), "redundancy.demote-above, in percent, is 100; it must be 1..=99");
+        says(demotion(85, 0), "redundancy.demote-bytes-per-s is 0; it must be 1..");
+        demotion(85, 1).check().unwrap();
+        let promotion = |after_reads, window_ms| Policy {
+            promotion: Some(Promotion {
+                after_reads,
+                window_ms,
+                to: Promoted::Oriented,
+                bytes_per_s: 1,
+            }),
+            ..Policy::default()
+        };
+        says(promotion(1, 1), "redundancy.promote-after is 1; it must be 2..=10000");
+        says(promotion(2, 0), "redundancy.promote-window-ms is 0");
+        promotion(2, 1).check().unwrap();
+    }
+
+    #[test]
+    fn who_names_a_redundancy_hears_of_it_where_it_cannot_be() {
+        let coding = redundancy("ec:4+2").coding().unwrap();
+        let few = RedundancyError::TooFewNodes { coding, members: 3 };
+        let small = RedundancyError::ValueTooSmall { coding, bytes: 1, min_bytes: 1024 };
+        let refuses = RedundancyRules::from_length(0, redundancy("ec:4+2"));
+        let (by_rule, by_name) = (refuses.wanted(10), refuses.named(redundancy("ec:4+2")));
+        assert!(!by_rule.falls_back(&few) && by_rule.falls_back(&small) && by_rule.keeps);
+        assert!(!by_name.falls_back(&few) && !by_name.falls_back(&small) && !by_name.keeps);
+        let replicates = refuses.with_fallback(Fallback::Replicated);
+        let (by_rule, by_name) = (replicates.wanted(10), replicates.named(redundancy("ec:4+2")));
+        assert!(by_rule.falls_back(&few) && by_rule.falls_back(&small));
+        assert!(by_name.falls_back(&few) && by_name.falls_back(&small));
+        assert!(!by_name.falls_back(&RedundancyError::CopiesAlone));
+    }
+}

@@ -1,0 +1,132 @@
+//! Which pairs to move, where nobody names them: by what stands in blocks, and in the index.
+//!
+//! What is read here is a guess. An object may be freed while it is read, and its key may be elsewhere by then; so
+//! whoever moves a pair by it says which object is meant ([`Reach`]), and the Move finds out.
+
+use alloc::vec::Vec;
+
+use super::reclaim::is_frozen;
+use super::{Op, Reach, Store, Transition};
+use crate::data::Redundancy;
+use crate::error::Error;
+use crate::host::Host;
+use crate::layout::{Address, Chunk, Object, SizeClass, Slot};
+use crate::verbs::Fabric;
+
+/// Bytes of an index that are read in one phase.
+const PHASE_BYTES: u64 = 1 << 20;
+/// Bytes of one READ of it.
+const READ_BYTES: u64 = 64 << 10;
+
+/// What became of an object of this session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Demoted {
+    /// Its pair is erasure-coded now; with the length of its value.
+    Pair(u64),
+    /// It holds no pair any more, or not one that could be demoted in place now.
+    Nothing,
+    /// There is no object left that was not looked at since its block was in use.
+    AllDone,
+}
+
+impl<F: Fabric, H: Host> Store<F, H> {
+    /// Has a look at one object, of the oldest EC-oriented block of this session, and if a slot leads to it, makes its
+    /// pair erasure-coded in place. That takes no memory, and frees its copies.
+    pub async fn demote_next(&self) -> Result<Demoted, Error> {
+        let view = self.newest_view();
+        let next = self.slabs.borrow_mut().next_to_demote(|block| is_frozen(&view, block));
+        let Some((address, kind)) = next else { return Ok(Demoted::AllDone) };
+        let Redundancy::Oriented(of) = kind.redundancy else { return Ok(Demoted::Nothing) };
+        let Some((key, bytes)) = self.pair_at(address, kind.class).await? else {
+            return Ok(Demoted::Nothing);
+        };
+        let (to, reach) = (Redundancy::Coded(of.coding()), Reach::InPlaceAt(address));
+        match self.move_pair(&key[..], to, None, reach).await {
+            Ok((Transition::Moved, _)) => Ok(Demoted::Pair(bytes)),
+            Ok(_) | Err(Error::NotFound) => Ok(Demoted::Nothing),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the pool had no block left when this session asked for one last.
+    pub fn found_no_block(&self) -> bool {
+        self.pool_was_empty.get()
+    }
+
+    /// Key and length of the value of the pair whose object is at an address, as one of its places shows them; `None`
+    /// if none stands there whole. One phase.
+    pub async fn pair_at(
+        &self,
+        address: Address,
+        class: SizeClass,
+    ) -> Result<Option<(Vec<u8>, u64)>, Error> {
+        let mut op = self.operation();
+        let found = op.pair_at(address, class).await;
+        let cost = op.cost;
+        self.recycle(core::mem::take(&mut op.batch));
+        self.stats.borrow_mut().add(crate::stats::OpKind::Reclaim, &cost);
+        found
+    }
+
+    /// All words of a subtable that lead to something, as its primary shows them, some after others. They need not be
+    /// committed. `None` if the view has no such subtable.
+    pub async fn words_of(&self, subtable: u32) -> Result<Option<Vec<Slot>>, Error> {
+        let mut op = self.operation();
+        let words = op.words_of(subtable).await;
+        let cost = op.cost;
+        self.recycle(core::mem::take(&mut op.batch));
+        self.stats.borrow_mut().add(crate::stats::OpKind::Reclaim, &cost);
+        words
+    }
+}
+
+impl<F: Fabric, H: Host> Op<'_, F, H> {
+    async fn pair_at(
+        &mut self,
+        address: Address,
+        class: SizeClass,
+    ) -> Result<Option<(Vec<u8>, u64)>, Error> {
+        let view = self.view.clone();
+        let Some(at) = view.object(address, class.bytes()) else { return Ok(None) };
+        let near = at.places().next().map(|place| place.node);
+        let Some(near) = near else { return Ok(None) };
+        let place = at.read_at(near, |node| self.store.silent.has(node));
+        // What the operation before it has posted stands there still.
+        self.batch.clear();
+        let ticket = self.batch.read(place.node, place.offset, at.bytes() as u32);
+        self.phase().await;
+        let bytes = self.batch.data(ticket).map_err(|f| self.failed(f))?;
+        let Ok(object) = Object::decode(bytes) else { return Ok(None) };
+        let value_bytes = match at.columns() {
+            None => Some(object.value().len()),
+            Some(_) => Chunk::value_bytes_in(bytes),
+        };
+        let is_there = object.identity().generation_at(address).is_some();
+        let pair = value_bytes.map(|bytes| (object.key().to_vec(), bytes as u64));
+        Ok(pair.filter(|_| is_there))
+    }
+
+    async fn words_of(&mut self, subtable: u32) -> Result<Option<Vec<Slot>>, Error> {
+        let view = self.view.clone();
+        let Some(of) = view.subtables.get(subtable as usize) else { return Ok(None) };
+        let (place, all) = (of.primary(), view.geometry.subtable_bytes());
+        let (mut words, mut from) = (Vec::new(), 0);
+        while from < all {
+            let end = all.min(from + PHASE_BYTES);
+            self.batch.clear();
+            let mut reads = Vec::new();
+            while from < end {
+                let bytes = READ_BYTES.min(end - from);
+                reads.push(self.batch.read(place.node, place.offset + from, bytes as u32));
+                from += bytes;
+            }
+            self.phase().await;
+            for read in reads {
+                let bytes = self.batch.data(read).map_err(|f| self.failed(f))?;
+                let found = bytes.as_chunks().0.iter().map(|word| Slot(u64::from_le_bytes(*word)));
+                words.extend(found.filter(|word| !word.is_free() && !word.is_tentative()));
+            }
+        }
+        Ok(Some(words))
+    }
+}

@@ -1,0 +1,319 @@
+//! `fusee redundancy demote`: many pairs become erasure-coded, those first that were written longest ago.
+//!
+//! The index is read once, and what it shows is moved from the oldest blocks on, some pairs side by side. What is
+//! written meanwhile stays as it is written. Progress goes to standard error; a signal ends it after the Moves that are
+//! under way, with the report of what was done.
+
+use std::fmt::Write as _;
+use std::io::{IsTerminal, stderr};
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use fusee_cli::connect::ConnectArgs;
+use fusee_cli::failure::Failure;
+use fusee_cli::quantity::{Bytes, counted};
+use fusee_cli::{interrupt, output};
+use fusee_client::{DemotionOrder, DemotionOutcome, Error, FoundPair, Redundancy, RedundancyError};
+use serde::Serialize;
+
+/// Pairs that are moved side by side.
+const TOGETHER: usize = 8;
+/// How often progress is shown.
+const PERIOD: Duration = Duration::from_millis(500);
+/// After so many failures in a row nothing will go better.
+const FAILURES_IN_A_ROW: usize = 32;
+
+/// What to demote.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    fusee redundancy demote                                  EC-oriented pairs, to their own codes\n  \
+    fusee redundancy demote --to ec:4+2 --from-size 16KiB    whatever is not erasure-coded yet\n  \
+    fusee redundancy demote --to ec:4+2 --limit 10GiB --rate 32MiB\n  \
+    fusee redundancy demote --to ec:4+2 --dry-run --json | jq .saved_bytes\n\n\
+    Pairs in blocks of the oldest sessions come first: what is updated goes elsewhere, so what is\n\
+    still there is cold. Pairs that are written meanwhile stay as they are written. Ctrl-C ends it\n\
+    after the Moves that are under way; nothing is left half done.\n\n\
+    Exit codes: 0 done; 1 something failed, or memory is full; 2 wrong usage; 3 the cluster cannot\n\
+    be reached; 128 and the number of the signal that ended it.")]
+pub struct Args {
+    /// What pairs become, like `ec:4+2` [default: EC-oriented ones what they are laid out for, and others stay]
+    #[arg(long, value_name = "REDUNDANCY", value_parser = code)]
+    to: Option<Redundancy>,
+
+    /// Leave shorter values as they are
+    #[arg(long, value_name = "BYTES", default_value = "0")]
+    from_size: Bytes,
+
+    /// Stop after so many pairs, like `1000`, or so many bytes of values, like `10GiB`
+    #[arg(long, value_name = "PAIRS|BYTES")]
+    limit: Option<Limit>,
+
+    /// Bytes of values a second, at most [default: as fast as can be]
+    #[arg(long, value_name = "BYTES")]
+    rate: Option<Bytes>,
+
+    /// Only say what would be moved
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Print one JSON object at the end, and no progress
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Where to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Limit {
+    Pairs(u64),
+    Bytes(u64),
+}
+
+impl FromStr for Limit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Limit, String> {
+        match text.parse::<u64>() {
+            Ok(pairs) => Ok(Limit::Pairs(pairs)),
+            Err(_) => text.parse::<Bytes>().map(|Bytes(bytes)| Limit::Bytes(bytes)),
+        }
+    }
+}
+
+fn code(text: &str) -> Result<Redundancy, String> {
+    match text.parse::<Redundancy>().map_err(|error| error.to_string())? {
+        code @ Redundancy::Coded(_) => Ok(code),
+        other => Err(format!("{other} is no erasure code; write it like ec:4+2")),
+    }
+}
+
+/// What came of it.
+#[derive(Debug, Default, Serialize)]
+struct Report {
+    dry_run: bool,
+    /// Whether a signal has ended it.
+    interrupted: bool,
+    /// Pairs that the index showed, which could be demoted.
+    found: u64,
+    /// Those that were moved, or would be.
+    moved: u64,
+    /// The bytes of their values.
+    value_bytes: u64,
+    /// Memory that they take less than before.
+    saved_bytes: i64,
+    skipped: Skipped,
+    /// Somebody has written them meanwhile.
+    overtaken: u64,
+    failed: u64,
+    /// The last failure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failure: Option<String>,
+    seconds: f64,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Skipped {
+    /// Shorter than `--from-size`.
+    short: u64,
+    /// Too short for the code, or with too long a key.
+    impossible: u64,
+    /// Written, moved or removed since the index was read.
+    gone: u64,
+}
+
+impl Report {
+    fn add(&mut self, went: DemotionOutcome) {
+        match went {
+            DemotionOutcome::Moved { value_bytes, saved_bytes } => {
+                self.moved += 1;
+                self.value_bytes += value_bytes;
+                self.saved_bytes += saved_bytes;
+            }
+            DemotionOutcome::Short => self.skipped.short += 1,
+            DemotionOutcome::Impossible(_) => self.skipped.impossible += 1,
+            DemotionOutcome::Gone => self.skipped.gone += 1,
+            DemotionOutcome::Overtaken => self.overtaken += 1,
+            DemotionOutcome::Failed(error) => {
+                self.failed += 1;
+                self.failure = Some(error.to_string());
+            }
+            other => {
+                self.failed += 1;
+                self.failure = Some(format!("{other:?}"));
+            }
+        }
+    }
+
+    fn is_full(&self, limit: Option<Limit>) -> bool {
+        match limit {
+            None => false,
+            Some(Limit::Pairs(pairs)) => self.moved >= pairs,
+            Some(Limit::Bytes(bytes)) => self.value_bytes >= bytes,
+        }
+    }
+
+    fn looked_at(&self) -> u64 {
+        let Skipped { short, impossible, gone } = self.skipped;
+        self.moved + short + impossible + gone + self.overtaken + self.failed
+    }
+
+    fn text(&self) -> String {
+        let Skipped { short, impossible, gone } = self.skipped;
+        let verb = if self.dry_run { "would be demoted" } else { "demoted" };
+        let (saved, sign) = (self.saved_bytes.unsigned_abs(), self.saved_bytes < 0);
+        let mut text = format!(
+            "{} of {} found {verb}: {} of values, {}{} of memory saved, in {:.1} s\n",
+            counted(self.moved, "pair"),
+            self.found,
+            Bytes(self.value_bytes),
+            if sign { "-" } else { "" },
+            Bytes(saved),
+            self.seconds
+        );
+        let others = [
+            (short, "shorter than --from-size"),
+            (impossible, "too short for the code, or with too long a key"),
+            (gone, "written, moved or removed since the index was read"),
+            (self.overtaken, "overtaken by a write"),
+        ];
+        for (count, what) in others.iter().filter(|(count, _)| *count > 0) {
+            let _ = writeln!(text, "{count} {what}");
+        }
+        text
+    }
+}
+
+/// Demotes.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    if args.rate == Some(Bytes(0)) {
+        return Err(Failure::usage("--rate is 0; it must be at least 1"));
+    }
+    let client = args.connect.connect()?;
+    let members = client.view().members.len();
+    if let Some(coding) = args.to.and_then(Redundancy::coding).filter(|c| c.chunks() > members) {
+        return Err(Error::Redundancy(RedundancyError::TooFewNodes { coding, members }).into());
+    }
+    interrupt::watch()?;
+    let mut order = DemotionOrder::default().with_dry_run(args.dry_run);
+    order = order.with_min_value_bytes(args.from_size.0);
+    order.to = args.to;
+    let begun = Instant::now();
+    let found = client.find_pairs(|redundancy| order.target(redundancy).is_some());
+    let found = found.map_err(|error| Failure::operation(error.to_string()))?;
+    let mut report =
+        Report { dry_run: args.dry_run, found: found.len() as u64, ..Report::default() };
+    let mut progress = Progress::new(args.json);
+    let mut in_a_row = 0;
+    let mut left: &[FoundPair] = &found;
+    while !left.is_empty() && !interrupt::requested() && in_a_row < FAILURES_IN_A_ROW {
+        let room = match args.limit {
+            _ if report.is_full(args.limit) => break,
+            // Values of some length: not many more than were asked for.
+            Some(Limit::Bytes(_)) => 1,
+            Some(Limit::Pairs(pairs)) => usize::try_from(pairs - report.moved).unwrap_or(TOGETHER),
+            None => TOGETHER,
+        };
+        let (now, later) = left.split_at(left.len().min(room.min(TOGETHER)));
+        left = later;
+        for went in client.demote(now, &order) {
+            let is_full = matches!(went, DemotionOutcome::Failed(Error::OutOfMemory));
+            let failed = matches!(went, DemotionOutcome::Failed(_));
+            in_a_row = if failed { in_a_row + 1 } else { 0 };
+            report.add(went);
+            if is_full {
+                in_a_row = FAILURES_IN_A_ROW;
+            }
+        }
+        progress.show(&report);
+        if let Some(Bytes(rate)) = args.rate {
+            keep_pace(begun, report.value_bytes, rate);
+        }
+    }
+    drop(client);
+    progress.end();
+    report.interrupted = interrupt::requested();
+    report.seconds = begun.elapsed().as_secs_f64();
+    output::text(&match args.json {
+        true => serde_json::to_string(&report).expect("numbers and names") + "\n",
+        false => report.text(),
+    })?;
+    match (&report.failure, interrupt::failure()) {
+        (_, Some(interrupted)) => Err(interrupted),
+        (Some(failure), None) => {
+            let pairs = counted(report.failed, "pair");
+            Err(Failure::operation(format!("{pairs} not moved: {failure}")))
+        }
+        (None, None) => Ok(()),
+    }
+}
+
+/// Sleeps until so many bytes may have been moved since the beginning, or until a signal comes.
+fn keep_pace(begun: Instant, bytes: u64, rate: u64) {
+    let due = Duration::from_secs_f64(bytes as f64 / rate as f64);
+    while let Some(wait) = due.checked_sub(begun.elapsed()).filter(|wait| !wait.is_zero())
+        && !interrupt::requested()
+    {
+        std::thread::sleep(wait.min(PERIOD / 10));
+    }
+}
+
+/// How far it is, on standard error.
+struct Progress {
+    is_shown: bool,
+    last: Option<Instant>,
+}
+
+impl Progress {
+    fn new(is_json: bool) -> Progress {
+        Progress { is_shown: !is_json && stderr().is_terminal(), last: None }
+    }
+
+    fn show(&mut self, report: &Report) {
+        let is_due = self.last.is_none_or(|last| last.elapsed() >= PERIOD);
+        if self.is_shown && is_due {
+            self.last = Some(Instant::now());
+            eprint!(
+                "\r{} of {} looked at, {} of values moved ",
+                report.looked_at(),
+                report.found,
+                Bytes(report.value_bytes)
+            );
+        }
+    }
+
+    fn end(&self) {
+        if self.last.is_some() {
+            eprintln!();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_of_pairs_or_of_bytes() {
+        assert_eq!("1000".parse(), Ok(Limit::Pairs(1000)));
+        assert_eq!("10MiB".parse(), Ok(Limit::Bytes(10 << 20)));
+        assert_eq!("512b".parse(), Ok(Limit::Bytes(512)));
+        assert!("many".parse::<Limit>().is_err());
+        let mut report = Report::default();
+        report.add(DemotionOutcome::Moved { value_bytes: 100, saved_bytes: -5 });
+        assert!(!report.is_full(None) && !report.is_full(Some(Limit::Pairs(2))));
+        assert!(report.is_full(Some(Limit::Pairs(1))) && report.is_full(Some(Limit::Bytes(100))));
+        assert!(report.text().contains("-5 B of memory saved"), "{}", report.text());
+    }
+
+    #[test]
+    fn only_erasure_codes_are_targets() {
+        assert!(code("ec:4+2").is_ok());
+        for (text, says) in
+            [("replicated", "no erasure code"), ("eor:2:4+2", "no erasure code"), ("x", "`x`")]
+        {
+            assert!(code(text).unwrap_err().contains(says), "{text}");
+        }
+    }
+}
