@@ -28,7 +28,7 @@ pub fn ask(master: &MasterClient, address: &str, node: MnId, cancel: bool) -> Re
 /// What the master at `address` says.
 pub fn ask_status(master: &MasterClient, address: &str) -> Result<Status, Failure> {
     match master.call_blocking(MasterRequest::Status) {
-        Ok(MasterReply::Status(status)) => Ok(status),
+        Ok(MasterReply::Status(status)) => Ok(*status),
         Ok(other) => {
             Err(Failure::unreachable(format!("the master answered with something else: {other:?}")))
         }

@@ -344,7 +344,7 @@ impl Client {
         let master = self.handle.shared.master.clone();
         let asking = async move { master.call(MasterRequest::Status).await };
         match self.handle.shared.wait(asking)? {
-            MasterReply::Status(status) => Ok(status),
+            MasterReply::Status(status) => Ok(*status),
             MasterReply::Refused { reason } => Err(ConnectError::Refused(reason)),
             _ => Err(ConnectError::Protocol("another answer than to Status")),
         }

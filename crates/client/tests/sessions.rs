@@ -72,7 +72,7 @@ fn a_session_that_cannot_start_is_not_left_open() {
     }
     let status =
         || match master.client().call_blocking(fusee_control::master::MasterRequest::Status) {
-            Ok(fusee_control::master::MasterReply::Status(status)) => status,
+            Ok(fusee_control::master::MasterReply::Status(status)) => *status,
             other => panic!("{other:?}"),
         };
     wait_until("the end of the sessions", || status().open_sessions == 0);

@@ -297,7 +297,7 @@ pub enum MasterReply {
     /// To `GetView`; `None` if the asker's view is the newest.
     View(Option<View>),
     /// To `Status`.
-    Status(Status),
+    Status(Box<Status>),
     /// To `Owners`.
     Owners(Owners),
     /// It is so.

@@ -77,7 +77,7 @@ fn open(master: &MasterClient) -> (ClientId, View) {
 
 fn status(master: &MasterClient) -> Status {
     match master.call_blocking(MasterRequest::Status) {
-        Ok(MasterReply::Status(status)) => status,
+        Ok(MasterReply::Status(status)) => *status,
         other => panic!("unexpected {other:?}"),
     }
 }

@@ -206,7 +206,7 @@ impl Cluster {
 
     fn status(&self) -> Status {
         match self.client.call_blocking(MasterRequest::Status) {
-            Ok(MasterReply::Status(status)) => status,
+            Ok(MasterReply::Status(status)) => *status,
             other => panic!("unexpected {other:?}"),
         }
     }

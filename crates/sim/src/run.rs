@@ -333,7 +333,7 @@ impl Run {
 
     fn status(&self) -> Option<Status> {
         match self.cluster.peek_master(MasterRequest::Status) {
-            Some(MasterReply::Status(status)) => Some(status),
+            Some(MasterReply::Status(status)) => Some(*status),
             _ => None,
         }
     }

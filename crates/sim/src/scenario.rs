@@ -606,7 +606,7 @@ impl Shape {
         let coding = Coding::new(k.max(3), m.max(2)).expect("there is such a code");
         let oriented = Orientation::new(3, coding).expect("so many replicas can be");
         let (oriented, redundancies) = oriented_beside_others(oriented);
-        let redundancy = RedundancyRules::from_length(0, oriented);
+        let redundancy = Some(RedundancyRules::from_length(0, oriented));
         let session = LogicOptions { redundancy, ..self.cluster.session };
         let cluster = ClusterOptions {
             session,
@@ -622,7 +622,7 @@ impl Shape {
     fn with_single_pairs(self, rng: &Rng) -> Shape {
         let from = rng.pick(&[0, 0, 20]);
         let session = LogicOptions {
-            redundancy: RedundancyRules::from_length(from, Redundancy::None),
+            redundancy: Some(RedundancyRules::from_length(from, Redundancy::None)),
             ..self.cluster.session
         };
         // Two nodes more than have replicas of the index, and on each of them some of many small regions.

@@ -184,7 +184,7 @@ impl Workload {
         bytes: &[u8],
     ) -> Option<Redundancy> {
         let redundancy = session.rules().of(bytes.len());
-        let names = !self.redundancies.is_empty() && value % 2 == 0;
+        let names = !self.redundancies.is_empty() && value.is_multiple_of(2);
         (names && redundancy.check(key.len(), bytes.len()).is_ok()).then_some(redundancy)
     }
 

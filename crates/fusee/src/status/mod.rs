@@ -93,7 +93,7 @@ fn ask(master: &str) -> Result<Report, Failure> {
         .map_err(|error| Failure::operation(format!("cannot start a thread: {error}")))?;
     let client = MasterClient::new(&runtime, master).with_deadline(TIMEOUT);
     let status = match client.call_blocking(MasterRequest::Status) {
-        Ok(MasterReply::Status(status)) => status,
+        Ok(MasterReply::Status(status)) => *status,
         Ok(other) => {
             let what = format!("the master answered with something else: {other:?}");
             return Err(Failure::unreachable(what));

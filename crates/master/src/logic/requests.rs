@@ -94,7 +94,7 @@ impl State {
                 }
                 Phase::Forming(_) => self.not_ready(ctx),
             },
-            MasterRequest::Status => MasterReply::Status(self.status(ctx)),
+            MasterRequest::Status => MasterReply::Status(Box::new(self.status(ctx))),
             MasterRequest::Owners => match &self.phase {
                 Phase::Formed(_) => MasterReply::Owners(self.owners()),
                 Phase::Forming(_) => self.not_ready(ctx),

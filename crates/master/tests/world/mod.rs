@@ -403,7 +403,7 @@ impl World {
     pub fn status(&mut self) -> Status {
         loop {
             match self.ask(MasterRequest::Status) {
-                Some(MasterReply::Status(status)) => return status,
+                Some(MasterReply::Status(status)) => return *status,
                 // It crashed before it replied.
                 None => {}
                 other => panic!("unexpected {other:?}"),

@@ -386,7 +386,6 @@ fn a_block_that_nobody_heard_of_is_remembered_while_its_region_is_frozen() {
         data_lost: false,
         lost: 0,
         subtables: Vec::new(),
-        lost_pairs: Vec::new(),
         regions: vec![RegionChange {
             region: 0,
             joining: None,
