@@ -1,8 +1,9 @@
 //! Demotion on request: many pairs become erasure-coded, the coldest first.
 //!
 //! [`Client::find_pairs`](crate::Client::find_pairs) lists pairs by the index, and
-//! [`Client::demote`](crate::Client::demote) moves some of them. A pair that was written since is left alone: it is not cold. What is moved is in reach of
-//! everybody at every moment, and whoever is interrupted leaves nothing half done.
+//! [`Client::demote`](crate::Client::demote) moves some of them. A pair that was written since is left
+//! alone: it is not cold. What is moved is in reach of everybody at every moment, and whoever is
+//! interrupted leaves nothing half done.
 
 use fusee_core::data::{Redundancy, RedundancyError};
 use fusee_core::error::Error;

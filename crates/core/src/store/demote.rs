@@ -33,6 +33,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// Has a look at one object, of the oldest EC-oriented block of this session, and if a slot leads to it, makes its
     /// pair erasure-coded in place. That takes no memory, and frees its copies.
     pub async fn demote_next(&self) -> Result<Demoted, Error> {
+        // What others may have of the blocks is not touched; the oldest of them may be among these.
+        self.take_back();
         let view = self.newest_view();
         let next = self.slabs.borrow_mut().next_to_demote(|block| is_frozen(&view, block));
         let Some((address, kind)) = next else { return Ok(Demoted::AllDone) };
