@@ -58,7 +58,7 @@ fn chunks_are_made_of_copies(redundancy: &str, rotten: &[usize]) {
     let cluster = Cluster::new(&sim, &options);
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, Duration::from_secs(1));
-    let redundancy = redundancy.parse().unwrap();
+    let redundancy: fusee_core::data::Redundancy = redundancy.parse().unwrap();
     cluster.block_on(process, async {
         let session = cluster.open(process, options.session).await.unwrap();
         keeper.open(session.gate().clone());
