@@ -221,7 +221,6 @@ pub enum MasterRequest {
 
 /// An answer of the master.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(clippy::large_enum_variant, reason = "answers are few, and moved a few times each")]
 pub enum MasterReply {
     /// To `Join`.
     Joined {

@@ -427,7 +427,7 @@ impl Cluster {
         let number = status.view.as_ref().map_or(0, |view| view.number);
         assert!(number >= self.newest_view.get(), "view {number} after {}", self.newest_view.get());
         self.newest_view.set(number);
-        Some(status)
+        Some(*status)
     }
 
     /// Waits until the master says so.

@@ -207,8 +207,10 @@ pub fn two_nodes_lost(seed: u64) {
     let defaults = ClusterOptions::default();
     let coding = Coding::new(3, 2).expect("there is such a code");
     let oriented = Redundancy::Oriented(Orientation::new(3, coding).expect("it can be"));
-    let session =
-        LogicOptions { redundancy: Some(RedundancyRules::from_length(0, oriented)), ..defaults.session };
+    let session = LogicOptions {
+        redundancy: Some(RedundancyRules::from_length(0, oriented)),
+        ..defaults.session
+    };
     let options = ClusterOptions {
         memory_nodes: 5 + rng.below(2) as u16,
         index_replicas: 3,
