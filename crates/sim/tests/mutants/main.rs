@@ -124,15 +124,14 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         | LossSettlesFew
         | RecoveryKnowsNothingGone
         | FollowersReadWhatIsLost => &scenarios::CUT_OFF_SINGLE,
-        ParityNotCompleted
-        | ParityAfterCas
-        | CopiesFreedBeforeCommit
-        | CopiesFreedByLoser
-        | RestingBlockNotWalked => &scenarios::TIMED_ORIENTED,
+        ParityNotCompleted | ParityAfterCas | CopiesFreedBeforeCommit | CopiesFreedByLoser => {
+            &scenarios::TIMED_ORIENTED
+        }
         CompareIgnoresCopies => &scenarios::COPIES_COMPARED,
         CopiesLeak | SecondCopyLeaks => &scenarios::ORIENTED_QUIET,
         CopiesOnOneNode | SealsFromFirstCopyOnly => &scenarios::TWO_NODES_LOST,
         OlderParityCounts => &scenarios::OLDER_PARITY,
+        RestingBlockNotWalked => &scenarios::RESTING_BLOCK,
         TurnGoesBack | StrangerMovesInPlace | CopyWordsOverwritten => &scenarios::TURNED_PAIRS,
         RecoveryKnowsOneTurn => &scenarios::ORIENTED_CRASHES,
         GetJoinsPosted

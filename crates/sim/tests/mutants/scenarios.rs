@@ -186,6 +186,7 @@ pub const TURNED_PAIRS: Scenario =
     named("turned pairs", |seed| moved_pairs::turned_pairs(seed, false));
 pub const COPIES_COMPARED: Scenario = named("copies compared", moved_pairs::copies_compared);
 pub const TWO_NODES_LOST: Scenario = named("two nodes lost", moved_pairs::two_nodes_lost);
+pub const RESTING_BLOCK: Scenario = named("resting block", moved_pairs::resting_block);
 pub const OLDER_PARITY: Scenario = named("older parity", moved_pairs::older_parity);
 pub const MOVED_PAIRS_LOSS: Scenario =
     named("moved pairs, loss", |seed| moved_pairs::moved_pairs(seed, true));
@@ -193,11 +194,12 @@ pub const MOVED_PAIRS_LOSS: Scenario =
 pub const BARS: Scenario = named("bars", bars::bars);
 
 /// Every scenario that goes step by step, and those in virtual time that are as short.
-pub const STEPWISE: [&Scenario; 57] = [
+pub const STEPWISE: [&Scenario; 58] = [
     &CUT_OFF_SINGLE,
     &SETTLED_SET,
     &TWO_NODES_LOST,
     &OLDER_PARITY,
+    &RESTING_BLOCK,
     &MOVED_PAIRS,
     &MOVED_PAIRS_LOSS,
     &TURNED_PAIRS,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use fusee_client::RedundancyRules;
 use fusee_client::logic::LogicOptions;
-use fusee_control::master::MasterReply;
+use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_core::code::{Coding, ReedSolomon};
 use fusee_core::data::{Orientation, Redundancy, RedundancyError};
 use fusee_core::error::Error;
@@ -334,4 +334,58 @@ pub fn older_parity(seed: u64) {
         let found = store.search(b"key", Some(hint)).await.expect("the copy is left");
         assert_eq!(found.value(), Some(&value[..]));
     });
+}
+
+/// A pair whose block is not in use any more is moved in place, and its session dies in the middle: what stands of the
+/// new word is found all the same.
+pub fn resting_block(seed: u64) {
+    let sim = Sim::new(seed);
+    let rng = Rng::named(seed, "resting block");
+    let defaults = ClusterOptions::default();
+    let geometry = Geometry { block_bytes: 1 << 13, max_value_bytes: 1024, ..defaults.geometry };
+    let options = ClusterOptions {
+        memory_nodes: 4,
+        index_replicas: 3,
+        geometry,
+        lease_ms: Some(LEASE.as_millis() as u64),
+        ..defaults
+    };
+    let cluster = Cluster::new(&sim, &options);
+    let process = cluster.client_process();
+    let keeper = cluster.keeper(process, LEASE);
+    let oriented = Redundancy::Oriented(Orientation::new(2, coding()).expect("it can be"));
+    cluster.block_on(process, async {
+        let [mover, reader] = [(); 2].map(|()| cluster.open(process, options.session));
+        let (mover, reader) = futures_util::future::join(mover, reader).await;
+        let (mover, reader) = (mover.expect("a master leads"), reader.expect("a master leads"));
+        keeper.open(mover.gate().clone());
+        keeper.open(reader.gate().clone());
+        let value = vec![1; 900];
+        let put = async |key: &[u8], value: &[u8]| {
+            mover.store().upsert_as(key, value, oriented, None).await.expect("there is room");
+        };
+        put(b"moved", &value).await;
+        for number in 0..60u8 {
+            put(&[b'k', number % 5], &[number; 900]).await;
+        }
+        let to = Redundancy::Coded(coding());
+        let moves = std::pin::pin!(mover.store().set_redundancy(&b"moved"[..], to, None));
+        let dies = std::pin::pin!(sim.sleep(rng.below_u64(30_000)));
+        drop(futures_util::future::select(moves, dies).await);
+        keeper.close(mover.id());
+        let until = cluster.sim().now() + PATIENCE_NS;
+        loop {
+            let status = cluster.peek_master(MasterRequest::Status);
+            if let Some(MasterReply::Status(status)) = status
+                && (status.open_sessions, status.expired_sessions) == (1, 0)
+            {
+                break;
+            }
+            assert!(cluster.sim().now() < until, "it is not recovered");
+            cluster.sim().sleep(1_000_000).await;
+        }
+        let found = reader.store().search(&b"moved"[..], None).await.expect("it is there");
+        assert_eq!(found.value(), Some(&value[..]));
+    });
+    replicas_agree(&cluster);
 }
