@@ -254,11 +254,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let (opcode, identity) = (intent.opcode, object.identity());
         let pair = Pair { key: &intent.key, value: intent.value, identity, opcode };
         let at = object_at(&view, object)?;
-        let copies: PerCopy<Identity> = attempt.copies.iter().map(Allocation::identity).collect();
-        if copies.is_empty() {
+        if attempt.copies.is_empty() {
             at.write(&mut self.batch, &pair);
             return Ok(());
         }
+        let copies: PerCopy<Identity> = attempt.copies.iter().map(Allocation::identity).collect();
         at.write_oriented(&mut self.batch, &pair, &copies);
         self.post_copies(attempt)
     }
@@ -282,12 +282,18 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// The phase that writes the object is executed: all replicas must have it before anybody can learn of it.
     pub(super) fn is_written(&mut self, attempt: &Attempt<'_>) -> Result<(), Error> {
         self.batch.check().map_err(|f| self.failed(f))?;
-        for object in core::iter::once(&attempt.object).chain(&attempt.copies) {
-            if object.header.is_some() {
-                self.store.slabs.borrow_mut().header_written(object);
-            }
-        }
+        self.is_opened(&attempt.object);
+        // Not one loop over all objects: hardly any attempt has copies, and a chain of iterators costs each one.
+        attempt.copies.iter().for_each(|copy| self.is_opened(copy));
         Ok(())
+    }
+
+    /// If the header of an object's block was to be written, it is.
+    #[inline]
+    fn is_opened(&self, object: &Allocation) {
+        if object.header.is_some() {
+            self.store.slabs.borrow_mut().header_written(object);
+        }
     }
 
     /// An attempt has ended: its object is not under way any more, unless nobody can know.

@@ -212,8 +212,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
         {
             let mut words = self.freed.words.borrow_mut();
             let taken = if may_set { count } else { words.len() };
-            let objects = words[..taken].iter().filter_map(|word| word.object()).chain(copies);
-            by_word(&self.view.borrow(), objects, &mut free_bits);
+            let (view, objects) = (self.view.borrow(), words[..taken].iter());
+            let objects = objects.filter_map(|word| word.object());
+            match copies.is_empty() {
+                true => by_word(&view, objects, &mut free_bits),
+                false => by_word(&view, objects.chain(copies), &mut free_bits),
+            }
             words.drain(..taken);
             if words.is_empty() {
                 self.freed.since.set(None);
