@@ -123,7 +123,7 @@ mod tests {
         let value = [7; 600];
         session.block_on(session.insert(b"key", &value)).unwrap();
         assert_eq!(client.redundancy_of(b"key").unwrap(), Some(redundancy));
-        client.update(b"key", &value).unwrap();
+        client.put_with(b"key", &value, Redundancy::default()).unwrap();
         assert_eq!(client.redundancy_of(b"key").unwrap(), Some(Redundancy::default()));
         session.block_on(session.update(b"key", &value)).unwrap();
         assert_eq!(client.redundancy_of(b"key").unwrap(), Some(redundancy));

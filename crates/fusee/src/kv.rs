@@ -107,9 +107,9 @@ pub enum RedundancyCommand {
     Set {
         #[command(flatten)]
         key: KeyArgs,
-        /// `replicated`; `ec:K+M`, K data and M parity chunks on K + M memory nodes; `eor:R:K+M`, K data chunks and R - 1
-        /// copies, which become the former in place (R is 2 or 3, K at least R, M at least R - 1); or `none`, on one
-        /// memory node, with which it goes
+        /// `replicated`; `ec:K+M`, K data and M parity chunks on K + M memory nodes; `eor:R:K+M`, K data chunks and
+        /// R - 1 copies, which become the former in place (R is 2 or 3, K at least R, M at least R - 1); or `none`, on
+        /// one memory node, with which it goes
         redundancy: Redundancy,
         #[command(flatten)]
         connect: ConnectArgs,
