@@ -270,18 +270,18 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     }
 
     /// Adds a key; [`Error::AlreadyExists`] if it exists.
-    pub async fn insert(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        self.insert_by(key, value, self.redundancy.wanted(value.len())).await
+    pub fn insert(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<(), Error>> {
+        self.insert_by(key, value, self.redundancy.wanted(value.len()))
     }
 
     /// As [`SessionLogic::insert`], with this redundancy.
-    pub async fn insert_with(
+    pub fn insert_with(
         &self,
         key: &[u8],
         value: &[u8],
         redundancy: Redundancy,
-    ) -> Result<(), Error> {
-        self.insert_by(key, value, self.redundancy.named(redundancy)).await
+    ) -> impl Future<Output = Result<(), Error>> {
+        self.insert_by(key, value, self.redundancy.named(redundancy))
     }
 
     async fn insert_by(&self, key: &[u8], value: &[u8], wanted: Wanted) -> Result<(), Error> {
@@ -299,18 +299,18 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     }
 
     /// Replaces the value of a key; [`Error::NotFound`] if it does not exist.
-    pub async fn update(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        self.update_by(key, value, self.redundancy.wanted(value.len())).await
+    pub fn update(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<(), Error>> {
+        self.update_by(key, value, self.redundancy.wanted(value.len()))
     }
 
     /// As [`SessionLogic::update`], with this redundancy.
-    pub async fn update_with(
+    pub fn update_with(
         &self,
         key: &[u8],
         value: &[u8],
         redundancy: Redundancy,
-    ) -> Result<(), Error> {
-        self.update_by(key, value, self.redundancy.named(redundancy)).await
+    ) -> impl Future<Output = Result<(), Error>> {
+        self.update_by(key, value, self.redundancy.named(redundancy))
     }
 
     async fn update_by(&self, key: &[u8], value: &[u8], wanted: Wanted) -> Result<(), Error> {
@@ -330,18 +330,18 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     }
 
     /// Adds a key, or replaces its value.
-    pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        self.put_by(key, value, self.redundancy.wanted(value.len())).await
+    pub fn put(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<(), Error>> {
+        self.put_by(key, value, self.redundancy.wanted(value.len()))
     }
 
     /// As [`SessionLogic::put`], with this redundancy.
-    pub async fn put_with(
+    pub fn put_with(
         &self,
         key: &[u8],
         value: &[u8],
         redundancy: Redundancy,
-    ) -> Result<(), Error> {
-        self.put_by(key, value, self.redundancy.named(redundancy)).await
+    ) -> impl Future<Output = Result<(), Error>> {
+        self.put_by(key, value, self.redundancy.named(redundancy))
     }
 
     async fn put_by(&self, key: &[u8], value: &[u8], wanted: Wanted) -> Result<(), Error> {
