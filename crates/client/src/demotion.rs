@@ -41,15 +41,15 @@ impl DemotionOrder {
         DemotionOrder { dry_run, ..self }
     }
 
-    /// What a pair of this redundancy becomes; `None` if it stays as it is.
+    /// What a pair of this redundancy becomes; `None` if it stays as it is: what is erasure-coded already, and what
+    /// has no redundancy, which would take more memory.
     pub fn target(&self, has: Redundancy) -> Option<Redundancy> {
-        let to = match (self.to, has) {
-            (Some(to), _) => to,
-            (None, Redundancy::Oriented(of)) => Redundancy::Coded(of.coding()),
-            (None, _) => return None,
+        let to = match has {
+            Redundancy::Oriented(of) => self.to.or(Some(Redundancy::Coded(of.coding()))),
+            Redundancy::Replicated => self.to,
+            _ => None,
         };
-        let counts = !matches!(has, Redundancy::Coded(_) | Redundancy::Copies(_));
-        (counts && to != has).then_some(to)
+        to.filter(|to| *to != has)
     }
 
     pub(crate) async fn carry_out<F: Fabric, H: Host>(
@@ -108,4 +108,25 @@ pub enum DemotionOutcome {
     Overtaken,
     /// Nobody knows, or nothing.
     Failed(Error),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_takes_more_memory_is_demoted() {
+        let redundancy = |text: &str| text.parse::<Redundancy>().unwrap();
+        let (own, named) =
+            (DemotionOrder::default(), DemotionOrder::default().to(redundancy("ec:4+2")));
+        for (has, by_itself, by_name) in [
+            ("replicated", None, Some("ec:4+2")),
+            ("eor:2:3+1", Some("ec:3+1"), Some("ec:4+2")),
+            ("ec:3+1", None, None),
+            ("none", None, None),
+        ] {
+            assert_eq!(own.target(redundancy(has)), by_itself.map(redundancy), "{has}");
+            assert_eq!(named.target(redundancy(has)), by_name.map(redundancy), "{has}");
+        }
+    }
 }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use common::options;
 use fusee_client::{
-    Client, EmbeddedOptions, Error, FabricKind, Fallback, Options, Policy, Redundancy,
-    RedundancyError, RedundancyRules, SizeRule, Transitions,
+    Client, EmbeddedOptions, Error, FabricKind, Fallback, Options, Policy, Promoted, Promotion,
+    Redundancy, RedundancyError, RedundancyRules, SizeRule, Transitions,
 };
 
 fn redundancy(text: &str) -> Redundancy {
@@ -124,4 +124,29 @@ fn what_is_too_short_for_the_code_of_its_rule_is_replicated_and_counted() {
     until(&client, |transitions| transitions.fallbacks == 2);
     let error = client.put_with(b"named", &[7; 500], redundancy("ec:2+1")).unwrap_err();
     assert!(matches!(error, Error::Redundancy(RedundancyError::ValueTooSmall { .. })), "{error}");
+}
+
+#[test]
+fn what_has_been_ec_oriented_is_promoted_to_what_it_was() {
+    let promotion = Promotion {
+        after_reads: 2,
+        window_ms: 60_000,
+        to: Promoted::Oriented,
+        bytes_per_s: 1 << 40,
+    };
+    let policy = Policy { promotion: Some(promotion), ..Policy::default() };
+    let client = Client::embedded(embedded(5, RedundancyRules::default()).with_policy(policy));
+    let client = client.unwrap();
+    let value = [7; 4000];
+    for oriented in ["eor:2:3+2", "eor:3:3+2"] {
+        let key = oriented.as_bytes();
+        client.put_with(key, &value, redundancy(oriented)).unwrap();
+        client.set_redundancy(key, redundancy("ec:3+2")).unwrap();
+        assert_eq!(has(&client, key), "ec:3+2");
+        let end = Instant::now() + Duration::from_secs(10);
+        while has(&client, key) != oriented {
+            assert_eq!(client.get(key).unwrap().as_deref(), Some(&value[..]));
+            assert!(Instant::now() < end, "{oriented} has become {}", has(&client, key));
+        }
+    }
 }

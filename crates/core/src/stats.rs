@@ -85,10 +85,10 @@ pub struct Damage {
 }
 
 impl Damage {
-    /// Adds what somebody else found.
+    /// Adds what somebody else found, who may say anything.
     pub fn add(&mut self, other: Damage) {
-        self.found += other.found;
-        self.repaired += other.repaired;
+        self.found = self.found.saturating_add(other.found);
+        self.repaired = self.repaired.saturating_add(other.repaired);
     }
 }
 

@@ -18,7 +18,7 @@ use super::{Environment, SessionHost, SessionLogic};
 const DEMOTED_TOGETHER: u32 = 4;
 /// Objects that one write looks at for that, at most.
 const LOOKED_AT: u32 = 16;
-/// Replicas of what is promoted to EC-oriented.
+/// Replicas of what is promoted to EC-oriented, and was not before.
 const REPLICAS: u8 = 2;
 
 /// A pair that is to be promoted.
@@ -87,7 +87,15 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
             return None;
         }
         let to = match self.gate().policy().promotion?.to {
-            Promoted::Oriented => Redundancy::Oriented(Orientation::new(REPLICAS, coding).ok()?),
+            Promoted::Oriented => {
+                let view = self.store.view();
+                let (region, _) = view.region_of(hint.word.address())?;
+                match region.redundancy() {
+                    // It has been EC-oriented, so it can be in place.
+                    before @ Redundancy::Oriented(_) => before,
+                    _ => Redundancy::Oriented(Orientation::new(REPLICAS, coding).ok()?),
+                }
+            }
             Promoted::Replicated => Redundancy::Replicated,
         };
         let is_due = promoter.borrow_mut().is_due(key.hash(), self.store.host().now());

@@ -170,13 +170,14 @@ pub struct Transitions {
 }
 
 impl Transitions {
-    /// Adds what others have done.
+    /// Adds what others have done. They may say anything.
     pub fn add(&mut self, other: Transitions) {
-        self.demoted_pairs += other.demoted_pairs;
-        self.demoted_bytes += other.demoted_bytes;
-        self.promoted_pairs += other.promoted_pairs;
-        self.promoted_bytes += other.promoted_bytes;
-        self.fallbacks += other.fallbacks;
+        let add = |sum: &mut u64, more| *sum = sum.saturating_add(more);
+        add(&mut self.demoted_pairs, other.demoted_pairs);
+        add(&mut self.demoted_bytes, other.demoted_bytes);
+        add(&mut self.promoted_pairs, other.promoted_pairs);
+        add(&mut self.promoted_bytes, other.promoted_bytes);
+        add(&mut self.fallbacks, other.fallbacks);
     }
 
     /// What has come since, by later numbers of the same session.
@@ -381,6 +382,20 @@ mod tests {
         assert_eq!(rules.by_size().collect::<Vec<_>>(), by_size);
         assert_eq!(RedundancyRules::default().of(usize::MAX), Redundancy::Replicated);
         assert_eq!(RedundancyRules::default(), RedundancyRules::replicated());
+    }
+
+    #[test]
+    fn no_sum_of_what_others_say_is_too_large() {
+        let most = u64::MAX;
+        let mut sum = Transitions { demoted_pairs: 7, fallbacks: most, ..Transitions::default() };
+        let (demoted_pairs, demoted_bytes) = (most, most);
+        sum.add(Transitions { demoted_pairs, demoted_bytes, ..sum });
+        sum.add(Transitions { promoted_pairs: 3, promoted_bytes: 4, ..sum });
+        let (promoted_pairs, promoted_bytes, fallbacks) = (3, 4, most);
+        let (demoted_pairs, demoted_bytes) = (most, most);
+        let all =
+            Transitions { demoted_pairs, demoted_bytes, promoted_pairs, promoted_bytes, fallbacks };
+        assert_eq!(sum, all);
     }
 
     #[test]
