@@ -379,7 +379,7 @@ impl MasterHost {
         let (incarnation, again) = (self.incarnation.get(), cluster.clone());
         self.at_work.set(Some(client));
         self.scrubs.set(matches!(job, Job::Scrub { .. }));
-        cluster.network().reuse().began(client, 0);
+        cluster.network().reuse().job_began(client);
         cluster.sim().spawn(self.process.get(), async move {
             let fabric = SimFabric::new(again.network(), client);
             let result = jobs::run(&fabric, &Reaching(again.clone()), &view, job).await;

@@ -3,7 +3,7 @@
 //! What a seed does changes with everything that a run draws from; so each of these defects has a test of
 //! its own besides, by which it can be told apart.
 
-use fusee_sim::{RunOptions, Scenario, run};
+use fusee_sim::{Fault, RunOptions, Scenario, run};
 
 /// Runs a seed, shortened if it was.
 fn holds(scenario: Scenario, seed: u64, operations: Option<usize>, clients: Option<usize>) {
@@ -98,4 +98,18 @@ fn a_good_replica_is_one_that_everybody_knows() {
 fn a_block_from_the_pool_is_not_taken_over_as_well() {
     holds(Scenario::Reuse, 140_076_338, None, Some(2));
     holds(Scenario::Reuse, 140_076_338, None, None);
+}
+
+/// A client died after it had written one data chunk of the next life of an EC-oriented object. The parity that was
+/// made then was that of the life before, which still stood: nobody uses either, and the check knew no such case.
+#[test]
+fn what_stands_may_be_put_beside_what_was_left() {
+    let options = RunOptions {
+        operations: Some(1261),
+        clients: Some(4),
+        without: [Fault::Damage].into(),
+        ..RunOptions::new(Scenario::Oriented, 70_063)
+    };
+    let outcome = run(&options);
+    assert!(outcome.failure.is_none(), "{:?}", outcome.failure);
 }

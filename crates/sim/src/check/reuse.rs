@@ -17,6 +17,9 @@
 //! with an identity that stands in another one on any replica, and none comes back within a window of
 //! epochs after it stood in a slot or in an object. That needs somebody to say which epoch it is: the
 //! master, in what it answers.
+//!
+//! A job of the master puts onto other places what stands on one. Of an object that a dead client left with two
+//! identities, of which neither is in use, it may choose the earlier one: that has not gone, so it does not come back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -58,6 +61,8 @@ pub(crate) struct Reuse {
     clock: u64,
     /// By session or job, and by what it calls the local epoch: when its operations began, in order.
     running: BTreeMap<ClientId, BTreeMap<u64, Vec<u64>>>,
+    /// Which of these are jobs.
+    jobs: BTreeSet<ClientId>,
     /// Sessions that are recovered: what they still do has no effect.
     recovered: BTreeSet<ClientId>,
     /// By address: when it became free, and what is left there.
@@ -86,7 +91,14 @@ impl Reuse {
     ///
     /// # Panics
     /// If a word comes back too early.
-    fn lives(&mut self, who: ClientId, address: u64, header: &[u8], memory: &Network) {
+    fn lives(
+        &mut self,
+        who: ClientId,
+        address: u64,
+        place: Place,
+        header: &[u8],
+        memory: &Network,
+    ) {
         let Some(identity) = Object::header_identity(header) else { return };
         let epoch = self.epoch;
         let at = Address::new(address);
@@ -103,6 +115,11 @@ impl Reuse {
                     "{who} writes another object to {at} with generation {generation}"
                 );
                 self.lives.insert(address, Life { since: known.since, ..life });
+                return;
+            }
+            let is_put_beside = memory.identity_at(place) != Some(known.identity);
+            if self.jobs.contains(&who) && is_put_beside && self.stands(identity, at, memory) {
+                self.has_stood(identity);
                 return;
             }
             assert!(
@@ -152,6 +169,12 @@ impl Reuse {
             let now = self.tick();
             self.running.entry(client).or_default().entry(local_epoch).or_default().push(now);
         }
+    }
+
+    /// A job of the master begins.
+    pub fn job_began(&mut self, job: ClientId) {
+        self.jobs.insert(job);
+        self.began(job, 0);
     }
 
     /// One of those that began in this local epoch has ended. Which one is not known: the oldest, so that
@@ -246,7 +269,7 @@ impl Reuse {
         let Some(header) = bytes.get(..HEADER_BYTES as usize) else { return };
         self.used.insert(start, bytes.len() as u64);
         let identity = Object::header_identity(header);
-        self.lives(who, start, header, memory);
+        self.lives(who, start, Place { node, offset }, header, memory);
         let known = self.free.get(&start).copied();
         // Who completes an object of a dead client writes the same once more.
         let Some((since, _)) = known.filter(|(_, left)| *left != identity) else { return };
