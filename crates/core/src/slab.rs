@@ -387,10 +387,13 @@ impl Slabs {
         self.aside.iter().any(|block| !block.offered && frees_soon(block))
     }
 
-    /// Nothing is offered any more. These blocks are gone.
-    pub(crate) fn take_back(&mut self, gone: &[Address]) {
-        self.aside.retain(|block| !gone.contains(&block.address));
+    /// Nothing is offered any more. These blocks are gone. Returns how many of their objects are free and not marked:
+    /// whoever has got a block that was lent finds them by comparison.
+    pub(crate) fn take_back(&mut self, gone: &[Address]) -> u64 {
+        let gone = self.aside.extract_if(.., |block| gone.contains(&block.address));
+        let unmarked = gone.map(|block| block.not_set_free().count() as u64).sum();
         self.aside.iter_mut().for_each(|block| block.offered = false);
+        unmarked
     }
 
     /// What is left of all blocks, which this client stops using.

@@ -11,6 +11,7 @@ use fusee_control::master::{MasterReply, MasterRequest, Status};
 use fusee_core::stats::OpKind;
 use fusee_core::verbs::ClientId;
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::sync::Semaphore;
 
 use crate::adversary;
 use crate::check::{nothing_is_lost, quiescent};
@@ -166,17 +167,8 @@ pub(crate) struct Run {
     disturbances: Rc<Cell<usize>>,
     /// See [`RunOptions::stop`].
     stop: fn() -> bool,
-    /// Operations that run.
-    running: Cell<usize>,
-}
-
-/// An operation runs. It ends when this is dropped, as it is with its process.
-struct Running<'r>(&'r Cell<usize>);
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
-    }
+    /// One for each operation that may run at once.
+    permits: Semaphore,
 }
 
 /// At which pace the master looks for damage, where it does.
@@ -225,7 +217,7 @@ impl Run {
             master_is_away: Cell::new((0, 0)),
             disturbances: Rc::default(),
             stop: options.stop,
-            running: Cell::new(0),
+            permits: Semaphore::new(MOST_AT_ONCE),
         }
     }
 
@@ -439,13 +431,11 @@ impl Run {
         let lost = Cell::new(false);
         let left = Cell::new(1 + self.op_rng.below(2 * self.shape.session_operations));
         let coroutine = async || {
-            while self.goes_on() && !lost.get() && left.get() > 0 {
-                if self.running.get() >= MOST_AT_ONCE {
-                    self.sim.sleep(10_000).await;
-                    continue;
+            loop {
+                let permit = self.permits.acquire().await.expect("nobody closes it");
+                if !self.goes_on() || lost.get() || left.get() == 0 {
+                    return;
                 }
-                self.running.set(self.running.get() + 1);
-                let running = Running(&self.running);
                 left.set(left.get() - 1);
                 let (kind, key) = self.draw();
                 let went = self.workload.run(&self.op_rng, session, kind, key).await;
@@ -454,7 +444,7 @@ impl Run {
                 if went == CallOutcome::Lost || (shifts && session.store().needs_recovery()) {
                     lost.set(true);
                 }
-                drop(running);
+                drop(permit);
                 if self.op_rng.one_in(8) {
                     self.sim.sleep(self.op_rng.below_u64(20_000)).await;
                 }

@@ -113,3 +113,17 @@ fn what_stands_may_be_put_beside_what_was_left() {
     let outcome = run(&options);
     assert!(outcome.failure.is_none(), "{:?}", outcome.failure);
 }
+
+/// Where leases have no end, the time until fences are sent again has one: the sum ran over.
+#[test]
+fn many_clients_fence_their_repairers() {
+    holds(Scenario::Mixed, 2, Some(3158), Some(122));
+    holds(Scenario::Mixed, 12, Some(2732), Some(128));
+}
+
+/// A session that lends a block leaves to a comparison what it has reclaimed of it, and did not say so.
+#[test]
+fn a_block_that_is_lent_is_compared() {
+    holds(Scenario::Mixed, 20, Some(1474), Some(128));
+    holds(Scenario::Mixed, 28, Some(5000), Some(128));
+}

@@ -116,7 +116,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     pub(super) fn take_back(&self) {
         let gone = self.host.take_back();
-        self.slabs.borrow_mut().take_back(&gone);
+        let unmarked = self.slabs.borrow_mut().take_back(&gone);
+        self.stats.borrow_mut().add_left_to_comparison(unmarked);
     }
 
     /// Gets something to allocate from, unless a newer view comes.

@@ -92,7 +92,7 @@ impl State {
             let due = !told.left.is_empty() && told.again_ms <= ctx.now_ms;
             if due && !removed(Mutant::RecoveryBeforeTheFence) {
                 // Should no answer come at all.
-                told.again_ms = ctx.now_ms + ctx.settings.lease.lease_ms;
+                told.again_ms = ctx.now_ms.saturating_add(ctx.settings.lease.lease_ms);
                 let clients: Vec<ClientId> = told.left.iter().copied().take(MAX_CLIENTS).collect();
                 let request = NodeRequest::Fence { clients: clients.clone() };
                 ctx.call(&self.roster, node, request, Purpose::Fence(clients));
