@@ -36,6 +36,7 @@ use crate::fabric::SimFabric;
 use crate::network::{Network, NetworkOptions};
 use crate::rng::Rng;
 use crate::servers::{MasterHost, NodeHost};
+use crate::stations::Busy;
 
 /// What the cluster looks like. The defaults make conflicts the common case.
 #[derive(Clone, Copy, Debug)]
@@ -111,6 +112,10 @@ impl Default for ClusterOptions {
 
 /// A cluster. Clones share it, and are of no use any more when the first one is dropped.
 pub struct Cluster(Rc<Inner>, Role);
+
+/// A machine of the testbed that client processes run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MachineId(usize);
 
 /// Events to come hold clones of the cluster that holds the events. Whoever made it breaks the
 /// circle in the end.
@@ -200,6 +205,8 @@ impl Cluster {
             next_process: Cell::new(0),
         };
         let cluster = Cluster(Rc::new(inner), Role::Owner);
+        let testbed = network.testbed;
+        cluster.control().message_ns.set(testbed.map(|testbed| testbed.message_ns));
         cluster.master().start(&cluster);
         for _ in 0..options.memory_nodes {
             cluster.start_node();
@@ -315,6 +322,33 @@ impl Cluster {
         self.0
             .network
             .with(place.node, |m| m.pool[at..at + 8].copy_from_slice(&word.to_le_bytes()));
+    }
+
+    /// One more machine of the testbed, for client processes. Those that are placed nowhere have one each.
+    pub fn machine(&self) -> MachineId {
+        MachineId(self.0.network.on_machines(|machines| machines.add_for_clients()))
+    }
+
+    /// The sessions that this process opens from now on run on this machine.
+    pub fn place(&self, process: ProcessId, machine: MachineId) {
+        self.0.network.on_machines(|machines| machines.place(process, machine.0));
+    }
+
+    /// A session works as long as an operation takes its thread, before it begins with one.
+    pub async fn work(&self, session: ClientId) {
+        let now = self.0.sim.now();
+        let done = self.0.network.on_machines(|machines| {
+            let time = machines.testbed().operation_ns;
+            machines.work(session, now, time)
+        });
+        if done > now {
+            self.0.sim.sleep(done - now).await;
+        }
+    }
+
+    /// For how long each part of the testbed was busy since this was asked last.
+    pub fn take_busy(&self) -> Vec<Busy> {
+        self.0.network.on_machines(|machines| machines.take_busy())
     }
 
     /// A new client process.
@@ -566,9 +600,23 @@ impl Cluster {
             let nodes = cluster.0.nodes.borrow();
             let host = nodes.iter().find(|h| h.process == to).expect("a node's process").clone();
             drop(nodes);
-            let reply = host.handle(&cluster, request);
-            let may_be_lost = || is_harmless || cluster.may_lose_question_to(to);
-            cluster.0.control.send_back(back_open, may_be_lost, move || answer(Ok(reply)));
+            let name = host.name.get();
+            let answer_it = {
+                let cluster = cluster.clone();
+                move || {
+                    let reply = host.handle(&cluster, request);
+                    let may_be_lost = || is_harmless || cluster.may_lose_question_to(to);
+                    cluster.0.control.send_back(back_open, may_be_lost, move || answer(Ok(reply)));
+                }
+            };
+            match cluster.0.network.options().testbed.and(name) {
+                Some(node) => {
+                    let now = cluster.0.sim.now();
+                    let done = cluster.0.network.on_machines(|m| m.request(node, now));
+                    cluster.0.sim.after(done - now, answer_it);
+                }
+                None => answer_it(),
+            }
         });
     }
 
@@ -686,6 +734,7 @@ impl Cluster {
         });
         let env = Rc::new(SimEnvironment::new(self, process, client));
         let fabric = SimFabric::new(&self.0.network, client);
+        self.0.network.on_machines(|machines| machines.seat(client, process));
         Ok(SessionLogic::behind(gate.clone(), gate.view(), fabric, env, options))
     }
 
@@ -735,7 +784,20 @@ impl Cluster {
     /// # Panics
     /// If the master does not open one.
     pub fn client(&self) -> Client {
+        self.client_in(self.client_process())
+    }
+
+    /// The same, on a machine of the testbed.
+    ///
+    /// # Panics
+    /// If the master does not open one.
+    pub fn client_on(&self, machine: MachineId) -> Client {
         let process = self.client_process();
+        self.place(process, machine);
+        self.client_in(process)
+    }
+
+    fn client_in(&self, process: ProcessId) -> Client {
         let session = self.block_on(process, self.open(process, self.0.options.session));
         Client { process, session: Rc::new(session.expect("the master opens sessions")) }
     }

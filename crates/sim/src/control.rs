@@ -21,6 +21,8 @@ pub(crate) struct Control {
     cut_off: RefCell<BTreeMap<ProcessId, Cut>>,
     /// One of so many messages is lost; 0: none is.
     pub lost_one_in: Cell<usize>,
+    /// How long each takes, if that is not left to chance.
+    pub message_ns: Cell<Option<Nanos>>,
 }
 
 /// Which way between a process and the master is cut.
@@ -45,7 +47,7 @@ pub(crate) enum NoAnswer {
 impl Control {
     pub fn new(sim: &Sim) -> Control {
         let (cut_off, lost_one_in) = (RefCell::default(), Cell::new(0));
-        Control { sim: sim.clone(), cut_off, lost_one_in }
+        Control { sim: sim.clone(), cut_off, lost_one_in, message_ns: Cell::new(None) }
     }
 
     /// Cuts a process off from the master, or lets it reach it again.
@@ -116,6 +118,9 @@ impl Control {
     }
 
     fn latency(&self) -> Nanos {
+        if let Some(latency) = self.message_ns.get() {
+            return latency;
+        }
         let rng = self.sim.rng();
         5_000 + rng.below_u64(rng.pick(&[10_000, 100_000]))
     }

@@ -24,8 +24,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Wake, Waker};
 use std::time::Duration;
 
+use fusee_core::verbs::MnId;
+
 use crate::counts::Counts;
 use crate::fabric::Flight;
+use crate::ride::{Leg, Ride};
 use crate::rng::Rng;
 use crate::trace::Trace;
 
@@ -47,6 +50,8 @@ pub(crate) enum Event {
     Wake(Waker),
     /// A lane of a batch takes a step, if it has not been given another turn since.
     Lane { flight: Rc<Flight>, lane: usize, turn: u32 },
+    /// What a batch has for a node comes to the end of a leg, on a testbed.
+    Ride { ride: Rc<Ride>, node: MnId, leg: Leg },
     /// A message arrives, or whatever else.
     Call(Box<dyn FnOnce()>),
 }
@@ -126,6 +131,8 @@ type Hear = Rc<dyn Fn(ProcessId)>;
 struct Inner {
     now: Cell<Nanos>,
     rng: Rng,
+    /// See [`Sim::steady`].
+    is_steady: bool,
     queue: RefCell<BinaryHeap<Reverse<Scheduled>>>,
     next_number: Cell<u64>,
     next_task: Cell<usize>,
@@ -147,9 +154,21 @@ const STEP_NS: Nanos = 100;
 impl Sim {
     /// Starts a run. Its schedule comes from the seed.
     pub fn new(seed: u64) -> Sim {
+        Sim::begin(seed, false)
+    }
+
+    /// Starts a run in which nothing is left to chance: steps take no time but what a
+    /// [testbed](crate::Testbed) says, events at one time happen in the order in which they were caused, clocks are
+    /// right, and there is no digest. For what is to be timed.
+    pub fn steady() -> Sim {
+        Sim::begin(0, true)
+    }
+
+    fn begin(seed: u64, is_steady: bool) -> Sim {
         Sim(Rc::new(Inner {
             now: Cell::new(0),
             rng: Rng::named(seed, "schedule"),
+            is_steady,
             queue: RefCell::default(),
             next_number: Cell::new(0),
             next_task: Cell::new(0),
@@ -176,6 +195,9 @@ impl Sim {
     /// The time by the clock of a process. Clocks go faster or slower than they should, by up to
     /// 4 %, each always in the same way.
     pub fn clock_of(&self, process: ProcessId) -> Duration {
+        if self.0.is_steady {
+            return Duration::from_nanos(self.now());
+        }
         let steps = 2 * DRIFT_PERCENT + 1;
         let percent = 100 - DRIFT_PERCENT + (process.0 as u64).wrapping_mul(7) % steps;
         Duration::from_nanos(self.now() / 100 * percent)
@@ -198,13 +220,15 @@ impl Sim {
 
     /// Notes that something happened. Two runs that note the same are the same run.
     pub(crate) fn note(&self, words: &[u64], text: impl FnOnce() -> String) {
-        self.0.trace.borrow_mut().note(self.now(), words, text);
+        if !self.0.is_steady {
+            self.0.trace.borrow_mut().note(self.now(), words, text);
+        }
     }
 
     pub(crate) fn schedule(&self, delay: Nanos, event: Event) {
         let number = self.0.next_number.get();
         self.0.next_number.set(number + 1);
-        let tie = self.0.rng.below(1 << 16) as u32;
+        let tie = if self.0.is_steady { 0 } else { self.0.rng.below(1 << 16) as u32 };
         let at = self.now() + delay;
         self.0.queue.borrow_mut().push(Reverse(Scheduled { at, tie, number, event }));
     }
@@ -316,6 +340,7 @@ impl Event {
             Event::Poll(_) => unreachable!("the executor's"),
             Event::Wake(waker) => waker.wake(),
             Event::Lane { flight, lane, turn } => flight.step(lane, turn),
+            Event::Ride { ride, node, leg } => ride.step(node, leg),
             Event::Call(call) => call(),
         }
     }
@@ -417,6 +442,9 @@ impl Sim {
 
     /// How long it takes the process to get to its next step.
     pub(crate) fn pace(&self, process: ProcessId) -> Nanos {
+        if self.0.is_steady {
+            return 0;
+        }
         self.0.processes.borrow_mut()[process.0].pace.draw(&self.0.rng, STEP_NS)
     }
 

@@ -7,7 +7,7 @@
 //! That is a NIC's way, and that of a memory node which serves TCP. What network cards do besides,
 //! [`NetworkOptions::cards`](crate::NetworkOptions::cards) says. On an
 //! [immediate](crate::NetworkOptions::immediate) network the client's processor executes the verbs:
-//! [`immediate`](crate::immediate).
+//! [`immediate`](crate::immediate). On a testbed batches go another way: [`ride`](crate::ride).
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -63,8 +63,6 @@ struct Lane {
     /// not begun.
     pieces: Vec<Range<usize>>,
     posted: Nanos,
-    /// When its first verb leaves the client's NIC.
-    departure: Nanos,
     state: State,
     /// Which of its events is the one that counts: a released link gives it an earlier one.
     turn: u32,
@@ -74,10 +72,10 @@ struct Lane {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// On the way, or before a verb that the NIC has not come to.
+    /// On the way, or between two verbs.
     Waiting,
-    /// The NIC has come to the current verb.
-    Served,
+    /// Within the current verb.
+    Begun,
     /// All done; the completions are on the way back.
     Returning,
     Done,
@@ -87,6 +85,9 @@ impl Fabric for SimFabric {
     async fn execute(&self, batch: Batch) -> Batch {
         if self.is_immediate() {
             return self.execute_here(batch).await;
+        }
+        if self.network.options().testbed.is_some() {
+            return self.ride(batch).await;
         }
         let flight = Flight::new(self, batch);
         if self.network.options().stepwise {
@@ -142,7 +143,7 @@ impl Drop for InFlight<'_> {
 
 impl Flight {
     fn new(fabric: &SimFabric, batch: Batch) -> Rc<Flight> {
-        let (network, client) = (&fabric.network, fabric.client);
+        let network = &fabric.network;
         let has = |is: fn(&Op) -> bool| batch.verbs().iter().any(|verb| is(&verb.op));
         if has(|op| matches!(op, Op::Write { .. })) && has(|op| matches!(op, Op::Cas { .. })) {
             count(&network.sim().counts().speculations);
@@ -152,7 +153,6 @@ impl Flight {
         }
         let mut lanes: Vec<Lane> = Vec::new();
         for (i, verb) in batch.verbs().iter().enumerate() {
-            let departure = network.departure(client, verb);
             match lanes.iter_mut().find(|l| l.node == verb.node) {
                 Some(lane) => lane.verbs.push(i),
                 None => lanes.push(Lane {
@@ -160,7 +160,6 @@ impl Flight {
                     verbs: vec![i],
                     pieces: Vec::new(),
                     posted: network.sim().now(),
-                    departure,
                     state: State::Waiting,
                     turn: 0,
                     parked: false,
@@ -212,7 +211,7 @@ impl Flight {
     fn launch(self: &Rc<Flight>) {
         let (sim, client) = (self.sim(), self.fabric.client);
         for (number, lane) in self.lanes.borrow().iter().enumerate() {
-            let delay = lane.departure - sim.now() + self.fabric.network.wire(client, lane.node);
+            let delay = self.fabric.network.wire(client, lane.node);
             self.fabric.network.arrival(client, lane.node, sim.now() + delay);
             sim.schedule(delay, Event::Lane { flight: self.clone(), lane: number, turn: 0 });
         }
@@ -310,11 +309,7 @@ impl Flight {
         let (verbs, bytes) = batch.parts_mut();
         let verb = &mut verbs[current];
         if lane.state == State::Waiting {
-            lane.state = State::Served;
-            let served = self.fabric.network.service(verb);
-            if served > now {
-                return Some(served - now);
-            }
+            lane.state = State::Begun;
         }
         if self.fabric.execute_piece(verb, bytes, &mut lane.pieces) {
             lane.verbs.pop();

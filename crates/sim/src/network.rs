@@ -1,16 +1,16 @@
 //! Memory nodes' memory, the links to it, and how long verbs take.
 //!
-//! Two things decide the time of a verb. *Delays* are random and adversarial: each link between a
-//! client and a node has a pace that changes now and then by up to a factor of 64. The *RNICs* have
-//! a latency, a bandwidth and two rates, at the client and at the node; where these are given,
-//! verbs queue up for them, and throughput in virtual time means something.
+//! One of two things decides the time of a verb. *Delays* are random and adversarial: each link between a
+//! client and a node has a pace that changes now and then by up to a factor of 64. On a
+//! [testbed](crate::Testbed) verbs queue up for the [machines](crate::stations) that there are, and throughput in
+//! virtual time means something.
 
 use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::{Rc, Weak};
 
 use fusee_core::layout::{HEADER_BYTES, HeaderWord, Identity, Object, Slot};
-use fusee_core::verbs::{ClientId, MnId, Verb};
+use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Place, SlotRef, View};
 
 use crate::check::entries::Entries;
@@ -19,54 +19,22 @@ use crate::counts::count;
 use crate::engine::{Nanos, Pace, ProcessId, Sim};
 use crate::fabric::Flight;
 use crate::rng::Rng;
+use crate::stations::Machines;
+use crate::testbed::Testbed;
 
 /// At the start of its value, a chunk has length and sum of the pair's value, as all others.
 const CHUNKS_SHARE_BYTES: usize = 8;
 
-/// What an RNIC can do. The defaults are no limits: chance alone decides.
-#[derive(Clone, Copy, Debug)]
-pub struct Nic {
-    /// Time on the wire, one way, in nanoseconds.
-    pub latency_ns: Nanos,
-    /// Bits per second, in each direction; 0: no limit.
-    pub bandwidth_bps: u64,
-    /// Verbs per second; 0: no limit.
-    pub messages_per_s: u64,
-    /// CAS and FAA per second; 0: no limit. RNICs execute them one after the other.
-    pub atomics_per_s: u64,
-}
-
-impl Nic {
-    /// No limits.
-    pub const UNLIMITED: Nic =
-        Nic { latency_ns: 800, bandwidth_bps: 0, messages_per_s: 0, atomics_per_s: 0 };
-
-    /// Of the generation that the paper measured on: 56 Gbps ConnectX-3 (P §6.1). The rates are
-    /// those that Kalia, Kaminsky and Andersen measured for such cards ("Design Guidelines for
-    /// High Performance RDMA Systems", ATC '16).
-    pub const CONNECTX_3: Nic = Nic {
-        latency_ns: 800,
-        bandwidth_bps: 56_000_000_000,
-        messages_per_s: 26_000_000,
-        atomics_per_s: 2_700_000,
-    };
-
-    /// How long a verb keeps it busy.
-    fn busy_ns(&self, verb: &Verb) -> Nanos {
-        let per = |rate: u64| 1_000_000_000u64.checked_div(rate).unwrap_or(0);
-        let bits = u64::from(verb.bytes()) * 8;
-        let wire = (bits * 1_000_000_000).checked_div(self.bandwidth_bps).unwrap_or(0);
-        let atomic = if verb.is_atomic() { per(self.atomics_per_s) } else { 0 };
-        wire.max(per(self.messages_per_s)).max(atomic)
-    }
-}
+/// One way, in nanoseconds, where no hardware says otherwise.
+const WIRE_NS: Nanos = 800;
 
 /// How the network behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct NetworkOptions {
-    /// Of all clients and memory nodes.
-    pub nic: Nic,
-    /// Whether latencies vary at random; else they are the NIC's.
+    /// The hardware, where its limits decide how long things take. Then there is no chance in it: no delays, nothing
+    /// is torn or given up, and no link is held.
+    pub testbed: Option<Testbed>,
+    /// Whether latencies vary at random; else they are all alike.
     pub delays: bool,
     /// Whether READs and WRITEs are cut into pieces now and then.
     pub tearing: bool,
@@ -98,7 +66,7 @@ pub struct NetworkOptions {
 impl Default for NetworkOptions {
     fn default() -> NetworkOptions {
         NetworkOptions {
-            nic: Nic::UNLIMITED,
+            testbed: None,
             delays: true,
             tearing: true,
             nic_in_process: false,
@@ -118,8 +86,6 @@ pub(crate) struct Memory {
     pub pool: Vec<u8>,
     pub process: ProcessId,
     pub fenced: BTreeSet<ClientId>,
-    /// When its NIC is free again.
-    nic_free: Nanos,
 }
 
 /// A replica that was damaged: where, which life of the object, and how long that is.
@@ -159,7 +125,8 @@ struct Inner {
     options: Cell<NetworkOptions>,
     memories: RefCell<BTreeMap<MnId, Memory>>,
     links: RefCell<HashMap<(ClientId, MnId), Link>>,
-    client_nics: RefCell<HashMap<ClientId, Nanos>>,
+    /// Those of the testbed, if there is one.
+    machines: RefCell<Machines>,
     /// The live entries of the index, checked at every change.
     entries: RefCell<Entries>,
     /// What is used again, checked at every WRITE.
@@ -179,7 +146,7 @@ impl Network {
             options: Cell::new(options),
             memories: RefCell::default(),
             links: RefCell::default(),
-            client_nics: RefCell::default(),
+            machines: RefCell::new(Machines::new(options.testbed.unwrap_or(Testbed::UNLIMITED))),
             entries: RefCell::default(),
             reuse: RefCell::default(),
             condemned: RefCell::default(),
@@ -199,7 +166,16 @@ impl Network {
 
     /// From now on it behaves so.
     pub fn set_options(&self, options: NetworkOptions) {
-        self.0.options.set(options);
+        let before = self.0.options.replace(options);
+        if before.testbed != options.testbed {
+            let testbed = options.testbed.unwrap_or(Testbed::UNLIMITED);
+            self.0.machines.replace(Machines::new(testbed));
+        }
+    }
+
+    /// The machines of the testbed.
+    pub(crate) fn on_machines<R>(&self, f: impl FnOnce(&mut Machines) -> R) -> R {
+        f(&mut self.0.machines.borrow_mut())
     }
 
     /// From now on these entries are kept up to date.
@@ -223,7 +199,7 @@ impl Network {
     }
 
     pub(crate) fn add(&self, node: MnId, process: ProcessId, pool: Vec<u8>) {
-        let memory = Memory { pool, process, fenced: BTreeSet::new(), nic_free: 0 };
+        let memory = Memory { pool, process, fenced: BTreeSet::new() };
         self.0.memories.borrow_mut().insert(node, memory);
     }
 
@@ -474,7 +450,7 @@ impl Network {
     /// How long one way over a link takes now.
     pub(crate) fn wire(&self, client: ClientId, node: MnId) -> Nanos {
         let options = self.options();
-        let base = options.nic.latency_ns;
+        let base = WIRE_NS;
         if !options.delays {
             return base;
         }
@@ -494,25 +470,6 @@ impl Network {
             count(&self.0.sim.counts().reordered_batches);
         }
         link.last_arrival = link.last_arrival.max(at);
-    }
-
-    /// A client posts a verb: when it leaves its NIC.
-    pub(crate) fn departure(&self, client: ClientId, verb: &Verb) -> Nanos {
-        let busy = self.options().nic.busy_ns(verb);
-        let mut nics = self.0.client_nics.borrow_mut();
-        let free = nics.entry(client).or_insert(0);
-        *free = self.0.sim.now().max(*free) + busy;
-        *free
-    }
-
-    /// A verb arrives at a node: when its NIC has executed it.
-    pub(crate) fn service(&self, verb: &Verb) -> Nanos {
-        let (busy, now) = (self.options().nic.busy_ns(verb), self.0.sim.now());
-        self.with(verb.node, |memory| {
-            memory.nic_free = now.max(memory.nic_free) + busy;
-            memory.nic_free
-        })
-        .unwrap_or(now)
     }
 
     /// Somebody begins to write to a node's memory.

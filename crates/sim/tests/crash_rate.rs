@@ -11,7 +11,8 @@ use fusee_client::logic::LogicOptions;
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_core::view::Geometry;
 use fusee_sim::{
-    Cluster, ClusterOptions, Executor, Nanos, NetworkOptions, Nic, ProcessId, Rng, Sim, SimSession,
+    Cluster, ClusterOptions, Executor, Nanos, NetworkOptions, ProcessId, Rng, Sim, SimSession,
+    Testbed,
 };
 
 /// A fifth of the paper's (P §6.1).
@@ -59,9 +60,7 @@ fn cluster(sim: &Sim) -> Cluster {
         ..ClusterOptions::default()
     };
     let network = NetworkOptions {
-        nic: Nic::CONNECTX_3,
-        delays: false,
-        tearing: false,
+        testbed: Some(Testbed { operation_ns: 0, ..Testbed::CONNECTX_3 }),
         ..NetworkOptions::default()
     };
     let cluster = Cluster::with_network(sim, &options, network);

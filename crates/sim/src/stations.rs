@@ -1,0 +1,321 @@
+//! The model of a testbed: what verbs, messages and operations queue up for.
+//!
+//! A *station* serves what comes to it in the order in which it comes. A machine has one for what its NIC sends, one
+//! for what it receives, one for each of its atomic units, and its cores; memory nodes and clients may share a machine.
+//!
+//! ```text
+//! client's machine            memory node's machine                    client's machine
+//! core -> transmit -> way ->  receive -> atomic unit or core -> transmit  -> way -> receive
+//! ```
+//!
+//! A READ takes its bytes on the way back, a WRITE on the way there; everything has a header on both ways. What is
+//! received is passed through: a station that is free has had the last byte when it comes. Nothing is drawn: equal
+//! runs are equal to the nanosecond. How long each station was busy tells which of them saturates.
+
+use std::collections::BTreeMap;
+
+use fusee_core::verbs::{ClientId, MnId, Op, Verb};
+
+use crate::engine::{Nanos, ProcessId};
+use crate::testbed::Testbed;
+
+/// Serves one after the other, or as many side by side as it has servers.
+#[derive(Clone, Debug)]
+pub(crate) struct Station {
+    /// When each server is free.
+    free: Vec<Nanos>,
+    /// For how long they were busy, all together.
+    busy: Nanos,
+}
+
+impl Station {
+    /// At least one server.
+    fn new(servers: usize) -> Station {
+        Station { free: vec![0; servers.max(1)], busy: 0 }
+    }
+
+    /// Something comes now that takes so long: when it is done.
+    fn serve(&mut self, now: Nanos, service: Nanos) -> Nanos {
+        let free = self.free.iter_mut().min().expect("a station has servers");
+        *free = now.max(*free) + service;
+        self.busy += service;
+        *free
+    }
+
+    /// The last byte of something comes now that is passed through as it comes: when it is done.
+    fn pass(&mut self, now: Nanos, service: Nanos) -> Nanos {
+        let free = self.free.iter_mut().min().expect("a station has servers");
+        *free = now.max(*free + service);
+        self.busy += service;
+        *free
+    }
+}
+
+/// One machine.
+#[derive(Clone, Debug)]
+struct Machine {
+    transmit: Station,
+    receive: Station,
+    atomic: Vec<Station>,
+    cores: Station,
+}
+
+impl Machine {
+    fn new(testbed: &Testbed, cores: usize) -> Machine {
+        Machine {
+            transmit: Station::new(1),
+            receive: Station::new(1),
+            atomic: vec![Station::new(1); testbed.atomic_units.max(1)],
+            cores: Station::new(cores),
+        }
+    }
+}
+
+/// For how long a part of a machine was busy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Busy {
+    /// Whose machine, and which of them.
+    pub machine: String,
+    /// Which part.
+    pub part: &'static str,
+    /// How many of these there are side by side.
+    pub servers: usize,
+    /// For how long all of them together were busy since the last look.
+    pub ns: Nanos,
+}
+
+/// Where a session or a job runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seat {
+    machine: usize,
+    /// When its thread is free. A session has one, whatever the cores of its machine.
+    free: Nanos,
+}
+
+/// All machines of a testbed, and who runs where.
+#[derive(Clone, Debug)]
+pub(crate) struct Machines {
+    testbed: Testbed,
+    machines: Vec<Machine>,
+    /// What is said of each machine.
+    names: Vec<String>,
+    /// By memory node.
+    nodes: Vec<Option<usize>>,
+    /// By session or job.
+    seats: Vec<Option<Seat>>,
+    /// Where the sessions of a process run.
+    processes: BTreeMap<ProcessId, usize>,
+}
+
+impl Machines {
+    pub fn new(testbed: Testbed) -> Machines {
+        Machines {
+            testbed,
+            machines: Vec::new(),
+            names: Vec::new(),
+            nodes: Vec::new(),
+            seats: Vec::new(),
+            processes: BTreeMap::new(),
+        }
+    }
+
+    pub fn testbed(&self) -> &Testbed {
+        &self.testbed
+    }
+
+    fn add(&mut self, name: String, cores: usize) -> usize {
+        self.machines.push(Machine::new(&self.testbed, cores));
+        self.names.push(name);
+        self.machines.len() - 1
+    }
+
+    /// A machine for clients.
+    pub fn add_for_clients(&mut self) -> usize {
+        let number = self.machines.len();
+        self.add(format!("clients {number}"), self.testbed.cores)
+    }
+
+    /// The sessions of this process run on this machine.
+    pub fn place(&mut self, process: ProcessId, machine: usize) {
+        self.processes.insert(process, machine);
+    }
+
+    /// A session is one of this process.
+    pub fn seat(&mut self, client: ClientId, process: ProcessId) {
+        let machine = match self.processes.get(&process) {
+            Some(machine) => *machine,
+            None => {
+                let machine = self.add_for_clients();
+                self.place(process, machine);
+                machine
+            }
+        };
+        *entry(&mut self.seats, client.0 as usize) = Some(Seat { machine, free: 0 });
+    }
+
+    /// Whoever was not seated has a machine of its own.
+    fn seat_of(&mut self, client: ClientId) -> &mut Seat {
+        if entry(&mut self.seats, client.0 as usize).is_none() {
+            let machine = self.add_for_clients();
+            self.seats[client.0 as usize] = Some(Seat { machine, free: 0 });
+        }
+        self.seats[client.0 as usize].as_mut().expect("just seated")
+    }
+
+    fn node(&mut self, node: MnId) -> usize {
+        if let Some(machine) = *entry(&mut self.nodes, node.0.into()) {
+            return machine;
+        }
+        let machine = self.add(node.to_string(), self.testbed.node_cores);
+        self.nodes[usize::from(node.0)] = Some(machine);
+        machine
+    }
+
+    /// The thread of a session works for so long: when it has.
+    pub fn work(&mut self, client: ClientId, now: Nanos, time: Nanos) -> Nanos {
+        let Seat { machine, free } = *self.seat_of(client);
+        let done = self.machines[machine].cores.serve(now.max(free), time);
+        self.seat_of(client).free = done;
+        done
+    }
+
+    /// A client posts verbs for one node: when the last of them is there.
+    pub fn post<'v>(
+        &mut self,
+        client: ClientId,
+        verbs: impl Iterator<Item = &'v Verb>,
+        now: Nanos,
+    ) -> Nanos {
+        let (testbed, machine) = (self.testbed, self.seat_of(client).machine);
+        let per_verb = testbed.per_verb_ns();
+        let service = verbs.map(|verb| testbed.wire_ns(request_bytes(verb)).max(per_verb)).sum();
+        self.machines[machine].transmit.serve(now, service) + testbed.one_way_ns
+    }
+
+    /// These verbs have come to their node: when the answer is back at the client's NIC.
+    pub fn serve<'v>(
+        &mut self,
+        node: MnId,
+        verbs: impl Iterator<Item = &'v Verb> + Clone,
+        now: Nanos,
+    ) -> Nanos {
+        let testbed = self.testbed;
+        let number = self.node(node);
+        let machine = &mut self.machines[number];
+        let per_verb = testbed.per_verb_ns();
+        let receiving = |verb: &Verb| testbed.wire_ns(request_bytes(verb)).max(per_verb);
+        let mut done = machine.receive.pass(now, verbs.clone().map(receiving).sum());
+        if testbed.verb_ns > 0 {
+            done = machine.cores.serve(done, testbed.verb_ns * verbs.clone().count() as u64);
+        }
+        if testbed.atomics_per_s > 0 {
+            let units = machine.atomic.len();
+            for verb in verbs.clone().filter(|verb| verb.is_atomic()) {
+                let unit = (verb.offset / 8) as usize % units;
+                done = machine.atomic[unit].serve(done, testbed.atomic_ns());
+            }
+        }
+        let answering = |verb: &Verb| testbed.wire_ns(answer_bytes(verb));
+        machine.transmit.serve(done, verbs.map(answering).sum()) + testbed.one_way_ns
+    }
+
+    /// The answer to these verbs has come back: when its client knows.
+    pub fn hear<'v>(
+        &mut self,
+        client: ClientId,
+        verbs: impl Iterator<Item = &'v Verb>,
+        now: Nanos,
+    ) -> Nanos {
+        let (testbed, machine) = (self.testbed, self.seat_of(client).machine);
+        let service = verbs.map(|verb| testbed.wire_ns(answer_bytes(verb))).sum();
+        self.machines[machine].receive.pass(now, service)
+    }
+
+    /// A request has come to a memory node: when its processor has done it.
+    pub fn request(&mut self, node: MnId, now: Nanos) -> Nanos {
+        let (testbed, machine) = (self.testbed, self.node(node));
+        self.machines[machine].cores.serve(now, testbed.request_ns)
+    }
+
+    /// For how long everything was busy since the last time that this was asked.
+    pub fn take_busy(&mut self) -> Vec<Busy> {
+        let mut all = Vec::new();
+        for (machine, name) in self.machines.iter_mut().zip(&self.names) {
+            let mut add = |part, stations: &mut [Station]| {
+                let servers = stations.iter().map(|station| station.free.len()).sum();
+                let ns = stations.iter_mut().map(|s| std::mem::take(&mut s.busy)).sum();
+                all.push(Busy { machine: name.clone(), part, servers, ns });
+            };
+            add("transmit", std::slice::from_mut(&mut machine.transmit));
+            add("receive", std::slice::from_mut(&mut machine.receive));
+            add("atomics", &mut machine.atomic);
+            add("cores", std::slice::from_mut(&mut machine.cores));
+        }
+        all
+    }
+}
+
+/// What has a number, or the place for it.
+fn entry<T: Clone>(all: &mut Vec<Option<T>>, number: usize) -> &mut Option<T> {
+    if all.len() <= number {
+        all.resize(number + 1, None);
+    }
+    &mut all[number]
+}
+
+/// Payload on the way there.
+fn request_bytes(verb: &Verb) -> u64 {
+    match verb.op {
+        Op::Write { buf } => buf.len.into(),
+        Op::Read { .. } => 0,
+        Op::Cas { .. } => 16,
+        Op::Faa { .. } => 8,
+    }
+}
+
+/// Payload on the way back.
+fn answer_bytes(verb: &Verb) -> u64 {
+    match verb.op {
+        Op::Read { buf } => buf.len.into(),
+        Op::Write { .. } => 0,
+        Op::Cas { .. } | Op::Faa { .. } => 8,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_station_serves_in_order() {
+        let mut one = Station::new(1);
+        assert_eq!([one.serve(10, 5), one.serve(11, 5), one.serve(30, 5)], [15, 20, 35]);
+        let mut two = Station::new(2);
+        assert_eq!([two.serve(0, 5), two.serve(0, 5), two.serve(0, 5)], [5, 5, 10]);
+        assert_eq!((one.busy, two.busy), (15, 15));
+    }
+
+    #[test]
+    fn what_passes_through_a_free_station_is_there_with_its_last_byte() {
+        let mut station = Station::new(1);
+        assert_eq!(station.pass(100, 40), 100);
+        // Both came from elsewhere at full speed: the second has to wait for the first.
+        assert_eq!([station.pass(110, 40), station.pass(115, 40)], [140, 180]);
+    }
+
+    #[test]
+    fn a_session_is_one_thread() {
+        let mut machines = Machines::new(Testbed { cores: 8, ..Testbed::UNLIMITED });
+        let (machine, process) = (machines.add_for_clients(), ProcessId(0));
+        machines.place(process, machine);
+        let [one, two] = [1, 2].map(ClientId);
+        [one, two].into_iter().for_each(|client| machines.seat(client, process));
+        assert_eq!([one, one, two].map(|client| machines.work(client, 0, 10)), [10, 20, 10]);
+        // More threads than cores.
+        let mut machines = Machines::new(Testbed { cores: 1, ..Testbed::UNLIMITED });
+        let machine = machines.add_for_clients();
+        machines.place(process, machine);
+        [one, two].into_iter().for_each(|client| machines.seat(client, process));
+        assert_eq!([one, two].map(|client| machines.work(client, 0, 10)), [10, 20]);
+    }
+}

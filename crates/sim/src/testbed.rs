@@ -1,0 +1,130 @@
+//! What hardware takes: the parameters of the [model](crate::stations), and the testbeds they are known of.
+//!
+//! Every figure has its source beside it. What was fitted to a sentence of a paper says which; what is predicted
+//! is fitted to nothing.
+
+use crate::engine::Nanos;
+
+/// Hardware: machines that are all alike, and the network between them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Testbed {
+    /// How it is called.
+    pub name: &'static str,
+    /// From one machine's NIC to another's memory or the other way round, in nanoseconds, with nothing in the way.
+    pub one_way_ns: Nanos,
+    /// Bits per second that a NIC sends, and as many that it receives; 0: no limit.
+    pub bandwidth_bps: u64,
+    /// Verbs per second that a NIC can post, and as many that it can serve; 0: no limit.
+    pub verbs_per_s: u64,
+    /// What a message has besides its payload.
+    pub header_bytes: u64,
+    /// CAS and FAA per second that one atomic unit executes, one after the other; 0: no limit.
+    pub atomics_per_s: u64,
+    /// Atomic units of a NIC. The address of a word says which one executes.
+    pub atomic_units: usize,
+    /// Cores of a machine that runs clients.
+    pub cores: usize,
+    /// Time of a core that one operation of a client takes.
+    pub operation_ns: Nanos,
+    /// Cores of a memory node.
+    pub node_cores: usize,
+    /// Time of such a core that a verb takes; 0 where a NIC executes them.
+    pub verb_ns: Nanos,
+    /// Time of such a core that a request takes, as for a block.
+    pub request_ns: Nanos,
+    /// One way of a request or an answer, besides.
+    pub message_ns: Nanos,
+}
+
+impl Testbed {
+    /// Nothing takes any time but the way.
+    pub const UNLIMITED: Testbed = Testbed {
+        name: "unlimited",
+        one_way_ns: 800,
+        bandwidth_bps: 0,
+        verbs_per_s: 0,
+        header_bytes: 0,
+        atomics_per_s: 0,
+        atomic_units: 1,
+        cores: 0,
+        operation_ns: 0,
+        node_cores: 0,
+        verb_ns: 0,
+        request_ns: 0,
+        message_ns: 5_000,
+    };
+
+    /// Where the paper measured (P §6.1): machines with eight cores of a Xeon E5-2450 and a 56 Gbit/s ConnectX-3.
+    ///
+    /// * `one_way_ns`: half of a small READ on such cards, which takes under 2 us (Kalia, Kaminsky, Andersen,
+    ///   "Design Guidelines for High Performance RDMA Systems", ATC '16).
+    /// * `bandwidth_bps`: of 56 Gbit/s what the card's bus and the encoding leave. *Fitted* on YCSB-D, 8.8 million
+    ///   operations a second on two memory nodes (P §6.4).
+    /// * `verbs_per_s`, `atomics_per_s`, `atomic_units`: the same authors, of ConnectX-3.
+    /// * `header_bytes`: of a reliable connection's packets, without the link's: routing, base transport and
+    ///   extended headers, and the checksum.
+    /// * `operation_ns`: *fitted* on what YCSB-C gains with pairs of 512 and 256 bytes: 44.1 % and 55.9 % (P §6.3).
+    /// * `request_ns`, `node_cores`: *fitted* on what YCSB-A loses where memory nodes allocate: 90.9 % (P §6.3).
+    /// * `message_ns`: what is left of some 30 us of a datagram through two kernels.
+    pub const CONNECTX_3: Testbed = Testbed {
+        name: "connectx-3",
+        one_way_ns: 800,
+        bandwidth_bps: 45_000_000_000,
+        verbs_per_s: 26_000_000,
+        header_bytes: 30,
+        atomics_per_s: 2_700_000,
+        atomic_units: 1,
+        cores: 8,
+        operation_ns: 8_500,
+        node_cores: 1,
+        verb_ns: 0,
+        request_ns: 10_000,
+        message_ns: 10_000,
+    };
+
+    /// Ordinary machines with 10 Gbit/s Ethernet, where a thread of the memory node executes the verbs.
+    ///
+    /// * `one_way_ns`, `message_ns`: a datagram through two kernels takes 20 to 30 us there and back on such
+    ///   machines.
+    /// * `verb_ns`: what a memory node takes a verb over the loopback, by `fusee bench raw` of this project.
+    /// * `operation_ns`: as in a client of this project over TCP, most of it the kernel's.
+    pub const TCP_10G: Testbed = Testbed {
+        name: "tcp-10g",
+        one_way_ns: 12_000,
+        bandwidth_bps: 10_000_000_000,
+        verbs_per_s: 0,
+        header_bytes: 66,
+        atomics_per_s: 0,
+        atomic_units: 1,
+        cores: 8,
+        operation_ns: 10_000,
+        node_cores: 8,
+        verb_ns: 2_000,
+        request_ns: 10_000,
+        message_ns: 12_000,
+    };
+
+    /// All testbeds that have a name.
+    pub const ALL: [Testbed; 3] = [Testbed::CONNECTX_3, Testbed::TCP_10G, Testbed::UNLIMITED];
+
+    /// That of a name.
+    pub fn named(name: &str) -> Option<Testbed> {
+        Testbed::ALL.into_iter().find(|testbed| testbed.name == name)
+    }
+
+    /// How long so many bytes of payload, with their header, take on the wire.
+    pub(crate) fn wire_ns(&self, payload: u64) -> Nanos {
+        let bits = (payload + self.header_bytes) * 8;
+        (bits * 1_000_000_000).checked_div(self.bandwidth_bps).unwrap_or(0)
+    }
+
+    /// How long a verb occupies the NIC that posts or serves it.
+    pub(crate) fn per_verb_ns(&self) -> Nanos {
+        1_000_000_000u64.checked_div(self.verbs_per_s).unwrap_or(0)
+    }
+
+    /// How long an atomic verb occupies its unit.
+    pub(crate) fn atomic_ns(&self) -> Nanos {
+        1_000_000_000u64.checked_div(self.atomics_per_s).unwrap_or(0)
+    }
+}

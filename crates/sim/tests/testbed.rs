@@ -1,0 +1,152 @@
+//! A testbed: the way, bandwidth, and the rates of verbs and of atomics are what they are set to, the slowest of
+//! them decides, and equal runs are equal.
+
+use fusee_core::verbs::{Batch, Fabric, MnId, Ticket};
+use fusee_sim::{Busy, Cluster, ClusterOptions, Executor, NetworkOptions, Sim, Testbed};
+
+/// A cluster on this hardware, and as many clients, each on a machine of its own.
+fn cluster(testbed: Testbed) -> (Sim, Cluster) {
+    let sim = Sim::steady();
+    let network = NetworkOptions { testbed: Some(testbed), ..NetworkOptions::default() };
+    let cluster = Cluster::with_network(&sim, &ClusterOptions::default(), network);
+    // Words of the test's own are written to.
+    cluster.never_watch();
+    (sim, cluster)
+}
+
+/// Virtual nanoseconds that `batches` batches take, each made by `fill`, all posted at once by eight clients.
+fn time(testbed: Testbed, batches: usize, fill: impl Fn(&mut Batch) -> Ticket) -> u64 {
+    let (sim, cluster) = cluster(testbed);
+    let clients: Vec<_> = (0..8).map(|_| cluster.client()).collect();
+    cluster.take_busy();
+    let begun = sim.now();
+    let mut executor = Executor::new(&sim);
+    for i in 0..batches {
+        let client = &clients[i % clients.len()];
+        let mut batch = Batch::new();
+        fill(&mut batch);
+        executor.spawn(client.process, async move {
+            client.fabric().execute(batch).await.check().unwrap();
+        });
+    }
+    executor.run(10_000_000, || ());
+    sim.now() - begun
+}
+
+/// Queues are full but for the first and the last way.
+fn about(got: u64, expected: u64) {
+    assert!(got >= expected && got < expected + expected / 50 + 2_000, "{got}, not {expected}");
+}
+
+const NODE: MnId = MnId(0);
+/// Behind the pool's header, which only its node writes to.
+const WORD: u64 = 1 << 16;
+const FREE: Testbed = Testbed::UNLIMITED;
+
+#[test]
+fn one_phase_takes_two_ways() {
+    let testbed = Testbed { one_way_ns: 100_000, ..FREE };
+    assert_eq!(time(testbed, 1, |batch| batch.read(NODE, 0, 8)), 200_000);
+    assert_eq!(time(testbed, 100, |batch| batch.read(NODE, 0, 8)), 200_000);
+}
+
+#[test]
+fn atomics_have_a_rate_of_their_own() {
+    let testbed = Testbed { atomics_per_s: 1_000_000, ..FREE };
+    let cas = |batch: &mut Batch| batch.cas(NODE, WORD, 1, 1);
+    about(time(testbed, 2_000, cas), 2_000_000);
+    assert_eq!(time(testbed, 2_000, |batch| batch.read(NODE, 0, 8)), 1_600);
+    // Another unit executes what has another address.
+    let units = Testbed { atomic_units: 512, ..testbed };
+    about(time(units, 2_000, cas), 2_000_000);
+    let both = |batch: &mut Batch| {
+        batch.cas(NODE, WORD, 1, 1);
+        batch.cas(NODE, WORD + 8, 1, 1)
+    };
+    about(time(testbed, 1_000, both), 2_000_000);
+    about(time(units, 1_000, both), 1_000_000);
+}
+
+#[test]
+fn verbs_have_a_rate() {
+    let testbed = Testbed { verbs_per_s: 2_000_000, ..FREE };
+    about(time(testbed, 4_000, |batch| batch.read(NODE, 0, 8)), 2_000_000);
+}
+
+#[test]
+fn bytes_take_their_time_on_the_wire() {
+    // 1 Gbit/s: 8 ns a byte. Each of eight clients has its own, the node has one for each direction.
+    let testbed = Testbed { bandwidth_bps: 1_000_000_000, ..FREE };
+    let read = |batch: &mut Batch| batch.read(NODE, 0, 1000);
+    about(time(testbed, 500, read), 500 * 8_000);
+    let both = |batch: &mut Batch| {
+        let span = batch.stage(1000);
+        batch.write(NODE, WORD, span);
+        batch.read(NODE, 0, 1000)
+    };
+    // The first request comes with its WRITE, after 8 us: then both directions are full.
+    about(time(testbed, 500, both), 501 * 8_000);
+    let testbed = Testbed { header_bytes: 1000, ..testbed };
+    about(time(testbed, 500, read), 8_000 + 500 * 16_000);
+}
+
+#[test]
+fn a_thread_of_the_node_may_execute_verbs() {
+    let testbed = Testbed { verb_ns: 1_000, node_cores: 1, ..FREE };
+    about(time(testbed, 2_000, |batch| batch.read(NODE, 0, 8)), 2_000_000);
+    let two = Testbed { node_cores: 2, ..testbed };
+    about(time(two, 2_000, |batch| batch.read(NODE, 0, 8)), 1_000_000);
+}
+
+#[test]
+fn nodes_work_side_by_side() {
+    let testbed = Testbed { atomics_per_s: 1_000_000, ..FREE };
+    let spread = |batch: &mut Batch| {
+        batch.cas(MnId(0), WORD, 1, 1);
+        batch.cas(MnId(1), WORD, 1, 1);
+        batch.cas(MnId(2), WORD, 1, 1)
+    };
+    about(time(testbed, 2_000, spread), 2_000_000);
+}
+
+/// Operations of a few clients with several coroutines on the paper's hardware: how long they take, and what was busy.
+fn operations() -> (u64, Vec<Busy>, Vec<u64>) {
+    let (sim, cluster) = cluster(Testbed::CONNECTX_3);
+    let machine = cluster.machine();
+    let clients: Vec<_> = (0..4).map(|_| cluster.client_on(machine)).collect();
+    cluster.take_busy();
+    let begun = sim.now();
+    let ended = std::cell::RefCell::new(Vec::new());
+    let mut executor = Executor::new(&sim);
+    for (number, client) in clients.iter().enumerate() {
+        for coroutine in 0..3 {
+            let (cluster, ended, sim) = (&cluster, &ended, &sim);
+            executor.spawn(client.process, async move {
+                let key = [number as u8, coroutine];
+                for _ in 0..20 {
+                    cluster.work(client.session.id()).await;
+                    client.session.put(&key, &[7; 100]).await.unwrap();
+                    cluster.work(client.session.id()).await;
+                    assert!(client.session.get(&key).await.unwrap().is_some());
+                    ended.borrow_mut().push(sim.now());
+                }
+            });
+        }
+    }
+    executor.run(10_000_000, || ());
+    drop(executor);
+    (sim.now() - begun, cluster.take_busy(), ended.into_inner())
+}
+
+#[test]
+fn equal_runs_are_equal_to_the_nanosecond() {
+    let (took, busy, ended) = operations();
+    assert_eq!((took, busy.clone(), ended), operations());
+    // Four threads that each have 120 operations of 8.5 us.
+    assert!(took >= 120 * 8_500, "{took}");
+    let cores =
+        busy.iter().find(|busy| busy.machine.starts_with("clients") && busy.part == "cores");
+    assert_eq!(cores.map(|cores| cores.ns), Some(4 * 120 * 8_500));
+    let atomics = busy.iter().find(|busy| busy.machine == "mn0" && busy.part == "atomics").unwrap();
+    assert!(atomics.ns > 0 && atomics.ns < took, "{atomics:?}");
+}
