@@ -9,7 +9,7 @@ use fusee_client::{FabricChoice, Options, WorkTable};
 use serde::{Serialize, Serializer};
 
 use super::value::HEADER_BYTES;
-use super::workload::KEY_BYTES;
+use fusee_workload::KEY_BYTES;
 
 /// The smallest pair: a key, and the header of a value.
 pub const MIN_PAIR_BYTES: usize = KEY_BYTES + HEADER_BYTES;

@@ -22,7 +22,7 @@ use fusee_master::settings::{
 
 use super::args::{ClusterArgs, LoadArgs};
 use super::report::Setup;
-use super::workload::KEY_BYTES;
+use fusee_workload::KEY_BYTES;
 
 /// Share of the available memory that a run may use, in percent.
 const USABLE_PERCENT: u64 = 85;

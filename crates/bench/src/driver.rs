@@ -24,7 +24,7 @@ use super::store::{OperationError, Session, Store};
 use super::tally::Tally;
 use super::verify::{Log, Mismatch, Verifier, self_check};
 use super::worker::{Board, Worker};
-use super::workload::key_bytes;
+use fusee_workload::key_bytes;
 
 /// Reads that verification has under way at a time.
 const VERIFY_COROUTINES: u64 = 16;
@@ -346,13 +346,12 @@ pub fn clean_up<S: Store>(store: &S, keys: u64) -> Result<(), Failure> {
 #[cfg(test)]
 pub mod tests {
     use fusee_client::{Client, EmbeddedOptions};
+    use fusee_workload::{Distribution, Part, Workload};
 
     use super::*;
     use crate::check::check;
     use crate::clock::Clock;
     use crate::message::Run;
-    use crate::workload::{Part, Workload};
-    use crate::zipf::Distribution;
 
     /// Has keys come and go on a store that is empty, and judges all that it answers.
     pub fn drive(store: &impl Store) {

@@ -5,7 +5,7 @@
 //! every value that is read is checked, and in the end all keys are read back and compared with
 //! what was acknowledged; a run with a single error or mismatch fails.
 //!
-//! Reading order: `workload` and `zipf` (what is asked), `value` and `verify` (how it is checked),
+//! Reading order: `fusee_workload` (what is asked), `value` and `verify` (how it is checked),
 //! `store` and `redundant` (what is driven), `worker`, `phase` and `driver` (how it is done), `message`,
 //! `client_process` and `processes` (the same in several processes), `cluster` (on what), `record` and
 //! `check` (whether the history is linearizable), `tally`, `series`, `spread`, `report` and `plot`
@@ -43,8 +43,6 @@ mod value;
 mod verbs;
 mod verify;
 mod worker;
-mod workload;
-mod zipf;
 
 use clap::Subcommand;
 use fusee_cli::failure::Failure;

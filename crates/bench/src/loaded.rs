@@ -8,7 +8,7 @@ use rand::rngs::SmallRng;
 use rand::{RngExt, SeedableRng};
 use serde::Serialize;
 
-use crate::workload::KEY_BYTES;
+use fusee_workload::KEY_BYTES;
 
 /// What the cluster is like.
 #[derive(clap::Args, Clone, Copy, Debug, Serialize)]

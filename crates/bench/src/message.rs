@@ -14,8 +14,7 @@ use super::driver::{Costs, PhaseResult};
 use super::phase::{Job, Phase};
 use super::record::Keep;
 use super::tally::Tally;
-use super::workload::{Part, Workload};
-use super::zipf::{Chooser, Distribution};
+use fusee_workload::{Chooser, Distribution, Part, Workload};
 
 /// The line that starts a phase.
 pub const GO: &str = "go";

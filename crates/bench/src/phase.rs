@@ -8,8 +8,7 @@ use fusee_cli::interrupt;
 
 use super::store::Session;
 use super::worker::{Board, Worker};
-use super::workload::{Request, Workload};
-use super::zipf::Chooser;
+use fusee_workload::{Chooser, Request, Workload};
 
 /// Operations that a thread takes from the common budget at a time.
 const CHUNK: u64 = 32;

@@ -83,7 +83,7 @@ pub enum Request {
 }
 
 /// A key of the benchmarks.
-pub type Key = [u8; crate::workload::KEY_BYTES];
+pub type Key = [u8; fusee_workload::KEY_BYTES];
 
 /// How an operation failed, for whoever counts and judges it.
 pub trait OperationError: Display {

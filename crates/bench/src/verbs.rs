@@ -17,7 +17,7 @@ use fusee_core::view::{Place, SlotRef};
 use fusee_fabric::AnyFabric;
 
 use crate::loaded::{Loaded, NODES, Size, key, last};
-use crate::workload::KEY_BYTES;
+use fusee_workload::KEY_BYTES;
 
 /// Bytes of a slot.
 const SLOT_BYTES: u32 = 8;

@@ -23,7 +23,7 @@ use super::store::{OperationError, Session};
 use super::tally::Tally;
 use super::value::{HEADER_BYTES, Origin, mix};
 use super::verify::{Effect, Log, Mismatch, Write, WriteOutcome, self_check};
-use super::workload::{Frontier, KEY_BYTES, Part, key_bytes};
+use fusee_workload::{Frontier, KEY_BYTES, Part, key_bytes};
 
 /// A run stops early after so many failed operations: something is broken, and with a timeout
 /// for each it could take for ever.

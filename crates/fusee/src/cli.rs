@@ -68,6 +68,10 @@ pub enum Command {
     #[cfg(feature = "bench")]
     #[command(subcommand)]
     Bench(fusee_bench::Benchmark),
+    /// Run the papers' evaluations again, on modelled hardware in virtual time
+    #[cfg(feature = "lab")]
+    #[command(subcommand)]
+    Lab(fusee_lab::Lab),
     /// Attack the protocol: whole clusters under simulated faults, from one seed each
     #[cfg(feature = "sim")]
     Sim(crate::sim::Args),
@@ -78,6 +82,8 @@ impl Command {
     pub fn usual_log(&self) -> Usual {
         match self {
             Command::Master(_) | Command::MemoryNode(_) => Usual::Everything,
+            #[cfg(feature = "lab")]
+            Command::Lab(_) => Usual::Nothing,
             #[cfg(feature = "sim")]
             Command::Sim(_) => Usual::Nothing,
             _ => Usual::Problems,
@@ -103,6 +109,8 @@ impl Command {
             Command::Drain(args) => drain::run(&args),
             #[cfg(feature = "bench")]
             Command::Bench(benchmark) => benchmark.run(),
+            #[cfg(feature = "lab")]
+            Command::Lab(lab) => lab.run(),
             #[cfg(feature = "sim")]
             Command::Sim(args) => crate::sim::run(&args),
         }

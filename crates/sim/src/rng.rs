@@ -26,6 +26,11 @@ impl Rng {
         Rng::new(name.bytes().fold(seed ^ 0xcbf2_9ce4_8422_2325, mix))
     }
 
+    /// Lets somebody else draw from it.
+    pub fn with<R>(&self, draw: impl FnOnce(&mut StdRng) -> R) -> R {
+        draw(&mut self.0.borrow_mut())
+    }
+
     /// A number below `n`, which is at least 1.
     pub fn below(&self, n: usize) -> usize {
         self.0.borrow_mut().random_range(0..n)

@@ -58,6 +58,8 @@ struct Machine {
     receive: Station,
     atomic: Vec<Station>,
     cores: Station,
+    /// Sessions that run here.
+    threads: usize,
 }
 
 impl Machine {
@@ -67,6 +69,7 @@ impl Machine {
             receive: Station::new(1),
             atomic: vec![Station::new(1); testbed.atomic_units.max(1)],
             cores: Station::new(cores),
+            threads: 0,
         }
     }
 }
@@ -150,6 +153,7 @@ impl Machines {
                 machine
             }
         };
+        self.machines[machine].threads += 1;
         *entry(&mut self.seats, client.0 as usize) = Some(Seat { machine, free: 0 });
     }
 
@@ -157,6 +161,7 @@ impl Machines {
     fn seat_of(&mut self, client: ClientId) -> &mut Seat {
         if entry(&mut self.seats, client.0 as usize).is_none() {
             let machine = self.add_for_clients();
+            self.machines[machine].threads = 1;
             self.seats[client.0 as usize] = Some(Seat { machine, free: 0 });
         }
         self.seats[client.0 as usize].as_mut().expect("just seated")
@@ -171,10 +176,14 @@ impl Machines {
         machine
     }
 
-    /// The thread of a session works for so long: when it has.
+    /// The thread of a session works for so long: when it has. More threads than cores get an equal part of these
+    /// each, all the time.
     pub fn work(&mut self, client: ClientId, now: Nanos, time: Nanos) -> Nanos {
         let Seat { machine, free } = *self.seat_of(client);
-        let done = self.machines[machine].cores.serve(now.max(free), time);
+        let Machine { threads, cores, .. } = &mut self.machines[machine];
+        let longer = time * (*threads).max(cores.free.len()) as u64 / cores.free.len() as u64;
+        cores.busy += time;
+        let done = now.max(free) + longer;
         self.seat_of(client).free = done;
         done
     }
@@ -316,6 +325,6 @@ mod tests {
         let machine = machines.add_for_clients();
         machines.place(process, machine);
         [one, two].into_iter().for_each(|client| machines.seat(client, process));
-        assert_eq!([one, two].map(|client| machines.work(client, 0, 10)), [10, 20]);
+        assert_eq!([one, two].map(|client| machines.work(client, 0, 10)), [20, 20]);
     }
 }

@@ -58,24 +58,25 @@ impl Testbed {
     ///
     /// * `one_way_ns`: half of a small READ on such cards, which takes under 2 us (Kalia, Kaminsky, Andersen,
     ///   "Design Guidelines for High Performance RDMA Systems", ATC '16).
-    /// * `bandwidth_bps`: of 56 Gbit/s what the card's bus and the encoding leave. *Fitted* on YCSB-D, 8.8 million
-    ///   operations a second on two memory nodes (P §6.4).
-    /// * `verbs_per_s`, `atomics_per_s`, `atomic_units`: the same authors, of ConnectX-3.
-    /// * `header_bytes`: of a reliable connection's packets, without the link's: routing, base transport and
-    ///   extended headers, and the checksum.
-    /// * `operation_ns`: *fitted* on what YCSB-C gains with pairs of 512 and 256 bytes: 44.1 % and 55.9 % (P §6.3).
+    /// * `operation_ns`: *fitted* on YCSB-D with one replica, 8.8 million operations a second (P §6.4). That is with
+    ///   as many memory nodes as five replicas take, where nothing but the clients limits it.
+    /// * `bandwidth_bps`: *fitted* on what YCSB-C gains on two memory nodes with pairs of 256 bytes, which clients
+    ///   limit as well, over 1,024 bytes: 55.9 % (P §6.3).
+    /// * `verbs_per_s`, `atomics_per_s`, `atomic_units`: Kalia, Kaminsky and Andersen, of ConnectX-3.
+    /// * `header_bytes`: of a reliable connection's packets, without the link's: base transport and extended
+    ///   headers, and the checksums.
     /// * `request_ns`, `node_cores`: *fitted* on what YCSB-A loses where memory nodes allocate: 90.9 % (P §6.3).
     /// * `message_ns`: what is left of some 30 us of a datagram through two kernels.
     pub const CONNECTX_3: Testbed = Testbed {
         name: "connectx-3",
         one_way_ns: 800,
-        bandwidth_bps: 45_000_000_000,
+        bandwidth_bps: 30_400_000_000,
         verbs_per_s: 26_000_000,
         header_bytes: 30,
         atomics_per_s: 2_700_000,
         atomic_units: 1,
         cores: 8,
-        operation_ns: 8_500,
+        operation_ns: 14_500,
         node_cores: 1,
         verb_ns: 0,
         request_ns: 10_000,

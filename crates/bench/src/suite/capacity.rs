@@ -30,7 +30,7 @@ use crate::redundant::by_name;
 use crate::report::{Findings, Output, Report, Setup, Shell, Verdict};
 use crate::tally::Tally;
 use crate::value::HEADER_BYTES;
-use crate::workload::KEY_BYTES;
+use fusee_workload::KEY_BYTES;
 
 /// How to run it.
 #[derive(clap::Args, Debug, Serialize)]

@@ -122,6 +122,15 @@ impl IndexCache {
         IndexCache { table, len: 0, capacity, hand: 0, threshold, stats, recent }
     }
 
+    /// What it remembers, in another session's cache that has neither counted nor confirmed anything.
+    pub fn copied(&self) -> IndexCache {
+        let entry = |e: &Entry| Entry { accesses: 1, wrong: 0, state: e.state, ..*e };
+        let table = self.table.iter().map(entry).collect();
+        let IndexCache { len, capacity, hand, threshold, .. } = *self;
+        let (stats, recent) = (CacheStats::default(), Recent::default());
+        IndexCache { table, len, capacity, hand, threshold, stats, recent }
+    }
+
     /// The counters so far.
     pub fn stats(&self) -> CacheStats {
         self.stats

@@ -176,6 +176,12 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         self.cache.borrow().stats()
     }
 
+    /// Its cache is now what another session has learnt: for simulated sessions that are measured as if they had run for
+    /// long.
+    pub fn learn_from(&self, other: &SessionLogic<F, E>) {
+        self.cache.replace(other.cache.borrow().copied());
+    }
+
     /// The operations without the cache.
     pub fn store(&self) -> &Store<F, SessionHost<E>> {
         &self.store

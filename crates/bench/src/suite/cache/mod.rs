@@ -30,8 +30,7 @@ use crate::redundant::by_name;
 use crate::report::{Drawing, Setup, Shell, Verdict, attempt};
 use crate::tally::Tally;
 use crate::worker::Board;
-use crate::workload::{Part, Workload};
-use crate::zipf::Distribution;
+use fusee_workload::{Distribution, Part, Workload};
 use report::{Found, Measured};
 
 /// How to run it.

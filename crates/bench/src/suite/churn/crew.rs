@@ -26,7 +26,7 @@ use crate::redundant::{Redundant, RedundantSession};
 use crate::store::{Session, Store};
 use crate::tally::Tally;
 use crate::value::{Origin, mix};
-use crate::workload::key_bytes;
+use fusee_workload::key_bytes;
 
 /// How often to look whether a task is done.
 const POLL: Duration = Duration::from_millis(2);

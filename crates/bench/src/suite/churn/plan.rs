@@ -20,7 +20,7 @@ use fusee_master::settings::{
 
 use crate::cluster::check_memory;
 use crate::own::OwnCluster;
-use crate::workload::KEY_BYTES;
+use fusee_workload::KEY_BYTES;
 
 /// A pool is so many regions, about.
 const REGIONS_PER_POOL: u64 = 8;

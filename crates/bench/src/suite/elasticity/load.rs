@@ -16,8 +16,7 @@ use crate::series::{Meter, Noting};
 use crate::tally::Tally;
 use crate::verify::Log;
 use crate::worker::{Board, Worker};
-use crate::workload::{Request, Workload};
-use crate::zipf::Chooser;
+use fusee_workload::{Chooser, Request, Workload};
 
 /// How often a thread without a session looks whether it is wanted.
 const LOOK: Duration = Duration::from_millis(2);

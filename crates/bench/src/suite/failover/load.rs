@@ -19,8 +19,7 @@ use crate::store::{OperationError, Session, Store};
 use crate::tally::Tally;
 use crate::verify::Log;
 use crate::worker::{Board, Worker};
-use crate::workload::{Request, Workload};
-use crate::zipf::Chooser;
+use fusee_workload::{Chooser, Request, Workload};
 
 /// Before another session is asked for, when none was to be had.
 const RETRY: Duration = Duration::from_millis(5);

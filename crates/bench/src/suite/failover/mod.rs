@@ -40,7 +40,7 @@ use crate::store::{Session, Store};
 use crate::tally::Tally;
 use crate::verify::Log;
 use crate::worker::{Board, Worker};
-use crate::zipf::{Chooser, Distribution};
+use fusee_workload::{Chooser, Distribution};
 use gaps::Pauses;
 use load::{Load, Trace};
 use report::{Found, Loss, Period, Stages};

@@ -12,7 +12,7 @@ use fusee_core::view::MAX_REPLICAS;
 use super::Args;
 use crate::own::OwnCluster;
 use crate::redundant::survivable_losses;
-use crate::workload::KEY_BYTES;
+use fusee_workload::KEY_BYTES;
 
 impl Args {
     /// Memory nodes to kill.

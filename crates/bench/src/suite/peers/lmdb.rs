@@ -10,7 +10,7 @@ use super::error::PeerError;
 use crate::loaded::{Size, last};
 use crate::store::{Pipelined, Request, Session, Store, poll_to_end};
 use crate::temporary::Temporary;
-use crate::workload::{KEY_BYTES, key_bytes};
+use fusee_workload::{KEY_BYTES, key_bytes};
 
 pub struct Lmdb {
     env: Env,

@@ -37,10 +37,9 @@ use crate::samples::Samples;
 use crate::spread::Spread;
 use crate::store::{Pipelined, Request, Store};
 use crate::temporary::{self, is_installed};
-use crate::workload::{self, KEY_BYTES, Workload, key_bytes};
-use crate::zipf::{Chooser, Distribution};
 use cpu::{Task, time_ns};
 use crew::Crew;
+use fusee_workload::{Chooser, Distribution, KEY_BYTES, Workload, key_bytes};
 use lmdb::Lmdb;
 use own::Own;
 use server::{Memcached, Redis};
@@ -274,7 +273,7 @@ fn requests(args: &Args, workload: Workload, chooser: &Chooser, round: u64) -> V
     let request = |_| {
         let key = key_bytes(chooser.next(&mut rng, args.size.keys.into()));
         match workload.draw(&mut rng) {
-            workload::Request::Update => Request::Update(key),
+            fusee_workload::Request::Update => Request::Update(key),
             _ => Request::Get(key),
         }
     };

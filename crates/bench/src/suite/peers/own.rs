@@ -8,7 +8,7 @@ use super::cpu::{self, Task};
 use super::{Peer, Way};
 use crate::loaded::{Loaded, last};
 use crate::store::{Pipelined, Request, Store};
-use crate::workload::key_bytes;
+use fusee_workload::key_bytes;
 
 /// Requests in flight while a session learns where the keys are.
 const LEARNED_TOGETHER: usize = 16;

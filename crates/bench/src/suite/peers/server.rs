@@ -15,7 +15,7 @@ use super::{Peer, Way};
 use crate::loaded::{Size, last};
 use crate::store::{Pipelined, Request, Session, Store, poll_to_end};
 use crate::temporary::{Temporary, free_port};
-use crate::workload::{KEY_BYTES, key_bytes};
+use fusee_workload::{KEY_BYTES, key_bytes};
 
 /// So long a server may take until it answers.
 const START_PATIENCE: Duration = Duration::from_secs(10);

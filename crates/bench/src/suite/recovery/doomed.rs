@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
 use crate::value::Origin;
-use crate::workload::key_bytes;
+use fusee_workload::key_bytes;
 
 /// What to do until it is killed.
 #[derive(Clone, Debug, Deserialize, Serialize)]

@@ -16,7 +16,7 @@ use futures_util::future::join_all;
 use crate::tally::Tally;
 use crate::value::Origin;
 use crate::verify::{Mismatch, self_check};
-use crate::workload::key_bytes;
+use fusee_workload::key_bytes;
 
 /// The number of the survivor in the values.
 pub const SURVIVOR: u64 = 0;

@@ -16,7 +16,7 @@ use crate::spread::Spread;
 use crate::tally::Tally;
 use crate::value::Origin;
 use crate::verify::{Mismatch, self_check};
-use crate::workload::key_bytes;
+use fusee_workload::key_bytes;
 
 /// How much to do.
 #[derive(Clone, Copy, Debug)]

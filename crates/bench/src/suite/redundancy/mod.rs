@@ -21,7 +21,7 @@ use crate::progress::bar;
 use crate::report::{Drawing, Setup, Shell, Verdict};
 use crate::tally::Tally;
 use crate::value::HEADER_BYTES;
-use crate::workload::KEY_BYTES;
+use fusee_workload::KEY_BYTES;
 use measure::{Amount, Bench, Measured};
 use report::{Found, Sized};
 use set::Set;

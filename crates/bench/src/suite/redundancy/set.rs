@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use fusee_client::Redundancy;
 
-use crate::workload::KEY_BYTES;
+use fusee_workload::KEY_BYTES;
 
 /// On a cluster with so many data replicas, these. As text `3:replicated,ec:4+2`.
 #[derive(Clone, Debug, PartialEq, Eq)]

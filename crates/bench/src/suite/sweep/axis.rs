@@ -5,8 +5,7 @@ use fusee_cli::failure::Failure;
 use fusee_cli::quantity::Bytes;
 
 use crate::args::{ClusterArgs, MIN_PAIR_BYTES};
-use crate::workload::{KEY_BYTES, MAX_KEYS};
-use crate::zipf::Distribution;
+use fusee_workload::{Distribution, KEY_BYTES, MAX_KEYS};
 
 /// The most replicas of anything.
 const MAX_REPLICAS: u64 = 5;

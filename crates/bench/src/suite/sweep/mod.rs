@@ -27,9 +27,8 @@ use crate::phase::{Job, Phase};
 use crate::report::{ClusterReport, Drawing, Setup, Shell, Verdict, attempt};
 use crate::tally::Tally;
 use crate::worker::Board;
-use crate::workload::{MAX_KEYS, Workload};
-use crate::zipf::{Chooser, Distribution};
 use axis::{Axis, Point};
+use fusee_workload::{Chooser, Distribution, MAX_KEYS, Workload};
 use report::{Found, Mix, PointReport, Settings};
 use turns::{BEFORE, Seat, Turns};
 

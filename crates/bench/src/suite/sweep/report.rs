@@ -11,7 +11,7 @@ use crate::driver::PhaseResult;
 use crate::plot::{Chart, Horizontal, Line, Panel};
 use crate::report::{ClusterReport, Findings, Report};
 use crate::spread::Spread;
-use crate::zipf::Distribution;
+use fusee_workload::Distribution;
 
 /// What was asked for.
 #[derive(Debug, Serialize)]

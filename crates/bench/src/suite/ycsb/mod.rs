@@ -22,8 +22,7 @@ use crate::record::{self, Keep};
 use crate::report::{Output, PhaseReport, Shell, Verdict, attempt};
 use crate::tally::Tally;
 use crate::worker::Board;
-use crate::workload::{Frontier, MAX_KEYS, Part, Workload};
-use crate::zipf::Distribution;
+use fusee_workload::{Distribution, Frontier, MAX_KEYS, Part, Workload};
 use report::Found;
 
 /// Operations of a run that is not limited by time.

@@ -25,7 +25,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rand::{Rng, RngExt};
 
-use super::zipf::Distribution;
+use crate::zipf::Distribution;
 
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 16;
