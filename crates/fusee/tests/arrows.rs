@@ -8,7 +8,8 @@ use toml::{Table, Value};
 const PRODUCTION: [&str; 8] =
     ["core", "control", "fabric", "memory-node", "master", "client", "cli", "launch"];
 /// Crates that measure and test.
-const LABORATORY: [&str; 3] = ["fusee-bench", "fusee-sim", "fusee-linearizability"];
+const LABORATORY: [&str; 5] =
+    ["fusee-bench", "fusee-lab", "fusee-sim", "fusee-linearizability", "fusee-workload"];
 
 /// What a crate needs to be built; not what its tests need.
 fn dependencies(name: &str) -> Table {
@@ -35,6 +36,7 @@ fn production_crates_need_no_benchmark_and_no_simulator() {
 fn benchmarks_and_simulator_do_not_need_each_other() {
     assert!(!dependencies("bench").contains_key("fusee-sim"));
     assert!(!dependencies("sim").contains_key("fusee-bench"));
+    assert!(!dependencies("lab").contains_key("fusee-bench"));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use fusee_workload::{Chooser, Frontier, Request, key_bytes};
 
 use crate::setup::{Latency, Measured, Setup, Use};
 
-/// Of the operations that are counted, so many run before: until the clients are out of step.
+/// Of as many operations as are counted this part ends before: until the clients are out of step.
 const WARM_UP: u64 = 8;
 /// Events between two questions whether to stop.
 const EVENTS_PER_LOOK: u64 = 1 << 12;
@@ -47,9 +47,11 @@ pub fn measure(setup: &Setup, stop: &dyn Fn() -> bool) -> Result<Measured, Faile
         setup,
         frontier: Frontier::new(setup.keys),
         chooser: Chooser::new(setup.workload.distribution(), setup.keys, setup.theta, setup.seed),
-        left: Cell::new(setup.operations + setup.operations / WARM_UP),
-        begun: Cell::new(None),
+        warm_up: setup.operations / WARM_UP,
+        done: Cell::new(0),
+        begun: Cell::new(0),
         ended: Cell::new(0),
+        busy: RefCell::default(),
         latencies: RefCell::default(),
         failed: RefCell::default(),
     };
@@ -92,9 +94,8 @@ pub fn measure(setup: &Setup, stop: &dyn Fn() -> bool) -> Result<Measured, Faile
     }
     go(&mut executor)?;
     drop(executor);
-    let begun = run.begun.get().expect("as many were counted as were asked for");
-    let took = run.ended.get() - begun;
-    let uses = uses(&cluster.take_busy(), took);
+    let took = run.ended.get() - run.begun.get();
+    let uses = uses(&run.busy.take(), took);
     let busiest =
         uses.iter().max_by(|a, b| a.share.total_cmp(&b.share)).expect("there is hardware");
     let latencies = run.latencies.take();
@@ -141,12 +142,16 @@ struct Run<'c> {
     frontier: Frontier,
     /// As it is before anything is drawn: to make it takes long.
     chooser: Chooser,
-    /// Operations to begin.
-    left: Cell<u64>,
-    /// When the first one that counts began.
-    begun: Cell<Option<Nanos>>,
-    /// When the last one ended.
+    /// So many operations end before any counts.
+    warm_up: u64,
+    /// Operations that have ended.
+    done: Cell<u64>,
+    /// Since when operations that end are counted.
+    begun: Cell<Nanos>,
+    /// When the last one that counts ended. Others were under way, as all the time before.
     ended: Cell<Nanos>,
+    /// What was busy in between.
+    busy: RefCell<Vec<Busy>>,
     /// By kind.
     latencies: RefCell<[Vec<Nanos>; 4]>,
     failed: RefCell<Option<String>>,
@@ -193,14 +198,8 @@ impl Run<'_> {
         let rng = Rng::named(seed, &format!("operations {stream}"));
         let mut chooser = self.chooser.clone();
         let value = self.value();
-        loop {
-            let Some(left) = self.left.get().checked_sub(1) else { return };
-            self.left.set(left);
-            let counts = left < self.setup.operations;
-            if counts && self.begun.get().is_none() {
-                self.begun.set(Some(self.sim.now()));
-                self.cluster.take_busy();
-            }
+        let total = self.warm_up + self.setup.operations;
+        while self.done.get() < total {
             let request = rng.with(|rng| workload.draw(rng));
             let key = match request {
                 Request::Insert => self.frontier.claim(),
@@ -211,9 +210,27 @@ impl Run<'_> {
             if let Err(error) = self.execute(session, request, key, &value).await {
                 return self.fail(KINDS[request as usize], error);
             }
-            if counts {
-                self.ended.set(self.sim.now());
-                self.latencies.borrow_mut()[request as usize].push(self.sim.now() - begun);
+            self.ended(request, self.sim.now() - begun);
+        }
+    }
+
+    /// Counts an operation that has ended, if it is one of those that count.
+    fn ended(&self, request: Request, took: Nanos) {
+        let done = self.done.get() + 1;
+        self.done.set(done);
+        let counted = done.checked_sub(self.warm_up).filter(|n| *n <= self.setup.operations);
+        match counted {
+            None => {}
+            Some(0) => {
+                self.begun.set(self.sim.now());
+                self.cluster.take_busy();
+            }
+            Some(number) => {
+                self.latencies.borrow_mut()[request as usize].push(took);
+                if number == self.setup.operations {
+                    self.ended.set(self.sim.now());
+                    self.busy.replace(self.cluster.take_busy());
+                }
             }
         }
     }

@@ -1,0 +1,47 @@
+//! `fusee lab` from the command line.
+
+mod common;
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use common::{finish, fusee};
+
+#[test]
+fn figures_are_listed_and_unknown_ones_refused() {
+    let text = finish(&mut fusee(&["lab", "list"])).expect_code(0).text();
+    assert!(text.contains("F14") && text.contains("memory nodes"), "{text}");
+    finish(&mut fusee(&["lab", "figure", "99"])).expect_error(2, "there are F12, F14");
+    finish(&mut fusee(&["lab", "figure", "14", "--seeds", "0"])).expect_error(2, "--seeds");
+}
+
+/// Latencies of one client take the fewest events of all figures.
+#[test]
+fn a_figure_is_the_same_bytes_every_time() {
+    let args = ["lab", "figure", "19", "--seeds", "1", "--operations", "1000", "--json"];
+    let text = || finish(&mut fusee(&args)).expect_code(0).text();
+    let first = text();
+    assert_eq!(first, text());
+    let figure: Value = serde_json::from_str(&first).unwrap();
+    assert_eq!(figure["source"], "simulated");
+    assert_eq!(figure["rows"].as_array().unwrap().len(), 30);
+    for statement in figure["statements"].as_array().unwrap() {
+        assert_eq!(statement["holds"], true, "{statement}");
+    }
+}
+
+/// What is there when a signal comes is told, and that it is not all.
+#[test]
+fn a_signal_ends_a_figure_with_what_is_there() {
+    let args = ["lab", "figure", "18", "--seeds", "100", "--json"];
+    let child = fusee(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(2));
+    let id = child.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(143), "{output:?}");
+    let figure: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(figure["interrupted"], true);
+}

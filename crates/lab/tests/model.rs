@@ -1,0 +1,84 @@
+//! What a setup measures is what its hardware allows, and equal setups measure the same.
+
+use fusee_lab::{Failed, Measured, Setup, measure};
+use fusee_sim::Testbed;
+use fusee_workload::Workload;
+
+/// Small enough for a test.
+fn small() -> Setup {
+    Setup { machines: 2, clients: 16, keys: 2_000, operations: 20_000, ..Setup::default() }
+}
+
+fn measured(setup: &Setup) -> Measured {
+    measure(setup, &|| false).unwrap_or_else(|why| panic!("{setup:?}: {why:?}"))
+}
+
+#[test]
+fn equal_setups_measure_the_same() {
+    let setup = Setup { workload: Workload::A, operations: 5_000, ..small() };
+    let first = measured(&setup);
+    assert_eq!(first, measured(&setup));
+    let other = measured(&Setup { seed: 2, ..setup });
+    assert_ne!(first.latencies, other.latencies, "other keys and operations");
+    let counts: u64 = first.latencies.iter().map(|latency| latency.count).sum();
+    assert_eq!((counts, first.operations), (5_000, 5_000));
+}
+
+#[test]
+fn clients_are_the_limit_where_nothing_else_is() {
+    let setup = Setup { pair_bytes: 64, theta: 0.0, ..small() };
+    let measured = measured(&setup);
+    let limit = 16.0 * 1e9 / Testbed::CONNECTX_3.operation_ns as f64;
+    let share = measured.ops_per_s / limit;
+    assert!((0.98..=1.0).contains(&share), "{share} of what 16 threads can do");
+    assert_eq!(measured.busiest.part, "cores");
+}
+
+#[test]
+fn bandwidth_is_the_limit_of_long_pairs() {
+    let setup = Setup { pair_bytes: 16_384, theta: 0.0, coroutines: 32, ..small() };
+    let measured = measured(&setup);
+    // Two nodes that send; an object is rounded up to its size class.
+    let limit = 2.0 * Testbed::CONNECTX_3.bandwidth_bps as f64 / (8.0 * 18_500.0);
+    let share = measured.ops_per_s / limit;
+    assert!((0.9..=1.0).contains(&share), "{share} of what two NICs can send");
+    assert_eq!(measured.busiest.part, "transmit");
+    assert!(measured.busiest.machine.starts_with("mn"), "{:?}", measured.busiest);
+}
+
+#[test]
+fn a_lone_client_waits_for_the_wire_alone() {
+    let setup = Setup {
+        clients: 1,
+        machines: 1,
+        coroutines: 1,
+        pair_bytes: 64,
+        theta: 0.0,
+        operations: 2_000,
+        ..small()
+    };
+    let search = |cached| {
+        let measured = measured(&Setup { cached, ..setup.clone() });
+        measured.latencies[0].p50_ns
+    };
+    let ways = 2 * Testbed::CONNECTX_3.one_way_ns;
+    let (cached, not) = (search(true), search(false));
+    assert!((ways..ways + ways / 4).contains(&cached), "{cached} ns, one phase");
+    assert!((2 * ways..2 * ways + ways / 2).contains(&not), "{not} ns, two phases");
+}
+
+#[test]
+fn every_workload_runs() {
+    for workload in [Workload::B, Workload::D, Workload::Updates(100)] {
+        let setup = Setup { workload, operations: 3_000, ..small() };
+        assert_eq!(measured(&setup).operations, 3_000, "{workload}");
+    }
+}
+
+#[test]
+fn an_operation_that_fails_is_no_measurement() {
+    // Its keys may be gone.
+    let setup = Setup { workload: Workload::Churn, operations: 3_000, ..small() };
+    assert!(matches!(measure(&setup, &|| false), Err(Failed::Operation(_))));
+    assert_eq!(measure(&small(), &|| true), Err(Failed::Stopped));
+}
