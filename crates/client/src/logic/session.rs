@@ -176,8 +176,8 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         self.cache.borrow().stats()
     }
 
-    /// Its cache is now what another session has learnt: for simulated sessions that are measured as if they had run for
-    /// long.
+    /// Its cache is now what another session has learnt: for simulated sessions that are measured as if they had run
+    /// for long.
     pub fn learn_from(&self, other: &SessionLogic<F, E>) {
         self.cache.replace(other.cache.borrow().copied());
     }

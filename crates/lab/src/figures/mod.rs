@@ -1,7 +1,7 @@
 //! The figures: what is measured for each, and what the paper's text says of it.
 //!
-//! A figure's points are [`Setup`]s; its statements are sentences of the paper's text, turned into a number that ours is
-//! compared with. A statement that a parameter of the testbed was fitted on proves nothing, and is told apart.
+//! A figure's points are [`Setup`]s; its statements are sentences of the paper's text, each turned into a number that
+//! ours is compared with. A statement that a parameter of the testbed was fitted on proves nothing, and is told apart.
 
 mod fusee;
 
@@ -139,7 +139,7 @@ pub struct Figure {
     pub about: &'static str,
     /// What its points differ in.
     pub x: &'static str,
-    /// What is measured, given how many operations a point has.
+    /// What is measured.
     pub points: fn() -> Vec<Point>,
     /// What the text says of it.
     pub statements: &'static [Statement],
