@@ -1,7 +1,7 @@
 //! What hardware takes: the parameters of the [model](crate::stations), and the testbeds they are known of.
 //!
-//! Every figure has its source beside it. What was fitted to a sentence of a paper says which; what is predicted
-//! is fitted to nothing.
+//! Beside every figure stands where it comes from: a source, a sentence of a paper that it was *fitted* on, or nothing
+//! but that it is *assumed*.
 
 use crate::engine::Nanos;
 
@@ -65,8 +65,9 @@ impl Testbed {
     /// * `verbs_per_s`, `atomics_per_s`, `atomic_units`: Kalia, Kaminsky and Andersen, of ConnectX-3.
     /// * `header_bytes`: of a reliable connection's packets, without the link's: base transport and extended
     ///   headers, and the checksums.
-    /// * `request_ns`, `node_cores`: *fitted* on what YCSB-A loses where memory nodes allocate: 90.9 % (P §6.3).
-    /// * `message_ns`: what is left of some 30 us of a datagram through two kernels.
+    /// * `request_ns`: *assumed*. What YCSB-A loses where memory nodes allocate, 90.9 % (P §6.3), is to say.
+    /// * `node_cores`: memory nodes have one or two weak cores (P §2.1).
+    /// * `message_ns`: *assumed*: a datagram through two kernels.
     pub const CONNECTX_3: Testbed = Testbed {
         name: "connectx-3",
         one_way_ns: 800,
@@ -85,10 +86,8 @@ impl Testbed {
 
     /// Ordinary machines with 10 Gbit/s Ethernet, where a thread of the memory node executes the verbs.
     ///
-    /// * `one_way_ns`, `message_ns`: a datagram through two kernels takes 20 to 30 us there and back on such
-    ///   machines.
-    /// * `verb_ns`: what a memory node takes a verb over the loopback, by `fusee bench raw` of this project.
-    /// * `operation_ns`: as in a client of this project over TCP, most of it the kernel's.
+    /// * `header_bytes`: of Ethernet, IP and TCP with time stamps.
+    /// * All else is *assumed*, in the order of what such machines take. No figure rests on it.
     pub const TCP_10G: Testbed = Testbed {
         name: "tcp-10g",
         one_way_ns: 12_000,

@@ -156,11 +156,11 @@ const F18: Figure = Figure {
             expected: Expected::About(8.8),
         },
         Statement {
-            says: "YCSB-D falls to 8.6 of 8.8 at most",
+            says: "YCSB-D falls slightly, from 8.8 to 8.6",
             section: "P 6.4",
             kind: Kind::Predicted,
             value: |medians| medians.ratio("YCSB-D", 5.0, 1.0),
-            expected: Expected::About(8.6 / 8.8),
+            expected: Expected::AtLeast(0.95),
         },
         Statement {
             says: "YCSB-C stays the same",
