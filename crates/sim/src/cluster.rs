@@ -36,7 +36,6 @@ use crate::fabric::SimFabric;
 use crate::network::{Network, NetworkOptions};
 use crate::rng::Rng;
 use crate::servers::{MasterHost, NodeHost};
-use crate::stations::Busy;
 
 /// What the cluster looks like. The defaults make conflicts the common case.
 #[derive(Clone, Copy, Debug)]
@@ -112,10 +111,6 @@ impl Default for ClusterOptions {
 
 /// A cluster. Clones share it, and are of no use any more when the first one is dropped.
 pub struct Cluster(Rc<Inner>, Role);
-
-/// A machine of the testbed that client processes run on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MachineId(usize);
 
 /// Events to come hold clones of the cluster that holds the events. Whoever made it breaks the
 /// circle in the end.
@@ -322,33 +317,6 @@ impl Cluster {
         self.0
             .network
             .with(place.node, |m| m.pool[at..at + 8].copy_from_slice(&word.to_le_bytes()));
-    }
-
-    /// One more machine of the testbed, for client processes. Those that are placed nowhere have one each.
-    pub fn machine(&self) -> MachineId {
-        MachineId(self.0.network.on_machines(|machines| machines.add_for_clients()))
-    }
-
-    /// The sessions that this process opens from now on run on this machine.
-    pub fn place(&self, process: ProcessId, machine: MachineId) {
-        self.0.network.on_machines(|machines| machines.place(process, machine.0));
-    }
-
-    /// A session works as long as an operation takes its thread, before it begins with one.
-    pub async fn work(&self, session: ClientId) {
-        let now = self.0.sim.now();
-        let done = self.0.network.on_machines(|machines| {
-            let time = machines.testbed().operation_ns;
-            machines.work(session, now, time)
-        });
-        if done > now {
-            self.0.sim.sleep(done - now).await;
-        }
-    }
-
-    /// For how long each part of the testbed was busy since this was asked last.
-    pub fn take_busy(&self) -> Vec<Busy> {
-        self.0.network.on_machines(|machines| machines.take_busy())
     }
 
     /// A new client process.
@@ -787,17 +755,7 @@ impl Cluster {
         self.client_in(self.client_process())
     }
 
-    /// The same, on a machine of the testbed.
-    ///
-    /// # Panics
-    /// If the master does not open one.
-    pub fn client_on(&self, machine: MachineId) -> Client {
-        let process = self.client_process();
-        self.place(process, machine);
-        self.client_in(process)
-    }
-
-    fn client_in(&self, process: ProcessId) -> Client {
+    pub(crate) fn client_in(&self, process: ProcessId) -> Client {
         let session = self.block_on(process, self.open(process, self.0.options.session));
         Client { process, session: Rc::new(session.expect("the master opens sessions")) }
     }

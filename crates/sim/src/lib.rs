@@ -51,6 +51,10 @@
 //! of a NIC (`fabric.rs`) and of shared memory (`immediate.rs`, `stack.rs`), control messages
 //! (`control.rs`) and the hosts of the servers' logic (`servers.rs`). [`Stepper`] is a second schedule
 //! over the same cluster, without time, for tests that count steps.
+//!
+//! Where time shall mean something, a [`Testbed`] (`testbed.rs`) has machines whose parts serve in order
+//! (`stations.rs`), batches pass through these (`ride.rs`), `hardware.rs` says who runs where, and
+//! nothing is drawn ([`Sim::steady`]).
 #![forbid(unsafe_code)]
 
 mod adversary;
@@ -63,6 +67,7 @@ mod engine;
 mod environment;
 mod executor;
 mod fabric;
+mod hardware;
 mod immediate;
 mod network;
 mod pieces;
@@ -79,12 +84,13 @@ mod testbed;
 mod trace;
 mod workload;
 
-pub use cluster::{Client, Cluster, ClusterOptions, MachineId, SimStore};
+pub use cluster::{Client, Cluster, ClusterOptions, SimStore};
 pub use counts::Counts;
 pub use engine::{Nanos, ProcessId, Sim};
 pub use environment::{SimEnvironment, SimSession};
 pub use executor::Executor;
 pub use fabric::SimFabric;
+pub use hardware::MachineId;
 pub use network::{Network, NetworkOptions};
 pub use rng::Rng;
 pub use run::{Broken, Outcome, RunOptions, run};
