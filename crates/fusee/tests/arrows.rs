@@ -8,8 +8,14 @@ use toml::{Table, Value};
 const PRODUCTION: [&str; 8] =
     ["core", "control", "fabric", "memory-node", "master", "client", "cli", "launch"];
 /// Crates that measure and test.
-const LABORATORY: [&str; 5] =
-    ["fusee-bench", "fusee-lab", "fusee-sim", "fusee-linearizability", "fusee-workload"];
+const LABORATORY: [&str; 6] = [
+    "fusee-bench",
+    "fusee-lab",
+    "fusee-sim",
+    "fusee-linearizability",
+    "fusee-workload",
+    "fusee-baselines",
+];
 
 /// What a crate needs to be built; not what its tests need.
 fn dependencies(name: &str) -> Table {
@@ -37,6 +43,8 @@ fn benchmarks_and_simulator_do_not_need_each_other() {
     assert!(!dependencies("bench").contains_key("fusee-sim"));
     assert!(!dependencies("sim").contains_key("fusee-bench"));
     assert!(!dependencies("lab").contains_key("fusee-bench"));
+    // Baselines run over any fabric.
+    assert!(!dependencies("baselines").contains_key("fusee-sim"));
 }
 
 #[test]

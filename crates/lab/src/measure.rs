@@ -40,7 +40,8 @@ pub fn measure(setup: &Setup, stop: &dyn Fn() -> bool) -> Result<Measured, Faile
     };
     let cluster = Cluster::with_network(&sim, &setup.cluster(), network);
     cluster.never_watch();
-    let machines: Vec<MachineId> = (0..setup.machines).map(|_| cluster.machine()).collect();
+    let machines: Vec<MachineId> =
+        (0..setup.machines).map(|_| cluster.network().machine()).collect();
     let run = Run {
         sim: sim.clone(),
         cluster: &cluster,
@@ -122,7 +123,7 @@ struct Member {
 impl Member {
     fn new(cluster: &Cluster, machine: MachineId) -> Member {
         let process = cluster.client_process();
-        cluster.place(process, machine);
+        cluster.network().place(process, machine);
         let keeper = cluster.keeper(process, LEASE);
         Member { process, keeper, session: OnceCell::new() }
     }
@@ -205,7 +206,7 @@ impl Run<'_> {
                 Request::Insert => self.frontier.claim(),
                 _ => rng.with(|rng| chooser.next(rng, self.frontier.acknowledged())),
             };
-            self.cluster.work(session.id()).await;
+            self.cluster.network().work(session.id()).await;
             let begun = self.sim.now();
             if let Err(error) = self.execute(session, request, key, &value).await {
                 return self.fail(KINDS[request as usize], error);
@@ -223,13 +224,13 @@ impl Run<'_> {
             None => {}
             Some(0) => {
                 self.begun.set(self.sim.now());
-                self.cluster.take_busy();
+                self.cluster.network().take_busy();
             }
             Some(number) => {
                 self.latencies.borrow_mut()[request as usize].push(took);
                 if number == self.setup.operations {
                     self.ended.set(self.sim.now());
-                    self.busy.replace(self.cluster.take_busy());
+                    self.busy.replace(self.cluster.network().take_busy());
                 }
             }
         }

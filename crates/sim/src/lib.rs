@@ -54,7 +54,7 @@
 //!
 //! Where time shall mean something, a [`Testbed`] (`testbed.rs`) has machines whose parts serve in order
 //! (`stations.rs`), batches pass through these (`ride.rs`), `hardware.rs` says who runs where, and
-//! nothing is drawn ([`Sim::steady`]).
+//! nothing is drawn ([`Sim::steady`]). A [`Rack`] is such hardware for systems that are not ours.
 #![forbid(unsafe_code)]
 
 mod adversary;
@@ -71,6 +71,7 @@ mod hardware;
 mod immediate;
 mod network;
 mod pieces;
+mod rack;
 mod ride;
 mod rng;
 mod run;
@@ -90,8 +91,9 @@ pub use engine::{Nanos, ProcessId, Sim};
 pub use environment::{SimEnvironment, SimSession};
 pub use executor::Executor;
 pub use fabric::SimFabric;
-pub use hardware::MachineId;
+pub use hardware::{MachineId, Message};
 pub use network::{Network, NetworkOptions};
+pub use rack::Rack;
 pub use rng::Rng;
 pub use run::{Broken, Outcome, RunOptions, run};
 pub use scenario::{Fault, Scenario};

@@ -126,7 +126,8 @@ impl Machines {
         &self.testbed
     }
 
-    fn add(&mut self, name: String, cores: usize) -> usize {
+    /// A machine with so many cores.
+    pub fn add(&mut self, name: String, cores: usize) -> usize {
         self.machines.push(Machine::new(&self.testbed, cores));
         self.names.push(name);
         self.machines.len() - 1
@@ -197,8 +198,16 @@ impl Machines {
     ) -> Nanos {
         let (testbed, machine) = (self.testbed, self.seat_of(client).machine);
         let per_verb = testbed.per_verb_ns();
-        let service = verbs.map(|verb| testbed.wire_ns(request_bytes(verb)).max(per_verb)).sum();
-        self.machines[machine].transmit.serve(now, service) + testbed.one_way_ns
+        let (mut posted, mut service) = (0, 0);
+        for verb in verbs {
+            posted += 1;
+            service += testbed.wire_ns(request_bytes(verb)).max(per_verb);
+        }
+        let posted = match testbed.post_ns {
+            0 => now,
+            each => self.work(client, now, each * posted),
+        };
+        self.machines[machine].transmit.serve(posted, service) + testbed.one_way_ns
     }
 
     /// These verbs have come to their node: when the answer is back at the client's NIC.
@@ -238,6 +247,35 @@ impl Machines {
         let (testbed, machine) = (self.testbed, self.seat_of(client).machine);
         let service = verbs.map(|verb| testbed.wire_ns(answer_bytes(verb))).sum();
         self.machines[machine].receive.pass(now, service)
+    }
+
+    /// A client sends a request of so many bytes: when it is there.
+    pub fn ask(&mut self, client: ClientId, bytes: u64, now: Nanos) -> Nanos {
+        let (testbed, machine) = (self.testbed, self.seat_of(client).machine);
+        let posted = match testbed.post_ns {
+            0 => now,
+            each => self.work(client, now, each),
+        };
+        self.machines[machine].transmit.serve(posted, testbed.wire_ns(bytes)) + testbed.one_way_ns
+    }
+
+    /// It has come to a server, which works on it for so long: when that has.
+    pub fn work_on(&mut self, server: usize, bytes: u64, takes: Nanos, now: Nanos) -> Nanos {
+        let machine = &mut self.machines[server];
+        let there = machine.receive.pass(now, self.testbed.wire_ns(bytes));
+        machine.cores.serve(there, takes)
+    }
+
+    /// A server replies with so many bytes: when that is at the client's NIC.
+    pub fn reply(&mut self, server: usize, bytes: u64, now: Nanos) -> Nanos {
+        let service = self.testbed.wire_ns(bytes);
+        self.machines[server].transmit.serve(now, service) + self.testbed.one_way_ns
+    }
+
+    /// A reply has come: when its client knows.
+    pub fn hear_reply(&mut self, client: ClientId, bytes: u64, now: Nanos) -> Nanos {
+        let machine = self.seat_of(client).machine;
+        self.machines[machine].receive.pass(now, self.testbed.wire_ns(bytes))
     }
 
     /// A request has come to a memory node: when its processor has done it.

@@ -26,6 +26,8 @@ pub struct Testbed {
     pub cores: usize,
     /// Time of a core that one operation of a client takes.
     pub operation_ns: Nanos,
+    /// Time of a core that every verb of a client takes besides.
+    pub post_ns: Nanos,
     /// Cores of a memory node.
     pub node_cores: usize,
     /// Time of such a core that a verb takes; 0 where a NIC executes them.
@@ -48,6 +50,7 @@ impl Testbed {
         atomic_units: 1,
         cores: 0,
         operation_ns: 0,
+        post_ns: 0,
         node_cores: 0,
         verb_ns: 0,
         request_ns: 0,
@@ -78,6 +81,7 @@ impl Testbed {
         atomic_units: 1,
         cores: 8,
         operation_ns: 14_500,
+        post_ns: 0,
         node_cores: 1,
         verb_ns: 0,
         request_ns: 10_000,
@@ -98,6 +102,7 @@ impl Testbed {
         atomic_units: 1,
         cores: 8,
         operation_ns: 10_000,
+        post_ns: 0,
         node_cores: 8,
         verb_ns: 2_000,
         request_ns: 10_000,

@@ -163,7 +163,7 @@ impl Measuring<'_> {
 
 /// YCSB A, uniform.
 async fn operate(cluster: &Cluster, session: &SimSession, rng: &Rng) {
-    cluster.work(session.id()).await;
+    cluster.network().work(session.id()).await;
     let key = rng.below_u64(KEYS).to_le_bytes();
     if rng.one_in(2) {
         session.update(&key, &[2; 100]).await.unwrap();

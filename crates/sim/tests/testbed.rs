@@ -18,7 +18,7 @@ fn cluster(testbed: Testbed) -> (Sim, Cluster) {
 fn time(testbed: Testbed, batches: usize, fill: impl Fn(&mut Batch) -> Ticket) -> u64 {
     let (sim, cluster) = cluster(testbed);
     let clients: Vec<_> = (0..8).map(|_| cluster.client()).collect();
-    cluster.take_busy();
+    cluster.network().take_busy();
     let begun = sim.now();
     let mut executor = Executor::new(&sim);
     for i in 0..batches {
@@ -112,9 +112,9 @@ fn nodes_work_side_by_side() {
 /// Operations of a few clients with several coroutines on the paper's hardware: how long they take, and what was busy.
 fn operations() -> (u64, Vec<Busy>, Vec<u64>) {
     let (sim, cluster) = cluster(Testbed::CONNECTX_3);
-    let machine = cluster.machine();
+    let machine = cluster.network().machine();
     let clients: Vec<_> = (0..4).map(|_| cluster.client_on(machine)).collect();
-    cluster.take_busy();
+    cluster.network().take_busy();
     let begun = sim.now();
     let ended = std::cell::RefCell::new(Vec::new());
     let mut executor = Executor::new(&sim);
@@ -124,9 +124,9 @@ fn operations() -> (u64, Vec<Busy>, Vec<u64>) {
             executor.spawn(client.process, async move {
                 let key = [number as u8, coroutine];
                 for _ in 0..20 {
-                    cluster.work(client.session.id()).await;
+                    cluster.network().work(client.session.id()).await;
                     client.session.put(&key, &[7; 100]).await.unwrap();
-                    cluster.work(client.session.id()).await;
+                    cluster.network().work(client.session.id()).await;
                     assert!(client.session.get(&key).await.unwrap().is_some());
                     ended.borrow_mut().push(sim.now());
                 }
@@ -135,7 +135,7 @@ fn operations() -> (u64, Vec<Busy>, Vec<u64>) {
     }
     executor.run(10_000_000, || ());
     drop(executor);
-    (sim.now() - begun, cluster.take_busy(), ended.into_inner())
+    (sim.now() - begun, cluster.network().take_busy(), ended.into_inner())
 }
 
 #[test]

@@ -1,0 +1,138 @@
+//! Random histories of a system's clients over an adversarial network, judged by the checker of linearizability.
+
+use std::cell::{Cell, RefCell};
+
+use fusee_baselines::Session;
+use fusee_core::verbs::MnId;
+use fusee_linearizability::{Answer, Call, Findings, History, Operation, Record};
+use fusee_sim::{Executor, NetworkOptions, Rack, Rng, Sim, SimFabric};
+
+/// Bytes of a value: the first eight are what it is known by, and all others are made of them.
+pub const VALUE_BYTES: usize = 100;
+/// Within so many events a run ends, if it ends.
+const MOST_EVENTS: u64 = 20_000_000;
+
+/// What clients do.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    pub memory_nodes: u16,
+    pub pool_bytes: u64,
+    pub clients: usize,
+    pub coroutines: usize,
+    pub operations: usize,
+    pub keys: u64,
+    /// Whether keys are inserted while others use them; else all are there from the beginning.
+    pub inserts: bool,
+    /// Whether the system can delete.
+    pub deletes: bool,
+}
+
+/// A value that tells if it was put together of several.
+pub fn value(number: u64) -> Vec<u8> {
+    number.to_le_bytes().into_iter().cycle().take(VALUE_BYTES).collect()
+}
+
+fn number_of(value: &[u8]) -> Option<u64> {
+    let number = u64::from_le_bytes(value.get(..8)?.try_into().ok()?);
+    (value == self::value(number)).then_some(number)
+}
+
+pub fn key(number: u64) -> [u8; 16] {
+    let mut key = *b"key 000000000000";
+    key[8..].copy_from_slice(&number.to_be_bytes());
+    key
+}
+
+/// What clients saw, with delays and torn verbs by this seed.
+pub fn findings<S: Session>(
+    seed: u64,
+    load: Load,
+    mut open: impl FnMut(SimFabric, &[MnId]) -> S,
+) -> Findings {
+    let sim = Sim::new(seed);
+    let rack = Rack::new(&sim, NetworkOptions::default(), load.memory_nodes, load.pool_bytes);
+    let machine = rack.network().machine();
+    let members: Vec<_> = (0..load.clients)
+        .map(|_| {
+            let (process, fabric) = rack.client_on(machine);
+            (process, open(fabric, rack.nodes()))
+        })
+        .collect();
+    let (history, next, time) = (RefCell::new(History::new()), Cell::new(0u64), Cell::new(0u64));
+    let tick = || time.replace(time.get() + 1);
+    let fresh = || next.replace(next.get() + 1);
+    let run = Run { load, rng: Rng::named(seed, "operations"), history: &history };
+    let mut executor = Executor::new(&sim);
+    if !load.inserts {
+        executor.spawn(members[0].0, async {
+            for key_number in 0..load.keys {
+                let (begun, number) = (tick(), fresh());
+                let done = members[0].1.insert(&key(key_number), &value(number)).await.unwrap();
+                run.record(0, key_number, Call::Insert(number), written(done, true), begun, tick());
+            }
+        });
+        executor.run(MOST_EVENTS, || ());
+    }
+    for (client, (process, session)) in members.iter().enumerate() {
+        for coroutine in 0..load.coroutines {
+            let (run, tick, fresh) = (&run, &tick, &fresh);
+            let number = (client * load.coroutines + coroutine) as u32 + 1;
+            executor.spawn(*process, async move {
+                for _ in 0..load.operations {
+                    let key_number = run.rng.below_u64(load.keys);
+                    let key = key(key_number);
+                    let call = run.draw(fresh);
+                    let begun = tick();
+                    let answer = match call {
+                        Call::Search => match session.search(&key).await.unwrap() {
+                            None => Answer::Absent,
+                            Some(found) => Answer::Found(number_of(&found).expect("a whole value")),
+                        },
+                        Call::Update(new) => {
+                            written(session.update(&key, &value(new)).await.unwrap(), false)
+                        }
+                        Call::Insert(new) => {
+                            written(session.insert(&key, &value(new)).await.unwrap(), true)
+                        }
+                        Call::Delete => written(session.delete(&key).await.unwrap(), false),
+                        Call::Upsert(_) => unreachable!("nobody upserts"),
+                    };
+                    run.record(number, key_number, call, answer, begun, tick());
+                }
+            });
+        }
+    }
+    executor.run(MOST_EVENTS, || ());
+    drop(executor);
+    history.into_inner().check()
+}
+
+fn written(done: bool, is_insert: bool) -> Answer {
+    match (done, is_insert) {
+        (true, _) => Answer::Done,
+        (false, true) => Answer::Exists,
+        (false, false) => Answer::Absent,
+    }
+}
+
+struct Run<'h> {
+    load: Load,
+    rng: Rng,
+    history: &'h RefCell<History>,
+}
+
+impl Run<'_> {
+    fn draw(&self, fresh: impl Fn() -> u64) -> Call {
+        match self.rng.below(10) {
+            0 if self.load.deletes => Call::Delete,
+            1 | 2 if self.load.inserts => Call::Insert(fresh()),
+            3..=5 => Call::Update(fresh()),
+            _ => Call::Search,
+        }
+    }
+
+    fn record(&self, client: u32, key: u64, call: Call, answer: Answer, begun: u64, ended: u64) {
+        let operation = Operation { call, invoked: begun, returned: Some((ended, answer)) };
+        self.history.borrow_mut().push(Record { key, client, operation });
+    }
+}

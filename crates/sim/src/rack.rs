@@ -1,0 +1,72 @@
+//! Machines that lend memory, without our master and our protocol: what other systems are measured on.
+
+use std::cell::Cell;
+
+use fusee_core::verbs::{ClientId, MnId};
+
+use crate::engine::{ProcessId, Sim};
+use crate::fabric::SimFabric;
+use crate::hardware::MachineId;
+use crate::network::{Network, NetworkOptions};
+
+/// Memory nodes of a testbed that do nothing but lend memory, and clients with access to it.
+///
+/// [`Network::server`] adds machines with processors that clients can [call](Network::call).
+pub struct Rack {
+    sim: Sim,
+    network: Network,
+    nodes: Vec<MnId>,
+    sessions: Cell<u32>,
+}
+
+impl Rack {
+    /// So many memory nodes, each with so many bytes of zeros.
+    pub fn new(sim: &Sim, network: NetworkOptions, memory_nodes: u16, pool_bytes: u64) -> Rack {
+        let network = Network::new(sim, network);
+        let nodes: Vec<MnId> = (0..memory_nodes).map(MnId).collect();
+        for node in &nodes {
+            let process = sim.process(format!("memory node {node}"));
+            network.add(*node, process, vec![0; pool_bytes as usize]);
+        }
+        Rack { sim: sim.clone(), network, nodes, sessions: Cell::new(0) }
+    }
+
+    /// The run that it is part of.
+    pub fn sim(&self) -> &Sim {
+        &self.sim
+    }
+
+    /// The memory, and the machines.
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
+    /// The memory nodes.
+    pub fn nodes(&self) -> &[MnId] {
+        &self.nodes
+    }
+
+    /// A client process with one session, on a machine for clients.
+    pub fn client_on(&self, machine: MachineId) -> (ProcessId, SimFabric) {
+        let number = self.sessions.get() + 1;
+        self.sessions.set(number);
+        let (process, client) = (self.sim.process(format!("client {number}")), ClientId(number));
+        self.network.place(process, machine);
+        self.network.on_machines(|machines| machines.seat(client, process));
+        (process, SimFabric::new(&self.network, client))
+    }
+}
+
+impl SimFabric {
+    /// Whose verbs these are.
+    pub fn client(&self) -> ClientId {
+        self.client
+    }
+}
+
+impl Drop for Rack {
+    /// Events to come hold the network that they are about.
+    fn drop(&mut self) {
+        self.sim.forget_events();
+    }
+}
