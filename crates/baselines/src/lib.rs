@@ -6,10 +6,16 @@
 //!
 //! * [`lock`]: a register under a remote lock, and [`sequencer`]: one whose updates are ordered by a sequencer. Both
 //!   are one object, for Figure 3 of FUSEE's paper.
+//! * [`clover`]: data on memory nodes, and the index with a metadata server; and [`pdpm`], pDPM-Direct: updates in place
+//!   under a lock for each key. Both are stores, for Figures 2 and 10 to 15.
 #![forbid(unsafe_code)]
 
+mod cache;
+pub mod clover;
 pub mod lock;
+pub mod pdpm;
 pub mod sequencer;
+mod signal;
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -17,6 +23,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use fusee_core::verbs::FailedVerb;
+use twox_hash::XxHash3_128;
 
 /// Why an operation came to nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -51,6 +58,33 @@ pub trait Session {
 
     /// Knows from now on where keys are that another session knows.
     fn learn_from(&self, other: &Self);
+
+    /// What the session does beside its operations: a task of its process that the host runs once, in the background,
+    /// as long as the session is used. Most do nothing.
+    fn background(&self) -> impl Future<Output = ()> {
+        async {}
+    }
+}
+
+/// A key, as a number.
+type Key = u128;
+
+/// Bytes of a key.
+pub const KEY_BYTES: usize = 16;
+
+fn key_of(key: &[u8]) -> Result<Key, Failed> {
+    Ok(Key::from_le_bytes(key.try_into().map_err(|_| Failed::Length("key"))?))
+}
+
+/// By what bytes are known to belong together: to this key, and to whatever `tag` stands for.
+fn sum(key: Key, tag: u64, bytes: &[u8]) -> u64 {
+    let seed = (key as u64) ^ ((key >> 64) as u64).rotate_left(32);
+    XxHash3_128::oneshot_with_seed(seed ^ tag.wrapping_mul(0x9e37_79b9_7f4a_7c15), bytes) as u64
+}
+
+/// The word at the start of these bytes.
+fn word(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(*bytes.first_chunk().expect("at least a word"))
 }
 
 /// What a server does for clients, one request after the other.
@@ -83,6 +117,13 @@ impl<S> Near<S> {
     /// Clones of it are the way to this server.
     pub fn new(server: S) -> Near<S> {
         Near(Rc::new(RefCell::new(server)))
+    }
+}
+
+/// A server that somebody else looks at as well.
+impl<S> From<Rc<RefCell<S>>> for Near<S> {
+    fn from(server: Rc<RefCell<S>>) -> Near<S> {
+        Near(server)
     }
 }
 

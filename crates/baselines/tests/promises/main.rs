@@ -1,4 +1,6 @@
-//! What each system promises, in random histories over an adversarial network.
+//! What each system promises, in random histories over an adversarial network; and how many phases it takes.
 
+mod clover;
 mod one_object;
+mod pdpm;
 mod support;

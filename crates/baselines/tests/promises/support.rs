@@ -2,10 +2,13 @@
 
 use std::cell::{Cell, RefCell};
 
-use fusee_baselines::Session;
+use std::future::poll_fn;
+use std::task::Poll;
+
+use fusee_baselines::{Near, Rpc, Server, Session};
 use fusee_core::verbs::MnId;
 use fusee_linearizability::{Answer, Call, Findings, History, Operation, Record};
-use fusee_sim::{Executor, NetworkOptions, Rack, Rng, Sim, SimFabric};
+use fusee_sim::{Executor, Nanos, NetworkOptions, Rack, Rng, Sim, SimFabric, Testbed};
 
 /// Bytes of a value: the first eight are what it is known by, and all others are made of them.
 pub const VALUE_BYTES: usize = 100;
@@ -63,6 +66,9 @@ pub fn findings<S: Session>(
     let fresh = || next.replace(next.get() + 1);
     let run = Run { load, rng: Rng::named(seed, "operations"), history: &history };
     let mut executor = Executor::new(&sim);
+    for (process, session) in &members {
+        executor.spawn_background(*process, session.background());
+    }
     if !load.inserts {
         executor.spawn(members[0].0, async {
             for key_number in 0..load.keys {
@@ -105,6 +111,91 @@ pub fn findings<S: Session>(
     executor.run(MOST_EVENTS, || ());
     drop(executor);
     history.into_inner().check()
+}
+
+/// The way to a server that is far at times: a request and its reply are on the way for some steps of the process.
+pub struct Far<S> {
+    server: Near<S>,
+    rng: Rng,
+}
+
+impl<S> Far<S> {
+    pub fn new(seed: u64, server: &Near<S>) -> Far<S> {
+        Far { server: server.clone(), rng: Rng::named(seed, "way to the server") }
+    }
+
+    async fn way(&self) {
+        for _ in 0..self.rng.below(self.rng.pick(&[1, 4, 40])) + 1 {
+            pause().await;
+        }
+    }
+}
+
+impl<S: Server> Rpc<S> for Far<S> {
+    async fn call(&self, request: S::Request) -> S::Reply {
+        self.way().await;
+        let reply = self.server.call(request).await;
+        self.way().await;
+        reply
+    }
+}
+
+/// Until the process takes its next step.
+async fn pause() {
+    let mut is_over = false;
+    poll_fn(|context| {
+        if is_over {
+            return Poll::Ready(());
+        }
+        is_over = true;
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// One phase on a quiet network, in nanoseconds.
+pub const PHASE_NS: Nanos = 2 * Testbed::UNLIMITED.one_way_ns;
+
+/// Sessions on a network where nothing takes time but phases.
+pub struct Quiet {
+    pub rack: Rack,
+}
+
+impl Quiet {
+    pub fn new(memory_nodes: u16, pool_bytes: u64) -> Quiet {
+        let options =
+            NetworkOptions { testbed: Some(Testbed::UNLIMITED), ..NetworkOptions::default() };
+        Quiet { rack: Rack::new(&Sim::steady(), options, memory_nodes, pool_bytes) }
+    }
+
+    pub fn fabric(&self) -> SimFabric {
+        self.rack.client_on(self.rack.network().machine()).1
+    }
+
+    /// What the task gives, and how many phases it took. Nothing runs beside it.
+    pub fn phases<T>(&self, task: impl Future<Output = T>) -> (T, f64) {
+        let sim = self.rack.sim();
+        let (begun, result) = (sim.now(), RefCell::new(None));
+        let mut executor = Executor::new(sim);
+        executor.spawn(sim.process("task"), async {
+            *result.borrow_mut() = Some(task.await);
+        });
+        executor.run(MOST_EVENTS, || ());
+        drop(executor);
+        let result = result.into_inner().expect("the task has ended");
+        (result, (sim.now() - begun) as f64 / PHASE_NS as f64)
+    }
+
+    /// Lets a task run that does not end, until so many phases have passed.
+    pub fn let_run(&self, phases: u64, task: impl Future<Output = ()>) {
+        let sim = self.rack.sim();
+        let process = sim.process("background");
+        let mut executor = Executor::new(sim);
+        executor.spawn_background(process, task);
+        executor.spawn(process, sim.sleep(phases * PHASE_NS));
+        executor.run(MOST_EVENTS, || ());
+    }
 }
 
 fn written(done: bool, is_insert: bool) -> Answer {

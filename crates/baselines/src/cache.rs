@@ -1,0 +1,82 @@
+//! What sessions know of keys. What one has learned from another is shared by both, and what it finds out by itself is
+//! its own: many sessions that know all keys take little more memory than one.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use crate::Key;
+
+pub(crate) struct Cache<V> {
+    shared: RefCell<Rc<HashMap<Key, V>>>,
+    /// Comes first.
+    own: RefCell<HashMap<Key, V>>,
+}
+
+impl<V> Default for Cache<V> {
+    fn default() -> Cache<V> {
+        Cache { shared: RefCell::default(), own: RefCell::default() }
+    }
+}
+
+impl<V: Copy> Cache<V> {
+    pub fn get(&self, key: Key) -> Option<V> {
+        let own = self.own.borrow().get(&key).copied();
+        own.or_else(|| self.shared.borrow().get(&key).copied())
+    }
+
+    pub fn put(&self, key: Key, value: V) {
+        self.own.borrow_mut().insert(key, value);
+    }
+
+    /// Takes over what the other one knows, as far as this one does not know it.
+    pub fn learn_from(&self, other: &Cache<V>) {
+        let theirs = other.share();
+        let before = self.shared.replace(theirs.clone());
+        if !Rc::ptr_eq(&before, &theirs) {
+            let mut own = self.own.borrow_mut();
+            for (key, value) in before.iter() {
+                own.entry(*key).or_insert(*value);
+            }
+        }
+    }
+
+    /// All that it knows, for others to share.
+    fn share(&self) -> Rc<HashMap<Key, V>> {
+        let own = self.own.take();
+        let mut shared = self.shared.borrow_mut();
+        if !own.is_empty() {
+            Rc::make_mut(&mut shared).extend(own);
+        }
+        shared.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_learned_stays_behind_what_is_known() {
+        let (first, second) = (Cache::default(), Cache::default());
+        (1..=3).for_each(|key| first.put(key, 10));
+        second.put(1, 20);
+        second.learn_from(&first);
+        assert_eq!([1, 2, 3, 4].map(|key| second.get(key)), [Some(20), Some(10), Some(10), None]);
+        // Neither sees what the other one finds out later.
+        first.put(2, 11);
+        second.put(3, 21);
+        assert_eq!([first.get(2), first.get(3)], [Some(11), Some(10)]);
+        assert_eq!([second.get(2), second.get(3)], [Some(10), Some(21)]);
+    }
+
+    #[test]
+    fn nothing_is_forgotten_by_learning_more() {
+        let caches: [Cache<u32>; 3] = Default::default();
+        caches[0].put(1, 10);
+        caches[1].put(2, 20);
+        caches[2].learn_from(&caches[0]);
+        caches[2].learn_from(&caches[1]);
+        assert_eq!([caches[2].get(1), caches[2].get(2)], [Some(10), Some(20)]);
+    }
+}

@@ -1,0 +1,432 @@
+//! What clients do.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+
+use fusee_core::verbs::{Batch, Fabric, MnId, Ticket};
+
+use super::server::{Chain, MetadataServer, Opened, Reply, Request, Retired};
+use super::shape::{Entry, Next, Shape};
+use super::{BACKLOG, RETIRED_TOGETHER, SUM, VALUE};
+use crate::cache::Cache;
+use crate::signal::Signal;
+use crate::{Failed, Key, Rpc, Session, key_of, sum, word};
+
+/// After so many requests for entries that came to nothing there are none.
+const MOST_REQUESTS: usize = 1000;
+
+/// A client of the store.
+pub struct Clover<F, R> {
+    fabric: F,
+    rpc: R,
+    nodes: Vec<MnId>,
+    shape: Shape,
+    /// The last entry of each chain, as far as it is known.
+    cursors: Cache<Chain>,
+    /// Those that were handed out and are not used.
+    entries: RefCell<Vec<Entry>>,
+    /// What updates and inserts have left to the background.
+    left: RefCell<VecDeque<Left>>,
+    /// Something was left.
+    work: Signal,
+    /// Something of it is done.
+    done: Signal,
+    /// Memory for phases.
+    batches: RefCell<Vec<Batch>>,
+    counts: Cell<Counts>,
+}
+
+/// How often something happened that costs an operation more than it has to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Phases of walks to the ends of chains.
+    pub hops: u64,
+    /// CASes that found that the entry is not the last one.
+    pub lost: u64,
+    /// Requests for the chain of a key.
+    pub queries: u64,
+    /// Requests for entries.
+    pub allocations: u64,
+    /// Entries that were used again while they were READ.
+    pub torn: u64,
+}
+
+/// What is to be done after an update or insert.
+struct Left {
+    key: Key,
+    shortcut: u32,
+    new: Entry,
+    /// What the new entry follows.
+    old: Option<Entry>,
+}
+
+/// What a walk has found at an entry.
+enum Step {
+    /// It is the last one.
+    Last,
+    /// It is the last one until somebody commits what follows.
+    Uncommitted,
+    /// Go on there.
+    To(Entry),
+    /// It is in use for something else.
+    Gone,
+}
+
+fn step(at: Entry, next: Next, shortcut: Option<Entry>) -> Step {
+    let is_it = next.version() == at.version();
+    match (next.next(), shortcut.filter(|shortcut| *shortcut != at)) {
+        (None, _) if is_it && next.is_uncommitted() => Step::Uncommitted,
+        (None, _) if is_it => Step::Last,
+        (_, Some(shortcut)) => Step::To(shortcut),
+        (Some(_), None) if is_it && next.is_uncommitted() => Step::Uncommitted,
+        (Some(next), None) if is_it => Step::To(next),
+        _ => Step::Gone,
+    }
+}
+
+impl<F: Fabric, R: Rpc<MetadataServer>> Clover<F, R> {
+    /// Of the store on these nodes, with this metadata server. Its [background](Session::background) has to run: without
+    /// it no memory is used again, and after [`BACKLOG`] updates the next one waits for ever.
+    ///
+    /// # Panics
+    /// If there are not as many nodes as the shape says, or nothing has such a shape.
+    pub fn new(fabric: F, rpc: R, nodes: &[MnId], shape: Shape) -> Clover<F, R> {
+        shape.check();
+        assert_eq!(nodes.len(), shape.memory_nodes, "the shape is of another store");
+        Clover {
+            fabric,
+            rpc,
+            nodes: nodes.to_vec(),
+            shape,
+            cursors: Cache::default(),
+            entries: RefCell::default(),
+            left: RefCell::default(),
+            work: Signal::default(),
+            done: Signal::default(),
+            batches: RefCell::default(),
+            counts: Cell::default(),
+        }
+    }
+
+    /// What has happened since the session began.
+    pub fn counts(&self) -> Counts {
+        self.counts.get()
+    }
+
+    fn count(&self, what: impl FnOnce(&mut Counts)) {
+        let mut counts = self.counts.get();
+        what(&mut counts);
+        self.counts.set(counts);
+    }
+
+    fn take_batch(&self) -> Batch {
+        let mut batch = self.batches.borrow_mut().pop().unwrap_or_default();
+        batch.clear();
+        batch
+    }
+
+    fn give_back(&self, batch: Batch) {
+        self.batches.borrow_mut().push(batch);
+    }
+
+    async fn query(&self, key: Key) -> Option<Chain> {
+        self.count(|counts| counts.queries += 1);
+        let Reply::Chain(chain) = self.rpc.call(Request::Query(key)).await else {
+            unreachable!("a query was asked");
+        };
+        if let Some(chain) = chain {
+            self.cursors.put(key, chain);
+        }
+        chain
+    }
+
+    async fn cursor(&self, key: Key) -> Option<Chain> {
+        match self.cursors.get(key) {
+            Some(cursor) => Some(cursor),
+            None => self.query(key).await,
+        }
+    }
+
+    /// An entry that nobody knows.
+    async fn new_entry(&self) -> Result<Entry, Failed> {
+        for _ in 0..MOST_REQUESTS {
+            if let Some(entry) = self.entries.borrow_mut().pop() {
+                return Ok(entry);
+            }
+            self.count(|counts| counts.allocations += 1);
+            let Reply::Entries(entries) = self.rpc.call(Request::Allocate).await else {
+                unreachable!("entries were asked for");
+            };
+            // With its own garbage gone there may be some.
+            let left = self.left.borrow().len();
+            if entries.is_empty() && left > 0 {
+                self.done.wait_while(|| self.left.borrow().len() >= left).await;
+            }
+            self.entries.borrow_mut().extend(entries);
+        }
+        Err(Failed::Full)
+    }
+
+    /// Posts WRITEs of a whole entry that none follows.
+    fn write(&self, batch: &mut Batch, key: Key, entry: Entry, value: &[u8]) {
+        let span = batch.stage(self.shape.entry_bytes());
+        let bytes = batch.bytes_mut(span);
+        bytes[..SUM as usize].copy_from_slice(&Next::none(entry).word().to_le_bytes());
+        let sum = sum(key, entry.word(), value);
+        bytes[SUM as usize..VALUE as usize].copy_from_slice(&sum.to_le_bytes());
+        bytes[VALUE as usize..][..value.len()].copy_from_slice(value);
+        for replica in 0..self.shape.replicas {
+            let (node, offset) = self.shape.entry(&self.nodes, entry, replica);
+            batch.write(node, offset, span);
+        }
+    }
+
+    /// Posts a CAS of the first word of what is taken for the last entry.
+    fn cas(&self, batch: &mut Batch, last: Entry, new: Next) -> Ticket {
+        let (node, offset) = self.shape.entry(&self.nodes, last, 0);
+        batch.cas(node, offset, Next::none(last).word(), new.word())
+    }
+
+    /// WRITEs the first word of an entry on all replicas.
+    async fn say_next(&self, mut batch: Batch, of: Entry, next: Next) -> Result<Batch, Failed> {
+        batch.clear();
+        let span = batch.stage(8);
+        batch.bytes_mut(span).copy_from_slice(&next.word().to_le_bytes());
+        for replica in 0..self.shape.replicas {
+            let (node, offset) = self.shape.entry(&self.nodes, of, replica);
+            batch.write(node, offset, span);
+        }
+        let batch = self.fabric.execute(batch).await;
+        batch.check()?;
+        Ok(batch)
+    }
+
+    /// One phase of a walk: READs the start of an entry, and the shortcut on the first one.
+    async fn look(
+        &self,
+        mut batch: Batch,
+        at: Chain,
+        bytes: u32,
+        is_first: bool,
+    ) -> Result<(Batch, Ticket, Step), Failed> {
+        batch.clear();
+        let (node, offset) = self.shape.entry(&self.nodes, at.head, 0);
+        let entry = batch.read(node, offset, bytes);
+        let shortcut = is_first.then(|| {
+            let (node, offset) = self.shape.shortcut(&self.nodes, at.shortcut);
+            batch.read(node, offset, 8)
+        });
+        let batch = self.fabric.execute(batch).await;
+        let next = Next::from_word(word(batch.data(entry)?));
+        let shortcut = match shortcut {
+            Some(shortcut) => Entry::from_word(word(batch.data(shortcut)?)),
+            None => None,
+        };
+        let step = step(at.head, next, shortcut);
+        Ok((batch, entry, step))
+    }
+
+    /// Where a walk goes on.
+    async fn go(&self, key: Key, from: Chain, step: Step) -> Chain {
+        self.count(|counts| counts.hops += 1);
+        match step {
+            Step::To(head) => Chain { head, ..from },
+            Step::Last | Step::Uncommitted => from,
+            // No key ever goes.
+            Step::Gone => self.query(key).await.unwrap_or(from),
+        }
+    }
+
+    /// Walks to the last entry, and waits until nobody else is about to follow it.
+    async fn walk(
+        &self,
+        mut batch: Batch,
+        key: Key,
+        from: Chain,
+    ) -> Result<(Batch, Chain), Failed> {
+        let (mut at, mut is_first) = (from, true);
+        loop {
+            let looked = self.look(batch, at, 8, is_first).await?;
+            batch = looked.0;
+            if let Step::Last = looked.2 {
+                return Ok((batch, at));
+            }
+            (at, is_first) = (self.go(key, at, looked.2).await, false);
+        }
+    }
+
+    /// The value of the last entry, with that entry.
+    async fn read(
+        &self,
+        mut batch: Batch,
+        key: Key,
+        from: Chain,
+    ) -> Result<(Batch, Chain, Vec<u8>), Failed> {
+        let bytes = VALUE + self.shape.value_bytes;
+        let (mut at, mut is_first) = (from, true);
+        loop {
+            let (back, entry, mut step) = self.look(batch, at, bytes, is_first).await?;
+            batch = back;
+            if let Step::Last | Step::Uncommitted = step {
+                let data = batch.data(entry)?;
+                let value = &data[VALUE as usize..];
+                if word(&data[SUM as usize..]) == sum(key, at.head.word(), value) {
+                    let value = value.to_vec();
+                    return Ok((batch, at, value));
+                }
+                // Its first word was READ in time, and the rest too late.
+                self.count(|counts| counts.torn += 1);
+                step = Step::Gone;
+            }
+            (at, is_first) = (self.go(key, at, step).await, false);
+        }
+    }
+
+    /// Puts an entry to the end of a chain. Returns the one that was last before.
+    async fn append(
+        &self,
+        key: Key,
+        cursor: Chain,
+        new: Entry,
+        value: &[u8],
+    ) -> Result<Entry, Failed> {
+        let is_one = self.shape.replicas == 1;
+        let follows = |last: Entry| match is_one {
+            true => Next::some(last, new),
+            false => Next::none(last).uncommitted(),
+        };
+        let (mut at, mut batch) = (cursor, self.take_batch());
+        self.write(&mut batch, key, new, value);
+        if is_one {
+            // The entry is whole before anybody can see it.
+            batch = self.fabric.execute(batch).await;
+            batch.check()?;
+            batch.clear();
+        }
+        loop {
+            let cas = self.cas(&mut batch, at.head, follows(at.head));
+            batch = self.fabric.execute(batch).await;
+            batch.check()?;
+            if batch.found(cas)? == Next::none(at.head).word() {
+                break;
+            }
+            self.count(|counts| counts.lost += 1);
+            (batch, at) = self.walk(batch, key, at).await?;
+            batch.clear();
+        }
+        if !is_one {
+            let next = Next::some(at.head, new);
+            batch = self.say_next(batch, at.head, next.uncommitted()).await?;
+            batch = self.say_next(batch, at.head, next).await?;
+        }
+        self.give_back(batch);
+        Ok(at.head)
+    }
+
+    fn leave(&self, left: Left) {
+        self.left.borrow_mut().push_back(left);
+        self.work.notify();
+    }
+
+    fn check_value(&self, value: &[u8]) -> Result<(), Failed> {
+        let fits = value.len() == self.shape.value_bytes as usize;
+        if fits { Ok(()) } else { Err(Failed::Length("value")) }
+    }
+
+    /// Posts WRITEs of the shortcuts of what was left first, and says what of it is to be retired. Returns how much.
+    fn turn(&self, batch: &mut Batch, retired: &mut Vec<Retired>) -> usize {
+        let left = self.left.borrow();
+        let count = left.len().min(RETIRED_TOGETHER);
+        for (i, Left { key, shortcut, new, old }) in left.iter().take(count).enumerate() {
+            retired.extend(old.map(|old| Retired { key: *key, old, new: *new }));
+            let is_latest = left.iter().take(count).skip(i + 1).all(|later| later.key != *key);
+            if is_latest {
+                let span = batch.stage(8);
+                batch.bytes_mut(span).copy_from_slice(&new.word().to_le_bytes());
+                let (node, offset) = self.shape.shortcut(&self.nodes, *shortcut);
+                batch.write(node, offset, span);
+            }
+        }
+        count
+    }
+}
+
+impl<F: Fabric, R: Rpc<MetadataServer>> Session for Clover<F, R> {
+    async fn search(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Failed> {
+        let key = key_of(key)?;
+        let Some(cursor) = self.cursor(key).await else { return Ok(None) };
+        let (batch, at, value) = self.read(self.take_batch(), key, cursor).await?;
+        self.give_back(batch);
+        if at != cursor {
+            self.cursors.put(key, at);
+        }
+        Ok(Some(value))
+    }
+
+    async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, Failed> {
+        let key = key_of(key)?;
+        self.check_value(value)?;
+        if self.cursor(key).await.is_none() {
+            return Ok(false);
+        }
+        self.done.wait_while(|| self.left.borrow().len() >= BACKLOG).await;
+        let new = self.new_entry().await?;
+        // It may be known better by now.
+        let Some(cursor) = self.cursor(key).await else { return Ok(false) };
+        let old = self.append(key, cursor, new, value).await?;
+        self.cursors.put(key, Chain { head: new, ..cursor });
+        self.leave(Left { key, shortcut: cursor.shortcut, new, old: Some(old) });
+        Ok(true)
+    }
+
+    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, Failed> {
+        let key = key_of(key)?;
+        self.check_value(value)?;
+        if self.cursors.get(key).is_some() {
+            return Ok(false);
+        }
+        let new = self.new_entry().await?;
+        let mut batch = self.take_batch();
+        self.write(&mut batch, key, new, value);
+        batch = self.fabric.execute(batch).await;
+        batch.check()?;
+        self.give_back(batch);
+        let Reply::Opened(opened) = self.rpc.call(Request::Open(key, new)).await else {
+            unreachable!("a key was to be opened");
+        };
+        if let Opened::Now(shortcut) = opened {
+            self.cursors.put(key, Chain { head: new, shortcut });
+            self.leave(Left { key, shortcut, new, old: None });
+            return Ok(true);
+        }
+        // Nobody has seen it.
+        self.entries.borrow_mut().push(new);
+        if opened == Opened::Full { Err(Failed::Full) } else { Ok(false) }
+    }
+
+    async fn delete(&self, _: &[u8]) -> Result<bool, Failed> {
+        Err(Failed::Unsupported("DELETE"))
+    }
+
+    fn learn_from(&self, other: &Self) {
+        self.cursors.learn_from(&other.cursors);
+    }
+
+    /// Shortcuts and garbage. What was begun with is done again by the next one, if this one is dropped.
+    async fn background(&self) {
+        let mut batch = Batch::new();
+        loop {
+            self.work.wait_while(|| self.left.borrow().is_empty()).await;
+            batch.clear();
+            let mut retired = Vec::with_capacity(RETIRED_TOGETHER);
+            let count = self.turn(&mut batch, &mut retired);
+            // A shortcut that has not been written costs time, no more.
+            batch = self.fabric.execute(batch).await;
+            if !retired.is_empty() {
+                self.rpc.call(Request::Retire(retired)).await;
+            }
+            self.left.borrow_mut().drain(..count);
+            self.done.notify();
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Where entries and shortcuts are, and the words that name them.
+//!
+//! ```text
+//! pool    header of the pool | shortcuts | entries, first replicas | entries, second replicas | ..
+//! entry   next: 8 bytes | sum: 8 bytes | value
+//! next    entry that follows: 45 bits | version of this entry: 17 bits | uncommitted: 1 bit
+//! ```
+
+use fusee_core::verbs::{MnId, POOL_HEADER_BYTES};
+
+/// Bits of a version.
+const VERSION_BITS: u32 = 17;
+const VERSIONS: u64 = 1 << VERSION_BITS;
+/// Bits of an address.
+const ADDRESS_BITS: u32 = 28;
+
+/// An entry in one of its lives: an address, and a version that grows when the entry is used again. As a word: never 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Entry(u64);
+
+impl Entry {
+    /// The first life of the entry with this number.
+    pub(crate) fn first(number: u64) -> Entry {
+        Entry((number + 1) << VERSION_BITS)
+    }
+
+    /// Its next life, unless it has no more of them.
+    pub(crate) fn again(self) -> Option<Entry> {
+        (self.version() + 1 < VERSIONS).then_some(Entry(self.0 + 1))
+    }
+
+    pub(crate) fn from_word(word: u64) -> Option<Entry> {
+        (word != 0).then_some(Entry(word))
+    }
+
+    pub(crate) fn word(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn version(self) -> u64 {
+        self.0 % VERSIONS
+    }
+
+    fn number(self) -> u64 {
+        (self.0 >> VERSION_BITS) - 1
+    }
+}
+
+/// The first word of an entry: which one follows, and which version this one has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Next(u64);
+
+impl Next {
+    /// Of an entry that none follows.
+    pub fn none(of: Entry) -> Next {
+        Next(of.version() << 1)
+    }
+
+    /// Of an entry that this one follows.
+    pub fn some(of: Entry, next: Entry) -> Next {
+        Next(next.0 << (VERSION_BITS + 1) | of.version() << 1)
+    }
+
+    /// The same, before whoever puts it there has done so on all replicas.
+    pub fn uncommitted(self) -> Next {
+        Next(self.0 | 1)
+    }
+
+    pub fn from_word(word: u64) -> Next {
+        Next(word)
+    }
+
+    pub fn word(self) -> u64 {
+        self.0
+    }
+
+    pub fn version(self) -> u64 {
+        (self.0 >> 1) % VERSIONS
+    }
+
+    pub fn next(self) -> Option<Entry> {
+        Entry::from_word(self.0 >> (VERSION_BITS + 1))
+    }
+
+    pub fn is_uncommitted(self) -> bool {
+        self.0 & 1 == 1
+    }
+}
+
+/// How large a store is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Memory nodes.
+    pub memory_nodes: usize,
+    /// Replicas of each entry, on different memory nodes.
+    pub replicas: usize,
+    /// Bytes of every value.
+    pub value_bytes: u32,
+    /// Keys that it has room for.
+    pub keys: u64,
+    /// Entries besides one for each key.
+    pub spare: u64,
+}
+
+impl Shape {
+    /// Enough spare entries for so many sessions with so many operations at a time, twice: those that they have been
+    /// handed out and not used, and those that wait to be retired. The second half is for entries whose
+    /// predecessors are retired late.
+    pub fn spare_for(sessions: usize, operations: usize) -> u64 {
+        let each = super::BACKLOG + operations * (super::ENTRIES_AT_A_TIME + 2);
+        2 * (sessions * each) as u64
+    }
+
+    /// Bytes that each memory node has to lend.
+    pub fn pool_bytes(&self) -> u64 {
+        self.entries_at(self.replicas)
+    }
+
+    /// # Panics
+    /// If there are fewer memory nodes than replicas, no replica, or more entries than there are addresses.
+    pub(crate) fn check(&self) {
+        assert!(0 < self.replicas, "an entry lies somewhere");
+        assert!(self.replicas <= self.memory_nodes, "replicas lie on different memory nodes");
+        let addresses = 1 << ADDRESS_BITS;
+        assert!(self.entries() < addresses, "a store has less than {addresses} entries");
+    }
+
+    pub(crate) fn entries(&self) -> u64 {
+        self.keys + self.spare
+    }
+
+    pub(crate) fn entry_bytes(&self) -> u32 {
+        super::VALUE + self.value_bytes.next_multiple_of(8)
+    }
+
+    /// Where the replicas of this rank begin on each node.
+    fn entries_at(&self, rank: usize) -> u64 {
+        let nodes = self.memory_nodes as u64;
+        let shortcuts = POOL_HEADER_BYTES + 8 * self.keys.div_ceil(nodes);
+        let replicas = self.entries().div_ceil(nodes) * u64::from(self.entry_bytes());
+        shortcuts.next_multiple_of(64) + rank as u64 * replicas
+    }
+
+    /// Where a replica of an entry is. The first one has the word that counts.
+    pub(crate) fn entry(&self, nodes: &[MnId], entry: Entry, replica: usize) -> (MnId, u64) {
+        let count = nodes.len() as u64;
+        let node = (entry.number() + replica as u64) % count;
+        let offset = entry.number() / count * u64::from(self.entry_bytes());
+        (nodes[node as usize], self.entries_at(replica) + offset)
+    }
+
+    /// Where a shortcut is.
+    pub(crate) fn shortcut(&self, nodes: &[MnId], number: u32) -> (MnId, u64) {
+        let count = nodes.len();
+        (nodes[number as usize % count], POOL_HEADER_BYTES + 8 * (number as u64 / count as u64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_what_was_put_into_them() {
+        let last = Entry::first((1 << ADDRESS_BITS) - 2);
+        let (of, next) = (last.again().unwrap(), last.again().unwrap().again().unwrap());
+        let word = Next::some(of, next);
+        assert_eq!((word.version(), word.next(), word.is_uncommitted()), (1, Some(next), false));
+        let word = word.uncommitted();
+        assert_eq!((word.version(), word.next(), word.is_uncommitted()), (1, Some(next), true));
+        assert_eq!((Next::none(of).version(), Next::none(of).next()), (1, None));
+        assert_eq!((of.number(), of.version()), ((1 << ADDRESS_BITS) - 2, 1));
+    }
+
+    #[test]
+    fn an_entry_has_as_many_lives_as_versions() {
+        let lives = std::iter::successors(Some(Entry::first(5)), |entry| entry.again());
+        let (mut count, mut last) = (0, Entry::first(0));
+        for entry in lives {
+            (count, last) = (count + 1, entry);
+            assert_eq!(entry.number(), 5);
+        }
+        assert_eq!((count, last.version()), (VERSIONS, VERSIONS - 1));
+    }
+
+    #[test]
+    fn nothing_lies_on_anything_else() {
+        let nodes: Vec<MnId> = (0..3).map(MnId).collect();
+        let shape = Shape { memory_nodes: 3, replicas: 2, value_bytes: 20, keys: 7, spare: 9 };
+        let mut places = Vec::new();
+        for number in 0..shape.entries() {
+            let entry = Entry::first(number);
+            let replicas = [0, 1].map(|replica| shape.entry(&nodes, entry, replica));
+            assert_ne!(replicas[0].0, replicas[1].0);
+            places.extend(replicas.map(|(node, offset)| (node, offset, shape.entry_bytes())));
+        }
+        places
+            .extend((0..7).map(|shortcut| shape.shortcut(&nodes, shortcut)).map(|p| (p.0, p.1, 8)));
+        places.sort();
+        for pair in places.windows(2) {
+            assert!(pair[0].0 != pair[1].0 || pair[0].1 + u64::from(pair[0].2) <= pair[1].1);
+        }
+        assert!(places.iter().all(|(_, at, bytes)| at + u64::from(*bytes) <= shape.pool_bytes()));
+    }
+}

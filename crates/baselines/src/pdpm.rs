@@ -1,0 +1,345 @@
+//! pDPM-Direct: memory nodes and clients, and nothing else: updates in place, under a lock for each key (Tsai, Shan and
+//! Zhang, "Disaggregating Persistent Memory and Controlling Them Remotely", ATC '20).
+//!
+//! ```text
+//! pool    header of the pool | places, first copies | places, second copies | .. | redo copies, first | ..
+//! place   lock: 8 bytes | state: 8 bytes | value | sum: 8 bytes
+//! redo             copy | state: 8 bytes | value | sum: 8 bytes
+//! ```
+//!
+//! A key has a number, which says where its place is: with n nodes, number n * i + j is the i-th place of node j, and
+//! the other copies are on the nodes that follow.
+//!
+//! | operation | phases |
+//! |---|---|
+//! | SEARCH | 1: READ the place, until nobody has the lock and the sum is right |
+//! | UPDATE | 4: CAS the lock until nobody else has it; WRITE redo copies; WRITE in place; WRITE the lock |
+//! | INSERT, DELETE | the same |
+//!
+//! There is no backoff, neither of locks nor of sums. Whoever has the lock READs the state with it, in the same phase.
+//!
+//! # Promise
+//! Without crashes every operation is linearizable. A write takes effect with the last word of its WRITE in place on the
+//! first node, which is the sum; a search when it READs that. A client that dies with a lock keeps it for ever; the redo
+//! copies are written and never used.
+//!
+//! # What is different here
+//! * Clients of the published system agree on places by a protocol that its code does not have: there keys are the
+//!   numbers. Here a [`Directory`] gives a key its number at its first INSERT, by a request, and clients keep what they
+//!   know of it.
+//! * The published code neither inserts nor deletes: a place has a state for that, which a DELETE clears. The key keeps
+//!   its place.
+//! * Its sum is a CRC-32.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::time::Duration;
+
+use fusee_core::verbs::{Batch, Fabric, MnId, POOL_HEADER_BYTES};
+
+use crate::cache::Cache;
+use crate::{Failed, Key, Rpc, Server, Session, key_of, sum, word};
+
+/// Words of a lock.
+const FREE: u64 = 0;
+const HELD: u64 = 1;
+/// Words of a state. The sum of a place that was never written to is 0, and its state as well.
+const ABSENT: u64 = 0;
+const PRESENT: u64 = 1;
+
+/// Where a place has its state; what follows is in the redo copy as well. There the value follows its state, too.
+const STATE: u64 = 8;
+const VALUE: usize = 8;
+
+/// How large a store is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Memory nodes.
+    pub memory_nodes: usize,
+    /// Copies of each place, on different memory nodes.
+    pub replicas: usize,
+    /// Bytes of every value.
+    pub value_bytes: u32,
+    /// Keys that it has room for.
+    pub keys: u64,
+}
+
+impl Shape {
+    /// Bytes that each memory node has to lend.
+    pub fn pool_bytes(&self) -> u64 {
+        self.at(2 * self.replicas)
+    }
+
+    fn check(&self) {
+        assert!(0 < self.replicas, "a place lies somewhere");
+        assert!(self.replicas <= self.memory_nodes, "copies lie on different memory nodes");
+    }
+
+    /// State, value and sum.
+    fn image_bytes(&self) -> u32 {
+        8 + self.value_bytes.next_multiple_of(8) + 8
+    }
+
+    /// Where the copies of this rank begin; redo copies come after the others.
+    fn at(&self, rank: usize) -> u64 {
+        let image = u64::from(self.image_bytes());
+        let (places, redo) = (rank.min(self.replicas), rank.saturating_sub(self.replicas));
+        let each = self.keys.div_ceil(self.memory_nodes as u64);
+        POOL_HEADER_BYTES + each * (places as u64 * (STATE + image) + redo as u64 * image)
+    }
+
+    fn node(&self, nodes: &[MnId], number: u32, replica: usize) -> MnId {
+        nodes[(number as usize + replica) % nodes.len()]
+    }
+
+    /// Where a copy is.
+    fn place(&self, nodes: &[MnId], number: u32, replica: usize) -> (MnId, u64) {
+        let index = u64::from(number) / nodes.len() as u64;
+        let offset = self.at(replica) + index * (STATE + u64::from(self.image_bytes()));
+        (self.node(nodes, number, replica), offset)
+    }
+
+    /// Where a redo copy is.
+    fn redo(&self, nodes: &[MnId], number: u32, replica: usize) -> (MnId, u64) {
+        let index = u64::from(number) / nodes.len() as u64;
+        let offset = self.at(self.replicas + replica) + index * u64::from(self.image_bytes());
+        (self.node(nodes, number, replica), offset)
+    }
+}
+
+/// What the directory is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// The number of a key, if it has one.
+    Find(Key),
+    /// The number of a key, which gets one if it has none; none is left if it has none then.
+    Take(Key),
+}
+
+/// Which keys have which numbers. It takes the part of what the published system's clients agree on by themselves.
+pub struct Directory {
+    keys: u64,
+    takes: Duration,
+    numbers: HashMap<Key, u32>,
+}
+
+impl Directory {
+    /// How long a request takes: *assumed*, as a query of [Clover](crate::clover)'s metadata server.
+    pub const ASSUMED: Duration = Duration::from_nanos(1_500);
+
+    /// Of a store without keys. A request takes a core so long.
+    pub fn new(shape: Shape, takes: Duration) -> Directory {
+        Directory { keys: shape.keys, takes, numbers: HashMap::new() }
+    }
+}
+
+impl Server for Directory {
+    type Request = Request;
+    type Reply = Option<u32>;
+
+    fn takes(&self, _: &Request) -> Duration {
+        self.takes
+    }
+
+    fn bytes(&self, _: &Request) -> (u64, u64) {
+        (8 + 16, 8 + 8)
+    }
+
+    fn serve(&mut self, request: Request) -> Option<u32> {
+        let next = self.numbers.len() as u64;
+        match request {
+            Request::Find(key) => self.numbers.get(&key).copied(),
+            Request::Take(key) if next < self.keys => {
+                Some(*self.numbers.entry(key).or_insert(next as u32))
+            }
+            Request::Take(key) => self.numbers.get(&key).copied(),
+        }
+    }
+}
+
+/// A client of the store.
+pub struct Direct<F, R> {
+    fabric: F,
+    rpc: R,
+    nodes: Vec<MnId>,
+    shape: Shape,
+    numbers: Cache<u32>,
+    /// Memory for phases.
+    batches: RefCell<Vec<Batch>>,
+    spins: Cell<u64>,
+}
+
+impl<F: Fabric, R: Rpc<Directory>> Direct<F, R> {
+    /// Of the store on these nodes, with this directory.
+    ///
+    /// # Panics
+    /// If there are not as many nodes as the shape says, or nothing has such a shape.
+    pub fn new(fabric: F, rpc: R, nodes: &[MnId], shape: Shape) -> Direct<F, R> {
+        shape.check();
+        assert_eq!(nodes.len(), shape.memory_nodes, "the shape is of another store");
+        Direct {
+            fabric,
+            rpc,
+            nodes: nodes.to_vec(),
+            shape,
+            numbers: Cache::default(),
+            batches: RefCell::default(),
+            spins: Cell::new(0),
+        }
+    }
+
+    /// How often a phase came to nothing because somebody else had the lock, or wrote.
+    pub fn spins(&self) -> u64 {
+        self.spins.get()
+    }
+
+    async fn ask(&self, key: Key, request: Request) -> Option<u32> {
+        if let Some(number) = self.numbers.get(key) {
+            return Some(number);
+        }
+        let number = self.rpc.call(request).await?;
+        self.numbers.put(key, number);
+        Some(number)
+    }
+
+    fn take_batch(&self) -> Batch {
+        self.batches.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// Takes the lock. Returns the state that is there, and that only the lock's holder changes.
+    async fn lock(&self, mut batch: Batch, number: u32) -> Result<(Batch, u64), Failed> {
+        let (node, offset) = self.shape.place(&self.nodes, number, 0);
+        loop {
+            batch.clear();
+            let lock = batch.cas(node, offset, FREE, HELD);
+            let state = batch.read(node, offset + STATE, 8);
+            batch = self.fabric.execute(batch).await;
+            if batch.found(lock)? == FREE {
+                let state = word(batch.data(state)?);
+                return Ok((batch, state));
+            }
+            self.spins.set(self.spins.get() + 1);
+        }
+    }
+
+    async fn unlock(&self, mut batch: Batch, number: u32) -> Result<(), Failed> {
+        let (node, offset) = self.shape.place(&self.nodes, number, 0);
+        batch.clear();
+        let span = batch.stage(8);
+        batch.bytes_mut(span).copy_from_slice(&FREE.to_le_bytes());
+        batch.write(node, offset, span);
+        let batch = self.fabric.execute(batch).await;
+        batch.check()?;
+        self.batches.borrow_mut().push(batch);
+        Ok(())
+    }
+
+    /// Under the lock: redo copies, then in place.
+    async fn put(
+        &self,
+        mut batch: Batch,
+        key: Key,
+        number: u32,
+        value: Option<&[u8]>,
+    ) -> Result<Batch, Failed> {
+        batch.clear();
+        let span = batch.stage(STATE as u32 + self.shape.image_bytes());
+        let bytes = batch.bytes_mut(span);
+        bytes[..8].copy_from_slice(&HELD.to_le_bytes());
+        let image = &mut bytes[8..];
+        let sum_at = image.len() - 8;
+        image[..sum_at].fill(0);
+        if let Some(value) = value {
+            image[..8].copy_from_slice(&PRESENT.to_le_bytes());
+            image[VALUE..][..value.len()].copy_from_slice(value);
+        }
+        let sum = sum(key, 0, &image[..sum_at]);
+        image[sum_at..].copy_from_slice(&sum.to_le_bytes());
+        for replica in 0..self.shape.replicas {
+            let (node, offset) = self.shape.redo(&self.nodes, number, replica);
+            batch.write(node, offset, span.part(8, span.len - 8));
+        }
+        batch = self.fabric.execute(batch).await;
+        batch.check()?;
+        batch.next_phase();
+        for replica in 0..self.shape.replicas {
+            let (node, offset) = self.shape.place(&self.nodes, number, replica);
+            batch.write(node, offset, span);
+        }
+        batch = self.fabric.execute(batch).await;
+        batch.check()?;
+        Ok(batch)
+    }
+
+    /// Writes if the key is in this state. Returns whether it is.
+    async fn write(
+        &self,
+        key: Key,
+        number: u32,
+        if_state: u64,
+        value: Option<&[u8]>,
+    ) -> Result<bool, Failed> {
+        let (mut batch, state) = self.lock(self.take_batch(), number).await?;
+        if state == if_state {
+            batch = self.put(batch, key, number, value).await?;
+        }
+        self.unlock(batch, number).await?;
+        Ok(state == if_state)
+    }
+
+    fn check_value(&self, value: &[u8]) -> Result<(), Failed> {
+        let fits = value.len() == self.shape.value_bytes as usize;
+        if fits { Ok(()) } else { Err(Failed::Length("value")) }
+    }
+}
+
+impl<F: Fabric, R: Rpc<Directory>> Session for Direct<F, R> {
+    async fn search(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Failed> {
+        let key = key_of(key)?;
+        let Some(number) = self.ask(key, Request::Find(key)).await else { return Ok(None) };
+        let (node, offset) = self.shape.place(&self.nodes, number, 0);
+        let mut batch = self.take_batch();
+        loop {
+            batch.clear();
+            let place = batch.read(node, offset, STATE as u32 + self.shape.image_bytes());
+            batch = self.fabric.execute(batch).await;
+            let bytes = batch.data(place)?;
+            let (image, found) = bytes[8..].split_at(bytes.len() - 16);
+            let is_new = word(found) == 0;
+            if word(bytes) == FREE && (is_new || word(found) == sum(key, 0, image)) {
+                let is_there = !is_new && word(image) == PRESENT;
+                let value = &image[VALUE..][..self.shape.value_bytes as usize];
+                let value = is_there.then(|| value.to_vec());
+                self.batches.borrow_mut().push(batch);
+                return Ok(value);
+            }
+            self.spins.set(self.spins.get() + 1);
+        }
+    }
+
+    async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, Failed> {
+        let key = key_of(key)?;
+        self.check_value(value)?;
+        let Some(number) = self.ask(key, Request::Find(key)).await else { return Ok(false) };
+        self.write(key, number, PRESENT, Some(value)).await
+    }
+
+    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, Failed> {
+        let key = key_of(key)?;
+        self.check_value(value)?;
+        let Some(number) = self.ask(key, Request::Take(key)).await else {
+            return Err(Failed::Full);
+        };
+        self.write(key, number, ABSENT, Some(value)).await
+    }
+
+    async fn delete(&self, key: &[u8]) -> Result<bool, Failed> {
+        let key = key_of(key)?;
+        let Some(number) = self.ask(key, Request::Find(key)).await else { return Ok(false) };
+        self.write(key, number, PRESENT, None).await
+    }
+
+    fn learn_from(&self, other: &Self) {
+        self.numbers.learn_from(&other.numbers);
+    }
+}

@@ -1,0 +1,344 @@
+//! Clover: linearizable without crashes, as many phases as its paper says, and memory that is used again.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::support::{Far, Load, PHASE_NS, Quiet, VALUE_BYTES, findings, key, value};
+use fusee_baselines::clover::{Clover, Costs, Counts, MetadataServer, Shape};
+use fusee_baselines::{Failed, Near, Rpc, Server, Session};
+use fusee_core::verbs::{Batch, Fabric, Op};
+use fusee_sim::{Executor, Rng, Sim, SimFabric};
+
+fn shape(replicas: usize, keys: u64, spare: u64) -> Shape {
+    Shape { memory_nodes: 3, replicas, value_bytes: VALUE_BYTES as u32, keys, spare }
+}
+
+/// Histories of many seeds: all are linearizable. Returns what has happened in them.
+fn attack(load: Load, shape: Shape, seeds: u64) -> (Counts, u64) {
+    let load = Load { pool_bytes: shape.pool_bytes(), ..load };
+    let (mut all, mut reused) = (Counts::default(), 0);
+    for seed in 0..seeds {
+        let server = Rc::new(RefCell::new(MetadataServer::new(shape, Costs::ASSUMED)));
+        let near = Near::from(server.clone());
+        let counts = Rc::new(RefCell::new(Vec::new()));
+        let findings = findings(seed, load, |fabric, nodes| {
+            let session = Clover::new(fabric, Far::new(seed, &near), nodes, shape);
+            Watched::new(session, &counts)
+        });
+        assert!(findings.is_clean(), "seed {seed}: {findings:?}");
+        assert!(findings.overlapping > 100, "{findings:?}");
+        for counts in counts.take() {
+            all.hops += counts.hops;
+            all.lost += counts.lost;
+            all.queries += counts.queries;
+        }
+        reused += server.borrow().reused();
+    }
+    (all, reused)
+}
+
+/// Leaves its counts behind.
+struct Watched<R: Rpc<MetadataServer>> {
+    session: Clover<SimFabric, R>,
+    counts: Rc<RefCell<Vec<Counts>>>,
+}
+
+impl<R: Rpc<MetadataServer>> Watched<R> {
+    fn new(session: Clover<SimFabric, R>, counts: &Rc<RefCell<Vec<Counts>>>) -> Watched<R> {
+        Watched { session, counts: counts.clone() }
+    }
+}
+
+impl<R: Rpc<MetadataServer>> Drop for Watched<R> {
+    fn drop(&mut self) {
+        self.counts.borrow_mut().push(self.session.counts());
+    }
+}
+
+impl<R: Rpc<MetadataServer>> Session for Watched<R> {
+    async fn search(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Failed> {
+        self.session.search(key).await
+    }
+
+    async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, Failed> {
+        self.session.update(key, value).await
+    }
+
+    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, Failed> {
+        self.session.insert(key, value).await
+    }
+
+    async fn delete(&self, key: &[u8]) -> Result<bool, Failed> {
+        self.session.delete(key).await
+    }
+
+    fn learn_from(&self, other: &Watched<R>) {
+        self.session.learn_from(&other.session);
+    }
+
+    async fn background(&self) {
+        self.session.background().await;
+    }
+}
+
+const LOAD: Load = Load {
+    memory_nodes: 3,
+    pool_bytes: 0,
+    clients: 4,
+    coroutines: 2,
+    operations: 100,
+    keys: 1,
+    inserts: false,
+    deletes: false,
+};
+
+#[test]
+fn one_chain_is_linearizable() {
+    for replicas in 1..=3 {
+        let (counts, _) = attack(LOAD, shape(replicas, 1, 1_000), 30);
+        assert!(counts.lost > 100 && counts.hops > 1_000, "{counts:?}");
+    }
+}
+
+/// There are few entries more than the sessions hold: they are used again all the time, and READs meet that.
+#[test]
+fn entries_that_are_used_again_are_not_taken_for_what_they_were() {
+    for replicas in 1..=2 {
+        let load = Load { keys: 4, ..LOAD };
+        let spare = 8 * 16 / replicas as u64 + 20;
+        let (counts, reused) = attack(load, shape(replicas, 4, spare), 60);
+        assert!(reused > 5_000 && counts.queries > 100, "{reused} used again, {counts:?}");
+    }
+}
+
+#[test]
+fn keys_are_inserted_once() {
+    let load = Load { keys: 20, inserts: true, ..LOAD };
+    for replicas in 1..=2 {
+        let (counts, _) = attack(load, shape(replicas, 20, 2_000), 30);
+        assert!(counts.queries > 100, "{counts:?}");
+    }
+}
+
+type NearClover = Clover<SimFabric, Near<MetadataServer>>;
+
+fn session(quiet: &Quiet, server: &Near<MetadataServer>, shape: Shape) -> NearClover {
+    Clover::new(quiet.fabric(), server.clone(), quiet.rack.nodes(), shape)
+}
+
+/// Phases of an operation that has to succeed.
+fn took<T>(quiet: &Quiet, task: impl Future<Output = Result<T, Failed>>) -> (T, f64) {
+    let (result, phases) = quiet.phases(task);
+    (result.expect("nothing fails"), phases)
+}
+
+#[test]
+fn operations_take_the_phases_that_the_paper_says() {
+    for (replicas, update) in [(1, 2.0), (2, 3.0), (3, 3.0)] {
+        let shape = shape(replicas, 10, 1_000);
+        let quiet = Quiet::new(3, shape.pool_bytes());
+        let server = Near::new(MetadataServer::new(shape, Costs::ASSUMED));
+        let (first, second) = (session(&quiet, &server, shape), session(&quiet, &server, shape));
+        // Requests take no time here.
+        assert_eq!(took(&quiet, first.insert(&key(1), &value(1))), (true, 1.0));
+        assert_eq!(took(&quiet, first.insert(&key(1), &value(2))), (false, 0.0));
+        assert_eq!(took(&quiet, second.insert(&key(1), &value(2))), (false, 1.0));
+        assert_eq!(took(&quiet, first.update(&key(2), &value(1))), (false, 0.0));
+        assert_eq!(took(&quiet, first.search(&key(2))), (None, 0.0));
+        assert_eq!(took(&quiet, first.search(&key(1))), (Some(value(1)), 1.0));
+        assert_eq!(took(&quiet, second.search(&key(1))), (Some(value(1)), 1.0));
+        quiet.let_run(10, first.background());
+        for number in 10..13 {
+            assert_eq!(took(&quiet, first.update(&key(1), &value(number))), (true, update));
+        }
+        // There is no shortcut yet but to the first entry: one phase for each of the three that follow.
+        assert_eq!(took(&quiet, second.search(&key(1))), (Some(value(12)), 4.0));
+        assert_eq!(took(&quiet, second.search(&key(1))), (Some(value(12)), 1.0));
+        for number in 13..16 {
+            assert_eq!(took(&quiet, first.update(&key(1), &value(number))), (true, update));
+        }
+        quiet.let_run(10, first.background());
+        // Now there is one, and it is right.
+        assert_eq!(took(&quiet, second.search(&key(1))), (Some(value(15)), 2.0));
+        // An update that is too late: it finds out, goes there, and tries again.
+        assert_eq!(took(&quiet, first.update(&key(1), &value(16))), (true, update));
+        let late = took(&quiet, second.update(&key(1), &value(17)));
+        assert_eq!(late, (true, update + 3.0));
+        // The shortcut is behind by now: a walk goes back to it, and then over both that follow.
+        assert_eq!(took(&quiet, first.search(&key(1))), (Some(value(17)), 4.0));
+        assert_eq!(first.counts().queries + second.counts().queries, 3);
+    }
+}
+
+/// Who knows an entry that was used again meanwhile asks where the chain is.
+#[test]
+fn a_cursor_that_is_too_old_costs_a_query() {
+    let shape = shape(1, 2, 40);
+    let quiet = Quiet::new(3, shape.pool_bytes());
+    let server = Near::new(MetadataServer::new(shape, Costs::ASSUMED));
+    let (first, second) = (session(&quiet, &server, shape), session(&quiet, &server, shape));
+    took(&quiet, first.insert(&key(1), &value(0)));
+    took(&quiet, first.insert(&key(2), &value(0)));
+    second.learn_from(&first);
+    for number in 0..200 {
+        took(&quiet, first.update(&key(1 + number % 2), &value(number)));
+        quiet.let_run(3, first.background());
+    }
+    // Nothing but the shortcut is left of what it knew, and that leads to the end.
+    assert_eq!(took(&quiet, second.search(&key(1))), (Some(value(198)), 2.0));
+    assert_eq!(second.counts(), Counts { hops: 1, ..Counts::default() });
+}
+
+/// A fabric whose first long READ takes long: its first word is READ at once, and the rest when somebody says so.
+struct Slow {
+    fabric: SimFabric,
+    sim: Sim,
+    is_over: Rc<Cell<bool>>,
+    /// What that READ has got.
+    got: Rc<RefCell<Vec<u8>>>,
+}
+
+impl Fabric for Slow {
+    async fn execute(&self, mut batch: Batch) -> Batch {
+        let first = batch.verbs()[0];
+        let Op::Read { buf } = first.op else { return self.fabric.execute(batch).await };
+        if buf.len == 8 || self.is_over.get() {
+            return self.fabric.execute(batch).await;
+        }
+        let mut bytes = Vec::new();
+        for (at, len) in [(0, 8), (8, buf.len - 8)] {
+            let mut part = Batch::new();
+            let read = part.read(first.node, first.offset + at, len);
+            bytes.extend_from_slice(self.fabric.execute(part).await.data(read).unwrap());
+            while !self.is_over.get() {
+                self.sim.sleep(PHASE_NS).await;
+            }
+        }
+        batch = self.fabric.execute(batch).await;
+        batch.parts_mut().1[buf.range()].copy_from_slice(&bytes);
+        *self.got.borrow_mut() = bytes;
+        batch
+    }
+}
+
+/// What the published code returns here is the value of another key: its entry is in order, but for its sum.
+#[test]
+fn a_read_that_takes_too_long_is_noticed() {
+    let shape = shape(1, 2, 30);
+    let quiet = Quiet::new(3, shape.pool_bytes());
+    let server = Rc::new(RefCell::new(MetadataServer::new(shape, Costs::ASSUMED)));
+    let near = Near::from(server.clone());
+    let writer = session(&quiet, &near, shape);
+    let (is_over, got) = (Rc::new(Cell::new(false)), Rc::new(RefCell::new(Vec::new())));
+    let sim = quiet.rack.sim();
+    let (fabric, sim_too) = (quiet.fabric(), sim.clone());
+    let slow = Slow { fabric, sim: sim_too, is_over: is_over.clone(), got: got.clone() };
+    let reader = Clover::new(slow, near, quiet.rack.nodes(), shape);
+    for number in [1, 2] {
+        took(&quiet, writer.insert(&key(number), &value(number)));
+    }
+    let process = sim.process("both");
+    let mut executor = Executor::new(sim);
+    executor.spawn_background(process, writer.background());
+    executor.spawn(process, async {
+        assert_eq!(reader.search(&key(1)).await, Ok(Some(value(3))));
+    });
+    executor.spawn(process, async {
+        sim.sleep(PHASE_NS * 2).await;
+        writer.update(&key(1), &value(3)).await.unwrap();
+        // Until the other key has had all entries.
+        for number in 100..200 {
+            writer.update(&key(2), &value(number)).await.unwrap();
+        }
+        is_over.set(true);
+    });
+    executor.run(1_000_000, || ());
+    drop(executor);
+    let got = got.take();
+    let found = &got[16..][..VALUE_BYTES];
+    assert!((100..200).any(|number| found == value(number)), "the other key's value: {found:?}");
+    assert_eq!(got[..8], [0; 8], "nothing follows, and its version is that of the first entry");
+    assert_eq!(reader.counts().torn, 1);
+}
+
+#[test]
+fn memory_does_not_run_out() {
+    for replicas in 1..=3 {
+        let shape = Shape { spare: Shape::spare_for(2, 4), ..shape(replicas, 3, 0) };
+        let quiet = Quiet::new(3, shape.pool_bytes());
+        let server = Rc::new(RefCell::new(MetadataServer::new(shape, Costs::ASSUMED)));
+        let near = Near::from(server.clone());
+        let sessions = [session(&quiet, &near, shape), session(&quiet, &near, shape)];
+        for number in 0..3 {
+            took(&quiet, sessions[0].insert(&key(number), &value(0)));
+        }
+        let updates = 4_000;
+        let sim = quiet.rack.sim();
+        let mut executor = Executor::new(sim);
+        let rng = Rng::new(7);
+        for session in &sessions {
+            let process = sim.process("client");
+            executor.spawn_background(process, session.background());
+            for _ in 0..4 {
+                let rng = rng.clone();
+                executor.spawn(process, async move {
+                    for _ in 0..updates {
+                        let number = rng.below_u64(3);
+                        assert!(session.update(&key(number), &value(number)).await.unwrap());
+                    }
+                });
+            }
+        }
+        executor.run(u64::MAX, || ());
+        drop(executor);
+        let (server, all) = (server.borrow(), 3 + shape.spare as usize);
+        // Each has been used several times, and what is not free is with the sessions.
+        assert!(server.reused() > 4 * all as u64, "{} of {all}", server.reused());
+        assert!(server.reused() > 8 * updates - all as u64, "{}", server.reused());
+        assert!(server.free() > all / 2, "{} of {all} are free", server.free());
+    }
+}
+
+#[test]
+fn a_store_that_is_full_says_so() {
+    let shape = shape(1, 2, 20);
+    let quiet = Quiet::new(3, shape.pool_bytes());
+    let server = Near::new(MetadataServer::new(shape, Costs::ASSUMED));
+    let (first, second) = (session(&quiet, &server, shape), session(&quiet, &server, shape));
+    took(&quiet, first.insert(&key(1), &value(1)));
+    took(&quiet, first.insert(&key(2), &value(2)));
+    assert_eq!(quiet.phases(first.insert(&key(3), &value(3))).0, Err(Failed::Full));
+    // 16 of 22 entries are with the first one.
+    for _ in 0..6 {
+        took(&quiet, second.update(&key(1), &value(4)));
+    }
+    let idle = session(&quiet, &server, shape);
+    assert_eq!(quiet.phases(idle.update(&key(1), &value(5))).0, Err(Failed::Full));
+    // With its own garbage gone, there is memory.
+    quiet.let_run(10, second.background());
+    took(&quiet, idle.update(&key(1), &value(5)));
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let shape = shape(1, 2, 20);
+    let quiet = Quiet::new(3, shape.pool_bytes());
+    let server = Near::new(MetadataServer::new(shape, Costs::ASSUMED));
+    let session = session(&quiet, &server, shape);
+    let refused = |length| Err(Failed::Length(length));
+    assert_eq!(quiet.phases(session.insert(b"short", &value(1))).0, refused("key"));
+    assert_eq!(quiet.phases(session.insert(&key(1), b"short")).0, refused("value"));
+    assert_eq!(quiet.phases(session.update(&key(1), b"short")).0, refused("value"));
+    assert_eq!(quiet.phases(session.delete(&key(1))).0, Err(Failed::Unsupported("DELETE")));
+}
+
+#[test]
+fn requests_cost_what_they_are_said_to() {
+    use fusee_baselines::clover::Request;
+    let server = MetadataServer::new(shape(2, 2, 20), Costs::ASSUMED);
+    assert_eq!(server.takes(&Request::Query(1)), Duration::from_nanos(1_500));
+    assert_eq!(server.takes(&Request::Allocate), Duration::from_micros(2));
+    assert_eq!(server.takes(&Request::Retire(Vec::new())), Duration::ZERO);
+    assert_eq!(server.bytes(&Request::Query(1)), (24, 32));
+}

@@ -1,0 +1,157 @@
+//! pDPM-Direct: linearizable without crashes, as many phases as its paper says.
+
+use crate::support::{Far, Load, Quiet, VALUE_BYTES, findings, key, value};
+use fusee_baselines::pdpm::{Direct, Directory, Shape};
+use fusee_baselines::{Failed, Near, Session};
+use fusee_core::verbs::{Batch, Fabric, POOL_HEADER_BYTES};
+use fusee_sim::{Executor, SimFabric};
+
+fn shape(replicas: usize, keys: u64) -> Shape {
+    Shape { memory_nodes: 3, replicas, value_bytes: VALUE_BYTES as u32, keys }
+}
+
+fn attack(keys: u64, inserts: bool, deletes: bool) {
+    for replicas in 1..=2 {
+        let shape = shape(replicas, keys);
+        let load = Load {
+            memory_nodes: 3,
+            pool_bytes: shape.pool_bytes(),
+            clients: 4,
+            coroutines: 2,
+            operations: 60,
+            keys,
+            inserts,
+            deletes,
+        };
+        for seed in 0..40 {
+            let directory = Near::new(Directory::new(shape, Directory::ASSUMED));
+            let findings = findings(seed, load, |fabric, nodes| {
+                Direct::new(fabric, Far::new(seed, &directory), nodes, shape)
+            });
+            assert!(findings.is_clean(), "seed {seed}: {findings:?}");
+            assert!(findings.overlapping > 100, "{findings:?}");
+        }
+    }
+}
+
+#[test]
+fn one_place_is_linearizable() {
+    attack(1, false, false);
+}
+
+#[test]
+fn keys_come_and_go() {
+    attack(2, true, true);
+    attack(10, true, true);
+}
+
+type NearDirect = Direct<SimFabric, Near<Directory>>;
+
+fn session(quiet: &Quiet, directory: &Near<Directory>, shape: Shape) -> NearDirect {
+    Direct::new(quiet.fabric(), directory.clone(), quiet.rack.nodes(), shape)
+}
+
+/// Phases of an operation that has to succeed.
+fn took<T>(quiet: &Quiet, task: impl Future<Output = Result<T, Failed>>) -> (T, f64) {
+    let (result, phases) = quiet.phases(task);
+    (result.expect("nothing fails"), phases)
+}
+
+#[test]
+fn operations_take_the_phases_that_the_paper_says() {
+    for replicas in 1..=3 {
+        let shape = shape(replicas, 4);
+        let quiet = Quiet::new(3, shape.pool_bytes());
+        let directory = Near::new(Directory::new(shape, Directory::ASSUMED));
+        let (first, second) =
+            (session(&quiet, &directory, shape), session(&quiet, &directory, shape));
+        // Requests take no time here.
+        assert_eq!(took(&quiet, first.search(&key(1))), (None, 0.0));
+        assert_eq!(took(&quiet, first.insert(&key(1), &value(1))), (true, 4.0));
+        // The lock, and back again.
+        assert_eq!(took(&quiet, first.insert(&key(1), &value(2))), (false, 2.0));
+        assert_eq!(took(&quiet, second.search(&key(1))), (Some(value(1)), 1.0));
+        assert_eq!(took(&quiet, second.update(&key(1), &value(3))), (true, 4.0));
+        assert_eq!(took(&quiet, first.search(&key(1))), (Some(value(3)), 1.0));
+        assert_eq!(took(&quiet, first.delete(&key(1))), (true, 4.0));
+        assert_eq!(took(&quiet, second.search(&key(1))), (None, 1.0));
+        assert_eq!(took(&quiet, second.update(&key(1), &value(4))), (false, 2.0));
+        assert_eq!(took(&quiet, second.insert(&key(1), &value(5))), (true, 4.0));
+        assert_eq!(took(&quiet, first.search(&key(1))), (Some(value(5)), 1.0));
+        assert_eq!((first.spins(), second.spins()), (0, 0));
+    }
+}
+
+#[test]
+fn writers_spin_without_a_pause() {
+    let shape = shape(2, 1);
+    let quiet = Quiet::new(3, shape.pool_bytes());
+    let directory = Near::new(Directory::new(shape, Directory::ASSUMED));
+    let (first, second) = (session(&quiet, &directory, shape), session(&quiet, &directory, shape));
+    took(&quiet, first.insert(&key(1), &value(1)));
+    took(&quiet, second.search(&key(1)));
+    let sim = quiet.rack.sim();
+    let mut executor = Executor::new(sim);
+    for session in [&first, &second] {
+        executor.spawn(sim.process("client"), async move {
+            assert!(session.update(&key(1), &value(2)).await.unwrap());
+        });
+    }
+    executor.run(1_000, || ());
+    drop(executor);
+    // Whoever is second tries in each of the three phases until the lock is free, and in that in which it gets free.
+    assert_eq!(first.spins() + second.spins(), 3);
+}
+
+/// Where the first key is on its first node.
+const LOCK: u64 = POOL_HEADER_BYTES;
+
+/// What somebody does without a lock, and half of it.
+async fn scribble(fabric: &SimFabric, node: fusee_core::verbs::MnId, offset: u64, word: u64) {
+    let mut batch = Batch::new();
+    let span = batch.stage(8);
+    batch.bytes_mut(span).copy_from_slice(&word.to_le_bytes());
+    batch.write(node, offset, span);
+    fabric.execute(batch).await.check().unwrap();
+}
+
+#[test]
+fn a_search_waits_for_the_lock_and_the_sum() {
+    let shape = shape(1, 1);
+    let quiet = Quiet::new(3, shape.pool_bytes());
+    let directory = Near::new(Directory::new(shape, Directory::ASSUMED));
+    let session = session(&quiet, &directory, shape);
+    took(&quiet, session.insert(&key(1), &value(7)));
+    let (fabric, node) = (quiet.fabric(), quiet.rack.nodes()[0]);
+    // The lock, and a word of the value.
+    for (offset, wrong, right) in [(LOCK, 1, 0), (LOCK + 16 + 8, 8, 7)] {
+        quiet.phases(scribble(&fabric, node, offset, wrong));
+        let before = session.spins();
+        let sim = quiet.rack.sim();
+        let mut executor = Executor::new(sim);
+        executor.spawn(sim.process("reader"), async {
+            assert_eq!(session.search(&key(1)).await, Ok(Some(value(7))));
+        });
+        executor.spawn(sim.process("writer"), async {
+            sim.sleep(5 * crate::support::PHASE_NS).await;
+            scribble(&fabric, node, offset, right).await;
+        });
+        executor.run(1_000, || ());
+        drop(executor);
+        assert_eq!(session.spins() - before, 5);
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let shape = shape(1, 1);
+    let quiet = Quiet::new(3, shape.pool_bytes());
+    let directory = Near::new(Directory::new(shape, Directory::ASSUMED));
+    let session = session(&quiet, &directory, shape);
+    let refused = |length| Err(Failed::Length(length));
+    assert_eq!(quiet.phases(session.insert(b"short", &value(1))).0, refused("key"));
+    assert_eq!(quiet.phases(session.insert(&key(1), b"short")).0, refused("value"));
+    assert_eq!(quiet.phases(session.update(&key(1), b"short")).0, refused("value"));
+    took(&quiet, session.insert(&key(1), &value(1)));
+    assert_eq!(quiet.phases(session.insert(&key(2), &value(1))).0, Err(Failed::Full));
+}
