@@ -14,6 +14,7 @@ mod cache;
 pub mod clover;
 pub mod lock;
 pub mod pdpm;
+pub mod published;
 pub mod sequencer;
 mod signal;
 
@@ -34,6 +35,11 @@ pub enum Failed {
     /// There is no memory left.
     #[error("there is no memory left: make the pools larger")]
     Full,
+    /// What others were to change does not change.
+    #[error(
+        "a slot or an object stays as its last writer left it: make the store anew, or be more patient"
+    )]
+    Stuck,
     /// The system has no such operation.
     #[error("the system has no {0}")]
     Unsupported(&'static str),

@@ -1,0 +1,352 @@
+//! A client: its operations, and how it finds keys.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use fusee_core::race::Key;
+use fusee_core::verbs::{Fabric, Span};
+
+use super::allocator::Allocator;
+use super::cache::{Cache, Hint};
+use super::layout::{COMBINED_BYTES, COMBINED_SLOTS, Layout, free_slot};
+use super::memory::{Memory, Phase};
+use super::object::{KEY_BYTES, Log, Object, Opcode, Pair, Word, fill, look, units_for};
+use super::rounds::Ended;
+use crate::{Failed, Rpc, Session};
+
+/// Slots that may hold a key.
+const MOST_MATCHES: usize = 2 * COMBINED_SLOTS as usize;
+
+/// What happened to a client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Writes that another one overwrote at once.
+    pub lost: u64,
+    /// READs and CASes that found another writer still at it.
+    pub polls: u64,
+    /// Hints of the index cache that led to another pair than the key's.
+    pub invalid: u64,
+    /// Requests to memory nodes.
+    pub requests: u64,
+}
+
+/// A client of the store.
+pub struct Client<F, R> {
+    pub(super) fabric: F,
+    pub(super) layout: Rc<Layout>,
+    memory: Memory<R>,
+    cache: Cache,
+    /// Those that no operation uses.
+    phases: RefCell<Vec<Phase>>,
+    counts: Cell<Counts>,
+}
+
+/// Where a key is.
+enum Located {
+    /// The slot, its word, and the value among the phase's bytes.
+    At(u32, Word, Span),
+    /// Nowhere; a slot that it can have.
+    Absent(Option<u32>),
+}
+
+impl<F: Fabric, R> Client<F, R> {
+    /// A client with this number, and its way to the [`Allocator`] of each node in the layout's order.
+    ///
+    /// # Panics
+    /// If there are not as many ways as nodes.
+    pub fn new(fabric: F, layout: Rc<Layout>, allocators: Vec<R>, number: u32) -> Client<F, R> {
+        assert_eq!(allocators.len(), layout.nodes().len(), "each memory node has an allocator");
+        let cache = Cache::new(layout.parameters().cache_threshold);
+        let memory = Memory::new(layout.clone(), allocators, number);
+        Client {
+            fabric,
+            layout,
+            memory,
+            cache,
+            phases: RefCell::default(),
+            counts: Cell::default(),
+        }
+    }
+
+    /// What happened to it so far.
+    pub fn counts(&self) -> Counts {
+        Counts { requests: self.memory.requests(), ..self.counts.get() }
+    }
+
+    pub(super) fn count(&self, change: impl FnOnce(&mut Counts)) {
+        let mut counts = self.counts.get();
+        change(&mut counts);
+        self.counts.set(counts);
+    }
+
+    pub(super) async fn go(&self, phase: &mut Phase) -> Result<(), Failed> {
+        phase.go(&self.fabric, &self.memory).await
+    }
+
+    fn phase(&self) -> Phase {
+        let mut phase = self.phases.borrow_mut().pop().unwrap_or_default();
+        phase.batch.clear();
+        phase
+    }
+
+    fn done_with(&self, phase: Phase) {
+        self.phases.borrow_mut().push(phase);
+    }
+
+    fn key<'k>(&self, key: &'k [u8]) -> Result<Key<'k>, Failed> {
+        match key.len() {
+            KEY_BYTES => Ok(Key::new(key)),
+            _ => Err(Failed::Length("key")),
+        }
+    }
+
+    /// Finds a key. What was posted before goes with the first phase.
+    async fn locate(
+        &self,
+        phase: &mut Phase,
+        key: &Key<'_>,
+        hint: Option<Hint>,
+    ) -> Result<Located, Failed> {
+        if let Some(hint) = hint
+            && let Some(located) = self.follow(phase, key, hint).await?
+        {
+            return Ok(located);
+        }
+        for _ in 0..self.layout.parameters().patience {
+            if let Some(located) = self.search_buckets(phase, key).await? {
+                if let Located::At(slot, word, _) = located {
+                    self.cache.put(key.hash(), slot, word);
+                }
+                return Ok(located);
+            }
+            phase.batch.clear();
+        }
+        Err(Failed::Stuck)
+    }
+
+    /// READs slot and object at once, and what the slot shows if that is another one. `None` if it is not the key's.
+    async fn follow(
+        &self,
+        phase: &mut Phase,
+        key: &Key<'_>,
+        hint: Hint,
+    ) -> Result<Option<Located>, Failed> {
+        let place = self.layout.slot(hint.slot, 0);
+        let slot = phase.batch.read(place.node, place.offset, 8);
+        let pair = self.post_read(phase, hint.word.object());
+        self.go(phase).await?;
+        let word = phase.batch.data(slot)?.try_into().expect("eight bytes were asked for");
+        let word = Word(u64::from_le_bytes(word));
+        if word == hint.word {
+            if let (Pair::Of(_), Some(value)) = self.look(phase, pair, key)? {
+                return Ok(Some(Located::At(hint.slot, word, value)));
+            }
+        }
+        self.cache.invalid(key.hash());
+        self.count(|counts| counts.invalid += 1);
+        phase.batch.clear();
+        if word == hint.word || !word.may_be(key.fingerprint()) {
+            return Ok(None);
+        }
+        let pair = self.post_read(phase, word.object());
+        self.go(phase).await?;
+        if let (Pair::Of(_), Some(value)) = self.look(phase, pair, key)? {
+            self.cache.put(key.hash(), hint.slot, word);
+            return Ok(Some(Located::At(hint.slot, word, value)));
+        }
+        phase.batch.clear();
+        Ok(None)
+    }
+
+    fn post_read(&self, phase: &mut Phase, object: Object) -> fusee_core::verbs::Ticket {
+        let place = self.layout.data(object.address, 0);
+        phase.batch.read(place.node, place.offset, object.bytes())
+    }
+
+    /// What a READ of an object has found, and where the value is if it is the key's.
+    fn look(
+        &self,
+        phase: &Phase,
+        read: fusee_core::verbs::Ticket,
+        key: &[u8],
+    ) -> Result<(Pair, Option<Span>), Failed> {
+        let span = phase.batch.data_span(read)?;
+        let pair = look(phase.batch.bytes(span), key);
+        let value = match &pair {
+            Pair::Of(range) => Some(span.part(range.start as u32, range.len() as u32)),
+            _ => None,
+        };
+        Ok((pair, value))
+    }
+
+    /// READs both combined buckets, then all pairs that may be the key's. `None` if one of these was not whole.
+    async fn search_buckets(
+        &self,
+        phase: &mut Phase,
+        key: &Key<'_>,
+    ) -> Result<Option<Located>, Failed> {
+        let buckets = self.layout.buckets(key);
+        let reads = buckets.map(|bucket| {
+            let place = self.layout.slot(bucket.first, 0);
+            phase.batch.read(place.node, place.offset, COMBINED_BYTES)
+        });
+        self.go(phase).await?;
+        let mut words = [[0; COMBINED_SLOTS as usize]; 2];
+        for (words, read) in words.iter_mut().zip(reads) {
+            let bytes = phase.batch.data(read)?.chunks_exact(8);
+            for (word, bytes) in words.iter_mut().zip(bytes) {
+                *word = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+            }
+        }
+        phase.batch.clear();
+        let mut matches = [None; MOST_MATCHES];
+        let mut count = 0;
+        for (bucket, words) in buckets.iter().zip(&words) {
+            for (i, word) in words.iter().enumerate() {
+                if Word(*word).may_be(key.fingerprint()) {
+                    let read = self.post_read(phase, Word(*word).object());
+                    matches[count] = Some((bucket.first + i as u32, Word(*word), read));
+                    count += 1;
+                }
+            }
+        }
+        let absent = Some(Located::Absent(free_slot(&buckets, &words)));
+        if count == 0 {
+            return Ok(absent);
+        }
+        self.go(phase).await?;
+        let mut torn = false;
+        for (slot, word, read) in matches.into_iter().flatten() {
+            match self.look(phase, read, key)? {
+                (Pair::Of(_), Some(value)) => return Ok(Some(Located::At(slot, word, value))),
+                (pair, _) => torn |= pair == Pair::Torn,
+            }
+        }
+        Ok(if torn { None } else { absent })
+    }
+
+    /// What a write leaves behind it.
+    fn clean_up(&self, ended: Ended, old: Word, object: Object, is_kept: bool) {
+        if ended == (Ended::Won { replaced: true }) && !old.is_free() {
+            self.memory.free(old.object());
+        }
+        if ended == Ended::Lost || !is_kept {
+            self.memory.reset(object);
+        }
+    }
+}
+
+impl<F: Fabric, R: Rpc<Allocator>> Client<F, R> {
+    /// Takes an object and posts its WRITEs, and the chores that ride along.
+    async fn begin(
+        &self,
+        phase: &mut Phase,
+        key: &[u8],
+        value: &[u8],
+        opcode: Opcode,
+    ) -> Result<Object, Failed> {
+        if value.len() > self.layout.parameters().value_bytes as usize {
+            return Err(Failed::Length("value"));
+        }
+        let units = units_for(value.len()) as u8;
+        let allocated = self.memory.allocate(&self.fabric, units).await?;
+        let object = allocated.object;
+        let bytes = phase.batch.stage(object.bytes());
+        let log = Log { next: allocated.next, previous: allocated.previous, opcode };
+        fill(phase.batch.bytes_mut(bytes), key, value, log);
+        for replica in 0..self.layout.parameters().data_replicas {
+            let place = self.layout.data(object.address, replica);
+            phase.batch.write(place.node, place.offset, bytes);
+        }
+        self.memory.post_chores(phase);
+        Ok(object)
+    }
+
+    /// UPDATE, or DELETE if there is no value.
+    async fn replace(&self, key: &[u8], value: Option<&[u8]>) -> Result<bool, Failed> {
+        let key = self.key(key)?;
+        let mut phase = self.phase();
+        let opcode = if value.is_some() { Opcode::Update } else { Opcode::Delete };
+        let object = self.begin(&mut phase, &key, value.unwrap_or_default(), opcode).await?;
+        let new = match value {
+            Some(_) => Word::new(key.fingerprint(), object.units, object.address),
+            None => Word(0),
+        };
+        let mut hint = self.cache.access(key.hash());
+        for _ in 0..self.layout.parameters().patience {
+            let (slot, old) = match self.locate(&mut phase, &key, hint.take()).await? {
+                Located::At(slot, old, _) => (slot, old),
+                Located::Absent(_) => {
+                    self.memory.reset(object);
+                    self.done_with(phase);
+                    return Ok(false);
+                }
+            };
+            let ended = self.write(&mut phase, slot, [old, new], object).await?;
+            if ended != Ended::Again {
+                self.clean_up(ended, old, object, value.is_some());
+                if ended == (Ended::Won { replaced: true }) && value.is_some() {
+                    self.cache.put(key.hash(), slot, new);
+                }
+                self.done_with(phase);
+                return Ok(true);
+            }
+            phase.batch.clear();
+        }
+        Err(Failed::Stuck)
+    }
+}
+
+impl<F: Fabric, R: Rpc<Allocator>> Session for Client<F, R> {
+    async fn search(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Failed> {
+        let key = self.key(key)?;
+        let mut phase = self.phase();
+        let hint = self.cache.access(key.hash());
+        let value = match self.locate(&mut phase, &key, hint).await? {
+            Located::At(_, _, value) => Some(phase.batch.bytes(value).to_vec()),
+            Located::Absent(_) => None,
+        };
+        self.done_with(phase);
+        Ok(value)
+    }
+
+    async fn update(&self, key: &[u8], value: &[u8]) -> Result<bool, Failed> {
+        self.replace(key, Some(value)).await
+    }
+
+    async fn insert(&self, key: &[u8], value: &[u8]) -> Result<bool, Failed> {
+        let key = self.key(key)?;
+        let mut phase = self.phase();
+        let object = self.begin(&mut phase, &key, value, Opcode::Insert).await?;
+        let new = Word::new(key.fingerprint(), object.units, object.address);
+        for _ in 0..self.layout.parameters().patience {
+            let slot = match self.locate(&mut phase, &key, None).await? {
+                Located::Absent(slot) => slot.ok_or(Failed::Full)?,
+                Located::At(..) => {
+                    self.memory.reset(object);
+                    self.done_with(phase);
+                    return Ok(false);
+                }
+            };
+            let ended = self.write(&mut phase, slot, [Word(0), new], object).await?;
+            if ended != Ended::Again {
+                self.clean_up(ended, Word(0), object, true);
+                if ended == (Ended::Won { replaced: true }) {
+                    self.cache.put(key.hash(), slot, new);
+                }
+                self.done_with(phase);
+                return Ok(true);
+            }
+            phase.batch.clear();
+        }
+        Err(Failed::Stuck)
+    }
+
+    async fn delete(&self, key: &[u8]) -> Result<bool, Failed> {
+        self.replace(key, None).await
+    }
+
+    fn learn_from(&self, other: &Self) {
+        self.cache.learn_from(&other.cache);
+    }
+}

@@ -1,0 +1,184 @@
+//! Where slots and objects lie: computed from the parameters, and the same for ever.
+//!
+//! ```text
+//! pool     | header | replicas of subtables ... | replicas of regions ... |
+//! subtable | group | group | ...      group: main bucket 0 | overflow bucket | main bucket 1, of 8 slots each
+//! region   | block | block | ...      block: free bitmap, a bit for 64 bytes | objects
+//! ```
+//!
+//! A number's replica `j` is on node `number + j`, counted round. A key's two combined buckets are a main bucket with
+//! the overflow bucket beside it, so one READ fetches each (RACE hashing, P §4.2).
+
+use fusee_core::race::Key;
+use fusee_core::verbs::{MnId, POOL_HEADER_BYTES};
+
+use super::object::UNIT_BYTES;
+use super::parameters::{self, Parameters, Unfit};
+
+const BUCKET_SLOTS: u32 = 8;
+const GROUP_SLOTS: u32 = 3 * BUCKET_SLOTS;
+/// Slots of a combined bucket.
+pub(super) const COMBINED_SLOTS: u32 = 2 * BUCKET_SLOTS;
+/// Bytes of it.
+pub(super) const COMBINED_BYTES: u32 = COMBINED_SLOTS * 8;
+
+/// Where everything lies. One for all clients of a store.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    nodes: Vec<MnId>,
+    parameters: Parameters,
+    groups: u32,
+    subtable_bytes: u64,
+    /// Where regions begin in each pool.
+    data: u64,
+}
+
+/// A replica's place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub node: MnId,
+    pub offset: u64,
+}
+
+/// A combined bucket: its first slot, and which half is its main bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bucket {
+    pub first: u32,
+    pub main_half: usize,
+}
+
+fn groups(parameters: &Parameters) -> u32 {
+    let slots = 2 * parameters.keys;
+    // Each subtable has as many, and a key needs two.
+    let groups = slots.div_ceil(u64::from(GROUP_SLOTS)).max(2);
+    groups.next_multiple_of(parameters.subtables as u64) as u32
+}
+
+fn subtable_bytes(parameters: &Parameters) -> u64 {
+    u64::from(groups(parameters)) / parameters.subtables as u64 * u64::from(GROUP_SLOTS) * 8
+}
+
+/// Where regions begin: behind the replicas of subtables that a node has at most.
+fn data(parameters: &Parameters, nodes: usize) -> u64 {
+    let rows = parameters.subtables.div_ceil(nodes) * parameters.index_replicas;
+    (POOL_HEADER_BYTES + rows as u64 * subtable_bytes(parameters)).next_multiple_of(4096)
+}
+
+impl Layout {
+    /// Of a store on these nodes.
+    pub fn new(nodes: &[MnId], parameters: Parameters) -> Result<Layout, Unfit> {
+        parameters::check(&parameters, nodes.len())?;
+        Ok(Layout {
+            nodes: nodes.to_vec(),
+            groups: groups(&parameters),
+            subtable_bytes: subtable_bytes(&parameters),
+            data: data(&parameters, nodes.len()),
+            parameters,
+        })
+    }
+
+    pub(super) fn pool_bytes(parameters: &Parameters, nodes: usize) -> u64 {
+        let rows = parameters.regions.div_ceil(nodes as u64) * parameters.data_replicas as u64;
+        data(parameters, nodes) + rows * parameters.region_bytes
+    }
+
+    /// Bytes of a block's free bitmap.
+    pub(super) fn bitmap_bytes(block_bytes: u64) -> u64 {
+        (block_bytes / UNIT_BYTES / 8).next_multiple_of(UNIT_BYTES)
+    }
+
+    /// What the store was made with.
+    pub fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    /// The memory nodes.
+    pub fn nodes(&self) -> &[MnId] {
+        &self.nodes
+    }
+
+    fn place(&self, number: u64, replica: usize, replicas: usize) -> (MnId, u64) {
+        let nodes = self.nodes.len() as u64;
+        let node = self.nodes[((number + replica as u64) % nodes) as usize];
+        (node, number / nodes * replicas as u64 + replica as u64)
+    }
+
+    /// A replica of a slot; 0 is the primary.
+    pub(super) fn slot(&self, slot: u32, replica: usize) -> Place {
+        let (group, within) = (slot / GROUP_SLOTS, slot % GROUP_SLOTS);
+        let subtables = self.parameters.subtables as u32;
+        let (subtable, group) = (group % subtables, group / subtables);
+        let (node, row) = self.place(u64::from(subtable), replica, self.parameters.index_replicas);
+        let within = (u64::from(group) * u64::from(GROUP_SLOTS) + u64::from(within)) * 8;
+        Place { node, offset: POOL_HEADER_BYTES + row * self.subtable_bytes + within }
+    }
+
+    /// A replica of what lies at an address; 0 is the primary.
+    pub(super) fn data(&self, address: u64, replica: usize) -> Place {
+        let region_bytes = self.parameters.region_bytes;
+        let (region, within) = (address / region_bytes, address % region_bytes);
+        let (node, row) = self.place(region, replica, self.parameters.data_replicas);
+        Place { node, offset: self.data + row * region_bytes + within }
+    }
+
+    /// The number of the node that has the primary of an address.
+    pub(super) fn primary_of(&self, address: u64) -> usize {
+        (address / self.parameters.region_bytes % self.nodes.len() as u64) as usize
+    }
+
+    /// The combined buckets of a key. They do not overlap.
+    pub(super) fn buckets(&self, key: &Key<'_>) -> [Bucket; 2] {
+        let hash = key.hash();
+        let halves = [hash as u32, (hash >> 32) as u32];
+        let mut numbers =
+            halves.map(|half| ((u64::from(half) * u64::from(self.groups)) >> 32) as u32);
+        if numbers[0] == numbers[1] {
+            numbers[1] = (numbers[1] + 1) % self.groups;
+        }
+        [0, 1].map(|i| {
+            let side = halves[i] & 1;
+            Bucket {
+                first: numbers[i] * GROUP_SLOTS + side * BUCKET_SLOTS,
+                main_half: side as usize,
+            }
+        })
+    }
+
+    /// The addresses of objects of a block.
+    pub(super) fn objects(&self, block: u64, units: u8) -> impl Iterator<Item = u64> + use<> {
+        let bytes = u64::from(units) * UNIT_BYTES;
+        let first = block + Layout::bitmap_bytes(self.parameters.block_bytes);
+        let count = (block + self.parameters.block_bytes - first) / bytes;
+        (0..count).map(move |i| first + i * bytes)
+    }
+
+    /// Where the bit of an object is, in its block's free bitmap on the primary, and its number in that word.
+    pub(super) fn free_bit(&self, address: u64) -> (Place, u32) {
+        let block = address - address % self.parameters.block_bytes;
+        let unit = (address - block) / UNIT_BYTES;
+        (self.data(block + unit / 64 * 8, 0), (unit % 64) as u32)
+    }
+
+    /// Blocks of a region.
+    pub(super) fn blocks_per_region(&self) -> u64 {
+        self.parameters.region_bytes / self.parameters.block_bytes
+    }
+}
+
+/// The slot that a new key takes: in the emptier combined bucket, its main bucket first.
+pub(super) fn free_slot(
+    buckets: &[Bucket; 2],
+    words: &[[u64; COMBINED_SLOTS as usize]; 2],
+) -> Option<u32> {
+    let free = |c: usize| words[c].iter().filter(|word| **word == 0).count();
+    let order = if free(1) > free(0) { [1, 0] } else { [0, 1] };
+    order.into_iter().find_map(|c| {
+        let main = buckets[c].main_half;
+        [main, 1 - main].into_iter().find_map(|half| {
+            let from = half * BUCKET_SLOTS as usize;
+            let found =
+                words[c][from..][..BUCKET_SLOTS as usize].iter().position(|word| *word == 0)?;
+            Some(buckets[c].first + (from + found) as u32)
+        })
+    })
+}

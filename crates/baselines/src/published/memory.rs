@@ -1,0 +1,315 @@
+//! Where a client's objects come from and go to: two-level memory management (P §4.4).
+//!
+//! A client asks a memory node for a block and cuts objects from it. Who replaces an object sets its bit in the free
+//! bitmap of its block by FAA; the owner READs bitmaps now and then, takes the bits back by FAA, and uses the objects
+//! again. These are chores: they ride with the first phase of a later write, so they cost verbs and no phase. What the
+//! paper's background threads do is done there.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use fusee_core::verbs::{Batch, Fabric, Ticket};
+
+use super::allocator::{Allocator, Request};
+use super::layout::Layout;
+use super::object::{Object, UNIT_BYTES};
+use super::parameters::Allocation;
+use crate::{Failed, Rpc};
+
+/// Chores that one phase takes along at most.
+const MOST_CHORES: usize = 64;
+/// How often a client looks through its blocks before it says that there is no memory.
+const LOOKS: usize = 8;
+/// A block is looked at each time when so many parts of a block were used.
+const PARTS_PER_LOOK: u64 = 8;
+
+/// What is to be done about memory, sooner or later.
+#[derive(Clone, Copy, Debug)]
+enum Chore {
+    /// Somebody's object is free.
+    Free(Object),
+    /// An own object that no slot refers to is not in use.
+    Reset(Object),
+    /// What is free in an own block?
+    Look { units: u8, block: u64 },
+    /// These bits of a word of a free bitmap are the owner's again.
+    Take { units: u8, block: u64, word: u64, bits: u64 },
+}
+
+/// Verbs posted together, with the chores that ride along.
+#[derive(Default)]
+pub(super) struct Phase {
+    pub batch: Batch,
+    posted: Vec<(Chore, Option<Ticket>)>,
+}
+
+impl Phase {
+    /// Executes what was posted.
+    pub async fn go<F: Fabric, R>(&mut self, fabric: &F, memory: &Memory<R>) -> Result<(), Failed> {
+        let batch = std::mem::take(&mut self.batch);
+        self.batch = fabric.execute(batch).await;
+        self.batch.check()?;
+        for (chore, ticket) in self.posted.drain(..) {
+            memory.settle(chore, ticket, &self.batch)?;
+        }
+        Ok(())
+    }
+}
+
+/// Objects of one size.
+#[derive(Debug, Default)]
+struct Slab {
+    free: VecDeque<u64>,
+    blocks: Vec<u64>,
+    /// The block to be looked at next, and objects allocated since the last look.
+    cursor: usize,
+    since_look: u64,
+    /// The object allocated last.
+    last: u64,
+    /// Somebody asks for a block; who waits for it.
+    filling: bool,
+    waiting: Vec<Waker>,
+}
+
+/// An object with its neighbours in the log's list.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Allocated {
+    pub object: Object,
+    /// 0: not known yet, as it comes from another block.
+    pub next: u64,
+    pub previous: u64,
+}
+
+/// A client's memory.
+pub(super) struct Memory<R> {
+    layout: Rc<Layout>,
+    allocators: Vec<R>,
+    /// The node that is asked next.
+    turn: Cell<usize>,
+    /// No node has a block left.
+    exhausted: Cell<bool>,
+    slabs: RefCell<Vec<Slab>>,
+    chores: RefCell<VecDeque<Chore>>,
+    /// Objects that go back to each node with the next request, where nodes allocate.
+    returned: RefCell<Vec<Vec<(u8, u64)>>>,
+    requests: Cell<u64>,
+}
+
+impl<R> Memory<R> {
+    pub fn new(layout: Rc<Layout>, allocators: Vec<R>, number: u32) -> Memory<R> {
+        let nodes = layout.nodes().len();
+        Memory {
+            layout,
+            allocators,
+            turn: Cell::new(number as usize % nodes),
+            exhausted: Cell::new(false),
+            slabs: RefCell::new((0..=u8::MAX).map(|_| Slab::default()).collect()),
+            chores: RefCell::default(),
+            returned: RefCell::new(vec![Vec::new(); nodes]),
+            requests: Cell::new(0),
+        }
+    }
+
+    /// Requests to allocators.
+    pub fn requests(&self) -> u64 {
+        self.requests.get()
+    }
+
+    fn allocates_itself(&self) -> bool {
+        self.layout.parameters().allocation == Allocation::TwoLevel
+    }
+
+    /// An object that a slot referred to is garbage.
+    pub fn free(&self, object: Object) {
+        match self.allocates_itself() {
+            true => self.chores.borrow_mut().push_back(Chore::Free(object)),
+            false => self.give_back(object),
+        }
+    }
+
+    /// An own object is not needed, and no slot refers to it.
+    pub fn reset(&self, object: Object) {
+        self.chores.borrow_mut().push_back(Chore::Reset(object));
+    }
+
+    fn give_back(&self, object: Object) {
+        let Object { address, units } = object;
+        if self.allocates_itself() {
+            self.slabs.borrow_mut()[usize::from(units)].free.push_back(address);
+        } else {
+            self.returned.borrow_mut()[self.layout.primary_of(address)].push((units, address));
+        }
+    }
+
+    /// Has chores ride along, once there are enough.
+    pub fn post_chores(&self, phase: &mut Phase) {
+        if self.chores.borrow().len() >= self.layout.parameters().frees_at_once {
+            self.post_some(phase);
+        }
+    }
+
+    fn post_some(&self, phase: &mut Phase) {
+        let mut chores = self.chores.borrow_mut();
+        let count = chores.len().min(MOST_CHORES);
+        for chore in chores.drain(..count) {
+            let ticket = self.post(chore, &mut phase.batch);
+            phase.posted.push((chore, ticket));
+        }
+    }
+
+    fn post(&self, chore: Chore, batch: &mut Batch) -> Option<Ticket> {
+        match chore {
+            Chore::Free(object) => {
+                let (place, bit) = self.layout.free_bit(object.address);
+                Some(batch.faa(place.node, place.offset, 1 << bit))
+            }
+            Chore::Reset(object) => {
+                let unused = batch.stage(1);
+                batch.bytes_mut(unused)[0] = 0;
+                for replica in 0..self.layout.parameters().data_replicas {
+                    let place = self.layout.data(object.used(), replica);
+                    batch.write(place.node, place.offset, unused);
+                }
+                None
+            }
+            Chore::Look { block, .. } => {
+                let place = self.layout.data(block, 0);
+                let bytes = Layout::bitmap_bytes(self.layout.parameters().block_bytes);
+                Some(batch.read(place.node, place.offset, bytes as u32))
+            }
+            Chore::Take { block, word, bits, .. } => {
+                let place = self.layout.data(block + word * 8, 0);
+                Some(batch.faa(place.node, place.offset, bits.wrapping_neg()))
+            }
+        }
+    }
+
+    fn settle(&self, chore: Chore, ticket: Option<Ticket>, batch: &Batch) -> Result<(), Failed> {
+        match chore {
+            Chore::Free(_) => {}
+            Chore::Reset(object) => self.give_back(object),
+            Chore::Look { units, block } => {
+                let bitmap = batch.data(ticket.expect("it was posted"))?;
+                let mut chores = self.chores.borrow_mut();
+                for (word, bits) in bitmap.chunks_exact(8).enumerate() {
+                    let bits = u64::from_le_bytes(bits.try_into().expect("eight bytes"));
+                    if bits != 0 {
+                        chores.push_back(Chore::Take { units, block, word: word as u64, bits });
+                    }
+                }
+            }
+            Chore::Take { units, block, word, bits } => {
+                let free = &mut self.slabs.borrow_mut()[usize::from(units)].free;
+                let set = (0..64).filter(|bit| bits >> bit & 1 == 1);
+                free.extend(set.map(|bit| block + (word * 64 + bit) * UNIT_BYTES));
+            }
+        }
+        Ok(())
+    }
+
+    /// The next object of the list, if there is one.
+    fn take(&self, units: u8) -> Option<Allocated> {
+        let slab = &mut self.slabs.borrow_mut()[usize::from(units)];
+        let address = slab.free.pop_front()?;
+        let previous = std::mem::replace(&mut slab.last, address);
+        slab.since_look += 1;
+        let per_block = self.layout.parameters().block_bytes / (u64::from(units) * UNIT_BYTES);
+        if slab.since_look * PARTS_PER_LOOK >= per_block {
+            slab.since_look = 0;
+            slab.cursor = (slab.cursor + 1) % slab.blocks.len();
+            let block = slab.blocks[slab.cursor];
+            self.chores.borrow_mut().push_back(Chore::Look { units, block });
+        }
+        let next = slab.free.front().copied().unwrap_or(0);
+        Some(Allocated { object: Object { address, units }, next, previous })
+    }
+}
+
+impl<R: Rpc<Allocator>> Memory<R> {
+    /// An object of so many units.
+    pub async fn allocate<F: Fabric>(&self, fabric: &F, units: u8) -> Result<Allocated, Failed> {
+        if !self.allocates_itself() {
+            let freed = |node: usize| std::mem::take(&mut self.returned.borrow_mut()[node]);
+            let request = |node: usize| Request::Object { units, freed: freed(node) };
+            let address = self.ask(request).await.ok_or(Failed::Full)?;
+            let last = &mut self.slabs.borrow_mut()[usize::from(units)].last;
+            let previous = std::mem::replace(last, address);
+            return Ok(Allocated { object: Object { address, units }, next: 0, previous });
+        }
+        loop {
+            if let Some(allocated) = self.take(units) {
+                return Ok(allocated);
+            }
+            if std::mem::replace(&mut self.slabs.borrow_mut()[usize::from(units)].filling, true) {
+                self.wait_until_filled(units).await;
+                continue;
+            }
+            let filled = self.fill(fabric, units).await;
+            let waiting = {
+                let slab = &mut self.slabs.borrow_mut()[usize::from(units)];
+                slab.filling = false;
+                std::mem::take(&mut slab.waiting)
+            };
+            waiting.into_iter().for_each(Waker::wake);
+            filled?;
+        }
+    }
+
+    async fn wait_until_filled(&self, units: u8) {
+        poll_fn(|context| {
+            let slab = &mut self.slabs.borrow_mut()[usize::from(units)];
+            if !slab.filling {
+                return Poll::Ready(());
+            }
+            slab.waiting.push(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Asks the nodes in turn until one has something left.
+    async fn ask(&self, request: impl Fn(usize) -> Request) -> Option<u64> {
+        for _ in 0..self.allocators.len() {
+            let node = self.turn.get();
+            self.turn.set((node + 1) % self.allocators.len());
+            self.requests.set(self.requests.get() + 1);
+            if let Some(address) = self.allocators[node].call(request(node)).await {
+                return Some(address);
+            }
+        }
+        None
+    }
+
+    /// Has free objects: of a new block, or else of those that the client has.
+    async fn fill<F: Fabric>(&self, fabric: &F, units: u8) -> Result<(), Failed> {
+        let block = match self.exhausted.get() {
+            true => None,
+            false => self.ask(|_| Request::Block).await,
+        };
+        if let Some(block) = block {
+            let slab = &mut self.slabs.borrow_mut()[usize::from(units)];
+            slab.blocks.push(block);
+            slab.free.extend(self.layout.objects(block, units));
+            return Ok(());
+        }
+        self.exhausted.set(true);
+        let mut phase = Phase::default();
+        for _ in 0..LOOKS {
+            let blocks = self.slabs.borrow()[usize::from(units)].blocks.clone();
+            let looks = blocks.into_iter().map(|block| Chore::Look { units, block });
+            self.chores.borrow_mut().extend(looks);
+            while !self.chores.borrow().is_empty() {
+                phase.batch.clear();
+                self.post_some(&mut phase);
+                phase.go(fabric, self).await?;
+            }
+            if !self.slabs.borrow()[usize::from(units)].free.is_empty() {
+                return Ok(());
+            }
+        }
+        Err(Failed::Full)
+    }
+}

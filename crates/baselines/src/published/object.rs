@@ -1,0 +1,178 @@
+//! Bytes of a slot's word, and of an object.
+//!
+//! ```text
+//! word     fingerprint 8 | length 8, in units of 64 bytes | address 48         0: a free slot
+//! object   crc 4 | value length 4 | key 16 | value | zeros | log entry 22
+//! log      next 6 | previous 6 | old value 8 | crc of that 1 | opcode 7 bits, used 1 bit
+//! ```
+//!
+//! The crc of an object covers what follows it up to the value's end, not the log entry: the last writer writes that
+//! once more (P §4.5).
+
+use fusee_core::layout::crc32c;
+
+/// Objects lie at multiples of it.
+pub(super) const UNIT_BYTES: u64 = 64;
+/// Bytes of a key.
+pub(super) const KEY_BYTES: usize = 16;
+const KEY: usize = 8;
+const VALUE: usize = KEY + KEY_BYTES;
+const LOG_BYTES: usize = 22;
+/// From the end of an object.
+const OLD_VALUE: usize = 10;
+/// Bytes of the old value with its crc.
+pub(super) const COMMIT_BYTES: u32 = 9;
+
+/// What an operation was, for its log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Opcode {
+    Insert = 1,
+    Update = 2,
+    Delete = 3,
+}
+
+/// How long an object is, in units.
+pub(super) fn units_for(value_bytes: usize) -> u64 {
+    ((VALUE + value_bytes + LOG_BYTES) as u64).div_ceil(UNIT_BYTES)
+}
+
+/// A slot's word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Word(pub u64);
+
+impl Word {
+    pub fn new(fingerprint: u8, units: u8, address: u64) -> Word {
+        Word(u64::from(fingerprint) << 56 | u64::from(units) << 48 | address)
+    }
+
+    pub fn is_free(self) -> bool {
+        self.0 == 0
+    }
+
+    pub fn fingerprint(self) -> u8 {
+        (self.0 >> 56) as u8
+    }
+
+    pub fn object(self) -> Object {
+        let units = (self.0 >> 48) as u8;
+        Object { address: self.0 & ((1 << 48) - 1), units }
+    }
+
+    /// Whether a key with this fingerprint may be behind it.
+    pub fn may_be(self, fingerprint: u8) -> bool {
+        !self.is_free() && self.fingerprint() == fingerprint
+    }
+}
+
+/// Where an object lies, and how long it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Object {
+    pub address: u64,
+    pub units: u8,
+}
+
+impl Object {
+    pub fn bytes(self) -> u32 {
+        u32::from(self.units) * UNIT_BYTES as u32
+    }
+
+    /// The address of the old value in its log entry.
+    pub fn old_value(self) -> u64 {
+        self.address + u64::from(self.bytes()) - OLD_VALUE as u64
+    }
+
+    /// The address of its used bit.
+    pub fn used(self) -> u64 {
+        self.address + u64::from(self.bytes()) - 1
+    }
+}
+
+/// What an object's log entry says when it is written first.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Log {
+    pub next: u64,
+    pub previous: u64,
+    pub opcode: Opcode,
+}
+
+/// Makes an object in these bytes.
+pub(super) fn fill(bytes: &mut [u8], key: &[u8], value: &[u8], log: Log) {
+    let end = VALUE + value.len();
+    bytes[4..KEY].copy_from_slice(&(value.len() as u32).to_le_bytes());
+    bytes[KEY..VALUE].copy_from_slice(key);
+    bytes[VALUE..end].copy_from_slice(value);
+    let crc = crc32c(&bytes[4..end]);
+    bytes[..4].copy_from_slice(&crc.to_le_bytes());
+    bytes[end..].fill(0);
+    let entry = bytes.len() - LOG_BYTES;
+    bytes[entry..entry + 6].copy_from_slice(&log.next.to_le_bytes()[..6]);
+    bytes[entry + 6..entry + 12].copy_from_slice(&log.previous.to_le_bytes()[..6]);
+    *bytes.last_mut().expect("an object has bytes") = (log.opcode as u8) << 1 | 1;
+}
+
+/// The old value as the last writer writes it into its log entry.
+pub(super) fn commit(old: u64) -> [u8; COMMIT_BYTES as usize] {
+    let mut bytes = [0; COMMIT_BYTES as usize];
+    bytes[..8].copy_from_slice(&old.to_le_bytes());
+    bytes[8] = crc32c(&bytes[..8]) as u8;
+    bytes
+}
+
+/// What a reader finds in an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Pair {
+    /// The key's value, at these bytes.
+    Of(std::ops::Range<usize>),
+    /// Another key's.
+    Another,
+    /// Nothing whole: it is being written, for another use.
+    Torn,
+}
+
+/// Looks for a key's value, by the key and the crc (P §4.4).
+pub(super) fn look(bytes: &[u8], key: &[u8]) -> Pair {
+    let word = |at: usize| {
+        bytes.get(at..at + 4).map(|b| u32::from_le_bytes(b.try_into().expect("four bytes")))
+    };
+    let (Some(crc), Some(length)) = (word(0), word(4)) else { return Pair::Torn };
+    let end = VALUE + length as usize;
+    match bytes.get(4..end) {
+        Some(whole) if crc32c(whole) == crc => {}
+        _ => return Pair::Torn,
+    }
+    match &bytes[KEY..VALUE] == key {
+        true => Pair::Of(VALUE..end),
+        false => Pair::Another,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_tells_its_pair_and_whether_it_is_whole() {
+        let mut bytes = [7; 128];
+        let log = Log { next: 1, previous: 2, opcode: Opcode::Update };
+        fill(&mut bytes, b"sixteen bytes :)", b"value", log);
+        assert_eq!(look(&bytes, b"sixteen bytes :)"), Pair::Of(24..29));
+        assert_eq!(look(&bytes, b"another one's :("), Pair::Another);
+        assert_eq!(bytes[127], 5);
+        // The log entry may be written meanwhile, nothing else.
+        let old = Object { address: 0, units: 2 }.old_value() as usize;
+        bytes[old..old + 9].copy_from_slice(&commit(77));
+        assert_eq!(look(&bytes, b"sixteen bytes :)"), Pair::Of(24..29));
+        bytes[25] ^= 1;
+        assert_eq!(look(&bytes, b"sixteen bytes :)"), Pair::Torn);
+        bytes[4..8].fill(255);
+        assert_eq!(look(&bytes, b"sixteen bytes :)"), Pair::Torn);
+    }
+
+    #[test]
+    fn words_tell_what_they_were_made_of() {
+        let word = Word::new(200, 17, 0x1234_5678_9abc);
+        assert_eq!(word.fingerprint(), 200);
+        assert_eq!(word.object(), Object { address: 0x1234_5678_9abc, units: 17 });
+        assert!(word.may_be(200) && !word.may_be(201) && !Word(0).may_be(0));
+    }
+}

@@ -1,0 +1,188 @@
+//! What a store is made with, which makes its variants.
+
+use super::layout::Layout;
+use super::object::{KEY_BYTES, UNIT_BYTES, units_for};
+
+/// How the replicas of a slot come to one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writes {
+    /// SNAPSHOT: the backups all at once, then the last writer's log, then the primary (P §4.3).
+    Snapshot,
+    /// FUSEE-CR: one CAS after the other, the primary last (P §6.1).
+    OneByOne,
+}
+
+/// Who cuts objects from blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allocation {
+    /// Memory nodes give blocks, clients cut them (P §4.4).
+    TwoLevel,
+    /// Memory nodes give every object (P §6.3, Figure 17).
+    ByNodes,
+}
+
+/// What a store is made with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parameters {
+    /// Replicas of the index.
+    pub index_replicas: usize,
+    /// Replicas of pairs.
+    pub data_replicas: usize,
+    /// Keys that the index has room for, at half of its slots.
+    pub keys: u64,
+    /// The longest value, in bytes.
+    pub value_bytes: u32,
+    /// Parts of the index. The primary of the first one is on the first node, that of the next one on the next; the
+    /// backups are on the nodes that follow. One: every primary slot is on the first node.
+    pub subtables: usize,
+    /// Regions, the first of which has its primary on the first node, and so on.
+    pub regions: u64,
+    /// Bytes of a region; 2 GiB in the paper.
+    pub region_bytes: u64,
+    /// Bytes of a block, with its free bitmap; 16 MiB in the paper.
+    pub block_bytes: u64,
+    /// The part of its accesses beyond which a key whose places were wrong is looked up without the index cache
+    /// (P §4.6); `None`: there is no cache, which is FUSEE-NC.
+    pub cache_threshold: Option<f64>,
+    /// How the replicas of a slot are written.
+    pub writes: Writes,
+    /// Who allocates objects.
+    pub allocation: Allocation,
+    /// Freed objects that a client gathers before it tells.
+    pub frees_at_once: usize,
+    /// READs after which an operation gives up waiting for what does not happen.
+    pub patience: u32,
+}
+
+impl Parameters {
+    /// FUSEE as it was published, with so many replicas of the index and of pairs, and room for so many keys with
+    /// values of so many bytes. The threshold is that of the code published with the paper.
+    pub fn published(
+        index_replicas: usize,
+        data_replicas: usize,
+        keys: u64,
+        value_bytes: u32,
+    ) -> Parameters {
+        Parameters {
+            index_replicas,
+            data_replicas,
+            keys,
+            value_bytes,
+            subtables: 1,
+            regions: 1,
+            region_bytes: 2 << 30,
+            block_bytes: 16 << 20,
+            cache_threshold: Some(0.1),
+            writes: Writes::Snapshot,
+            allocation: Allocation::TwoLevel,
+            frees_at_once: 16,
+            patience: 100_000,
+        }
+    }
+
+    /// FUSEE-CR.
+    pub fn one_by_one(self) -> Parameters {
+        Parameters { writes: Writes::OneByOne, ..self }
+    }
+
+    /// FUSEE-NC.
+    pub fn without_cache(self) -> Parameters {
+        Parameters { cache_threshold: None, ..self }
+    }
+
+    /// Memory nodes allocate every object.
+    pub fn allocated_by_nodes(self) -> Parameters {
+        Parameters { allocation: Allocation::ByNodes, ..self }
+    }
+
+    /// Blocks and regions of other lengths.
+    pub fn with_blocks(self, block_bytes: u64, region_bytes: u64) -> Parameters {
+        Parameters { block_bytes, region_bytes, ..self }
+    }
+
+    /// As many regions as so many objects of the longest value take, with two blocks for each client that are not
+    /// full. What is freed in blocks of a client that does nothing any more is not used again, so objects are the
+    /// keys, and the updates of a run whose keys one client has loaded.
+    pub fn with_room_for(self, objects: u64, clients: u64, memory_nodes: usize) -> Parameters {
+        let full = objects.div_ceil(self.objects_per_block().max(1));
+        // A DELETE's object is of a size of its own.
+        let blocks = full + 3 * clients + memory_nodes as u64;
+        let regions = (blocks * self.block_bytes).div_ceil(self.region_bytes);
+        // As many on each node.
+        Parameters { regions: regions.next_multiple_of(memory_nodes as u64), ..self }
+    }
+
+    /// Bytes that each of so many nodes has to lend.
+    pub fn pool_bytes(&self, memory_nodes: usize) -> u64 {
+        Layout::pool_bytes(self, memory_nodes)
+    }
+
+    /// Objects of the longest value that a block has.
+    fn objects_per_block(&self) -> u64 {
+        let object = units_for(self.value_bytes as usize) * UNIT_BYTES;
+        self.block_bytes.saturating_sub(Layout::bitmap_bytes(self.block_bytes)) / object
+    }
+
+    /// Bytes of the longest pair.
+    pub fn pair_bytes(&self) -> usize {
+        KEY_BYTES + self.value_bytes as usize
+    }
+}
+
+/// Why a store cannot be made with its parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unfit {
+    /// More replicas than nodes, none, or more than the protocol's lists hold.
+    #[error(
+        "{replicas} replicas of {what} on {nodes} memory nodes: take 1 to {nodes}, and no more than 8"
+    )]
+    Replicas {
+        /// Of the index or of pairs.
+        what: &'static str,
+        /// How many.
+        replicas: usize,
+        /// Memory nodes.
+        nodes: usize,
+    },
+    /// Blocks do not fill a region, or an object does not fit into one.
+    #[error(
+        "blocks of {block_bytes} bytes in regions of {region_bytes}: take a multiple, and room for an object"
+    )]
+    Blocks {
+        /// Of a block.
+        block_bytes: u64,
+        /// Of a region.
+        region_bytes: u64,
+    },
+    /// A slot cannot say how long such an object is.
+    #[error("values of {0} bytes: at most 16,274 have a length that a slot can tell")]
+    Value(u32),
+    /// Addresses have 48 bits, slots 32.
+    #[error("the store is larger than slots or addresses can tell: take fewer keys or regions")]
+    Size,
+}
+
+/// The store's parameters against the number of nodes.
+pub(super) fn check(parameters: &Parameters, nodes: usize) -> Result<(), Unfit> {
+    let both = [("the index", parameters.index_replicas), ("pairs", parameters.data_replicas)];
+    for (what, replicas) in both {
+        if replicas == 0 || replicas > nodes.min(super::rounds::MOST_REPLICAS) {
+            return Err(Unfit::Replicas { what, replicas, nodes });
+        }
+    }
+    if units_for(parameters.value_bytes as usize) > u64::from(u8::MAX) {
+        return Err(Unfit::Value(parameters.value_bytes));
+    }
+    let Parameters { block_bytes, region_bytes, .. } = *parameters;
+    let is_whole = block_bytes > 0
+        && block_bytes.is_multiple_of(4096)
+        && region_bytes.is_multiple_of(block_bytes);
+    if !is_whole || parameters.objects_per_block() == 0 {
+        return Err(Unfit::Blocks { block_bytes, region_bytes });
+    }
+    let bytes = u128::from(parameters.regions) * u128::from(region_bytes);
+    if bytes >= 1 << 48 || parameters.keys >= 1 << 30 || parameters.subtables == 0 {
+        return Err(Unfit::Size);
+    }
+    Ok(())
+}

@@ -1,0 +1,226 @@
+//! How a slot's replicas get a new word: SNAPSHOT (P Algorithms 1 and 2), as printed, and FUSEE-CR.
+
+use fusee_core::verbs::{Fabric, Ticket};
+
+use super::client::Client;
+use super::memory::Phase;
+use super::object::{COMMIT_BYTES, Object, Word, commit};
+use super::parameters::Writes;
+use crate::Failed;
+
+/// Replicas that a list has room for.
+pub(super) const MOST_REPLICAS: usize = 8;
+
+/// What became of a write to a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// It was the last writer. Whether its CAS of the primary found the old word; SNAPSHOT does not ask.
+    Won { replaced: bool },
+    /// Another one was.
+    Lost,
+    /// Another one is at it: FUSEE-CR begins again.
+    Again,
+}
+
+/// The rules' outcome for one writer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Rule1,
+    Rule2,
+    /// Rule 3, if the primary still shows the old word.
+    Rule3,
+    Lost {
+        /// If the primary still shows the old word; else it is certain.
+        by_rule_3: bool,
+    },
+}
+
+/// Evaluates the rules (P Algorithm 2), on what the backups hold.
+fn evaluate(list: &[u64], own: u64) -> Verdict {
+    let count = |word: u64| list.iter().filter(|w| **w == word).count();
+    let most = list.iter().copied().max_by_key(|word| count(*word)).unwrap_or(own);
+    if count(most) == list.len() {
+        return if most == own { Verdict::Rule1 } else { Verdict::Lost { by_rule_3: false } };
+    }
+    if 2 * count(most) > list.len() {
+        return if most == own { Verdict::Rule2 } else { Verdict::Lost { by_rule_3: false } };
+    }
+    match list.iter().min() {
+        _ if count(own) == 0 => Verdict::Lost { by_rule_3: false },
+        Some(smallest) if *smallest == own => Verdict::Rule3,
+        _ => Verdict::Lost { by_rule_3: true },
+    }
+}
+
+impl<F: Fabric, R> Client<F, R> {
+    /// Replaces the old word of a slot by a new one.
+    pub(super) async fn write(
+        &self,
+        phase: &mut Phase,
+        slot: u32,
+        [old, new]: [Word; 2],
+        object: Object,
+    ) -> Result<Ended, Failed> {
+        match self.layout.parameters().writes {
+            Writes::Snapshot => self.snapshot(phase, slot, [old.0, new.0], object).await,
+            Writes::OneByOne => self.one_by_one(phase, slot, [old.0, new.0]).await,
+        }
+    }
+
+    async fn snapshot(
+        &self,
+        phase: &mut Phase,
+        slot: u32,
+        [old, new]: [u64; 2],
+        object: Object,
+    ) -> Result<Ended, Failed> {
+        let backups = self.layout.parameters().index_replicas - 1;
+        if backups > 0 {
+            let mut list = [old; MOST_REPLICAS];
+            self.cas_backups(phase, slot, &mut list[..backups], new).await?;
+            let list = &mut list[..backups];
+            // A CAS that has found the old word has put the new one there.
+            list.iter_mut().filter(|word| **word == old).for_each(|word| *word = new);
+            let verdict = evaluate(list, new);
+            if matches!(verdict, Verdict::Rule3 | Verdict::Lost { by_rule_3: true })
+                && self.primary(phase, slot).await? != old
+            {
+                return Ok(self.lost());
+            }
+            match verdict {
+                Verdict::Rule1 => {}
+                Verdict::Rule2 | Verdict::Rule3 => self.cas_backups(phase, slot, list, new).await?,
+                Verdict::Lost { .. } => return self.wait(phase, slot, old).await,
+            }
+            self.commit_log(phase, object, old).await?;
+        }
+        phase.batch.clear();
+        let cas = self.post_cas(phase, slot, 0, [old, new]);
+        self.go(phase).await?;
+        // With one replica there is nobody to ask before: the CAS says who was first.
+        match phase.batch.found(cas)? == old {
+            false if backups == 0 => Ok(self.lost()),
+            replaced => Ok(Ended::Won { replaced }),
+        }
+    }
+
+    fn lost(&self) -> Ended {
+        self.count(|counts| counts.lost += 1);
+        Ended::Lost
+    }
+
+    fn post_cas(&self, phase: &mut Phase, slot: u32, replica: usize, words: [u64; 2]) -> Ticket {
+        let place = self.layout.slot(slot, replica);
+        phase.batch.cas(place.node, place.offset, words[0], words[1])
+    }
+
+    /// CASes all backups from what the list expects, where that is not the new word already. The list gets what they
+    /// held.
+    async fn cas_backups(
+        &self,
+        phase: &mut Phase,
+        slot: u32,
+        list: &mut [u64],
+        new: u64,
+    ) -> Result<(), Failed> {
+        phase.batch.clear();
+        let mut tickets = [None; MOST_REPLICAS];
+        for (i, word) in list.iter().enumerate().filter(|(_, word)| **word != new) {
+            tickets[i] = Some(self.post_cas(phase, slot, i + 1, [*word, new]));
+        }
+        self.go(phase).await?;
+        for (word, ticket) in list.iter_mut().zip(tickets) {
+            if let Some(ticket) = ticket {
+                *word = phase.batch.found(ticket)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The last writer makes the old value durable in its log entry (P §4.5).
+    async fn commit_log(&self, phase: &mut Phase, object: Object, old: u64) -> Result<(), Failed> {
+        phase.batch.clear();
+        let bytes = phase.batch.stage(COMMIT_BYTES);
+        phase.batch.bytes_mut(bytes).copy_from_slice(&commit(old));
+        for replica in 0..self.layout.parameters().data_replicas {
+            let place = self.layout.data(object.old_value(), replica);
+            phase.batch.write(place.node, place.offset, bytes);
+        }
+        self.go(phase).await
+    }
+
+    /// What the primary shows.
+    async fn primary(&self, phase: &mut Phase, slot: u32) -> Result<u64, Failed> {
+        phase.batch.clear();
+        let place = self.layout.slot(slot, 0);
+        let read = phase.batch.read(place.node, place.offset, 8);
+        self.go(phase).await?;
+        Ok(u64::from_le_bytes(
+            phase.batch.data(read)?.try_into().expect("eight bytes were asked for"),
+        ))
+    }
+
+    /// A loser returns when the primary has changed.
+    async fn wait(&self, phase: &mut Phase, slot: u32, old: u64) -> Result<Ended, Failed> {
+        for _ in 0..self.layout.parameters().patience {
+            if self.primary(phase, slot).await? != old {
+                return Ok(self.lost());
+            }
+            self.count(|counts| counts.polls += 1);
+        }
+        Err(Failed::Stuck)
+    }
+
+    /// Who has CASed the first backup has the turn; the others are its as soon as they show the old word.
+    async fn one_by_one(
+        &self,
+        phase: &mut Phase,
+        slot: u32,
+        words: [u64; 2],
+    ) -> Result<Ended, Failed> {
+        let replicas = self.layout.parameters().index_replicas;
+        let mut patience = self.layout.parameters().patience;
+        for replica in (1..replicas).chain([0]) {
+            loop {
+                phase.batch.clear();
+                let cas = self.post_cas(phase, slot, replica, words);
+                self.go(phase).await?;
+                if phase.batch.found(cas)? == words[0] {
+                    break;
+                }
+                self.count(|counts| counts.polls += 1);
+                if replica == 1 || replicas == 1 {
+                    return Ok(Ended::Again);
+                }
+                patience = patience.checked_sub(1).ok_or(Failed::Stuck)?;
+            }
+        }
+        Ok(Ended::Won { replaced: true })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rules_name_the_last_writer_as_the_paper_prints_them() {
+        let lost = Verdict::Lost { by_rule_3: false };
+        for (list, own, verdict) in [
+            (&[][..], 5, Verdict::Rule1),
+            (&[5], 5, Verdict::Rule1),
+            (&[4], 5, lost),
+            (&[5, 5], 5, Verdict::Rule1),
+            (&[4, 5], 5, Verdict::Lost { by_rule_3: true }),
+            (&[4, 5], 4, Verdict::Rule3),
+            (&[4, 5], 6, lost),
+            (&[4, 5, 5], 5, Verdict::Rule2),
+            (&[4, 5, 5], 4, lost),
+            (&[4, 5, 6], 4, Verdict::Rule3),
+            // No majority: two of four are not more than half.
+            (&[4, 5, 5, 6], 5, Verdict::Lost { by_rule_3: true }),
+        ] {
+            assert_eq!(evaluate(list, own), verdict, "{own} of {list:?}");
+        }
+    }
+}

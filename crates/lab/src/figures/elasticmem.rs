@@ -1,0 +1,177 @@
+//! The experiments of ElasticMem whose time hardware decides.
+
+use fusee_core::data::Redundancy;
+use fusee_workload::{KEY_BYTES, Request};
+
+use super::{Expected, Figure, Kind, Medians, Point, Quantity, Statement};
+use crate::setup::{Load, Setup};
+
+/// All of them.
+pub const ALL: &[Figure] = &[E1, E2];
+
+const KIB: usize = 1 << 10;
+
+fn redundancy(text: &str) -> Redundancy {
+    text.parse().expect("a constant")
+}
+
+/// A client beside six memory nodes (E 6.2): 10 Gbit/s, as most of such machines have.
+fn setup(redundancy: Redundancy, data_replicas: u8, value_bytes: usize, load: Load) -> Setup {
+    Setup {
+        testbed: "tcp-10g",
+        memory_nodes: 6,
+        machines: 1,
+        clients: 1,
+        coroutines: 1,
+        index_replicas: 2,
+        data_replicas,
+        redundancy,
+        keys: 200,
+        pair_bytes: value_bytes + KEY_BYTES,
+        theta: 0.0,
+        operations: 100,
+        load,
+        ..Setup::default()
+    }
+}
+
+const E1: Figure = Figure {
+    id: "E1",
+    about: "median latency of reads and writes over the length of the value, (k, m, r) = (4, 2, 3)",
+    x: "KiB",
+    points: || {
+        let kinds = [("Rep(3)", "replicated"), ("EOR(3,4)", "eor:3:4+2"), ("EC(4,2)", "ec:4+2")];
+        let mut points = Vec::new();
+        for (kind, request) in [("search", Request::Search), ("update", Request::Update)] {
+            for (name, kept) in kinds {
+                for kib in [1usize, 4, 16, 64, 256, 1024] {
+                    let setup = setup(redundancy(kept), 3, kib * KIB, Load::Only(request));
+                    let (series, x) = (format!("{kind}, {name}"), kib as f64);
+                    points.push(Point { series, x, setup, quantity: Quantity::Median(kind) });
+                }
+            }
+        }
+        points
+    },
+    statements: &[
+        Statement {
+            says: "writes of EC are notably faster than those of Rep(3) for large values",
+            section: "E 6.2",
+            kind: Kind::Predicted,
+            value: |m| over(m, "update, EC(4,2)", "update, Rep(3)", 1024.0),
+            expected: Expected::AtMost(0.8),
+        },
+        Statement {
+            says: "reads of EC tend to be faster than those of Rep(3) as values grow",
+            section: "E 6.2",
+            kind: Kind::Predicted,
+            value: |m| over(m, "search, EC(4,2)", "search, Rep(3)", 1024.0),
+            expected: Expected::AtMost(1.0),
+        },
+        Statement {
+            says: "reads of EOR take as long as those of Rep(3)",
+            section: "E 6.2",
+            kind: Kind::Predicted,
+            value: |m| over(m, "search, EOR(3,4)", "search, Rep(3)", 64.0),
+            expected: Expected::About(1.0),
+        },
+    ],
+    remarks: &["encoding and decoding take no time in the model"],
+};
+
+fn over(medians: &Medians, of: &str, over: &str, x: f64) -> Option<f64> {
+    Some(medians.at(of, x)? / medians.at(over, x)?)
+}
+
+/// Lengths of values, in KiB.
+const LENGTHS: [usize; 5] = [4, 16, 64, 256, 1024];
+
+/// (k, m, r) of the paper.
+const SETTINGS: [(u8, u8, u8); 3] = [(4, 1, 2), (4, 2, 3), (5, 1, 2)];
+
+const E2: Figure = Figure {
+    id: "E2",
+    about: "median time of transitions over the length of the value: naive, and of EC-oriented pairs in place",
+    x: "KiB",
+    points: || {
+        let mut points = Vec::new();
+        for (k, m, r) in SETTINGS {
+            let [coded, oriented] =
+                [format!("ec:{k}+{m}"), format!("eor:{r}:{k}+{m}")].map(|text| redundancy(&text));
+            let transitions = [
+                ("naive, to EC", Redundancy::Replicated, coded),
+                ("EOR, to EC", oriented, coded),
+                ("naive, back", coded, Redundancy::Replicated),
+                ("EOR, back", coded, oriented),
+            ];
+            for (name, from, to) in transitions {
+                for kib in LENGTHS {
+                    let setup = setup(from, r, kib * KIB, Load::Moves(to));
+                    let (series, x) = (format!("({k},{m},{r}) {name}"), kib as f64);
+                    points.push(Point { series, x, setup, quantity: Quantity::Median("move") });
+                }
+            }
+        }
+        points
+    },
+    statements: &[
+        Statement {
+            says: "EOR reduces the time to EC by up to 35 %",
+            section: "E 6.2",
+            kind: Kind::Predicted,
+            value: |medians| left(medians, "to EC", &SETTINGS, f64::min),
+            expected: Expected::AtMost(0.65),
+        },
+        Statement {
+            says: "and by at least 8 %",
+            section: "E 6.2",
+            kind: Kind::Predicted,
+            value: |medians| left(medians, "to EC", &SETTINGS, f64::max),
+            expected: Expected::AtMost(0.92),
+        },
+        Statement {
+            says: "the time back by up to 26 %",
+            section: "E 6.2",
+            kind: Kind::Predicted,
+            value: |medians| left(medians, "back", &SETTINGS, f64::min),
+            expected: Expected::AtMost(0.74),
+        },
+        Statement {
+            says: "and by at least 3 %",
+            section: "E 6.2",
+            kind: Kind::Predicted,
+            value: |medians| left(medians, "back", &SETTINGS, f64::max),
+            expected: Expected::AtMost(0.97),
+        },
+        Statement {
+            says: "(4,2,3) gains less than (4,1,2) on the way to EC",
+            section: "E 6.2",
+            kind: Kind::Predicted,
+            value: |medians| {
+                let of =
+                    |setting: usize| left(medians, "to EC", &SETTINGS[setting..][..1], f64::min);
+                Some(of(1)? / of(0)?)
+            },
+            expected: Expected::AtLeast(1.0),
+        },
+    ],
+    remarks: &["encoding and decoding take no time in the model"],
+};
+
+/// What EC-oriented replication leaves of the naive transition's time: the least or the most of these settings and all
+/// lengths.
+fn left(
+    medians: &Medians,
+    way: &str,
+    settings: &[(u8, u8, u8)],
+    most: fn(f64, f64) -> f64,
+) -> Option<f64> {
+    let mut ratios = Vec::new();
+    for (k, m, r) in settings {
+        for x in LENGTHS {
+            let of = |which: &str| medians.at(&format!("({k},{m},{r}) {which}, {way}"), x as f64);
+            ratios.push(of("EOR")? / of("naive")?);
+        }
+    }
+    ratios.into_iter().reduce(most)
+}
