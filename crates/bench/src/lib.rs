@@ -8,7 +8,7 @@
 //! Reading order: `fusee_workload` (what is asked), `value` and `verify` (how it is checked),
 //! `store` and `redundant` (what is driven), `worker`, `phase` and `driver` (how it is done), `message`,
 //! `client_process` and `processes` (the same in several processes), `cluster` (on what), `record` and
-//! `check` (whether the history is linearizable), `tally`, `series`, `spread`, `report` and `plot`
+//! `check` (whether the history is linearizable), `tally`, `series`, `spread` and `report`
 //! (what comes out), and the benchmarks themselves, in `suite`: some show what the store does, some
 //! (`limit`, `counts`, `peers`, `raw`) what its operations cost beside other things.
 //!
@@ -22,11 +22,9 @@ mod clock;
 mod cluster;
 mod driver;
 mod loaded;
-mod machine;
 mod message;
 mod own;
 mod phase;
-mod plot;
 mod processes;
 mod progress;
 mod record;

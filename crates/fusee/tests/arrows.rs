@@ -8,13 +8,14 @@ use toml::{Table, Value};
 const PRODUCTION: [&str; 8] =
     ["core", "control", "fabric", "memory-node", "master", "client", "cli", "launch"];
 /// Crates that measure and test.
-const LABORATORY: [&str; 6] = [
+const LABORATORY: [&str; 7] = [
     "fusee-bench",
     "fusee-lab",
     "fusee-sim",
     "fusee-linearizability",
     "fusee-workload",
     "fusee-baselines",
+    "fusee-report",
 ];
 
 /// What a crate needs to be built; not what its tests need.

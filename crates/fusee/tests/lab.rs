@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use common::{finish, fusee};
+use common::{Scratch, finish, fusee};
 
 #[test]
 fn figures_are_listed_and_unknown_ones_refused() {
     let text = finish(&mut fusee(&["lab", "list"])).expect_code(0).text();
     assert!(text.contains("F14") && text.contains("memory nodes"), "{text}");
-    finish(&mut fusee(&["lab", "figure", "99"])).expect_error(2, "there are F12, F14");
+    finish(&mut fusee(&["lab", "figure", "99"])).expect_error(2, "there are F3, F12");
     finish(&mut fusee(&["lab", "figure", "14", "--seeds", "0"])).expect_error(2, "--seeds");
 }
 
@@ -30,6 +30,26 @@ fn a_figure_is_the_same_bytes_every_time() {
     for statement in figure["statements"].as_array().unwrap() {
         assert_eq!(statement["holds"], true, "{statement}");
     }
+}
+
+/// A page has the figures that a folder has, with their pictures.
+#[test]
+fn a_page_is_made_of_a_folder() {
+    let folder = Scratch::new();
+    let path = folder.path().to_str().unwrap();
+    finish(&mut fusee(&["lab", "report", path])).expect_error(2, "fusee lab all --out");
+    let args = ["lab", "figure", "3", "--seeds", "1", "--operations", "1000", "--out", path];
+    let table = finish(&mut fusee(&args)).expect_code(0).text();
+    assert!(table.contains("sequencer"), "{table}");
+    let figure = std::fs::read(folder.path().join("F3.json")).unwrap();
+    let figure: Value = serde_json::from_slice(&figure).unwrap();
+    assert!(figure["measurements"][0]["setup"]["testbed"].is_string(), "{figure}");
+    let page = finish(&mut fusee(&["lab", "report", path])).expect_code(0).text();
+    let page = std::fs::read_to_string(page.trim()).unwrap();
+    let picture = std::fs::read_to_string(folder.path().join("F3.svg")).unwrap();
+    assert!(picture.starts_with("<svg") && page.contains(&picture), "{page}");
+    std::fs::write(folder.path().join("F3.json"), "{}").unwrap();
+    finish(&mut fusee(&["lab", "report", path])).expect_error(1, "F3.json");
 }
 
 /// What is there when a signal comes is told, and that it is not all.

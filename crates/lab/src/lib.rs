@@ -4,20 +4,28 @@
 //! statements of the paper's text. Nothing is measured on hardware here, and every result says so. Equal arguments give
 //! equal bytes.
 //!
-//! Reading order: `setup` (what is measured), `measure` (how), `figures` (what for), `run`, `report`.
+//! Reading order: `setup` (what is measured), `subject` and `theirs` (whose clients), `measure` (how), `figures` (what for), `run`, `report` and `page`
+//! (how it is told).
 
 mod figures;
 mod measure;
+mod page;
 mod report;
 mod run;
 mod setup;
+mod subject;
+mod theirs;
+
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use clap::Subcommand;
 use fusee_cli::failure::Failure;
 use fusee_cli::{interrupt, output};
 
 pub use measure::{Failed, measure};
-pub use setup::{Latency, Measured, Setup, Use};
+use run::Outcome;
+pub use setup::{Latency, Load, Measured, Setup, System, Use};
 
 /// What to do in the lab.
 #[derive(Subcommand, Debug)]
@@ -26,6 +34,8 @@ pub enum Lab {
     Figure(FigureArgs),
     /// Run all figures again
     All(Options),
+    /// Make one page of the figures in a folder, each beside what the papers say of it
+    Report(ReportArgs),
     /// Say which figures there are
     #[command(after_help = "Example:\n  fusee lab list")]
     List,
@@ -48,6 +58,21 @@ pub struct Options {
     /// Print one JSON object for each figure, a line each
     #[arg(long)]
     json: bool,
+
+    /// Write each figure to this folder as well, as JSON and as a picture: `F12.json`, `F12.svg`
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+}
+
+/// Which page.
+#[derive(clap::Args, Clone, Debug)]
+#[command(after_help = "Example:\n  \
+    fusee lab all --out lab && fusee lab report lab\n\n\
+    Writes lab/index.html, which needs no other file.")]
+pub struct ReportArgs {
+    /// The folder that figures were written to with --out
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
 }
 
 /// Which figure.
@@ -71,37 +96,82 @@ impl Lab {
     pub fn run(&self) -> Result<(), Failure> {
         match self {
             Lab::Figure(FigureArgs { figure, options }) => {
-                let known = || figures::ALL.iter().map(|f| f.id).collect::<Vec<_>>().join(", ");
+                let known =
+                    || figures::all().map(|figure| figure.id).collect::<Vec<_>>().join(", ");
                 let found = figures::named(figure).ok_or_else(|| {
                     Failure::usage(format!(
                         "there is no figure {figure} here; there are {}",
                         known()
                     ))
                 })?;
-                run_all(&[*found], options)
+                run_all([found], options)
             }
-            Lab::All(options) => run_all(figures::ALL, options),
-            Lab::List => figures::ALL
-                .iter()
+            Lab::Report(ReportArgs { folder }) => report_of(folder),
+            Lab::All(options) => run_all(figures::all(), options),
+            Lab::List => figures::all()
                 .try_for_each(|figure| output::line(&format!("{:<5} {}", figure.id, figure.about))),
         }
     }
 }
 
-fn run_all(figures: &[figures::Figure], options: &Options) -> Result<(), Failure> {
+fn run_all(
+    figures: impl IntoIterator<Item = &'static figures::Figure>,
+    options: &Options,
+) -> Result<(), Failure> {
     interrupt::watch()?;
+    if let Some(folder) = &options.out {
+        fs::create_dir_all(folder).map_err(|error| cannot("make the folder", folder, &error))?;
+    }
     for figure in figures {
         let outcome = run::run(figure, options.seeds, options.operations)?;
-        match options.json {
-            true => {
-                let json = serde_json::to_string(&outcome);
-                output::line(&json.expect("numbers and texts"))?;
-            }
-            false => output::line(&report::text(&outcome))?,
+        let json = serde_json::to_string(&outcome).expect("numbers and texts");
+        if let Some(folder) = &options.out {
+            write(&folder.join(format!("{}.json", figure.id)), &json)?;
+            write(&folder.join(format!("{}.svg", figure.id)), &drawn(&outcome)?)?;
         }
+        output::line(&if options.json { json } else { report::text(&outcome) })?;
         if let Some(interrupted) = interrupt::failure() {
             return Err(interrupted);
         }
     }
     Ok(())
+}
+
+fn cannot(what: &str, path: &Path, error: &dyn std::fmt::Display) -> Failure {
+    Failure::operation(format!("cannot {what} {}: {error}", path.display()))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    fs::write(path, text).map_err(|error| cannot("write", path, &error))
+}
+
+fn drawn(outcome: &Outcome) -> Result<String, Failure> {
+    let failed = |error| Failure::operation(format!("cannot draw {}: {error}", outcome.figure));
+    report::picture(outcome).map_err(failed)
+}
+
+/// Makes the page of the figures in a folder, in their order here.
+fn report_of(folder: &Path) -> Result<(), Failure> {
+    let mut outcomes: Vec<Outcome> = Vec::new();
+    for figure in figures::all() {
+        let path = folder.join(format!("{}.json", figure.id));
+        match fs::read_to_string(&path) {
+            Ok(text) => {
+                let outcome = serde_json::from_str(&text);
+                outcomes.push(outcome.map_err(|error| cannot("read", &path, &error))?);
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(cannot("read", &path, &error)),
+        }
+    }
+    if outcomes.is_empty() {
+        let folder = folder.display();
+        return Err(Failure::usage(format!(
+            "{folder} has no figure; `fusee lab all --out {folder}` writes them"
+        )));
+    }
+    let pictures: Vec<String> = outcomes.iter().map(drawn).collect::<Result<_, _>>()?;
+    let path = folder.join("index.html");
+    write(&path, &page::page(&outcomes, &pictures))?;
+    output::line(&path.display().to_string())
 }

@@ -50,7 +50,9 @@ fn figure(page: &mut String, outcome: &Outcome, picture: &str) -> fmt::Result {
     if outcome.statements.is_empty() {
         page.write_str("<p>The papers state nothing of it.</p>")?;
     } else {
-        page.write_str("<table><tr><th>the text says<th>where<th>expected<th>here<th></tr>\n")?;
+        page.write_str(
+            "<table><tr><th>the text says<th>where<th>of<th>expected<th>here<th></tr>\n",
+        )?;
         for judged in &outcome.statements {
             statement(page, judged)?;
         }
@@ -86,9 +88,10 @@ fn statement(page: &mut String, judged: &Judged) -> fmt::Result {
     let value = judged.value.map_or("-".into(), |value| format!("{value:.3}"));
     writeln!(
         page,
-        "<tr><td>{}<td>{}<td>{}<td>{value}<td class={}>{}</tr>",
+        "<tr><td>{}<td>{}<td>{}<td>{}<td>{value}<td class={}>{}</tr>",
         Escaped(&judged.says),
         Escaped(&judged.section),
+        Escaped(&judged.of),
         judged.expected.in_words(),
         verdict.class(),
         verdict.in_words()
@@ -189,7 +192,15 @@ mod tests {
 
     fn judged(kind: Kind, value: Option<f64>, holds: bool) -> Judged {
         let expected = Expected::About(1.0);
-        Judged { says: "a < b".into(), section: "P 1".into(), kind, expected, value, holds }
+        Judged {
+            of: "ours".into(),
+            says: "a < b".into(),
+            section: "P 1".into(),
+            kind,
+            expected,
+            value,
+            holds,
+        }
     }
 
     #[test]

@@ -1,8 +1,10 @@
-//! What a figure is told as: a table for people.
+//! What a figure is told as: a table for people, and a picture.
 
 use std::fmt::Write;
 
-use crate::figures::Kind;
+use fusee_report::plot::{Chart, Drawn, Horizontal, Line, Panel};
+
+use crate::page::Verdict;
 use crate::run::{Judged, Outcome, Row};
 
 /// A figure as a table, with what became of the paper's statements below it.
@@ -12,7 +14,7 @@ pub fn text(outcome: &Outcome) -> String {
     line(format!("{}: {}, {}", outcome.figure, outcome.about, outcome.source));
     line(format!("  {}", outcome.quantity));
     line(format!(
-        "  {:<18}{:>14}  {:>9}  {:<19}  busiest",
+        "  {:<26}{:>10}  {:>9}  {:<19}  busiest",
         "", outcome.x, "median", "least to most"
     ));
     for row in &outcome.rows {
@@ -21,7 +23,7 @@ pub fn text(outcome: &Outcome) -> String {
     for statement in &outcome.statements {
         line(statement_in_words(statement));
     }
-    for remark in outcome.remarks {
+    for remark in &outcome.remarks {
         line(format!("  note: {remark}"));
     }
     if outcome.interrupted {
@@ -31,25 +33,40 @@ pub fn text(outcome: &Outcome) -> String {
 }
 
 fn row_in_words(row: &Row) -> String {
-    let Row { series, x, value, least, most, .. } = row;
-    let busiest = row.measured.first().map(|measured| {
-        let busiest = &measured.busiest;
-        format!("{} of {}, {:.0} %", busiest.part, busiest.machine, busiest.share * 100.0)
-    });
+    let Row { series, x, value, least, most, busiest, .. } = row;
     let spread = format!("{least:.3} to {most:.3}");
-    let busiest = busiest.unwrap_or_default();
-    format!("  {series:<18}{x:>14}  {value:>9.3}  {spread:<19}  {busiest}")
+    format!("  {series:<26}{x:>10}  {value:>9.3}  {spread:<19}  {busiest}")
 }
 
 fn statement_in_words(statement: &Judged) -> String {
-    let Judged { says, section, kind, expected, value, holds } = statement;
-    let verdict = match (value, kind, holds) {
-        (None, ..) => "not measured",
-        (_, Kind::Calibrated, true) => "calibrated",
-        (_, Kind::Calibrated, false) => "calibrated, and missed",
-        (_, Kind::Predicted, true) => "holds",
-        (_, Kind::Predicted, false) => "FAILS",
-    };
+    let Judged { of, says, section, expected, value, .. } = statement;
+    let verdict = Verdict::of(statement).in_words();
     let value = value.map_or("nothing".into(), |value| format!("{value:.3}"));
-    format!("  {verdict}: {says} ({section}): {value}, {} expected", expected.in_words())
+    let expected = expected.in_words();
+    format!("  {verdict}: {of}: {says} ({section}): {value}, {expected} expected")
+}
+
+/// A figure as a picture in SVG: equal outcomes give equal bytes.
+pub fn picture(outcome: &Outcome) -> Drawn<String> {
+    let mut lines: Vec<Line> = Vec::new();
+    for Row { series, x, value, least, most, .. } in &outcome.rows {
+        let at = match lines.iter().position(|line| line.name == *series) {
+            Some(at) => at,
+            None => {
+                lines.push(Line::new(series.clone(), Vec::new()));
+                lines.len() - 1
+            }
+        };
+        lines[at].points.push((*x, *value));
+        lines[at].spreads.push((*x, *least, *most));
+    }
+    let chart = Chart {
+        title: format!("{}: {}", outcome.figure, outcome.about),
+        x: Horizontal::Numbers(outcome.x.clone()),
+        panels: vec![Panel { label: outcome.quantity.clone(), logarithmic: false, lines }],
+        marks: Vec::new(),
+        mark_name: "",
+    };
+    let commit = outcome.commit.as_deref().map(|commit| format!(", {commit}"));
+    chart.svg_of(&format!("{}{}", outcome.source, commit.unwrap_or_default()))
 }

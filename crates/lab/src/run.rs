@@ -6,15 +6,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fusee_cli::failure::Failure;
 use fusee_cli::interrupt;
+use fusee_report::machine;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::figures::{Expected, Figure, Kind, Medians, Point};
+use crate::figures::{Expected, Figure, Kind, Medians, Point, Statement};
 use crate::measure::{Failed, measure};
-use crate::setup::{Measured, Setup};
+use crate::setup::{Measured, Setup, Use};
 
 /// A point with what came of it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
     /// Which line it belongs to.
     pub series: String,
@@ -26,6 +27,15 @@ pub struct Row {
     pub least: f64,
     /// The most.
     pub most: f64,
+    /// The part of the hardware that was busiest, and for how much of the time.
+    pub busiest: String,
+    /// Which of the figure's measurements it is of.
+    pub measurement: usize,
+}
+
+/// A setup with what came of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Measurement {
     /// What was measured.
     pub setup: Setup,
     /// With each seed, beginning with the setup's.
@@ -33,12 +43,14 @@ pub struct Row {
 }
 
 /// What became of a statement.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Judged {
+    /// Of which system.
+    pub of: String,
     /// In our words.
-    pub says: &'static str,
+    pub says: String,
     /// Where it stands.
-    pub section: &'static str,
+    pub section: String,
     /// Whether it could have failed.
     pub kind: Kind,
     /// What it has to be.
@@ -50,24 +62,31 @@ pub struct Judged {
 }
 
 /// A figure with what came of it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
     /// Which.
-    pub figure: &'static str,
+    pub figure: String,
     /// What it shows.
-    pub about: &'static str,
+    pub about: String,
     /// What its points differ in.
-    pub x: &'static str,
+    pub x: String,
     /// What is drawn.
     pub quantity: String,
     /// Where everything comes from: nothing is measured on hardware here.
-    pub source: &'static str,
+    pub source: String,
+    /// The commit that this program was built of; `None` if it does not know.
+    pub commit: Option<String>,
+    /// How often each point was measured.
+    pub seeds: u64,
     /// Points.
     pub rows: Vec<Row>,
+    /// What they are of.
+    #[serde(skip_deserializing)]
+    pub measurements: Vec<Measurement>,
     /// Statements.
     pub statements: Vec<Judged>,
     /// What is missing, or unlike the paper.
-    pub remarks: &'static [&'static str],
+    pub remarks: Vec<String>,
     /// A signal came: not all points are there.
     pub interrupted: bool,
 }
@@ -78,9 +97,16 @@ pub fn run(figure: &Figure, seeds: u64, operations: Option<u64>) -> Result<Outco
     if let Some(operations) = operations {
         points.iter_mut().for_each(|point| point.setup.operations = operations);
     }
-    let bar = bar(figure.id, points.len() as u64 * seeds);
+    // Several points may be of one measurement.
+    let mut setups: Vec<Setup> = Vec::new();
+    for point in &points {
+        if !setups.contains(&point.setup) {
+            setups.push(point.setup.clone());
+        }
+    }
+    let bar = bar(figure.id, setups.len() as u64 * seeds);
     let tasks: Vec<(usize, u64)> =
-        (0..points.len()).flat_map(|point| (0..seeds).map(move |seed| (point, seed))).collect();
+        (0..setups.len()).flat_map(|setup| (0..seeds).map(move |seed| (setup, seed))).collect();
     let next = AtomicUsize::new(0);
     let done: Mutex<Vec<(usize, u64, Measured)>> = Mutex::default();
     let failed: Mutex<Option<String>> = Mutex::default();
@@ -89,15 +115,15 @@ pub fn run(figure: &Figure, seeds: u64, operations: Option<u64>) -> Result<Outco
     std::thread::scope(|scope| {
         for _ in 0..threads.min(tasks.len()) {
             scope.spawn(|| {
-                while let Some((point, seed)) =
+                while let Some((number, seed)) =
                     tasks.get(next.fetch_add(1, Ordering::Relaxed)).filter(|_| !is_over())
                 {
-                    let setup = &points[*point].setup;
+                    let setup = &setups[*number];
                     let setup = Setup { seed: setup.seed + seed, ..setup.clone() };
                     let result = catch_unwind(AssertUnwindSafe(|| measure(&setup, &is_over)));
                     let what = match result {
                         Ok(Ok(measured)) => {
-                            done.lock().expect("no panic in it").push((*point, *seed, measured));
+                            done.lock().expect("no panic in it").push((*number, *seed, measured));
                             bar.inc(1);
                             continue;
                         }
@@ -105,7 +131,8 @@ pub fn run(figure: &Figure, seeds: u64, operations: Option<u64>) -> Result<Outco
                         Ok(Err(Failed::Operation(what))) => what,
                         Err(_) => "the simulation panicked".into(),
                     };
-                    let Point { series, x, .. } = &points[*point];
+                    let of = points.iter().find(|point| point.setup == setups[*number]);
+                    let Point { series, x, .. } = of.expect("a setup is some point's");
                     let what = format!("{} at {x}, seed {}: {what}", series, setup.seed);
                     failed.lock().expect("no panic in it").get_or_insert(what);
                 }
@@ -117,21 +144,30 @@ pub fn run(figure: &Figure, seeds: u64, operations: Option<u64>) -> Result<Outco
         return Err(Failure::operation(format!("{}: {failed}", figure.id)));
     }
     let mut done = done.into_inner().expect("no panic in it");
-    done.sort_by_key(|(point, seed, _)| (*point, *seed));
+    done.sort_by_key(|(number, seed, _)| (*number, *seed));
     let is_whole = done.len() == tasks.len();
-    let rows: Vec<Row> =
-        done.chunk_by(|a, b| a.0 == b.0).filter_map(|of| row(&points, of)).collect();
+    let measurements: Vec<Measurement> = done
+        .chunk_by(|a, b| a.0 == b.0)
+        .map(|of| Measurement {
+            setup: setups[of[0].0].clone(),
+            measured: of.iter().map(|(_, _, measured)| measured.clone()).collect(),
+        })
+        .collect();
+    let rows: Vec<Row> = points.iter().filter_map(|point| row(point, &measurements)).collect();
     let medians = rows.iter().map(|row| (row.series.clone(), row.x, row.value));
     let statements = judge(figure, &Medians(medians.collect()));
     Ok(Outcome {
-        figure: figure.id,
-        about: figure.about,
-        x: figure.x,
+        figure: figure.id.into(),
+        about: figure.about.into(),
+        x: figure.x.into(),
         quantity: quantity(&points),
-        source: "simulated",
+        source: "simulated".into(),
+        commit: machine::commit().map(String::from),
+        seeds,
         rows,
+        measurements,
         statements,
-        remarks: figure.remarks,
+        remarks: figure.remarks.iter().map(|remark| (*remark).into()).collect(),
         interrupted: !is_whole,
     })
 }
@@ -145,9 +181,10 @@ fn quantity(points: &[Point]) -> String {
 }
 
 /// What came of one point, with all seeds.
-fn row(points: &[Point], of: &[(usize, u64, Measured)]) -> Option<Row> {
-    let point = &points[of.first()?.0];
-    let values: Option<Vec<f64>> = of.iter().map(|(_, _, m)| point.quantity.of(m)).collect();
+fn row(point: &Point, measurements: &[Measurement]) -> Option<Row> {
+    let measurement = measurements.iter().position(|of| of.setup == point.setup)?;
+    let measured = &measurements[measurement].measured;
+    let values: Option<Vec<f64>> = measured.iter().map(|m| point.quantity.of(m)).collect();
     let mut values = values?;
     values.sort_by(f64::total_cmp);
     let (low, high) = ((values.len() - 1) / 2, values.len() / 2);
@@ -157,19 +194,29 @@ fn row(points: &[Point], of: &[(usize, u64, Measured)]) -> Option<Row> {
         value: f64::midpoint(values[low], values[high]),
         least: values[0],
         most: values[values.len() - 1],
-        setup: point.setup.clone(),
-        measured: of.iter().map(|(_, _, measured)| measured.clone()).collect(),
+        busiest: busiest(measured),
+        measurement,
     })
 }
 
+/// What was busiest with the first seed.
+fn busiest(measured: &[Measured]) -> String {
+    let busiest = measured.first().map(|measured| &measured.busiest);
+    let words = |of: &Use| format!("{} of {}, {:.0} %", of.part, of.machine, of.share * 100.0);
+    busiest.map(words).unwrap_or_default()
+}
+
 fn judge(figure: &Figure, medians: &Medians) -> Vec<Judged> {
-    let judged = |statement: &crate::figures::Statement| {
-        let value = (statement.value)(medians);
+    let judged = |statement: &Statement, of: &str| {
+        let value = (statement.value)(medians, of);
         let holds = value.is_some_and(|value| statement.expected.holds(value));
-        let crate::figures::Statement { says, section, kind, expected, .. } = *statement;
-        Judged { says, section, kind, expected, value, holds }
+        let Statement { says, section, kind, expected, .. } = *statement;
+        let (of, says, section) = (of.into(), says.into(), section.into());
+        Judged { of, says, section, kind, expected, value, holds }
     };
-    figure.statements.iter().map(judged).collect()
+    let of_all =
+        |statement: &'static Statement| statement.of.iter().map(move |of| judged(statement, of));
+    figure.statements.iter().flat_map(of_all).collect()
 }
 
 fn bar(name: &str, total: u64) -> ProgressBar {

@@ -1,16 +1,171 @@
 //! A cluster of ours on modelled hardware, and what its clients do.
 
+use std::fmt;
 use std::time::Duration;
 
 use fusee_client::logic::LogicOptions;
+use fusee_core::data::{Redundancy, RedundancyRules};
 use fusee_core::view::Geometry;
-use fusee_sim::{ClusterOptions, Nanos, Testbed};
-use fusee_workload::{KEY_BYTES, Workload};
+use fusee_sim::{ClusterOptions, Nanos, Rng, Testbed};
+use fusee_workload::{Distribution, KEY_BYTES, Request, Workload};
 use serde::Serialize;
+
+/// Whose clients are measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum System {
+    /// Our store.
+    Fusee,
+    /// FUSEE as it was published; FUSEE-NC if nothing is cached.
+    Published,
+    /// FUSEE-CR: replicas of the index are changed one after the other.
+    OneByOne,
+    /// FUSEE as published, but memory nodes allocate every object.
+    NodesAllocate,
+    /// Clover.
+    Clover,
+    /// pDPM-Direct.
+    PdpmDirect,
+    /// One object under a remote lock.
+    Lock,
+    /// One object behind a sequencer.
+    Sequencer,
+}
+
+impl System {
+    /// Whether an INSERT may be told done whose key nobody ever finds: one that loses its slot to another key does
+    /// that in FUSEE as published.
+    pub(crate) fn loses_inserts(self) -> bool {
+        matches!(self, System::Published | System::OneByOne | System::NodesAllocate)
+    }
+
+    /// As it is called in figures.
+    pub fn name(self) -> &'static str {
+        match self {
+            System::Fusee => "ours",
+            System::Published => "as published",
+            System::OneByOne => "FUSEE-CR",
+            System::NodesAllocate => "nodes allocate",
+            System::Clover => "Clover",
+            System::PdpmDirect => "pDPM-Direct",
+            System::Lock => "lock",
+            System::Sequencer => "sequencer",
+        }
+    }
+}
+
+/// Which operations clients do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Load {
+    /// Those of a YCSB workload.
+    Ycsb(Workload),
+    /// Of one kind. What is inserted is new, and no key is deleted twice.
+    Only(Request),
+    /// One key after the other gets a redundancy.
+    Moves {
+        /// That which all have got before, after they were loaded.
+        from: Redundancy,
+        /// That which they get.
+        to: Redundancy,
+    },
+}
+
+/// What a client does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Request(Request),
+    Move(Redundancy),
+}
+
+impl Step {
+    /// As it is called in figures.
+    pub fn name(self) -> &'static str {
+        match self {
+            Step::Request(Request::Search) => "search",
+            Step::Request(Request::Update) => "update",
+            Step::Request(Request::Insert) => "insert",
+            Step::Request(Request::Delete) => "delete",
+            Step::Move(_) => "move",
+        }
+    }
+}
+
+impl Load {
+    /// Draws the next one.
+    pub(crate) fn draw(self, rng: &Rng) -> Step {
+        match self {
+            Load::Ycsb(workload) => Step::Request(rng.with(|rng| workload.draw(rng))),
+            Load::Only(request) => Step::Request(request),
+            Load::Moves { to, .. } => Step::Move(to),
+        }
+    }
+
+    /// How the keys are chosen that are there already.
+    pub(crate) fn distribution(self) -> Distribution {
+        match self {
+            Load::Ycsb(workload) => workload.distribution(),
+            Load::Only(_) | Load::Moves { .. } => Distribution::Zipfian,
+        }
+    }
+}
+
+impl fmt::Display for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Load::Ycsb(workload) => write!(f, "{workload}"),
+            Load::Only(request) => write!(f, "only {}", Step::Request(*request).name()),
+            Load::Moves { from, to } => write!(f, "moves from {from} to {to}"),
+        }
+    }
+}
+
+/// What happens while clients work, and when: a run of so many windows of equal length, which are counted one by one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Timeline {
+    /// How long a window is, in microseconds.
+    pub window_us: u64,
+    /// How many there are.
+    pub windows: usize,
+    /// What happens.
+    pub what: Happening,
+    /// At the beginning of which window.
+    pub at: usize,
+}
+
+/// What happens in the middle of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Happening {
+    /// This memory node dies, with its memory.
+    NodeCrashes(u16),
+    /// More clients come, and go again.
+    Guests {
+        /// How many.
+        clients: usize,
+        /// At the beginning of which window they go.
+        until: usize,
+    },
+}
+
+impl Timeline {
+    pub(crate) fn window_ns(&self) -> Nanos {
+        self.window_us * 1000
+    }
+
+    /// How many clients come.
+    pub(crate) fn guests(&self) -> usize {
+        match self.what {
+            Happening::Guests { clients, .. } => clients,
+            Happening::NodeCrashes(_) => 0,
+        }
+    }
+}
 
 /// What is measured: hardware, cluster and load. The defaults are the paper's (P §6.1 to §6.3).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Setup {
+    /// Whose clients.
+    pub system: System,
     /// The hardware, by name.
     pub testbed: &'static str,
     /// Machines that lend memory.
@@ -25,32 +180,41 @@ pub struct Setup {
     pub index_replicas: u8,
     /// Replicas of pairs.
     pub data_replicas: u8,
+    /// What the pairs have that are there from the beginning.
+    #[serde(serialize_with = "in_words")]
+    pub redundancy: Redundancy,
     /// Keys that are there from the beginning.
     pub keys: u64,
     /// Bytes of a key and its value.
     pub pair_bytes: usize,
     /// Which operations.
     #[serde(serialize_with = "in_words")]
-    pub workload: Workload,
+    pub load: Load,
     /// How skewed the keys are.
     pub theta: f64,
     /// Operations of all clients together that are counted.
     pub operations: u64,
+    /// Cores of the server that some systems have.
+    pub metadata_cores: usize,
     /// Whether clients remember where keys are.
     pub cached: bool,
     /// See [`fusee_client::Options::cache_threshold`].
     pub cache_threshold: f64,
+    /// What happens meanwhile. Then it says for how long clients work, not the number of operations.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeline: Option<Timeline>,
     /// Of what is drawn: keys and kinds of operations.
     pub seed: u64,
 }
 
-fn in_words<S: serde::Serializer>(workload: &Workload, to: S) -> Result<S::Ok, S::Error> {
-    to.collect_str(workload)
+fn in_words<S: serde::Serializer>(what: &impl fmt::Display, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(what)
 }
 
 impl Default for Setup {
     fn default() -> Setup {
         Setup {
+            system: System::Fusee,
             testbed: Testbed::CONNECTX_3.name,
             memory_nodes: 2,
             machines: 16,
@@ -58,13 +222,16 @@ impl Default for Setup {
             coroutines: 8,
             index_replicas: 1,
             data_replicas: 2,
+            redundancy: Redundancy::Replicated,
             keys: 100_000,
             pair_bytes: 1024,
-            workload: Workload::C,
+            load: Load::Ycsb(Workload::C),
             theta: 0.99,
-            operations: 200_000,
+            operations: 60_000,
+            metadata_cores: 8,
             cached: true,
             cache_threshold: 0.5,
+            timeline: None,
             seed: 1,
         }
     }
@@ -72,8 +239,15 @@ impl Default for Setup {
 
 /// Nobody waits for so long.
 const LONG: Duration = Duration::from_secs(100);
+/// Of a block, where pairs are not long.
 const BLOCK_BYTES: u64 = 1 << 18;
+/// Pairs for which a block has room at least.
+const PAIRS_IN_BLOCK: u64 = 16;
+/// No block is larger (see [`Geometry`]).
+const MAX_BLOCK_BYTES: u64 = 16 << 20;
+/// A region's bytes, if it has at least so many blocks then.
 const REGION_BYTES: u64 = 1 << 25;
+const BLOCKS_IN_REGION: u64 = 8;
 
 impl Setup {
     /// The hardware.
@@ -97,24 +271,31 @@ impl Setup {
             cache_threshold: self.cache_threshold,
             op_timeout: LONG,
             spins: false,
-            redundancy: None,
+            redundancy: Some(
+                RedundancyRules::new(self.redundancy, &[])
+                    .expect("no rules by size contradict each other"),
+            ),
         }
     }
 
     /// The cluster: with room for all pairs, and for blocks of every client.
     pub(crate) fn cluster(&self) -> ClusterOptions {
         let pairs = 2 * self.keys * self.pair_bytes as u64;
-        let blocks = 8 * self.clients as u64 * BLOCK_BYTES;
+        let block_bytes = (PAIRS_IN_BLOCK * self.pair_bytes as u64)
+            .next_power_of_two()
+            .clamp(BLOCK_BYTES, MAX_BLOCK_BYTES);
+        let region_bytes = (BLOCKS_IN_REGION * block_bytes).max(REGION_BYTES);
+        let blocks = 8 * self.clients as u64 * block_bytes;
         let bytes = (pairs + blocks) * u64::from(self.data_replicas);
-        let pool = bytes / u64::from(self.memory_nodes) + 16 * REGION_BYTES;
+        let pool = bytes / u64::from(self.memory_nodes) + 16 * region_bytes;
         ClusterOptions {
             memory_nodes: self.memory_nodes,
             index_replicas: self.index_replicas,
             data_replicas: self.data_replicas,
             index_keys: 2 * self.keys,
             geometry: Geometry {
-                region_bytes: REGION_BYTES,
-                block_bytes: BLOCK_BYTES,
+                region_bytes,
+                block_bytes,
                 slots_per_bucket: 7,
                 groups_per_subtable: 64,
                 max_key_bytes: 64,
@@ -122,7 +303,10 @@ impl Setup {
             },
             pool_bytes: pool,
             session: self.session(),
-            lease_ms: Some(1_000),
+            // A memory node that is silent for so long is gone: as much of a timeline as a second of ten.
+            lease_ms: Some(
+                self.timeline.map_or(1_000, |of| (of.windows as u64 * of.window_us) / 10_000),
+            ),
             ..ClusterOptions::default()
         }
     }
@@ -137,16 +321,28 @@ pub struct Measured {
     pub virtual_ns: Nanos,
     /// Operations a second.
     pub ops_per_s: f64,
+    /// Operations a second in each window of the timeline.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub timeline: Vec<f64>,
     /// By kind, in order of the names.
     pub latencies: Vec<Latency>,
     /// Hints of the index cache that were wrong, per operation.
     pub wrong_hints: f64,
+    /// Operations whose key was inserted and is not there: more than none only in systems that lose some.
+    pub missed: u64,
     /// The part of the hardware that was busiest, and for how much of the time.
     pub busiest: Use,
     /// For each kind of machine and part the busiest of these.
     pub uses: Vec<Use>,
     /// Events of the simulation.
     pub events: u64,
+}
+
+impl Measured {
+    /// Of one kind of operation, if there was any.
+    pub fn latency(&self, kind: &str) -> Option<&Latency> {
+        self.latencies.iter().find(|latency| latency.kind == kind)
+    }
 }
 
 /// Of one kind of operation.

@@ -1,17 +1,15 @@
 //! What is measured: our store, or another system on the same hardware.
 
-use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use fusee_baselines::{Rpc, Server};
 use fusee_client::logic::{Keeper, LogicOptions};
+use fusee_core::Error;
 use fusee_core::data::Redundancy;
 use fusee_core::store::Transition;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_sim::{
-    Cluster, MachineId, Message, Nanos, Network, NetworkOptions, ProcessId, Rack, Sim, SimFabric,
-    SimSession,
+    Cluster, MachineId, Nanos, Network, NetworkOptions, ProcessId, Rack, Sim, SimFabric, SimSession,
 };
 use fusee_workload::Request;
 
@@ -49,13 +47,13 @@ pub(crate) trait Subject {
 pub(crate) trait Operations {
     fn client(&self) -> ClientId;
 
-    /// Does something to a key. That a key is not there which should be, or the other way round, is an error.
+    /// Does something to a key. Whether the key was there, or not there if it is inserted.
     fn execute(
         &self,
         request: Request,
         key: &[u8],
         value: &[u8],
-    ) -> impl Future<Output = Result<(), String>>;
+    ) -> impl Future<Output = Result<bool, String>>;
 
     /// Gives a key's value another redundancy, which it has not.
     fn set_redundancy(
@@ -69,6 +67,9 @@ pub(crate) trait Operations {
 
     /// Hints of its cache that were wrong so far.
     fn wrong_hints(&self) -> u64;
+
+    /// What it does beside its operations.
+    fn background(&self) -> impl Future<Output = ()>;
 }
 
 /// Ours.
@@ -121,17 +122,17 @@ impl Operations for SimSession {
         self.id()
     }
 
-    async fn execute(&self, request: Request, key: &[u8], value: &[u8]) -> Result<(), String> {
+    async fn execute(&self, request: Request, key: &[u8], value: &[u8]) -> Result<bool, String> {
         let done = match request {
-            Request::Search => match self.get_with(key, |found| found.is_some()).await {
-                Ok(false) => return Err("there is no such key".into()),
-                found => found.map(drop),
-            },
-            Request::Update => self.update(key, value).await,
-            Request::Insert => self.insert(key, value).await,
-            Request::Delete => self.delete(key).await,
+            Request::Search => self.get_with(key, |found| found.is_some()).await,
+            Request::Update => self.update(key, value).await.map(|()| true),
+            Request::Insert => self.insert(key, value).await.map(|()| true),
+            Request::Delete => self.delete(key).await.map(|()| true),
         };
-        done.map_err(|error| error.to_string())
+        match done {
+            Err(Error::NotFound | Error::AlreadyExists) => Ok(false),
+            done => done.map_err(|error| error.to_string()),
+        }
     }
 
     async fn set_redundancy(&self, key: &[u8], redundancy: Redundancy) -> Result<(), String> {
@@ -149,6 +150,9 @@ impl Operations for SimSession {
     fn wrong_hints(&self) -> u64 {
         self.cache_stats().wrong
     }
+
+    /// Its keeper does that.
+    async fn background(&self) {}
 }
 
 /// Another system, on bare memory nodes. `open` makes its sessions.
@@ -158,8 +162,15 @@ pub(crate) struct Theirs<O> {
 }
 
 impl<S, O: Fn(&Rack, SimFabric) -> S> Theirs<O> {
-    pub fn new(setup: &Setup, network: NetworkOptions, pool_bytes: u64, open: O) -> Theirs<O> {
+    /// With memory nodes of so many bytes; `make` adds its servers.
+    pub fn new(
+        setup: &Setup,
+        network: NetworkOptions,
+        pool_bytes: u64,
+        make: impl FnOnce(&Rack) -> O,
+    ) -> Theirs<O> {
         let rack = Rack::new(&Sim::steady(), network, setup.memory_nodes, pool_bytes);
+        let open = make(&rack);
         Theirs { rack, open }
     }
 }
@@ -201,7 +212,7 @@ impl<S: fusee_baselines::Session> Operations for TheirSession<S> {
         self.client
     }
 
-    async fn execute(&self, request: Request, key: &[u8], value: &[u8]) -> Result<(), String> {
+    async fn execute(&self, request: Request, key: &[u8], value: &[u8]) -> Result<bool, String> {
         let session = &self.session;
         let done = match request {
             Request::Search => session.search(key).await.map(|found| found.is_some()),
@@ -209,12 +220,7 @@ impl<S: fusee_baselines::Session> Operations for TheirSession<S> {
             Request::Insert => session.insert(key, value).await,
             Request::Delete => session.delete(key).await,
         };
-        match done {
-            Ok(true) => Ok(()),
-            Ok(false) if request == Request::Insert => Err("there is such a key".into()),
-            Ok(false) => Err("there is no such key".into()),
-            Err(error) => Err(error.to_string()),
-        }
+        done.map_err(|error| error.to_string())
     }
 
     async fn set_redundancy(&self, _: &[u8], _: Redundancy) -> Result<(), String> {
@@ -228,25 +234,8 @@ impl<S: fusee_baselines::Session> Operations for TheirSession<S> {
     fn wrong_hints(&self) -> u64 {
         0
     }
-}
 
-/// The way of a client to a server of another system.
-pub(crate) struct Reached<S> {
-    pub network: Network,
-    pub client: ClientId,
-    pub machine: MachineId,
-    pub server: Rc<RefCell<S>>,
-}
-
-impl<S: Server> Rpc<S> for Reached<S> {
-    async fn call(&self, request: S::Request) -> S::Reply {
-        let (takes, (there, back)) = {
-            let server = self.server.borrow();
-            (server.takes(&request), server.bytes(&request))
-        };
-        let message = Message { request: there, reply: back };
-        let serve = || self.server.borrow_mut().serve(request);
-        let takes = takes.as_nanos() as u64;
-        self.network.call(self.client, self.machine, takes, message, serve).await
+    async fn background(&self) {
+        self.session.background().await;
     }
 }

@@ -1,8 +1,8 @@
 //! What a setup measures is what its hardware allows, and equal setups measure the same.
 
-use fusee_lab::{Failed, Measured, Setup, measure};
+use fusee_lab::{Failed, Load, Measured, Setup, System, measure};
 use fusee_sim::Testbed;
-use fusee_workload::Workload;
+use fusee_workload::{Request, Workload};
 
 /// Small enough for a test.
 fn small() -> Setup {
@@ -15,7 +15,7 @@ fn measured(setup: &Setup) -> Measured {
 
 #[test]
 fn equal_setups_measure_the_same() {
-    let setup = Setup { workload: Workload::A, operations: 5_000, ..small() };
+    let setup = Setup { load: Load::Ycsb(Workload::A), operations: 5_000, ..small() };
     let first = measured(&setup);
     assert_eq!(first, measured(&setup));
     let other = measured(&Setup { seed: 2, ..setup });
@@ -28,7 +28,9 @@ fn equal_setups_measure_the_same() {
 fn clients_are_the_limit_where_nothing_else_is() {
     let setup = Setup { pair_bytes: 64, theta: 0.0, ..small() };
     let measured = measured(&setup);
-    let limit = 16.0 * 1e9 / Testbed::CONNECTX_3.operation_ns as f64;
+    // A cached SEARCH READs its slot and its pair.
+    let Testbed { operation_ns, post_ns, .. } = Testbed::CONNECTX_3;
+    let limit = 16.0 * 1e9 / (operation_ns + 2 * post_ns) as f64;
     let share = measured.ops_per_s / limit;
     assert!((0.98..=1.0).contains(&share), "{share} of what 16 threads can do");
     assert_eq!(measured.busiest.part, "cores");
@@ -47,7 +49,7 @@ fn bandwidth_is_the_limit_of_long_pairs() {
 }
 
 #[test]
-fn a_lone_client_waits_for_the_wire_alone() {
+fn a_lone_client_waits_for_its_verbs_alone() {
     let setup = Setup {
         clients: 1,
         machines: 1,
@@ -61,16 +63,18 @@ fn a_lone_client_waits_for_the_wire_alone() {
         let measured = measured(&Setup { cached, ..setup.clone() });
         measured.latencies[0].p50_ns
     };
-    let ways = 2 * Testbed::CONNECTX_3.one_way_ns;
+    // A phase posts two verbs.
+    let Testbed { one_way_ns, post_ns, .. } = Testbed::CONNECTX_3;
+    let phase = 2 * one_way_ns + 2 * post_ns;
     let (cached, not) = (search(true), search(false));
-    assert!((ways..ways + ways / 4).contains(&cached), "{cached} ns, one phase");
-    assert!((2 * ways..2 * ways + ways / 2).contains(&not), "{not} ns, two phases");
+    assert!((phase..phase + phase / 4).contains(&cached), "{cached} ns, one phase");
+    assert!((2 * phase..2 * phase + phase / 2).contains(&not), "{not} ns, two phases");
 }
 
 #[test]
 fn every_workload_runs() {
     for workload in [Workload::B, Workload::D, Workload::Updates(100)] {
-        let setup = Setup { workload, operations: 3_000, ..small() };
+        let setup = Setup { load: Load::Ycsb(workload), operations: 3_000, ..small() };
         assert_eq!(measured(&setup).operations, 3_000, "{workload}");
     }
 }
@@ -78,7 +82,31 @@ fn every_workload_runs() {
 #[test]
 fn an_operation_that_fails_is_no_measurement() {
     // Its keys may be gone.
-    let setup = Setup { workload: Workload::Churn, operations: 3_000, ..small() };
+    let setup = Setup { load: Load::Ycsb(Workload::Churn), operations: 3_000, ..small() };
     assert!(matches!(measure(&setup, &|| false), Err(Failed::Operation(_))));
     assert_eq!(measure(&small(), &|| true), Err(Failed::Stopped));
+}
+
+#[test]
+fn one_kind_of_operation_is_a_load() {
+    for request in [Request::Search, Request::Update, Request::Insert, Request::Delete] {
+        let setup = Setup { load: Load::Only(request), operations: 1_000, ..small() };
+        let latencies = measured(&setup).latencies;
+        assert_eq!(latencies.iter().map(|of| of.count).collect::<Vec<_>>(), [1_000], "{request:?}");
+    }
+    // There are 2,000.
+    let setup = Setup { load: Load::Only(Request::Delete), operations: 3_000, ..small() };
+    assert!(matches!(measure(&setup, &|| false), Err(Failed::Operation(_))));
+}
+
+#[test]
+fn one_object_is_updated_by_one_client_at_a_time() {
+    let update = Load::Only(Request::Update);
+    let alone = Setup { load: update, keys: 1, operations: 1_000, cached: false, ..small() };
+    for system in [System::Lock, System::Sequencer] {
+        let measured = measured(&Setup { system, ..alone.clone() });
+        // While one has the object it writes and gives it back: two phases.
+        let most = 1e9 / (4.0 * Testbed::CONNECTX_3.one_way_ns as f64);
+        assert!(measured.ops_per_s < most, "{system:?}: {}", measured.ops_per_s);
+    }
 }

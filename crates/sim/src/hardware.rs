@@ -1,6 +1,6 @@
 //! Who runs on which machine of a testbed, and for how long.
 
-use fusee_core::verbs::ClientId;
+use fusee_core::verbs::{ClientId, MnId};
 
 use crate::cluster::{Client, Cluster};
 use crate::engine::{Nanos, ProcessId};
@@ -20,6 +20,16 @@ impl Network {
     /// One more machine, with so many cores for what others ask of it.
     pub fn server(&self, name: &str, cores: usize) -> MachineId {
         MachineId(self.on_machines(|machines| machines.add(name.into(), cores)))
+    }
+
+    /// The machine of a memory node, with its cores.
+    pub fn machine_of(&self, node: MnId) -> MachineId {
+        MachineId(self.on_machines(|machines| machines.node(node)))
+    }
+
+    /// Nothing for so long.
+    pub async fn pause(&self, time: Nanos) {
+        self.wait_until(self.sim().now() + time).await;
     }
 
     /// The sessions that this process opens from now on run on this machine.

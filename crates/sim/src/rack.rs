@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use fusee_core::verbs::{ClientId, MnId};
 
-use crate::engine::{ProcessId, Sim};
+use crate::engine::{Nanos, ProcessId, Sim};
 use crate::fabric::SimFabric;
 use crate::hardware::MachineId;
 use crate::network::{Network, NetworkOptions};
@@ -44,6 +44,12 @@ impl Rack {
     /// The memory nodes.
     pub fn nodes(&self) -> &[MnId] {
         &self.nodes
+    }
+
+    /// A memory node dies then, with its memory.
+    pub fn crash_after(&self, node: MnId, delay: Nanos) {
+        let network = self.network.clone();
+        self.sim.after(delay, move || network.remove(node));
     }
 
     /// A client process with one session, on a machine for clients.

@@ -168,7 +168,8 @@ impl Machines {
         self.seats[client.0 as usize].as_mut().expect("just seated")
     }
 
-    fn node(&mut self, node: MnId) -> usize {
+    /// The machine of a memory node.
+    pub fn node(&mut self, node: MnId) -> usize {
         if let Some(machine) = *entry(&mut self.nodes, node.0.into()) {
             return machine;
         }

@@ -19,7 +19,7 @@ fn attack(load: Load, shape: Shape, seeds: u64) -> (Counts, u64) {
     let load = Load { pool_bytes: shape.pool_bytes(), ..load };
     let (mut all, mut reused) = (Counts::default(), 0);
     for seed in 0..seeds {
-        let server = Rc::new(RefCell::new(MetadataServer::new(shape, Costs::ASSUMED)));
+        let server = Rc::new(RefCell::new(MetadataServer::new(shape, Costs::FITTED)));
         let near = Near::from(server.clone());
         let counts = Rc::new(RefCell::new(Vec::new()));
         let findings = findings(seed, load, |fabric, nodes| {
@@ -138,7 +138,7 @@ fn operations_take_the_phases_that_the_paper_says() {
     for (replicas, update) in [(1, 2.0), (2, 3.0), (3, 3.0)] {
         let shape = shape(replicas, 10, 1_000);
         let quiet = Quiet::new(3, shape.pool_bytes());
-        let server = Near::new(MetadataServer::new(shape, Costs::ASSUMED));
+        let server = Near::new(MetadataServer::new(shape, Costs::FITTED));
         let (first, second) = (session(&quiet, &server, shape), session(&quiet, &server, shape));
         // Requests take no time here.
         assert_eq!(took(&quiet, first.insert(&key(1), &value(1))), (true, 1.0));
@@ -176,7 +176,7 @@ fn operations_take_the_phases_that_the_paper_says() {
 fn a_cursor_that_is_too_old_costs_a_query() {
     let shape = shape(1, 2, 40);
     let quiet = Quiet::new(3, shape.pool_bytes());
-    let server = Near::new(MetadataServer::new(shape, Costs::ASSUMED));
+    let server = Near::new(MetadataServer::new(shape, Costs::FITTED));
     let (first, second) = (session(&quiet, &server, shape), session(&quiet, &server, shape));
     took(&quiet, first.insert(&key(1), &value(0)));
     took(&quiet, first.insert(&key(2), &value(0)));
@@ -227,7 +227,7 @@ impl Fabric for Slow {
 fn a_read_that_takes_too_long_is_noticed() {
     let shape = shape(1, 2, 30);
     let quiet = Quiet::new(3, shape.pool_bytes());
-    let server = Rc::new(RefCell::new(MetadataServer::new(shape, Costs::ASSUMED)));
+    let server = Rc::new(RefCell::new(MetadataServer::new(shape, Costs::FITTED)));
     let near = Near::from(server.clone());
     let writer = session(&quiet, &near, shape);
     let (is_over, got) = (Rc::new(Cell::new(false)), Rc::new(RefCell::new(Vec::new())));
@@ -267,7 +267,7 @@ fn memory_does_not_run_out() {
     for replicas in 1..=3 {
         let shape = Shape { spare: Shape::spare_for(2, 4), ..shape(replicas, 3, 0) };
         let quiet = Quiet::new(3, shape.pool_bytes());
-        let server = Rc::new(RefCell::new(MetadataServer::new(shape, Costs::ASSUMED)));
+        let server = Rc::new(RefCell::new(MetadataServer::new(shape, Costs::FITTED)));
         let near = Near::from(server.clone());
         let sessions = [session(&quiet, &near, shape), session(&quiet, &near, shape)];
         for number in 0..3 {
@@ -304,7 +304,7 @@ fn memory_does_not_run_out() {
 fn a_store_that_is_full_says_so() {
     let shape = shape(1, 2, 20);
     let quiet = Quiet::new(3, shape.pool_bytes());
-    let server = Near::new(MetadataServer::new(shape, Costs::ASSUMED));
+    let server = Near::new(MetadataServer::new(shape, Costs::FITTED));
     let (first, second) = (session(&quiet, &server, shape), session(&quiet, &server, shape));
     took(&quiet, first.insert(&key(1), &value(1)));
     took(&quiet, first.insert(&key(2), &value(2)));
@@ -324,7 +324,7 @@ fn a_store_that_is_full_says_so() {
 fn what_does_not_fit_is_refused() {
     let shape = shape(1, 2, 20);
     let quiet = Quiet::new(3, shape.pool_bytes());
-    let server = Near::new(MetadataServer::new(shape, Costs::ASSUMED));
+    let server = Near::new(MetadataServer::new(shape, Costs::FITTED));
     let session = session(&quiet, &server, shape);
     let refused = |length| Err(Failed::Length(length));
     assert_eq!(quiet.phases(session.insert(b"short", &value(1))).0, refused("key"));
@@ -336,7 +336,7 @@ fn what_does_not_fit_is_refused() {
 #[test]
 fn requests_cost_what_they_are_said_to() {
     use fusee_baselines::clover::Request;
-    let server = MetadataServer::new(shape(2, 2, 20), Costs::ASSUMED);
+    let server = MetadataServer::new(shape(2, 2, 20), Costs::FITTED);
     assert_eq!(server.takes(&Request::Query(1)), Duration::from_nanos(1_500));
     assert_eq!(server.takes(&Request::Allocate), Duration::from_micros(2));
     assert_eq!(server.takes(&Request::Retire(Vec::new())), Duration::ZERO);

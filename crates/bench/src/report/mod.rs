@@ -17,8 +17,8 @@ use fusee_cli::failure::Failure;
 use fusee_cli::{interrupt, output};
 use serde::Serialize;
 
-use crate::machine::{Machine, commit};
-use crate::plot::{self, Chart};
+use fusee_report::machine::{Machine, commit};
+use fusee_report::plot::{self, Chart};
 pub use operations::{OperationReport, PhaseReport, operations_table};
 pub use setup::{ClusterReport, Setup};
 pub use verdict::{Errors, Verdict, attempt};

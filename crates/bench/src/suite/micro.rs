@@ -16,7 +16,6 @@ use serde::Serialize;
 use crate::args::{ClusterArgs, LoadArgs};
 use crate::cluster::{self, Demand};
 use crate::driver::{self, Crew};
-use crate::machine::Machine;
 use crate::phase::{Job, Phase};
 use crate::report::{
     Findings, OperationReport, Output, PhaseReport, Report, Shell, Verdict, attempt,
@@ -24,6 +23,7 @@ use crate::report::{
 };
 use crate::tally::Tally;
 use crate::worker::Board;
+use fusee_report::machine::Machine;
 
 /// How long keys are inserted, and deleted.
 const INSERT_TIME: Duration = Duration::from_millis(500);

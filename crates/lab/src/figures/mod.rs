@@ -3,9 +3,12 @@
 //! A figure's points are [`Setup`]s; its statements are sentences of the paper's text, each turned into a number that
 //! ours is compared with. A statement that a parameter of the testbed was fitted on proves nothing, and is told apart.
 
+mod elasticmem;
 mod fusee;
 
-use serde::Serialize;
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
 
 use crate::setup::{Measured, Setup};
 
@@ -17,14 +20,18 @@ pub enum Quantity {
     Throughput,
     /// The median latency of one kind of operation, in microseconds.
     Median(&'static str),
+    /// What one of a hundred of them exceeds, in microseconds.
+    Tail(&'static str),
+    /// Millions of operations a second in one window of the timeline.
+    Window(usize),
 }
 
 impl Quantity {
     /// With its unit.
     pub fn name(self) -> String {
         match self {
-            Quantity::Throughput => "million operations a second".into(),
-            Quantity::Median(kind) => format!("median latency of {kind}, us"),
+            Quantity::Throughput | Quantity::Window(_) => "million operations a second".into(),
+            Quantity::Median(_) | Quantity::Tail(_) => "latency, us".into(),
         }
     }
 
@@ -32,10 +39,9 @@ impl Quantity {
     pub fn of(self, measured: &Measured) -> Option<f64> {
         match self {
             Quantity::Throughput => Some(measured.ops_per_s / 1e6),
-            Quantity::Median(kind) => {
-                let latency = measured.latencies.iter().find(|latency| latency.kind == kind)?;
-                Some(latency.p50_ns as f64 / 1e3)
-            }
+            Quantity::Window(window) => measured.timeline.get(window).map(|of| of / 1e6),
+            Quantity::Median(kind) => measured.latency(kind).map(|of| of.p50_ns as f64 / 1e3),
+            Quantity::Tail(kind) => measured.latency(kind).map(|of| of.p99_ns as f64 / 1e3),
         }
     }
 }
@@ -54,7 +60,7 @@ pub struct Point {
 }
 
 /// Whether a statement can be wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// It follows from the model, or it does not.
@@ -64,7 +70,7 @@ pub enum Kind {
 }
 
 /// What the number has to be for the statement to hold.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Expected {
     /// This, give or take a quarter.
@@ -107,8 +113,10 @@ pub struct Statement {
     pub section: &'static str,
     /// Whether it can be wrong.
     pub kind: Kind,
-    /// The number that it is about; `None` if it was not measured.
-    pub value: fn(&Medians) -> Option<f64>,
+    /// The systems that it is judged for, each by itself.
+    pub of: &'static [&'static str],
+    /// The number that it is about, of a system; `None` if it was not measured.
+    pub value: fn(&Medians, &str) -> Option<f64>,
     /// What that has to be.
     pub expected: Expected,
 }
@@ -127,6 +135,16 @@ impl Medians {
     /// One point over another one of the same series.
     pub fn ratio(&self, series: &str, x: f64, over: f64) -> Option<f64> {
         Some(self.at(series, x)? / self.at(series, over)?)
+    }
+
+    /// The mean of some points over that of some others of the same series.
+    pub fn mean_ratio(&self, series: &str, of: Range<f64>, over: Range<f64>) -> Option<f64> {
+        let mean = |range: Range<f64>| {
+            let points = self.0.iter().filter(|(name, x, _)| name == series && range.contains(x));
+            let values: Vec<f64> = points.map(|(_, _, value)| *value).collect();
+            (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+        };
+        Some(mean(of)? / mean(over)?)
     }
 }
 
@@ -148,12 +166,14 @@ pub struct Figure {
 }
 
 /// All figures, in the papers' order.
-pub const ALL: &[Figure] = fusee::ALL;
+pub fn all() -> impl Iterator<Item = &'static Figure> {
+    [fusee::ALL, elasticmem::ALL].into_iter().flatten()
+}
 
-/// That of a name: `12`, `F12` or `f12`.
+/// That of a name: `12`, `F12` or `f12`. A number alone is one of the first paper's.
 pub fn named(name: &str) -> Option<&'static Figure> {
     let name = name.to_ascii_uppercase();
-    ALL.iter().find(|figure| figure.id == name || figure.id.strip_prefix('F') == Some(&name))
+    all().find(|figure| figure.id == name || figure.id.strip_prefix('F') == Some(&name))
 }
 
 #[cfg(test)]
@@ -169,13 +189,15 @@ mod tests {
 
     #[test]
     fn every_statement_is_about_points_that_are_measured() {
-        for figure in ALL {
+        for figure in all() {
             let points = (figure.points)();
             let medians = points.iter().map(|point| (point.series.clone(), point.x, 1.0));
             let medians = Medians(medians.collect());
             for statement in figure.statements {
-                let value = (statement.value)(&medians);
-                assert!(value.is_some(), "{}: {}", figure.id, statement.says);
+                for system in statement.of {
+                    let value = (statement.value)(&medians, system);
+                    assert!(value.is_some(), "{}: {} {system}", figure.id, statement.says);
+                }
             }
         }
     }

@@ -9,9 +9,9 @@ use serde::Serialize;
 
 use super::{Args, Setting, Threshold};
 use crate::driver::PhaseResult;
-use crate::plot::{Chart, Horizontal, Line, Panel};
 use crate::report::{Findings, OperationReport, PhaseReport, Report};
 use crate::spread::Spread;
+use fusee_report::plot::{Chart, Horizontal, Line, Panel};
 
 /// What came out.
 #[derive(Serialize)]
@@ -208,7 +208,7 @@ impl Found {
 
     /// As a picture: the axis is the threshold; runs without a cache are horizontal lines.
     fn chart(&self, title: String) -> Chart {
-        let panel = |label, of: &dyn Fn(&Median) -> f64, fabric: Option<FabricKind>| {
+        let panel = |label: &str, of: &dyn Fn(&Median) -> f64, fabric: Option<FabricKind>| {
             let shown = |row: &Median| fabric.is_none_or(|fabric| row.setting.fabric == fabric);
             let mut lines = Vec::new();
             for group in self.groups().into_iter().filter(|group| shown(&group[0])) {
@@ -224,7 +224,7 @@ impl Found {
                     lines.push(Line::new(format!("{name}, no cache"), points));
                 }
             }
-            Panel { label, logarithmic: false, lines }
+            Panel { label: label.into(), logarithmic: false, lines }
         };
         let kops = |row: &Median| row.throughput_ops_per_s / 1000.0;
         let has = |fabric| self.results.iter().any(|row| row.setting.fabric == fabric);
@@ -240,7 +240,7 @@ impl Found {
         panels.push(panel("wasted reads", &|row| row.counts.wasted_reads_mean, None));
         Chart {
             title,
-            x: Horizontal::Numbers("threshold"),
+            x: Horizontal::Numbers("threshold".into()),
             panels,
             marks: Vec::new(),
             mark_name: "",

@@ -13,9 +13,9 @@ use serde::Serialize;
 
 use super::Args;
 use super::load::Load;
-use crate::plot::{Chart, Horizontal, Line, Mark, Panel};
 use crate::report::{Findings, Report};
 use crate::series::{Latency, Operations, Sample, operations, thinned};
+use fusee_report::plot::{Chart, Horizontal, Line, Mark, Panel};
 
 /// Rows of the time series that the table for people has at most.
 const ROWS: usize = 40;
@@ -252,7 +252,8 @@ impl Found {
         let latencies = KINDS.into_iter().map(of).filter(|line| !line.points.is_empty()).collect();
         let sessions = line("sessions", &|i| Some(f64::from(i.sessions)));
         let members = line("memory nodes", &|i| Some(i.members as f64));
-        let panel = |label, logarithmic, lines| Panel { label, logarithmic, lines };
+        let panel =
+            |label: &str, logarithmic, lines| Panel { label: label.into(), logarithmic, lines };
         Chart {
             title,
             x: Horizontal::Seconds,

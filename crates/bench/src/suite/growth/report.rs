@@ -8,10 +8,10 @@ use serde::Serialize;
 
 use super::Args;
 use super::watch::{Growth, Stages, load_factor};
-use crate::plot::{Chart, Horizontal, Line, Mark, Panel};
 use crate::report::{Findings, Report};
 use crate::series::{Latency, Operations, Sample, operations, thinned};
 use crate::worker::Board;
+use fusee_report::plot::{Chart, Horizontal, Line, Mark, Panel};
 
 /// Rows of the time series that the table for people has at most.
 const ROWS: usize = 24;
@@ -204,7 +204,8 @@ impl Found {
             };
             KINDS.into_iter().map(of).collect()
         };
-        let panel = |label, logarithmic, lines| Panel { label, logarithmic, lines };
+        let panel =
+            |label: &str, logarithmic, lines| Panel { label: label.into(), logarithmic, lines };
         let load = line("load factor", &|i| Some(i.load_factor));
         let grew = self.growth.iter().map(|g| (g.at_s, g.load_factor));
         let when_it_grew = Line::new("when it grew", grew.collect());

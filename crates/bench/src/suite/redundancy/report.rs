@@ -8,10 +8,10 @@ use serde::Serialize;
 use super::Settings;
 use super::measure::{Access, Measured, Way};
 use super::set::Set;
-use crate::plot::{Chart, Horizontal, Line, Panel};
 use crate::report::{Findings, Report};
 use crate::samples::Samples;
 use crate::spread::Spread;
+use fusee_report::plot::{Chart, Horizontal, Line, Panel};
 
 /// Of ElasticMem's experiment 1 (Fig. 8, (k, m, r) = (4, 2, 3)).
 const EXPERIMENT_1: &str = "\
@@ -199,7 +199,8 @@ impl Found {
             let at = settings.value_bytes.iter().position(|known| *known == bytes);
             at.unwrap_or_default() as f64
         };
-        let panel = |label, logarithmic, lines| Panel { label, logarithmic, lines };
+        let panel =
+            |label: &str, logarithmic, lines| Panel { label: label.into(), logarithmic, lines };
         let accesses = |value: &dyn Fn(&AccessReport) -> Spread| {
             let all = self.sized.iter().flat_map(|sized| {
                 let at = position(sized.value_bytes);
@@ -220,7 +221,7 @@ impl Found {
         let one = |value: f64| Spread { median: value, least: value, most: value };
         Chart {
             title: title.replace('\n', " "),
-            x: Horizontal::Names { label: "value", names },
+            x: Horizontal::Names { label: "value".into(), names },
             panels: vec![
                 panel("read, microseconds", true, accesses(&|access| access.read_us)),
                 panel("write, microseconds", true, accesses(&|access| access.write_us)),

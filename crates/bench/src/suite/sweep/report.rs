@@ -8,9 +8,9 @@ use serde::Serialize;
 
 use super::axis::Axis;
 use crate::driver::PhaseResult;
-use crate::plot::{Chart, Horizontal, Line, Panel};
 use crate::report::{ClusterReport, Findings, Report};
 use crate::spread::Spread;
+use fusee_report::plot::{Chart, Horizontal, Line, Panel};
 use fusee_workload::Distribution;
 
 /// What was asked for.
@@ -189,14 +189,18 @@ impl Found {
         latencies.extend(lines("update, ", &|mix| mix.update_p50_us));
         Chart {
             title,
-            x: Horizontal::Names { label: self.varied.label(), names },
+            x: Horizontal::Names { label: self.varied.label().into(), names },
             panels: vec![
                 Panel {
-                    label: "1000 operations/s",
+                    label: "1000 operations/s".into(),
                     logarithmic: false,
                     lines: lines("", &|mix| Some(thousands(mix.ops_per_s))),
                 },
-                Panel { label: "microseconds, median", logarithmic: false, lines: latencies },
+                Panel {
+                    label: "microseconds, median".into(),
+                    logarithmic: false,
+                    lines: latencies,
+                },
             ],
             marks: Vec::new(),
             mark_name: "",

@@ -15,13 +15,13 @@ use crate::check::check;
 use crate::clock::{Clock, monotonic_ns};
 use crate::cluster::{self, Demand, Target};
 use crate::driver::{self, Crew, Outcome, PhaseResult};
-use crate::machine::Machine;
 use crate::message::{Run, Spec};
 use crate::processes;
 use crate::record::{self, Keep};
 use crate::report::{Output, PhaseReport, Shell, Verdict, attempt};
 use crate::tally::Tally;
 use crate::worker::Board;
+use fusee_report::machine::Machine;
 use fusee_workload::{Distribution, Frontier, MAX_KEYS, Part, Workload};
 use report::Found;
 

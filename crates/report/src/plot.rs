@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use fusee_cli::failure::Failure;
 use plotters::prelude::*;
 
-use super::machine::Machine;
+use crate::machine::Machine;
 
 const WIDTH: u32 = 1000;
 const PANEL_HEIGHT: u32 = 240;
@@ -53,22 +53,21 @@ pub enum Horizontal {
     /// Time.
     Seconds,
     /// Numbers of something else: what they are.
-    Numbers(&'static str),
+    Numbers(String),
     /// Things side by side: the n-th stands at n.
     Names {
         /// What they are.
-        label: &'static str,
+        label: String,
         /// From left to right.
         names: Vec<String>,
     },
 }
 
 impl Horizontal {
-    fn label(&self) -> &'static str {
+    fn label(&self) -> &str {
         match self {
             Horizontal::Seconds => "seconds",
-            Horizontal::Numbers(label) => label,
-            Horizontal::Names { label, .. } => label,
+            Horizontal::Numbers(label) | Horizontal::Names { label, .. } => label,
         }
     }
 
@@ -88,7 +87,7 @@ impl Horizontal {
 /// Lines over the common axis.
 pub struct Panel {
     /// What the axis counts, with its unit.
-    pub label: &'static str,
+    pub label: String,
     /// Whether the axis is logarithmic.
     pub logarithmic: bool,
     /// What is drawn.
@@ -142,7 +141,8 @@ pub fn check(path: Option<&PathBuf>) -> Result<(), Failure> {
     Ok(())
 }
 
-type Drawn<T> = Result<T, Box<dyn std::error::Error>>;
+/// What became of drawing.
+pub type Drawn<T> = Result<T, Box<dyn std::error::Error>>;
 
 impl Chart {
     /// Writes it to a file.
@@ -154,8 +154,13 @@ impl Chart {
         std::fs::write(path, svg).map_err(|error| failed(&error))
     }
 
-    /// As SVG.
+    /// As SVG, with the machine that the numbers are of.
     pub fn svg(&self) -> Drawn<String> {
+        self.svg_of(&Machine::here().in_words())
+    }
+
+    /// As SVG, with a text below that says where the numbers come from.
+    pub fn svg_of(&self, origin: &str) -> Drawn<String> {
         let mut svg = String::new();
         let count = self.panels.len().max(1);
         let height = TITLE_HEIGHT + PANEL_HEIGHT * count as u32 + FOOT_HEIGHT;
@@ -163,7 +168,7 @@ impl Chart {
             let root = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
             root.fill(&WHITE)?;
             let (body, foot) = root.split_vertically(height - FOOT_HEIGHT);
-            foot.draw(&Text::new(Machine::here().in_words(), (12, 2), (FONT, 11)))?;
+            foot.draw(&Text::new(origin.to_string(), (12, 2), (FONT, 11)))?;
             let body = body.titled(&self.title, (FONT, 18))?;
             for (number, (panel, area)) in
                 self.panels.iter().zip(body.split_evenly((count, 1))).enumerate()
@@ -199,7 +204,7 @@ impl Chart {
         mesh.light_line_style(TRANSPARENT)
             .x_desc(self.x.label())
             .x_label_formatter(&tick)
-            .y_desc(panel.label)
+            .y_desc(&panel.label)
             .label_style((FONT, 13))
             .y_label_formatter(&label);
         if let Horizontal::Names { names, .. } = &self.x {
@@ -321,9 +326,13 @@ mod tests {
     use super::*;
 
     fn chart(points: &[(f64, f64)]) -> Chart {
-        let panel = |label, logarithmic| {
+        let panel = |label: &str, logarithmic| {
             let line = |name: &str| Line::new(name, points.to_vec());
-            Panel { label, logarithmic, lines: vec![line("insert"), line("p99 < & \">")] }
+            Panel {
+                label: String::from(label),
+                logarithmic,
+                lines: vec![line("insert"), line("p99 < & \">")],
+            }
         };
         let marks = vec![Mark { at_s: 1.0, text: "a split".into() }];
         Chart {
@@ -376,7 +385,7 @@ mod tests {
     fn names_stand_side_by_side_with_their_spread() {
         let names = ["1 KiB", "64 KiB"].map(String::from).to_vec();
         let mut chart = chart(&[(0.0, 5.0), (1.0, 7.0)]);
-        (chart.x, chart.marks) = (Horizontal::Names { label: "value", names }, Vec::new());
+        (chart.x, chart.marks) = (Horizontal::Names { label: "value".into(), names }, Vec::new());
         let bars = |svg: &str| svg.matches("<polyline").count();
         let without = chart.svg().unwrap();
         chart.panels[0].lines[0].spreads = vec![(0.0, 4.0, 6.0), (1.0, f64::NAN, 6.0)];

@@ -1,0 +1,168 @@
+//! How many replicas there are.
+
+use fusee_workload::{Request, Workload};
+
+use super::{BOTH, Expected, FUSEE, Figure, Kind, Point, Quantity, Statement};
+use super::{over, ratio, throughput};
+use crate::setup::{Load, Setup, System};
+
+pub const F18: Figure = Figure {
+    id: "F18",
+    about: "throughput over the replication factor",
+    x: "replicas of index and pairs",
+    points: || {
+        let workloads = [Workload::A, Workload::B, Workload::C, Workload::D];
+        throughput(BOTH, &workloads, &[1.0, 2.0, 3.0, 4.0, 5.0], |setup, replicas| {
+            // Five replicas take five nodes.
+            setup.memory_nodes = 5;
+            (setup.index_replicas, setup.data_replicas) = (replicas as u8, replicas as u8);
+        })
+    },
+    statements: &[
+        Statement {
+            says: "with one replica YCSB-D reaches 8.8 million operations a second",
+            section: "P 6.4",
+            kind: Kind::Calibrated,
+            of: FUSEE,
+            value: |medians, system| medians.at(&format!("YCSB-D, {system}"), 1.0),
+            expected: Expected::About(8.8),
+        },
+        Statement {
+            says: "YCSB-D falls slightly, from 8.8 to 8.6",
+            section: "P 6.4",
+            kind: Kind::Calibrated,
+            of: FUSEE,
+            value: |medians, system| ratio(medians, "YCSB-D", system, 5.0, 1.0),
+            expected: Expected::AtLeast(0.95),
+        },
+        Statement {
+            says: "YCSB-C stays the same",
+            section: "P 6.4",
+            kind: Kind::Predicted,
+            of: FUSEE,
+            value: |medians, system| ratio(medians, "YCSB-C", system, 5.0, 1.0),
+            expected: Expected::AtLeast(0.98),
+        },
+        Statement {
+            says: "YCSB-A falls",
+            section: "P 6.4",
+            kind: Kind::Predicted,
+            of: FUSEE,
+            value: |medians, system| ratio(medians, "YCSB-A", system, 5.0, 1.0),
+            expected: Expected::AtMost(0.98),
+        },
+        Statement {
+            says: "YCSB-B falls",
+            section: "P 6.4",
+            kind: Kind::Predicted,
+            of: FUSEE,
+            value: |medians, system| ratio(medians, "YCSB-B", system, 5.0, 1.0),
+            expected: Expected::AtMost(0.98),
+        },
+    ],
+    remarks: &["the paper does not say how many memory nodes there were"],
+};
+
+/// How it is called, the system, and whether it has a cache.
+const VARIANTS: [(&str, System, bool); 5] = [
+    ("ours", System::Fusee, true),
+    ("ours without cache", System::Fusee, false),
+    ("as published", System::Published, true),
+    ("FUSEE-NC", System::Published, false),
+    ("FUSEE-CR", System::OneByOne, true),
+];
+
+pub const F19: Figure = Figure {
+    id: "F19",
+    about: "median latency over the replication factor, with variants",
+    x: "replicas of index and pairs",
+    points: || {
+        let mut points = Vec::new();
+        for (name, system, cached) in VARIANTS {
+            for (kind, request) in [
+                ("search", Request::Search),
+                ("update", Request::Update),
+                ("insert", Request::Insert),
+                ("delete", Request::Delete),
+            ] {
+                for replicas in 1..=5u8 {
+                    let setup = Setup {
+                        system,
+                        load: Load::Only(request),
+                        memory_nodes: 5,
+                        index_replicas: replicas,
+                        data_replicas: replicas,
+                        machines: 1,
+                        clients: 1,
+                        coroutines: 1,
+                        keys: 10_000,
+                        operations: 5_000,
+                        theta: 0.0,
+                        cached,
+                        ..Setup::default()
+                    };
+                    let (series, x) = (format!("{kind}, {name}"), f64::from(replicas));
+                    points.push(Point { series, x, setup, quantity: Quantity::Median(kind) });
+                }
+            }
+        }
+        points
+    },
+    statements: &[
+        Statement {
+            says: "an UPDATE takes slightly longer with more replicas",
+            section: "P 6.4",
+            kind: Kind::Predicted,
+            of: FUSEE,
+            value: |medians, system| ratio(medians, "update", system, 5.0, 2.0),
+            expected: Expected::AtMost(1.25),
+        },
+        Statement {
+            says: "that of FUSEE-CR grows linearly: by three more CAS from two to five replicas",
+            section: "P 6.4",
+            kind: Kind::Predicted,
+            of: &["FUSEE-CR"],
+            value: |medians, _| {
+                let at = |x| medians.at("update, FUSEE-CR", x);
+                let (slow, fast) = (at(5.0)? - at(3.0)?, at(3.0)? - at(2.0)?);
+                Some(slow / fast)
+            },
+            expected: Expected::About(2.0),
+        },
+        Statement {
+            says: "a SEARCH takes as long as one of FUSEE-CR",
+            section: "P 6.4",
+            kind: Kind::Predicted,
+            of: FUSEE,
+            value: |medians, system| over(medians, "search", system, "FUSEE-CR", 3.0),
+            expected: Expected::About(1.0),
+        },
+        Statement {
+            says: "an UPDATE is faster than one of FUSEE-NC",
+            section: "P 6.4",
+            kind: Kind::Predicted,
+            of: FUSEE,
+            value: |medians, system| over(medians, "update", system, "FUSEE-NC", 3.0),
+            expected: Expected::AtMost(1.0),
+        },
+        Statement {
+            says: "so is a DELETE",
+            section: "P 6.4",
+            kind: Kind::Predicted,
+            of: FUSEE,
+            value: |medians, system| over(medians, "delete", system, "FUSEE-NC", 3.0),
+            expected: Expected::AtMost(1.0),
+        },
+        Statement {
+            says: "and a SEARCH",
+            section: "P 6.4",
+            kind: Kind::Predicted,
+            of: FUSEE,
+            value: |medians, system| over(medians, "search", system, "FUSEE-NC", 3.0),
+            expected: Expected::AtMost(1.0),
+        },
+    ],
+    remarks: &[
+        "the time that an operation takes its client's processor, beside its verbs, is not part of a latency here",
+    ],
+};

@@ -1,0 +1,199 @@
+//! The baselines on a testbed: how large each is made, and what its servers run on.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use fusee_baselines::clover::{self, Clover, MetadataServer};
+use fusee_baselines::lock::{self, Locked};
+use fusee_baselines::pdpm::{self, Direct, Directory};
+use fusee_baselines::published::{self, Allocator, Client, Layout, Parameters};
+use fusee_baselines::sequencer::{self, Sequenced};
+use fusee_baselines::{Rpc, Server};
+use fusee_core::verbs::ClientId;
+use fusee_sim::{MachineId, Message, Nanos, Network, NetworkOptions, Rack};
+use fusee_workload::Request;
+
+use crate::measure::{Failed, measure_in};
+use crate::setup::{Load, Measured, Setup};
+use crate::subject::Theirs;
+
+/// Whoever has to be asked to stop.
+type Stop<'s> = &'s dyn Fn() -> bool;
+
+/// Keys that come while clients work: those that count, those before, and those under way.
+fn new_keys(setup: &Setup) -> u64 {
+    let inserts = match setup.load {
+        Load::Only(Request::Insert) => true,
+        Load::Ycsb(workload) => workload.adds_keys(),
+        _ => false,
+    };
+    let under_way = (setup.clients * setup.coroutines) as u64;
+    if inserts { setup.operations + setup.operations / 4 + under_way } else { 0 }
+}
+
+pub(crate) fn lock(
+    setup: &Setup,
+    network: NetworkOptions,
+    stop: Stop<'_>,
+) -> Result<Measured, Failed> {
+    let bytes = setup.value_bytes() as u32;
+    let subject = Theirs::new(setup, network, lock::pool_bytes(bytes), |_| {
+        move |rack: &Rack, fabric| Locked::new(fabric, rack.nodes(), bytes)
+    });
+    measure_in(&subject, setup, stop)
+}
+
+pub(crate) fn sequencer(
+    setup: &Setup,
+    network: NetworkOptions,
+    stop: Stop<'_>,
+) -> Result<Measured, Failed> {
+    let bytes = setup.value_bytes() as u32;
+    let subject = Theirs::new(setup, network, sequencer::pool_bytes(bytes), |_| {
+        move |rack: &Rack, fabric| Sequenced::new(fabric, rack.nodes(), bytes)
+    });
+    measure_in(&subject, setup, stop)
+}
+
+pub(crate) fn clover(
+    setup: &Setup,
+    network: NetworkOptions,
+    stop: Stop<'_>,
+) -> Result<Measured, Failed> {
+    let shape = clover::Shape {
+        memory_nodes: setup.memory_nodes.into(),
+        replicas: setup.data_replicas.into(),
+        value_bytes: setup.value_bytes() as u32,
+        keys: setup.keys + new_keys(setup),
+        spare: clover::Shape::spare_for(setup.clients, setup.coroutines),
+    };
+    let costs = clover::Costs::FITTED;
+    let subject = Theirs::new(setup, network, shape.pool_bytes(), |rack| {
+        let machine = rack.network().server("metadata server", setup.metadata_cores);
+        let server = Rc::new(RefCell::new(MetadataServer::new(shape, costs)));
+        move |rack: &Rack, fabric| {
+            let client = fabric.client();
+            let rpc = Reached::new(rack.network(), client, machine, &server);
+            Clover::new(fabric, rpc, rack.nodes(), shape)
+        }
+    });
+    measure_in(&subject, setup, stop)
+}
+
+pub(crate) fn pdpm_direct(
+    setup: &Setup,
+    network: NetworkOptions,
+    stop: Stop<'_>,
+) -> Result<Measured, Failed> {
+    let shape = pdpm::Shape {
+        memory_nodes: setup.memory_nodes.into(),
+        replicas: setup.data_replicas.into(),
+        value_bytes: setup.value_bytes() as u32,
+        keys: setup.keys + new_keys(setup),
+    };
+    let subject = Theirs::new(setup, network, shape.pool_bytes(), |rack| {
+        let machine = rack.network().server("directory", setup.metadata_cores);
+        let server = Rc::new(RefCell::new(Directory::new(shape, Directory::ASSUMED)));
+        move |rack: &Rack, fabric| {
+            let client = fabric.client();
+            let rpc = Reached::new(rack.network(), client, machine, &server);
+            Direct::new(fabric, rpc, rack.nodes(), shape)
+        }
+    });
+    measure_in(&subject, setup, stop)
+}
+
+/// Bytes of a block, and of a region, of FUSEE as published: smaller than the paper's, as ours are.
+const BLOCK_BYTES: u64 = 1 << 18;
+const REGION_BYTES: u64 = 1 << 25;
+
+/// FUSEE as published, as `variant` makes it.
+pub(crate) fn published(
+    setup: &Setup,
+    variant: impl Fn(Parameters) -> Parameters,
+    network: NetworkOptions,
+    stop: Stop<'_>,
+) -> Result<Measured, Failed> {
+    let (nodes, clients) = (usize::from(setup.memory_nodes), setup.clients as u64);
+    let keys = setup.keys + new_keys(setup);
+    let (index, data) = (setup.index_replicas.into(), setup.data_replicas.into());
+    let parameters = Parameters::published(index, data, keys, setup.value_bytes() as u32);
+    let parameters = Parameters {
+        subtables: nodes,
+        cache_threshold: setup.cached.then_some(setup.cache_threshold),
+        ..variant(parameters)
+    };
+    // Every operation may take an object that is not used again.
+    let objects = keys + setup.operations + setup.operations / 4;
+    let parameters = parameters.with_blocks(BLOCK_BYTES, REGION_BYTES).with_room_for(
+        objects,
+        clients * setup.coroutines as u64,
+        nodes,
+    );
+    // A request for an object or a block goes over a socket (P 6.1).
+    let takes = Duration::from_nanos(setup.hardware().request_ns);
+    let costs = published::Costs { block: takes, object: takes };
+    let pool_bytes = parameters.pool_bytes(nodes);
+    let subject = Theirs::new(setup, network, pool_bytes, |rack| {
+        let layout = Layout::new(rack.nodes(), parameters.clone());
+        let layout = Rc::new(layout.expect("setups have replicas on different nodes"));
+        let server = |number| {
+            let server = Rc::new(RefCell::new(Allocator::new(layout.clone(), number, costs)));
+            (rack.network().machine_of(rack.nodes()[number]), server)
+        };
+        let servers: Vec<_> = (0..nodes).map(server).collect();
+        move |rack: &Rack, fabric| {
+            let client = fabric.client();
+            let way = |(machine, server): &(MachineId, _)| {
+                Reached::new(rack.network(), client, *machine, server).over_sockets()
+            };
+            let ways = servers.iter().map(way).collect();
+            Client::new(fabric, layout.clone(), ways, client.0)
+        }
+    });
+    measure_in(&subject, setup, stop)
+}
+
+/// The way of a client to a server.
+struct Reached<S> {
+    network: Network,
+    client: ClientId,
+    machine: MachineId,
+    server: Rc<RefCell<S>>,
+    /// What each way takes besides that of the NICs.
+    besides: Nanos,
+}
+
+impl<S> Reached<S> {
+    fn new(
+        network: &Network,
+        client: ClientId,
+        machine: MachineId,
+        server: &Rc<RefCell<S>>,
+    ) -> Reached<S> {
+        Reached { network: network.clone(), client, machine, server: server.clone(), besides: 0 }
+    }
+
+    /// Through two kernels.
+    fn over_sockets(self) -> Reached<S> {
+        let besides = self.network.options().testbed.map_or(0, |testbed| testbed.message_ns);
+        Reached { besides, ..self }
+    }
+}
+
+impl<S: Server> Rpc<S> for Reached<S> {
+    async fn call(&self, request: S::Request) -> S::Reply {
+        let (takes, (there, back)) = {
+            let server = self.server.borrow();
+            (server.takes(&request), server.bytes(&request))
+        };
+        let message = Message { request: there, reply: back };
+        let takes = takes.as_nanos() as u64;
+        self.network.pause(self.besides).await;
+        let serve = || self.server.borrow_mut().serve(request);
+        let reply = self.network.call(self.client, self.machine, takes, message, serve).await;
+        self.network.pause(self.besides).await;
+        reply
+    }
+}
