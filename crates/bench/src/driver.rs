@@ -24,7 +24,7 @@ use super::store::{OperationError, Session, Store};
 use super::tally::Tally;
 use super::verify::{Log, Mismatch, Verifier, self_check};
 use super::worker::{Board, Worker};
-use fusee_workload::key_bytes;
+use fusee_workload::Keys;
 
 /// Reads that verification has under way at a time.
 const VERIFY_COROUTINES: u64 = 16;
@@ -275,7 +275,6 @@ pub fn verify(store: &impl Store, board: &Board, logs: Vec<Log>) -> Result<Verif
         .map_err(|e| Failure::unreachable(format!("cannot start a session to verify: {e}")))?;
     let verified = RefCell::new(Verified::default());
     let next = AtomicU64::new(0);
-    let len = board.value_bytes();
     let bar = bar("verify", keys, true);
     let was_interrupted = interrupt::requested();
     let read = async || {
@@ -289,11 +288,13 @@ pub fn verify(store: &impl Store, board: &Board, logs: Vec<Log>) -> Result<Verif
                 bar.set_position(key);
             }
             let invoked = board.clock.now();
+            let name = board.keys.name(key);
+            let len = board.pair_bytes - name.len();
             let check = |found: Option<&[u8]>| {
                 let value = found.map_or(Err(Mismatch::Missing), |v| self_check(key, v, len));
                 (verifier.check(key, found, len), value)
             };
-            let found = session.get_with(&key_bytes(key), check).await;
+            let found = session.get_with(&name, check).await;
             let verified = &mut *verified.borrow_mut();
             let (verdict, value) = match found {
                 Ok(found) => found,
@@ -326,13 +327,21 @@ pub fn verify(store: &impl Store, board: &Board, logs: Vec<Log>) -> Result<Verif
 /// Removes keys `0..keys` as far as they exist, and those that follow up to the first that does
 /// not: a benchmark that was interrupted may have left them.
 pub fn clean_up<S: Store>(store: &S, keys: u64) -> Result<(), Failure> {
+    clean_up_named(store, &Keys::Numbered, keys)
+}
+
+/// The same of keys that are called so. None follow those of files.
+pub fn clean_up_named<S: Store>(store: &S, names: &Keys, keys: u64) -> Result<(), Failure> {
     let failed = |e| Failure::operation(format!("cannot remove the benchmark's keys: {e}"));
     let session = store.open().map_err(failed)?;
     let next = AtomicU64::new(0);
     let cleaner = async || {
         loop {
             let key = next.fetch_add(1, Ordering::Relaxed);
-            match session.delete(&key_bytes(key)).await {
+            if key >= keys && matches!(names, Keys::Named(_)) {
+                return Ok(());
+            }
+            match session.delete(&names.name(key)).await {
                 Err(error) if error.answer() != Some(Answer::Absent) => return Err(error),
                 Err(_) if key >= keys => return Ok(()),
                 _ => {}
@@ -385,7 +394,8 @@ pub mod tests {
         assert!(report.is_clean() && report.operations > run.operations, "{report:?}");
         clean_up(store, run.keys).unwrap();
         let session = store.open().ok().expect("as before");
-        let absent = session.block_on(session.get_with(&key_bytes(0), |found| found.is_none()));
+        let absent = session
+            .block_on(session.get_with(&fusee_workload::key_bytes(0), |found| found.is_none()));
         assert!(absent.is_ok_and(|absent| absent));
     }
 

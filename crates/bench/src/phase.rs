@@ -1,6 +1,7 @@
 //! Phases of a benchmark: what every worker does, and for how long.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use fusee_cli::interrupt;
 
 use super::store::Session;
 use super::worker::{Board, Worker};
-use fusee_workload::{Chooser, Request, Workload};
+use fusee_workload::{Chooser, Request, Trace, Workload};
 
 /// Operations that a thread takes from the common budget at a time.
 const CHUNK: u64 = 32;
@@ -35,6 +36,15 @@ pub enum Job {
         chooser: Chooser,
         /// The keys that all processes loaded.
         keys: u64,
+    },
+    /// The operations of files, each worker its own.
+    Trace {
+        /// The operations.
+        trace: Arc<Trace>,
+        /// Workers of all processes, which share them.
+        workers: u64,
+        /// Operations of all of them together.
+        operations: u64,
     },
 }
 
@@ -140,12 +150,11 @@ impl Phase {
                     key if key < *keys => key,
                     later => board.part.key(loaded + later - keys),
                 };
-                match request {
-                    Request::Search => worker.search(key).await,
-                    Request::Update => worker.update(key).await,
-                    Request::Insert => worker.insert(key).await,
-                    Request::Delete => worker.delete(key).await,
-                }
+                self::request(worker, (request, key)).await
+            }
+            (Job::Trace { trace, workers, operations }, _) => {
+                let turn = trace.turn(worker.number(), *workers, turn as u64, *operations)?;
+                request(worker, turn).await
             }
             (Job::Ycsb { .. }, None) => unreachable!("a YCSB phase has a chooser"),
             (Job::Insert { keys }, _) => {
@@ -161,6 +170,15 @@ impl Phase {
             }
         };
         Some(end)
+    }
+}
+
+async fn request<S: Session>(worker: &mut Worker<'_, S>, (request, key): (Request, u64)) -> u64 {
+    match request {
+        Request::Search => worker.search(key).await,
+        Request::Update => worker.update(key).await,
+        Request::Insert => worker.insert(key).await,
+        Request::Delete => worker.delete(key).await,
     }
 }
 

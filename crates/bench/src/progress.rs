@@ -37,10 +37,11 @@ impl<'a> Progress<'a> {
             Job::Update => "update",
             Job::Search => "search",
             Job::Delete => "delete",
-            Job::Ycsb { .. } => "run",
+            Job::Ycsb { .. } | Job::Trace { .. } => "run",
         };
         let operations = match &phase.job {
             Job::Insert { keys } => phase.operations.min(*keys),
+            Job::Trace { operations, .. } => *operations,
             _ => phase.operations,
         };
         let total = phase.time.map_or(operations, |time| time.as_millis() as u64);

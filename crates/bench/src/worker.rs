@@ -23,7 +23,7 @@ use super::store::{OperationError, Session};
 use super::tally::Tally;
 use super::value::{HEADER_BYTES, Origin, mix};
 use super::verify::{Effect, Log, Mismatch, Write, WriteOutcome, self_check};
-use fusee_workload::{Frontier, KEY_BYTES, Part, key_bytes};
+use fusee_workload::{Frontier, KEY_BYTES, Keys, Part};
 
 /// A run stops early after so many failed operations: something is broken, and with a timeout
 /// for each it could take for ever.
@@ -43,7 +43,9 @@ pub struct Board {
     pub part: Part,
     /// What to keep of every operation, beside the logs.
     pub keep: Keep,
-    /// Whether keys may be there or not: then both answers are right.
+    /// What the keys are called.
+    pub keys: Keys,
+    /// Whether all keys may be there or not: then both answers are right.
     pub keys_come_and_go: bool,
     /// Bytes of key and value together.
     pub pair_bytes: usize,
@@ -64,6 +66,7 @@ impl Board {
             frontier: Frontier::new(0),
             part: Part::WHOLE,
             keep: Keep::Nothing,
+            keys: Keys::Numbered,
             keys_come_and_go: false,
             pair_bytes,
             seed,
@@ -72,9 +75,14 @@ impl Board {
         }
     }
 
-    /// Bytes of a value.
-    pub fn value_bytes(&self) -> usize {
-        self.pair_bytes - KEY_BYTES
+    /// Bytes of the value of a key.
+    pub fn value_bytes(&self, key: u64) -> usize {
+        self.pair_bytes - self.keys.name(key).len()
+    }
+
+    /// Whether this key may be there or not.
+    fn comes_and_goes(&self, key: u64) -> bool {
+        self.keys_come_and_go || self.keys.come_and_go(key)
     }
 
     /// Whether so much went wrong that going on is pointless.
@@ -126,12 +134,17 @@ impl<'a, S: Session> Worker<'a, S> {
             writer,
             log: Log::default(),
             entries: Vec::new(),
-            value: vec![0; board.value_bytes()],
+            value: vec![0; board.pair_bytes],
             rng: SmallRng::seed_from_u64(mix(board.seed ^ mix(writer))),
             own_keys: Vec::new(),
             latest: None,
             takes_turns: takes_turns && session.is_immediate(),
         }
+    }
+
+    /// Its number among all workers.
+    pub fn number(&self) -> u64 {
+        self.writer
     }
 
     /// Its number, its writes, and what is kept of what it did.
@@ -158,8 +171,8 @@ impl<'a, S: Session> Worker<'a, S> {
 
     /// Reads a key that exists, and checks what comes. Returns the time of the end.
     pub async fn search(&mut self, key: u64) -> u64 {
-        let len = self.board.value_bytes();
-        let bytes = key_bytes(key);
+        let bytes = self.board.keys.name(key);
+        let len = self.board.pair_bytes - bytes.len();
         let clock = &self.board.clock;
         let start = clock.now();
         let mut end = start;
@@ -180,7 +193,7 @@ impl<'a, S: Session> Worker<'a, S> {
                 let answer = match checked {
                     Ok(answer) => Some(answer),
                     Err(Mismatch::Missing) => {
-                        if !self.board.keys_come_and_go && !self.board.is_doubtful(key) {
+                        if !self.board.comes_and_goes(key) && !self.board.is_doubtful(key) {
                             self.tally.borrow_mut().mismatch(key, &Mismatch::Missing);
                         }
                         Some(Answer::Absent)
@@ -211,34 +224,39 @@ impl<'a, S: Session> Worker<'a, S> {
 
     /// Adds a key that does not exist. Returns the time of the end.
     pub async fn insert(&mut self, key: u64) -> u64 {
-        let value = self.next_value(key);
+        let number = self.next_value(key);
         let start = self.board.clock.now();
-        let result = self.session.insert(&key_bytes(key), &self.value).await;
-        if result.is_err() && !self.board.keys_come_and_go {
+        let name = self.board.keys.name(key);
+        let value = &self.value[..self.board.pair_bytes - name.len()];
+        let result = self.session.insert(&name, value).await;
+        if result.is_err() && !self.board.comes_and_goes(key) {
             self.board.doubt(key);
         }
-        self.wrote(OpKind::Insert, key, Call::Insert(value), start, result)
+        self.wrote(OpKind::Insert, key, Call::Insert(number), start, result)
     }
 
     /// Replaces the value of a key that exists. Returns the time of the end.
     pub async fn update(&mut self, key: u64) -> u64 {
-        let value = self.next_value(key);
+        let number = self.next_value(key);
         let start = self.board.clock.now();
-        let result = self.session.update(&key_bytes(key), &self.value).await;
-        self.wrote(OpKind::Update, key, Call::Update(value), start, result)
+        let name = self.board.keys.name(key);
+        let value = &self.value[..self.board.pair_bytes - name.len()];
+        let result = self.session.update(&name, value).await;
+        self.wrote(OpKind::Update, key, Call::Update(number), start, result)
     }
 
     /// Removes a key that exists. Returns the time of the end.
     pub async fn delete(&mut self, key: u64) -> u64 {
         let start = self.board.clock.now();
-        let result = self.session.delete(&key_bytes(key)).await;
+        let result = self.session.delete(&self.board.keys.name(key)).await;
         self.wrote(OpKind::Delete, key, Call::Delete, start, result)
     }
 
     /// Makes the next value; returns what it is known by.
     fn next_value(&mut self, key: u64) -> u64 {
         let sequence = self.log.next_sequence();
-        Origin { key, writer: self.writer, sequence }.encode(&mut self.value);
+        let len = self.board.value_bytes(key);
+        Origin { key, writer: self.writer, sequence }.encode(&mut self.value[..len]);
         value_of(self.writer, sequence)
     }
 
@@ -256,7 +274,7 @@ impl<'a, S: Session> Worker<'a, S> {
             Err(error) => error.answer(),
         };
         match &result {
-            Err(error) if answer.is_none() || !self.board.keys_come_and_go => {
+            Err(error) if answer.is_none() || !self.board.comes_and_goes(key) => {
                 self.fail(kind, key, error);
             }
             _ => self.record(kind, time - start),

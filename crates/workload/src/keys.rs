@@ -1,0 +1,59 @@
+//! The bytes of keys, by their numbers.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::requests::{KEY_BYTES, key_bytes};
+use crate::trace::Trace;
+
+/// What the keys are called.
+#[derive(Clone, Debug, Default)]
+pub enum Keys {
+    /// As [`key_bytes`] has it.
+    #[default]
+    Numbered,
+    /// As files have it.
+    Named(Arc<Trace>),
+}
+
+/// The bytes of a key.
+#[derive(Debug)]
+pub enum KeyName<'a> {
+    /// Made from the number.
+    Made([u8; KEY_BYTES]),
+    /// As it stands in a file.
+    Read(&'a [u8]),
+}
+
+impl Keys {
+    /// The bytes of a key.
+    ///
+    /// # Panics
+    /// If the keys come from files that do not have so many.
+    pub fn name(&self, key: u64) -> KeyName<'_> {
+        match self {
+            Keys::Numbered => KeyName::Made(key_bytes(key)),
+            Keys::Named(trace) => KeyName::Read(trace.key(key)),
+        }
+    }
+
+    /// Whether this key may be there or not, because the operations of the files insert or delete
+    /// it.
+    pub fn come_and_go(&self, key: u64) -> bool {
+        match self {
+            Keys::Numbered => false,
+            Keys::Named(trace) => trace.comes_and_goes(key),
+        }
+    }
+}
+
+impl Deref for KeyName<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            KeyName::Made(bytes) => bytes,
+            KeyName::Read(bytes) => bytes,
+        }
+    }
+}

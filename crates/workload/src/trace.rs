@@ -1,0 +1,432 @@
+//! Operations from files, as YCSB's `basic` binding prints them.
+//!
+//! ```text
+//! INSERT usertable user6284781860667377211 [ field0=... field1=... ]
+//! READ usertable user8517097267634966620 [ <all fields>]
+//! UPDATE user8517097267634966620
+//! ```
+//!
+//! A line is an operation, perhaps a table, and a key; what stands in brackets behind it, the
+//! fields, is not kept. Lines that are empty or begin with `*`, `"`, `[` or `#` are what YCSB prints
+//! around the operations: properties, statistics, comments. All else is refused, with the line.
+//!
+//! There are two files: one of INSERTs, whose keys are loaded, and one of operations to run. Keys
+//! get numbers in the order in which they appear, those that are loaded first. A key that the
+//! second file names must be inserted by one of the two, or the files do not belong together.
+//!
+//! Files are read in one pass; a line has at most [`MAX_LINE_BYTES`]. A key takes its bytes and
+//! eight more, an operation four bytes.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+
+use twox_hash::XxHash3_128;
+
+use crate::requests::Request;
+
+/// Bytes of a line, its end not counted.
+pub const MAX_LINE_BYTES: usize = 1 << 20;
+/// Keys of both files together are below.
+pub const MAX_TRACE_KEYS: usize = 1 << KEY_BITS;
+/// Operations are below.
+pub const MAX_TRACE_OPERATIONS: usize = u32::MAX as usize;
+
+const KEY_BITS: u32 = 30;
+/// So much of a line is shown where it is refused.
+const SHOWN_BYTES: usize = 40;
+
+/// Why files are refused.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// The system does not give the file, or not all of it.
+    #[error("cannot read {file}: {error}")]
+    Read {
+        /// Its name.
+        file: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// A line that cannot be used.
+    #[error("{file}:{line}: {problem}")]
+    Line {
+        /// The file's name.
+        file: String,
+        /// The number of the line, from 1.
+        line: u64,
+        /// What is wrong with it.
+        problem: Problem,
+    },
+    /// There is nothing to do.
+    #[error("{file} has no operations; expected lines like `{}`", if *.loads { LOAD_LINE } else { LINE })]
+    Empty {
+        /// The file's name.
+        file: String,
+        /// Whether it is the file that is loaded.
+        loads: bool,
+    },
+}
+
+const LINE: &str = "READ usertable user1";
+const LOAD_LINE: &str = "INSERT usertable user1";
+
+/// What is wrong with a line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// No operation that is known.
+    #[error("expected INSERT, READ, UPDATE or DELETE, then a key, found `{found}`")]
+    NoOperation {
+        /// The begin of the line.
+        found: String,
+    },
+    /// The operation is the line.
+    #[error("expected a key behind {operation}, as in `{LINE}`")]
+    NoKey {
+        /// The first word.
+        operation: String,
+    },
+    /// More than a table and a key.
+    #[error("expected a table and a key, then nothing or fields in brackets, found `{found}`")]
+    TooManyWords {
+        /// The begin of the line.
+        found: String,
+    },
+    /// It needs an ordered index.
+    #[error(
+        "SCAN is no operation of this store, which has no order of keys; expected a workload with \
+         scanproportion=0"
+    )]
+    Scan,
+    /// A line without an end, or no text.
+    #[error("the line has more than {MAX_LINE_BYTES} bytes; expected one operation a line")]
+    LineTooLong,
+    /// The cluster would refuse it.
+    #[error("the key has {bytes} bytes; expected at most {max_bytes}, which this cluster takes")]
+    KeyTooLong {
+        /// Its length.
+        bytes: usize,
+        /// The limit.
+        max_bytes: usize,
+    },
+    /// In the file that is loaded.
+    #[error("expected INSERTs alone in the file to load, found {operation}")]
+    NotInsert {
+        /// The first word.
+        operation: String,
+    },
+    /// In the file that is loaded.
+    #[error("`{key}` is inserted a second time; expected every key once in the file to load")]
+    Twice {
+        /// The key.
+        key: String,
+    },
+    /// The files do not belong together.
+    #[error(
+        "expected a key that one of the files inserts; nothing inserts `{key}` (are the files of \
+         the same workload?)"
+    )]
+    NeverInserted {
+        /// The key.
+        key: String,
+    },
+    /// More than can be numbered.
+    #[error("expected at most {max} {what}")]
+    TooMany {
+        /// Keys or operations.
+        what: &'static str,
+        /// How many there can be.
+        max: usize,
+    },
+}
+
+/// Operations and their keys, from two files.
+#[derive(Debug)]
+pub struct Trace {
+    names: Names,
+    loaded: u64,
+    /// The kind in the upper bits, the number of the key below.
+    operations: Vec<u32>,
+    counts: [u64; 4],
+    /// By key, one bit: whether an operation inserts or deletes it.
+    unsettled: Vec<u64>,
+    digest: u64,
+}
+
+/// The bytes of all keys, one behind the other.
+#[derive(Debug, Default)]
+struct Names {
+    bytes: Vec<u8>,
+    ends: Vec<u64>,
+}
+
+impl Names {
+    fn get(&self, number: usize) -> &[u8] {
+        let begin = number.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.bytes[begin as usize..self.ends[number] as usize]
+    }
+
+    fn push(&mut self, name: &[u8]) {
+        self.bytes.extend_from_slice(name);
+        self.ends.push(self.bytes.len() as u64);
+    }
+}
+
+impl Trace {
+    /// Reads both files, for a cluster that takes keys of so many bytes.
+    pub fn open(load: &Path, trans: &Path, max_key_bytes: usize) -> Result<Trace, TraceError> {
+        let open = |path: &Path| {
+            let file = path.display().to_string();
+            let opened = File::open(path);
+            let opened = opened.map_err(|error| TraceError::Read { file: file.clone(), error })?;
+            Ok((file, BufReader::new(opened)))
+        };
+        let ((load, loads), (trans, runs)) = (open(load)?, open(trans)?);
+        Trace::read((&load, loads), (&trans, runs), max_key_bytes)
+    }
+
+    /// Reads both, each with its name.
+    pub fn read(
+        load: (&str, impl BufRead),
+        trans: (&str, impl BufRead),
+        max_key_bytes: usize,
+    ) -> Result<Trace, TraceError> {
+        let mut reading = Reading { max_key_bytes, ..Reading::default() };
+        each_line(load.0, load.1, |line, _| reading.load(line))?;
+        let loaded = reading.names.ends.len();
+        if loaded == 0 {
+            return Err(TraceError::Empty { file: load.0.to_owned(), loads: true });
+        }
+        each_line(trans.0, trans.1, |line, number| reading.run(line, number))?;
+        if reading.operations.is_empty() {
+            return Err(TraceError::Empty { file: trans.0.to_owned(), loads: false });
+        }
+        reading.finish(loaded, trans.0)
+    }
+
+    /// Keys of both files; their numbers are below.
+    pub fn keys(&self) -> u64 {
+        self.names.ends.len() as u64
+    }
+
+    /// Keys to load: the first ones.
+    pub fn loaded(&self) -> u64 {
+        self.loaded
+    }
+
+    /// The bytes of a key.
+    ///
+    /// # Panics
+    /// If there is no such key.
+    pub fn key(&self, number: u64) -> &[u8] {
+        self.names.get(number as usize)
+    }
+
+    /// Bytes of the longest key.
+    pub fn longest_key_bytes(&self) -> usize {
+        (0..self.names.ends.len()).map(|key| self.names.get(key).len()).max().unwrap_or(0)
+    }
+
+    /// Whether the operations insert or delete this key, so that it may be there or not.
+    pub fn comes_and_goes(&self, key: u64) -> bool {
+        self.unsettled[key as usize / 64] >> (key % 64) & 1 == 1
+    }
+
+    /// Operations of the second file.
+    pub fn operations(&self) -> u64 {
+        self.operations.len() as u64
+    }
+
+    /// How many of them are of this kind.
+    pub fn count(&self, request: Request) -> u64 {
+        self.counts[request as usize]
+    }
+
+    /// What a worker does in its `turn`, one of `workers`, of so many operations of all together:
+    /// worker w does the lines w, w + `workers`, w + 2 `workers`, and so on, and begins again
+    /// behind the last one.
+    pub fn turn(
+        &self,
+        worker: u64,
+        workers: u64,
+        turn: u64,
+        operations: u64,
+    ) -> Option<(Request, u64)> {
+        let lines = self.operations();
+        if worker >= lines {
+            return None;
+        }
+        let own = (lines - worker).div_ceil(workers);
+        let line = worker + turn % own * workers;
+        let before = (turn / own).saturating_mul(lines);
+        if before.saturating_add(line) >= operations {
+            return None;
+        }
+        let word = self.operations[line as usize];
+        Some((REQUESTS[(word >> KEY_BITS) as usize], u64::from(word) & (MAX_TRACE_KEYS as u64 - 1)))
+    }
+
+    /// The same for the same keys and operations, on any host.
+    pub fn digest(&self) -> u64 {
+        self.digest
+    }
+}
+
+/// By number.
+const REQUESTS: [Request; 4] = [Request::Search, Request::Update, Request::Insert, Request::Delete];
+
+#[derive(Default)]
+struct Reading {
+    max_key_bytes: usize,
+    numbers: HashMap<Box<[u8]>, u32>,
+    names: Names,
+    operations: Vec<u32>,
+    counts: [u64; 4],
+    /// Those that the second file inserts or deletes.
+    unsettled: Vec<u64>,
+    /// Keys that nothing has inserted so far, and the first line that names each.
+    wanting: HashMap<u32, u64>,
+}
+
+impl Reading {
+    fn load(&mut self, line: &[u8]) -> Result<(), Problem> {
+        let (request, key) = operation(line)?;
+        if request != Request::Insert {
+            return Err(Problem::NotInsert { operation: shown(first_word(line)) });
+        }
+        let keys = self.numbers.len();
+        let number = self.number(key)?;
+        match (number as usize) < keys {
+            true => Err(Problem::Twice { key: shown(key) }),
+            false => Ok(()),
+        }
+    }
+
+    fn run(&mut self, line: &[u8], at: u64) -> Result<(), Problem> {
+        let (request, key) = operation(line)?;
+        let keys = self.numbers.len();
+        let number = self.number(key)?;
+        if number as usize == keys && request != Request::Insert {
+            self.wanting.insert(number, at);
+        }
+        if request == Request::Insert {
+            self.wanting.remove(&number);
+        }
+        if matches!(request, Request::Insert | Request::Delete) {
+            let word = number as usize / 64;
+            self.unsettled.resize(self.unsettled.len().max(word + 1), 0);
+            self.unsettled[word] |= 1 << (number % 64);
+        }
+        if self.operations.len() >= MAX_TRACE_OPERATIONS {
+            return Err(Problem::TooMany { what: "operations", max: MAX_TRACE_OPERATIONS });
+        }
+        self.counts[request as usize] += 1;
+        self.operations.push((request as u32) << KEY_BITS | number);
+        Ok(())
+    }
+
+    /// The number of a key, which is a new one if it has none.
+    fn number(&mut self, key: &[u8]) -> Result<u32, Problem> {
+        if let Some(number) = self.numbers.get(key) {
+            return Ok(*number);
+        }
+        if key.len() > self.max_key_bytes {
+            let max_bytes = self.max_key_bytes;
+            return Err(Problem::KeyTooLong { bytes: key.len(), max_bytes });
+        }
+        if self.numbers.len() >= MAX_TRACE_KEYS {
+            return Err(Problem::TooMany { what: "keys", max: MAX_TRACE_KEYS });
+        }
+        let number = self.numbers.len() as u32;
+        self.numbers.insert(key.into(), number);
+        self.names.push(key);
+        Ok(number)
+    }
+
+    fn finish(self, loaded: usize, file: &str) -> Result<Trace, TraceError> {
+        if let Some((number, line)) = self.wanting.iter().min_by_key(|(_, line)| **line) {
+            let key = shown(self.names.get(*number as usize));
+            let problem = Problem::NeverInserted { key };
+            return Err(TraceError::Line { file: file.to_owned(), line: *line, problem });
+        }
+        let mut hasher = XxHash3_128::new();
+        hasher.write(&(loaded as u64).to_le_bytes());
+        hasher.write(&self.names.bytes);
+        self.names.ends.iter().for_each(|end| hasher.write(&end.to_le_bytes()));
+        self.operations.iter().for_each(|word| hasher.write(&word.to_le_bytes()));
+        let mut unsettled = self.unsettled;
+        unsettled.resize(self.names.ends.len().div_ceil(64), 0);
+        Ok(Trace {
+            names: self.names,
+            loaded: loaded as u64,
+            operations: self.operations,
+            counts: self.counts,
+            unsettled,
+            digest: hasher.finish_128() as u64,
+        })
+    }
+}
+
+/// Has every line read, without its end, with its number from 1.
+fn each_line(
+    file: &str,
+    mut input: impl BufRead,
+    mut read: impl FnMut(&[u8], u64) -> Result<(), Problem>,
+) -> Result<(), TraceError> {
+    let mut line = Vec::new();
+    for number in 1.. {
+        line.clear();
+        let limit = MAX_LINE_BYTES as u64 + 1;
+        let got = input.by_ref().take(limit).read_until(b'\n', &mut line);
+        if got.map_err(|error| TraceError::Read { file: file.to_owned(), error })? == 0 {
+            break;
+        }
+        let text = line.strip_suffix(b"\n").unwrap_or(&line);
+        let done = match text.len() > MAX_LINE_BYTES {
+            true => Err(Problem::LineTooLong),
+            false if is_around(text) => Ok(()),
+            false => read(text, number),
+        };
+        done.map_err(|problem| TraceError::Line { file: file.to_owned(), line: number, problem })?;
+    }
+    Ok(())
+}
+
+/// Whether a line is no operation, but what YCSB prints around them.
+fn is_around(line: &[u8]) -> bool {
+    matches!(line.trim_ascii_start().first(), None | Some(b'*' | b'"' | b'[' | b'#'))
+}
+
+fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty())
+}
+
+fn first_word(line: &[u8]) -> &[u8] {
+    words(line).next().unwrap_or_default()
+}
+
+fn operation(line: &[u8]) -> Result<(Request, &[u8]), Problem> {
+    let request = match first_word(line) {
+        b"READ" => Request::Search,
+        b"UPDATE" => Request::Update,
+        b"INSERT" => Request::Insert,
+        b"DELETE" => Request::Delete,
+        b"SCAN" => return Err(Problem::Scan),
+        _ => return Err(Problem::NoOperation { found: shown(line.trim_ascii_start()) }),
+    };
+    let mut names = words(line).skip(1).take_while(|word| word[0] != b'[');
+    match (names.next(), names.next(), names.next()) {
+        (None, ..) => Err(Problem::NoKey { operation: shown(first_word(line)) }),
+        (Some(key), None, _) | (Some(_), Some(key), None) => Ok((request, key)),
+        (Some(_), Some(_), Some(_)) => Err(Problem::TooManyWords { found: shown(line) }),
+    }
+}
+
+/// The begin of something that came from a file, fit for a terminal.
+fn shown(bytes: &[u8]) -> String {
+    let more = if bytes.len() > SHOWN_BYTES { "..." } else { "" };
+    format!("{}{more}", bytes[..bytes.len().min(SHOWN_BYTES)].escape_ascii())
+}
+
+#[cfg(test)]
+mod tests;
