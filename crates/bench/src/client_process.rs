@@ -12,9 +12,10 @@ use fusee_client::{Client, FabricChoice, Options};
 
 use super::clock::Clock;
 use super::driver::{self, Crew, Steps};
-use super::message::{GO, PhaseCounts, Results, STOP, Said, Spec};
+use super::message::{Files, GO, PhaseCounts, Results, STOP, Said, Spec};
 use super::record::Packed;
 use super::worker::Board;
+use fusee_workload::Keys;
 
 /// Runs it.
 pub fn run() -> Result<(), Failure> {
@@ -45,13 +46,17 @@ fn take_part() -> Result<(), Failure> {
     board.clock = Clock::shared(spec.origin_ns);
     board.part = spec.part;
     board.keep = spec.keep;
-    board.keys_come_and_go = spec.run.workload.removes_keys();
+    let trace = spec.run.files.as_ref().map(Files::read).transpose()?;
+    match &trace {
+        Some(trace) => board.keys = Keys::Named(trace.clone()),
+        None => board.keys_come_and_go = spec.run.workload.removes_keys(),
+    }
     let crew = Crew {
         threads: spec.threads,
         coroutines: spec.coroutines,
         first_thread: spec.first_thread,
     };
-    let phases = spec.run.phases(spec.part);
+    let phases = spec.run.phases(spec.part, trace.as_ref());
     let outcome = driver::run(&client, &board, crew, &phases, &mut InStep(gone))?;
     let results = Results {
         phases: outcome.results.iter().map(PhaseCounts::new).collect(),

@@ -260,6 +260,18 @@ pub fn open(
     Ok(Target { client, servers: None })
 }
 
+/// Bytes of the longest key that the cluster takes.
+pub fn max_key_bytes(cluster: &ClusterArgs) -> Result<usize, Failure> {
+    let geometry = match &cluster.master {
+        None => EmbeddedOptions::default().geometry,
+        Some(master) => {
+            let options = Options::default().with_fabric(cluster.fabric);
+            connect::join(master, options)?.view().geometry
+        }
+    };
+    Ok(geometry.max_key_bytes as usize)
+}
+
 /// Refuses pairs that a cluster cannot hold at a time, were it empty. What is replaced is used again there,
 /// so the writes of a run may be many times as much.
 fn check_capacity(demand: Demand, load: &LoadArgs, view: &View) -> Result<(), Failure> {

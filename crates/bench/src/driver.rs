@@ -324,27 +324,33 @@ pub fn verify(store: &impl Store, board: &Board, logs: Vec<Log>) -> Result<Verif
     Ok(verified.into_inner())
 }
 
-/// Removes keys `0..keys` as far as they exist, and those that follow up to the first that does
-/// not: a benchmark that was interrupted may have left them.
+/// Removes keys `0..keys` as far as they exist, and those that follow: a benchmark that was interrupted may have left them.
 pub fn clean_up<S: Store>(store: &S, keys: u64) -> Result<(), Failure> {
-    clean_up_named(store, &Keys::Numbered, keys)
+    clean_up_named(store, &Keys::Numbered, keys, VERIFY_COROUTINES)
 }
 
-/// The same of keys that are called so. None follow those of files.
-pub fn clean_up_named<S: Store>(store: &S, names: &Keys, keys: u64) -> Result<(), Failure> {
+/// The same of keys that are called so; of those that follow it looks for one among so many. None
+/// follow those of files.
+pub fn clean_up_named<S: Store>(
+    store: &S,
+    names: &Keys,
+    keys: u64,
+    holes: u64,
+) -> Result<(), Failure> {
     let failed = |e| Failure::operation(format!("cannot remove the benchmark's keys: {e}"));
     let session = store.open().map_err(failed)?;
-    let next = AtomicU64::new(0);
+    let is_named = matches!(names, Keys::Named(_));
+    let (next, limit) = (AtomicU64::new(0), AtomicU64::new(keys + holes));
     let cleaner = async || {
         loop {
             let key = next.fetch_add(1, Ordering::Relaxed);
-            if key >= keys && matches!(names, Keys::Named(_)) {
+            if key >= limit.load(Ordering::Relaxed) || is_named && key >= keys {
                 return Ok(());
             }
             match session.delete(&names.name(key)).await {
                 Err(error) if error.answer() != Some(Answer::Absent) => return Err(error),
-                Err(_) if key >= keys => return Ok(()),
-                _ => {}
+                Err(_) => {}
+                Ok(()) => drop(limit.fetch_max(key + 1 + holes, Ordering::Relaxed)),
             }
         }
     };
@@ -376,9 +382,12 @@ pub mod tests {
             seed: 1,
             operations: 2000,
             seconds: None,
+            files: None,
+            workers: 4,
+            own_keys: false,
         };
         let crew = Crew { threads: 2, coroutines: 2, first_thread: 0 };
-        let phases = run.phases(Part::WHOLE);
+        let phases = run.phases(Part::WHOLE, None);
         let outcome = super::run(store, &board, crew, &phases, &mut ()).unwrap();
         let Outcome { results, logs, mut entries } = outcome;
         for result in &results {

@@ -7,9 +7,10 @@
 //!
 //! Reading order: `fusee_workload` (what is asked), `value` and `verify` (how it is checked),
 //! `store` and `redundant` (what is driven), `worker`, `phase` and `driver` (how it is done), `message`,
-//! `client_process` and `processes` (the same in several processes), `cluster` (on what), `record` and
-//! `check` (whether the history is linearizable), `tally`, `series`, `spread` and `report`
-//! (what comes out), and the benchmarks themselves, in `suite`: some show what the store does, some
+//! `client_process`, `processes` and `gather` (the same in several processes), `meeting` (and on several
+//! hosts), `cluster` (on what), `record` and `check` (whether the history is linearizable), `tally`,
+//! `series`, `spread` and `report` (what comes out), and the benchmarks themselves, in `suite`: some show
+//! what the store does, some
 //! (`limit`, `counts`, `peers`, `raw`) what its operations cost beside other things.
 //!
 //! The processes that a benchmark starts, clients and servers, run this same executable: they are
@@ -21,7 +22,9 @@ mod client_process;
 mod clock;
 mod cluster;
 mod driver;
+mod gather;
 mod loaded;
+mod meeting;
 mod message;
 mod own;
 mod phase;

@@ -5,8 +5,11 @@
 //! and after `Results` so many packed entries. The end of its input ends a client, so none
 //! outlives the benchmark; nothing is left on disk.
 
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use fusee_cli::failure::Failure;
 use fusee_client::{KindStats, OpKind};
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +17,7 @@ use super::driver::{Costs, PhaseResult};
 use super::phase::{Job, Phase};
 use super::record::Keep;
 use super::tally::Tally;
-use fusee_workload::{Chooser, Distribution, Part, Workload};
+use fusee_workload::{Chooser, Distribution, Part, Trace, Workload};
 
 /// The line that starts a phase.
 pub const GO: &str = "go";
@@ -34,22 +37,56 @@ pub struct Run {
     pub theta: f64,
     /// Start of all random sequences.
     pub seed: u64,
-    /// Operations of the run phase.
+    /// Operations of the run phase: the process's own, or those of all if they come from files.
     pub operations: u64,
     /// Its length, if it is limited.
     pub seconds: Option<f64>,
+    /// Where keys and operations come from, if they are not drawn.
+    pub files: Option<Files>,
+    /// Workers of all processes.
+    pub workers: u64,
+    /// Whether each process asks for the keys that it has loaded alone.
+    pub own_keys: bool,
+}
+
+/// Files of operations.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Files {
+    /// The keys to load.
+    pub load: PathBuf,
+    /// The operations to run.
+    pub trans: PathBuf,
+    /// Longer keys are refused.
+    pub max_key_bytes: usize,
+}
+
+impl Files {
+    /// Reads them.
+    pub fn read(&self) -> Result<Arc<Trace>, Failure> {
+        let trace = Trace::open(&self.load, &self.trans, self.max_key_bytes);
+        trace.map(Arc::new).map_err(|error| Failure::usage(error.to_string()))
+    }
 }
 
 impl Run {
-    /// Loading and running.
-    pub fn phases(&self, part: Part) -> [Phase; 2] {
-        let chooser = Chooser::new(self.distribution, self.keys, self.theta, self.seed);
-        let run = Job::Ycsb { workload: self.workload, chooser, keys: self.keys };
+    /// Loading and running, of what was read of the files if there are some.
+    pub fn phases(&self, part: Part, trace: Option<&Arc<Trace>>) -> [Phase; 2] {
+        let (workers, operations) = (self.workers, self.operations);
+        let (run, budget) = match trace {
+            // Every worker knows its own operations.
+            Some(trace) => (Job::Trace { trace: trace.clone(), workers, operations }, u64::MAX),
+            None => {
+                let (keys, own) = (self.keys, self.own_keys);
+                let asked = if own { part.count(keys) } else { keys };
+                let chooser = Chooser::new(self.distribution, asked, self.theta, self.seed);
+                (Job::Ycsb { workload: self.workload, chooser, keys, own }, operations)
+            }
+        };
         let time = self.seconds.map(Duration::from_secs_f64);
         let load = Job::Insert { keys: part.count(self.keys) };
         [
             Phase { job: load, operations: u64::MAX, time: None },
-            Phase { job: run, operations: self.operations, time },
+            Phase { job: run, operations: budget, time },
         ]
     }
 }
@@ -109,7 +146,7 @@ pub enum Said {
 }
 
 /// What all phases gave.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Results {
     /// By phase.
     pub phases: Vec<PhaseCounts>,
@@ -122,7 +159,7 @@ pub struct Results {
 }
 
 /// What a phase gave.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct PhaseCounts {
     tally: Tally,
     /// By kind, the fields of [`KindStats`] in their order.
@@ -136,6 +173,11 @@ impl PhaseCounts {
             .costs
             .map(|c| [c.operations, c.phases, c.max_phases.into(), c.verbs, c.atomics, c.bytes]);
         PhaseCounts { tally: result.tally.clone(), costs }
+    }
+
+    /// Errors and successes.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
     }
 
     /// Adds it to those of other processes.

@@ -36,6 +36,8 @@ pub enum Job {
         chooser: Chooser,
         /// The keys that all processes loaded.
         keys: u64,
+        /// Whether the process asks for its own keys alone.
+        own: bool,
     },
     /// The operations of files, each worker its own.
     Trace {
@@ -114,7 +116,7 @@ impl Phase {
             _ => None,
         };
         let mut turn = 0;
-        let goes_on = || !board.is_broken() && !interrupt::requested();
+        let goes_on = || !board.has_ended() && !interrupt::requested();
         while now < deadline && goes_on() && share.take() {
             match self.step(board, worker, &mut chooser, turn).await {
                 Some(end) => now = end,
@@ -137,7 +139,7 @@ impl Phase {
     ) -> Option<u64> {
         let own = |keys: &[u64]| (!keys.is_empty()).then(|| keys[turn % keys.len()]);
         let end = match (&self.job, chooser) {
-            (Job::Ycsb { workload, keys, .. }, Some(chooser)) => {
+            (Job::Ycsb { workload, keys, own, .. }, Some(chooser)) => {
                 let request = workload.draw(&mut worker.rng);
                 if request == Request::Insert && workload.adds_keys() {
                     let key = board.part.key(board.frontier.claim());
@@ -146,7 +148,9 @@ impl Phase {
                 let loaded = board.part.count(*keys);
                 // Of the keys that came later a process knows its own.
                 let more = board.frontier.acknowledged().saturating_sub(loaded);
-                let key = match chooser.next(&mut worker.rng, keys + more) {
+                let first = if *own { loaded } else { *keys };
+                let key = match chooser.next(&mut worker.rng, first + more) {
+                    index if *own => board.part.key(index),
                     key if key < *keys => key,
                     later => board.part.key(loaded + later - keys),
                 };

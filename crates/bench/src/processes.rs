@@ -2,7 +2,7 @@
 //!
 //! Every process is this same executable ([`super::client_process`]), in a process group of its
 //! own, so that Ctrl-C in a terminal reaches the benchmark alone, which tells the others. They go
-//! through the phases in step; then their counts are added up, and their records put together.
+//! through the phases in step; then what they found is put together ([`super::gather`]).
 //! A process that ends early ends the benchmark: its records are lost with it.
 
 use std::collections::VecDeque;
@@ -15,70 +15,45 @@ use std::time::Duration;
 use fusee_cli::failure::Failure;
 use fusee_cli::interrupt;
 
-use super::driver::{Outcome, PhaseResult};
+use super::gather::{Gathered, PHASES, Share, gather};
 use super::message::{GO, Results, STOP, Said, Spec};
-use super::record::{ENTRY_BYTES, Entry, Packed};
-use super::verify::Log;
+use super::record::{ENTRY_BYTES, Packed};
 
 /// How often to look whether the user wants to stop.
 const TICK: Duration = Duration::from_millis(50);
-/// Phases that every process goes through.
-const PHASES: usize = 2;
-
-/// What all processes gave together.
-pub struct Gathered {
-    /// As if it had been one process.
-    pub outcome: Outcome,
-    /// Keys are below.
-    pub keys: u64,
-    /// Whether one of them ended early, because of errors.
-    pub broken: bool,
-}
 
 /// Runs a process for each of these, through all phases. There are so many workers in all.
 pub fn run(specs: &[Spec], workers: usize) -> Result<Gathered, Failure> {
     let mut crew = Processes::start(specs)?;
-    let mut results = vec![PhaseResult::default(); PHASES];
-    for result in &mut results {
+    let mut times: Vec<Vec<(u64, u64)>> = specs.iter().map(|_| Vec::new()).collect();
+    for _ in 0..PHASES {
         crew.each(|_, heard| match heard {
             Heard::Said(Said::Ready) => Some(()),
             _ => None,
         })?;
         crew.tell(GO);
-        let times = crew.each(|_, heard| match heard {
+        let ended = crew.each(|_, heard| match heard {
             Heard::Said(Said::Ended { from_ns, to_ns }) => Some((from_ns, to_ns)),
             _ => None,
         })?;
-        let from = times.iter().map(|t| t.0).min().unwrap_or(0);
-        let to = times.iter().map(|t| t.1).max().unwrap_or(0);
-        result.duration = Duration::from_nanos(to.saturating_sub(from));
+        times.iter_mut().zip(ended).for_each(|(times, ended)| times.push(ended));
     }
     let all = crew.each(|number, heard| match heard {
         Heard::Results(results, entries) => Some((specs[number].part, results, entries)),
         Heard::Said(_) => None,
     })?;
     crew.wait();
-    let mut logs = vec![Log::default(); workers];
-    let (mut keys, mut broken, mut kept) = (0, false, Vec::new());
-    for (part, process, mut entries) in all {
-        for (sum, counts) in results.iter_mut().zip(process.phases) {
-            counts.add_to(sum);
-        }
-        keys = keys.max(process.claimed.checked_sub(1).map_or(0, |last| part.key(last) + 1));
-        broken |= process.broken;
-        for entry in entries.iter().map(|packed| Entry::from(*packed)) {
-            if let (Some(write), Some(log)) = (entry.write(), logs.get_mut(entry.worker as usize)) {
-                log.push(write);
-            }
-        }
-        kept.append(&mut entries);
-    }
-    Ok(Gathered { outcome: Outcome { results, logs, entries: kept }, keys, broken })
+    let shares = all.into_iter().zip(times);
+    let shares =
+        shares.map(|((part, results, entries), times)| Share { part, times, results, entries });
+    Ok(gather(shares.collect(), workers))
 }
 
 /// What a process told.
-enum Heard {
+pub enum Heard {
+    /// Something on the way.
     Said(Said),
+    /// All that it found.
     Results(Results, Vec<Packed>),
 }
 
@@ -207,7 +182,8 @@ fn listen(number: usize, stdout: ChildStdout, tell: &Sender<Message>) {
     }
 }
 
-fn hear(stdout: &mut impl BufRead) -> Result<Heard, String> {
+/// Reads what a process tells next.
+pub fn hear(stdout: &mut impl BufRead) -> Result<Heard, String> {
     let mut line = String::new();
     match stdout.read_line(&mut line) {
         Ok(0) => return Err("it told nothing more".into()),

@@ -22,6 +22,10 @@ pub const MAX_KEYS: u64 = 1 << 32;
 /// Workers are below.
 pub const MAX_WORKERS: u64 = 1 << WORKER_BITS;
 
+/// By how much the monotonic clocks of two hosts differ in speed, at most: each may be corrected by
+/// 0.05 % (`adjtimex(2)`), its crystal included.
+pub const MAX_DRIFT_PER_MILLE: u64 = 1;
+
 const SEQUENCE_BITS: u32 = 40;
 const WORKER_BITS: u32 = u64::BITS - SEQUENCE_BITS;
 const TIME_BITS: u32 = 56;
@@ -101,6 +105,22 @@ impl Packed {
             *word = u64::from_le_bytes(*bytes);
         }
         Packed(packed)
+    }
+}
+
+impl Entry {
+    /// The same by another clock, which the one of the entry may be ahead of by `least` to `most`,
+    /// up to [`MAX_DRIFT_PER_MILLE`] of the time since its begin: it began and ended within.
+    pub fn by_another_clock(self, least: u64, most: u64) -> Entry {
+        let invoked = self.invoked.saturating_sub(most);
+        let end = match self.end {
+            End::Answered(time, answer) => {
+                let time = time.saturating_sub(least);
+                End::Answered(time + time / 1000 * MAX_DRIFT_PER_MILLE, answer)
+            }
+            end => end,
+        };
+        Entry { invoked, end, ..self }
     }
 }
 
@@ -210,6 +230,16 @@ mod tests {
             }
         }
         assert_eq!(name_of(value_of(3, 17)), "w3.17");
+    }
+
+    #[test]
+    fn by_another_clock_an_operation_takes_longer_never_shorter() {
+        let end = End::Answered(3_000_000, Answer::Done);
+        let entry = Entry { key: 1, worker: 2, call: Call::Delete, invoked: 1_000_000, end };
+        let moved = entry.by_another_clock(500_000, 700_000);
+        assert_eq!((moved.invoked, moved.end), (300_000, End::Answered(2_502_500, Answer::Done)));
+        let unknown = Entry { end: End::Unknown, ..entry }.by_another_clock(500_000, 700_000);
+        assert_eq!((unknown.invoked, unknown.end), (300_000, End::Unknown));
     }
 
     #[test]

@@ -8,8 +8,8 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 
 use fusee_client::OpKind;
@@ -51,6 +51,8 @@ pub struct Board {
     pub pair_bytes: usize,
     /// Start of all random sequences.
     pub seed: u64,
+    /// Set by others to have the phases end.
+    pub is_over: Arc<AtomicBool>,
     errors: AtomicU64,
     /// Keys whose insert failed: they may be missing.
     doubtful: Mutex<HashSet<u64>>,
@@ -70,6 +72,7 @@ impl Board {
             keys_come_and_go: false,
             pair_bytes,
             seed,
+            is_over: Arc::default(),
             errors: AtomicU64::new(0),
             doubtful: Mutex::default(),
         }
@@ -88,6 +91,11 @@ impl Board {
     /// Whether so much went wrong that going on is pointless.
     pub fn is_broken(&self) -> bool {
         self.errors.load(Ordering::Relaxed) >= MAX_ERRORS
+    }
+
+    /// Whether to start no more operations, for reasons of this process or of others.
+    pub fn has_ended(&self) -> bool {
+        self.is_broken() || self.is_over.load(Ordering::Relaxed)
     }
 
     fn doubt(&self, key: u64) {

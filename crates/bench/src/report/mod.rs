@@ -31,6 +31,13 @@ pub struct Output {
     json: bool,
 }
 
+impl Output {
+    /// Whether it is for programs.
+    pub fn is_json(&self) -> bool {
+        self.json
+    }
+}
+
 /// The same, for what can be drawn.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Drawing {
@@ -63,6 +70,11 @@ pub trait Findings: Serialize + Sized {
     /// The picture, if it can be drawn.
     fn chart(_report: &Report<'_, Self>) -> Option<Chart> {
         None
+    }
+
+    /// Whether the user of another process ended it early.
+    fn was_interrupted(&self) -> bool {
+        false
     }
 
     /// Why the run fails, beside what the verdict says.
@@ -134,7 +146,7 @@ impl Shell {
             settings,
             machine: self.machine,
             setup,
-            interrupted: interrupt::requested(),
+            interrupted: interrupt::requested() || findings.was_interrupted(),
             findings,
             verdict,
         };

@@ -120,7 +120,7 @@ fn the_digest_tells_files_apart_but_not_their_fields() {
     }
 }
 
-/// Shared out as by the prototype's script, each line once, and again from the first one.
+/// Each line once, and again from the first one.
 #[test]
 fn line_i_is_of_worker_i_modulo_their_number() {
     let lines: String = (0..7).map(|i| format!("UPDATE k{i}\n")).collect();

@@ -220,6 +220,9 @@ impl Args {
             seed: self.seed,
             operations: self.operations,
             seconds: None,
+            files: None,
+            own_keys: false,
+            workers: u64::from(self.threads) * u64::from(self.coroutines),
         }
     }
 }
@@ -263,7 +266,7 @@ fn measure(
     let board = Board::new(args.pair_bytes, args.seed);
     let crew =
         Crew { threads: args.threads.into(), coroutines: args.coroutines.into(), first_thread: 0 };
-    let phases = args.run_of(setting.workload).phases(Part::WHOLE);
+    let phases = args.run_of(setting.workload).phases(Part::WHOLE, None);
     let outcome = driver::run(&target.client, &board, crew, &phases, &mut Quiet)?;
     let Outcome { results, logs, .. } = outcome;
     let was_interrupted = interrupt::requested();

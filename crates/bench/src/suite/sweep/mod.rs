@@ -237,7 +237,7 @@ impl Args {
         let phase = |updates: u8, seconds: f64| {
             let (workload, chooser) = (Workload::Updates(updates), chooser.clone());
             Phase {
-                job: Job::Ycsb { workload, chooser, keys: point.keys },
+                job: Job::Ycsb { workload, chooser, keys: point.keys, own: false },
                 operations: u64::MAX,
                 time: Some(Duration::from_secs_f64(seconds)),
             }

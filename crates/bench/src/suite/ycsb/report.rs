@@ -3,13 +3,18 @@
 use serde::Serialize;
 
 use super::Args;
+use super::drivers::Together;
 use crate::check::CheckReport;
 use crate::report::{Findings, OperationReport, PhaseReport, Report, operations_table};
 
 /// What came out.
 #[derive(Serialize)]
 pub struct Found {
+    /// Its name, or `files`.
     pub workload: String,
+    /// Lines of the file of operations, which are done over and over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file_operations: Option<u64>,
     pub load: PhaseReport,
     /// `operations`, `seconds`, `memory` (of an embedded cluster), `check_ops`, `errors` or
     /// `interrupted`.
@@ -17,25 +22,36 @@ pub struct Found {
     #[serde(flatten)]
     pub run: PhaseReport,
     pub check: Option<CheckReport>,
+    /// Those that ran together, if there were several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub together: Option<Together>,
 }
 
 impl Findings for Found {
     type Settings = Args;
 
     fn title(report: &Report<'_, Found>) -> String {
-        let Args { keys, processes, load, .. } = report.settings;
-        let processes = match processes {
-            1 => String::new(),
-            processes => format!("{processes} processes, together "),
+        let Args { keys, processes, join, load, load_file, trans_file, .. } = report.settings;
+        let processes = match (join, processes) {
+            (Some(drivers), _) => format!("{drivers} drivers, each "),
+            (None, 1) => String::new(),
+            (None, processes) => format!("{processes} processes, together "),
+        };
+        let what = match (&load_file, &trans_file) {
+            (Some(load), Some(trans)) => format!("of {} and {}", load.display(), trans.display()),
+            _ => report.findings.workload.clone(),
         };
         format!(
-            "YCSB {}: {keys} keys, pairs of {} bytes, {processes}{} threads x {} coroutines",
-            report.findings.workload, load.pair_bytes, load.threads, load.coroutines,
+            "YCSB {what}: {keys} keys, pairs of {} bytes, {processes}{} threads x {} coroutines",
+            load.pair_bytes, load.threads, load.coroutines,
         )
     }
 
     fn summary(report: &Report<'_, Found>) -> String {
-        let Found { load, run, ended_by, .. } = &report.findings;
+        let Found { load, run, ended_by, file_operations, .. } = &report.findings;
+        let times = file_operations.map_or_else(String::new, |lines| {
+            format!(", {:.2} times the file", run.operations as f64 / lines as f64)
+        });
         let ended = match *ended_by {
             "memory" => ", ended early: the memory for writes was used up",
             "errors" => ", ended early: too many errors",
@@ -43,9 +59,10 @@ impl Findings for Found {
             "interrupted" => ", INTERRUPTED",
             _ => "",
         };
+        let together = report.findings.together.as_ref().map(Together::table).unwrap_or_default();
         format!(
-            "load        {} keys in {:.2} s\n\
-             run         {} operations in {:.2} s: {:.1} kops/s{ended}\n",
+            "{together}load        {} keys in {:.2} s\n\
+             run         {} operations in {:.2} s: {:.1} kops/s{times}{ended}\n",
             load.operations,
             load.duration_s,
             run.operations,
@@ -63,7 +80,12 @@ impl Findings for Found {
         format!("{check}\n{}", operations_table(rows))
     }
 
+    fn was_interrupted(&self) -> bool {
+        self.together.as_ref().is_some_and(|together| together.interrupted.is_some())
+    }
+
     fn problems(&self) -> Vec<String> {
-        self.check.iter().flat_map(CheckReport::problems).collect()
+        let interrupted = self.together.iter().filter_map(|together| together.interrupted.clone());
+        self.check.iter().flat_map(CheckReport::problems).chain(interrupted).collect()
     }
 }

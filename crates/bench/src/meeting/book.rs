@@ -1,0 +1,231 @@
+//! What a meeting keeps in the store.
+//!
+//! ```text
+//! fusee-bench/NAME               the id of the meeting: who inserts this key has opened it
+//! fusee-bench/NAME/ID/N          the page of driver N, which that driver alone writes
+//! fusee-bench/NAME/ID/N/results  a piece of what it hands over, until the first driver takes it
+//! ```
+//!
+//! The store is linearizable and an INSERT never makes a key twice: of several drivers one opens
+//! the meeting, and each seat is taken once.
+
+use std::fmt;
+
+use fusee_cli::failure::Failure;
+use fusee_client::{Client, Error};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// Bytes of a piece of results, at most.
+const PIECE_BYTES: usize = 1 << 20;
+/// Bytes before it: its number, and whether it is the last.
+const PIECE_HEADER_BYTES: usize = 5;
+
+/// What a driver tells the others.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct Page {
+    /// Changes while the driver lives.
+    pub beat: u64,
+    /// Where it runs.
+    pub host: String,
+    /// Which process it is.
+    pub pid: u32,
+    /// What it was told to do.
+    pub settings: Map<String, Value>,
+    /// The last step, from 1, that it is ready for; of the first driver: that has begun.
+    pub step: u32,
+    /// The driver whose user has ended the run.
+    pub interrupted: Option<usize>,
+    /// How the meeting has ended for it.
+    pub end: Option<End>,
+}
+
+/// How a meeting ends.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub enum End {
+    /// The run is over; of the first driver: with this problem.
+    Done(Option<String>),
+    /// It cannot go on, because of this.
+    Failed(String),
+}
+
+impl Page {
+    /// Of this process.
+    pub fn new(settings: Map<String, Value>) -> Page {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let host = host.trim().to_owned();
+        Page { host, pid: std::process::id(), settings, ..Page::default() }
+    }
+}
+
+impl fmt::Display for Page {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, pid {}", self.host, self.pid)
+    }
+}
+
+/// The keys of one meeting.
+#[derive(Clone)]
+pub struct Book {
+    client: Client,
+    name: String,
+    id: u64,
+}
+
+/// A piece of results.
+pub struct Piece {
+    /// Its number, from 0.
+    pub number: u32,
+    /// Whether it is the last.
+    pub is_last: bool,
+    /// What it has.
+    pub bytes: Vec<u8>,
+}
+
+impl Book {
+    /// Of a meeting with this id, which need not exist.
+    pub fn new(client: Client, name: &str, id: u64) -> Book {
+        Book { client, name: name.to_owned(), id }
+    }
+
+    /// The id of the meeting.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn head_key(&self) -> Vec<u8> {
+        format!("fusee-bench/{}", self.name).into_bytes()
+    }
+
+    fn page_key(&self, driver: usize) -> Vec<u8> {
+        format!("fusee-bench/{}/{:016x}/{driver}", self.name, self.id).into_bytes()
+    }
+
+    fn results_key(&self, driver: usize) -> Vec<u8> {
+        format!("fusee-bench/{}/{:016x}/{driver}/results", self.name, self.id).into_bytes()
+    }
+
+    /// The id of the meeting that is open, if one is.
+    pub fn open_id(&self) -> Result<Option<u64>, Failure> {
+        self.read(&self.head_key())
+    }
+
+    /// Opens this meeting, unless another one is open. Returns whether it has.
+    pub fn open(&self) -> Result<bool, Failure> {
+        match self.client.insert(&self.head_key(), &json(&self.id)?) {
+            Ok(()) => Ok(true),
+            Err(Error::AlreadyExists) => Ok(false),
+            // It may have taken effect: what stands there tells.
+            Err(error) => match self.open_id() {
+                Ok(Some(id)) => Ok(id == self.id),
+                _ => Err(cannot("open", &error)),
+            },
+        }
+    }
+
+    /// Opens this meeting in the place of one that was left over.
+    pub fn take_over(&self) -> Result<(), Failure> {
+        match self.client.update(&self.head_key(), &json(&self.id)?) {
+            Ok(()) | Err(Error::NotFound) => Ok(()),
+            Err(error) => Err(cannot("take over", &error)),
+        }
+    }
+
+    /// Takes a seat, unless it is taken. Returns whether it has.
+    pub fn sit_down(&self, driver: usize, page: &Page) -> Result<bool, Failure> {
+        match self.client.insert(&self.page_key(driver), &json(page)?) {
+            Ok(()) => Ok(true),
+            Err(Error::AlreadyExists) => Ok(false),
+            Err(error) => Err(cannot("join", &error)),
+        }
+    }
+
+    /// Writes a driver's page; `false` if somebody has removed it.
+    pub fn write(&self, driver: usize, page: &Page) -> Result<bool, Failure> {
+        match self.client.update(&self.page_key(driver), &json(page)?) {
+            Ok(()) => Ok(true),
+            Err(Error::NotFound) => Ok(false),
+            Err(error) => Err(cannot("tell", &error)),
+        }
+    }
+
+    /// The page of a driver, if it sits there.
+    pub fn page(&self, driver: usize) -> Result<Option<Page>, Failure> {
+        self.read(&self.page_key(driver))
+    }
+
+    /// Puts down a piece of results, unless the one before it is still there. Returns whether it has.
+    pub fn put_down(&self, driver: usize, piece: &Piece) -> Result<bool, Failure> {
+        let header = piece.number.to_le_bytes();
+        let value = [&header[..], &[piece.is_last.into()], &piece.bytes].concat();
+        match self.client.insert(&self.results_key(driver), &value) {
+            Ok(()) => Ok(true),
+            Err(Error::AlreadyExists) => Ok(false),
+            Err(error) => Err(cannot("hand over results", &error)),
+        }
+    }
+
+    /// Takes a piece of results up, if there is one.
+    pub fn take_up(&self, driver: usize) -> Result<Option<Piece>, Failure> {
+        let key = self.results_key(driver);
+        let value = self.client.get(&key).map_err(|error| cannot("take results", &error))?;
+        let Some(value) = value else { return Ok(None) };
+        self.remove(&key)?;
+        let Some((header, bytes)) = value.split_first_chunk::<PIECE_HEADER_BYTES>() else {
+            return Err(Failure::operation(format!("the results of driver {driver} are damaged")));
+        };
+        let [number @ .., is_last] = *header;
+        let number = u32::from_le_bytes(number);
+        Ok(Some(Piece { number, is_last: is_last != 0, bytes: bytes.to_vec() }))
+    }
+
+    /// Bytes of a piece, at most.
+    pub fn piece_bytes(&self) -> usize {
+        let max = self.client.view().geometry.max_value_bytes as usize;
+        max.saturating_sub(PIECE_HEADER_BYTES).clamp(1, PIECE_BYTES)
+    }
+
+    /// Removes what is a driver's.
+    pub fn leave(&self, driver: usize) -> Result<(), Failure> {
+        self.remove(&self.results_key(driver))?;
+        self.remove(&self.page_key(driver))
+    }
+
+    /// Removes all of a meeting of so many drivers. The first key goes first, so that nobody joins.
+    pub fn remove_all(&self, drivers: usize) -> Result<(), Failure> {
+        if self.open_id()? == Some(self.id) {
+            self.remove(&self.head_key())?;
+        }
+        (0..drivers).try_for_each(|driver| self.leave(driver))
+    }
+
+    fn remove(&self, key: &[u8]) -> Result<(), Failure> {
+        match self.client.delete(key) {
+            Ok(()) | Err(Error::NotFound) => Ok(()),
+            Err(error) => Err(cannot("clean up", &error)),
+        }
+    }
+
+    fn read<T: DeserializeOwned>(&self, key: &[u8]) -> Result<Option<T>, Failure> {
+        let value = self.client.get(key).map_err(|error| cannot("hear", &error))?;
+        let Some(value) = value else { return Ok(None) };
+        let read = serde_json::from_slice(&value);
+        read.map(Some).map_err(|error| {
+            let key = String::from_utf8_lossy(key);
+            Failure::operation(format!(
+                "`{key}` is not what this version writes there ({error}); remove it, or choose \
+                 another --join-name"
+            ))
+        })
+    }
+}
+
+fn json(value: &impl Serialize) -> Result<Vec<u8>, Failure> {
+    serde_json::to_vec(value)
+        .map_err(|error| Failure::operation(format!("cannot write a page: {error}")))
+}
+
+fn cannot(what: &str, error: &Error) -> Failure {
+    Failure::operation(format!("cannot {what} at the meeting of the drivers: {error}"))
+}

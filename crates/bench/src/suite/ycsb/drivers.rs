@@ -1,0 +1,289 @@
+//! The YCSB benchmark by several drivers, which meet in the store ([`crate::meeting`]).
+//!
+//! Each loads its part of the keys, and runs its share of the operations, with the same code as a
+//! run by itself. Then all hand over what they counted and wrote to the first driver, which puts it
+//! together as it does with client processes ([`crate::gather`]), reads all keys back, removes
+//! them, and prints the report. The others print a line.
+//!
+//! Writes of several hosts are judged by one clock, which counts from the begin of the loading. A
+//! host knows that begin up to its lateness; so every write is taken to have begun as early, and
+//! ended as late, as that leaves open, and the clocks' difference in speed on top. What is told to
+//! be lost is lost; of writes that were close together, either may be the last.
+
+use std::fmt::Write as _;
+
+use fusee_cli::failure::Failure;
+use fusee_cli::{interrupt, output};
+use fusee_workload::{Frontier, Part};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::task::{Task, own_run};
+use super::{Measured, report_of};
+use crate::clock::{Clock, monotonic_ns};
+use crate::cluster::Target;
+use crate::driver::{self, Crew};
+use crate::gather::{Gathered, Share, gather};
+use crate::meeting::{End, Invitation, Meeting, Page};
+use crate::message::{PhaseCounts, Results, Run};
+use crate::record::{Entry, Packed};
+use crate::report::Shell;
+use crate::worker::Board;
+
+/// The phase that is reported by driver.
+const RUN: usize = 1;
+
+/// Drivers that ran together.
+#[derive(Serialize)]
+pub struct Together {
+    drivers: Vec<DriverReport>,
+    /// By phase: between the first driver's begin and the last one's, at most.
+    skew_us: Vec<f64>,
+    /// Whose user has ended the run, if not the user of this driver.
+    pub interrupted: Option<String>,
+}
+
+/// A driver's part of the run.
+#[derive(Serialize)]
+struct DriverReport {
+    host: String,
+    pid: u32,
+    operations: u64,
+    duration_s: f64,
+    throughput_ops_per_s: f64,
+    errors: u64,
+    mismatches: u64,
+}
+
+impl DriverReport {
+    fn new(share: &Share, host: &str, pid: u32) -> DriverReport {
+        let duration_s = share.duration(RUN).as_secs_f64();
+        let tallies = || share.results.phases.iter().map(PhaseCounts::tally);
+        let operations = tallies().nth(RUN).map_or(0, |tally| tally.operations());
+        DriverReport {
+            host: host.to_owned(),
+            pid,
+            operations,
+            duration_s,
+            throughput_ops_per_s: operations as f64 / duration_s.max(1e-9),
+            errors: tallies().map(|tally| tally.error_count()).sum(),
+            mismatches: tallies().map(|tally| tally.mismatch_count()).sum(),
+        }
+    }
+
+    fn text(&self) -> String {
+        format!(
+            "{} operations in {:.2} s: {:.1} kops/s, {} errors, {} mismatches",
+            self.operations,
+            self.duration_s,
+            self.throughput_ops_per_s / 1000.0,
+            self.errors,
+            self.mismatches,
+        )
+    }
+}
+
+impl Together {
+    fn new(meeting: &Meeting, shares: &[Share]) -> Together {
+        let pages = meeting.pages();
+        let drivers = shares.iter().zip(&pages).map(|(share, page)| {
+            let page = page.clone().unwrap_or_default();
+            DriverReport::new(share, &page.host, page.pid)
+        });
+        let late =
+            |phase: usize| shares.iter().filter_map(move |s| s.times.get(phase)).map(|t| t.0);
+        let skew_us = (0..=RUN).map(|phase| late(phase).max().unwrap_or(0) as f64 / 1000.0);
+        let interrupted = meeting.interrupted().filter(|driver| *driver != meeting.number());
+        let interrupted =
+            interrupted.map(|driver| format!("{} was interrupted", meeting.name_of(driver)));
+        Together { drivers: drivers.collect(), skew_us: skew_us.collect(), interrupted }
+    }
+
+    /// For people.
+    pub fn table(&self) -> String {
+        let mut text = String::new();
+        for (number, driver) in self.drivers.iter().enumerate() {
+            let title = format!("driver {number}");
+            let DriverReport { host, pid, .. } = driver;
+            let _ = writeln!(text, "{title:<12}{} ({host}, pid {pid})", driver.text());
+        }
+        let skew: Vec<String> = self.skew_us.iter().map(|us| format!("{us:.0}")).collect();
+        let _ = writeln!(text, "skew        begin within {} us (load, run)", skew.join(" and "));
+        text
+    }
+}
+
+/// Runs the part of this driver, and the report if it is the first.
+pub fn run(task: &Task, shell: Shell, target: &Target, operations: u64) -> Result<(), Failure> {
+    let args = &task.args;
+    let mut board = Board::new(args.load.pair_bytes, args.load.seed);
+    let drivers = usize::from(args.drivers());
+    let invitation = Invitation {
+        name: &args.join_name,
+        drivers,
+        settings: settings(task, operations),
+        timeout: args.join_timeout(),
+    };
+    let mut meeting = Meeting::join(&target.client, &invitation, board.is_over.clone())?;
+    board.part = Part { number: meeting.number() as u64, of: drivers as u64 };
+    // An INSERT of each worker may be missing below the last key of its driver.
+    let holes = args.workers() + drivers as u64;
+    let remove = || match args.keep {
+        true => Ok(()),
+        false => driver::clean_up_named(&target.client, &task.names(), task.keys(), holes),
+    };
+    let run = own_run(&task.run(operations), board.part);
+    if meeting.number() > 0 {
+        let took_part = take_part(task, target, &mut board, &run, &mut meeting)
+            .and_then(|share| hand_over(&meeting, &share).map(|()| share));
+        return leave(task, meeting, took_part, remove);
+    }
+    let shares = lead(task, target, &mut board, &run, &mut meeting, holes);
+    let is_reported = shares.is_ok();
+    let reported = shares.and_then(|shares| {
+        let together = Together::new(&meeting, &shares);
+        let Gathered { outcome, keys, broken } = gather(shares, args.workers() as usize);
+        board.frontier = Frontier::new(keys);
+        let measured = Measured { outcome, board, broken, holes, together: Some(together) };
+        report_of(task, shell, target, operations, measured)
+    });
+    let end = match (&reported, is_reported) {
+        (Err(_), false) if interrupt::requested() => {
+            End::Failed(format!("{} was interrupted", meeting.name_of(0)))
+        }
+        (Err(failure), false) => End::Failed(failure.to_string()),
+        // It is known whose user that was.
+        (Err(failure), true) if !interrupt::requested() => End::Done(Some(failure.to_string())),
+        _ => End::Done(None),
+    };
+    // A report removes the keys.
+    let closed = meeting.close(end, || if is_reported { Ok(()) } else { remove() });
+    reported.and(closed)
+}
+
+/// What the first driver does: it waits for the others, empties the store, takes its own part, and
+/// collects the parts of all.
+fn lead(
+    task: &Task,
+    target: &Target,
+    board: &mut Board,
+    run: &Run,
+    meeting: &mut Meeting,
+    holes: u64,
+) -> Result<Vec<Share>, Failure> {
+    meeting.wait_for_all(task.args.join_timeout())?;
+    driver::clean_up_named(&target.client, &task.names(), task.keys(), holes)?;
+    let mut shares = vec![take_part(task, target, board, run, meeting)?];
+    let of = board.part.of;
+    for number in 1..of {
+        let driver = number as usize;
+        let bytes = meeting.take(driver)?;
+        let share = Share::from_bytes(Part { number, of }, &bytes).map_err(|problem| {
+            Failure::operation(format!("the results of {}: {problem}", meeting.name_of(driver)))
+        })?;
+        shares.push(share);
+    }
+    Ok(shares)
+}
+
+/// What all drivers must be told alike.
+fn settings(task: &Task, operations: u64) -> Map<String, Value> {
+    let settings = serde_json::to_value(task.settings(operations)).unwrap_or_default();
+    let Value::Object(mut settings) = settings else { return Map::new() };
+    // Of files it is what they have that counts.
+    if let (Some(trace), Some(_)) = (&task.trace, settings.remove("load_file")) {
+        settings.insert("trans_file".into(), format!("of digest {:016x}", trace.digest()).into());
+    }
+    settings.insert("version".into(), env!("CARGO_PKG_VERSION").into());
+    settings.insert("workload".into(), task.name().into());
+    settings.insert("keys_of".into(), json!(task.args.keys_of));
+    settings.insert("keep".into(), task.args.keep.into());
+    settings
+}
+
+/// Loads and runs this driver's part, in step with the others.
+fn take_part(
+    task: &Task,
+    target: &Target,
+    board: &mut Board,
+    run: &Run,
+    meeting: &mut Meeting,
+) -> Result<Share, Failure> {
+    let load = &task.args.load;
+    let origin_ns = monotonic_ns();
+    board.clock = Clock::shared(origin_ns);
+    board.keep = task.args.keep();
+    board.keys = task.names();
+    board.keys_come_and_go = task.keys_come_and_go();
+    let threads = usize::from(load.threads);
+    let crew = Crew {
+        threads,
+        coroutines: load.coroutines.into(),
+        first_thread: meeting.number() * threads,
+    };
+    let phases = run.phases(board.part, task.trace.as_ref());
+    let outcome = driver::run(&target.client, board, crew, &phases, meeting)?;
+    meeting.going_on()?;
+    let (not_yet_ns, begun_ns) = meeting.first_step();
+    let ahead = |at_ns: u64| at_ns.saturating_sub(origin_ns);
+    let by_one_clock = |packed: &Packed| {
+        Entry::from(*packed).by_another_clock(ahead(not_yet_ns), ahead(begun_ns)).into()
+    };
+    Ok(Share {
+        part: board.part,
+        times: meeting.times().to_vec(),
+        results: Results {
+            phases: outcome.results.iter().map(PhaseCounts::new).collect(),
+            claimed: board.frontier.claimed(),
+            broken: board.is_broken(),
+            entries: outcome.entries.len() as u64,
+        },
+        entries: outcome.entries.iter().map(by_one_clock).collect(),
+    })
+}
+
+fn hand_over(meeting: &Meeting, share: &Share) -> Result<(), Failure> {
+    let bytes = share.to_bytes().map_err(Failure::operation)?;
+    meeting.hand_over(&bytes)
+}
+
+/// Prints this driver's line once the first driver has ended the meeting.
+fn leave(
+    task: &Task,
+    meeting: Meeting,
+    took_part: Result<Share, Failure>,
+    clean_up: impl FnOnce() -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let (number, first) = (meeting.number(), meeting.name_of(0));
+    let interrupted = meeting.interrupted().map(|driver| meeting.name_of(driver));
+    if let Err(failure) = &took_part {
+        meeting.give_up(failure);
+    } else if let Ok(share) = &took_part {
+        tell(task, number, &first, share)?;
+    }
+    let end = meeting.leave(clean_up)?;
+    if let Some(interrupted) = interrupt::failure() {
+        return Err(interrupted);
+    }
+    took_part?;
+    match (end, interrupted) {
+        (End::Failed(why), _) => Err(Failure::operation(why)),
+        (_, Some(who)) => Err(Failure::operation(format!("{who} was interrupted"))),
+        (End::Done(Some(problem)), _) => Err(Failure::operation(format!("{first}: {problem}"))),
+        (End::Done(None), None) => Ok(()),
+    }
+}
+
+fn tell(task: &Task, number: usize, first: &str, share: &Share) -> Result<(), Failure> {
+    let host = Page::new(Map::new());
+    let report = DriverReport::new(share, &host.host, host.pid);
+    let drivers = task.args.drivers();
+    if !task.args.output.is_json() {
+        let text = report.text();
+        return output::line(&format!(
+            "driver {number} of {drivers}: {text}; {first} has the report"
+        ));
+    }
+    let line = json!({"driver": number, "drivers": drivers, "first": first, "part": report});
+    output::line(&line.to_string())
+}

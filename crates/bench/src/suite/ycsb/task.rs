@@ -1,0 +1,248 @@
+//! What a YCSB run comes to: its operations, the memory they take, and who does which.
+
+use std::sync::Arc;
+
+use fusee_cli::failure::Failure;
+use fusee_workload::{Keys, MAX_KEYS, Part, Request, Trace};
+
+use super::args::{Args, KeysOf};
+use crate::cluster::{self, Demand};
+use crate::message::{Files, Run, Spec};
+use crate::value::HEADER_BYTES;
+use fusee_report::machine::Machine;
+
+/// Operations of a run that is not limited by time.
+const DEFAULT_OPERATIONS: u64 = 1_000_000;
+/// More operations a second than a processor can do: what a run limited by time is sized for.
+const OPERATIONS_PER_CORE_AND_SECOND: f64 = 2_000_000.0;
+
+/// A run that is to be done.
+pub struct Task {
+    /// As they were given; those of files say how many keys are loaded.
+    pub args: Args,
+    files: Option<Files>,
+    /// What the files have.
+    pub trace: Option<Arc<Trace>>,
+}
+
+impl Task {
+    /// Reads the files, if there are some, and checks what was asked for.
+    pub fn new(args: &Args) -> Result<Task, Failure> {
+        args.check()?;
+        let mut task = Task { args: args.clone(), files: None, trace: None };
+        if let (Some(load), Some(trans)) = (&args.load_file, &args.trans_file) {
+            let max_key_bytes = cluster::max_key_bytes(&args.cluster)?;
+            let files = Files { load: load.clone(), trans: trans.clone(), max_key_bytes };
+            let trace = files.read()?;
+            let least = trace.longest_key_bytes() + HEADER_BYTES;
+            if args.load.pair_bytes < least {
+                return Err(Failure::usage(format!(
+                    "--pair-bytes is {}; the longest key of the files has {} bytes, and with a \
+                     value that can be verified its pair needs {least}",
+                    args.load.pair_bytes,
+                    trace.longest_key_bytes(),
+                )));
+            }
+            task.args.keys = trace.loaded();
+            (task.files, task.trace) = (Some(files), Some(trace));
+        }
+        if args.check && task.checked_operations() == 0 {
+            return Err(Failure::usage(format!(
+                "--check-ops is {}; loading and reading back {} keys takes all of them",
+                args.check_ops(),
+                task.keys()
+            )));
+        }
+        Ok(task)
+    }
+
+    /// What the keys are called.
+    pub fn names(&self) -> Keys {
+        self.trace.clone().map_or(Keys::Numbered, Keys::Named)
+    }
+
+    /// What the workload is called.
+    pub fn name(&self) -> String {
+        self.trace.as_ref().map_or_else(|| self.args.workload.to_string(), |_| "files".to_owned())
+    }
+
+    /// Whether all keys may be there or not. Of those of files it is known which.
+    pub fn keys_come_and_go(&self) -> bool {
+        self.trace.is_none() && self.args.workload.removes_keys()
+    }
+
+    /// Keys that there may be, without those that workload D adds.
+    pub fn keys(&self) -> u64 {
+        self.trace.as_ref().map_or(self.args.keys, |trace| trace.keys())
+    }
+
+    /// Operations of the run that are recorded at most; the rest is for loading and reading back.
+    pub fn checked_operations(&self) -> u64 {
+        self.args.check_ops().saturating_sub(self.args.keys + self.keys())
+    }
+
+    /// The most operations that the run may take.
+    pub fn operations(&self, machine: &Machine) -> u64 {
+        let operations = self.unrecorded_operations(machine);
+        if self.args.check { operations.min(self.checked_operations()) } else { operations }
+    }
+
+    /// The same without a check. A run that is limited by time alone also ends
+    /// when it has used up the memory of an embedded cluster.
+    fn unrecorded_operations(&self, machine: &Machine) -> u64 {
+        let args = &self.args;
+        let once = self.trace.as_ref().map_or(DEFAULT_OPERATIONS, |trace| trace.operations());
+        let Some(seconds) = args.seconds else {
+            return args.operations.unwrap_or(once);
+        };
+        if let Some(operations) = args.operations {
+            return operations;
+        }
+        if args.cluster.master.is_some() {
+            return MAX_KEYS / 2;
+        }
+        let possible = seconds * OPERATIONS_PER_CORE_AND_SECOND * machine.cores as f64;
+        let available = machine.available_memory_bytes;
+        let pairs = cluster::affordable_pairs(&args.load, &args.cluster, available);
+        let affordable = pairs.saturating_sub(self.keys()).saturating_mul(100);
+        // Reads need no memory: where there is nothing else, only the time is a limit.
+        match affordable.checked_div(self.writes_percent()) {
+            Some(affordable) => (possible as u64).min(affordable).max(1),
+            None => MAX_KEYS / 2,
+        }
+    }
+
+    fn writes_percent(&self) -> u64 {
+        let workload = self.args.workload;
+        match &self.trace {
+            Some(trace) => {
+                let writes = trace.operations() - trace.count(Request::Search);
+                (writes * 100).div_ceil(trace.operations())
+            }
+            None => {
+                workload.updates_percent() + workload.inserts_percent() + workload.deletes_percent()
+            }
+        }
+    }
+
+    /// The memory that so many operations take.
+    pub fn demand(&self, operations: u64) -> Demand {
+        let (args, workload) = (&self.args, self.args.workload);
+        let processes = if args.processes > 1 { args.processes.into() } else { 0 };
+        if let Some(trace) = &self.trace {
+            let times = operations.div_ceil(trace.operations());
+            let count = |request| trace.count(request).saturating_mul(times).min(operations);
+            let (keys, deletes) = (trace.keys(), count(Request::Delete));
+            let pairs = args.keys + count(Request::Insert) + count(Request::Update);
+            return Demand {
+                keys,
+                index_keys: keys,
+                pairs,
+                deletes,
+                processes,
+                ..Demand::default()
+            };
+        }
+        // The shares are drawn by chance: three standard deviations more than the mean.
+        let drawn = |percent: u64| {
+            let mean = operations as f64 * percent as f64 / 100.0;
+            if percent == 0 { 0 } else { (mean + 3.0 * mean.sqrt()).ceil() as u64 }
+        };
+        let inserts = drawn(workload.inserts_percent());
+        let updates = drawn(workload.updates_percent());
+        let deletes = drawn(workload.deletes_percent());
+        let new_keys = if workload.adds_keys() { inserts } else { 0 };
+        let pairs = args.keys + inserts + updates;
+        let keys = args.keys + new_keys;
+        Demand { keys, index_keys: keys, pairs, deletes, processes, ..Demand::default() }
+    }
+
+    /// The operations, of all.
+    pub fn run(&self, operations: u64) -> Run {
+        Run {
+            workload: self.args.workload,
+            keys: self.args.keys,
+            distribution: self.args.distribution(),
+            theta: self.args.theta(),
+            seed: self.args.load.seed,
+            operations,
+            seconds: self.args.seconds,
+            files: self.files.clone(),
+            workers: self.args.workers(),
+            own_keys: self.args.keys_of == KeysOf::Own,
+        }
+    }
+
+    /// What each process does.
+    pub fn specs(&self, run: &Run, master: &str, fabric: String, origin_ns: u64) -> Vec<Spec> {
+        let (args, load) = (&self.args, &self.args.load);
+        let (processes, threads) = (u64::from(args.processes), u64::from(load.threads));
+        let spec = |number: u64| {
+            let part = Part { number, of: processes };
+            let (first_thread, threads) = share(part, threads);
+            Spec {
+                master: master.to_string(),
+                fabric: fabric.clone(),
+                cache_entries: load.cache_entries,
+                cache_threshold: load.cache_threshold,
+                work_table: load.work_table.to_string(),
+                pair_bytes: load.pair_bytes,
+                threads: threads as usize,
+                first_thread: first_thread as usize,
+                coroutines: load.coroutines.into(),
+                part,
+                run: own_run(run, part),
+                keep: args.keep(),
+                origin_ns,
+            }
+        };
+        (0..processes).map(spec).collect()
+    }
+
+    /// As they are, with what was left open.
+    pub fn settings(&self, operations: u64) -> Args {
+        let args = &self.args;
+        let drawn = self.trace.is_none();
+        Args {
+            operations: args.operations.or(args.seconds.is_none().then_some(operations)),
+            distribution: drawn.then(|| args.distribution()),
+            theta: drawn.then(|| args.theta()),
+            check_ops: args.check.then(|| args.check_ops()),
+            ..args.clone()
+        }
+    }
+}
+
+/// What a part does of a run. Operations of files are shared out by lines.
+pub fn own_run(run: &Run, part: Part) -> Run {
+    match run.files {
+        Some(_) => run.clone(),
+        None => Run { operations: share(part, run.operations).1, ..run.clone() },
+    }
+}
+
+/// A part's share of a number: what comes before it, and how much it is.
+pub fn share(part: Part, number: u64) -> (u64, u64) {
+    let until = |parts: u64| number / part.of * parts + number % part.of * parts / part.of;
+    let before = until(part.number);
+    (before, until(part.number + 1) - before)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_whole() {
+        for of in 1..6 {
+            for total in [0, 1, 7, 1_000_003] {
+                let shares = (0..of).map(|number| share(Part { number, of }, total));
+                let end = shares.fold(0, |end, (before, own)| {
+                    assert_eq!(before, end);
+                    before + own
+                });
+                assert_eq!(end, total);
+            }
+        }
+    }
+}
