@@ -324,7 +324,8 @@ pub fn verify(store: &impl Store, board: &Board, logs: Vec<Log>) -> Result<Verif
     Ok(verified.into_inner())
 }
 
-/// Removes keys `0..keys` as far as they exist, and those that follow: a benchmark that was interrupted may have left them.
+/// Removes keys `0..keys` as far as they exist, and those that follow: a benchmark that was
+/// interrupted may have left them.
 pub fn clean_up<S: Store>(store: &S, keys: u64) -> Result<(), Failure> {
     clean_up_named(store, &Keys::Numbered, keys, VERIFY_COROUTINES)
 }

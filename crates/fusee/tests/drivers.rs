@@ -76,7 +76,8 @@ fn three_drivers_give_one_report_of_the_sum() {
             assert_eq!(report["operations"], 3001, "{report:#}");
             assert_eq!(report["load"]["per_operation"]["insert"]["count"], 120);
             let inserts = report["per_operation"]["insert"]["count"].as_u64().unwrap_or(0);
-            assert_eq!(report["verified_keys"], 120 + inserts, "{report:#}");
+            // Those that a driver would have inserted next are looked for as well.
+            assert!(report["verified_keys"].as_u64().unwrap() >= 120 + inserts, "{report:#}");
             let drivers = report["together"]["drivers"].as_array().unwrap();
             let parts: Vec<u64> =
                 drivers.iter().map(|driver| driver["operations"].as_u64().unwrap()).collect();
@@ -118,7 +119,7 @@ fn drivers_share_the_lines_of_files() {
     // A file of the same name may have something else in it.
     let first = drive(&trans);
     eventually("a driver has come", || up.run(&["get", "fusee-bench/ycsb"]).code == Some(0));
-    let other = scratch.file("other", lines("UPDATE", 102).as_bytes());
+    let other = scratch.file("other", lines("READ", 101).as_bytes());
     output(drive(&other)).expect_error(2, "--trans-file is of digest");
     output(drive(&trans)).expect_code(0);
     output(first).expect_code(0);
@@ -163,8 +164,7 @@ fn a_driver_that_does_not_come_is_not_waited_for_for_ever() {
 fn a_driver_that_is_killed_ends_the_run_of_the_others() {
     let up = cluster();
     for victim in [0, 2] {
-        let more = ["--workload", "d", "--seconds", "60", "--operations", "10000000"];
-        let more = [&more[..], &["--pair-bytes", "64"]].concat();
+        let more = ["--workload", "d", "--seconds", "60", "--pair-bytes", "64"];
         let mut drivers = Vec::new();
         for _ in 0..3 {
             // In turn, so that it is known which is the first.

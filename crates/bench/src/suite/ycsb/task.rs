@@ -151,7 +151,10 @@ impl Task {
         let inserts = drawn(workload.inserts_percent());
         let updates = drawn(workload.updates_percent());
         let deletes = drawn(workload.deletes_percent());
-        let new_keys = if workload.adds_keys() { inserts } else { 0 };
+        // On an existing cluster, by time alone, nobody knows how many.
+        let is_bounded =
+            args.cluster.master.is_none() || args.seconds.is_none() || args.operations.is_some();
+        let new_keys = if workload.adds_keys() && is_bounded { inserts } else { 0 };
         let pairs = args.keys + inserts + updates;
         let keys = args.keys + new_keys;
         Demand { keys, index_keys: keys, pairs, deletes, processes, ..Demand::default() }
