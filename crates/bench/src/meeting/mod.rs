@@ -1,5 +1,9 @@
 //! Drivers on several hosts, which meet in the store that they measure.
 //!
+//! They need one place where exactly one of them opens a meeting, and where all see what each has
+//! written: an INSERT and a linearizable store give that. The master could, with a new version of
+//! its protocol, for something that is no part of a store.
+//!
 //! The first driver has opened the meeting; the others watch its page, and it watches theirs. A
 //! thread of each driver writes its own page and reads the others ([`talk`]).
 //!
