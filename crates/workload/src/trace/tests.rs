@@ -98,7 +98,7 @@ fn lines_are_bounded_and_a_long_one_is_not_taken_into_memory() {
     let error = read(b"INSERT a", &both).unwrap_err().to_string();
     assert!(error.starts_with("trans.txt:2: the line has more than 1048576 bytes"), "{error}");
     // A file that never ends a line.
-    let endless = BufReader::new(std::io::repeat(b'x'));
+    let endless = BufReader::new(io::repeat(b'x'));
     let load = Cursor::new("INSERT a");
     let error = Trace::read(("l", load), ("/dev/zero", endless), MAX_KEY).unwrap_err();
     assert!(matches!(error, TraceError::Line { line: 1, problem: Problem::LineTooLong, .. }));
