@@ -69,7 +69,7 @@ impl Testbed {
     /// * `verbs_per_s`, `atomics_per_s`, `atomic_units`: Kalia, Kaminsky and Andersen, of ConnectX-3.
     /// * `header_bytes`: of a reliable connection's packets, without the link's: base transport and extended
     ///   headers, and the checksums.
-    /// * `request_ns`: *assumed*. What YCSB-A loses where memory nodes allocate, 90.9 % (P §6.3), is to say.
+    /// * `request_ns`: *fitted* on what YCSB-A loses where memory nodes allocate, 90.9 % (P §6.3).
     /// * `node_cores`: memory nodes have one or two weak cores (P §2.1).
     /// * `message_ns`: *assumed*: a datagram through two kernels.
     pub const CONNECTX_3: Testbed = Testbed {
@@ -85,7 +85,7 @@ impl Testbed {
         post_ns: 550,
         node_cores: 1,
         verb_ns: 0,
-        request_ns: 10_000,
+        request_ns: 11_800,
         message_ns: 10_000,
     };
 
