@@ -171,11 +171,13 @@ impl Slabs {
     }
 
     /// Whether, since this was asked last, half of what a block had to give was used up.
+    #[inline]
     pub(crate) fn is_half_used(&mut self, kind: SlabKind) -> bool {
         let slab = self.slabs.iter_mut().find(|slab| slab.kind == kind);
         slab.is_some_and(|slab| core::mem::take(&mut slab.is_half_used))
     }
 
+    #[inline]
     fn block_of(&mut self, object: &Allocation) -> Option<&mut Block> {
         let holds = |b: &Block| {
             let bytes = object.address.bytes().checked_sub(b.address.bytes());
@@ -240,6 +242,7 @@ impl Slabs {
 
     /// The operation that an object was allocated for posts nothing about it any more, and nothing
     /// is on its way.
+    #[inline]
     pub fn end(&mut self, object: &Allocation) {
         if let Some(block) = self.block_of(object) {
             block.in_flight -= 1;

@@ -108,7 +108,7 @@ impl View {
     /// The object that a word refers to; `None` if it refers to none that a client of this cluster
     /// wrote.
     pub fn object_of(&self, word: Slot) -> Option<ObjectAt<'_>> {
-        let class = word.class().filter(|class| Some(*class) <= self.geometry.largest_class())?;
+        let class = word.class().filter(|class| self.geometry.has_class(*class))?;
         Some(self.object(word.address(), class.bytes())?.of_word(word))
     }
 

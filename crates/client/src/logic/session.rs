@@ -218,19 +218,20 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         if let Some(table) = &self.table {
             return Box::pin(self.get_by(table, key, hint, f)).await;
         }
-        let found = self.store.search(key, hint).await?;
-        if hint.is_none() || found.hint() != hint {
-            self.cache.borrow_mut().found(&key, hint, found.hint());
-        }
-        if self.promoter.is_some()
-            && let Some(promotable) = self.promotable(&key, &found)
-        {
-            let answer = f(found.value());
-            drop(found);
+        // A scope of its own: what was found is large, and is not to be kept while a pair is promoted.
+        let (answer, promotable) = {
+            let found = self.store.search(key, hint).await?;
+            if hint.is_none() || found.hint() != hint {
+                self.cache.borrow_mut().found(&key, hint, found.hint());
+            }
+            let is_counted = self.promoter.is_some();
+            let promotable = if is_counted { self.promotable(&key, &found) } else { None };
+            (f(found.value()), promotable)
+        };
+        if let Some(promotable) = promotable {
             Box::pin(self.promote(key, promotable)).await;
-            return Ok(answer);
         }
-        Ok(f(found.value()))
+        Ok(answer)
     }
 
     /// The value of a key; `None` if it does not exist.

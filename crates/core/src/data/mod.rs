@@ -493,19 +493,11 @@ impl<'v> ObjectAt<'v> {
         if let Some(columns) = self.columns().filter(|columns| columns.may_lack_parity()) {
             return coded::read_at(columns, self, near, is_silent);
         }
-        let mut places = self.places();
-        let any = (self.address.bytes() / UNIT_BYTES) as u32 % places.len() as u32;
-        let mut chosen = None;
-        for i in 0.. {
-            let Some(place) = places.next() else { break };
-            if place.node == near {
-                return place;
-            }
-            if i == any {
-                chosen = Some(place);
-            }
+        if let Some(beside) = self.places().find(|place| place.node == near) {
+            return beside;
         }
-        let chosen = chosen.expect("a region has at least one place");
+        let any = (self.address.bytes() / UNIT_BYTES) as u32 % self.places().len() as u32;
+        let chosen = self.places().nth(any as usize).expect("a region has at least one place");
         if is_silent(chosen.node) {
             return self.places().find(|place| !is_silent(place.node)).unwrap_or(chosen);
         }

@@ -244,6 +244,12 @@ pub enum RedundancyError {
 }
 
 impl Redundancy {
+    /// Whether it is replication. Cheaper than a comparison, which looks at what other variants have.
+    #[inline]
+    pub fn is_replicated(self) -> bool {
+        matches!(self, Redundancy::Replicated)
+    }
+
     /// Whether pairs of these lengths may have it.
     #[inline]
     pub fn check(self, key_bytes: usize, value_bytes: usize) -> Result<(), RedundancyError> {

@@ -32,9 +32,11 @@ pub(super) fn check(region: &Region) -> Result<(), ViewError> {
 pub(super) fn write(at: ObjectAt<'_>, batch: &mut Batch, pair: &Pair<'_>) {
     let object = batch.stage(at.bytes as u32);
     pair.encode(batch.bytes_mut(object));
-    let replicas = if removed(Mutant::ObjectOnOneReplica) { 1 } else { MAX_REPLICAS };
-    for place in at.places().take(replicas) {
+    for place in at.places() {
         batch.write(place.node, place.offset, object);
+        if removed(Mutant::ObjectOnOneReplica) {
+            break;
+        }
     }
 }
 

@@ -71,15 +71,27 @@ impl SizeClass {
     /// The size of an object of this class, in bytes.
     #[inline]
     pub const fn bytes(self) -> u64 {
-        let units = if self.0 <= EXACT {
-            self.0 as u64
-        } else {
-            let beyond = (self.0 - EXACT - 1) as u64;
-            let k = 4 + beyond / STEPS as u64;
-            (1 << k) + (beyond % STEPS as u64 + 1) * (1 << (k - 3))
-        };
-        units * UNIT_BYTES
+        bytes_of(self.0)
     }
+
+    /// The size of an object of the class below, in bytes; 0 if there is none.
+    #[inline]
+    pub const fn below_bytes(self) -> u64 {
+        bytes_of(self.0 - 1)
+    }
+}
+
+/// The size of the class with this code, or 0.
+#[inline]
+const fn bytes_of(code: u8) -> u64 {
+    let units = if code <= EXACT {
+        code as u64
+    } else {
+        let beyond = (code - EXACT - 1) as u64;
+        let k = 4 + beyond / STEPS as u64;
+        (1 << k) + (beyond % STEPS as u64 + 1) * (1 << (k - 3))
+    };
+    units * UNIT_BYTES
 }
 
 const _: () = assert!(SizeClass::MAX.bytes() == 15 << 20);
@@ -94,6 +106,7 @@ mod tests {
         for code in 1..=SizeClass::MAX.code() {
             let class = SizeClass::from_code(code).unwrap();
             assert!(class.bytes() > last);
+            assert_eq!(class.below_bytes(), last);
             assert_eq!(SizeClass::fitting(class.bytes()), Some(class));
             assert_eq!(SizeClass::fitting(last + 1), Some(class));
             last = class.bytes();

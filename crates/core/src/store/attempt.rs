@@ -249,11 +249,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// Posts the WRITEs of the object, and of its block's header if it is the block's first.
     pub(super) fn post_object(&mut self, attempt: &Attempt<'_>) -> Result<(), Error> {
         let Attempt { intent, object, .. } = attempt;
-        let view = self.view.clone();
-        self.post_header(object)?;
+        if object.header.is_some() {
+            self.post_header(object)?;
+        }
         let (opcode, identity) = (intent.opcode, object.identity());
         let pair = Pair { key: &intent.key, value: intent.value, identity, opcode };
-        let at = object_at(&view, object)?;
+        let at = object_at(&self.view, object)?;
         if attempt.copies.is_empty() {
             at.write(&mut self.batch, &pair);
             return Ok(());
@@ -263,8 +264,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.post_copies(attempt)
     }
 
-    /// Posts the WRITEs of the header that an object's block needs.
-    #[inline]
+    /// Posts the WRITEs of the header that an object's block needs, if it needs one.
+    #[cold]
     pub(super) fn post_header(&mut self, object: &Allocation) -> Result<(), Error> {
         if let Some((block, header)) = &object.header {
             let bytes = header.encode();
@@ -280,23 +281,25 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// The phase that writes the object is executed: all replicas must have it before anybody can learn of it.
+    #[inline]
     pub(super) fn is_written(&mut self, attempt: &Attempt<'_>) -> Result<(), Error> {
         self.batch.check().map_err(|f| self.failed(f))?;
-        self.is_opened(&attempt.object);
-        // Not one loop over all objects: hardly any attempt has copies, and a chain of iterators costs each one.
-        attempt.copies.iter().for_each(|copy| self.is_opened(copy));
+        if attempt.object.header.is_some() || !attempt.copies.is_empty() {
+            self.has_headers(attempt);
+        }
         Ok(())
     }
 
-    /// If the header of an object's block was to be written, it is.
-    #[inline]
-    fn is_opened(&self, object: &Allocation) {
-        if object.header.is_some() {
-            self.store.slabs.borrow_mut().header_written(object);
-        }
+    /// The headers of an attempt's blocks, if any were to be written, are.
+    #[cold]
+    fn has_headers(&self, attempt: &Attempt<'_>) {
+        let mut slabs = self.store.slabs.borrow_mut();
+        slabs.header_written(&attempt.object);
+        attempt.copies.iter().for_each(|copy| slabs.header_written(copy));
     }
 
     /// An attempt has ended: its object is not under way any more, unless nobody can know.
+    #[inline]
     pub(super) fn done_with(&mut self, attempt: &Attempt<'_>, ended: &Result<Ended, Error>) {
         let is_known = match ended {
             Ok(_) => true,

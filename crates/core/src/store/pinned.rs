@@ -18,7 +18,6 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 
 use super::Store;
-use crate::data::Redundancy;
 use crate::host::{Host, Pinned};
 use crate::mutant::{Mutant, removed};
 use crate::verbs::Fabric;
@@ -75,7 +74,7 @@ impl LocalEpochs {
 
 /// Whether all regions are replicated.
 pub(super) fn has_one_redundancy(view: &View) -> bool {
-    view.regions.iter().all(|region| region.redundancy() == Redundancy::Replicated)
+    view.regions.iter().all(|region| region.redundancy().is_replicated())
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
@@ -94,12 +93,18 @@ impl<F: Fabric, H: Host> Store<F, H> {
     pub(super) fn follow_view(&self) {
         let known = self.view.borrow().number;
         if let Some(newer) = self.host.newer_view(known) {
-            if newer.regions.iter().any(|region| !region.is_there()) {
-                self.slabs.borrow_mut().forget(|block| newer.block(block).is_none());
-            }
-            self.has_one_redundancy.set(has_one_redundancy(&newer));
-            *self.view.borrow_mut() = Rc::new(newer);
+            self.follow(newer);
         }
+    }
+
+    /// Apart, so that operations that find no newer view do not pay for it.
+    #[cold]
+    fn follow(&self, newer: Arc<View>) {
+        if newer.regions.iter().any(|region| !region.is_there()) {
+            self.slabs.borrow_mut().forget(|block| newer.block(block).is_none());
+        }
+        self.has_one_redundancy.set(has_one_redundancy(&newer));
+        *self.view.borrow_mut() = Rc::new(newer);
     }
 
     /// Pins an operation in the newest local epoch, which is returned with its view, or a newer one.

@@ -185,10 +185,15 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
+    /// Whether so much was freed that it is to be set free now.
+    #[inline]
+    pub(super) fn sets_free(&self, least: usize) -> bool {
+        self.freed.words.borrow().len() >= least.max(1) && !self.freed.setting_free.get()
+    }
+
     /// Sets free what was freed, if it is so much.
     pub(super) async fn set_free(&self, least: usize) {
-        let enough = self.freed.words.borrow().len() >= least.max(1);
-        if enough && !self.freed.setting_free.get() {
+        if self.sets_free(least) {
             // On the heap: it is rare, and the futures of operations stay small.
             alloc::boxed::Box::pin(self.set_all_free()).await;
         }

@@ -21,7 +21,7 @@ pub(super) fn may_hold(word: Slot, key: Key<'_>) -> bool {
 /// cluster wrote.
 #[inline]
 pub(super) fn class_of(view: &View, word: Slot) -> Option<SizeClass> {
-    word.class().filter(|class| Some(*class) <= view.geometry.largest_class())
+    word.class().filter(|class| view.geometry.has_class(*class))
 }
 
 /// The replica that an object of this class is read from: on this node if there is one

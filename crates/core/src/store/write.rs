@@ -60,79 +60,81 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.upsert_as(key, value, Redundancy::Replicated, hint).await
     }
 
+    // From here to `write` nothing is async: each future in another one is one more copy of all arguments.
+
     /// As [`Store::insert`], with a value that is to survive failures in this way.
-    pub async fn insert_as<'k>(
+    pub fn insert_as<'k>(
         &self,
         key: impl Into<Key<'k>>,
         value: &[u8],
         redundancy: impl Into<Wanted>,
-    ) -> Result<Written, Error> {
+    ) -> impl Future<Output = Result<Written, Error>> {
         let (opcode, kind) = (Opcode::Insert, OpKind::Insert);
-        self.write(opcode, kind, key.into(), value, redundancy.into(), None, None).await
+        self.write(opcode, kind, key.into(), value, redundancy.into(), None, None)
     }
 
     /// As [`Store::update`], with a value that is to survive failures in this way, or as the earlier one does
     /// ([`Wanted::keeps`]).
-    pub async fn update_as<'k>(
+    pub fn update_as<'k>(
         &self,
         key: impl Into<Key<'k>>,
         value: &[u8],
         redundancy: impl Into<Wanted>,
         hint: Option<Hint>,
-    ) -> Result<Written, Error> {
+    ) -> impl Future<Output = Result<Written, Error>> {
         let (opcode, kind) = (Opcode::Update, OpKind::Update);
-        self.write(opcode, kind, key.into(), value, redundancy.into(), hint, None).await
+        self.write(opcode, kind, key.into(), value, redundancy.into(), hint, None)
     }
 
     /// As [`Store::upsert`], with a value that is to survive failures in this way, or as the earlier one does
     /// ([`Wanted::keeps`]).
-    pub async fn upsert_as<'k>(
+    pub fn upsert_as<'k>(
         &self,
         key: impl Into<Key<'k>>,
         value: &[u8],
         redundancy: impl Into<Wanted>,
         hint: Option<Hint>,
-    ) -> Result<Written, Error> {
+    ) -> impl Future<Output = Result<Written, Error>> {
         let (opcode, kind) = (Opcode::Upsert, OpKind::Upsert);
-        self.write(opcode, kind, key.into(), value, redundancy.into(), hint, None).await
+        self.write(opcode, kind, key.into(), value, redundancy.into(), hint, None)
     }
 
     /// Removes a key that must exist.
-    pub async fn delete<'k>(
+    pub fn delete<'k>(
         &self,
         key: impl Into<Key<'k>>,
         hint: Option<Hint>,
-    ) -> Result<Written, Error> {
+    ) -> impl Future<Output = Result<Written, Error>> {
         let (opcode, kind) = (Opcode::Delete, OpKind::Delete);
         let wanted = Redundancy::Replicated.into();
-        self.write(opcode, kind, key.into(), &[], wanted, hint, None).await
+        self.write(opcode, kind, key.into(), &[], wanted, hint, None)
     }
 
     /// As [`Store::update_as`], and calls `watch` before it posts its commit. If it ends without, and well, others
     /// have seen to that.
-    pub async fn update_watched<'k>(
+    pub fn update_watched<'k>(
         &self,
         key: impl Into<Key<'k>>,
         value: &[u8],
         redundancy: impl Into<Wanted>,
         hint: Option<Hint>,
         watch: &Watch<'_>,
-    ) -> Result<Written, Error> {
+    ) -> impl Future<Output = Result<Written, Error>> {
         let (opcode, kind) = (Opcode::Update, OpKind::Update);
-        self.write(opcode, kind, key.into(), value, redundancy.into(), hint, Some(watch)).await
+        self.write(opcode, kind, key.into(), value, redundancy.into(), hint, Some(watch))
     }
 
     /// As [`Store::upsert_as`], watched as by [`Store::update_watched`].
-    pub async fn upsert_watched<'k>(
+    pub fn upsert_watched<'k>(
         &self,
         key: impl Into<Key<'k>>,
         value: &[u8],
         redundancy: impl Into<Wanted>,
         hint: Option<Hint>,
         watch: &Watch<'_>,
-    ) -> Result<Written, Error> {
+    ) -> impl Future<Output = Result<Written, Error>> {
         let (opcode, kind) = (Opcode::Upsert, OpKind::Upsert);
-        self.write(opcode, kind, key.into(), value, redundancy.into(), hint, Some(watch)).await
+        self.write(opcode, kind, key.into(), value, redundancy.into(), hint, Some(watch))
     }
 
     /// What a write answers whatever the store holds, because of its arguments.
@@ -180,14 +182,13 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let mut op = self.operation();
         let intent = Intent { opcode, key, value, slab, keeps, watch };
         let result = match op.write_now(&intent, hint) {
-            Ok(written) => Ok(Came::Written(written)),
-            Err(begun) => op.write(&intent, hint, begun).await,
-        };
-        let result = match result {
-            Ok(Came::Written(written)) => Ok(written),
-            Err(error) if !matches!(error, Error::Redundancy(_)) => Err(error),
-            // On the heap: it is rare, and the futures of operations stay small.
-            other => Box::pin(op.write_elsewhere(&intent, other, wanted)).await,
+            Ok(written) => Ok(written),
+            Err(begun) => match op.write(&intent, hint, begun).await {
+                Ok(Came::Written(written)) => Ok(written),
+                Err(error) if !matches!(error, Error::Redundancy(_)) => Err(error),
+                // On the heap: it is rare, and the futures of operations stay small.
+                other => Box::pin(op.write_elsewhere(&intent, other, wanted)).await,
+            },
         };
         op.has_written(&result);
         let made_room = op.made_room;
@@ -197,7 +198,10 @@ impl<F: Fabric, H: Host> Store<F, H> {
         } else if made_room {
             self.offer();
         }
-        self.set_free(reclaim::SET_FREE_TOGETHER).await;
+        // Asked first: most writes need no future for it.
+        if self.sets_free(reclaim::SET_FREE_TOGETHER) {
+            self.set_free(reclaim::SET_FREE_TOGETHER).await;
+        }
         if self.slabs.borrow_mut().is_half_used(slab) {
             // On the heap: it is rare, and the futures of operations stay small.
             Box::pin(self.look_ahead(slab)).await;
@@ -216,7 +220,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         value: &[u8],
     ) -> Option<SlabKind> {
         // Where all pairs are replicated, and new ones are to be, nothing else can come of it.
-        if self.has_one_redundancy.get() && wanted.redundancy == Redundancy::Replicated {
+        if self.has_one_redundancy.get() && wanted.redundancy.is_replicated() {
             return None;
         }
         self.slab_of_word(hint?.word, key, value)
@@ -275,7 +279,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         key_bytes: usize,
         value_bytes: usize,
     ) -> Result<SlabKind, Error> {
-        if redundancy != Redundancy::Replicated {
+        if !redundancy.is_replicated() {
             redundancy.check(key_bytes, value_bytes).map_err(Error::Redundancy)?;
             self.check_members(redundancy)?;
         }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::layout::{
     Address, BLOCK_HEADER_BYTES, BlockShape, Object, SizeClass, UNIT_BYTES, bitmap_bytes,
+    object_bytes,
 };
 
 /// The directory has up to two to this power of entries.
@@ -98,9 +99,17 @@ impl Geometry {
     }
 
     /// The class of the largest object that the limits allow.
-    #[inline]
-    pub fn largest_class(&self) -> Option<SizeClass> {
+    fn largest_class(&self) -> Option<SizeClass> {
         Object::class(self.max_key_bytes as usize, self.max_value_bytes as usize)
+    }
+
+    /// Whether the limits allow an object of this class: the class below is too small for some.
+    ///
+    /// Every word that is followed is asked this, and it is cheaper than to look for the largest class.
+    #[inline]
+    pub fn has_class(&self, class: SizeClass) -> bool {
+        let largest = object_bytes(self.max_key_bytes.into(), self.max_value_bytes.into());
+        class.below_bytes() < largest
     }
 
     /// Bytes of a region before its first block: the block allocation table.
@@ -136,10 +145,11 @@ impl Geometry {
 
     /// The block that an address lies in, and the offset there; `None` outside of the blocks.
     pub fn block_of(&self, address: Address) -> Option<(Address, u64)> {
-        let in_region = address.bytes() % self.region_bytes;
-        let in_blocks = in_region.checked_sub(self.table_bytes())?;
-        let offset = in_blocks % self.block_bytes;
-        let known = in_blocks / self.block_bytes < u64::from(self.blocks_per_region());
+        // Powers of two.
+        let in_region = address.bytes() & (self.region_bytes - 1);
+        let offset = in_region.checked_sub(self.table_bytes())? & (self.block_bytes - 1);
+        // What is left behind the last block is none.
+        let known = in_region - offset + self.block_bytes <= self.region_bytes;
         known.then(|| (Address::new(address.bytes() - offset), offset))
     }
 
@@ -174,4 +184,61 @@ impl Geometry {
 pub struct ViewError {
     /// The broken rule.
     pub what: &'static str,
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+
+    fn geometry() -> Geometry {
+        Geometry {
+            region_bytes: 1 << 16,
+            block_bytes: 1 << 13,
+            groups_per_subtable: 2,
+            slots_per_bucket: 2,
+            max_key_bytes: 64,
+            max_value_bytes: 1000,
+        }
+    }
+
+    #[test]
+    fn classes_are_those_up_to_the_largest() {
+        for max_value_bytes in [0, 1, 500, 1000, 1024, 5000, 1 << 20, 15 << 20] {
+            for max_key_bytes in [1, 7, 64, 1000] {
+                let geometry = Geometry { max_key_bytes, max_value_bytes, ..geometry() };
+                let Some(largest) = geometry.largest_class() else { continue };
+                for code in 1..=SizeClass::MAX.code() {
+                    let class = SizeClass::from_code(code).unwrap();
+                    assert_eq!(
+                        geometry.has_class(class),
+                        class <= largest,
+                        "{geometry:?} {class:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_address_of_a_region_is_in_its_block_or_in_none() {
+        let geometry = geometry();
+        assert!(geometry.blocks_per_region() > 0);
+        for region in 0..2 {
+            let start = u64::from(region) * geometry.region_bytes;
+            let mut expected = vec![None; geometry.region_bytes as usize];
+            for block in 0..geometry.blocks_per_region() {
+                let address = geometry.block_address(region, block);
+                for offset in 0..geometry.block_bytes {
+                    let at = address.bytes() - start + offset;
+                    expected[at as usize] = Some((address, offset));
+                }
+            }
+            for at in (0..geometry.region_bytes).step_by(UNIT_BYTES as usize) {
+                let address = Address::new(start + at);
+                assert_eq!(geometry.block_of(address), expected[at as usize], "{at}");
+            }
+        }
+    }
 }

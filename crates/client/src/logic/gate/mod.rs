@@ -133,6 +133,7 @@ impl Gate {
     }
 
     /// To the session: the newest view, if it is newer.
+    #[inline]
     pub fn newer_view(&self, than: u64) -> Option<Arc<View>> {
         self.local_epochs.has_newer(than).then(|| self.view())
     }
