@@ -15,6 +15,8 @@ fn figures_are_listed_and_unknown_ones_refused() {
     assert!(text.contains("F14") && text.contains("memory nodes"), "{text}");
     finish(&mut fusee(&["lab", "figure", "99"])).expect_error(2, "there are F3, F12");
     finish(&mut fusee(&["lab", "figure", "14", "--seeds", "0"])).expect_error(2, "--seeds");
+    let unknown = ["lab", "figure", "14", "--testbed", "apt"];
+    finish(&mut fusee(&unknown)).expect_error(2, "there are connectx-3, connectx-5, tcp-10g");
 }
 
 /// Latencies of one client take the fewest events of all figures.

@@ -22,6 +22,7 @@ use std::{fs, io};
 use clap::Subcommand;
 use fusee_cli::failure::Failure;
 use fusee_cli::{interrupt, output};
+use fusee_sim::Testbed;
 
 pub use measure::{Failed, measure};
 use run::Outcome;
@@ -55,6 +56,10 @@ pub struct Options {
     #[arg(long, value_parser = clap::value_parser!(u64).range(1_000..=100_000_000))]
     operations: Option<u64>,
 
+    /// Hardware to run on, other than the paper's; then its sentences are not judged
+    #[arg(long, value_parser = testbed)]
+    testbed: Option<&'static str>,
+
     /// Print one JSON object for each figure, a line each
     #[arg(long)]
     json: bool,
@@ -62,6 +67,13 @@ pub struct Options {
     /// Write each figure to this folder as well, as JSON and as a picture: `F12.json`, `F12.svg`
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
+}
+
+/// The name of a testbed, if it is one.
+fn testbed(name: &str) -> Result<&'static str, String> {
+    let names = || Testbed::ALL.map(|testbed| testbed.name).join(", ");
+    let found = Testbed::named(name).map(|testbed| testbed.name);
+    found.ok_or_else(|| format!("there is no testbed {name}; there are {}", names()))
 }
 
 /// Which page.
@@ -123,7 +135,7 @@ fn run_all(
         fs::create_dir_all(folder).map_err(|error| cannot("make the folder", folder, &error))?;
     }
     for figure in figures {
-        let outcome = run::run(figure, options.seeds, options.operations)?;
+        let outcome = run::run(figure, options)?;
         let json = serde_json::to_string(&outcome).expect("numbers and texts");
         if let Some(folder) = &options.out {
             write(&folder.join(format!("{}.json", figure.id)), &json)?;

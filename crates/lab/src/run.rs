@@ -10,6 +10,7 @@ use fusee_report::machine;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::{Deserialize, Serialize};
 
+use crate::Options;
 use crate::figures::{Expected, Figure, Kind, Medians, Point, Statement};
 use crate::measure::{Failed, measure};
 use crate::setup::{Measured, Setup, Use};
@@ -92,10 +93,12 @@ pub struct Outcome {
 }
 
 /// Runs a figure. Points that are there when a signal comes are told.
-pub fn run(figure: &Figure, seeds: u64, operations: Option<u64>) -> Result<Outcome, Failure> {
+pub fn run(figure: &Figure, options: &Options) -> Result<Outcome, Failure> {
+    let Options { seeds, operations, testbed, .. } = *options;
     let mut points = (figure.points)();
-    if let Some(operations) = operations {
-        points.iter_mut().for_each(|point| point.setup.operations = operations);
+    for Point { setup, .. } in &mut points {
+        setup.operations = operations.unwrap_or(setup.operations);
+        setup.testbed = testbed.unwrap_or(setup.testbed);
     }
     // Several points may be of one measurement.
     let mut setups: Vec<Setup> = Vec::new();
@@ -155,7 +158,8 @@ pub fn run(figure: &Figure, seeds: u64, operations: Option<u64>) -> Result<Outco
         .collect();
     let rows: Vec<Row> = points.iter().filter_map(|point| row(point, &measurements)).collect();
     let medians = rows.iter().map(|row| (row.series.clone(), row.x, row.value));
-    let statements = judge(figure, &Medians(medians.collect()));
+    let medians = Medians(medians.collect());
+    let statements = if testbed.is_some() { Vec::new() } else { judge(figure, &medians) };
     Ok(Outcome {
         figure: figure.id.into(),
         about: figure.about.into(),

@@ -89,6 +89,22 @@ impl Testbed {
         message_ns: 10_000,
     };
 
+    /// Machines with a 100 Gbit/s ConnectX-5, and cores like those of [`Testbed::CONNECTX_3`].
+    ///
+    /// * `one_way_ns`, `bandwidth_bps`: the card's product brief (Mellanox, "ConnectX-5 EN Card"): below 600 ns, 100
+    ///   Gbit/s.
+    /// * `atomic_units`: the address of a word decides who executes, and only those of one address wait for each other
+    ///   (S, of the same card). How many units there are and how fast each is, is *assumed*.
+    /// * `verbs_per_s` is *assumed*.
+    pub const CONNECTX_5: Testbed = Testbed {
+        name: "connectx-5",
+        one_way_ns: 600,
+        bandwidth_bps: 100_000_000_000,
+        verbs_per_s: 100_000_000,
+        atomic_units: 4_096,
+        ..Testbed::CONNECTX_3
+    };
+
     /// Ordinary machines with 10 Gbit/s Ethernet, where a thread of the memory node executes the verbs.
     ///
     /// * `header_bytes`: of Ethernet, IP and TCP with time stamps.
@@ -111,7 +127,8 @@ impl Testbed {
     };
 
     /// All testbeds that have a name.
-    pub const ALL: [Testbed; 3] = [Testbed::CONNECTX_3, Testbed::TCP_10G, Testbed::UNLIMITED];
+    pub const ALL: [Testbed; 4] =
+        [Testbed::CONNECTX_3, Testbed::CONNECTX_5, Testbed::TCP_10G, Testbed::UNLIMITED];
 
     /// That of a name.
     pub fn named(name: &str) -> Option<Testbed> {
