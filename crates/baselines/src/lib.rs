@@ -6,8 +6,8 @@
 //!
 //! * [`lock`]: a register under a remote lock, and [`sequencer`]: one whose updates are ordered by a sequencer. Both
 //!   are one object, for Figure 3 of FUSEE's paper.
-//! * [`clover`]: data on memory nodes, and the index with a metadata server; and [`pdpm`], pDPM-Direct: updates in place
-//!   under a lock for each key. Both are stores, for Figures 2 and 10 to 15.
+//! * [`clover`]: data on memory nodes, and the index with a metadata server; and [`pdpm`], pDPM-Direct: updates in
+//!   place under a lock for each key. Both are stores, for Figures 2 and 10 to 15.
 #![forbid(unsafe_code)]
 
 mod cache;

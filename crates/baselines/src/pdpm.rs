@@ -19,9 +19,9 @@
 //! There is no backoff, neither of locks nor of sums. Whoever has the lock READs the state with it, in the same phase.
 //!
 //! # Promise
-//! Without crashes every operation is linearizable. A write takes effect with the last word of its WRITE in place on the
-//! first node, which is the sum; a search when it READs that. A client that dies with a lock keeps it for ever; the redo
-//! copies are written and never used.
+//! Without crashes every operation is linearizable. A write takes effect with the last word of its WRITE in place on
+//! the first node, which is the sum; a search when it READs that. A client that dies with a lock keeps it for ever; the
+//! redo copies are written and never used.
 //!
 //! # What is different here
 //! * Clients of the published system agree on places by a protocol that its code does not have: there keys are the

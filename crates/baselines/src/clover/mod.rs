@@ -4,13 +4,15 @@
 //! A client knows the last entry of a key's chain that it has seen, its *cursor*. Each key has a *shortcut* besides: a
 //! word on a memory node that names an entry near the end of the chain.
 //!
-//! | operation | phases |
-//! |---|---|
-//! | SEARCH | 1: READ the entry at the cursor, and the shortcut. If it is not the last entry: from the shortcut, one phase for each entry on the way. An entry that is not what was looked for any more: a query first |
-//! | UPDATE, one replica | 2: WRITE the entry; CAS it to the end of the chain. If that fails: READs to the end of the chain, and CAS there |
-//! | UPDATE, more | 3: WRITE the entry, and CAS the last one to uncommitted; WRITE who follows it, uncommitted; WRITE who follows it |
-//! | INSERT | 1, and a request to open the key |
-//! | DELETE | there is none |
+//! * SEARCH, one phase: READ the entry at the cursor, and the shortcut. If another entry follows, it goes on from the
+//!   shortcut, one phase for each entry on the way. At an entry that is not what it was any more it asks where the
+//!   chain is.
+//! * UPDATE with one replica, two phases: WRITE the entry; CAS it to the end of the chain. If that fails: READs to the
+//!   end of the chain, and CAS there.
+//! * UPDATE with more replicas, three phases: WRITE the entry, and CAS the last one to uncommitted; WRITE which one
+//!   follows it, uncommitted; WRITE which one follows it. Whoever finds an uncommitted entry takes it for the last one
+//!   to read, and waits to follow it.
+//! * INSERT, one phase, and a request to open the key. There is no DELETE.
 //!
 //! A request for entries comes before that, whenever those that were handed out are used up, and a query where the key
 //! is not known. What follows an update is done in the [background](crate::Session::background): WRITE of the
@@ -21,7 +23,8 @@
 //! # Promise
 //! Without crashes every operation is linearizable, with any number of replicas. An update takes effect when its CAS
 //! succeeds, or when the primary replica has its last WRITE; an insert at the metadata server; a search when it READs
-//! the first word of the entry whose value it returns. A shortcut may be old, never wrong: it is where a walk begins.
+//! the first word of the entry whose value it returns. A shortcut may be old, never wrong: it is where a walk begins,
+//! even if the cursor knew better.
 //!
 //! # What is different here
 //! * The published code reads values without a sum. It waits for two round trips before it gives an entry free; a READ

@@ -85,8 +85,8 @@ fn step(at: Entry, next: Next, shortcut: Option<Entry>) -> Step {
 }
 
 impl<F: Fabric, R: Rpc<MetadataServer>> Clover<F, R> {
-    /// Of the store on these nodes, with this metadata server. Its [background](Session::background) has to run: without
-    /// it no memory is used again, and after [`BACKLOG`] updates the next one waits for ever.
+    /// Of the store on these nodes, with this metadata server. Its [background](Session::background) has to run:
+    /// without it no memory is used again, and after [`BACKLOG`] updates the next one waits for ever.
     ///
     /// # Panics
     /// If there are not as many nodes as the shape says, or nothing has such a shape.
