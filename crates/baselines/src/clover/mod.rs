@@ -30,13 +30,16 @@
 //! * The published code reads values without a sum. It waits for two round trips before it gives an entry free; a READ
 //!   that takes longer returns a value that another update has overwritten, of another key perhaps. Networks of our
 //!   tests know no such bound: here an entry has a sum of its key, version and value, as the code has where its CRC is
-//!   turned on, and the server does not wait.
+//!   turned on, and the server does not wait. (The shortest such history, which a test steers: one session's search
+//!   has READ the first word of an entry when another one updates the key, and then a second key until that entry has
+//!   its value. Without the sum the search returns the second key's value.)
 //! * Versions have 17 bits, not 8, for fewer addresses; an entry whose versions are used up is not used again. So there
 //!   are no epochs, in which the published code waits for all clients before versions begin again.
 //! * A pointer names an entry with all its replicas, which follow from its address; theirs has a word for each replica.
 //!   Requests are as long as if it had.
 //! * A session has at most [`BACKLOG`] updates in the background; then its updates wait. Theirs has no bound but
-//!   memory, which a run of seconds does not reach: the garbage of a short run would never be collected.
+//!   memory, which a run of seconds does not reach: the garbage of a short run would never be collected. Each session
+//!   has a background of its own, where theirs shares four threads with the others of its machine.
 //! * Who inserts a key writes its shortcut, in the background; there it is the server.
 
 mod server;

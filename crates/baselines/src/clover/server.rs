@@ -197,3 +197,54 @@ impl Server for MetadataServer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: Shape = Shape { memory_nodes: 2, replicas: 2, value_bytes: 8, keys: 2, spare: 18 };
+
+    fn allocate(server: &mut MetadataServer) -> Vec<Entry> {
+        let Reply::Entries(entries) = server.serve(Request::Allocate) else { panic!("entries") };
+        entries
+    }
+
+    fn head(server: &mut MetadataServer, key: Key) -> Entry {
+        let Reply::Chain(Some(chain)) = server.serve(Request::Query(key)) else { panic!("a key") };
+        chain.head
+    }
+
+    #[test]
+    fn entries_become_free_in_the_order_of_their_chain() {
+        let mut server = MetadataServer::new(SHAPE, Costs::ASSUMED);
+        let entries = allocate(&mut server);
+        assert_eq!((entries.len(), server.free()), (8, 12), "16, with both replicas");
+        server.serve(Request::Open(1, entries[0]));
+        let retired = |i: usize| Retired { key: 1, old: entries[i], new: entries[i + 1] };
+        // Another session was faster.
+        server.serve(Request::Retire(vec![retired(2), retired(1)]));
+        assert_eq!((server.free(), head(&mut server, 1)), (12, entries[0]));
+        server.serve(Request::Retire(vec![retired(0)]));
+        assert_eq!((server.free(), head(&mut server, 1)), (15, entries[3]));
+        // What a session has said twice changes nothing.
+        server.serve(Request::Retire(vec![retired(0), retired(1)]));
+        assert_eq!((server.free(), head(&mut server, 1), server.reused()), (15, entries[3], 3));
+        // They come back in their next lives, after all others.
+        let again = [allocate(&mut server), allocate(&mut server)].concat();
+        assert_eq!(again[12..], [0, 1, 2].map(|i| entries[i].again().unwrap()));
+        assert_eq!(allocate(&mut server), []);
+    }
+
+    #[test]
+    fn a_key_is_opened_once_and_as_many_as_there_are_shortcuts() {
+        let mut server = MetadataServer::new(SHAPE, Costs::ASSUMED);
+        let mut open = |key, i| {
+            let Reply::Opened(opened) = server.serve(Request::Open(key, Entry::first(i))) else {
+                panic!("a key was to be opened");
+            };
+            opened
+        };
+        assert_eq!([open(1, 0), open(2, 1)], [Opened::Now(0), Opened::Now(1)]);
+        assert_eq!([open(1, 2), open(3, 2)], [Opened::Before, Opened::Full]);
+    }
+}

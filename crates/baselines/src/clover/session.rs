@@ -430,3 +430,37 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Session for Clover<F, R> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_walk_leaves_what_it_does_not_know() {
+        let at = Entry::first(7).again().expect("it has lives");
+        let [before, follower, shortcut] = [7, 8, 9].map(Entry::first);
+        let word = |step: Step| match step {
+            Step::Last => "last".into(),
+            Step::Uncommitted => "uncommitted".into(),
+            Step::To(entry) => format!("{entry:?}"),
+            Step::Gone => "gone".into(),
+        };
+        let look = |next, shortcut| word(step(at, next, shortcut));
+        let to = |entry| word(Step::To(entry));
+        for known in [None, Some(at), Some(shortcut)] {
+            assert_eq!(look(Next::none(at), known), "last");
+            assert_eq!(look(Next::none(at).uncommitted(), known), "uncommitted");
+        }
+        for none in [None, Some(at)] {
+            assert_eq!(look(Next::some(at, follower), none), to(follower));
+            assert_eq!(look(Next::some(at, follower).uncommitted(), none), "uncommitted");
+            // Another life of the entry: what follows there may be of another key.
+            assert_eq!(look(Next::none(before), none), "gone");
+            assert_eq!(look(Next::some(before, follower), none), "gone");
+            assert_eq!(look(Next::none(before).uncommitted(), none), "gone");
+        }
+        for next in [Next::some(at, follower), Next::none(before), Next::some(before, follower)] {
+            assert_eq!(look(next, Some(shortcut)), to(shortcut));
+        }
+    }
+}
