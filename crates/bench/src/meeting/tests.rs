@@ -33,10 +33,13 @@ fn drivers_meet_step_hand_over_and_part() {
     let mut first = join(&client, 2);
     assert_eq!(first.number(), 0);
     let id = first.book.id();
+    let is_ready = AtomicBool::new(false);
     let other = thread::scope(|scope| {
         let other = scope.spawn(|| {
             let mut meeting = join(&client, 2);
             assert_eq!(meeting.number(), 1);
+            thread::sleep(Duration::from_millis(300));
+            is_ready.store(true, Ordering::Relaxed);
             for _ in 0..2 {
                 meeting.begin();
                 let now = crate::clock::monotonic_ns();
@@ -49,6 +52,7 @@ fn drivers_meet_step_hand_over_and_part() {
         first.wait_for_all(Duration::from_secs(60)).unwrap();
         for _ in 0..2 {
             first.begin();
+            assert!(is_ready.load(Ordering::Relaxed), "it began before the other was ready");
             let now = crate::clock::monotonic_ns();
             first.ended(now, now + 1_000);
         }
