@@ -6,7 +6,8 @@
 //! paper's background threads do is done there.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
@@ -21,8 +22,8 @@ use crate::{Failed, Rpc};
 
 /// Chores that one phase takes along at most.
 const MOST_CHORES: usize = 64;
-/// How often a client looks through its blocks before it says that there is no memory.
-const LOOKS: usize = 8;
+/// Phases in which a client looks for memory before it says that there is none.
+const LOOKS: usize = 256;
 /// A block is looked at each time when so many parts of a block were used.
 const PARTS_PER_LOOK: u64 = 8;
 
@@ -93,6 +94,9 @@ pub(super) struct Memory<R> {
     exhausted: Cell<bool>,
     slabs: RefCell<Vec<Slab>>,
     chores: RefCell<VecDeque<Chore>>,
+    /// Blocks that are being looked at, with the number of chores until that is done. Who looked once more would take
+    /// the same bits twice.
+    looked_at: RefCell<HashMap<u64, usize>>,
     /// Objects that go back to each node with the next request, where nodes allocate.
     returned: RefCell<Vec<Vec<(u8, u64)>>>,
     requests: Cell<u64>,
@@ -108,6 +112,7 @@ impl<R> Memory<R> {
             exhausted: Cell::new(false),
             slabs: RefCell::new((0..=u8::MAX).map(|_| Slab::default()).collect()),
             chores: RefCell::default(),
+            looked_at: RefCell::default(),
             returned: RefCell::new(vec![Vec::new(); nodes]),
             requests: Cell::new(0),
         }
@@ -194,20 +199,44 @@ impl<R> Memory<R> {
             Chore::Look { units, block } => {
                 let bitmap = batch.data(ticket.expect("it was posted"))?;
                 let mut chores = self.chores.borrow_mut();
+                let before = chores.len();
                 for (word, bits) in bitmap.chunks_exact(8).enumerate() {
                     let bits = u64::from_le_bytes(bits.try_into().expect("eight bytes"));
                     if bits != 0 {
                         chores.push_back(Chore::Take { units, block, word: word as u64, bits });
                     }
                 }
+                let takes = chores.len() - before;
+                self.looked_at.borrow_mut().insert(block, takes + 1);
+                self.looked(block);
             }
             Chore::Take { units, block, word, bits } => {
                 let free = &mut self.slabs.borrow_mut()[usize::from(units)].free;
                 let set = (0..64).filter(|bit| bits >> bit & 1 == 1);
                 free.extend(set.map(|bit| block + (word * 64 + bit) * UNIT_BYTES));
+                self.looked(block);
             }
         }
         Ok(())
+    }
+
+    /// Has a block looked at, if that is not under way.
+    fn look_at(&self, units: u8, block: u64) {
+        if let Entry::Vacant(entry) = self.looked_at.borrow_mut().entry(block) {
+            entry.insert(1);
+            self.chores.borrow_mut().push_back(Chore::Look { units, block });
+        }
+    }
+
+    /// One of the chores of a look is done.
+    fn looked(&self, block: u64) {
+        let mut looked_at = self.looked_at.borrow_mut();
+        if let Entry::Occupied(mut left) = looked_at.entry(block) {
+            *left.get_mut() -= 1;
+            if *left.get() == 0 {
+                left.remove();
+            }
+        }
     }
 
     /// The next object of the list, if there is one.
@@ -220,8 +249,7 @@ impl<R> Memory<R> {
         if slab.since_look * PARTS_PER_LOOK >= per_block {
             slab.since_look = 0;
             slab.cursor = (slab.cursor + 1) % slab.blocks.len();
-            let block = slab.blocks[slab.cursor];
-            self.chores.borrow_mut().push_back(Chore::Look { units, block });
+            self.look_at(units, slab.blocks[slab.cursor]);
         }
         let next = slab.free.front().copied().unwrap_or(0);
         Some(Allocated { object: Object { address, units }, next, previous })
@@ -299,13 +327,13 @@ impl<R: Rpc<Allocator>> Memory<R> {
         let mut phase = Phase::default();
         for _ in 0..LOOKS {
             let blocks = self.slabs.borrow()[usize::from(units)].blocks.clone();
-            let looks = blocks.into_iter().map(|block| Chore::Look { units, block });
-            self.chores.borrow_mut().extend(looks);
-            while !self.chores.borrow().is_empty() {
-                phase.batch.clear();
-                self.post_some(&mut phase);
-                phase.go(fabric, self).await?;
-            }
+            blocks.into_iter().for_each(|block| self.look_at(units, block));
+            // Others of this client may be about it: then this phase is a pause.
+            phase.batch.clear();
+            let place = self.layout.slot(0, 0);
+            phase.batch.read(place.node, place.offset, 8);
+            self.post_some(&mut phase);
+            phase.go(fabric, self).await?;
             if !self.slabs.borrow()[usize::from(units)].free.is_empty() {
                 return Ok(());
             }

@@ -3,4 +3,5 @@
 mod clover;
 mod one_object;
 mod pdpm;
+mod published;
 mod support;

@@ -35,7 +35,8 @@ pub fn value(number: u64) -> Vec<u8> {
     number.to_le_bytes().into_iter().cycle().take(VALUE_BYTES).collect()
 }
 
-fn number_of(value: &[u8]) -> Option<u64> {
+/// What a value is known by; `None` if it is not whole.
+pub fn number_of(value: &[u8]) -> Option<u64> {
     let number = u64::from_le_bytes(value.get(..8)?.try_into().ok()?);
     (value == self::value(number)).then_some(number)
 }

@@ -1,0 +1,245 @@
+//! What the published protocol breaks without any crash, each with its shortest history.
+
+use std::cell::Cell;
+
+use fusee_baselines::Failed;
+use fusee_baselines::published::Parameters;
+use fusee_linearizability::{Answer, Call, Refutation};
+
+use super::parameters;
+use super::scene::{Act, Scene};
+
+/// Halfway between the execution of a phase and the arrival of its answers: the next phase can be held.
+const EXECUTED_NS: u64 = 1_200;
+
+/// Both do something with one key at once, after one of them has done this.
+fn at_once(parameters: Parameters, before: &[Call], calls: [Call; 2]) -> Option<Refutation> {
+    let scene = Scene::new(parameters);
+    let scene_ = &scene;
+    scene.play(vec![Box::pin(async move {
+        for call in before {
+            scene_.act(0, 1, *call).await.unwrap();
+        }
+    })]);
+    let act = |client, call| -> Act<'_> {
+        Box::pin(async move { drop(scene_.act(client, 1, call).await) })
+    };
+    scene.play(vec![act(0, calls[0]), act(1, calls[1])]);
+    scene.play(vec![act(2, Call::Search)]);
+    scene.refutation()
+}
+
+fn calls(refutation: &Refutation) -> Vec<Call> {
+    refutation.explanation.iter().map(|record| record.operation.call).collect()
+}
+
+/// The loser of an INSERT returns as if it had been overwritten, though there cannot be two of a key.
+#[test]
+fn two_inserts_of_a_key_are_both_done() {
+    for replicas in 1..=3 {
+        let refutation =
+            at_once(parameters(replicas), &[], [Call::Insert(1), Call::Insert(2)]).unwrap();
+        assert_eq!(calls(&refutation), [Call::Insert(1), Call::Insert(2)], "{refutation}");
+        let one_by_one = parameters(replicas).one_by_one();
+        assert_eq!(at_once(one_by_one, &[], [Call::Insert(1), Call::Insert(2)]), None);
+    }
+}
+
+/// All DELETEs write 0, so each of two stands on all backups.
+#[test]
+fn two_deletes_of_a_key_are_both_done() {
+    for replicas in 1..=3 {
+        let refutation =
+            at_once(parameters(replicas), &[Call::Insert(1)], [Call::Delete; 2]).unwrap();
+        assert_eq!(
+            calls(&refutation),
+            [Call::Insert(1), Call::Delete, Call::Delete],
+            "{refutation}"
+        );
+        let one_by_one = parameters(replicas).one_by_one();
+        assert_eq!(at_once(one_by_one, &[Call::Insert(1)], [Call::Delete; 2]), None);
+    }
+}
+
+/// The loser of a DELETE returns as if it had been overwritten, but an UPDATE overwrites nothing that is not there.
+#[test]
+fn a_delete_that_loses_to_an_update_has_deleted_nothing() {
+    for replicas in 1..=2 {
+        let both = [Call::Update(2), Call::Delete];
+        let refutation = at_once(parameters(replicas), &[Call::Insert(1)], both).unwrap();
+        assert_eq!(
+            calls(&refutation)[1..],
+            [Call::Update(2), Call::Delete, Call::Search],
+            "{refutation}"
+        );
+        assert_eq!(at_once(parameters(replicas).one_by_one(), &[Call::Insert(1)], both), None);
+    }
+}
+
+/// Two keys choose one free slot. There is a pair of such keys among a few.
+#[test]
+fn an_insert_that_loses_to_another_key_has_inserted_nothing() {
+    let lost = |parameters: Parameters, other: u64| {
+        let scene = Scene::new(parameters);
+        let scene_ = &scene;
+        let insert = |client: usize, key: u64| -> Act<'_> {
+            Box::pin(async move { drop(scene_.act(client, key, Call::Insert(key)).await) })
+        };
+        scene.play(vec![insert(0, 1), insert(1, other)]);
+        scene.play(vec![Box::pin(async move {
+            for key in [1, other] {
+                drop(scene_.act(0, key, Call::Search).await);
+            }
+        })]);
+        scene.refutation()
+    };
+    for replicas in 1..=3 {
+        let refutation = (2..50).find_map(|other| lost(parameters(replicas), other)).unwrap();
+        let [insert, search] = &refutation.explanation[..] else { panic!("{refutation}") };
+        assert_eq!(insert.operation.returned.unwrap().1, Answer::Done);
+        assert_eq!(search.operation.returned.unwrap().1, Answer::Absent);
+        assert!((2..50).all(|other| lost(parameters(replicas).one_by_one(), other).is_none()));
+    }
+}
+
+/// What a SEARCH finds after two INSERTs of a key and a DELETE, where one INSERT saw a slot that another key had, and
+/// the other one saw it free.
+fn inserted_twice(parameters: Parameters, other: u64) -> (Option<Answer>, Option<Refutation>) {
+    let (scene, last) = (Scene::new(parameters), Cell::new(None));
+    let (scene_, last_) = (&scene, &last);
+    scene.play(vec![
+        Box::pin(async move {
+            scene_.act(0, other, Call::Insert(0)).await.unwrap();
+            scene_.sleep(EXECUTED_NS).await;
+            (0..3).for_each(|node| scene_.hold(1, node));
+            scene_.act(0, other, Call::Delete).await.unwrap();
+            scene_.act(0, 1, Call::Insert(1)).await.unwrap();
+            (0..3).for_each(|node| scene_.release(1, node));
+            scene_.sleep(100_000).await;
+            scene_.act(0, 1, Call::Delete).await.unwrap();
+            last_.set(scene_.act(2, 1, Call::Search).await.ok());
+        }),
+        Box::pin(async move {
+            // When the other key is there.
+            let phases = scene_.phases_of_a_write();
+            scene_.sleep(phases * 1_600).await;
+            scene_.act(1, 1, Call::Insert(2)).await.unwrap();
+        }),
+    ]);
+    (last.get(), scene.refutation())
+}
+
+/// SNAPSHOT settles who writes a slot; nobody looks whether the key is in another one.
+#[test]
+fn a_key_is_inserted_twice_and_comes_back_after_its_delete() {
+    for parameters in [parameters(1), parameters(2), parameters(2).one_by_one()] {
+        let twice = |other| match inserted_twice(parameters.clone(), other) {
+            (Some(Answer::Found(2)), refutation) => refutation,
+            _ => None,
+        };
+        assert!((2..50).find_map(twice).is_some());
+    }
+}
+
+/// An INSERT, client 1's, that stands on one backup only, beside another one of the key that wins by Rule 3 and whose
+/// key is deleted then: all replicas of the slot show 0 again, as when the first one began. It goes on when what is
+/// held has been released. What becomes of it, and of an UPDATE then.
+fn beside_a_whole_life(held_first: u16, held_then: u16) -> [Result<Answer, Failed>; 2] {
+    let (scene, answers) = (Scene::new(parameters(3)), Cell::new([Ok(Answer::Absent); 2]));
+    let (scene_, answers_) = (&scene, &answers);
+    let set = |i: usize, answer| {
+        let mut all = answers_.get();
+        all[i] = answer;
+        answers_.set(all);
+    };
+    scene.play(vec![
+        Box::pin(async move {
+            scene_.sleep(EXECUTED_NS).await;
+            scene_.hold(1, held_first);
+            scene_.sleep(1_600).await;
+            // Client 1 stands on the first backup, and not yet on the second.
+            scene_.act(0, 1, Call::Insert(1)).await.unwrap();
+            scene_.act(0, 1, Call::Delete).await.unwrap();
+            scene_.release(1, held_then);
+            scene_.sleep(100_000).await;
+            set(1, scene_.act(2, 1, Call::Update(3)).await);
+        }),
+        Box::pin(async move { set(0, scene_.act(1, 1, Call::Insert(2)).await) }),
+        Box::pin(async move {
+            // When the other client has CASed the backups as well.
+            scene_.sleep(EXECUTED_NS + 1_600 + 4_000).await;
+            if held_first != held_then {
+                scene_.hold(1, held_then);
+                scene_.release(1, held_first);
+            }
+        }),
+    ]);
+    answers.get()
+}
+
+/// 0 comes back, so the slot looks as if the round went on: the loser waits for a winner that is long gone.
+#[test]
+fn an_insert_that_lost_waits_for_ever_at_a_slot_that_is_free_again() {
+    assert_eq!(beside_a_whole_life(2, 0)[0], Err(Failed::Stuck));
+}
+
+/// 0 comes back, so a late CAS succeeds, and its writer takes itself for the last writer of a round that is over. The
+/// backups are no longer equal, and nobody can win there who has not the smallest word.
+#[test]
+fn a_late_cas_wins_a_round_that_is_over_and_leaves_the_slot_stuck() {
+    assert_eq!(beside_a_whole_life(2, 2), [Ok(Answer::Done), Err(Failed::Stuck)]);
+}
+
+/// Client 1 has READ the slot, and READs the object after so many UPDATEs by its owner, of this key first and of
+/// another key then, of which the last one has not CASed the slot yet.
+fn reads_late(parameters: Parameters, updated: u64, updates: u64) -> Option<Refutation> {
+    let scene = Scene::new(parameters);
+    let scene_ = &scene;
+    scene.play(vec![
+        Box::pin(async move {
+            scene_.act(0, 1, Call::Insert(0)).await.unwrap();
+            scene_.act(0, 2, Call::Insert(0)).await.unwrap();
+            scene_.sleep(10_000 + EXECUTED_NS).await;
+            (0..3).for_each(|node| scene_.hold(1, node));
+            scene_.act(0, 1, Call::Update(1)).await.unwrap();
+            for number in 0..updates {
+                scene_.act(0, updated, Call::Update(number + 2)).await.unwrap();
+            }
+            scene_.act(0, updated, Call::Update(updates + 2)).await.unwrap();
+        }),
+        Box::pin(async move {
+            let before = 2 * scene_.phases_of_a_write();
+            scene_.sleep(10_000 + before * 1_600).await;
+            scene_.act(1, 1, Call::Search).await.unwrap();
+            scene_.act(2, 1, Call::Search).await.unwrap();
+            scene_.release(0, 0);
+        }),
+        Box::pin(async move {
+            let phases = scene_.phases_of_a_write();
+            let before = (2 * phases + phases * (updates + 1)) * 1_600 + 10_000 + EXECUTED_NS;
+            scene_.sleep(before + EXECUTED_NS).await;
+            scene_.hold(0, 0);
+            (0..3).for_each(|node| scene_.release(1, node));
+        }),
+    ]);
+    scene.refutation()
+}
+
+/// An object is used again while somebody who has READ the slot is about to READ it: key and crc are right, but the
+/// slot does not show it yet. A SEARCH that comes later finds the value before.
+#[test]
+fn a_search_reads_an_object_that_is_used_again_and_not_yet_committed() {
+    let parameters = || Parameters { patience: 1_000, ..parameters(1) };
+    let refutation = (0..60).find_map(|updates| reads_late(parameters(), 1, updates)).unwrap();
+    let last = refutation.explanation.last().unwrap().operation;
+    assert!(matches!(last.returned, Some((_, Answer::Found(_)))), "{refutation}");
+}
+
+/// The object is another key's by then, which looks like another key of the same fingerprint.
+#[test]
+fn a_search_misses_a_key_whose_object_is_used_again_for_another_one() {
+    let parameters = || Parameters { patience: 1_000, ..parameters(1) };
+    let refutation = (0..60).find_map(|updates| reads_late(parameters(), 2, updates)).unwrap();
+    let last = refutation.explanation.last().unwrap().operation;
+    assert_eq!(last.returned.unwrap().1, Answer::Absent, "{refutation}");
+}

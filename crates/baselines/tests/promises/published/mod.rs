@@ -1,0 +1,43 @@
+//! FUSEE as it was published: what its variants promise, what they break, and what they cost.
+
+mod anomalies;
+mod histories;
+mod phases;
+mod scene;
+
+use std::rc::Rc;
+
+use fusee_baselines::Near;
+use fusee_baselines::published::{Allocator, Client, Costs, Layout, Parameters};
+use fusee_core::verbs::MnId;
+use fusee_sim::SimFabric;
+
+use crate::support::VALUE_BYTES;
+
+pub type Store = Client<SimFabric, Near<Allocator>>;
+
+/// So many replicas of the index, two of pairs, and small blocks of which there are enough.
+pub fn parameters(index_replicas: usize) -> Parameters {
+    Parameters { regions: 60, frees_at_once: 1, patience: 10_000, ..small(index_replicas) }
+}
+
+fn small(index_replicas: usize) -> Parameters {
+    Parameters::published(index_replicas, 2, 4, VALUE_BYTES as u32).with_blocks(1 << 12, 1 << 14)
+}
+
+/// Makes clients of one store.
+pub fn open(parameters: Parameters) -> impl FnMut(SimFabric, &[MnId]) -> Store {
+    let mut store: Option<(Rc<Layout>, Vec<Near<Allocator>>)> = None;
+    let mut number = 0;
+    move |fabric, nodes| {
+        let (layout, allocators) = store.get_or_insert_with(|| {
+            let layout = Rc::new(Layout::new(nodes, parameters.clone()).unwrap());
+            let allocator =
+                |number| Near::new(Allocator::new(layout.clone(), number, Costs::default()));
+            let allocators = (0..nodes.len()).map(allocator).collect();
+            (layout, allocators)
+        });
+        number += 1;
+        Client::new(fabric, layout.clone(), allocators.clone(), number - 1)
+    }
+}

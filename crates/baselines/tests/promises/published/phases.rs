@@ -1,0 +1,90 @@
+//! Phases of each operation, on a network where a phase takes 1,600 ns and nothing else takes any time.
+
+use std::cell::RefCell;
+
+use fusee_baselines::Session;
+use fusee_baselines::published::Parameters;
+use fusee_sim::{Executor, NetworkOptions, Rack, Sim, Testbed};
+
+use super::{open, parameters};
+use crate::support::{key, value};
+
+const NODES: u16 = 3;
+const PHASE_NS: u64 = 1_600;
+
+/// Of a search with a hint and of one of another client without, of a search that finds nothing, an insert, an update,
+/// and a delete.
+fn phases(parameters: Parameters) -> [u64; 6] {
+    let sim = Sim::steady();
+    let network = NetworkOptions {
+        testbed: Some(Testbed::UNLIMITED),
+        delays: false,
+        tearing: false,
+        ..NetworkOptions::default()
+    };
+    let rack = Rack::new(&sim, network, NODES, parameters.pool_bytes(NODES.into()));
+    let mut open = open(parameters);
+    let [(process, one), (_, other)] = [(); 2].map(|()| {
+        let (process, fabric) = rack.client_on(rack.network().machine());
+        (process, open(fabric, rack.nodes()))
+    });
+    let took = RefCell::new(Vec::new());
+    let mut executor = Executor::new(&sim);
+    executor.spawn(process, async {
+        let mut last = sim.now();
+        let mut note = || {
+            let now = sim.now();
+            took.borrow_mut().push((now - std::mem::replace(&mut last, now)) / PHASE_NS);
+        };
+        let (key, absent) = (key(1), key(2));
+        assert_eq!(one.insert(&key, &value(1)).await, Ok(true));
+        note();
+        assert_eq!(one.search(&key).await, Ok(Some(value(1))));
+        note();
+        assert_eq!(other.search(&key).await, Ok(Some(value(1))));
+        note();
+        assert_eq!(one.search(&absent).await, Ok(None));
+        note();
+        assert_eq!(one.update(&key, &value(2)).await, Ok(true));
+        note();
+        assert_eq!(one.delete(&key).await, Ok(true));
+        note();
+        assert_eq!(one.search(&key).await, Ok(None));
+    });
+    executor.run(1_000_000, || ());
+    drop(executor);
+    let [insert, hit, miss, absent, update, delete] = took.into_inner().try_into().unwrap();
+    [hit, miss, absent, insert, update, delete]
+}
+
+#[test]
+fn a_write_commits_its_log_in_a_phase_of_its_own() {
+    assert_eq!(phases(parameters(2)), [1, 2, 1, 4, 4, 4]);
+    assert_eq!(phases(parameters(3)), [1, 2, 1, 4, 4, 4]);
+}
+
+#[test]
+fn with_one_index_replica_no_log_is_committed() {
+    assert_eq!(phases(parameters(1)), [1, 2, 1, 2, 2, 2]);
+}
+
+#[test]
+fn one_by_one_each_index_replica_takes_a_phase() {
+    assert_eq!(phases(parameters(1).one_by_one()), [1, 2, 1, 2, 2, 2]);
+    assert_eq!(phases(parameters(2).one_by_one()), [1, 2, 1, 3, 3, 3]);
+    assert_eq!(phases(parameters(3).one_by_one()), [1, 2, 1, 4, 4, 4]);
+}
+
+/// Without a cache an UPDATE reads the buckets beside its WRITE, and then the pair, to compare the key.
+#[test]
+fn without_the_cache_search_update_and_delete_take_one_more() {
+    assert_eq!(phases(parameters(1).without_cache()), [2, 2, 1, 2, 3, 3]);
+    assert_eq!(phases(parameters(2).without_cache()), [2, 2, 1, 4, 5, 5]);
+    assert_eq!(phases(parameters(3).without_cache()), [2, 2, 1, 4, 5, 5]);
+}
+
+/// The allocators of this test take no time: one more request for each object is not seen here.
+#[test]
+fn who_allocates_changes_no_phase() {
+    assert_eq!(phases(parameters(2).allocated_by_nodes()), [1, 2, 1, 4, 4, 4]);
+}

@@ -1,0 +1,110 @@
+//! Histories that are steered by hand: three clients, and links that are held for a while.
+
+use std::cell::{Cell, RefCell};
+use std::pin::Pin;
+
+use fusee_baselines::published::{Parameters, Writes};
+use fusee_baselines::{Failed, Session};
+use fusee_core::verbs::{ClientId, MnId};
+use fusee_linearizability::{Answer, Call, History, Operation, Record, Refutation};
+use fusee_sim::{Executor, NetworkOptions, ProcessId, Rack, Sim};
+
+use super::{Store, open};
+use crate::support::{key, number_of, value};
+
+const NODES: u16 = 3;
+
+/// Three clients of a store on three nodes; a phase takes 1,600 ns, half of that one way.
+pub struct Scene {
+    sim: Sim,
+    rack: Rack,
+    parameters: Parameters,
+    members: Vec<(ProcessId, Store)>,
+    history: RefCell<History>,
+    ticks: Cell<u64>,
+}
+
+pub type Act<'s> = Pin<Box<dyn Future<Output = ()> + 's>>;
+
+impl Scene {
+    pub fn new(parameters: Parameters) -> Scene {
+        let sim = Sim::steady();
+        let network = NetworkOptions {
+            delays: false,
+            tearing: false,
+            verb_timeout_ns: 1_000_000_000,
+            ..NetworkOptions::default()
+        };
+        let rack = Rack::new(&sim, network, NODES, parameters.pool_bytes(NODES.into()));
+        let mut open = open(parameters.clone());
+        let members = (0..3)
+            .map(|_| {
+                let (process, fabric) = rack.client_on(rack.network().machine());
+                (process, open(fabric, rack.nodes()))
+            })
+            .collect();
+        Scene { sim, rack, parameters, members, history: RefCell::default(), ticks: Cell::new(0) }
+    }
+
+    /// Has a client do something with a key.
+    pub async fn act(&self, client: usize, number: u64, call: Call) -> Result<Answer, Failed> {
+        let (store, key) = (&self.members[client].1, key(number));
+        let tick = || self.ticks.replace(self.ticks.get() + 1);
+        let invoked = tick();
+        let done = |done, otherwise| if done { Answer::Done } else { otherwise };
+        let answer = match call {
+            Call::Search => store.search(&key).await.map(|found| match found {
+                Some(value) => Answer::Found(number_of(&value).expect("a whole value")),
+                None => Answer::Absent,
+            }),
+            Call::Update(new) => {
+                store.update(&key, &value(new)).await.map(|d| done(d, Answer::Absent))
+            }
+            Call::Insert(new) => {
+                store.insert(&key, &value(new)).await.map(|d| done(d, Answer::Exists))
+            }
+            Call::Delete => store.delete(&key).await.map(|d| done(d, Answer::Absent)),
+            Call::Upsert(_) => unreachable!("nobody upserts"),
+        };
+        let returned = answer.ok().map(|answer| (tick(), answer));
+        let operation = Operation { call, invoked, returned };
+        self.history.borrow_mut().push(Record { key: number, client: client as u32, operation });
+        answer
+    }
+
+    /// Of an INSERT or UPDATE whose hint is right, while nobody is in its way.
+    pub fn phases_of_a_write(&self) -> u64 {
+        match (self.parameters.index_replicas, self.parameters.writes) {
+            (1, _) => 2,
+            (_, Writes::Snapshot) => 4,
+            (replicas, Writes::OneByOne) => 1 + replicas as u64,
+        }
+    }
+
+    pub async fn sleep(&self, ns: u64) {
+        self.sim.sleep(ns).await;
+    }
+
+    /// Nothing of a client gets through to a node until it is released.
+    pub fn hold(&self, client: usize, node: u16) {
+        self.rack.network().hold(ClientId(client as u32 + 1), MnId(node), 900_000_000);
+    }
+
+    pub fn release(&self, client: usize, node: u16) {
+        self.rack.network().release(ClientId(client as u32 + 1), MnId(node));
+    }
+
+    /// Plays several acts at once, until all have ended.
+    pub fn play(&self, acts: Vec<Act<'_>>) {
+        let mut executor = Executor::new(&self.sim);
+        for (number, act) in acts.into_iter().enumerate() {
+            executor.spawn(self.members[number % 3].0, act);
+        }
+        executor.run(10_000_000, || ());
+    }
+
+    /// The shortest history that shows it, if what happened is not linearizable.
+    pub fn refutation(self) -> Option<Refutation> {
+        self.history.take().check().refutation.map(|refutation| *refutation)
+    }
+}
