@@ -2,6 +2,7 @@
 
 mod anomalies;
 mod histories;
+mod memory;
 mod phases;
 mod scene;
 

@@ -1,0 +1,138 @@
+//! Where objects come from: requests, reuse, and what there is no room for.
+
+use fusee_baselines::published::{Counts, Layout, Parameters, Unfit};
+use fusee_baselines::{Failed, Session};
+use fusee_core::verbs::MnId;
+use fusee_sim::{Executor, NetworkOptions, Rack, Sim, SimFabric, Testbed};
+
+use super::{Store, open, parameters};
+use crate::support::{VALUE_BYTES, key, value};
+
+const NODES: u16 = 2;
+
+/// Two clients: the first one does this.
+fn run(parameters: Parameters, act: impl AsyncFnOnce(Store, Store) -> Counts) -> Counts {
+    let sim = Sim::steady();
+    let network = NetworkOptions { testbed: Some(Testbed::UNLIMITED), ..NetworkOptions::default() };
+    let rack = Rack::new(&sim, network, NODES, parameters.pool_bytes(NODES.into()));
+    let mut open = open(parameters);
+    let mut client = || {
+        let (process, fabric): (_, SimFabric) = rack.client_on(rack.network().machine());
+        (process, open(fabric, rack.nodes()))
+    };
+    let ((process, one), (_, other)) = (client(), client());
+    let counts = std::cell::Cell::new(Counts::default());
+    let mut executor = Executor::new(&sim);
+    executor.spawn(process, async { counts.set(act(one, other).await) });
+    executor.run(10_000_000, || ());
+    drop(executor);
+    counts.get()
+}
+
+async fn updates(store: &Store, count: u64) {
+    for number in 0..count {
+        assert_eq!(store.update(&key(number % 4), &value(number)).await, Ok(true));
+    }
+}
+
+async fn inserts(store: &Store) {
+    for number in 0..4 {
+        assert_eq!(store.insert(&key(number), &value(number)).await, Ok(true));
+    }
+}
+
+/// 21 objects fit into a block of these tests.
+#[test]
+fn a_client_asks_for_a_block_and_uses_its_objects_again() {
+    let counts = run(parameters(2), async |one, _| {
+        inserts(&one).await;
+        updates(&one, 1_000).await;
+        one.counts()
+    });
+    assert!((1..4).contains(&counts.requests), "{counts:?}");
+}
+
+#[test]
+fn where_nodes_allocate_every_object_is_a_request() {
+    let parameters = Parameters { regions: 2, ..parameters(2) }.allocated_by_nodes();
+    let counts = run(parameters, async |one, _| {
+        inserts(&one).await;
+        updates(&one, 1_000).await;
+        one.counts()
+    });
+    assert_eq!(counts.requests, 1_004);
+}
+
+/// Each region has four blocks, of which one client has one and the other one all others.
+#[test]
+fn a_client_goes_on_with_what_it_has_where_no_block_is_left() {
+    let parameters = Parameters { regions: 1, keys: 200, ..parameters(2) };
+    run(parameters, async |one, other| {
+        inserts(&one).await;
+        for number in 4..67 {
+            assert_eq!(other.insert(&key(number), &value(number)).await, Ok(true));
+        }
+        assert_eq!(other.insert(&key(67), &value(67)).await, Err(Failed::Full));
+        updates(&one, 1_000).await;
+        // What the other one has replaced is free in the first one's block, and the other way round.
+        assert_eq!(one.update(&key(9), &value(1)).await, Ok(true));
+        updates(&one, 3).await;
+        assert_eq!(other.insert(&key(67), &value(67)).await, Ok(true));
+        one.counts()
+    });
+}
+
+#[test]
+fn a_client_finds_at_once_what_another_one_knows() {
+    let counts = run(parameters(1), async |one, other| {
+        inserts(&one).await;
+        other.learn_from(&one);
+        assert_eq!(other.search(&key(1)).await, Ok(Some(value(1))));
+        assert_eq!(other.counts().invalid, 0);
+        // Both know what both have found out.
+        updates(&one, 4).await;
+        assert_eq!(other.search(&key(1)).await, Ok(Some(value(1))));
+        other.counts()
+    });
+    assert_eq!(counts.invalid, 1);
+}
+
+#[test]
+fn lengths_that_the_store_is_not_made_for_are_refused() {
+    run(parameters(1), async |one, _| {
+        assert_eq!(one.insert(b"short", &value(1)).await, Err(Failed::Length("key")));
+        assert_eq!(one.search(b"short").await, Err(Failed::Length("key")));
+        let long = vec![0; VALUE_BYTES + 1];
+        assert_eq!(one.insert(&key(1), &long).await, Err(Failed::Length("value")));
+        assert_eq!(one.insert(&key(1), &[]).await, Ok(true));
+        assert_eq!(one.search(&key(1)).await, Ok(Some(Vec::new())));
+        one.counts()
+    });
+}
+
+#[test]
+fn parameters_that_make_no_store_are_refused() {
+    let nodes = [MnId(0), MnId(1)];
+    let unfit = |parameters: Parameters| Layout::new(&nodes, parameters).unwrap_err();
+    let fits = Parameters::published(1, 2, 100_000, 1_008).with_room_for(300_000, 128, 2);
+    assert!(Layout::new(&nodes, fits.clone()).is_ok());
+    assert_eq!(
+        unfit(Parameters { index_replicas: 3, ..fits.clone() }),
+        Unfit::Replicas { what: "the index", replicas: 3, nodes: 2 }
+    );
+    assert!(matches!(
+        unfit(Parameters { data_replicas: 0, ..fits.clone() }),
+        Unfit::Replicas { .. }
+    ));
+    assert!(matches!(unfit(fits.clone().with_blocks(1_000, 10_000)), Unfit::Blocks { .. }));
+    assert_eq!(unfit(Parameters { value_bytes: 16_275, ..fits.clone() }), Unfit::Value(16_275));
+    assert_eq!(unfit(Parameters { regions: 1 << 20, ..fits }), Unfit::Size);
+}
+
+/// Bytes of a rack for a figure: what is asked for, twice, some blocks for each client, and the index.
+#[test]
+fn a_store_for_a_figure_takes_what_its_pairs_take() {
+    let parameters = Parameters::published(1, 2, 100_000, 1_008).with_blocks(1 << 18, 1 << 25);
+    let bytes = parameters.with_room_for(200_000, 128, 2).pool_bytes(2);
+    assert!((200_000 * 1_088..500 << 20).contains(&bytes), "{bytes}");
+}
