@@ -1,13 +1,14 @@
 //! Systems that ours is measured beside: what their papers and their published code do, over the verbs that ours uses.
 //!
 //! Each is a [`Session`] of a client over any [`Fabric`](fusee_core::verbs::Fabric); what a server with processors does
-//! for it is a [`Server`], reached by an [`Rpc`]. They are as good as they were published: without crashes each keeps
-//! what it promises, and its tests say what that is. None of them recovers anything. No line of their code is here.
+//! for it is a [`Server`], reached by an [`Rpc`]. They are as good as they were published: the tests say what each keeps
+//! without crashes, and show what it breaks. None of them recovers anything. No line of their code is here.
 //!
 //! * [`lock`]: a register under a remote lock, and [`sequencer`]: one whose updates are ordered by a sequencer. Both
 //!   are one object, for Figure 3 of FUSEE's paper.
 //! * [`clover`]: data on memory nodes, and the index with a metadata server; and [`pdpm`], pDPM-Direct: updates in
 //!   place under a lock for each key. Both are stores, for Figures 2 and 10 to 15.
+//! * [`published`]: FUSEE itself, as its paper prints it.
 #![forbid(unsafe_code)]
 
 mod cache;

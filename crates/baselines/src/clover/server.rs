@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn entries_become_free_in_the_order_of_their_chain() {
-        let mut server = MetadataServer::new(SHAPE, Costs::ASSUMED);
+        let mut server = MetadataServer::new(SHAPE, Costs::FITTED);
         let entries = allocate(&mut server);
         assert_eq!((entries.len(), server.free()), (8, 12), "16, with both replicas");
         server.serve(Request::Open(1, entries[0]));
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_key_is_opened_once_and_as_many_as_there_are_shortcuts() {
-        let mut server = MetadataServer::new(SHAPE, Costs::ASSUMED);
+        let mut server = MetadataServer::new(SHAPE, Costs::FITTED);
         let mut open = |key, i| {
             let Reply::Opened(opened) = server.serve(Request::Open(key, Entry::first(i))) else {
                 panic!("a key was to be opened");

@@ -229,20 +229,32 @@ fn reads_late(parameters: Parameters, updated: u64, updates: u64) -> Option<Refu
 /// slot does not show it yet. A SEARCH that comes later finds the value before.
 #[test]
 fn a_search_reads_an_object_that_is_used_again_and_not_yet_committed() {
-    let parameters = || Parameters { patience: 1_000, ..parameters(1) };
-    let refutation = (0..60).find_map(|updates| reads_late(parameters(), 1, updates)).unwrap();
-    let [.., first, pending, last] = &refutation.explanation[..] else { panic!("{refutation}") };
-    let found = |record: &Record| record.operation.returned.map(|(_, answer)| answer);
-    assert_eq!(found(pending), None, "{refutation}");
-    assert!(matches!(found(last), Some(Answer::Found(_))), "{refutation}");
-    assert_eq!(found(first), Some(Answer::Done), "{refutation}");
+    for parameters in variants() {
+        let late = |updates| reads_late(parameters.clone(), 1, updates);
+        let refutation = (0..200).find_map(late).unwrap();
+        let [.., first, pending, last] = &refutation.explanation[..] else {
+            panic!("{refutation}")
+        };
+        let found = |record: &Record| record.operation.returned.map(|(_, answer)| answer);
+        assert_eq!(found(pending), None, "{refutation}");
+        assert!(matches!(found(last), Some(Answer::Found(_))), "{refutation}");
+        assert_eq!(found(first), Some(Answer::Done), "{refutation}");
+    }
 }
 
 /// The object is another key's by then, which looks like another key of the same fingerprint.
 #[test]
 fn a_search_misses_a_key_whose_object_is_used_again_for_another_one() {
-    let parameters = || Parameters { patience: 1_000, ..parameters(1) };
-    let refutation = (0..60).find_map(|updates| reads_late(parameters(), 2, updates)).unwrap();
-    let last = refutation.explanation.last().unwrap().operation;
-    assert_eq!(last.returned.unwrap().1, Answer::Absent, "{refutation}");
+    for parameters in variants() {
+        let late = |updates| reads_late(parameters.clone(), 2, updates);
+        let refutation = (0..200).find_map(late).unwrap();
+        let last = refutation.explanation.last().unwrap().operation;
+        assert_eq!(last.returned.unwrap().1, Answer::Absent, "{refutation}");
+    }
+}
+
+/// Those whose UPDATE takes two phases with one replica of the index.
+fn variants() -> [Parameters; 3] {
+    let published = Parameters { patience: 1_000, ..parameters(1) };
+    [published.clone(), published.clone().one_by_one(), published.allocated_by_nodes()]
 }

@@ -7,9 +7,10 @@ use super::{open, parameters};
 use crate::support::{Load, findings};
 
 fn load(parameters: &Parameters, inserts_and_deletes: bool) -> Load {
+    let memory_nodes = parameters.index_replicas.max(3);
     Load {
-        memory_nodes: 3,
-        pool_bytes: parameters.pool_bytes(3),
+        memory_nodes: memory_nodes as u16,
+        pool_bytes: parameters.pool_bytes(memory_nodes),
         clients: 4,
         coroutines: 2,
         operations: 50,
@@ -20,7 +21,7 @@ fn load(parameters: &Parameters, inserts_and_deletes: bool) -> Load {
 }
 
 fn updates_are_linearizable(variant: impl Fn(Parameters) -> Parameters) {
-    for (replicas, seeds) in [(1, 0..20), (2, 20..40), (3, 40..60)] {
+    for (replicas, seeds) in [(1, 0..20), (2, 20..40), (3, 40..60), (5, 60..70)] {
         for seed in seeds {
             let parameters = variant(parameters(replicas));
             let findings = findings(seed, load(&parameters, false), open(parameters));
