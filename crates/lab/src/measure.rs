@@ -238,7 +238,7 @@ impl<S: Subject> Run<'_, S> {
         if !session.execute(Request::Insert, key, value).await? {
             return Err("there is such a key".into());
         }
-        while self.setup.system.loses_inserts()
+        while self.setup.system.misses_keys()
             && !session.execute(Request::Search, key, value).await?
         {
             session.execute(Request::Insert, key, value).await?;
@@ -333,7 +333,7 @@ impl<S: Subject> Run<'_, S> {
             };
             match done {
                 Ok(true) => {}
-                Ok(false) if self.setup.system.loses_inserts() => {
+                Ok(false) if self.setup.system.misses_keys() => {
                     self.missed.set(self.missed.get() + 1);
                 }
                 Ok(false) => return self.fail(step.name(), "a key was inserted and is not there"),

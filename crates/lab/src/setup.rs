@@ -33,9 +33,9 @@ pub enum System {
 }
 
 impl System {
-    /// Whether an INSERT may be told done whose key nobody ever finds: one that loses its slot to another key does
-    /// that in FUSEE as published.
-    pub(crate) fn loses_inserts(self) -> bool {
+    /// Whether a key that was inserted may not be found, which is no error then: what FUSEE as published breaks
+    /// ([`fusee_baselines::published`]).
+    pub(crate) fn misses_keys(self) -> bool {
         matches!(self, System::Published | System::OneByOne | System::NodesAllocate)
     }
 
