@@ -12,13 +12,12 @@ use std::time::Duration;
 
 use fusee_client::logic::{Gate, Keeper, LogicOptions, Opened, SessionHost, SessionLogic, Timing};
 use fusee_client::{ConnectError, Policy};
-use fusee_control::master::{MasterReply, MasterRequest, Note, Orphan};
+use fusee_control::master::{MasterReply, MasterRequest, Orphan};
 use fusee_control::node::{BlockId, NodeReply, NodeRequest};
 use fusee_core::Store;
-use fusee_core::change::Stage;
 use fusee_core::data::Redundancy;
 use fusee_core::layout::first_extent;
-use fusee_core::verbs::{ClientId, ClusterId, MnId};
+use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Geometry, Place, View};
 use fusee_master::Settings;
 use fusee_master::settings::LeaseSettings;
@@ -26,7 +25,7 @@ use fusee_memory_node::logic::{Heard, Node};
 use tokio::sync::oneshot;
 
 use crate::check::entries::Entries;
-use crate::control::{Control, Cut, NoAnswer};
+use crate::control::{Control, NoAnswer};
 use crate::counts::count;
 use crate::danger::Dangers;
 use crate::engine::{Nanos, ProcessId, Sim};
@@ -34,7 +33,6 @@ use crate::environment::{Link, SimEnvironment, SimSession, error};
 use crate::executor::Executor;
 use crate::fabric::SimFabric;
 use crate::network::{Network, NetworkOptions};
-use crate::rng::Rng;
 use crate::servers::{MasterHost, NodeHost};
 
 /// What the cluster looks like. The defaults make conflicts the common case.
@@ -448,7 +446,7 @@ impl Cluster {
         Some(self.host_of(node)?.process)
     }
 
-    fn host_of(&self, node: MnId) -> Option<Rc<NodeHost>> {
+    pub(crate) fn host_of(&self, node: MnId) -> Option<Rc<NodeHost>> {
         self.0.nodes.borrow().iter().find(|host| host.name.get() == Some(node)).cloned()
     }
 
@@ -465,27 +463,6 @@ impl Cluster {
         let nodes = self.0.nodes.borrow();
         let mut living = nodes.iter().filter(|host| !self.0.sim.is_crashed(host.process));
         living.any(|host| host.heard().1.bars.iter().any(|bar| bar.node == node))
-    }
-
-    /// The clock of a memory node jumps ahead.
-    pub fn jump_clock(&self, node: MnId, ms: u64) {
-        if let Some(host) = self.host_of(node) {
-            host.jump(ms);
-        }
-    }
-
-    /// A memory node hears of a lease, from a master that nobody else hears.
-    pub fn tell_lease(&self, node: MnId, lease_ms: u64) {
-        if let Some(host) = self.host_of(node) {
-            host.hear(self, Note { by: 0, at_ms: 0 }, lease_ms);
-        }
-    }
-
-    /// From now on a memory node and the master do not reach each other.
-    pub fn cut_off_node(&self, node: MnId) {
-        if let Some(process) = self.process_of(node) {
-            self.0.control.cut_off(process, Some(Cut::Both));
-        }
     }
 
     /// Asks a node's logic at once. For checks: it takes no time.
@@ -516,35 +493,6 @@ impl Cluster {
                 again.master().start(&again);
             }
         });
-    }
-
-    /// From now on a master of no cluster, or of this one, answers in the place of the cluster's own, until
-    /// [`Cluster::reinstate_master`]. Whether that is not so already.
-    pub(crate) fn usurp_master(&self, other: Option<ClusterId>) -> bool {
-        let begins = self.master().usurp(other);
-        if begins {
-            count(&self.0.sim.counts().foreign_masters);
-            self.restart_master(1);
-        }
-        begins
-    }
-
-    /// The cluster's own master is back, on its store.
-    pub(crate) fn reinstate_master(&self) {
-        self.master().reinstate();
-        self.restart_master(1);
-    }
-
-    /// Damages a word of a live object on one of its replicas, if another one stays whole that nothing
-    /// happens to. Not between a switch and when all have heard of it: whoever has not knows only the replicas of
-    /// before, of which there may be one.
-    pub(crate) fn damage(&self, rng: &Rng) {
-        if self.view().change.as_ref().is_some_and(|change| change.stage == Stage::Switched) {
-            return;
-        }
-        let living = self.living_nodes();
-        let is_safe = |node| living.contains(&node) && !self.is_in_danger(node);
-        self.0.network.damage_beside(rng, is_safe);
     }
 
     /// Sends a request to a node; `answer` gets the reply at the asker's, or learns soon that the

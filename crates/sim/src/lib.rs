@@ -69,6 +69,7 @@ mod executor;
 mod fabric;
 mod hardware;
 mod immediate;
+mod mishaps;
 mod network;
 mod pieces;
 mod rack;
