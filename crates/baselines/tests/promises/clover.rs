@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::support::{Far, Load, PHASE_NS, Quiet, VALUE_BYTES, findings, key, value};
 use fusee_baselines::clover::{Clover, Costs, Counts, MetadataServer, Shape};
 use fusee_baselines::{Failed, Near, Rpc, Server, Session};
-use fusee_core::verbs::{Batch, Fabric, Op};
+use fusee_core::verbs::{Batch, Fabric, Op, POOL_HEADER_BYTES};
 use fusee_sim::{Executor, Rng, Sim, SimFabric};
 
 fn shape(replicas: usize, keys: u64, spare: u64) -> Shape {
@@ -171,23 +171,31 @@ fn operations_take_the_phases_that_the_paper_says() {
     }
 }
 
-/// Who knows an entry that was used again meanwhile asks where the chain is.
+/// Who knows an entry that was used again meanwhile takes the shortcut, and without one asks where the chain is.
 #[test]
-fn a_cursor_that_is_too_old_costs_a_query() {
+fn a_cursor_that_is_too_old_leads_to_the_shortcut_or_to_a_query() {
     let shape = shape(1, 2, 40);
     let quiet = Quiet::new(3, shape.pool_bytes());
     let server = Near::new(MetadataServer::new(shape, Costs::FITTED));
-    let (first, second) = (session(&quiet, &server, shape), session(&quiet, &server, shape));
+    let [first, second, third] = [(); 3].map(|()| session(&quiet, &server, shape));
     took(&quiet, first.insert(&key(1), &value(0)));
     took(&quiet, first.insert(&key(2), &value(0)));
     second.learn_from(&first);
+    third.learn_from(&first);
     for number in 0..200 {
         took(&quiet, first.update(&key(1 + number % 2), &value(number)));
         quiet.let_run(3, first.background());
     }
-    // Nothing but the shortcut is left of what it knew, and that leads to the end.
     assert_eq!(took(&quiet, second.search(&key(1))), (Some(value(198)), 2.0));
     assert_eq!(second.counts(), Counts { hops: 1, ..Counts::default() });
+    // The first key's shortcut is the first one of the first node.
+    let mut batch = Batch::new();
+    let nothing = batch.stage(8);
+    batch.bytes_mut(nothing).fill(0);
+    batch.write(quiet.rack.nodes()[0], POOL_HEADER_BYTES, nothing);
+    quiet.phases(quiet.fabric().execute(batch)).0.check().unwrap();
+    assert_eq!(took(&quiet, third.search(&key(1))), (Some(value(198)), 2.0));
+    assert_eq!(third.counts(), Counts { hops: 1, queries: 1, ..Counts::default() });
 }
 
 /// A fabric whose first long READ takes long: its first word is READ at once, and the rest when somebody says so.
