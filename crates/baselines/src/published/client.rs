@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use fusee_core::race::Key;
-use fusee_core::verbs::{Fabric, Span};
+use fusee_core::verbs::{Fabric, Span, Ticket};
 
 use super::allocator::Allocator;
 use super::cache::{Cache, Hint};
@@ -137,10 +137,10 @@ impl<F: Fabric, R> Client<F, R> {
         self.go(phase).await?;
         let word = phase.batch.data(slot)?.try_into().expect("eight bytes were asked for");
         let word = Word(u64::from_le_bytes(word));
-        if word == hint.word {
-            if let (Pair::Of(_), Some(value)) = self.look(phase, pair, key)? {
-                return Ok(Some(Located::At(hint.slot, word, value)));
-            }
+        if word == hint.word
+            && let Pair::Of(value) = self.look(phase, pair, key)?
+        {
+            return Ok(Some(Located::At(hint.slot, word, value)));
         }
         self.cache.invalid(key.hash());
         self.count(|counts| counts.invalid += 1);
@@ -150,7 +150,7 @@ impl<F: Fabric, R> Client<F, R> {
         }
         let pair = self.post_read(phase, word.object());
         self.go(phase).await?;
-        if let (Pair::Of(_), Some(value)) = self.look(phase, pair, key)? {
+        if let Pair::Of(value) = self.look(phase, pair, key)? {
             self.cache.put(key.hash(), hint.slot, word);
             return Ok(Some(Located::At(hint.slot, word, value)));
         }
@@ -158,25 +158,19 @@ impl<F: Fabric, R> Client<F, R> {
         Ok(None)
     }
 
-    fn post_read(&self, phase: &mut Phase, object: Object) -> fusee_core::verbs::Ticket {
+    fn post_read(&self, phase: &mut Phase, object: Object) -> Ticket {
         let place = self.layout.data(object.address, 0);
         phase.batch.read(place.node, place.offset, object.bytes())
     }
 
-    /// What a READ of an object has found, and where the value is if it is the key's.
-    fn look(
-        &self,
-        phase: &Phase,
-        read: fusee_core::verbs::Ticket,
-        key: &[u8],
-    ) -> Result<(Pair, Option<Span>), Failed> {
+    /// What a READ of an object has found, and where the value is among the phase's bytes.
+    fn look(&self, phase: &Phase, read: Ticket, key: &[u8]) -> Result<Pair<Span>, Failed> {
         let span = phase.batch.data_span(read)?;
-        let pair = look(phase.batch.bytes(span), key);
-        let value = match &pair {
-            Pair::Of(range) => Some(span.part(range.start as u32, range.len() as u32)),
-            _ => None,
-        };
-        Ok((pair, value))
+        Ok(match look(phase.batch.bytes(span), key) {
+            Pair::Of(value) => Pair::Of(span.part(value.start as u32, value.len() as u32)),
+            Pair::Another => Pair::Another,
+            Pair::Torn => Pair::Torn,
+        })
     }
 
     /// READs both combined buckets, then all pairs that may be the key's. `None` if one of these was not whole.
@@ -218,8 +212,9 @@ impl<F: Fabric, R> Client<F, R> {
         let mut torn = false;
         for (slot, word, read) in matches.into_iter().flatten() {
             match self.look(phase, read, key)? {
-                (Pair::Of(_), Some(value)) => return Ok(Some(Located::At(slot, word, value))),
-                (pair, _) => torn |= pair == Pair::Torn,
+                Pair::Of(value) => return Ok(Some(Located::At(slot, word, value))),
+                Pair::Another => {}
+                Pair::Torn => torn = true,
             }
         }
         Ok(if torn { None } else { absent })

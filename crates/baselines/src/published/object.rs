@@ -9,6 +9,8 @@
 //! The crc of an object covers what follows it up to the value's end, not the log entry: the last writer writes that
 //! once more (P §4.5).
 
+use std::ops::Range;
+
 use fusee_core::layout::crc32c;
 
 /// Objects lie at multiples of it.
@@ -120,9 +122,9 @@ pub(super) fn commit(old: u64) -> [u8; COMMIT_BYTES as usize] {
 
 /// What a reader finds in an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Pair {
-    /// The key's value, at these bytes.
-    Of(std::ops::Range<usize>),
+pub(super) enum Pair<At> {
+    /// The key's value, and where it is.
+    Of(At),
     /// Another key's.
     Another,
     /// Nothing whole: it is being written, for another use.
@@ -130,7 +132,7 @@ pub(super) enum Pair {
 }
 
 /// Looks for a key's value, by the key and the crc (P §4.4).
-pub(super) fn look(bytes: &[u8], key: &[u8]) -> Pair {
+pub(super) fn look(bytes: &[u8], key: &[u8]) -> Pair<Range<usize>> {
     let word = |at: usize| {
         bytes.get(at..at + 4).map(|b| u32::from_le_bytes(b.try_into().expect("four bytes")))
     };

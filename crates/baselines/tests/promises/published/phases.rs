@@ -1,11 +1,13 @@
 //! Phases of each operation, on a network where a phase takes 1,600 ns and nothing else takes any time.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use fusee_baselines::Session;
 use fusee_baselines::published::Parameters;
+use fusee_linearizability::{Answer, Call};
 use fusee_sim::{Executor, NetworkOptions, Rack, Sim, Testbed};
 
+use super::scene::Scene;
 use super::{open, parameters};
 use crate::support::{key, value};
 
@@ -87,4 +89,33 @@ fn without_the_cache_search_update_and_delete_take_one_more() {
 #[test]
 fn who_allocates_changes_no_phase() {
     assert_eq!(phases(parameters(2).allocated_by_nodes()), [1, 2, 1, 4, 4, 4]);
+}
+
+/// Of an INSERT whose slot's first backup another INSERT has taken, and no other one.
+fn phases_beside_another(replicas: usize) -> u64 {
+    let (scene, phases) = (Scene::new(parameters(replicas)), Cell::new(0));
+    let (scene_, phases_) = (&scene, &phases);
+    scene.play(vec![
+        Box::pin(async move {
+            // The other one has READ the slot, and then stands on the first backup.
+            scene_.sleep(PHASE_NS * 3 / 4).await;
+            (2..replicas as u16).for_each(|node| scene_.hold(1, node));
+            scene_.sleep(PHASE_NS).await;
+            let begun = scene_.now();
+            assert_eq!(scene_.act(0, 1, Call::Insert(1)).await, Ok(Answer::Done));
+            phases_.set((scene_.now() - begun) / PHASE_NS);
+            (2..replicas as u16).for_each(|node| scene_.release(1, node));
+        }),
+        Box::pin(
+            async move { assert_eq!(scene_.act(1, 1, Call::Insert(2)).await, Ok(Answer::Done)) },
+        ),
+    ]);
+    phases.get()
+}
+
+/// The first one has the smaller word: its object lies in an earlier region.
+#[test]
+fn rule_2_takes_one_more_and_rule_3_two() {
+    assert_eq!(phases_beside_another(4), 5);
+    assert_eq!(phases_beside_another(3), 6);
 }

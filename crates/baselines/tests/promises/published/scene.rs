@@ -12,9 +12,10 @@ use fusee_sim::{Executor, NetworkOptions, ProcessId, Rack, Sim};
 use super::{Store, open};
 use crate::support::{key, number_of, value};
 
-const NODES: u16 = 3;
+/// Nodes, if that is enough for the replicas.
+const NODES: usize = 3;
 
-/// Three clients of a store on three nodes; a phase takes 1,600 ns, half of that one way.
+/// Three clients of a store; a phase takes 1,600 ns, half of that one way.
 pub struct Scene {
     sim: Sim,
     rack: Rack,
@@ -35,7 +36,8 @@ impl Scene {
             verb_timeout_ns: 1_000_000_000,
             ..NetworkOptions::default()
         };
-        let rack = Rack::new(&sim, network, NODES, parameters.pool_bytes(NODES.into()));
+        let nodes = parameters.index_replicas.max(NODES);
+        let rack = Rack::new(&sim, network, nodes as u16, parameters.pool_bytes(nodes));
         let mut open = open(parameters.clone());
         let members = (0..3)
             .map(|_| {
@@ -79,6 +81,11 @@ impl Scene {
             (_, Writes::Snapshot) => 4,
             (replicas, Writes::OneByOne) => 1 + replicas as u64,
         }
+    }
+
+    /// Nanoseconds since the beginning.
+    pub fn now(&self) -> u64 {
+        self.sim.now()
     }
 
     pub async fn sleep(&self, ns: u64) {
