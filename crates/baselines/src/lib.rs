@@ -1,8 +1,8 @@
 //! Systems that ours is measured beside: what their papers and their published code do, over the verbs that ours uses.
 //!
 //! Each is a [`Session`] of a client over any [`Fabric`](fusee_core::verbs::Fabric); what a server with processors does
-//! for it is a [`Server`], reached by an [`Rpc`]. They are as good as they were published: the tests say what each keeps
-//! without crashes, and show what it breaks. None of them recovers anything. No line of their code is here.
+//! for it is a [`Server`], reached by an [`Rpc`]. They are as good as they were published: the tests say what each
+//! keeps without crashes, and show what it breaks. None of them recovers anything. No line of their code is here.
 //!
 //! * [`lock`]: a register under a remote lock, and [`sequencer`]: one whose updates are ordered by a sequencer. Both
 //!   are one object, for Figure 3 of FUSEE's paper.
