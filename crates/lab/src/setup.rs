@@ -263,6 +263,11 @@ impl Setup {
         self.pair_bytes - KEY_BYTES
     }
 
+    /// Who is silent for so long is gone: of a timeline as much as a second is of ten.
+    pub(crate) fn lease_ms(&self) -> u64 {
+        self.timeline.map_or(1_000, |of| (of.windows as u64 * of.window_us) / 10_000)
+    }
+
     /// How sessions work.
     pub(crate) fn session(&self) -> LogicOptions {
         LogicOptions {
@@ -303,10 +308,7 @@ impl Setup {
             },
             pool_bytes: pool,
             session: self.session(),
-            // A memory node that is silent for so long is gone: as much of a timeline as a second of ten.
-            lease_ms: Some(
-                self.timeline.map_or(1_000, |of| (of.windows as u64 * of.window_us) / 10_000),
-            ),
+            lease_ms: Some(self.lease_ms()),
             ..ClusterOptions::default()
         }
     }

@@ -15,9 +15,6 @@ use fusee_workload::Request;
 
 use crate::setup::Setup;
 
-/// How long a session of ours may be silent. It never is.
-const LEASE: Duration = Duration::from_secs(1);
-
 /// A system on a testbed, whose clients are measured.
 pub(crate) trait Subject {
     /// What a client process has before its session is open.
@@ -76,13 +73,14 @@ pub(crate) trait Operations {
 pub(crate) struct Ours {
     cluster: Cluster,
     session: LogicOptions,
+    lease: Duration,
 }
 
 impl Ours {
     pub fn new(setup: &Setup, network: NetworkOptions) -> Ours {
         let cluster = Cluster::with_network(&Sim::steady(), &setup.cluster(), network);
         cluster.never_watch();
-        Ours { cluster, session: setup.session() }
+        Ours { cluster, session: setup.session(), lease: Duration::from_millis(setup.lease_ms()) }
     }
 }
 
@@ -101,7 +99,7 @@ impl Subject for Ours {
     fn seat(&self, machine: MachineId) -> (ProcessId, Rc<Keeper>) {
         let process = self.cluster.client_process();
         self.network().place(process, machine);
-        (process, self.cluster.keeper(process, LEASE))
+        (process, self.cluster.keeper(process, self.lease))
     }
 
     async fn open(&self, process: ProcessId, keeper: &Rc<Keeper>) -> Result<SimSession, String> {

@@ -75,7 +75,7 @@ impl Testbed {
     pub const CONNECTX_3: Testbed = Testbed {
         name: "connectx-3",
         one_way_ns: 800,
-        bandwidth_bps: 31_000_000_000,
+        bandwidth_bps: 28_000_000_000,
         verbs_per_s: 26_000_000,
         header_bytes: 30,
         atomics_per_s: 2_700_000,
