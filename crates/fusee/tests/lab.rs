@@ -13,10 +13,23 @@ use common::{Scratch, finish, fusee};
 fn figures_are_listed_and_unknown_ones_refused() {
     let text = finish(&mut fusee(&["lab", "list"])).expect_code(0).text();
     assert!(text.contains("F14") && text.contains("memory nodes"), "{text}");
-    finish(&mut fusee(&["lab", "figure", "99"])).expect_error(2, "there are F3, F12");
+    finish(&mut fusee(&["lab", "figure", "99"])).expect_error(2, "there are F2, F3");
+    // It is of a real machine.
+    finish(&mut fusee(&["lab", "table", "1"])).expect_error(2, "no table 1 here");
     finish(&mut fusee(&["lab", "figure", "14", "--seeds", "0"])).expect_error(2, "--seeds");
     let unknown = ["lab", "figure", "14", "--testbed", "apt"];
     finish(&mut fusee(&unknown)).expect_error(2, "there are connectx-3, connectx-5, tcp-10g");
+}
+
+#[test]
+fn a_table_is_found_by_its_paper() {
+    let args = ["lab", "table", "1", "--paper", "elasticmem", "--seeds", "1", "--json"];
+    let text = finish(&mut fusee(&args)).expect_code(0).text();
+    let table: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(table["figure"], "ET1");
+    for statement in table["statements"].as_array().unwrap() {
+        assert_eq!(statement["holds"], true, "{statement}");
+    }
 }
 
 /// Latencies of one client take the fewest events of all figures.
@@ -28,7 +41,7 @@ fn a_figure_is_the_same_bytes_every_time() {
     assert_eq!(first, text());
     let figure: Value = serde_json::from_str(&first).unwrap();
     assert_eq!(figure["source"], "simulated");
-    assert_eq!(figure["rows"].as_array().unwrap().len(), 30);
+    assert_eq!(figure["rows"].as_array().unwrap().len(), 100);
     for statement in figure["statements"].as_array().unwrap() {
         assert_eq!(statement["holds"], true, "{statement}");
     }

@@ -33,6 +33,8 @@ pub use setup::{Latency, Load, Measured, Setup, System, Use};
 pub enum Lab {
     /// Run a figure of a paper again
     Figure(FigureArgs),
+    /// Run a table of a paper again
+    Table(TableArgs),
     /// Run all figures again
     All(Options),
     /// Make one page of the figures in a folder, each beside what the papers say of it
@@ -87,36 +89,80 @@ pub struct ReportArgs {
     folder: PathBuf,
 }
 
+/// Which paper a number is of.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Paper {
+    /// FUSEE (FAST '23)
+    Fusee,
+    /// ElasticMem
+    Elasticmem,
+}
+
 /// Which figure.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  \
     fusee lab list\n  \
     fusee lab figure 14\n  \
-    fusee lab figure 18 --seeds 5 --json\n\n\
+    fusee lab figure 2 --paper elasticmem\n  \
+    fusee lab figure F18 --seeds 5 --json\n\n\
     Everything is simulated, in virtual time: the same arguments give the same bytes.")]
 pub struct FigureArgs {
-    /// Its number
+    /// Its number, or its name as in the list; of ElasticMem, the experiment's number
     #[arg(value_name = "NUMBER")]
-    figure: String,
+    number: String,
+
+    /// Which paper the number is of
+    #[arg(long, value_enum, default_value = "fusee")]
+    paper: Paper,
 
     #[command(flatten)]
     options: Options,
+}
+
+/// Which table.
+#[derive(clap::Args, Clone, Debug)]
+#[command(after_help = "Example:\n  \
+    fusee lab table 1 --paper elasticmem\n\n\
+    Table 1 of FUSEE, the recovery of a client, is of a real machine: `fusee bench recovery` measures it.\n\
+    So are Tables 2 and 3 of ElasticMem: `fusee bench correlated`.")]
+pub struct TableArgs {
+    /// Its number, or its name as in the list
+    #[arg(value_name = "NUMBER")]
+    number: String,
+
+    /// Which paper the number is of
+    #[arg(long, value_enum, default_value = "fusee")]
+    paper: Paper,
+
+    #[command(flatten)]
+    options: Options,
+}
+
+/// What a number names, or what to ask instead.
+fn found(
+    kind: &str,
+    number: &str,
+    names: [&str; 2],
+    paper: Paper,
+) -> Result<&'static figures::Figure, Failure> {
+    let prefix = names[usize::from(paper == Paper::Elasticmem)];
+    let name = number.to_ascii_uppercase();
+    let of = [format!("{prefix}{name}"), name];
+    figures::all().find(|figure| of.iter().any(|id| figure.id == id)).ok_or_else(|| {
+        let known = figures::all().map(|figure| figure.id).collect::<Vec<_>>().join(", ");
+        Failure::usage(format!("there is no {kind} {number} here; there are {known}"))
+    })
 }
 
 impl Lab {
     /// Does it.
     pub fn run(&self) -> Result<(), Failure> {
         match self {
-            Lab::Figure(FigureArgs { figure, options }) => {
-                let known =
-                    || figures::all().map(|figure| figure.id).collect::<Vec<_>>().join(", ");
-                let found = figures::named(figure).ok_or_else(|| {
-                    Failure::usage(format!(
-                        "there is no figure {figure} here; there are {}",
-                        known()
-                    ))
-                })?;
-                run_all([found], options)
+            Lab::Figure(FigureArgs { number, paper, options }) => {
+                run_all([found("figure", number, ["F", "E"], *paper)?], options)
+            }
+            Lab::Table(TableArgs { number, paper, options }) => {
+                run_all([found("table", number, ["T", "ET"], *paper)?], options)
             }
             Lab::Report(ReportArgs { folder }) => report_of(folder),
             Lab::All(options) => run_all(figures::all(), options),

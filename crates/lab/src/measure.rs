@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use fusee_baselines::published::Parameters;
 use fusee_core::data::Redundancy;
 use fusee_core::verbs::MnId;
-use fusee_sim::{Busy, Executor, MachineId, Nanos, NetworkOptions, ProcessId, Rng};
+use fusee_sim::{Busy, Executor, MachineId, Nanos, NetworkOptions, ProcessId, Rng, Served};
 use fusee_workload::{Chooser, Frontier, Request, key_bytes};
 
 use crate::setup::{Happening, Latency, Load, Measured, Setup, Step, System, Use};
@@ -73,6 +73,7 @@ pub(crate) fn measure_in<S: Subject>(
         begun: Cell::new(0),
         ended: Cell::new(0),
         windows: RefCell::new(vec![0; setup.timeline.map_or(0, |timeline| timeline.windows)]),
+        served: Cell::default(),
         busy: RefCell::default(),
         latencies: RefCell::default(),
         failed: RefCell::default(),
@@ -125,6 +126,7 @@ pub(crate) fn measure_in<S: Subject>(
     if let Some(timeline) = setup.timeline {
         run.begun.set(sim.now());
         network.take_busy();
+        network.take_served();
         if let Happening::NodeCrashes(node) = timeline.what {
             subject.crash_after(MnId(node), timeline.at as u64 * timeline.window_ns());
         }
@@ -142,6 +144,7 @@ pub(crate) fn measure_in<S: Subject>(
     if setup.timeline.is_some() {
         run.ended.set(sim.now());
         run.busy.replace(network.take_busy());
+        run.served.set(network.take_served());
     }
     drop(executor);
     let took = run.ended.get() - run.begun.get();
@@ -156,6 +159,8 @@ pub(crate) fn measure_in<S: Subject>(
         ops_per_s: operations as f64 * 1e9 / took as f64,
         timeline: run.timeline(),
         latencies: summed_up(latencies),
+        verbs: run.served.get().verbs as f64 / operations as f64,
+        bytes: run.served.get().bytes as f64 / operations as f64,
         wrong_hints: (hints() - wrong) as f64 / operations as f64,
         missed: run.missed.get(),
         busiest: busiest.clone(),
@@ -203,6 +208,8 @@ struct Run<'r, S> {
     ended: Cell<Nanos>,
     /// Operations in each window of the timeline.
     windows: RefCell<Vec<u64>>,
+    /// What was served in between.
+    served: Cell<Served>,
     /// What was busy in between.
     busy: RefCell<Vec<Busy>>,
     /// By the names of what was done.
@@ -364,12 +371,14 @@ impl<S: Subject> Run<'_, S> {
             Some(0) => {
                 self.begun.set(self.subject.sim().now());
                 self.subject.network().take_busy();
+                self.subject.network().take_served();
             }
             Some(number) => {
                 self.latencies.borrow_mut().entry(step.name()).or_default().push(took);
                 if number == self.setup.operations {
                     self.ended.set(self.subject.sim().now());
                     self.busy.replace(self.subject.network().take_busy());
+                    self.served.set(self.subject.network().take_served());
                 }
             }
         }

@@ -248,6 +248,8 @@ const MAX_BLOCK_BYTES: u64 = 16 << 20;
 /// A region's bytes, if it has at least so many blocks then.
 const REGION_BYTES: u64 = 1 << 25;
 const BLOCKS_IN_REGION: u64 = 8;
+/// Each node has so many besides: every redundancy has regions of its own.
+const SPARE_REGIONS: u64 = 64;
 
 impl Setup {
     /// The hardware.
@@ -292,7 +294,7 @@ impl Setup {
         let region_bytes = (BLOCKS_IN_REGION * block_bytes).max(REGION_BYTES);
         let blocks = 8 * self.clients as u64 * block_bytes;
         let bytes = (pairs + blocks) * u64::from(self.data_replicas);
-        let pool = bytes / u64::from(self.memory_nodes) + 16 * region_bytes;
+        let pool = bytes / u64::from(self.memory_nodes) + SPARE_REGIONS * region_bytes;
         ClusterOptions {
             memory_nodes: self.memory_nodes,
             index_replicas: self.index_replicas,
@@ -328,6 +330,10 @@ pub struct Measured {
     pub timeline: Vec<f64>,
     /// By kind, in order of the names.
     pub latencies: Vec<Latency>,
+    /// Verbs that memory nodes served, per operation; those of masters and of the background are among them.
+    pub verbs: f64,
+    /// Bytes that these touched, per operation.
+    pub bytes: f64,
     /// Hints of the index cache that were wrong, per operation.
     pub wrong_hints: f64,
     /// Operations whose key was inserted and is not there: more than none only in systems that lose some.

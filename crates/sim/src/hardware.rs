@@ -5,7 +5,7 @@ use fusee_core::verbs::{ClientId, MnId};
 use crate::cluster::{Client, Cluster};
 use crate::engine::{Nanos, ProcessId};
 use crate::network::Network;
-use crate::stations::Busy;
+use crate::stations::{Busy, Served};
 
 /// A machine of the testbed: one that client processes run on, or a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +74,11 @@ impl Network {
         if then > now {
             self.sim().sleep(then - now).await;
         }
+    }
+
+    /// What memory nodes of the testbed have served since this was asked last.
+    pub fn take_served(&self) -> Served {
+        self.on_machines(|machines| machines.take_served())
     }
 
     /// For how long each part of the testbed was busy since this was asked last.

@@ -108,6 +108,17 @@ pub(crate) struct Machines {
     seats: Vec<Option<Seat>>,
     /// Where the sessions of a process run.
     processes: BTreeMap<ProcessId, usize>,
+    /// What memory nodes have served since this was asked last.
+    served: Served,
+}
+
+/// Verbs that memory nodes have served.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Served {
+    /// How many.
+    pub verbs: u64,
+    /// Bytes of pools that they touched.
+    pub bytes: u64,
 }
 
 impl Machines {
@@ -119,6 +130,7 @@ impl Machines {
             nodes: Vec::new(),
             seats: Vec::new(),
             processes: BTreeMap::new(),
+            served: Served::default(),
         }
     }
 
@@ -219,6 +231,10 @@ impl Machines {
         now: Nanos,
     ) -> Nanos {
         let testbed = self.testbed;
+        for verb in verbs.clone() {
+            self.served.verbs += 1;
+            self.served.bytes += u64::from(verb.bytes());
+        }
         let number = self.node(node);
         let machine = &mut self.machines[number];
         let per_verb = testbed.per_verb_ns();
@@ -283,6 +299,11 @@ impl Machines {
     pub fn request(&mut self, node: MnId, now: Nanos) -> Nanos {
         let (testbed, machine) = (self.testbed, self.node(node));
         self.machines[machine].cores.serve(now, testbed.request_ns)
+    }
+
+    /// What memory nodes have served since the last time that this was asked.
+    pub fn take_served(&mut self) -> Served {
+        std::mem::take(&mut self.served)
     }
 
     /// For how long everything was busy since the last time that this was asked.

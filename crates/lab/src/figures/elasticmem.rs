@@ -7,7 +7,7 @@ use super::{Expected, Figure, Kind, Medians, Point, Quantity, Statement};
 use crate::setup::{Load, Setup};
 
 /// All of them.
-pub const ALL: &[Figure] = &[E1, E2];
+pub const ALL: &[Figure] = &[E1, E2, ET1];
 
 const KIB: usize = 1 << 10;
 
@@ -92,33 +92,36 @@ const LENGTHS: [usize; 5] = [4, 16, 64, 256, 1024];
 /// (k, m, r) of the paper.
 const SETTINGS: [(u8, u8, u8); 3] = [(4, 1, 2), (4, 2, 3), (5, 1, 2)];
 
+/// Points of all transitions at these lengths, in KiB.
+fn transitions(lengths: &[usize], quantity: fn(usize) -> Quantity) -> Vec<Point> {
+    let mut points = Vec::new();
+    for (k, m, r) in SETTINGS {
+        let [coded, oriented] =
+            [format!("ec:{k}+{m}"), format!("eor:{r}:{k}+{m}")].map(|text| redundancy(&text));
+        let replicated = Redundancy::Replicated;
+        // What they were written with, what they have, and what they get.
+        let transitions = [
+            ("naive, to EC", [replicated, replicated, coded]),
+            ("EOR, to EC", [oriented, oriented, coded]),
+            ("naive, back", [coded, coded, replicated]),
+            ("EOR, back", [oriented, coded, oriented]),
+        ];
+        for (name, [written, from, to]) in transitions {
+            for kib in lengths {
+                let setup = setup(written, r, kib * KIB, Load::Moves { from, to });
+                let (series, x) = (format!("({k},{m},{r}) {name}"), *kib as f64);
+                points.push(Point { series, x, setup, quantity: quantity(kib * KIB) });
+            }
+        }
+    }
+    points
+}
+
 const E2: Figure = Figure {
     id: "E2",
     about: "median time of transitions over the length of the value: naive, and of EC-oriented pairs in place",
     x: "KiB",
-    points: || {
-        let mut points = Vec::new();
-        for (k, m, r) in SETTINGS {
-            let [coded, oriented] =
-                [format!("ec:{k}+{m}"), format!("eor:{r}:{k}+{m}")].map(|text| redundancy(&text));
-            let replicated = Redundancy::Replicated;
-            // What they were written with, what they have, and what they get.
-            let transitions = [
-                ("naive, to EC", [replicated, replicated, coded]),
-                ("EOR, to EC", [oriented, oriented, coded]),
-                ("naive, back", [coded, coded, replicated]),
-                ("EOR, back", [oriented, coded, oriented]),
-            ];
-            for (name, [written, from, to]) in transitions {
-                for kib in LENGTHS {
-                    let setup = setup(written, r, kib * KIB, Load::Moves { from, to });
-                    let (series, x) = (format!("({k},{m},{r}) {name}"), kib as f64);
-                    points.push(Point { series, x, setup, quantity: Quantity::Median("move") });
-                }
-            }
-        }
-        points
-    },
+    points: || transitions(&LENGTHS, |_| Quantity::Median("move")),
     statements: &[
         Statement {
             says: "EOR reduces the time to EC by up to 35 %",
@@ -184,4 +187,37 @@ fn left(
         }
     }
     ratios.into_iter().reduce(most)
+}
+
+const ET1: Figure = Figure {
+    id: "ET1",
+    about: "Table 1: what a transition reads and writes, of values of 64 KiB",
+    x: "KiB",
+    points: || transitions(&[64], Quantity::Lengths),
+    statements: &[
+        saved("(4,1,2), to EC: 44.4 % less", |m, _| saving(m, "(4,1,2)", "to EC"), 0.444),
+        saved("(4,2,3), to EC: 40 % less", |m, _| saving(m, "(4,2,3)", "to EC"), 0.4),
+        saved("(5,1,2), to EC: 45.5 % less", |m, _| saving(m, "(5,1,2)", "to EC"), 0.455),
+        saved("(4,1,2), back: 33.3 % less", |m, _| saving(m, "(4,1,2)", "back"), 0.333),
+        saved("(4,2,3), back: 25 % less", |m, _| saving(m, "(4,2,3)", "back"), 0.25),
+        saved("(5,1,2), back: 33.3 % less", |m, _| saving(m, "(5,1,2)", "back"), 0.333),
+    ],
+    remarks: &[
+        "our objects are as long as their size class, up to an eighth longer than their value",
+    ],
+};
+
+const fn saved(
+    says: &'static str,
+    value: fn(&Medians, &str) -> Option<f64>,
+    expected: f64,
+) -> Statement {
+    let expected = Expected::About(expected);
+    Statement { says, section: "E 6.1", kind: Kind::Predicted, of: &["ours"], value, expected }
+}
+
+/// The part of the naive transition's bytes that EC-oriented replication saves.
+fn saving(medians: &Medians, setting: &str, way: &str) -> Option<f64> {
+    let of = |which: &str| medians.at(&format!("{setting} {which}, {way}"), 64.0);
+    Some(1.0 - of("EOR")? / of("naive")?)
 }

@@ -24,6 +24,8 @@ pub enum Quantity {
     Tail(&'static str),
     /// Millions of operations a second in one window of the timeline.
     Window(usize),
+    /// Bytes of pools that an operation touches, in lengths of its value of so many bytes.
+    Lengths(usize),
 }
 
 impl Quantity {
@@ -31,6 +33,7 @@ impl Quantity {
     pub fn name(self) -> String {
         match self {
             Quantity::Throughput | Quantity::Window(_) => "million operations a second".into(),
+            Quantity::Lengths(_) => "bytes read and written, in lengths of the value".into(),
             Quantity::Median(_) | Quantity::Tail(_) => "latency, us".into(),
         }
     }
@@ -39,6 +42,7 @@ impl Quantity {
     pub fn of(self, measured: &Measured) -> Option<f64> {
         match self {
             Quantity::Throughput => Some(measured.ops_per_s / 1e6),
+            Quantity::Lengths(bytes) => Some(measured.bytes / bytes as f64),
             Quantity::Window(window) => measured.timeline.get(window).map(|of| of / 1e6),
             Quantity::Median(kind) => measured.latency(kind).map(|of| of.p50_ns as f64 / 1e3),
             Quantity::Tail(kind) => measured.latency(kind).map(|of| of.p99_ns as f64 / 1e3),
@@ -170,21 +174,17 @@ pub fn all() -> impl Iterator<Item = &'static Figure> {
     [fusee::ALL, elasticmem::ALL].into_iter().flatten()
 }
 
-/// That of a name: `12`, `F12` or `f12`. A number alone is one of the first paper's.
-pub fn named(name: &str) -> Option<&'static Figure> {
-    let name = name.to_ascii_uppercase();
-    all().find(|figure| figure.id == name || figure.id.strip_prefix('F') == Some(&name))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_found_by_number() {
-        assert_eq!(named("14").map(|figure| figure.id), Some("F14"));
-        assert_eq!(named("f14").map(|figure| figure.id), Some("F14"));
-        assert!(named("99").is_none());
+    fn figures_have_names_of_their_own() {
+        let mut names: Vec<&str> = all().map(|figure| figure.id).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
     }
 
     #[test]
