@@ -85,33 +85,18 @@ pub(crate) fn measure_in<S: Subject>(
             Member::new(subject, machine, number >= setup.clients)
         })
         .collect();
+    let hosts = &members[..setup.clients];
     // One for all: keepers live as long as it does.
     let mut executor = Executor::new(sim);
+    for member in &members {
+        executor.spawn_background(member.process, run.beside(member));
+    }
     let mut events = 0;
-    let mut go = |executor: &mut Executor<'_>| -> Result<(), Failed> {
-        while executor.is_running() {
-            assert!(executor.step(), "everything waits for ever");
-            events += 1;
-            if u64::is_multiple_of(events, EVENTS_PER_LOOK) && stop() {
-                return Err(Failed::Stopped);
-            }
-            if let Some(error) = run.failed.take() {
-                return Err(Failed::Operation(error));
-            }
-        }
-        Ok(())
-    };
-    let hosts = &members[..setup.clients];
-    for (number, member) in hosts.iter().enumerate() {
-        executor.spawn(member.process, run.begin(member, number));
-    }
-    go(&mut executor)?;
-    for member in hosts {
-        executor.spawn_background(member.process, member.session().background());
-    }
+    run.load_all(&mut executor, hosts);
+    run.go(&mut executor, &mut events, stop)?;
     if setup.cached {
         executor.spawn(hosts[0].process, run.look_at_all(&hosts[0]));
-        go(&mut executor)?;
+        run.go(&mut executor, &mut events, stop)?;
         let (first, others) = hosts.split_first().expect("there are clients");
         others.iter().for_each(|member| member.session().learn_from(first.session()));
     }
@@ -119,33 +104,14 @@ pub(crate) fn measure_in<S: Subject>(
         && from != setup.redundancy
     {
         executor.spawn(hosts[0].process, run.move_all(&hosts[0], from));
-        go(&mut executor)?;
+        run.go(&mut executor, &mut events, stop)?;
     }
     let hints = || -> u64 { hosts.iter().map(|m| m.session().wrong_hints()).sum() };
     let wrong = hints();
-    if let Some(timeline) = setup.timeline {
-        run.begun.set(sim.now());
-        network.take_busy();
-        network.take_served();
-        if let Happening::NodeCrashes(node) = timeline.what {
-            subject.crash_after(MnId(node), timeline.at as u64 * timeline.window_ns());
-        }
-    }
-    for (number, member) in members.iter().enumerate() {
-        for coroutine in 0..setup.coroutines {
-            let stream = number * setup.coroutines + coroutine;
-            match number < hosts.len() {
-                true => executor.spawn(member.process, run.operate(member, stream)),
-                false => executor.spawn(member.process, run.visit(&hosts[0], member, stream)),
-            }
-        }
-    }
-    go(&mut executor)?;
-    if setup.timeline.is_some() {
-        run.ended.set(sim.now());
-        run.busy.replace(network.take_busy());
-        run.served.set(network.take_served());
-    }
+    run.begin_timeline();
+    run.operate_all(&mut executor, &members);
+    run.go(&mut executor, &mut events, stop)?;
+    run.end_timeline();
     drop(executor);
     let took = run.ended.get() - run.begun.get();
     let uses = uses(&run.busy.take(), took);
@@ -224,6 +190,72 @@ impl<S: Subject> Run<'_, S> {
 
     fn value(&self) -> Vec<u8> {
         vec![7; self.setup.value_bytes()]
+    }
+
+    /// Lets what was spawned come to its end.
+    fn go(
+        &self,
+        executor: &mut Executor<'_>,
+        events: &mut u64,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<(), Failed> {
+        while executor.is_running() {
+            assert!(executor.step(), "everything waits for ever");
+            *events += 1;
+            if events.is_multiple_of(EVENTS_PER_LOOK) && stop() {
+                return Err(Failed::Stopped);
+            }
+            if let Some(error) = self.failed.take() {
+                return Err(Failed::Operation(error));
+            }
+        }
+        Ok(())
+    }
+
+    /// What a session does beside its operations, from when it is open.
+    async fn beside(&self, member: &Member<S>) {
+        while member.session.get().is_none() {
+            self.subject.sim().sleep(NEXT_LOOK).await;
+        }
+        member.session().background().await;
+    }
+
+    fn load_all<'t>(&'t self, executor: &mut Executor<'t>, hosts: &'t [Member<S>]) {
+        for (number, member) in hosts.iter().enumerate() {
+            executor.spawn(member.process, self.begin(member, number));
+        }
+    }
+
+    fn operate_all<'t>(&'t self, executor: &mut Executor<'t>, members: &'t [Member<S>]) {
+        for (number, member) in members.iter().enumerate() {
+            for coroutine in 0..self.setup.coroutines {
+                let stream = number * self.setup.coroutines + coroutine;
+                match member.is_guest {
+                    false => executor.spawn(member.process, self.operate(member, stream)),
+                    true => {
+                        executor.spawn(member.process, self.visit(&members[0], member, stream));
+                    }
+                }
+            }
+        }
+    }
+
+    fn begin_timeline(&self) {
+        let Some(timeline) = self.setup.timeline else { return };
+        self.begun.set(self.subject.sim().now());
+        self.subject.network().take_busy();
+        self.subject.network().take_served();
+        if let Happening::NodeCrashes(node) = timeline.what {
+            self.subject.crash_after(MnId(node), timeline.at as u64 * timeline.window_ns());
+        }
+    }
+
+    fn end_timeline(&self) {
+        if self.setup.timeline.is_some() {
+            self.ended.set(self.subject.sim().now());
+            self.busy.replace(self.subject.network().take_busy());
+            self.served.set(self.subject.network().take_served());
+        }
     }
 
     /// Opens a client's session, and inserts its share of the keys.
