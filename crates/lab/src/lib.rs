@@ -4,8 +4,8 @@
 //! statements of the paper's text. Nothing is measured on hardware here, and every result says so. Equal arguments give
 //! equal bytes.
 //!
-//! Reading order: `setup` (what is measured), `subject` and `theirs` (whose clients), `measure` (how), `figures` (what for), `run`, `report` and `page`
-//! (how it is told).
+//! Reading order: `setup` (what is measured), `subject` and `theirs` (whose clients), `measure` (how), `figures` (what
+//! for), `run`, `report` and `page` (how it is told).
 
 mod figures;
 mod measure;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use fusee_baselines::published::Parameters;
 use fusee_core::data::Redundancy;
 use fusee_core::verbs::MnId;
-use fusee_sim::{Busy, Executor, MachineId, Nanos, NetworkOptions, ProcessId, Rng, Served};
+use fusee_sim::{Busy, Executor, MachineId, Nanos, NetworkOptions, Posted, ProcessId, Rng};
 use fusee_workload::{Chooser, Frontier, Request, key_bytes};
 
 use crate::setup::{Happening, Latency, Load, Measured, Setup, Step, System, Use};
@@ -73,7 +73,7 @@ pub(crate) fn measure_in<S: Subject>(
         begun: Cell::new(0),
         ended: Cell::new(0),
         windows: RefCell::new(vec![0; setup.timeline.map_or(0, |timeline| timeline.windows)]),
-        served: Cell::default(),
+        posted: Cell::default(),
         busy: RefCell::default(),
         latencies: RefCell::default(),
         failed: RefCell::default(),
@@ -125,8 +125,8 @@ pub(crate) fn measure_in<S: Subject>(
         ops_per_s: operations as f64 * 1e9 / took as f64,
         timeline: run.timeline(),
         latencies: summed_up(latencies),
-        verbs: run.served.get().verbs as f64 / operations as f64,
-        bytes: run.served.get().bytes as f64 / operations as f64,
+        verbs: run.posted.get().verbs as f64 / operations as f64,
+        bytes: run.posted.get().bytes as f64 / operations as f64,
         wrong_hints: (hints() - wrong) as f64 / operations as f64,
         missed: run.missed.get(),
         busiest: busiest.clone(),
@@ -174,8 +174,8 @@ struct Run<'r, S> {
     ended: Cell<Nanos>,
     /// Operations in each window of the timeline.
     windows: RefCell<Vec<u64>>,
-    /// What was served in between.
-    served: Cell<Served>,
+    /// What was posted in between.
+    posted: Cell<Posted>,
     /// What was busy in between.
     busy: RefCell<Vec<Busy>>,
     /// By the names of what was done.
@@ -244,7 +244,7 @@ impl<S: Subject> Run<'_, S> {
         let Some(timeline) = self.setup.timeline else { return };
         self.begun.set(self.subject.sim().now());
         self.subject.network().take_busy();
-        self.subject.network().take_served();
+        self.subject.network().take_posted();
         if let Happening::NodeCrashes(node) = timeline.what {
             self.subject.crash_after(MnId(node), timeline.at as u64 * timeline.window_ns());
         }
@@ -254,7 +254,7 @@ impl<S: Subject> Run<'_, S> {
         if self.setup.timeline.is_some() {
             self.ended.set(self.subject.sim().now());
             self.busy.replace(self.subject.network().take_busy());
-            self.served.set(self.subject.network().take_served());
+            self.posted.set(self.subject.network().take_posted());
         }
     }
 
@@ -403,14 +403,14 @@ impl<S: Subject> Run<'_, S> {
             Some(0) => {
                 self.begun.set(self.subject.sim().now());
                 self.subject.network().take_busy();
-                self.subject.network().take_served();
+                self.subject.network().take_posted();
             }
             Some(number) => {
                 self.latencies.borrow_mut().entry(step.name()).or_default().push(took);
                 if number == self.setup.operations {
                     self.ended.set(self.subject.sim().now());
                     self.busy.replace(self.subject.network().take_busy());
-                    self.served.set(self.subject.network().take_served());
+                    self.posted.set(self.subject.network().take_posted());
                 }
             }
         }

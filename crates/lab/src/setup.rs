@@ -330,7 +330,7 @@ pub struct Measured {
     pub timeline: Vec<f64>,
     /// By kind, in order of the names.
     pub latencies: Vec<Latency>,
-    /// Verbs that memory nodes served, per operation; those of masters and of the background are among them.
+    /// Verbs of sessions, per operation; what they do in the background is among them.
     pub verbs: f64,
     /// Bytes that these touched, per operation.
     pub bytes: f64,

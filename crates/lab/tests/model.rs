@@ -32,7 +32,7 @@ fn clients_are_the_limit_where_nothing_else_is() {
     let Testbed { operation_ns, post_ns, .. } = Testbed::CONNECTX_3;
     let limit = 16.0 * 1e9 / (operation_ns + 2 * post_ns) as f64;
     let share = measured.ops_per_s / limit;
-    assert!((0.98..=1.0).contains(&share), "{share} of what 16 threads can do");
+    assert!((0.98..=1.01).contains(&share), "{share} of what 16 threads can do");
     assert_eq!(measured.busiest.part, "cores");
 }
 
@@ -63,12 +63,12 @@ fn a_lone_client_waits_for_its_verbs_alone() {
         let measured = measured(&Setup { cached, ..setup.clone() });
         measured.latencies[0].p50_ns
     };
-    // A phase posts two verbs.
     let Testbed { one_way_ns, post_ns, .. } = Testbed::CONNECTX_3;
-    let phase = 2 * one_way_ns + 2 * post_ns;
+    // With a hint: slot and pair. Without: two buckets, then the pair.
+    let (one, two) = (2 * one_way_ns + 2 * post_ns, 4 * one_way_ns + 3 * post_ns);
     let (cached, not) = (search(true), search(false));
-    assert!((phase..phase + phase / 4).contains(&cached), "{cached} ns, one phase");
-    assert!((2 * phase..2 * phase + phase / 2).contains(&not), "{not} ns, two phases");
+    assert!((one..one + one / 4).contains(&cached), "{cached} ns, one phase");
+    assert!((two..two + two / 4).contains(&not), "{not} ns, two phases");
 }
 
 #[test]

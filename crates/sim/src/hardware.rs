@@ -5,7 +5,7 @@ use fusee_core::verbs::{ClientId, MnId};
 use crate::cluster::{Client, Cluster};
 use crate::engine::{Nanos, ProcessId};
 use crate::network::Network;
-use crate::stations::{Busy, Served};
+use crate::stations::{Busy, Posted};
 
 /// A machine of the testbed: one that client processes run on, or a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,9 +76,9 @@ impl Network {
         }
     }
 
-    /// What memory nodes of the testbed have served since this was asked last.
-    pub fn take_served(&self) -> Served {
-        self.on_machines(|machines| machines.take_served())
+    /// What sessions on the testbed have posted since this was asked last.
+    pub fn take_posted(&self) -> Posted {
+        self.on_machines(|machines| machines.take_posted())
     }
 
     /// For how long each part of the testbed was busy since this was asked last.

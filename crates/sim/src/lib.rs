@@ -99,7 +99,7 @@ pub use rng::Rng;
 pub use run::{Broken, Outcome, RunOptions, run};
 pub use scenario::{Fault, Scenario};
 pub use shrink::shrink;
-pub use stations::{Busy, Served};
+pub use stations::{Busy, Posted};
 pub use stepper::Stepper;
 pub use testbed::Testbed;
 pub use trace::Trace;

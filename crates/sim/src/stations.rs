@@ -91,6 +91,8 @@ pub struct Busy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seat {
     machine: usize,
+    /// Whether it is a session's.
+    is_session: bool,
     /// When its thread is free. A session has one, whatever the cores of its machine.
     free: Nanos,
 }
@@ -108,13 +110,13 @@ pub(crate) struct Machines {
     seats: Vec<Option<Seat>>,
     /// Where the sessions of a process run.
     processes: BTreeMap<ProcessId, usize>,
-    /// What memory nodes have served since this was asked last.
-    served: Served,
+    /// What sessions have posted since this was asked last.
+    posted: Posted,
 }
 
-/// Verbs that memory nodes have served.
+/// Verbs that sessions have posted; the master's jobs are none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Served {
+pub struct Posted {
     /// How many.
     pub verbs: u64,
     /// Bytes of pools that they touched.
@@ -130,7 +132,7 @@ impl Machines {
             nodes: Vec::new(),
             seats: Vec::new(),
             processes: BTreeMap::new(),
-            served: Served::default(),
+            posted: Posted::default(),
         }
     }
 
@@ -167,7 +169,8 @@ impl Machines {
             }
         };
         self.machines[machine].threads += 1;
-        *entry(&mut self.seats, client.0 as usize) = Some(Seat { machine, free: 0 });
+        *entry(&mut self.seats, client.0 as usize) =
+            Some(Seat { machine, is_session: true, free: 0 });
     }
 
     /// Whoever was not seated has a machine of its own.
@@ -175,7 +178,7 @@ impl Machines {
         if entry(&mut self.seats, client.0 as usize).is_none() {
             let machine = self.add_for_clients();
             self.machines[machine].threads = 1;
-            self.seats[client.0 as usize] = Some(Seat { machine, free: 0 });
+            self.seats[client.0 as usize] = Some(Seat { machine, is_session: false, free: 0 });
         }
         self.seats[client.0 as usize].as_mut().expect("just seated")
     }
@@ -193,7 +196,7 @@ impl Machines {
     /// The thread of a session works for so long: when it has. More threads than cores get an equal part of these
     /// each, all the time.
     pub fn work(&mut self, client: ClientId, now: Nanos, time: Nanos) -> Nanos {
-        let Seat { machine, free } = *self.seat_of(client);
+        let Seat { machine, free, .. } = *self.seat_of(client);
         let Machine { threads, cores, .. } = &mut self.machines[machine];
         let longer = time * (*threads).max(cores.free.len()) as u64 / cores.free.len() as u64;
         cores.busy += time;
@@ -209,11 +212,16 @@ impl Machines {
         verbs: impl Iterator<Item = &'v Verb>,
         now: Nanos,
     ) -> Nanos {
-        let (testbed, machine) = (self.testbed, self.seat_of(client).machine);
+        let testbed = self.testbed;
+        let Seat { machine, is_session, .. } = *self.seat_of(client);
         let per_verb = testbed.per_verb_ns();
         let (mut posted, mut service) = (0, 0);
         for verb in verbs {
             posted += 1;
+            if is_session {
+                self.posted.verbs += 1;
+                self.posted.bytes += u64::from(verb.bytes());
+            }
             service += testbed.wire_ns(request_bytes(verb)).max(per_verb);
         }
         let posted = match testbed.post_ns {
@@ -231,10 +239,6 @@ impl Machines {
         now: Nanos,
     ) -> Nanos {
         let testbed = self.testbed;
-        for verb in verbs.clone() {
-            self.served.verbs += 1;
-            self.served.bytes += u64::from(verb.bytes());
-        }
         let number = self.node(node);
         let machine = &mut self.machines[number];
         let per_verb = testbed.per_verb_ns();
@@ -301,9 +305,9 @@ impl Machines {
         self.machines[machine].cores.serve(now, testbed.request_ns)
     }
 
-    /// What memory nodes have served since the last time that this was asked.
-    pub fn take_served(&mut self) -> Served {
-        std::mem::take(&mut self.served)
+    /// What sessions have posted since the last time that this was asked.
+    pub fn take_posted(&mut self) -> Posted {
+        std::mem::take(&mut self.posted)
     }
 
     /// For how long everything was busy since the last time that this was asked.

@@ -21,8 +21,8 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// What a request to retire takes is *fitted* on the six cores at which the metadata server is no longer the limit of
-    /// 64 clients (P §2.2), with YCSB-A; all others are *assumed*.
+    /// What a request to retire takes is *fitted* on the six cores at which the metadata server is no longer the limit
+    /// of 64 clients (P §2.2), with YCSB-A; all others are *assumed*.
     pub const FITTED: Costs = Costs {
         query: Duration::from_nanos(1_500),
         open: Duration::from_micros(3),
