@@ -248,8 +248,10 @@ const MAX_BLOCK_BYTES: u64 = 16 << 20;
 /// A region's bytes, if it has at least so many blocks then.
 const REGION_BYTES: u64 = 1 << 25;
 const BLOCKS_IN_REGION: u64 = 8;
-/// Each node has so many besides: every redundancy has regions of its own.
-const SPARE_REGIONS: u64 = 64;
+/// Each node has room for so many besides.
+const SPARE_REGIONS: u64 = 16;
+/// Where pairs are not replicated: every redundancy has regions of its own.
+const SPARE_CODED_REGIONS: u64 = 64;
 
 impl Setup {
     /// The hardware.
@@ -294,7 +296,10 @@ impl Setup {
         let region_bytes = (BLOCKS_IN_REGION * block_bytes).max(REGION_BYTES);
         let blocks = 8 * self.clients as u64 * block_bytes;
         let bytes = (pairs + blocks) * u64::from(self.data_replicas);
-        let pool = bytes / u64::from(self.memory_nodes) + SPARE_REGIONS * region_bytes;
+        let is_replicated =
+            self.redundancy.is_replicated() && !matches!(self.load, Load::Moves { .. });
+        let spare = if is_replicated { SPARE_REGIONS } else { SPARE_CODED_REGIONS };
+        let pool = bytes / u64::from(self.memory_nodes) + spare * region_bytes;
         ClusterOptions {
             memory_nodes: self.memory_nodes,
             index_replicas: self.index_replicas,
