@@ -4,8 +4,8 @@
 //! for it is a [`Server`], reached by an [`Rpc`]. They are as good as they were published: the tests say what each
 //! keeps without crashes, and show what it breaks. None of them recovers anything. No line of their code is here.
 //!
-//! * [`lock`]: a register under a remote lock, and [`sequencer`]: one whose updates are ordered by a sequencer. Both
-//!   are one object, for Figure 3 of FUSEE's paper.
+//! * [`lock`]: one [`object`] under a remote lock, and [`sequencer`]: one behind a sequencer, for Figure 3 of FUSEE's
+//!   paper.
 //! * [`clover`]: data on memory nodes, and the index with a metadata server; and [`pdpm`], pDPM-Direct: updates in
 //!   place under a lock for each key. Both are stores, for Figures 2 and 10 to 15.
 //! * [`published`]: FUSEE itself, as its paper prints it.
@@ -14,6 +14,7 @@
 mod cache;
 pub mod clover;
 pub mod lock;
+pub mod object;
 pub mod pdpm;
 pub mod published;
 pub mod sequencer;

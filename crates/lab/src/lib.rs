@@ -1,7 +1,7 @@
 //! The lab: the papers' evaluations, run again on modelled hardware in virtual time.
 //!
-//! A figure is a list of setups, each a whole cluster with its clients on a testbed ([`fusee_sim::Testbed`]), and of
-//! statements of the paper's text. Nothing is measured on hardware here, and every result says so. Equal arguments give
+//! A figure is a list of setups, each a whole cluster of ours or of another system with its clients, on a testbed
+//! ([`fusee_sim::Testbed`]), and of statements of the paper's text. Nothing is measured on hardware here, and every result says so. Equal arguments give
 //! equal bytes.
 //!
 //! Reading order: `setup` (what is measured), `subject` and `theirs` (whose clients), `measure` (how), `figures` (what
@@ -32,9 +32,19 @@ pub use setup::{Latency, Load, Measured, Setup, System, Use};
 #[derive(Subcommand, Debug)]
 pub enum Lab {
     /// Run a figure of a paper again
-    Figure(FigureArgs),
+    #[command(after_help = "Examples:\n  \
+        fusee lab list\n  \
+        fusee lab figure 14\n  \
+        fusee lab figure 2 --paper elasticmem\n  \
+        fusee lab figure F18 --seeds 5 --json\n\n\
+        Everything is simulated, in virtual time: the same arguments give the same bytes.")]
+    Figure(Numbered),
     /// Run a table of a paper again
-    Table(TableArgs),
+    #[command(after_help = "Example:\n  \
+        fusee lab table 1 --paper elasticmem\n\n\
+        Table 1 of FUSEE, the recovery of a client, is of a real machine: `fusee bench recovery` measures it.\n\
+        So are Tables 2 and 3 of ElasticMem: `fusee bench correlated`.")]
+    Table(Numbered),
     /// Run all figures again
     All(Options),
     /// Make one page of the figures in a folder, each beside what the papers say of it
@@ -98,16 +108,10 @@ pub enum Paper {
     Elasticmem,
 }
 
-/// Which figure.
+/// Which figure or table.
 #[derive(clap::Args, Clone, Debug)]
-#[command(after_help = "Examples:\n  \
-    fusee lab list\n  \
-    fusee lab figure 14\n  \
-    fusee lab figure 2 --paper elasticmem\n  \
-    fusee lab figure F18 --seeds 5 --json\n\n\
-    Everything is simulated, in virtual time: the same arguments give the same bytes.")]
-pub struct FigureArgs {
-    /// Its number, or its name as in the list; of ElasticMem, the experiment's number
+pub struct Numbered {
+    /// Its number, or its name as in the list; of ElasticMem's figures, the experiment's number
     #[arg(value_name = "NUMBER")]
     number: String,
 
@@ -119,51 +123,25 @@ pub struct FigureArgs {
     options: Options,
 }
 
-/// Which table.
-#[derive(clap::Args, Clone, Debug)]
-#[command(after_help = "Example:\n  \
-    fusee lab table 1 --paper elasticmem\n\n\
-    Table 1 of FUSEE, the recovery of a client, is of a real machine: `fusee bench recovery` measures it.\n\
-    So are Tables 2 and 3 of ElasticMem: `fusee bench correlated`.")]
-pub struct TableArgs {
-    /// Its number, or its name as in the list
-    #[arg(value_name = "NUMBER")]
-    number: String,
-
-    /// Which paper the number is of
-    #[arg(long, value_enum, default_value = "fusee")]
-    paper: Paper,
-
-    #[command(flatten)]
-    options: Options,
-}
-
-/// What a number names, or what to ask instead.
-fn found(
-    kind: &str,
-    number: &str,
-    names: [&str; 2],
-    paper: Paper,
-) -> Result<&'static figures::Figure, Failure> {
-    let prefix = names[usize::from(paper == Paper::Elasticmem)];
-    let name = number.to_ascii_uppercase();
-    let of = [format!("{prefix}{name}"), name];
-    figures::all().find(|figure| of.iter().any(|id| figure.id == id)).ok_or_else(|| {
-        let known = figures::all().map(|figure| figure.id).collect::<Vec<_>>().join(", ");
-        Failure::usage(format!("there is no {kind} {number} here; there are {known}"))
-    })
+impl Numbered {
+    /// What the number names, or what to ask instead. By paper, names begin with one of `prefixes`.
+    fn found(&self, kind: &str, prefixes: [&str; 2]) -> Result<&'static figures::Figure, Failure> {
+        let name = self.number.to_ascii_uppercase();
+        let prefix = prefixes[usize::from(self.paper == Paper::Elasticmem)];
+        let of = [format!("{prefix}{name}"), name];
+        figures::all().find(|figure| of.iter().any(|id| figure.id == id)).ok_or_else(|| {
+            let known = figures::all().map(|figure| figure.id).collect::<Vec<_>>().join(", ");
+            Failure::usage(format!("there is no {kind} {} here; there are {known}", self.number))
+        })
+    }
 }
 
 impl Lab {
     /// Does it.
     pub fn run(&self) -> Result<(), Failure> {
         match self {
-            Lab::Figure(FigureArgs { number, paper, options }) => {
-                run_all([found("figure", number, ["F", "E"], *paper)?], options)
-            }
-            Lab::Table(TableArgs { number, paper, options }) => {
-                run_all([found("table", number, ["T", "ET"], *paper)?], options)
-            }
+            Lab::Figure(of) => run_all([of.found("figure", ["F", "E"])?], &of.options),
+            Lab::Table(of) => run_all([of.found("table", ["T", "ET"])?], &of.options),
             Lab::Report(ReportArgs { folder }) => report_of(folder),
             Lab::All(options) => run_all(figures::all(), options),
             Lab::List => figures::all()
@@ -183,11 +161,12 @@ fn run_all(
     for figure in figures {
         let outcome = run::run(figure, options)?;
         let json = serde_json::to_string(&outcome).expect("numbers and texts");
+        // First: what a full disk does not take is told all the same.
+        output::line(&if options.json { json.clone() } else { report::text(&outcome) })?;
         if let Some(folder) = &options.out {
             write(&folder.join(format!("{}.json", figure.id)), &json)?;
             write(&folder.join(format!("{}.svg", figure.id)), &drawn(&outcome)?)?;
         }
-        output::line(&if options.json { json } else { report::text(&outcome) })?;
         if let Some(interrupted) = interrupt::failure() {
             return Err(interrupted);
         }

@@ -3,7 +3,9 @@
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 
+use fusee_baselines::lock::Lock;
 use fusee_baselines::published::Parameters;
+use fusee_baselines::sequencer::Sequencer;
 use fusee_core::data::Redundancy;
 use fusee_core::verbs::MnId;
 use fusee_sim::{Busy, Executor, MachineId, Nanos, NetworkOptions, Posted, ProcessId, Rng};
@@ -48,8 +50,8 @@ pub fn measure(setup: &Setup, stop: &dyn Fn() -> bool) -> Result<Measured, Faile
         }
         System::Clover => theirs::clover(setup, network, stop),
         System::PdpmDirect => theirs::pdpm_direct(setup, network, stop),
-        System::Lock => theirs::lock(setup, network, stop),
-        System::Sequencer => theirs::sequencer(setup, network, stop),
+        System::Lock => theirs::one_object::<Lock>(setup, network, stop),
+        System::Sequencer => theirs::one_object::<Sequencer>(setup, network, stop),
     }
 }
 

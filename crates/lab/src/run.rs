@@ -1,5 +1,6 @@
 //! Runs figures: their points on all processors, for every seed, and judges what the papers state.
 
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -177,11 +178,8 @@ pub fn run(figure: &Figure, options: &Options) -> Result<Outcome, Failure> {
 }
 
 fn quantity(points: &[Point]) -> String {
-    let mut names: Vec<String> = points.iter().map(|point| point.quantity.name()).collect();
-    names.dedup();
-    names.sort();
-    names.dedup();
-    names.join("; ")
+    let names: BTreeSet<String> = points.iter().map(|point| point.quantity.name()).collect();
+    names.into_iter().collect::<Vec<_>>().join("; ")
 }
 
 /// What came of one point, with all seeds.

@@ -1,4 +1,4 @@
-//! A cluster of ours on modelled hardware, and what its clients do.
+//! What is measured: a system on modelled hardware, and what its clients do. And what comes of it.
 
 use std::fmt;
 use std::time::Duration;

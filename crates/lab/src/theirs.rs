@@ -2,13 +2,13 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use fusee_baselines::clover::{self, Clover, MetadataServer};
-use fusee_baselines::lock::{self, Locked};
+use fusee_baselines::object::{OneObject, Turns};
 use fusee_baselines::pdpm::{self, Direct, Directory};
 use fusee_baselines::published::{self, Allocator, Client, Layout, Parameters};
-use fusee_baselines::sequencer::{self, Sequenced};
 use fusee_baselines::{Rpc, Server};
 use fusee_core::verbs::ClientId;
 use fusee_sim::{MachineId, Message, Nanos, Network, NetworkOptions, Rack};
@@ -32,26 +32,15 @@ fn new_keys(setup: &Setup) -> u64 {
     if inserts { setup.operations + setup.operations / 4 + under_way } else { 0 }
 }
 
-pub(crate) fn lock(
+/// One object, whose turn it is by `T`.
+pub(crate) fn one_object<T: Turns>(
     setup: &Setup,
     network: NetworkOptions,
     stop: Stop<'_>,
 ) -> Result<Measured, Failed> {
     let bytes = setup.value_bytes() as u32;
-    let subject = Theirs::new(setup, network, lock::pool_bytes(bytes), |_| {
-        move |rack: &Rack, fabric| Locked::new(fabric, rack.nodes(), bytes)
-    });
-    measure_in(&subject, setup, stop)
-}
-
-pub(crate) fn sequencer(
-    setup: &Setup,
-    network: NetworkOptions,
-    stop: Stop<'_>,
-) -> Result<Measured, Failed> {
-    let bytes = setup.value_bytes() as u32;
-    let subject = Theirs::new(setup, network, sequencer::pool_bytes(bytes), |_| {
-        move |rack: &Rack, fabric| Sequenced::new(fabric, rack.nodes(), bytes)
+    let subject = Theirs::new(setup, network, T::pool_bytes(bytes), |_| {
+        move |rack: &Rack, fabric| OneObject::<_, T>::new(fabric, rack.nodes(), bytes)
     });
     measure_in(&subject, setup, stop)
 }
@@ -137,7 +126,7 @@ pub(crate) fn published(
     let pool_bytes = parameters.pool_bytes(nodes);
     let subject = Theirs::new(setup, network, pool_bytes, |rack| {
         let layout = Layout::new(rack.nodes(), parameters.clone());
-        let layout = Rc::new(layout.expect("setups have replicas on different nodes"));
+        let layout = Arc::new(layout.expect("setups have replicas on different nodes"));
         let server = |number| {
             let server = Rc::new(RefCell::new(Allocator::new(layout.clone(), number, costs)));
             (rack.network().machine_of(rack.nodes()[number]), server)

@@ -3,7 +3,7 @@
 //! The block allocation table, which tells recovery whose a block is, is left out: nobody recovers here.
 
 use std::collections::VecDeque;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::layout::Layout;
@@ -41,7 +41,7 @@ pub enum Request {
 
 /// A memory node's allocator, of what has its primary there. It replies with an address; `None` if nothing is left.
 pub struct Allocator {
-    layout: Rc<Layout>,
+    layout: Arc<Layout>,
     /// Which of the nodes it is.
     number: u64,
     /// Blocks that it has given.
@@ -53,7 +53,7 @@ pub struct Allocator {
 
 impl Allocator {
     /// Of the node with this number in the layout. It needs one core.
-    pub fn new(layout: Rc<Layout>, number: usize, costs: Costs) -> Allocator {
+    pub fn new(layout: Arc<Layout>, number: usize, costs: Costs) -> Allocator {
         let free = vec![VecDeque::new(); usize::from(u8::MAX) + 1];
         Allocator { layout, number: number as u64, given: 0, free, costs }
     }

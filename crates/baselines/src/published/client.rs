@@ -1,7 +1,7 @@
 //! A client: its operations, and how it finds keys.
 
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::sync::Arc;
 
 use fusee_core::race::Key;
 use fusee_core::verbs::{Fabric, Span, Ticket};
@@ -33,7 +33,7 @@ pub struct Counts {
 /// A client of the store.
 pub struct Client<F, R> {
     pub(super) fabric: F,
-    pub(super) layout: Rc<Layout>,
+    pub(super) layout: Arc<Layout>,
     memory: Memory<R>,
     cache: Cache,
     /// Those that no operation uses.
@@ -54,7 +54,7 @@ impl<F: Fabric, R> Client<F, R> {
     ///
     /// # Panics
     /// If there are not as many ways as nodes.
-    pub fn new(fabric: F, layout: Rc<Layout>, allocators: Vec<R>, number: u32) -> Client<F, R> {
+    pub fn new(fabric: F, layout: Arc<Layout>, allocators: Vec<R>, number: u32) -> Client<F, R> {
         assert_eq!(allocators.len(), layout.nodes().len(), "each memory node has an allocator");
         let cache = Cache::new(layout.parameters().cache_threshold);
         let memory = Memory::new(layout.clone(), allocators, number);

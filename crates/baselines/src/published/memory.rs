@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use fusee_core::verbs::{Batch, Fabric, Ticket};
@@ -86,7 +86,7 @@ pub(super) struct Allocated {
 
 /// A client's memory.
 pub(super) struct Memory<R> {
-    layout: Rc<Layout>,
+    layout: Arc<Layout>,
     allocators: Vec<R>,
     /// The node that is asked next.
     turn: Cell<usize>,
@@ -103,7 +103,7 @@ pub(super) struct Memory<R> {
 }
 
 impl<R> Memory<R> {
-    pub fn new(layout: Rc<Layout>, allocators: Vec<R>, number: u32) -> Memory<R> {
+    pub fn new(layout: Arc<Layout>, allocators: Vec<R>, number: u32) -> Memory<R> {
         let nodes = layout.nodes().len();
         Memory {
             layout,

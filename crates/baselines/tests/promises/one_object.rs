@@ -1,40 +1,38 @@
 //! One object under a lock, and behind a sequencer: both are linearizable as long as nobody dies.
 
+use fusee_baselines::lock::Lock;
+use fusee_baselines::object::{OneObject, Turns};
+use fusee_baselines::sequencer::Sequencer;
+
 use crate::support::{Load, VALUE_BYTES, findings};
-use fusee_baselines::lock::{self, Locked};
-use fusee_baselines::sequencer::{self, Sequenced};
 
 const BYTES: u32 = VALUE_BYTES as u32;
 
-fn load(pool_bytes: u64) -> Load {
-    Load {
+fn is_linearizable<T: Turns>() {
+    let load = Load {
         memory_nodes: 3,
-        pool_bytes,
+        pool_bytes: T::pool_bytes(BYTES),
         clients: 4,
         coroutines: 2,
         operations: 50,
         keys: 1,
         inserts: false,
         deletes: false,
+    };
+    for seed in 0..50 {
+        let open = |fabric, nodes: &[_]| OneObject::<_, T>::new(fabric, nodes, BYTES);
+        let findings = findings(seed, load, open);
+        assert!(findings.is_clean(), "seed {seed}: {findings:?}");
+        assert!(findings.overlapping > 100, "{findings:?}");
     }
 }
 
 #[test]
 fn a_locked_object_is_linearizable() {
-    for seed in 0..50 {
-        let load = load(lock::pool_bytes(BYTES));
-        let findings = findings(seed, load, |fabric, nodes| Locked::new(fabric, nodes, BYTES));
-        assert!(findings.is_clean(), "seed {seed}: {findings:?}");
-        assert!(findings.overlapping > 100, "{findings:?}");
-    }
+    is_linearizable::<Lock>();
 }
 
 #[test]
 fn a_sequenced_object_is_linearizable() {
-    for seed in 0..50 {
-        let load = load(sequencer::pool_bytes(BYTES));
-        let findings = findings(seed, load, |fabric, nodes| Sequenced::new(fabric, nodes, BYTES));
-        assert!(findings.is_clean(), "seed {seed}: {findings:?}");
-        assert!(findings.overlapping > 100, "{findings:?}");
-    }
+    is_linearizable::<Sequencer>();
 }

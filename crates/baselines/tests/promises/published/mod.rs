@@ -6,7 +6,7 @@ mod memory;
 mod phases;
 mod scene;
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use fusee_baselines::Near;
 use fusee_baselines::published::{Allocator, Client, Costs, Layout, Parameters};
@@ -28,11 +28,11 @@ fn small(index_replicas: usize) -> Parameters {
 
 /// Makes clients of one store.
 pub fn open(parameters: Parameters) -> impl FnMut(SimFabric, &[MnId]) -> Store {
-    let mut store: Option<(Rc<Layout>, Vec<Near<Allocator>>)> = None;
+    let mut store: Option<(Arc<Layout>, Vec<Near<Allocator>>)> = None;
     let mut number = 0;
     move |fabric, nodes| {
         let (layout, allocators) = store.get_or_insert_with(|| {
-            let layout = Rc::new(Layout::new(nodes, parameters.clone()).unwrap());
+            let layout = Arc::new(Layout::new(nodes, parameters.clone()).unwrap());
             let allocator =
                 |number| Near::new(Allocator::new(layout.clone(), number, Costs::default()));
             let allocators = (0..nodes.len()).map(allocator).collect();
