@@ -1,8 +1,8 @@
 //! The lab: the papers' evaluations, run again on modelled hardware in virtual time.
 //!
 //! A figure is a list of setups, each a whole cluster of ours or of another system with its clients, on a testbed
-//! ([`fusee_sim::Testbed`]), and of statements of the paper's text. Nothing is measured on hardware here, and every result says so. Equal arguments give
-//! equal bytes.
+//! ([`fusee_sim::Testbed`]), and of statements of the paper's text. Nothing is measured on hardware here, and every
+//! result says so. Equal arguments give equal bytes.
 //!
 //! Reading order: `setup` (what is measured), `subject` and `theirs` (whose clients), `measure` (how), `figures` (what
 //! for), `run`, `report` and `page` (how it is told).

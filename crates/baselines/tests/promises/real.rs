@@ -54,7 +54,7 @@ impl<S: Server> Rpc<S> for Locked<S> {
     }
 }
 
-/// Memory nodes, each of which is served in both ways. In this process a pool of shared memory is found by its identity.
+/// Memory nodes, each of which is served in both ways.
 struct Nodes {
     _served: Vec<NodeFabrics>,
     members: Vec<Member>,
