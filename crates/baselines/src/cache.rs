@@ -3,34 +3,33 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::rc::Rc;
 
-use crate::Key;
-
-pub(crate) struct Cache<V> {
-    shared: RefCell<Rc<HashMap<Key, V>>>,
+pub(crate) struct Cache<K, V> {
+    shared: RefCell<Rc<HashMap<K, V>>>,
     /// Comes first.
-    own: RefCell<HashMap<Key, V>>,
+    own: RefCell<HashMap<K, V>>,
 }
 
-impl<V> Default for Cache<V> {
-    fn default() -> Cache<V> {
+impl<K, V> Default for Cache<K, V> {
+    fn default() -> Cache<K, V> {
         Cache { shared: RefCell::default(), own: RefCell::default() }
     }
 }
 
-impl<V: Copy> Cache<V> {
-    pub fn get(&self, key: Key) -> Option<V> {
+impl<K: Copy + Eq + Hash, V: Copy> Cache<K, V> {
+    pub fn get(&self, key: K) -> Option<V> {
         let own = self.own.borrow().get(&key).copied();
         own.or_else(|| self.shared.borrow().get(&key).copied())
     }
 
-    pub fn put(&self, key: Key, value: V) {
+    pub fn put(&self, key: K, value: V) {
         self.own.borrow_mut().insert(key, value);
     }
 
     /// Takes over what the other one knows, as far as this one does not know it.
-    pub fn learn_from(&self, other: &Cache<V>) {
+    pub fn learn_from(&self, other: &Cache<K, V>) {
         let theirs = other.share();
         let before = self.shared.replace(theirs.clone());
         if !Rc::ptr_eq(&before, &theirs) {
@@ -42,7 +41,7 @@ impl<V: Copy> Cache<V> {
     }
 
     /// All that it knows, for others to share.
-    fn share(&self) -> Rc<HashMap<Key, V>> {
+    fn share(&self) -> Rc<HashMap<K, V>> {
         let own = self.own.take();
         let mut shared = self.shared.borrow_mut();
         if !own.is_empty() {
@@ -72,7 +71,7 @@ mod tests {
 
     #[test]
     fn nothing_is_forgotten_by_learning_more() {
-        let caches: [Cache<u32>; 3] = Default::default();
+        let caches: [Cache<u32, u32>; 3] = Default::default();
         caches[0].put(1, 10);
         caches[1].put(2, 20);
         caches[2].learn_from(&caches[0]);

@@ -6,7 +6,7 @@
 use fusee_core::verbs::{Batch, Fabric, MnId, POOL_HEADER_BYTES};
 
 use crate::Failed;
-use crate::object::Turns;
+use crate::object::Exclusion;
 
 const LOCK: u64 = POOL_HEADER_BYTES;
 const FREE: u64 = 0;
@@ -15,7 +15,7 @@ const HELD: u64 = 1;
 /// The lock's word.
 pub enum Lock {}
 
-impl Turns for Lock {
+impl Exclusion for Lock {
     const VALUE: u64 = LOCK + 64;
 
     async fn enter<F: Fabric>(fabric: &F, node: MnId) -> Result<u64, Failed> {

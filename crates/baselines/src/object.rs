@@ -1,5 +1,5 @@
-//! One object on several memory nodes, which one client at a time uses. Whose turn it is, [`Turns`] say: a
-//! [lock](crate::lock) or a [sequencer](crate::sequencer).
+//! One object on several memory nodes, which one client at a time uses. [`Exclusion`] says which: by a
+//! [lock](crate::lock), or by a [sequencer](crate::sequencer).
 
 use std::future::Future;
 use std::marker::PhantomData;
@@ -8,16 +8,16 @@ use fusee_core::verbs::{Batch, Fabric, MnId};
 
 use crate::{Failed, Session};
 
-/// How clients take turns, by words on the first memory node.
-pub trait Turns {
-    /// Where the object begins on each node; before it is what turns need.
+/// What lets one client at a time in, by words on the first memory node.
+pub trait Exclusion {
+    /// Where the object begins on each node; before it are those words.
     const VALUE: u64;
 
-    /// Waits for a turn, which has a number.
+    /// Waits until this client is in. Its entry has a number.
     fn enter<F: Fabric>(fabric: &F, node: MnId) -> impl Future<Output = Result<u64, Failed>>;
 
-    /// Where the word stands that ends a turn, and what it is then.
-    fn end(turn: u64) -> (u64, u64);
+    /// Where the word stands that lets the next one in, and what it is then.
+    fn end(entry: u64) -> (u64, u64);
 
     /// Bytes that each node has to lend.
     fn pool_bytes(value_bytes: u32) -> u64 {
@@ -26,25 +26,25 @@ pub trait Turns {
 }
 
 /// A client of the object. Its key does not matter.
-pub struct OneObject<F, T> {
+pub struct OneObject<F, X> {
     fabric: F,
     nodes: Vec<MnId>,
     value_bytes: u32,
-    turns: PhantomData<T>,
+    exclusion: PhantomData<X>,
 }
 
-impl<F: Fabric, T: Turns> OneObject<F, T> {
-    /// Of the object on these nodes, the first of which has what turns need.
+impl<F: Fabric, X: Exclusion> OneObject<F, X> {
+    /// Of the object on these nodes, the first of which has the words.
     ///
     /// # Panics
     /// If there is no node.
-    pub fn new(fabric: F, nodes: &[MnId], value_bytes: u32) -> OneObject<F, T> {
+    pub fn new(fabric: F, nodes: &[MnId], value_bytes: u32) -> OneObject<F, X> {
         assert!(!nodes.is_empty(), "an object lies somewhere");
-        OneObject { fabric, nodes: nodes.to_vec(), value_bytes, turns: PhantomData }
+        OneObject { fabric, nodes: nodes.to_vec(), value_bytes, exclusion: PhantomData }
     }
 
-    async fn leave(&self, turn: u64) -> Result<(), Failed> {
-        let (offset, word) = T::end(turn);
+    async fn leave(&self, entry: u64) -> Result<(), Failed> {
+        let (offset, word) = X::end(entry);
         let mut batch = Batch::new();
         let span = batch.stage(8);
         batch.bytes_mut(span).copy_from_slice(&word.to_le_bytes());
@@ -56,28 +56,28 @@ impl<F: Fabric, T: Turns> OneObject<F, T> {
         if value.len() != self.value_bytes as usize {
             return Err(Failed::Length("value"));
         }
-        let turn = T::enter(&self.fabric, self.nodes[0]).await?;
+        let entry = X::enter(&self.fabric, self.nodes[0]).await?;
         let mut batch = Batch::new();
         let bytes = batch.stage(self.value_bytes);
         batch.bytes_mut(bytes).copy_from_slice(value);
         for node in &self.nodes {
-            batch.write(*node, T::VALUE, bytes);
+            batch.write(*node, X::VALUE, bytes);
         }
         self.fabric.execute(batch).await.check()?;
-        self.leave(turn).await?;
+        self.leave(entry).await?;
         Ok(true)
     }
 }
 
-impl<F: Fabric, T: Turns> Session for OneObject<F, T> {
-    /// READs take a turn as well, since updates are in place.
+impl<F: Fabric, X: Exclusion> Session for OneObject<F, X> {
+    /// READs exclude others as well, since updates are in place.
     async fn search(&self, _: &[u8]) -> Result<Option<Vec<u8>>, Failed> {
-        let turn = T::enter(&self.fabric, self.nodes[0]).await?;
+        let entry = X::enter(&self.fabric, self.nodes[0]).await?;
         let mut batch = Batch::new();
-        let value = batch.read(self.nodes[0], T::VALUE, self.value_bytes);
+        let value = batch.read(self.nodes[0], X::VALUE, self.value_bytes);
         let batch = self.fabric.execute(batch).await;
         let value = batch.data(value)?.to_vec();
-        self.leave(turn).await?;
+        self.leave(entry).await?;
         Ok(Some(value))
     }
 

@@ -163,7 +163,7 @@ pub struct Direct<F, R> {
     rpc: R,
     nodes: Vec<MnId>,
     shape: Shape,
-    numbers: Cache<u32>,
+    numbers: Cache<Key, u32>,
     /// Memory for phases.
     batches: RefCell<Vec<Batch>>,
     spins: Cell<u64>,

@@ -7,7 +7,7 @@
 
 use fusee_core::verbs::{Batch, Fabric, MnId, POOL_HEADER_BYTES};
 
-use crate::object::Turns;
+use crate::object::Exclusion;
 use crate::{Failed, word};
 
 /// The next number to draw.
@@ -18,7 +18,7 @@ const DELIVERED: u64 = NEXT + 64;
 /// The sequencer's words.
 pub enum Sequencer {}
 
-impl Turns for Sequencer {
+impl Exclusion for Sequencer {
     const VALUE: u64 = DELIVERED + 8;
 
     async fn enter<F: Fabric>(fabric: &F, node: MnId) -> Result<u64, Failed> {
@@ -36,7 +36,7 @@ impl Turns for Sequencer {
         }
     }
 
-    fn end(turn: u64) -> (u64, u64) {
-        (DELIVERED, turn + 1)
+    fn end(entry: u64) -> (u64, u64) {
+        (DELIVERED, entry + 1)
     }
 }

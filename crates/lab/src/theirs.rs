@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fusee_baselines::clover::{self, Clover, MetadataServer};
-use fusee_baselines::object::{OneObject, Turns};
+use fusee_baselines::object::{Exclusion, OneObject};
 use fusee_baselines::pdpm::{self, Direct, Directory};
 use fusee_baselines::published::{self, Allocator, Client, Layout, Parameters};
 use fusee_baselines::{Rpc, Server};
@@ -32,15 +32,15 @@ fn new_keys(setup: &Setup) -> u64 {
     if inserts { setup.operations + setup.operations / 4 + under_way } else { 0 }
 }
 
-/// One object, whose turn it is by `T`.
-pub(crate) fn one_object<T: Turns>(
+/// One object, for one client at a time.
+pub(crate) fn one_object<X: Exclusion>(
     setup: &Setup,
     network: NetworkOptions,
     stop: Stop<'_>,
 ) -> Result<Measured, Failed> {
     let bytes = setup.value_bytes() as u32;
-    let subject = Theirs::new(setup, network, T::pool_bytes(bytes), |_| {
-        move |rack: &Rack, fabric| OneObject::<_, T>::new(fabric, rack.nodes(), bytes)
+    let subject = Theirs::new(setup, network, X::pool_bytes(bytes), |_| {
+        move |rack: &Rack, fabric| OneObject::<_, X>::new(fabric, rack.nodes(), bytes)
     });
     measure_in(&subject, setup, stop)
 }

@@ -45,7 +45,7 @@ use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::{ClientId, ClusterId};
 use fusee_core::view::Geometry;
 use region::Region;
-use turns::Turns;
+use turns::Exclusion;
 
 /// What the host has to do before it replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,7 +154,7 @@ pub struct Node {
     primaries: Vec<u32>,
     turn: usize,
     fenced: BTreeSet<ClientId>,
-    turns: Turns,
+    turns: Exclusion,
     barring: Barring,
 }
 
@@ -177,7 +177,7 @@ impl Node {
             primaries: Vec::new(),
             turn: 0,
             fenced: BTreeSet::new(),
-            turns: Turns::default(),
+            turns: Exclusion::default(),
             barring: Barring::default(),
         }
     }

@@ -22,7 +22,7 @@ pub struct Clover<F, R> {
     nodes: Vec<MnId>,
     shape: Shape,
     /// The last entry of each chain, as far as it is known.
-    cursors: Cache<Chain>,
+    cursors: Cache<Key, Chain>,
     /// Those that were handed out and are not used.
     entries: RefCell<Vec<Entry>>,
     /// What updates and inserts have left to the background.

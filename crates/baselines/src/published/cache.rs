@@ -1,23 +1,15 @@
 //! The adaptive index cache: where a key's slot is, what it showed, and how often that was wrong (P §4.6).
-//!
-//! Clients that learn from one another share what they have learned, and keep what they find out themselves apart.
-
-use std::cell::RefCell;
-use std::collections::HashMap;
-use std::rc::Rc;
 
 use super::object::Word;
+use crate::cache;
 
-/// What is known of a key. The key itself is compared with the object's.
+/// What is known of a key, by its hash. The key itself is compared with the object's.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    word: u64,
-    slot: u32,
+    hint: Hint,
     accesses: u32,
     invalid: u32,
 }
-
-type Entries = HashMap<u64, Entry>;
 
 /// Where a key was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,78 +19,49 @@ pub(super) struct Hint {
 }
 
 /// A client's cache.
-#[derive(Debug)]
 pub(super) struct Cache {
     threshold: Option<f64>,
-    learned: RefCell<Rc<Entries>>,
-    own: RefCell<Entries>,
+    entries: cache::Cache<u64, Entry>,
 }
 
 impl Cache {
     pub fn new(threshold: Option<f64>) -> Cache {
-        Cache { threshold, learned: RefCell::default(), own: RefCell::default() }
+        Cache { threshold, entries: cache::Cache::default() }
     }
 
     /// Counts an access to a key. Where it was, unless that was wrong too often.
     pub fn access(&self, hash: u64) -> Option<Hint> {
         let threshold = self.threshold?;
-        let mut own = self.own.borrow_mut();
-        let entry = match own.get_mut(&hash) {
-            Some(entry) => entry,
-            None => own.entry(hash).or_insert(*self.learned.borrow().get(&hash)?),
-        };
-        entry.accesses += 1;
+        let entry = self.entries.get(hash)?;
+        let entry = Entry { accesses: entry.accesses + 1, ..entry };
+        self.entries.put(hash, entry);
         let ratio = f64::from(entry.invalid) / f64::from(entry.accesses);
-        (ratio <= threshold).then_some(Hint { slot: entry.slot, word: Word(entry.word) })
+        (ratio <= threshold).then_some(entry.hint)
     }
 
     /// What a key's hint led to was invalid.
     pub fn invalid(&self, hash: u64) {
-        if let Some(entry) = self.own.borrow_mut().get_mut(&hash) {
-            entry.invalid += 1;
+        if let Some(entry) = self.entries.get(hash) {
+            self.entries.put(hash, Entry { invalid: entry.invalid + 1, ..entry });
         }
     }
 
     /// A key is there.
     pub fn put(&self, hash: u64, slot: u32, word: Word) {
-        if self.threshold.is_none() {
-            return;
+        if self.threshold.is_some() {
+            let hint = Hint { slot, word };
+            let known = self.entries.get(hash);
+            let entry =
+                known.map_or(Entry { hint, accesses: 0, invalid: 0 }, |e| Entry { hint, ..e });
+            self.entries.put(hash, entry);
         }
-        let word = word.0;
-        let learned =
-            || self.learned.borrow().get(&hash).map_or((0, 0), |e| (e.accesses, e.invalid));
-        let mut own = self.own.borrow_mut();
-        let entry = own.entry(hash).or_insert_with(|| {
-            let (accesses, invalid) = learned();
-            Entry { word, slot, accesses, invalid }
-        });
-        (entry.word, entry.slot) = (word, slot);
     }
 
     /// Takes over what another client knows of keys that this one does not know.
     pub fn learn_from(&self, other: &Cache) {
-        if self.threshold.is_none() || std::ptr::eq(self, other) {
-            return;
+        if self.threshold.is_some() {
+            self.entries.learn_from(&other.entries);
         }
-        let known = other.share();
-        let mine = self.learned.replace(known.clone());
-        if Rc::ptr_eq(&mine, &known) {
-            return;
-        }
-        let mut own = self.own.borrow_mut();
-        for (hash, entry) in mine.iter() {
-            own.entry(*hash).or_insert(*entry);
-        }
-    }
-
-    /// All that it knows, for others to share.
-    fn share(&self) -> Rc<Entries> {
-        let mut learned = self.learned.borrow_mut();
-        let mut own = self.own.borrow_mut();
-        if !own.is_empty() {
-            Rc::make_mut(&mut learned).extend(own.drain());
-        }
-        learned.clone()
     }
 }
 

@@ -1,14 +1,14 @@
 //! One object under a lock, and behind a sequencer: both are linearizable as long as nobody dies.
 
 use fusee_baselines::lock::Lock;
-use fusee_baselines::object::{OneObject, Turns};
+use fusee_baselines::object::{Exclusion, OneObject};
 use fusee_baselines::sequencer::Sequencer;
 
 use crate::support::{Load, VALUE_BYTES, findings};
 
 const BYTES: u32 = VALUE_BYTES as u32;
 
-fn is_linearizable<T: Turns>() {
+fn is_linearizable<T: Exclusion>() {
     let load = Load {
         memory_nodes: 3,
         pool_bytes: T::pool_bytes(BYTES),

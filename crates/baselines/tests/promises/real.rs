@@ -11,7 +11,7 @@ use std::thread;
 
 use fusee_baselines::clover::{self, Clover, MetadataServer};
 use fusee_baselines::lock::Lock;
-use fusee_baselines::object::{OneObject, Turns};
+use fusee_baselines::object::{Exclusion, OneObject};
 use fusee_baselines::pdpm::{self, Direct, Directory};
 use fusee_baselines::published::{self, Allocator, Client, Layout, Parameters};
 use fusee_baselines::sequencer::Sequencer;
@@ -181,7 +181,7 @@ fn is_linearizable<S: Session>(
 
 const FABRICS: [FabricKind; 2] = [FabricKind::Shm, FabricKind::Tcp];
 
-fn one_object<T: Turns>() {
+fn one_object<T: Exclusion>() {
     for kind in FABRICS {
         is_linearizable(kind, 1, T::pool_bytes(BYTES), |fabric, nodes, _| {
             OneObject::<_, T>::new(fabric, nodes, BYTES)
