@@ -78,8 +78,12 @@ fn hashes(c: &mut Criterion) {
 }
 
 fn cache(c: &mut Criterion) {
-    let hint =
-        |n: u32| Hint { slot: SlotRef { subtable: 0, slot: n }, word: Slot(n.into()), seen: None };
+    let hint = |n: u32| Hint {
+        slot: SlotRef { subtable: 0, slot: n },
+        word: Slot(n.into()),
+        seen: None,
+        doubted: false,
+    };
     let mut cache = IndexCache::new(KEYS as usize, 0.5);
     for n in 0..KEYS {
         cache.found(&Key::new(&key(n)), None, Some(hint(n)));
@@ -87,11 +91,11 @@ fn cache(c: &mut Criterion) {
     let mut group = c.benchmark_group("index cache");
     group.bench_function("hint, one key", |b| {
         let key = key(1);
-        b.iter(|| cache.hint(&Key::new(black_box(&key))));
+        b.iter(|| cache.hint(&Key::new(black_box(&key)), || false));
     });
     group.bench_function(BenchmarkId::new("hint, keys", KEYS), |b| {
         let mut numbers = scattered(KEYS);
-        b.iter(|| cache.hint(&Key::new(&key(numbers.next().expect("endless")))));
+        b.iter(|| cache.hint(&Key::new(&key(numbers.next().expect("endless"))), || false));
     });
     group.bench_function("take note of another key, when it is full", |b| {
         let mut next = KEYS;

@@ -418,6 +418,10 @@ mutants! {
     /// While a change is settled more than half of those that are left are enough to vouch.
     LostBarsForgotten,
 
+    // Switches.
+    /// What a steered READ brings counts if it is an object of the key, perhaps an old one.
+    SteeredByItsKey,
+
     // Whoever calls recovery.
     /// A master does not fence the repairs that an earlier one had begun: their verbs execute
     /// among its own.

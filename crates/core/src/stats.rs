@@ -109,6 +109,15 @@ pub struct KindStats {
     pub bytes: u64,
 }
 
+/// What steered READs came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Steered {
+    /// Those that were answered, and could have brought an object of the key.
+    pub tried: u64,
+    /// Those that brought the object that the slot leads to.
+    pub right: u64,
+}
+
 /// Counters of one session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -116,6 +125,7 @@ pub struct Stats {
     damage: Damage,
     left_to_comparison: u64,
     gone: u64,
+    steered: Steered,
 }
 
 impl Stats {
@@ -159,6 +169,16 @@ impl Stats {
         self.gone += 1;
     }
 
+    /// What its steered READs came to.
+    pub fn steered(&self) -> Steered {
+        self.steered
+    }
+
+    pub(crate) fn add_steered(&mut self, is_right: bool) {
+        self.steered.tried += 1;
+        self.steered.right += u64::from(is_right);
+    }
+
     pub(crate) fn add_damage(&mut self, damage: Damage) {
         self.damage.add(damage);
     }
@@ -176,5 +196,7 @@ impl Stats {
         self.damage.add(other.damage);
         self.left_to_comparison += other.left_to_comparison;
         self.gone += other.gone;
+        self.steered.tried += other.steered.tried;
+        self.steered.right += other.steered.right;
     }
 }

@@ -122,6 +122,12 @@ pub enum Op {
         /// Where the bytes go.
         buf: Span,
     },
+    /// As a READ, and a switch on the way may have it READ from another place of the same pool: from where the object
+    /// lies that the slot at this place leads to, as far as it knows ([`Fabric::may_steer`]). So any bytes may come.
+    Steered {
+        /// Where the bytes go.
+        buf: Span,
+    },
     /// Copies `buf` into pool memory, its last word last.
     Write {
         /// Where the bytes come from.
@@ -181,7 +187,7 @@ impl Verb {
     #[inline]
     pub fn bytes(&self) -> u32 {
         match self.op {
-            Op::Read { buf } | Op::Write { buf } => buf.len,
+            Op::Read { buf } | Op::Steered { buf } | Op::Write { buf } => buf.len,
             Op::Cas { .. } | Op::Faa { .. } => 8,
         }
     }
@@ -192,6 +198,12 @@ impl Verb {
         matches!(self.op, Op::Cas { .. } | Op::Faa { .. })
     }
 
+    /// Whether this is a READ, steered or not.
+    #[inline]
+    pub fn is_read(&self) -> bool {
+        matches!(self.op, Op::Read { .. } | Op::Steered { .. })
+    }
+
     /// Checks the verb against the rules every fabric enforces.
     #[inline]
     pub fn check(&self, pool_bytes: u64) -> Result<(), VerbError> {
@@ -199,7 +211,7 @@ impl Verb {
         let inside = self.offset <= pool_bytes && len <= pool_bytes - self.offset;
         let aligned = !self.is_atomic() || self.offset.is_multiple_of(8);
         // Not even a WRITE of nothing: what is in the header is nobody's to write.
-        let allowed = matches!(self.op, Op::Read { .. }) || self.offset >= POOL_HEADER_BYTES;
+        let allowed = self.is_read() || self.offset >= POOL_HEADER_BYTES;
         if inside && aligned && allowed && self.bytes() <= MAX_VERB_BYTES {
             Ok(())
         } else {
@@ -344,6 +356,13 @@ impl Batch {
         self.post(node, offset, Op::Read { buf })
     }
 
+    /// Posts a READ of `len` bytes that may be steered to the object that the slot at `offset` leads to; the result is
+    /// [`Batch::data`], and proves nothing of where it is from.
+    pub fn steered(&mut self, node: MnId, offset: u64, len: u32) -> Ticket {
+        let buf = self.stage(len);
+        self.post(node, offset, Op::Steered { buf })
+    }
+
     /// Posts a WRITE of staged bytes.
     pub fn write(&mut self, node: MnId, offset: u64, buf: Span) -> Ticket {
         self.post(node, offset, Op::Write { buf })
@@ -392,12 +411,14 @@ impl Batch {
         (&mut self.verbs, &mut self.bytes[self.base..])
     }
 
-    /// The first verb that failed, as an error.
+    /// The first verb that failed, as an error. A steered READ that would go beyond the pool is none: it brings nothing.
     pub fn check(&self) -> Result<(), FailedVerb> {
-        match self.verbs.iter().find_map(|v| v.result.err().map(|e| (v.node, e))) {
-            None => Ok(()),
-            Some((node, error)) => Err(FailedVerb { node, error }),
-        }
+        let failed = |verb: &Verb| {
+            let error = verb.result.err()?;
+            let is_none = matches!(verb.op, Op::Steered { .. }) && error == VerbError::OutOfBounds;
+            (!is_none).then_some(FailedVerb { node: verb.node, error })
+        };
+        self.verbs.iter().find_map(failed).map_or(Ok(()), Err)
     }
 
     #[inline]
@@ -423,7 +444,7 @@ impl Batch {
     #[inline]
     pub fn data_span(&self, ticket: Ticket) -> Result<Span, FailedVerb> {
         match self.done(ticket)?.op {
-            Op::Read { buf } => Ok(buf),
+            Op::Read { buf } | Op::Steered { buf } => Ok(buf),
             _ => panic!("data() of a verb that is no READ"),
         }
     }
@@ -470,6 +491,12 @@ pub trait Fabric {
         false
     }
 
+    /// Whether there may be a switch on the way that steers READs. Else there is no use in posting any that may be.
+    #[inline]
+    fn may_steer(&self) -> bool {
+        false
+    }
+
     /// Says that a verb for this place follows soon. Where the session's own processor executes it, the
     /// cache line comes closer meanwhile; elsewhere nothing happens.
     #[inline]
@@ -495,6 +522,11 @@ impl<P: Deref<Target: Fabric>> Fabric for P {
     #[inline]
     fn waits_for_reads(&self) -> bool {
         (**self).waits_for_reads()
+    }
+
+    #[inline]
+    fn may_steer(&self) -> bool {
+        (**self).may_steer()
     }
 
     #[inline]

@@ -100,6 +100,7 @@ pub fn samples(numbers: [u64; 4], data: &[u8]) -> Vec<Vec<u8>> {
     let client = ClientId(word as u32);
     let ops = [
         WireOp::Read(data.len() as u32),
+        WireOp::Steered(data.len() as u32),
         WireOp::Write(data),
         WireOp::Cas { expected: word, swap: offset },
         WireOp::Faa { add: word },

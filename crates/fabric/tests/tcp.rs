@@ -408,7 +408,7 @@ fn a_session_is_woken_from_another_thread() {
 
 fn any_verb() -> impl Strategy<Value = (u64, u8, u64, Vec<u8>)> {
     let offset = prop_oneof![0..10_000u64, any::<u64>()];
-    (offset, 0..4u8, any::<u64>(), prop::collection::vec(any::<u8>(), 0..64))
+    (offset, 0..5u8, any::<u64>(), prop::collection::vec(any::<u8>(), 0..64))
 }
 
 fn wire((offset, kind, number, data): &(u64, u8, u64, Vec<u8>)) -> WireVerb<'_> {
@@ -416,6 +416,7 @@ fn wire((offset, kind, number, data): &(u64, u8, u64, Vec<u8>)) -> WireVerb<'_> 
         0 => WireOp::Read(*number as u32 % 256),
         1 => WireOp::Write(data),
         2 => WireOp::Cas { expected: *number, swap: !*number },
+        3 => WireOp::Steered(*number as u32 % 256),
         _ => WireOp::Faa { add: *number },
     };
     WireVerb { offset: *offset, op }

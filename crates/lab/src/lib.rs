@@ -106,6 +106,8 @@ pub enum Paper {
     Fusee,
     /// ElasticMem
     Elasticmem,
+    /// In-network contention resolution (WORDS '21)
+    Switch,
 }
 
 /// Which figure or table.
@@ -125,9 +127,9 @@ pub struct Numbered {
 
 impl Numbered {
     /// What the number names, or what to ask instead. By paper, names begin with one of `prefixes`.
-    fn found(&self, kind: &str, prefixes: [&str; 2]) -> Result<&'static figures::Figure, Failure> {
+    fn found(&self, kind: &str, prefixes: [&str; 3]) -> Result<&'static figures::Figure, Failure> {
         let name = self.number.to_ascii_uppercase();
-        let prefix = prefixes[usize::from(self.paper == Paper::Elasticmem)];
+        let prefix = prefixes[self.paper as usize];
         let of = [format!("{prefix}{name}"), name];
         figures::all().find(|figure| of.iter().any(|id| figure.id == id)).ok_or_else(|| {
             let known = figures::all().map(|figure| figure.id).collect::<Vec<_>>().join(", ");
@@ -140,8 +142,8 @@ impl Lab {
     /// Does it.
     pub fn run(&self) -> Result<(), Failure> {
         match self {
-            Lab::Figure(of) => run_all([of.found("figure", ["F", "E"])?], &of.options),
-            Lab::Table(of) => run_all([of.found("table", ["T", "ET"])?], &of.options),
+            Lab::Figure(of) => run_all([of.found("figure", ["F", "E", "S"])?], &of.options),
+            Lab::Table(of) => run_all([of.found("table", ["T", "ET", "ST"])?], &of.options),
             Lab::Report(ReportArgs { folder }) => report_of(folder),
             Lab::All(options) => run_all(figures::all(), options),
             Lab::List => figures::all()

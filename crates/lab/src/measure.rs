@@ -8,10 +8,15 @@ use fusee_baselines::published::Parameters;
 use fusee_baselines::sequencer::Sequencer;
 use fusee_core::data::Redundancy;
 use fusee_core::verbs::MnId;
-use fusee_sim::{Busy, Executor, MachineId, Nanos, NetworkOptions, Posted, ProcessId, Rng};
+use fusee_sim::{
+    Busy, Executor, MachineId, Nanos, NetworkOptions, Posted, ProcessId, Rng, Switches,
+};
+use fusee_switch::{Counts, ours};
 use fusee_workload::{Chooser, Frontier, Request, key_bytes};
 
-use crate::setup::{Happening, Latency, Load, Measured, Setup, Step, System, Use};
+use crate::setup::{
+    Happening, Latency, Load, Measured, Setup, Step, Switched, Switching, System, Use,
+};
 use crate::subject::{Operations, Ours, Subject};
 use crate::theirs;
 
@@ -42,7 +47,14 @@ pub fn measure(setup: &Setup, stop: &dyn Fn() -> bool) -> Result<Measured, Faile
         ..NetworkOptions::default()
     };
     match setup.system {
-        System::Fusee => measure_in(&Ours::new(setup, network), setup, stop),
+        System::Fusee => {
+            let ours = Ours::new(setup, network);
+            if let Some(Switching::Ours { slots, rounds }) = setup.switch {
+                let switch = ours::Ours::new(ours::Options { slots, rounds });
+                ours.network().put_switches(Switches::one(Box::new(switch)));
+            }
+            measure_in(&ours, setup, stop)
+        }
         System::Published => theirs::published(setup, |parameters| parameters, network, stop),
         System::OneByOne => theirs::published(setup, Parameters::one_by_one, network, stop),
         System::NodesAllocate => {
@@ -110,12 +122,17 @@ pub(crate) fn measure_in<S: Subject>(
     }
     let hints = || -> u64 { hosts.iter().map(|m| m.session().wrong_hints()).sum() };
     let wrong = hints();
-    run.begin_timeline();
+    let phases_before = phases(hosts);
+    run.begin_timeline(&members);
     run.operate_all(&mut executor, &members);
     run.go(&mut executor, &mut events, stop)?;
     run.end_timeline();
     drop(executor);
     let took = run.ended.get() - run.begun.get();
+    let phases: BTreeMap<_, _> = phases(hosts)
+        .into_iter()
+        .map(|(kind, now)| (kind, since(now, phases_before[kind])))
+        .collect();
     let uses = uses(&run.busy.take(), took);
     let busiest =
         uses.iter().max_by(|a, b| a.share.total_cmp(&b.share)).expect("there is hardware");
@@ -126,13 +143,14 @@ pub(crate) fn measure_in<S: Subject>(
         virtual_ns: took,
         ops_per_s: operations as f64 * 1e9 / took as f64,
         timeline: run.timeline(),
-        latencies: summed_up(latencies),
+        latencies: summed_up(latencies, &phases),
         verbs: run.posted.get().verbs as f64 / operations as f64,
         bytes: run.posted.get().bytes as f64 / operations as f64,
         wrong_hints: (hints() - wrong) as f64 / operations as f64,
         missed: run.missed.get(),
         busiest: busiest.clone(),
         uses: uses.clone(),
+        switch: network.switches().map(|switches| switched(&switches)),
         events,
     })
 }
@@ -242,13 +260,19 @@ impl<S: Subject> Run<'_, S> {
         }
     }
 
-    fn begin_timeline(&self) {
+    fn begin_timeline(&self, members: &[Member<S>]) {
         let Some(timeline) = self.setup.timeline else { return };
         self.begun.set(self.subject.sim().now());
         self.subject.network().take_busy();
         self.subject.network().take_posted();
-        if let Happening::NodeCrashes(node) = timeline.what {
-            self.subject.crash_after(MnId(node), timeline.at as u64 * timeline.window_ns());
+        let delay = timeline.at as u64 * timeline.window_ns();
+        match timeline.what {
+            Happening::NodeCrashes(node) => self.subject.crash_after(MnId(node), delay),
+            Happening::ClientCrashes(client) => {
+                let (sim, process) = (self.subject.sim().clone(), members[client].process);
+                self.subject.sim().after(delay, move || sim.crash(process));
+            }
+            Happening::Guests { .. } => {}
         }
     }
 
@@ -419,11 +443,40 @@ impl<S: Subject> Run<'_, S> {
     }
 }
 
-fn summed_up(latencies: BTreeMap<&'static str, Vec<Nanos>>) -> Vec<Latency> {
+fn switched(switches: &Switches) -> Switched {
+    let Counts { asked, steered, held, .. } = switches.counts();
+    Switched { asked, steered, held, bytes: switches.bytes() }
+}
+
+/// Operations and phases so far, by kind, where they are known.
+fn phases<S: Subject>(hosts: &[Member<S>]) -> BTreeMap<&'static str, Option<(u64, u64)>> {
+    let of = |request: Request| {
+        let each = hosts.iter().map(|member| member.session().phases(request));
+        let sum = each.reduce(|a, b| Some((a?.0 + b?.0, a?.1 + b?.1))).flatten();
+        (Step::Request(request).name(), sum)
+    };
+    [Request::Search, Request::Update, Request::Insert, Request::Delete]
+        .into_iter()
+        .map(of)
+        .collect()
+}
+
+/// Phases of an operation since then, on average.
+fn since(now: Option<(u64, u64)>, before: Option<(u64, u64)>) -> Option<f64> {
+    let (now, before) = (now?, before?);
+    let operations = now.0 - before.0;
+    (operations > 0).then(|| (now.1 - before.1) as f64 / operations as f64)
+}
+
+fn summed_up(
+    latencies: BTreeMap<&'static str, Vec<Nanos>>,
+    phases: &BTreeMap<&'static str, Option<f64>>,
+) -> Vec<Latency> {
     let of = |(kind, mut all): (&'static str, Vec<Nanos>)| {
         all.sort_unstable();
         let at = |percent: usize| all[(all.len() - 1) * percent / 100];
-        Latency { kind, count: all.len() as u64, p50_ns: at(50), p99_ns: at(99) }
+        let phases = phases.get(kind).copied().flatten();
+        Latency { kind, count: all.len() as u64, p50_ns: at(50), p99_ns: at(99), phases }
     };
     latencies.into_iter().map(of).collect()
 }

@@ -119,6 +119,29 @@ impl fmt::Display for Load {
     }
 }
 
+/// A switch between clients and memory nodes, and how many keys it has room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Switching {
+    /// For Clover, as published.
+    Sent {
+        /// Keys whose chains it knows.
+        keys: usize,
+    },
+    /// For Clover, safe.
+    Answered {
+        /// Keys whose chains it knows.
+        keys: usize,
+    },
+    /// For our store.
+    Ours {
+        /// Slots whose objects it knows.
+        slots: usize,
+        /// Rounds that it orders.
+        rounds: usize,
+    },
+}
+
 /// What happens while clients work, and when: a run of so many windows of equal length, which are counted one by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Timeline {
@@ -138,6 +161,8 @@ pub struct Timeline {
 pub enum Happening {
     /// This memory node dies, with its memory.
     NodeCrashes(u16),
+    /// This client dies, in the middle of its operations.
+    ClientCrashes(usize),
     /// More clients come, and go again.
     Guests {
         /// How many.
@@ -156,7 +181,7 @@ impl Timeline {
     pub(crate) fn guests(&self) -> usize {
         match self.what {
             Happening::Guests { clients, .. } => clients,
-            Happening::NodeCrashes(_) => 0,
+            Happening::NodeCrashes(_) | Happening::ClientCrashes(_) => 0,
         }
     }
 }
@@ -200,6 +225,9 @@ pub struct Setup {
     pub cached: bool,
     /// See [`fusee_client::Options::cache_threshold`].
     pub cache_threshold: f64,
+    /// What is in the path, if anything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub switch: Option<Switching>,
     /// What happens meanwhile. Then it says for how long clients work, not the number of operations.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeline: Option<Timeline>,
@@ -231,6 +259,7 @@ impl Default for Setup {
             metadata_cores: 8,
             cached: true,
             cache_threshold: 0.5,
+            switch: None,
             timeline: None,
             seed: 1,
         }
@@ -347,8 +376,24 @@ pub struct Measured {
     pub busiest: Use,
     /// For each kind of machine and part the busiest of these.
     pub uses: Vec<Use>,
+    /// What the switch has done, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub switch: Option<Switched>,
     /// Events of the simulation.
     pub events: u64,
+}
+
+/// What a switch has done, also before anything was counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Switched {
+    /// Verbs that would have been steered, had it known where to.
+    pub asked: u64,
+    /// Verbs that were steered.
+    pub steered: u64,
+    /// Times that a verb had to wait.
+    pub held: u64,
+    /// Bytes that it takes for what it knows in the end.
+    pub bytes: u64,
 }
 
 impl Measured {
@@ -369,6 +414,9 @@ pub struct Latency {
     pub p50_ns: Nanos,
     /// One of a hundred takes longer.
     pub p99_ns: Nanos,
+    /// Phases, on average, also of operations that did not count; if the system tells them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phases: Option<f64>,
 }
 
 /// How much a part of the hardware was used.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use fusee_client::logic::{Keeper, LogicOptions};
 use fusee_core::Error;
 use fusee_core::data::Redundancy;
+use fusee_core::stats::OpKind;
 use fusee_core::store::Transition;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_sim::{
@@ -64,6 +65,9 @@ pub(crate) trait Operations {
 
     /// Hints of its cache that were wrong so far.
     fn wrong_hints(&self) -> u64;
+
+    /// How many operations of a kind there were so far, and how many phases they took, if it is known.
+    fn phases(&self, request: Request) -> Option<(u64, u64)>;
 
     /// What it does beside its operations.
     fn background(&self) -> impl Future<Output = ()>;
@@ -149,6 +153,18 @@ impl Operations for SimSession {
         self.cache_stats().wrong
     }
 
+    fn phases(&self, request: Request) -> Option<(u64, u64)> {
+        let kind = match request {
+            Request::Search => OpKind::Search,
+            Request::Update => OpKind::Update,
+            Request::Insert => OpKind::Insert,
+            Request::Delete => OpKind::Delete,
+        };
+        let stats = self.stats();
+        let sums = stats.kind(kind);
+        Some((sums.operations, sums.phases))
+    }
+
     /// Its keeper does that.
     async fn background(&self) {}
 }
@@ -231,6 +247,10 @@ impl<S: fusee_baselines::Session> Operations for TheirSession<S> {
 
     fn wrong_hints(&self) -> u64 {
         0
+    }
+
+    fn phases(&self, _: Request) -> Option<(u64, u64)> {
+        None
     }
 
     async fn background(&self) {

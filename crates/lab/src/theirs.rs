@@ -11,12 +11,13 @@ use fusee_baselines::pdpm::{self, Direct, Directory};
 use fusee_baselines::published::{self, Allocator, Client, Layout, Parameters};
 use fusee_baselines::{Rpc, Server};
 use fusee_core::verbs::ClientId;
-use fusee_sim::{MachineId, Message, Nanos, Network, NetworkOptions, Rack};
+use fusee_sim::{MachineId, Message, Nanos, Network, NetworkOptions, Rack, Switches};
+use fusee_switch::clover::Trust;
 use fusee_workload::Request;
 
 use crate::measure::{Failed, measure_in};
-use crate::setup::{Load, Measured, Setup};
-use crate::subject::Theirs;
+use crate::setup::{Load, Measured, Setup, Switching};
+use crate::subject::{Subject, Theirs};
 
 /// Whoever has to be asked to stop.
 type Stop<'s> = &'s dyn Fn() -> bool;
@@ -55,7 +56,9 @@ pub(crate) fn clover(
         replicas: setup.data_replicas.into(),
         value_bytes: setup.value_bytes() as u32,
         keys: setup.keys + new_keys(setup),
-        spare: clover::Shape::spare_for(setup.clients, setup.coroutines),
+        spare: clover::Shape::spare_for(setup.clients, setup.coroutines)
+            // What is steered is never given free.
+            + setup.switch.map_or(0, |_| 2 * setup.operations),
     };
     let costs = clover::Costs::FITTED;
     let subject = Theirs::new(setup, network, shape.pool_bytes(), |rack| {
@@ -67,6 +70,16 @@ pub(crate) fn clover(
             Clover::new(fabric, rpc, rack.nodes(), shape)
         }
     });
+    let trust = match setup.switch {
+        Some(Switching::Sent { keys }) => Some((Trust::Sent, keys)),
+        Some(Switching::Answered { keys }) => Some((Trust::Answered, keys)),
+        Some(Switching::Ours { .. }) | None => None,
+    };
+    if let Some((trust, keys)) = trust {
+        let words = shape.words().expect("a switch is for one memory node");
+        let switch = fusee_switch::clover::Clover::new(words, trust, keys);
+        subject.network().put_switches(Switches::one(Box::new(switch)));
+    }
     measure_in(&subject, setup, stop)
 }
 

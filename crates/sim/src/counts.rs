@@ -106,6 +106,16 @@ counts! {
     followed_in_vain,
     /// Sets that were acknowledged with a later one of their process.
     absorbed_sets,
+    /// READs that were to be steered.
+    steered_reads,
+    /// Those that brought the object that was looked for.
+    steered_right,
+    /// Those that a switch had go anywhere.
+    steered_wrong,
+    /// Times that a switch forgot something.
+    forgotten,
+    /// Times that a switch held a verb.
+    held_verbs,
     /// Objects that sessions left to the next comparison with the index.
     left_to_comparison,
     /// Memory nodes that were lost with pairs without redundancy.

@@ -20,6 +20,7 @@ use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, Op, Verb, VerbError};
 use crate::counts::count;
 use crate::engine::{Event, Nanos, Sim};
 use crate::network::Network;
+use crate::switches::{HELD_NS, HELD_TIMES};
 
 /// One client's access to the memory nodes.
 #[derive(Clone)]
@@ -50,6 +51,8 @@ pub(crate) struct Flight {
     waker: RefCell<Option<Waker>>,
     /// The client has crashed: of each lane only some verbs were sent.
     orphaned: Cell<bool>,
+    /// What its first verb is called by switches, if there are any.
+    number: u64,
     /// The client has given it up.
     late: bool,
 }
@@ -64,6 +67,8 @@ struct Lane {
     pieces: Vec<Range<usize>>,
     posted: Nanos,
     state: State,
+    /// A switch is on its link, and how often that has held its verbs so far.
+    switched: Option<u32>,
     /// Which of its events is the one that counts: a released link gives it an earlier one.
     turn: u32,
     /// It stands before a link that is held.
@@ -72,10 +77,14 @@ struct Lane {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
+    /// On the way to the switch, which so many of its verbs have passed.
+    Sent(usize),
     /// On the way, or between two verbs.
     Waiting,
     /// Within the current verb.
     Begun,
+    /// All done; the completions are on the way back to the switch.
+    Answering,
     /// All done; the completions are on the way back.
     Returning,
     Done,
@@ -117,6 +126,10 @@ impl Fabric for SimFabric {
         self.network.options().immediate
     }
 
+    fn may_steer(&self) -> bool {
+        !self.is_immediate() && self.network.switches().is_some()
+    }
+
     fn waits_for_reads(&self) -> bool {
         let options = self.network.options();
         options.cards && !options.immediate
@@ -126,10 +139,9 @@ impl Fabric for SimFabric {
 /// Whether a batch has a WRITE for some node, and behind it a READ.
 fn reads_behind_a_write(verbs: &[Verb]) -> bool {
     let is_write = |verb: &Verb| matches!(verb.op, Op::Write { .. });
-    let is_read = |verb: &Verb| matches!(verb.op, Op::Read { .. });
     let writes = verbs.iter().enumerate().filter(|(_, verb)| is_write(verb));
     let mut writes = writes.map(|(at, write)| (&verbs[at + 1..], write.node));
-    writes.any(|(behind, node)| behind.iter().any(|verb| is_read(verb) && verb.node == node))
+    writes.any(|(behind, node)| behind.iter().any(|verb| verb.is_read() && verb.node == node))
 }
 
 /// Dropped when its client crashes.
@@ -161,12 +173,22 @@ impl Flight {
                     pieces: Vec::new(),
                     posted: network.sim().now(),
                     state: State::Waiting,
+                    switched: None,
                     turn: 0,
                     parked: false,
                 }),
             }
         }
         lanes.iter_mut().for_each(|l| l.verbs.reverse());
+        let mut number = 0;
+        if let Some(switches) = network.switches() {
+            number = switches.number(batch.verbs().len());
+            for lane in &mut lanes {
+                if switches.is_on(fabric.client, lane.node) {
+                    (lane.state, lane.switched) = (State::Sent(0), Some(0));
+                }
+            }
+        }
         Rc::new(Flight {
             fabric: fabric.clone(),
             batch: RefCell::new(batch),
@@ -174,6 +196,7 @@ impl Flight {
             lanes: RefCell::new(lanes),
             waker: RefCell::default(),
             orphaned: Cell::new(false),
+            number,
             late: false,
         })
     }
@@ -186,7 +209,7 @@ impl Flight {
             for verb in lane.verbs.iter().rev().map(|i| given_up.verbs()[*i]) {
                 let (node, offset) = (verb.node, verb.offset);
                 match verb.op {
-                    Op::Read { .. } => {}
+                    Op::Read { .. } | Op::Steered { .. } => {}
                     Op::Write { buf } => {
                         let span = batch.stage(buf.len);
                         batch.bytes_mut(span).copy_from_slice(given_up.bytes(buf));
@@ -213,6 +236,8 @@ impl Flight {
         for (number, lane) in self.lanes.borrow().iter().enumerate() {
             let delay = self.fabric.network.wire(client, lane.node);
             self.fabric.network.arrival(client, lane.node, sim.now() + delay);
+            // Half of the way is before the switch, and the other half behind it.
+            let delay = if lane.switched.is_some() { delay / 2 } else { delay };
             sim.schedule(delay, Event::Lane { flight: self.clone(), lane: number, turn: 0 });
         }
     }
@@ -243,7 +268,8 @@ impl Flight {
     fn orphan(&self) {
         self.orphaned.set(true);
         let rng = self.sim().rng();
-        for lane in self.lanes.borrow_mut().iter_mut().filter(|l| l.state == State::Waiting) {
+        let is_sent = |l: &&mut Lane| matches!(l.state, State::Sent(_) | State::Waiting);
+        for lane in self.lanes.borrow_mut().iter_mut().filter(is_sent) {
             if rng.one_in(2) {
                 // The current verb is last: the first ones of the list are the last to be sent.
                 let unsent = rng.below(lane.verbs.len() + 1);
@@ -300,6 +326,12 @@ impl Flight {
             lane.state = State::Done;
             return None;
         }
+        if lane.state == State::Answering {
+            return Some(self.pass_back(lane));
+        }
+        if let State::Sent(passed) = lane.state {
+            return Some(self.pass_there(lane, passed));
+        }
         let Some(current) = lane.verbs.last().copied() else { return Some(self.send_back(lane)) };
         let now = self.sim().now();
         if let Some(delay) = self.obstacle(lane, now) {
@@ -325,6 +357,39 @@ impl Flight {
             true => Some(self.send_back(lane)),
             false => Some(self.gap()),
         }
+    }
+
+    /// The lane is at the switch: returns when it is at the node, or tries again.
+    fn pass_there(&self, lane: &mut Lane, passed: usize) -> Nanos {
+        let (network, client) = (&self.fabric.network, self.fabric.client);
+        let switches = network.switches().expect("it was there when this was posted");
+        let mut batch = self.batch.borrow_mut();
+        let (verbs, bytes) = batch.parts_mut();
+        let held = lane.switched.get_or_insert(0);
+        for (at, i) in lane.verbs.iter().rev().enumerate().skip(passed) {
+            let (counts, number) = (self.sim().counts(), self.number + *i as u64);
+            let goes_on = switches.pass(counts, client, &mut verbs[*i], bytes, number);
+            if !goes_on && *held < HELD_TIMES {
+                *held += 1;
+                lane.state = State::Sent(at);
+                return HELD_NS;
+            }
+        }
+        lane.state = State::Waiting;
+        network.wire(client, lane.node) / 2
+    }
+
+    /// The answers of the lane are at the switch: returns when they are at the client.
+    fn pass_back(&self, lane: &mut Lane) -> Nanos {
+        let (network, client) = (&self.fabric.network, self.fabric.client);
+        let switches = network.switches().expect("it was there when this was posted");
+        let batch = self.batch.borrow();
+        let of_lane = batch.verbs().iter().enumerate().filter(|(_, verb)| verb.node == lane.node);
+        for (i, verb) in of_lane {
+            switches.come_back(client, verb, self.number + i as u64);
+        }
+        lane.state = State::Returning;
+        network.wire(client, lane.node) / 2
     }
 
     /// What keeps the lane from going on: returns when to try again.
@@ -410,6 +475,11 @@ impl Flight {
             });
             return options.verb_timeout_ns;
         }
-        self.fabric.network.wire(self.fabric.client, lane.node)
+        let wire = self.fabric.network.wire(self.fabric.client, lane.node);
+        if lane.switched.is_none() {
+            return wire;
+        }
+        lane.state = State::Answering;
+        wire / 2
     }
 }

@@ -20,6 +20,7 @@ use crate::engine::{Nanos, Pace, ProcessId, Sim};
 use crate::fabric::Flight;
 use crate::rng::Rng;
 use crate::stations::Machines;
+use crate::switches::Switches;
 use crate::testbed::Testbed;
 
 /// At the start of its value, a chunk has length and sum of the pair's value, as all others.
@@ -133,6 +134,8 @@ struct Inner {
     reuse: RefCell<Reuse>,
     /// Clients whose processes are to be killed.
     condemned: RefCell<Vec<ClientId>>,
+    /// What is on the links, if anything.
+    switches: RefCell<Option<Rc<Switches>>>,
     /// Whether anything was damaged.
     rots: Cell<bool>,
     /// Replicas that were damaged once.
@@ -150,6 +153,7 @@ impl Network {
             entries: RefCell::default(),
             reuse: RefCell::default(),
             condemned: RefCell::default(),
+            switches: RefCell::default(),
             rots: Cell::default(),
             damaged: RefCell::default(),
         }))
@@ -157,6 +161,21 @@ impl Network {
 
     pub(crate) fn sim(&self) -> &Sim {
         &self.0.sim
+    }
+
+    /// From now on these are on its links. An [immediate](NetworkOptions::immediate) network has no use for them.
+    pub fn put_switches(&self, switches: Switches) {
+        self.0.switches.replace(Some(Rc::new(switches)));
+    }
+
+    /// The switches, if there are any.
+    pub fn switches(&self) -> Option<Rc<Switches>> {
+        self.0.switches.borrow().clone()
+    }
+
+    /// On a testbed: how long it takes from a client to a switch, or from there to a memory node.
+    pub(crate) fn half_way(&self) -> Nanos {
+        self.on_machines(|machines| machines.testbed().one_way_ns / 2)
     }
 
     /// How it behaves now.

@@ -1,6 +1,6 @@
 //! A batch on a testbed: all its verbs for one node arrive, execute and are answered at once.
 //!
-//! Two events for each node, and one when all is back. Nothing is torn and nothing is drawn; how long it takes, the
+//! Two events for each node, two more if a switch is on the way, and one when all is back. Nothing is torn and nothing is drawn; how long it takes, the
 //! [stations](crate::stations) say. A batch that was posted executes, whatever becomes of its client.
 
 use std::cell::{Cell, RefCell};
@@ -12,11 +12,14 @@ use fusee_core::verbs::{Batch, MnId, Verb, VerbError};
 
 use crate::engine::{Event, Nanos};
 use crate::fabric::SimFabric;
+use crate::switches::HELD_NS;
 
 /// A batch on its way.
 pub(crate) struct Ride {
     fabric: SimFabric,
     batch: RefCell<Batch>,
+    /// What its first verb is called by the switch, if there is one.
+    number: u64,
     /// Nodes whose answers are not back.
     left: Cell<usize>,
     /// When the last answer so far is known.
@@ -27,8 +30,12 @@ pub(crate) struct Ride {
 /// Where the verbs of one node are.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Leg {
+    /// They come to the switch; the first so many have passed it.
+    ToSwitch(usize),
     /// They come to their node.
     There,
+    /// Their answers come to the switch.
+    FromNode,
     /// Their answers come to the client.
     Back,
 }
@@ -55,15 +62,19 @@ impl SimFabric {
             let verbs = batch.verbs();
             nodes.iter().map(|n| (*n, machines.post(self.client, of(verbs, *n), now))).collect()
         });
+        let switches = self.network.switches();
         let ride = Rc::new(Ride {
             fabric: self.clone(),
+            number: switches.as_ref().map_or(0, |s| s.number(batch.verbs().len())),
             batch: RefCell::new(batch),
             left: Cell::new(nodes.len()),
             known: Cell::new(now),
             waker: RefCell::default(),
         });
         for (node, at) in arrivals {
-            sim.schedule(at - now, Event::Ride { ride: ride.clone(), node, leg: Leg::There });
+            let half = if switches.is_some() { self.network.half_way() } else { 0 };
+            let leg = if switches.is_some() { Leg::ToSwitch(0) } else { Leg::There };
+            sim.schedule(at - half - now, Event::Ride { ride: ride.clone(), node, leg });
         }
         poll_fn(|context| {
             if ride.left.get() == 0 && sim.now() >= ride.known.get() {
@@ -81,9 +92,44 @@ impl Ride {
     /// The verbs of a node come to the end of a leg.
     pub(crate) fn step(self: Rc<Ride>, node: MnId, leg: Leg) {
         match leg {
+            Leg::ToSwitch(passed) => self.pass(node, passed),
             Leg::There => self.arrive(node),
+            Leg::FromNode => self.pass_back(node),
             Leg::Back => self.come_back(node),
         }
+    }
+
+    /// The verbs of a node are at the switch. One that is held holds those behind it.
+    fn pass(self: Rc<Ride>, node: MnId, passed: usize) {
+        let (network, client) = (&self.fabric.network, self.fabric.client);
+        let switches = network.switches().expect("it was there when this was posted");
+        let mut batch = self.batch.borrow_mut();
+        let (verbs, bytes) = batch.parts_mut();
+        let mut next = (network.half_way(), Leg::There);
+        let of_node = verbs.iter_mut().enumerate().filter(|(_, verb)| verb.node == node);
+        for (at, (i, verb)) in of_node.enumerate().skip(passed) {
+            let (counts, number) = (network.sim().counts(), self.number + i as u64);
+            if !switches.pass(counts, client, verb, bytes, number) {
+                next = (HELD_NS, Leg::ToSwitch(at));
+                break;
+            }
+        }
+        drop(batch);
+        let (wait, leg) = next;
+        network.sim().schedule(wait, Event::Ride { ride: self.clone(), node, leg });
+    }
+
+    /// The answers of a node are at the switch.
+    fn pass_back(self: Rc<Ride>, node: MnId) {
+        let (network, client) = (&self.fabric.network, self.fabric.client);
+        let switches = network.switches().expect("it was there when this was posted");
+        let batch = self.batch.borrow();
+        for (i, verb) in batch.verbs().iter().enumerate().filter(|(_, verb)| verb.node == node) {
+            switches.come_back(client, verb, self.number + i as u64);
+        }
+        drop(batch);
+        let (ride, leg) = (self.clone(), Leg::Back);
+        network.sim().schedule(network.half_way(), Event::Ride { ride, node, leg });
     }
 
     fn arrive(self: Rc<Ride>, node: MnId) {
@@ -117,7 +163,9 @@ impl Ride {
         };
         drop(batch);
         let ride = self.clone();
-        sim.schedule(back - now, Event::Ride { ride, node, leg: Leg::Back });
+        let half = network.switches().map_or(0, |_| network.half_way());
+        let leg = if half > 0 { Leg::FromNode } else { Leg::Back };
+        sim.schedule(back - half - now, Event::Ride { ride, node, leg });
     }
 
     fn come_back(self: Rc<Ride>, node: MnId) {

@@ -10,6 +10,7 @@ use fusee_client::logic::WorkTable;
 use fusee_control::master::{MasterReply, MasterRequest, Status};
 use fusee_core::stats::OpKind;
 use fusee_core::verbs::ClientId;
+use fusee_switch::ours::Ours;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::Semaphore;
 
@@ -23,6 +24,7 @@ use crate::executor::Executor;
 use crate::network::NetworkOptions;
 use crate::rng::Rng;
 use crate::scenario::{Fault, Mix, Scenario, Shape};
+use crate::switches::Switches;
 use crate::trace::Trace;
 use crate::workload::{CallOutcome, Workload};
 
@@ -187,12 +189,18 @@ impl Run {
         let faults = &faults - &options.without;
         let mut shape = Shape::draw(options.scenario, &named("shape"), |f| faults.contains(&f));
         shape.draw_fabric(&named("fabric"));
+        shape.draw_switches(&named("switches"));
         if named("scrub").one_in(4) {
             shape.cluster.scrub_bytes_per_s = SCRUB_BYTES_PER_S;
         }
         shape.operations = options.operations.unwrap_or(shape.operations);
         shape.processes = options.clients.unwrap_or(shape.processes);
         let cluster = Cluster::with_network(sim, &shape.cluster, shape.network);
+        if !shape.switches.is_empty() {
+            let all = shape.switches.iter().map(|room| Box::new(Ours::new(*room)) as _).collect();
+            let switches = Switches::adversarial(all, shape.mistakes, named("switch"));
+            cluster.network().put_switches(switches);
+        }
         cluster.control().lost_one_in.set(shape.lost_messages_one_in);
         let keys = Workload::keys(&cluster.view(), shape.colliding_keys, shape.other_keys);
         Run {
@@ -406,6 +414,9 @@ impl Run {
             left.set(left.get() + session.stats().left_to_comparison());
             let gone = &self.sim.counts().gone_words;
             gone.set(gone.get() + session.stats().gone());
+            let (steered, counts) = (session.stats().steered(), self.sim.counts());
+            counts.steered_reads.set(counts.steered_reads.get() + steered.tried);
+            counts.steered_right.set(counts.steered_right.get() + steered.right);
             keeper.close(session.id());
             self.clients.borrow_mut().insert(process, None);
             let goodbye = match leaving {

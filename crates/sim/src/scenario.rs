@@ -12,10 +12,12 @@ use fusee_core::code::Coding;
 use fusee_core::data::{Orientation, Redundancy};
 use fusee_core::stats::OpKind;
 use fusee_core::view::Geometry;
+use fusee_switch::ours::Options;
 
 use crate::cluster::ClusterOptions;
 use crate::network::NetworkOptions;
 use crate::rng::Rng;
+use crate::switches::Mistakes;
 
 /// Something that goes wrong, and that can be left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -346,6 +348,10 @@ pub(crate) struct Shape {
     pub single_from: Option<usize>,
     /// So many strict work tables are shared by the sessions; 0: nobody has one.
     pub tables: usize,
+    /// What switches on the links have room for.
+    pub switches: Vec<Options>,
+    /// How wrong they are.
+    pub mistakes: Mistakes,
 }
 
 fn mix(weights: [usize; 6]) -> Mix {
@@ -473,6 +479,8 @@ impl Shape {
             losses_at_once: 1,
             single_from: None,
             tables: 0,
+            switches: Vec::new(),
+            mistakes: Mistakes { forgets_one_in: 0, errs_one_in: 0 },
         };
         match scenario {
             Scenario::Growth => shape.with_many_keys(rng),
@@ -503,6 +511,22 @@ impl Shape {
             lost_completions_one_in: 0,
             ..self.network
         };
+    }
+
+    /// One of two networks whose verbs travel has switches. Of a stream of its own as well.
+    pub fn draw_switches(&mut self, rng: &Rng) {
+        if self.network.immediate || !rng.one_in(2) {
+            return;
+        }
+        let room = Options { slots: rng.pick(&[1, 4, 100]), rounds: rng.pick(&[0, 1, 8]) };
+        self.switches = vec![room; 1 + rng.below(2)];
+        self.mistakes = Mistakes {
+            forgets_one_in: rng.pick(&[0, 50, 1000]),
+            errs_one_in: rng.pick(&[0, 8, 2]),
+        };
+        // Hints have to be wrong often enough to be doubted, and sessions to last.
+        self.cluster.session.cache_entries = 100;
+        self.cluster.session.cache_threshold = 0.1;
     }
 
     /// Hardly more blocks than the clients have size classes, and many operations.

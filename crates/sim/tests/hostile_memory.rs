@@ -78,7 +78,7 @@ fn a_hint_that_makes_no_sense_is_ignored() {
             [SlotRef { subtable: 7, slot: 0 }, SlotRef { subtable: 0, slot: u32::MAX }, hint.slot];
         for slot in slots {
             for word in bad_words() {
-                let hint = Hint { slot, word: Slot(word), seen: None };
+                let hint = Hint { slot, word: Slot(word), seen: None, doubted: false };
                 let found = store.search(b"key", Some(hint)).await.unwrap();
                 assert_eq!(found.value(), Some(&b"value"[..]));
                 drop(found);

@@ -45,10 +45,12 @@
 mod server;
 mod session;
 mod shape;
+mod steered;
 
 pub use server::{Chain, Costs, MetadataServer, Opened, Reply, Request, Retired};
 pub use session::{Clover, Counts};
 pub use shape::{Entry, Shape};
+pub use steered::Words;
 
 /// Entries that the metadata server hands out together, replicas counted.
 pub const ENTRIES_AT_A_TIME: usize = 16;
@@ -59,6 +61,7 @@ pub const RETIRED_TOGETHER: usize = 16;
 /// Updates of a session that may wait for what is to be done in the background. *Assumed.*
 pub const BACKLOG: usize = 128;
 
-/// Where an entry has its sum, and its value.
+/// Where an entry has its sum, its key, and its value.
 const SUM: u32 = 8;
-const VALUE: u32 = 16;
+const KEY: u32 = 16;
+const VALUE: u32 = 32;

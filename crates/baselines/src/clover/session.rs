@@ -7,7 +7,7 @@ use fusee_core::verbs::{Batch, Fabric, MnId, Ticket};
 
 use super::server::{Chain, MetadataServer, Opened, Reply, Request, Retired};
 use super::shape::{Entry, Next, Shape};
-use super::{BACKLOG, RETIRED_TOGETHER, SUM, VALUE};
+use super::{BACKLOG, KEY, RETIRED_TOGETHER, SUM, VALUE};
 use crate::cache::Cache;
 use crate::signal::Signal;
 use crate::{Failed, Key, Rpc, Session, key_of, sum, word};
@@ -173,7 +173,8 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Clover<F, R> {
         let bytes = batch.bytes_mut(span);
         bytes[..SUM as usize].copy_from_slice(&Next::none(entry).word().to_le_bytes());
         let sum = sum(key, entry.word(), value);
-        bytes[SUM as usize..VALUE as usize].copy_from_slice(&sum.to_le_bytes());
+        bytes[SUM as usize..KEY as usize].copy_from_slice(&sum.to_le_bytes());
+        bytes[KEY as usize..VALUE as usize].copy_from_slice(&key.to_le_bytes());
         bytes[VALUE as usize..][..value.len()].copy_from_slice(value);
         for replica in 0..self.shape.replicas {
             let (node, offset) = self.shape.entry(&self.nodes, entry, replica);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! pool    header of the pool | shortcuts | entries, first replicas | entries, second replicas | ..
-//! entry   next: 8 bytes | sum: 8 bytes | value
+//! entry   next: 8 bytes | sum: 8 bytes | key: 16 bytes | value
 //! next    entry that follows: 45 bits | version of this entry: 17 bits | uncommitted: 1 bit
 //! ```
 
@@ -41,7 +41,7 @@ impl Entry {
         self.0 % VERSIONS
     }
 
-    fn number(self) -> u64 {
+    pub(crate) fn number(self) -> u64 {
         (self.0 >> VERSION_BITS) - 1
     }
 }

@@ -264,7 +264,7 @@ fn a_read_that_takes_too_long_is_noticed() {
     executor.run(1_000_000, || ());
     drop(executor);
     let got = got.take();
-    let found = &got[16..][..VALUE_BYTES];
+    let found = &got[32..][..VALUE_BYTES];
     assert!((100..200).any(|number| found == value(number)), "the other key's value: {found:?}");
     assert_eq!(got[..8], [0; 8], "nothing follows, and its version is that of the first entry");
     assert_eq!(reader.counts().torn, 1);

@@ -7,3 +7,4 @@ mod pdpm;
 mod published;
 mod real;
 mod support;
+mod switched;

@@ -8,7 +8,7 @@ use std::task::Poll;
 use fusee_baselines::{Near, Rpc, Server, Session};
 use fusee_core::verbs::MnId;
 use fusee_linearizability::{Answer, Call, Findings, History, Operation, Record};
-use fusee_sim::{Executor, Nanos, NetworkOptions, Rack, Rng, Sim, SimFabric, Testbed};
+use fusee_sim::{Executor, Nanos, Network, NetworkOptions, Rack, Rng, Sim, SimFabric, Testbed};
 
 /// Bytes of a value: the first eight are what it is known by, and all others are made of them.
 pub const VALUE_BYTES: usize = 100;
@@ -51,10 +51,26 @@ pub fn key(number: u64) -> [u8; 16] {
 pub fn findings<S: Session>(
     seed: u64,
     load: Load,
+    open: impl FnMut(SimFabric, &[MnId]) -> S,
+) -> Findings {
+    findings_on(seed, load, MOST_EVENTS, |_| (), |_| (), open)
+}
+
+/// The same, within so many events, and with something done to the network before and after.
+///
+/// # Panics
+/// If it does not end.
+pub fn findings_on<S: Session>(
+    seed: u64,
+    load: Load,
+    most_events: u64,
+    before: impl FnOnce(&Network),
+    after: impl FnOnce(&Network),
     mut open: impl FnMut(SimFabric, &[MnId]) -> S,
 ) -> Findings {
     let sim = Sim::new(seed);
     let rack = Rack::new(&sim, NetworkOptions::default(), load.memory_nodes, load.pool_bytes);
+    before(rack.network());
     let machine = rack.network().machine();
     let members: Vec<_> = (0..load.clients)
         .map(|_| {
@@ -78,7 +94,7 @@ pub fn findings<S: Session>(
                 run.record(0, key_number, Call::Insert(number), written(done, true), begun, tick());
             }
         });
-        executor.run(MOST_EVENTS, || ());
+        executor.run(most_events, || ());
     }
     for (client, (process, session)) in members.iter().enumerate() {
         for coroutine in 0..load.coroutines {
@@ -109,8 +125,9 @@ pub fn findings<S: Session>(
             });
         }
     }
-    executor.run(MOST_EVENTS, || ());
+    executor.run(most_events, || ());
     drop(executor);
+    after(rack.network());
     history.into_inner().check()
 }
 

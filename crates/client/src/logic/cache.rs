@@ -143,8 +143,8 @@ impl IndexCache {
         }
     }
 
-    /// Counts an access, and hints where the key is.
-    pub fn hint(&mut self, key: &Key<'_>) -> Option<Hint> {
+    /// Counts an access, and hints where the key is. What is bypassed is no hint, or a doubted one if it is `asked` for.
+    pub fn hint(&mut self, key: &Key<'_>, asked: impl FnOnce() -> bool) -> Option<Hint> {
         self.stats.accesses += 1;
         let at = self.find(key.hash())?;
         let entry = &mut self.table[at];
@@ -156,17 +156,20 @@ impl IndexCache {
         }
         let tolerated = self.threshold * f32::from(entry.accesses);
         let bypass = entry.accesses > MIN_ACCESSES && f32::from(entry.wrong) > tolerated;
-        let hint = Hint { slot: entry.slot, word: entry.word, seen: None };
+        let hint = Hint { slot: entry.slot, word: entry.word, seen: None, doubted: false };
         let counter = if bypass { &mut self.stats.bypassed } else { &mut self.stats.hints };
         *counter += 1;
-        (!bypass).then(|| self.recent.confirm(key, hint))
+        match bypass {
+            false => Some(self.recent.confirm(key, hint)),
+            true => asked().then_some(Hint { doubted: true, ..hint }),
+        }
     }
 
     /// Takes note of where a read found the key.
     pub fn found(&mut self, key: &Key<'_>, hint: Option<Hint>, place: Option<Hint>) {
         let right = |hint: Hint| place.is_some_and(|place| place.leads_like(&hint));
         let wrong = hint.is_some_and(|hint| !right(hint));
-        self.stats.wrong += u64::from(wrong);
+        self.count_wrong(hint, wrong);
         match place {
             Some(place) => self.remember(key, place, wrong),
             None => self.forget(key),
@@ -176,13 +179,18 @@ impl IndexCache {
     /// Takes note of what a write left behind.
     pub fn written(&mut self, key: &Key<'_>, hint: Option<Hint>, written: Written) {
         let wrong = hint.is_some() && !written.hint_held;
-        self.stats.wrong += u64::from(wrong);
+        self.count_wrong(hint, wrong);
         if let Some(place) = written.place {
             self.remember(key, place, wrong);
         } else if let Some(at) = self.find(key.hash()) {
             // Overtaken by another writer: the slot is right, its word is not.
             self.table[at].count_wrong(wrong);
         }
+    }
+
+    /// A doubted hint that is wrong has READ nothing for nothing.
+    fn count_wrong(&mut self, hint: Option<Hint>, wrong: bool) {
+        self.stats.wrong += u64::from(wrong && !hint.is_some_and(|hint| hint.doubted));
     }
 
     /// Forgets a key that does not exist.
@@ -297,7 +305,12 @@ mod tests {
     const KEY: &[u8] = b"key";
 
     fn place(word: u64) -> Hint {
-        Hint { slot: SlotRef { subtable: 0, slot: 0 }, word: Slot(word), seen: None }
+        Hint {
+            slot: SlotRef { subtable: 0, slot: 0 },
+            word: Slot(word),
+            seen: None,
+            doubted: false,
+        }
     }
 
     #[test]
@@ -305,13 +318,17 @@ mod tests {
         let mut cache = IndexCache::new(10, 0.5);
         cache.found(&KEY.into(), None, Some(place(0)));
         for word in 1..20 {
-            let hint = cache.hint(&KEY.into());
+            let hint = cache.hint(&KEY.into(), || false);
             cache.found(&KEY.into(), hint, Some(place(word)));
         }
-        assert_eq!(cache.hint(&KEY.into()), None, "bypassed");
-        let calm = (0..100).find(|_| cache.hint(&KEY.into()).is_some());
+        assert_eq!(cache.hint(&KEY.into(), || false), None, "bypassed");
+        let calm = (0..100).find(|_| cache.hint(&KEY.into(), || false).is_some());
         assert!(calm.is_some(), "cached again");
-        assert_eq!(cache.hint(&KEY.into()), Some(place(19)), "the place was kept up to date");
+        assert_eq!(
+            cache.hint(&KEY.into(), || false),
+            Some(place(19)),
+            "the place was kept up to date"
+        );
     }
 
     /// Hints are wrong as often as the threshold allows: of a key whose hints are
@@ -322,7 +339,7 @@ mod tests {
             let mut cache = IndexCache::new(10, threshold);
             cache.found(&KEY.into(), None, Some(place(0)));
             for word in 1..=10_000 {
-                let hint = cache.hint(&KEY.into());
+                let hint = cache.hint(&KEY.into(), || false);
                 cache.found(&KEY.into(), hint, Some(place(word)));
             }
             let CacheStats { accesses, hints, wrong, bypassed } = cache.stats();
@@ -337,7 +354,7 @@ mod tests {
         let mut cache = IndexCache::new(10, 0.0);
         cache.written(&KEY.into(), None, Written { place: Some(place(0)), hint_held: false });
         for word in 1..100 {
-            let hint = cache.hint(&KEY.into());
+            let hint = cache.hint(&KEY.into(), || false);
             assert_eq!(hint, Some(place(word - 1)));
             cache.written(&KEY.into(), hint, Written { place: Some(place(word)), hint_held: true });
         }
@@ -351,13 +368,16 @@ mod tests {
             cache.found(&Key::new(&i.to_le_bytes()), None, Some(place(1)));
             off.found(&Key::new(&i.to_le_bytes()), None, Some(place(1)));
         }
-        let kept =
-            (0..1000u32).filter(|i| cache.hint(&Key::new(&i.to_le_bytes())).is_some()).count();
+        let kept = (0..1000u32)
+            .filter(|i| cache.hint(&Key::new(&i.to_le_bytes()), || false).is_some())
+            .count();
         assert!((1..=10).contains(&kept), "{kept}");
-        assert_eq!(off.hint(&Key::new(&999u32.to_le_bytes())), None);
-        let key = (0..1000u32).find(|i| cache.hint(&Key::new(&i.to_le_bytes())).is_some()).unwrap();
+        assert_eq!(off.hint(&Key::new(&999u32.to_le_bytes()), || false), None);
+        let key = (0..1000u32)
+            .find(|i| cache.hint(&Key::new(&i.to_le_bytes()), || false).is_some())
+            .unwrap();
         cache.forget(&Key::new(&key.to_le_bytes()));
-        assert_eq!(cache.hint(&Key::new(&key.to_le_bytes())), None);
+        assert_eq!(cache.hint(&Key::new(&key.to_le_bytes()), || false), None);
     }
 
     #[test]
@@ -365,7 +385,7 @@ mod tests {
         let mut cache = IndexCache::new(100, 0.5);
         for i in 0..10_000u32 {
             let (hot, cold) = ((i % 20).to_le_bytes(), (1000 + i).to_le_bytes());
-            if cache.hint(&Key::new(&hot)).is_none() {
+            if cache.hint(&Key::new(&hot), || false).is_none() {
                 assert!(i < 20, "key {} of the hot ones is forgotten after {i}", i % 20);
                 cache.found(&Key::new(&hot), None, Some(place(1)));
             }
@@ -389,7 +409,7 @@ mod tests {
                 let key = Key::new(&bytes);
                 match step {
                     0 => {
-                        let hint = cache.hint(&key);
+                        let hint = cache.hint(&key, || false);
                         prop_assert!(hint.is_none() || hint == model.get(&bytes).copied());
                         let evicts = model.len() > capacity;
                         prop_assert!(evicts || hint == model.get(&bytes).copied());
@@ -404,7 +424,7 @@ mod tests {
                         if model.len() <= capacity {
                             model.remove(&bytes);
                         } else {
-                            prop_assert_eq!(cache.hint(&key), None);
+                            prop_assert_eq!(cache.hint(&key, || false), None);
                         }
                     }
                 }

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     fn hint(word: u64, seen: Option<u64>) -> Hint {
-        Hint { slot: SlotRef { subtable: 0, slot: 0 }, word: Slot(word), seen }
+        Hint { slot: SlotRef { subtable: 0, slot: 0 }, word: Slot(word), seen, doubted: false }
     }
 
     #[test]

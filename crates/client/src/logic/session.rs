@@ -264,7 +264,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
             .collect();
         // Now that all of them are on their way.
         for SearchKey { key, hint } in &mut wanted {
-            *hint = self.hint(key);
+            *hint = self.cache.borrow_mut().hint(key, || false);
         }
         let found = |i: usize, value: Option<&[u8]>, place: Option<Hint>| {
             f(i, value);
@@ -406,7 +406,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     }
 
     pub(super) fn hint(&self, key: &Key<'_>) -> Option<Hint> {
-        self.cache.borrow_mut().hint(key)
+        self.cache.borrow_mut().hint(key, || self.store.asks_switches())
     }
 
     pub(super) fn forget_if_absent<T>(&self, key: &Key<'_>, result: &Result<T, Error>) {

@@ -316,8 +316,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     Err(failure) => return self.silent(self.failed(failure)),
                 };
                 let live = words.matching().filter(|(_, w)| !w.is_tentative() && !self.is_gone(*w));
-                let hints: Vec<Hint> =
-                    live.map(|(slot, word)| Hint { slot, word, seen: None }).collect();
+                let hints: Vec<Hint> = live
+                    .map(|(slot, word)| Hint { slot, word, seen: None, doubted: false })
+                    .collect();
                 if hints.is_empty() {
                     found(open.at, None, None);
                     return Ok(KeyOutcome::Answered);

@@ -39,6 +39,7 @@ mod seal;
 mod search;
 mod silent;
 mod speculation;
+mod steered;
 mod straight;
 mod target;
 mod vouch;
@@ -65,6 +66,7 @@ use damage::SecondLook;
 use pinned::{LocalEpochs, Pin, ViewRef};
 use reclaim::Freed;
 use silent::Silent;
+use steered::Steering;
 use target::{Target, class_of, replica};
 use vouch::Asks;
 
@@ -90,6 +92,9 @@ pub struct Hint {
     /// promises that it was the same session, and certainly the same key; with `None`, the hint may be
     /// wrong in every way. Always `None` where verbs take no time to speak of.
     pub seen: Option<u64>,
+    /// Whether the word is likely to be an old one: where there is a switch, that is asked where the slot leads
+    /// ([`Store::asks_switches`]).
+    pub doubted: bool,
 }
 
 impl Hint {
@@ -147,6 +152,8 @@ pub struct Store<F, H> {
     silent: Silent,
     /// Primaries that are barred, whose backups are read.
     beside: Beside,
+    /// What steered READs have brought.
+    steering: Steering,
     /// Whether all regions of the view are replicated.
     has_one_redundancy: Cell<bool>,
 }
@@ -175,6 +182,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             asks: Asks::default(),
             silent: Silent::default(),
             beside: Beside::default(),
+            steering: Steering::default(),
             has_one_redundancy,
         }
     }
@@ -284,6 +292,8 @@ enum Proof {
     /// Read before or after the slot, nobody knows: perhaps while another object, which was here when
     /// the hint was made, gave way to this one. Nothing but the CRC shows that no part of it was read.
     Whole(Ticket),
+    /// Perhaps the object that the slot leads to, of a doubted hint.
+    Steered(Ticket),
 }
 
 /// How much of an object has to be read to compare its key.
@@ -452,6 +462,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 let shows = |identity| starts_with_key(prefix, identity, key);
                 shows(word.leads_to()) || self.first_turn(word).is_some_and(shows)
             }
+            Proof::Steered(_) => false,
             Proof::Whole(ticket) => {
                 let bytes = self.batch.data(ticket).map_err(|f| self.failed(f))?;
                 let shows = |identity| matches!(whole_key(bytes, identity, key), KeyCheck::Same);
@@ -502,7 +513,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let mut broken = None;
         for (slot, word) in candidates {
             match self.read_key_of(word, shown_on, key) {
-                Some(ticket) => reads.push((Hint { slot, word, seen: None }, ticket)),
+                Some(ticket) => {
+                    reads.push((Hint { slot, word, seen: None, doubted: false }, ticket));
+                }
                 None if self.view.is_being_lost(word) => return Ok(Err(Stale)),
                 None if self.is_gone(word) => {}
                 None => broken = Some(BROKEN_WORD),

@@ -207,7 +207,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 }
 
 fn live(round: &Round, word: Slot) -> Option<Hint> {
-    (!word.is_free()).then_some(Hint { slot: round.slot, word, seen: None })
+    (!word.is_free()).then_some(Hint { slot: round.slot, word, seen: None, doubted: false })
 }
 
 /// What a word that all replicas of a slot hold says about a writer that competed for it.

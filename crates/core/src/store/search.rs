@@ -295,7 +295,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let shown = removed(Mutant::ReadersSeeTentative);
             let mut unproved = ArrayVec::<Hint, MAX_CANDIDATES>::new();
             for (slot, word) in words.matching().filter(|(_, w)| !w.is_tentative() || shown) {
-                let hint = Hint { slot, word, seen: None };
+                let hint = Hint { slot, word, seen: None, doubted: false };
                 if !reads.is_empty() && self.batch.touched_bytes() > MAX_FETCHED_BYTES {
                     // Fingerprints collide, or the index is damaged: one by one.
                     unproved.push(hint);
@@ -303,7 +303,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 }
                 match self.fetch(shown_on, word) {
                     Some(fetch) => {
-                        reads.push((Hint { slot, word, seen: self.seen() }, fetch));
+                        reads.push((Hint { seen: self.seen(), ..hint }, fetch));
                     }
                     None if self.view.is_being_lost(word) => is_being_lost = true,
                     None if self.is_gone(word) => {}
@@ -354,22 +354,22 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         target: Target,
     ) -> Result<Option<(Hint, Span)>, Error> {
         let hint = target.hint;
+        if hint.doubted && target.is_beside_its_slot() {
+            return self.search_steered(key, target).await;
+        }
         let reads = target.read_pair(&self.view, &self.store.silent, &mut self.batch);
         self.phase().await;
         let shown = shown(&mut self.batch, reads, hint, key, false).map_err(|f| self.failed(f))?;
-        let word = match shown {
-            Shown::Value(span) => return Ok(Some((Hint { seen: self.seen(), ..hint }, span))),
-            Shown::Nothing => return Ok(None),
-            Shown::Word(word) => word,
-        };
-        self.batch.next_phase();
-        let shown_on = target.slot.node;
-        let Some(object) = self.fetch(shown_on, word) else { return Ok(None) };
-        self.phase().await;
-        Ok(match self.fetched(object, word, key)? {
-            Fetched::Value(span) => Some((Hint { slot: hint.slot, word, seen: self.seen() }, span)),
-            Fetched::OtherKey | Fetched::Stale => None,
-        })
+        match shown {
+            Shown::Value(span) => {
+                Ok(Some((Hint { seen: self.seen(), doubted: false, ..hint }, span)))
+            }
+            Shown::Nothing => Ok(None),
+            Shown::Word(word) => {
+                let shown = Hint { slot: hint.slot, word, seen: None, doubted: false };
+                self.search_by_word(key, shown, target.slot.node).await
+            }
+        }
     }
 
     pub(super) fn fetched(

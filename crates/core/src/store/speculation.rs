@@ -99,7 +99,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             return Ok(None);
         }
         // All CASes have been answered, and none succeeded.
-        let shown = Hint { slot: round.slot, word, seen: None };
+        let shown = Hint { slot: round.slot, word, seen: None, doubted: false };
         attempt.begins_again();
         self.pin.posted = false;
         Ok(Some(shown))

@@ -13,8 +13,8 @@
 //! READs have found out stays as it is then, so that it can be asked again.
 
 use super::attempt::{Attempt, Led, Step};
-use super::target::Target;
-use super::{Hint, Op};
+use super::target::{Target, may_hold};
+use super::{Hint, Op, Proof};
 use crate::error::Error;
 use crate::host::Host;
 use crate::mutant::{Mutant, removed};
@@ -109,7 +109,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             self.post_object(attempt)?;
         }
         let slot = target.read_slot(&mut self.batch);
-        let proof = self.read_proof(target, attempt.intent.key);
+        let proof = match target.hint.doubted && target.is_beside_its_slot() {
+            true => Proof::Steered(target.read_steered(&mut self.batch)),
+            false => self.read_proof(target, attempt.intent.key),
+        };
         for backup in self.view.slot_places(target.hint.slot) {
             self.store.fabric.prefetch(backup.node, backup.offset);
         }
@@ -131,12 +134,22 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.is_written(attempt)?;
         let hint = attempt.hint.expect("it was led by one");
         let word = self.slot_word(led.slot).map_err(|f| self.failed(f))?;
+        let shown = Hint { word, seen: None, doubted: false, ..hint };
+        if let Proof::Steered(steered) = led.proof {
+            let key = attempt.intent.key;
+            let leads = may_hold(word, key) && self.steered(steered, shown, key)?.is_some();
+            attempt.hint_held = word == hint.word && leads;
+            return Ok(match leads && !self.is_elsewhere(attempt, shown) {
+                true => Ok(shown),
+                false => Err(shown),
+            });
+        }
         let leads = self.is_proved(led.proof, word, attempt.intent.key)?;
         if (word == hint.word && leads) || removed(Mutant::HintIsTrusted) {
             attempt.hint_held = true;
             return Ok(Ok(hint));
         }
-        Ok(Err(Hint { word, seen: None, ..hint }))
+        Ok(Err(shown))
     }
 
     /// The key's slot is known: posts the CASes of the backups; whether there are any.

@@ -87,6 +87,16 @@ impl Target {
         object.fetch(batch, self.object, |node| silent.has(node))
     }
 
+    /// Whether all of the object lies on the node of its slot.
+    pub fn is_beside_its_slot(&self) -> bool {
+        self.is_whole && self.object.node == self.slot.node
+    }
+
+    /// Posts a READ of as much as the hint's object has, which may be steered to where the slot leads.
+    pub fn read_steered(&self, batch: &mut Batch) -> Ticket {
+        batch.steered(self.slot.node, self.slot.offset, self.class.bytes() as u32)
+    }
+
     /// Posts the READ of all that stands where the key is read.
     pub fn read_object(&self, batch: &mut Batch) -> Ticket {
         batch.read(self.object.node, self.object.offset, self.class.bytes() as u32)

@@ -466,7 +466,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// Whether the pair is to keep the redundancy that its word shows, which is not that of the attempt.
-    fn is_elsewhere(&self, attempt: &Attempt<'_>, found: Hint) -> bool {
+    pub(super) fn is_elsewhere(&self, attempt: &Attempt<'_>, found: Hint) -> bool {
         let Intent { keeps, key, value, slab, .. } = attempt.intent;
         let kept = match keeps {
             Keeps::No => None,

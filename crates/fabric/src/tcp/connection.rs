@@ -311,7 +311,7 @@ fn execute(
     output.append(&frame::reply_header(request.reply_bytes, ReplyKind::Results, request.id));
     for verb in request.verbs() {
         match verb.op {
-            WireOp::Read(len) => {
+            WireOp::Read(len) | WireOp::Steered(len) => {
                 let out = output.extend(frame::padded(len));
                 let (data, padding) = out.split_at_mut(len as usize);
                 pool.read(order, verb.offset, data)?;

@@ -10,6 +10,7 @@
 //!     WRITE (2)        | data, padded with zeros to a multiple of 8
 //!     CAS   (3)        | expected 8 | swap 8       len = 8
 //!     FAA   (4)        | addend 8                  len = 8
+//!     steered READ (5) | nothing                   a READ for the node; see `fusee-switch`
 //!
 //! reply, 16 + body     | body bytes 4 | kind 4 | id 8 | result, result, …              node → client
 //!   kind 0, results    READ: data, padded to a multiple of 8; WRITE: nothing; CAS, FAA: 8 bytes
@@ -45,6 +46,7 @@ const READ: u8 = 1;
 const WRITE: u8 = 2;
 const CAS: u8 = 3;
 const FAA: u8 = 4;
+const STEERED: u8 = 5;
 
 /// What is wrong with a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -199,6 +201,8 @@ impl Welcome {
 pub enum WireOp<'a> {
     /// Copies this many bytes out of the pool.
     Read(u32),
+    /// The same; a switch may have changed the offset.
+    Steered(u32),
     /// Copies these bytes into the pool.
     Write(&'a [u8]),
     /// Compare-and-swap.
@@ -230,6 +234,7 @@ impl WireVerb<'_> {
         let buf = |len| Span { start: 0, len };
         let op = match self.op {
             WireOp::Read(len) => Op::Read { buf: buf(len) },
+            WireOp::Steered(len) => Op::Steered { buf: buf(len) },
             WireOp::Write(data) => Op::Write { buf: buf(data.len() as u32) },
             WireOp::Cas { expected, swap } => Op::Cas { expected, swap, found: 0 },
             WireOp::Faa { add } => Op::Faa { add, found: 0 },
@@ -240,7 +245,7 @@ impl WireVerb<'_> {
     /// Bytes of its result in a reply.
     pub fn result_bytes(&self) -> usize {
         match self.op {
-            WireOp::Read(len) => padded(len),
+            WireOp::Read(len) | WireOp::Steered(len) => padded(len),
             WireOp::Write(_) => 0,
             WireOp::Cas { .. } | WireOp::Faa { .. } => 8,
         }
@@ -250,7 +255,7 @@ impl WireVerb<'_> {
 /// Bytes of a verb in a request, and of its result in a reply.
 pub fn wire_bytes(op: &Op) -> (usize, usize) {
     match op {
-        Op::Read { buf } => (VERB_BYTES, padded(buf.len)),
+        Op::Read { buf } | Op::Steered { buf } => (VERB_BYTES, padded(buf.len)),
         Op::Write { buf } => (VERB_BYTES + padded(buf.len), 0),
         Op::Cas { .. } => (VERB_BYTES + 16, 8),
         Op::Faa { .. } => (VERB_BYTES + 8, 8),
@@ -280,6 +285,7 @@ fn header(body_bytes: usize, number: u32, id: u64) -> [u8; HEADER_BYTES] {
 pub fn encode_verb(verb: WireVerb<'_>, mut put: impl FnMut(&[u8])) {
     let (opcode, len) = match verb.op {
         WireOp::Read(len) => (READ, len),
+        WireOp::Steered(len) => (STEERED, len),
         WireOp::Write(data) => (WRITE, data.len() as u32),
         WireOp::Cas { .. } => (CAS, 8),
         WireOp::Faa { .. } => (FAA, 8),
@@ -290,7 +296,7 @@ pub fn encode_verb(verb: WireVerb<'_>, mut put: impl FnMut(&[u8])) {
     head[8..].copy_from_slice(&verb.offset.to_le_bytes());
     put(&head);
     match verb.op {
-        WireOp::Read(_) => {}
+        WireOp::Read(_) | WireOp::Steered(_) => {}
         WireOp::Write(data) => {
             put(data);
             put(&[0; 8][..padded(len) - data.len()]);
@@ -381,6 +387,7 @@ fn decode_verb<'a>(bytes: &mut &'a [u8]) -> Result<WireVerb<'a>, FrameError> {
     }
     let op = match opcode {
         READ => WireOp::Read(len),
+        STEERED => WireOp::Steered(len),
         WRITE => WireOp::Write(take_padded(bytes, len).ok_or(short)?),
         CAS => WireOp::Cas {
             expected: take_u64(bytes).ok_or(short)?,

@@ -54,7 +54,7 @@ impl Part {
     /// Whether the card may execute a verb before one that has been posted.
     fn may_pass(&self, op: &Op) -> bool {
         match op {
-            Op::Read { .. } => false,
+            Op::Read { .. } | Op::Steered { .. } => false,
             Op::Write { .. } => self.has_read || self.has_atomic,
             Op::Cas { .. } | Op::Faa { .. } => self.has_read,
         }
@@ -163,7 +163,7 @@ impl Link {
             if let Op::Write { buf } = verb.op {
                 requester.put(place, batch.bytes(buf.part(from, len)));
             }
-            part.has_read |= matches!(verb.op, Op::Read { .. });
+            part.has_read |= verb.is_read();
             part.has_atomic |= verb.is_atomic();
             let id = self.first_id + self.posted.len() as u64;
             let offset = verb.offset + u64::from(from);
@@ -389,7 +389,7 @@ impl Fragment {
             let (verbs, memory) = batch.parts_mut();
             let verb = &mut verbs[self.verb];
             match &mut verb.op {
-                Op::Read { buf } => {
+                Op::Read { buf } | Op::Steered { buf } => {
                     let part = buf.part(self.from, self.len).range();
                     requester.get(self.place, &mut memory[part]);
                 }

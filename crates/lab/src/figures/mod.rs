@@ -5,6 +5,7 @@
 
 mod elasticmem;
 mod fusee;
+mod switch;
 
 use std::ops::Range;
 
@@ -24,6 +25,10 @@ pub enum Quantity {
     Tail(&'static str),
     /// Millions of operations a second in one window of the timeline.
     Window(usize),
+    /// Phases of one kind of operation, on average.
+    Phases(&'static str),
+    /// Thousands of bytes that the switch takes for what it knows.
+    SwitchBytes,
     /// Bytes of pools that an operation touches, in lengths of its value of so many bytes.
     Lengths(usize),
 }
@@ -33,6 +38,8 @@ impl Quantity {
     pub fn name(self) -> String {
         match self {
             Quantity::Throughput | Quantity::Window(_) => "million operations a second".into(),
+            Quantity::Phases(_) => "phases of an operation".into(),
+            Quantity::SwitchBytes => "kB".into(),
             Quantity::Lengths(_) => "bytes read and written, in lengths of the value".into(),
             Quantity::Median(_) | Quantity::Tail(_) => "latency, us".into(),
         }
@@ -43,6 +50,8 @@ impl Quantity {
         match self {
             Quantity::Throughput => Some(measured.ops_per_s / 1e6),
             Quantity::Lengths(bytes) => Some(measured.bytes / bytes as f64),
+            Quantity::Phases(kind) => measured.latency(kind).and_then(|of| of.phases),
+            Quantity::SwitchBytes => measured.switch.map(|of| of.bytes as f64 / 1e3),
             Quantity::Window(window) => measured.timeline.get(window).map(|of| of / 1e6),
             Quantity::Median(kind) => measured.latency(kind).map(|of| of.p50_ns as f64 / 1e3),
             Quantity::Tail(kind) => measured.latency(kind).map(|of| of.p99_ns as f64 / 1e3),
@@ -171,7 +180,7 @@ pub struct Figure {
 
 /// All figures, in the papers' order.
 pub fn all() -> impl Iterator<Item = &'static Figure> {
-    [fusee::ALL, elasticmem::ALL].into_iter().flatten()
+    [fusee::ALL, elasticmem::ALL, switch::ALL].into_iter().flatten()
 }
 
 #[cfg(test)]

@@ -92,7 +92,7 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         DamagedIsAnotherKeys | OtherKeyByItsStart | DamageStays => &scenarios::DAMAGE,
         SplitTrustsOneReplica | SplitReadsOnce => &scenarios::DAMAGED_SPLITS,
         CopiesDamage => &scenarios::DAMAGED_MOVES,
-        ScrubLooksOnce => &scenarios::TIMED_MIXED,
+        ScrubLooksOnce | SteeredByItsKey => &scenarios::TIMED_MIXED,
         SettlesOnDamage => &scenarios::SCRUB,
         FreeWordsCount => &scenarios::FREE_WORDS,
         ComparesFewSlots => &scenarios::REUSE,

@@ -29,7 +29,7 @@ pub fn gives_no_value() {
             set.commits();
         }
         let word = Slot::new(1, SizeClass::from_code(1).unwrap(), Address::new(64), 0);
-        set.has_written(Ok(Some(Hint { slot, word, seen: None })), b"value");
+        set.has_written(Ok(Some(Hint { slot, word, seen: None, doubted: false })), b"value");
         let landed = followed.landing.now_or_never().expect("the set has ended");
         assert_eq!(
             landed.is_ok(),

@@ -5,12 +5,16 @@ use fusee_workload::Workload;
 use super::{Expected, Figure, Kind, Point, Quantity, Statement};
 use crate::setup::{Happening, Load, Setup, Timeline};
 
-/// The throughput over time, in windows of two milliseconds.
+/// The throughput over time.
 fn over_time(setup: Setup, timeline: Timeline) -> Vec<Point> {
-    let setup = Setup { timeline: Some(timeline), load: Load::Ycsb(Workload::C), ..setup };
+    over_time_of("ours", Setup { load: Load::Ycsb(Workload::C), ..setup }, timeline)
+}
+
+fn over_time_of(series: &str, setup: Setup, timeline: Timeline) -> Vec<Point> {
+    let setup = Setup { timeline: Some(timeline), ..setup };
     (0..timeline.windows)
         .map(|window| Point {
-            series: "ours".into(),
+            series: series.into(),
             x: window as f64 * timeline.window_us as f64 / 1e3,
             setup: setup.clone(),
             quantity: Quantity::Window(window),
@@ -84,6 +88,7 @@ pub const X1: Figure = Figure {
                     index_replicas: 2,
                     // Caches of all clients are memory of this one machine.
                     keys: 20_000,
+                    operations: 400 * clients as u64,
                     ..Setup::default()
                 };
                 let series = format!("YCSB-{}, ours", workload.to_string().to_uppercase());
@@ -95,4 +100,33 @@ pub const X1: Figure = Figure {
     },
     statements: &[],
     remarks: &["2, 8, 25 and 100 memory nodes; beyond the papers, which state nothing of it"],
+};
+
+pub const X2: Figure = Figure {
+    id: "X2",
+    about: "throughput of YCSB-A over time; after 8 ms a memory node dies, or a client",
+    x: "ms",
+    points: || {
+        let kinds = [
+            ("a node, 128 clients on 3 nodes", 128, 3, Happening::NodeCrashes(1)),
+            ("a node, 1,024 clients on 100 nodes", 1024, 100, Happening::NodeCrashes(1)),
+            ("a client of 128 on 3 nodes", 128, 3, Happening::ClientCrashes(7)),
+            ("a client of 1,024 on 100 nodes", 1024, 100, Happening::ClientCrashes(7)),
+        ];
+        let of = |(series, clients, memory_nodes, what)| {
+            let setup = Setup {
+                load: Load::Ycsb(Workload::A),
+                clients,
+                machines: clients / 8,
+                memory_nodes,
+                index_replicas: 2,
+                keys: 20_000,
+                ..Setup::default()
+            };
+            over_time_of(series, setup, Timeline { window_us: 500, windows: 40, what, at: 16 })
+        };
+        kinds.into_iter().flat_map(of).collect()
+    },
+    statements: &[],
+    remarks: &["a second is 2 ms here, also of the lease; beyond the papers"],
 };

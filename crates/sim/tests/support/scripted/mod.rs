@@ -314,7 +314,7 @@ impl Fabric for Lossy {
             return self.inner.execute(batch).await;
         }
         let since = self.script.pinned.get().expect("who posts verbs acts");
-        let late = batch.verbs().iter().filter(|verb| !matches!(verb.op, Op::Read { .. }));
+        let late = batch.verbs().iter().filter(|verb| !verb.is_read());
         let late = late.map(|verb| {
             let bytes = match verb.op {
                 Op::Write { buf } => batch.bytes(buf).to_vec(),

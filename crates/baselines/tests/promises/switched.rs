@@ -1,0 +1,135 @@
+//! Clover behind a switch that steers its CASes: what was published loses an update, and what waits for answers does
+//! not.
+
+use std::cell::{Cell, RefCell};
+use std::panic::catch_unwind;
+use std::rc::Rc;
+
+use fusee_baselines::Near;
+use fusee_baselines::Session;
+use fusee_baselines::clover::{Clover, Costs, MetadataServer, Shape};
+use fusee_linearizability::Findings;
+use fusee_sim::{Executor, Mistakes, Rng, Switches};
+use fusee_switch::Switch;
+use fusee_switch::clover::{Clover as Steering, Trust};
+
+use crate::support::{Far, Load, PHASE_NS, Quiet, VALUE_BYTES, findings_on, key, value};
+
+fn shape(keys: u64, spare: u64) -> Shape {
+    Shape { memory_nodes: 1, replicas: 1, value_bytes: VALUE_BYTES as u32, keys, spare }
+}
+
+fn switch(shape: Shape, trust: Trust, keys: usize) -> Box<dyn Switch> {
+    Box::new(Steering::new(shape.words().expect("one node"), trust, keys))
+}
+
+/// Random histories, over two switches that forget, and links around them.
+fn attack(trust: Trust, seed: u64) -> (Findings, fusee_switch::Counts) {
+    let shape = shape(2, 1_500);
+    let load = Load {
+        memory_nodes: 1,
+        pool_bytes: shape.pool_bytes(),
+        clients: 5,
+        coroutines: 2,
+        operations: 60,
+        keys: 2,
+        inserts: false,
+        deletes: false,
+    };
+    let near = Near::new(MetadataServer::new(shape, Costs::FITTED));
+    let room = Rng::named(seed, "room").pick(&[1, 2]);
+    let all = vec![switch(shape, trust, room), switch(shape, trust, room)];
+    let mistakes = Mistakes { forgets_one_in: 200, errs_one_in: 0 };
+    let switches = Switches::adversarial(all, mistakes, Rng::named(seed, "switches"));
+    let counts = Rc::new(Cell::new(fusee_switch::Counts::default()));
+    let findings = findings_on(
+        seed,
+        load,
+        1_000_000,
+        |network| network.put_switches(switches),
+        |network| counts.set(network.switches().expect("they were put there").counts()),
+        |fabric, nodes| Clover::new(fabric, Far::new(seed, &near), nodes, shape),
+    );
+    (findings, counts.get())
+}
+
+#[test]
+fn what_waits_for_answers_is_linearizable() {
+    let (mut steered, mut held) = (0, 0);
+    for seed in 0..60 {
+        let (findings, counts) = attack(Trust::Answered, seed);
+        assert!(findings.is_clean(), "seed {seed}: {findings:?}");
+        (steered, held) = (steered + counts.steered, held + counts.held);
+    }
+    assert!(steered > 500 && held > 500, "{steered} steered, {held} held");
+}
+
+/// Updates are lost, and some clients look for the end of a chain for ever.
+#[test]
+fn what_was_published_is_not() {
+    let run = |seed| catch_unwind(|| attack(Trust::Sent, seed).0.is_clean());
+    let runs: Vec<_> = (0..30).map(run).collect();
+    let broken = runs.iter().filter(|run| matches!(run, Ok(false))).count();
+    let endless = runs.iter().filter(|run| run.is_err()).count();
+    println!("of 30 seeds {broken} break the promise, and {endless} do not end");
+    assert!(broken > 3 && endless > 3, "{broken} and {endless} of 30 seeds");
+}
+
+/// The shortest history. The chain grows on a path around the switch. A's CAS passes it, and will fail. B's CAS is
+/// steered to A's entry, which is in no chain, and succeeds. B is done, and who searches then finds what was there
+/// before.
+#[test]
+fn an_update_that_was_done_is_not_found() {
+    for trust in [Trust::Sent, Trust::Answered] {
+        let shape = shape(1, 100);
+        let quiet = Quiet::new(1, shape.pool_bytes());
+        let server = Near::new(MetadataServer::new(shape, Costs::FITTED));
+        let session = || Clover::new(quiet.fabric(), server.clone(), quiet.rack.nodes(), shape);
+        let [other, a, b, reader] = [(); 4].map(|()| session());
+        quiet.phases(other.insert(&key(0), &value(1))).0.unwrap();
+        [&a, &b, &reader].into_iter().for_each(|session| session.learn_from(&other));
+        quiet.phases(other.update(&key(0), &value(2))).0.unwrap();
+        quiet.rack.network().put_switches(Switches::one(switch(shape, trust, 1)));
+        let (sim, found) = (quiet.rack.sim(), RefCell::new(Vec::new()));
+        let process = sim.process("all");
+        let mut executor = Executor::new(sim);
+        executor.spawn(process, async { drop(a.update(&key(0), &value(3)).await.unwrap()) });
+        executor.spawn(process, async {
+            sim.sleep(PHASE_NS / 10).await;
+            b.update(&key(0), &value(4)).await.unwrap();
+            *found.borrow_mut() = reader.search(&key(0)).await.unwrap().expect("it is there");
+        });
+        executor.run(1_000_000, || ());
+        drop(executor);
+        let expected = if trust == Trust::Sent { 2 } else { 4 };
+        assert_eq!(found.take(), value(expected), "{trust:?}");
+    }
+}
+
+/// Who was steered does not know what its entry follows, so that is never given free.
+#[test]
+fn memory_that_is_followed_by_a_steered_update_is_lost() {
+    for is_steered in [false, true] {
+        let shape = shape(1, 300);
+        let quiet = Quiet::new(1, shape.pool_bytes());
+        let server = Rc::new(RefCell::new(MetadataServer::new(shape, Costs::FITTED)));
+        let near = Near::from(server.clone());
+        let session = || Clover::new(quiet.fabric(), near.clone(), quiet.rack.nodes(), shape);
+        let [first, second] = [(); 2].map(|()| session());
+        if is_steered {
+            let switch = switch(shape, Trust::Answered, 1);
+            quiet.rack.network().put_switches(Switches::one(switch));
+        }
+        quiet.phases(first.insert(&key(0), &value(1))).0.unwrap();
+        for number in 0..100 {
+            for session in [&first, &second] {
+                quiet.phases(session.update(&key(0), &value(number))).0.unwrap();
+                quiet.let_run(5, session.background());
+            }
+        }
+        // Half of them are followed by a steered one.
+        let expected = if is_steered { 100 } else { 200 };
+        let reused = server.borrow().reused();
+        assert!(reused.abs_diff(expected) < 5, "{reused} entries were given free");
+    }
+}

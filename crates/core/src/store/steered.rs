@@ -1,0 +1,154 @@
+//! Steered READs: a hint that is *doubted* leads to its slot, and a switch on the way may know where that leads to.
+//!
+//! ```text
+//! READ the slot on its primary; steered READ of that slot        (1 phase instead of 2)
+//! ```
+//!
+//! The steered READ may bring anything. What it brings counts if it is what the next phase would READ: the whole object
+//! of the word that the same phase has shown, with this identity under a good CRC, with the key that is looked for, of
+//! a region that has a replica beside the primary. An object is written once, and while the operation is pinned no
+//! other one gets its identity. So it does not matter where the READ went, nor when: these bytes are that object. If it
+//! brings anything else, the operation goes on as if it had READ the slot alone.
+//!
+//! A session asks as long as it is worth it: when too few of its last steered READs brought what it looked for, it
+//! stops for a while, and what is doubted is looked for in the index, as without a switch.
+
+use core::cell::Cell;
+
+use super::target::{Target, may_hold};
+use super::{Hint, Op, Store, slot_word};
+use crate::data::Fetched;
+use crate::error::Error;
+use crate::host::Host;
+use crate::layout::{Object, Slot};
+use crate::mutant::{Mutant, removed};
+use crate::race::Key;
+use crate::verbs::{Batch, Fabric, MnId, Span, Ticket, VerbError};
+
+/// After so many steered READs a session looks whether they are worth it.
+const ROUND: u32 = 64;
+/// They are if so many of them brought the object.
+const WORTH: u32 = ROUND / 4;
+/// Else it does without, so many times.
+const WITHOUT: u32 = 16 * ROUND;
+
+/// What became of steered READs.
+#[derive(Debug, Default)]
+pub(super) struct Steering {
+    /// Of the last ones.
+    tried: Cell<u32>,
+    brought: Cell<u32>,
+    /// So often they are not tried.
+    without: Cell<u32>,
+}
+
+impl Steering {
+    /// Whether the next one is worth it.
+    fn is_worth_it(&self) -> bool {
+        match self.without.get() {
+            0 => true,
+            left => {
+                self.without.set(left - 1);
+                false
+            }
+        }
+    }
+
+    fn note(&self, brought: bool) {
+        let tried = self.tried.get() + 1;
+        self.brought.set(self.brought.get() + u32::from(brought));
+        self.tried.set(tried);
+        if tried == ROUND {
+            if self.brought.get() < WORTH {
+                self.without.set(WITHOUT);
+            }
+            self.tried.set(0);
+            self.brought.set(0);
+        }
+    }
+}
+
+impl<F: Fabric, H: Host> Store<F, H> {
+    /// Whether a hint that is likely to be wrong should be given all the same, as [doubted](Hint::doubted).
+    #[inline]
+    pub fn asks_switches(&self) -> bool {
+        self.fabric.may_steer() && self.steering.is_worth_it()
+    }
+}
+
+impl<F: Fabric, H: Host> Op<'_, F, H> {
+    /// One phase, or two if the switch does not know: the pair that the slot of a doubted hint leads to.
+    pub(super) async fn search_steered(
+        &mut self,
+        key: Key<'_>,
+        target: Target,
+    ) -> Result<Option<(Hint, Span)>, Error> {
+        let slot = target.read_slot(&mut self.batch);
+        let steered = target.read_steered(&mut self.batch);
+        self.phase().await;
+        let word = slot_word(&self.batch, slot).map_err(|f| self.failed(f))?;
+        let shown = Hint { slot: target.hint.slot, word, seen: None, doubted: false };
+        if !may_hold(word, key) {
+            return Ok(None);
+        }
+        match self.steered(steered, shown, key)? {
+            Some(span) => Ok(Some((Hint { seen: self.seen(), ..shown }, span))),
+            None => self.search_by_word(key, shown, target.slot.node).await,
+        }
+    }
+
+    /// The slot of a hint shows another word, which may lead to the key: one phase, to its object.
+    pub(super) async fn search_by_word(
+        &mut self,
+        key: Key<'_>,
+        shown: Hint,
+        shown_on: MnId,
+    ) -> Result<Option<(Hint, Span)>, Error> {
+        self.batch.next_phase();
+        let Some(object) = self.fetch(shown_on, shown.word) else { return Ok(None) };
+        self.phase().await;
+        Ok(match self.fetched(object, shown.word, key)? {
+            Fetched::Value(span) => Some((Hint { seen: self.seen(), ..shown }, span)),
+            Fetched::OtherKey | Fetched::Stale => None,
+        })
+    }
+
+    /// The value that a steered READ has brought, if it is that of the key, in the object that the slot has shown.
+    pub(super) fn steered(
+        &mut self,
+        steered: Ticket,
+        shown: Hint,
+        key: Key<'_>,
+    ) -> Result<Option<Span>, Error> {
+        let bytes = match self.batch.data_span(steered) {
+            Ok(span) => Some(span),
+            // It was steered beyond the pool, or would have gone beyond it from the slot.
+            Err(failure) if failure.error == VerbError::OutOfBounds => None,
+            Err(failure) => return Err(self.failed(failure)),
+        };
+        let target = Target::new(&self.view, &self.store.silent, shown, key);
+        // Where it is READ without a switch.
+        let target = target.filter(|target| target.is_beside_its_slot());
+        let brought = match (bytes, target) {
+            (Some(bytes), Some(target)) => {
+                let bytes_of = target.class.bytes() as u32;
+                let whole = (bytes_of <= bytes.len).then(|| bytes.part(0, bytes_of));
+                whole.and_then(|bytes| value_in(&self.batch, bytes, shown.word, key))
+            }
+            _ => None,
+        };
+        self.store.steering.note(brought.is_some());
+        self.store.stats.borrow_mut().add_steered(brought.is_some());
+        Ok(brought)
+    }
+}
+
+/// The value of a key, if these bytes are the object of a word.
+fn value_in(batch: &Batch, bytes: Span, word: Slot, key: Key<'_>) -> Option<Span> {
+    let object = match removed(Mutant::SteeredByItsKey) {
+        true => Object::decode(batch.bytes(bytes)).ok()?,
+        false => Object::decode_of(batch.bytes(bytes), word.leads_to()).ok()?,
+    };
+    let is_of_key = object.key() == &*key || removed(Mutant::KeysNotCompared);
+    is_of_key.then(|| bytes.part(object.value_offset() as u32, object.value().len() as u32))
+}

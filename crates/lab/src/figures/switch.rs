@@ -1,0 +1,222 @@
+//! What a switch brings (Grant and Snoeren): to Clover, as published and as it is safe, and to our store.
+
+use fusee_workload::{KEY_BYTES, Workload};
+
+use super::{Expected, Figure, Kind, Medians, Point, Quantity, Statement};
+use crate::setup::{Load, Setup, Switching, System};
+
+/// All of them.
+pub const ALL: &[Figure] = &[S2, S3, S4, S5];
+
+const KEYS: u64 = 1_024;
+const WITHOUT: &str = "Clover";
+const PUBLISHED: &str = "Clover, switch as published";
+const ANSWERED: &str = "Clover, switch that waits for answers";
+const ALL_KEYS: usize = 1 << 20;
+
+/// Clients on two machines, one operation at a time each; one machine with the memory, another for the metadata (S §4).
+fn clover(clients: usize, switch: Option<Switching>) -> Setup {
+    Setup {
+        system: System::Clover,
+        testbed: "connectx-5",
+        memory_nodes: 1,
+        machines: 2,
+        clients,
+        coroutines: 1,
+        data_replicas: 1,
+        keys: KEYS,
+        pair_bytes: 1024 + KEY_BYTES,
+        theta: 0.75,
+        load: Load::Ycsb(Workload::A),
+        operations: 60_000,
+        switch,
+        ..Setup::default()
+    }
+}
+
+fn published(keys: usize) -> Option<Switching> {
+    Some(Switching::Sent { keys })
+}
+
+fn answered(keys: usize) -> Option<Switching> {
+    Some(Switching::Answered { keys })
+}
+
+const S2: Figure = Figure {
+    id: "S2",
+    about: "throughput of YCSB-A over client threads: Clover, and with a switch that steers its CASes",
+    x: "client threads",
+    points: || {
+        let mut points = Vec::new();
+        for clients in [2, 4, 8, 16, 32, 64] {
+            let kinds =
+                [(WITHOUT, None), (PUBLISHED, published(ALL_KEYS)), (ANSWERED, answered(ALL_KEYS))];
+            for (series, switch) in kinds {
+                let (series, setup) = (series.into(), clover(clients, switch));
+                points.push(Point {
+                    series,
+                    x: clients as f64,
+                    setup,
+                    quantity: Quantity::Throughput,
+                });
+            }
+        }
+        points
+    },
+    statements: &[
+        Statement {
+            says: "with 64 threads the switch brings 1.42 times the throughput",
+            section: "S 4.1",
+            kind: Kind::Predicted,
+            of: &[PUBLISHED, ANSWERED],
+            value: |medians, of| Some(medians.at(of, 64.0)? / medians.at(WITHOUT, 64.0)?),
+            expected: Expected::About(1.42),
+        },
+        Statement {
+            says: "what it brings grows with the threads",
+            section: "S 4.1",
+            kind: Kind::Predicted,
+            of: &[PUBLISHED, ANSWERED],
+            value: |medians, of| {
+                let brings = |x| Some(medians.at(of, x)? / medians.at(WITHOUT, x)?);
+                Some(brings(64.0)? / brings(4.0)?)
+            },
+            expected: Expected::AtLeast(1.0),
+        },
+    ],
+    remarks: &["1,024 keys, as the text says of the third figure alone"],
+};
+
+const S3: Figure = Figure {
+    id: "S3",
+    about: "memory of the switch over the keys that it knows",
+    x: "keys",
+    points: || {
+        let of = |keys: u64| {
+            let setup = clover(64, published(ALL_KEYS));
+            // Every key is written while it is loaded.
+            let setup = Setup { keys, operations: 2_000, cached: false, ..setup };
+            let quantity = Quantity::SwitchBytes;
+            Point { series: PUBLISHED.into(), x: keys as f64, setup, quantity }
+        };
+        [1_000, 10_000, 100_000].into_iter().map(of).collect()
+    },
+    statements: &[
+        Statement {
+            says: "10,000 keys take 80 kB",
+            section: "S 3.1",
+            kind: Kind::Predicted,
+            of: &[PUBLISHED],
+            value: |medians, of| medians.at(of, 10_000.0),
+            expected: Expected::About(80.0),
+        },
+        Statement {
+            says: "100,000 keys take at most 2.5 % of 64 MB",
+            section: "S 4.2",
+            kind: Kind::Predicted,
+            of: &[PUBLISHED],
+            value: |medians, of| medians.at(of, 100_000.0),
+            expected: Expected::AtMost(1_600.0),
+        },
+    ],
+    remarks: &[
+        "a key is 16 bytes here, and 8 are where its last entry is: the text has 8 for both together, and elsewhere 64 \
+         or 16 for a key",
+        "with what is remembered of each connection, and without what it takes to find a key",
+    ],
+};
+
+/// Keys that the switch has room for.
+const ROOM: [usize; 8] = [0, 1, 2, 4, 8, 32, 128, 1_024];
+
+const S4: Figure = Figure {
+    id: "S4",
+    about: "throughput of YCSB-A with 64 client threads over the keys that the switch has room for, of 1,024",
+    x: "keys",
+    points: || {
+        let mut points = Vec::new();
+        for keys in ROOM {
+            for (series, switch) in [(PUBLISHED, published(keys)), (ANSWERED, answered(keys))] {
+                let (series, setup) = (series.into(), clover(64, switch));
+                points.push(Point {
+                    series,
+                    x: keys as f64,
+                    setup,
+                    quantity: Quantity::Throughput,
+                });
+            }
+        }
+        points
+    },
+    statements: &[Statement {
+        says: "the eight keys that are used most bring 1.3 times the throughput, or 1.34",
+        section: "S 1, 4.2",
+        kind: Kind::Predicted,
+        of: &[PUBLISHED, ANSWERED],
+        value: |medians, of| medians.ratio(of, 8.0, 0.0),
+        expected: Expected::About(1.32),
+    }],
+    remarks: &["which keys are used most the switch finds out"],
+};
+
+fn ours(slots: usize, rounds: usize, replicas: u8) -> Setup {
+    let switch = (slots + rounds > 0).then_some(Switching::Ours { slots, rounds });
+    Setup { index_replicas: replicas, load: Load::Ycsb(Workload::A), switch, ..Setup::default() }
+}
+
+const S5: Figure = Figure {
+    id: "S5",
+    about: "YCSB-A on our store over the slots that the switch knows, of 100,000 keys",
+    x: "slots",
+    points: || {
+        let mut points = Vec::new();
+        let quantities = [
+            ("throughput", Quantity::Throughput),
+            ("phases of a SEARCH", Quantity::Phases("search")),
+            ("phases of an UPDATE", Quantity::Phases("update")),
+        ];
+        for slots in [0, 64, 1_024, 16_384, 100_000] {
+            let kinds = [
+                ("2 index replicas", ours(slots, 0, 2), 2),
+                ("3 index replicas", ours(slots, 0, 3), 3),
+                ("3 index replicas, rounds ordered", ours(slots, 1_024, 3), 3),
+            ];
+            for (name, setup, nodes) in kinds {
+                let setup = Setup { memory_nodes: nodes, ..setup };
+                for (what, quantity) in quantities {
+                    let (series, setup) = (format!("{what}, {name}"), setup.clone());
+                    points.push(Point { series, x: slots as f64, setup, quantity });
+                }
+            }
+        }
+        points
+    },
+    statements: &[
+        Statement {
+            says: "the 1,024 slots that are used most save a fifth of the phases",
+            section: "our estimate",
+            kind: Kind::Predicted,
+            of: &["ours"],
+            value: |medians, _| saved(medians, 1_024.0),
+            expected: Expected::AtMost(0.85),
+        },
+        Statement {
+            says: "all slots save a third",
+            section: "our estimate",
+            kind: Kind::Predicted,
+            of: &["ours"],
+            value: |medians, _| saved(medians, 100_000.0),
+            expected: Expected::About(0.67),
+        },
+    ],
+    remarks: &["beyond the paper, which has no such switch"],
+};
+
+/// Phases of SEARCH and UPDATE, half of each, over those without a switch.
+fn saved(medians: &Medians, slots: f64) -> Option<f64> {
+    let phases = |x| {
+        let of = |what: &str| medians.at(&format!("phases of {what}, 2 index replicas"), x);
+        Some(of("a SEARCH")? + of("an UPDATE")?)
+    };
+    Some(phases(slots)? / phases(0.0)?)
+}

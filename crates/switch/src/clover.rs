@@ -1,0 +1,332 @@
+//! A switch for Clover (S §3): it has CASes that would come too late go to the entry that is last by now.
+//!
+//! An UPDATE of Clover WRITEs an entry, which begins with its key, and puts it to the end of the key's chain by a CAS of
+//! the entry that its client takes for the last one. The switch knows the key of each entry that was written, and the
+//! last entry of the chains of some keys: a CAS of another entry is *steered* there.
+//!
+//! # What was published is not soft state
+//! There ([`Trust::Sent`]) the switch takes an entry for the last one as soon as its CAS passes. If that CAS fails then,
+//! because the switch had forgotten, or the chain has grown on another path, the next one is steered to an entry that is
+//! in no chain: its client is told that it has succeeded, and whoever reads the key does not find what it wrote. That
+//! a failed CAS makes the switch forget everything (S §5) comes too late for the one that was steered meanwhile.
+//!
+//! With [`Trust::Answered`] an entry is the last one when the answer to its CAS has passed, and CASes of its key wait
+//! until then. A CAS is only ever steered to an entry that was in the chain of its key: if it succeeds there, that was
+//! the last one, and so is the new one now. If it fails, its client looks for the end of the chain from the entry that
+//! it knew, and the switch has forgotten that key: it costs time, even if that entry was the last one.
+//!
+//! Neither does anything against a table that is wrong, rather than empty: a CAS that is steered to the chain of
+//! another key succeeds there.
+//!
+//! # What the published design leaves out
+//! * Who was steered does not know which entry its own follows. It tells the metadata server that it is the one that it
+//!   knew, so that the entry which it does follow is never given free.
+//! * The words of an entry have its version, and a CAS expects that of the entry that it was made for. Entries of
+//!   another version are left alone.
+
+use alloc::collections::{BTreeMap, VecDeque};
+
+use crate::{Answer, Bytes, Connection, Counts, Forget, Request, Switch, Table, Verb, Verdict};
+
+/// Entries that a connection has written, and CASes that are not answered, that are remembered of it.
+const REMEMBERED: usize = 32;
+
+/// How entries and their words are made.
+pub trait Chains {
+    /// The key of an entry that begins with these bytes.
+    fn key(&self, start: &[u8]) -> Option<u128>;
+
+    /// Of a CAS: the version that its entry must have; and where the entry is that is to follow it, with the version
+    /// of that one. `None` if it is no CAS of a chain.
+    fn follows(&self, expected: u64, swap: u64) -> Option<(u64, Entry)>;
+}
+
+/// An entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Where its word is.
+    pub offset: u64,
+    /// Which of its lives.
+    pub version: u64,
+}
+
+/// When an entry counts as the last one of its chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// When its CAS has passed, as published.
+    Sent,
+    /// When the answer has passed that its CAS has succeeded.
+    Answered,
+}
+
+/// A switch for Clover with all entries on one memory node, as in the published evaluation.
+#[derive(Clone, Debug)]
+pub struct Clover<C> {
+    chains: C,
+    trust: Trust,
+    room: usize,
+    last: Table<Last>,
+    connections: BTreeMap<Connection, Passed>,
+    counts: Counts,
+}
+
+/// What is known of a key.
+#[derive(Clone, Copy, Debug, Default)]
+struct Last {
+    entry: Option<Entry>,
+    /// A CAS is on its way.
+    is_busy: bool,
+}
+
+/// What has passed on a connection, the latest last.
+#[derive(Clone, Debug, Default)]
+struct Passed {
+    /// Where, and of which key.
+    writes: VecDeque<(u64, u128)>,
+    /// Not answered.
+    cases: VecDeque<Cas>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Cas {
+    number: u64,
+    key: u128,
+    expected: u64,
+    new: Entry,
+}
+
+impl<C: Chains> Clover<C> {
+    /// One that knows nothing, with room for so many keys.
+    pub fn new(chains: C, trust: Trust, keys: usize) -> Clover<C> {
+        Clover {
+            chains,
+            trust,
+            room: keys,
+            last: Table::new(keys),
+            connections: BTreeMap::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    fn cas(&mut self, request: &Request<'_>, expected: u64, swap: u64) -> Verdict {
+        let Some((version, new)) = self.chains.follows(expected, swap) else {
+            return Verdict::Forward;
+        };
+        let Some(passed) = self.connections.get_mut(&request.connection) else {
+            return Verdict::Forward;
+        };
+        let written = passed.writes.iter().rev().find(|(offset, _)| *offset == new.offset);
+        let Some((_, key)) = written.copied() else { return Verdict::Forward };
+        let Some(last) = self.last.get_mut(key) else { return Verdict::Forward };
+        if self.trust == Trust::Answered && last.is_busy {
+            self.counts.held += 1;
+            return Verdict::Hold;
+        }
+        self.counts.asked += 1;
+        let known = last.entry.filter(|entry| entry.version == version);
+        match self.trust {
+            Trust::Sent => last.entry = Some(new),
+            Trust::Answered => last.is_busy = true,
+        }
+        if passed.cases.len() == REMEMBERED
+            && let Some(Cas { key, .. }) = passed.cases.pop_front()
+        {
+            self.last.remove(key);
+        }
+        passed.cases.push_back(Cas { number: request.number, key, expected, new });
+        match known {
+            Some(entry) if entry.offset != request.place.offset => {
+                self.counts.steered += 1;
+                Verdict::Steer(entry.offset)
+            }
+            _ => Verdict::Forward,
+        }
+    }
+}
+
+impl<C: Chains + Clone> Switch for Clover<C> {
+    fn request(&mut self, request: &Request<'_>) -> Verdict {
+        let verdict = match request.verb {
+            Verb::Cas { expected, swap } => self.cas(request, expected, swap),
+            Verb::Write(_, start) => {
+                if let Some(key) = self.chains.key(start) {
+                    self.last.ask(key, Last::default);
+                    let passed = self.connections.entry(request.connection).or_default();
+                    if passed.writes.len() == REMEMBERED {
+                        passed.writes.pop_front();
+                    }
+                    passed.writes.push_back((request.place.offset, key));
+                }
+                Verdict::Forward
+            }
+            Verb::Read(_) | Verb::Steered(_) | Verb::Faa => Verdict::Forward,
+        };
+        self.counts.seen += u64::from(verdict != Verdict::Hold);
+        verdict
+    }
+
+    fn answer(&mut self, answer: &Answer) {
+        let Some(passed) = self.connections.get_mut(&answer.connection) else { return };
+        let Some(at) = passed.cases.iter().position(|cas| cas.number == answer.number) else {
+            return;
+        };
+        let cas = passed.cases.remove(at).expect("it is there");
+        let has_failed = answer.found != cas.expected;
+        match (self.trust, has_failed) {
+            // S §5.
+            (Trust::Sent, true) => self.forget(Forget::All),
+            (Trust::Sent, false) => {}
+            (Trust::Answered, _) => {
+                if let Some(last) = self.last.get_mut(cas.key) {
+                    let entry = (!has_failed).then_some(cas.new);
+                    *last = Last { entry, is_busy: false };
+                }
+            }
+        }
+    }
+
+    fn forget(&mut self, what: Forget) {
+        match what {
+            Forget::All => {
+                let mut counts = self.counts;
+                counts.forgot += 1;
+                *self =
+                    Clover { counts, ..Clover::new(self.chains.clone(), self.trust, self.room) };
+            }
+            Forget::Connection(connection) => {
+                for cas in self.connections.remove(&connection).unwrap_or_default().cases {
+                    self.last.remove(cas.key);
+                }
+            }
+        }
+    }
+
+    fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    fn bytes(&self) -> Bytes {
+        // A key, and the offset of an entry with its version.
+        let connections = self.connections.values().map(|passed| {
+            8 + 24 * passed.writes.len() as u64 + (8 + 16 + 8 + 8) * passed.cases.len() as u64
+        });
+        Bytes { keys: 24 * self.last.len() as u64, connections: connections.sum() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fusee_core::verbs::MnId;
+
+    use super::*;
+    use crate::Place;
+
+    /// Entries begin with their keys; a word is where the next entry is.
+    #[derive(Clone, Copy)]
+    struct Words;
+
+    impl Chains for Words {
+        fn key(&self, start: &[u8]) -> Option<u128> {
+            start.first_chunk().copied().map(u128::from_le_bytes)
+        }
+
+        fn follows(&self, _: u64, swap: u64) -> Option<(u64, Entry)> {
+            Some((0, Entry { offset: swap, version: 0 }))
+        }
+    }
+
+    struct World {
+        switch: Clover<Words>,
+        number: u64,
+    }
+
+    impl World {
+        fn new(trust: Trust, keys: usize) -> World {
+            World { switch: Clover::new(Words, trust, keys), number: 0 }
+        }
+
+        fn post(&mut self, client: u64, offset: u64, verb: Verb<'_>) -> Verdict {
+            self.number += 1;
+            let place = Place { node: MnId(0), offset };
+            let (connection, number) = (Connection(client), self.number);
+            self.switch.request(&Request { connection, number, place, verb })
+        }
+
+        fn write(&mut self, client: u64, key: u128, new: u64) {
+            self.post(client, new, Verb::Write(16, &key.to_le_bytes()));
+        }
+
+        fn cas(&mut self, client: u64, at: u64, new: u64) -> Verdict {
+            self.post(client, at, Verb::Cas { expected: 0, swap: new })
+        }
+
+        fn answer(&mut self, client: u64, number: u64, found: u64) {
+            self.switch.answer(&Answer { connection: Connection(client), number, found });
+        }
+    }
+
+    #[test]
+    fn a_cas_goes_to_the_entry_that_is_last() {
+        for trust in [Trust::Sent, Trust::Answered] {
+            let mut world = World::new(trust, 4);
+            world.write(1, 7, 100);
+            world.write(2, 7, 200);
+            assert_eq!(world.cas(1, 50, 100), Verdict::Forward);
+            let first = world.number;
+            if trust == Trust::Answered {
+                assert_eq!(world.cas(2, 50, 200), Verdict::Hold);
+            }
+            world.answer(1, first, 0);
+            assert_eq!(world.cas(2, 50, 200), Verdict::Steer(100), "{trust:?}");
+            world.answer(2, world.number, 0);
+            world.write(3, 7, 300);
+            assert_eq!(world.cas(3, 200, 300), Verdict::Forward, "it knows");
+        }
+    }
+
+    /// The one that was published: the first CAS fails, and the second hangs off an entry that is in no chain.
+    #[test]
+    fn only_what_was_answered_is_certain() {
+        for trust in [Trust::Sent, Trust::Answered] {
+            let mut world = World::new(trust, 4);
+            world.write(1, 7, 100);
+            world.write(2, 7, 200);
+            world.cas(1, 50, 100);
+            let first = world.number;
+            let second = world.cas(2, 50, 200);
+            world.answer(1, first, 60);
+            match trust {
+                Trust::Sent => assert_eq!(second, Verdict::Steer(100)),
+                Trust::Answered => {
+                    assert_eq!(second, Verdict::Hold);
+                    assert_eq!(world.cas(2, 50, 200), Verdict::Forward);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_forgotten_is_not_steered_by() {
+        for what in [Forget::All, Forget::Connection(Connection(1))] {
+            let mut world = World::new(Trust::Answered, 4);
+            world.write(1, 7, 100);
+            world.cas(1, 50, 100);
+            world.switch.forget(what);
+            world.answer(1, world.number, 0);
+            world.write(2, 7, 200);
+            assert_eq!(world.cas(2, 50, 200), Verdict::Forward, "{what:?}");
+        }
+    }
+
+    #[test]
+    fn what_it_remembers_is_bounded() {
+        let mut world = World::new(Trust::Sent, 2);
+        for number in 0..1000 {
+            for client in 0..3 {
+                world.write(client, u128::from(number % 5), number);
+                world.cas(client, 50, number);
+            }
+        }
+        assert!(world.switch.bytes().sum() <= 2 * 24 + 3 * (8 + 32 * 24 + 32 * 40));
+    }
+}

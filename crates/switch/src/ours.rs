@@ -1,0 +1,371 @@
+//! A switch for our own store: it *steers* READs that ask for it, and *orders* CASes of one round. It changes nothing
+//! else, and no CAS ever.
+//!
+//! # Steered READs
+//! A client whose hint is often wrong READs the slot on its primary, and behind it posts a
+//! [steered READ](fusee_core::verbs::Op::Steered) of that slot. The switch knows where on the primary's node the object
+//! lies that the slot leads to, and has the READ go there: a second phase is saved. A switch that does not know lets it
+//! pass, and it brings bytes of the index.
+//!
+//! *Why that is safe.* The client takes what came for the word's object only if it shows the identity of the word that
+//! the same batch READ before, under a good CRC, with the key that is looked for. No two objects ever have one
+//! identity while somebody can know of it, and an object is written once. So these bytes are that object's, wherever
+//! they came from; and the word was READ before them. What else the READ brings is as if it had never been posted.
+//!
+//! *How the switch learns.* It remembers the last WRITEs of each connection by the identities that they begin with. A
+//! CAS of a slot that READs were to be steered by names the identity of the new object, if the same connection has
+//! written it. When the node answers that the CAS has found what it expected, the slot leads there.
+//!
+//! # Ordered CASes
+//! CASes that expect the same word are of one round, in which the first to pass is the *favourite*. A CAS of another
+//! one waits until that of the favourite has passed to the same place. So the favourite wins on all replicas, and
+//! nobody needs the rules for the others. To wait is allowed in every network: nothing rests on it.
+
+use alloc::collections::{BTreeMap, VecDeque};
+
+use fusee_core::layout::{Object, Slot};
+
+use crate::{
+    Answer, Bytes, Connection, Counts, Forget, Place, Request, Switch, Table, Verb, Verdict,
+};
+
+/// WRITEs, and CASes that are not answered, that are remembered of a connection.
+const REMEMBERED: usize = 32;
+/// Places that a favourite has passed to: as many as a slot has replicas.
+const PLACES: usize = 5;
+
+/// Which of both it does, and how much it has room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Slots whose objects it can know; 0: no READ is steered.
+    pub slots: usize,
+    /// Rounds that it can know; 0: no CAS waits.
+    pub rounds: usize,
+}
+
+/// A switch for our own store.
+#[derive(Clone, Debug)]
+pub struct Ours {
+    slots: Table<Option<Known>>,
+    connections: BTreeMap<Connection, Passed>,
+    /// The latest last.
+    rounds: VecDeque<Round>,
+    options: Options,
+    counts: Counts,
+}
+
+/// An object on the node of its slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Known {
+    offset: u64,
+    bytes: u32,
+}
+
+/// What has passed on a connection, the latest last.
+#[derive(Clone, Debug, Default)]
+struct Passed {
+    writes: VecDeque<(u64, Known)>,
+    /// Not answered.
+    cases: VecDeque<Cas>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Cas {
+    number: u64,
+    slot: u128,
+    expected: u64,
+    /// What the slot leads to if it finds that.
+    object: Option<Known>,
+}
+
+#[derive(Clone, Debug)]
+struct Round {
+    expected: u64,
+    favourite: u64,
+    passed: VecDeque<Place>,
+}
+
+/// Names a slot.
+fn name(place: Place) -> u128 {
+    u128::from(place.node.0) << 64 | u128::from(place.offset)
+}
+
+/// Puts one behind the others, of which the oldest goes if they are too many.
+fn push<T>(all: &mut VecDeque<T>, one: T, most: usize) {
+    if all.len() >= most {
+        all.pop_front();
+    }
+    all.push_back(one);
+}
+
+impl Ours {
+    /// One that knows nothing.
+    pub fn new(options: Options) -> Ours {
+        Ours {
+            slots: Table::new(options.slots),
+            connections: BTreeMap::new(),
+            rounds: VecDeque::new(),
+            options,
+            counts: Counts::default(),
+        }
+    }
+
+    fn wrote(&mut self, request: &Request<'_>, bytes: u32, start: &[u8]) {
+        if self.options.slots == 0 {
+            return;
+        }
+        let Some(identity) = Object::header_identity(start) else { return };
+        let written = Known { offset: request.place.offset, bytes };
+        let passed = self.connections.entry(request.connection).or_default();
+        push(&mut passed.writes, (identity.word(), written), REMEMBERED);
+    }
+
+    /// A CAS will pass: what it may change is known for sure when it is answered.
+    fn will_change(&mut self, request: &Request<'_>, expected: u64, swap: u64) {
+        let slot = name(request.place);
+        if self.slots.get(slot).is_none() {
+            return;
+        }
+        let passed = self.connections.entry(request.connection).or_default();
+        let identity = Slot(swap).leads_to().word();
+        let object = match Slot(swap).is_free() {
+            true => None,
+            false => passed.writes.iter().rev().find(|(of, _)| *of == identity).map(|(_, at)| *at),
+        };
+        let cas = Cas { number: request.number, slot, expected, object };
+        push(&mut passed.cases, cas, REMEMBERED);
+    }
+
+    /// Whether a CAS waits for another one.
+    fn waits(&mut self, place: Place, expected: u64, swap: u64) -> bool {
+        // Slots that were never used have one word all.
+        if self.options.rounds == 0 || Slot(expected).is_free() {
+            return false;
+        }
+        if let Some(round) = self.rounds.iter_mut().rev().find(|round| round.expected == expected) {
+            let has_passed = round.passed.contains(&place);
+            if round.favourite == swap && !has_passed {
+                push(&mut round.passed, place, PLACES);
+            }
+            return round.favourite != swap && !has_passed;
+        }
+        let round = Round { expected, favourite: swap, passed: [place].into() };
+        push(&mut self.rounds, round, self.options.rounds);
+        false
+    }
+}
+
+impl Switch for Ours {
+    fn request(&mut self, request: &Request<'_>) -> Verdict {
+        match request.verb {
+            Verb::Read(_) | Verb::Faa => {}
+            Verb::Write(bytes, start) => self.wrote(request, bytes, start),
+            Verb::Cas { expected, swap } => {
+                if self.waits(request.place, expected, swap) {
+                    self.counts.held += 1;
+                    return Verdict::Hold;
+                }
+                self.will_change(request, expected, swap);
+            }
+            Verb::Steered(bytes) => {
+                self.counts.seen += 1;
+                self.counts.asked += 1;
+                let known = self.slots.ask(name(request.place), || None);
+                // Never beyond what a client has written there: it would be refused.
+                let known = known.and_then(|known| *known).filter(|known| bytes <= known.bytes);
+                let Some(known) = known else { return Verdict::Forward };
+                self.counts.steered += 1;
+                return Verdict::Steer(known.offset);
+            }
+        }
+        self.counts.seen += 1;
+        Verdict::Forward
+    }
+
+    fn answer(&mut self, answer: &Answer) {
+        let Some(passed) = self.connections.get_mut(&answer.connection) else { return };
+        let Some(at) = passed.cases.iter().position(|cas| cas.number == answer.number) else {
+            return;
+        };
+        let cas = passed.cases.remove(at).expect("it is there");
+        if let Some(known) = self.slots.get_mut(cas.slot) {
+            *known = if answer.found == cas.expected { cas.object } else { None };
+        }
+    }
+
+    fn forget(&mut self, what: Forget) {
+        match what {
+            Forget::All => {
+                let forgot = self.counts.forgot + 1;
+                *self = Ours { counts: self.counts, ..Ours::new(self.options) };
+                self.counts.forgot = forgot;
+            }
+            // What it has sent may have changed slots, and nobody will hear of it.
+            Forget::Connection(connection) => {
+                if let Some(passed) = self.connections.remove(&connection) {
+                    for cas in passed.cases {
+                        if let Some(known) = self.slots.get_mut(cas.slot) {
+                            *known = None;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    fn bytes(&self) -> Bytes {
+        // A slot's name, the offset and the length of its object.
+        let slots = self.slots.len() as u64 * (8 + 8 + 4);
+        let rounds = self.rounds.iter().map(|round| 16 + 8 * round.passed.len() as u64);
+        let connections = self.connections.values().map(|passed| {
+            20 * passed.writes.len() as u64 + (24 + 12) * passed.cases.len() as u64 + 8
+        });
+        Bytes { keys: slots + rounds.sum::<u64>(), connections: connections.sum() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fusee_core::layout::{Address, Identity, Opcode, Pair, SizeClass};
+    use fusee_core::verbs::MnId;
+
+    use super::*;
+
+    const SLOT: Place = Place { node: MnId(1), offset: 8192 };
+    const OPTIONS: Options = Options { slots: 4, rounds: 4 };
+
+    fn object(number: u64) -> ([u8; 64], Slot) {
+        let (address, generation) = (Address::new(number * 64), 3);
+        let class = SizeClass::fitting(64).unwrap();
+        let pair = Pair {
+            key: b"key",
+            value: b"value",
+            identity: Identity::new(address, generation),
+            opcode: Opcode::Update,
+        };
+        let mut bytes = [0; 64];
+        pair.encode(&mut bytes);
+        (bytes, Slot::new(7, class, address, generation))
+    }
+
+    struct World {
+        switch: Ours,
+        number: u64,
+    }
+
+    impl World {
+        fn new() -> World {
+            World { switch: Ours::new(OPTIONS), number: 0 }
+        }
+
+        fn post(&mut self, connection: u64, place: Place, verb: Verb<'_>) -> Verdict {
+            self.number += 1;
+            let connection = Connection(connection);
+            self.switch.request(&Request { connection, number: self.number, place, verb })
+        }
+
+        fn ask(&mut self, bytes: u32) -> Verdict {
+            self.post(99, SLOT, Verb::Steered(bytes))
+        }
+
+        /// Writes an object, and puts its word into the slot. Returns the number of the CAS.
+        fn write(&mut self, connection: u64, number: u64, expected: Slot) -> u64 {
+            let (bytes, word) = object(number);
+            let place = Place { offset: 64 * number, ..SLOT };
+            assert_eq!(self.post(connection, place, Verb::Write(64, &bytes)), Verdict::Forward);
+            let cas = Verb::Cas { expected: expected.0, swap: word.0 };
+            assert_eq!(self.post(connection, SLOT, cas), Verdict::Forward);
+            self.number
+        }
+
+        fn answer(&mut self, connection: u64, number: u64, found: Slot) {
+            let connection = Connection(connection);
+            self.switch.answer(&Answer { connection, number, found: found.0 });
+        }
+    }
+
+    #[test]
+    fn a_read_is_steered_to_where_the_slot_leads_once_that_is_known() {
+        let mut world = World::new();
+        assert_eq!(world.ask(64), Verdict::Forward, "nothing is known");
+        let first = world.write(1, 1000, Slot(0));
+        assert_eq!(world.ask(64), Verdict::Forward, "it is not answered");
+        world.answer(1, first, Slot(0));
+        assert_eq!(world.ask(64), Verdict::Steer(64_000));
+        assert_eq!(world.ask(65), Verdict::Forward, "nobody has written so much there");
+        let second = world.write(2, 2000, object(1000).1);
+        world.answer(2, second, object(1000).1);
+        assert_eq!(world.ask(64), Verdict::Steer(128_000));
+        let counts = world.switch.counts();
+        assert_eq!((counts.asked, counts.steered), (5, 2));
+    }
+
+    #[test]
+    fn a_slot_that_turns_out_to_be_another_ones_is_forgotten() {
+        let mut world = World::new();
+        world.ask(64);
+        let first = world.write(1, 1000, Slot(0));
+        world.answer(1, first, Slot(0));
+        let late = world.write(2, 2000, Slot(0));
+        world.answer(2, late, object(1000).1);
+        assert_eq!(world.ask(64), Verdict::Forward);
+        // A DELETE: the slot leads nowhere.
+        let third = world.write(3, 3000, object(2000).1);
+        world.answer(3, third, object(2000).1);
+        assert_eq!(world.ask(64), Verdict::Steer(192_000));
+        let (expected, swap) = (object(3000).1.0, object(3000).1.withdrawn().0);
+        world.post(3, SLOT, Verb::Cas { expected, swap });
+        world.answer(3, world.number, object(3000).1);
+        assert_eq!(world.ask(64), Verdict::Forward);
+    }
+
+    #[test]
+    fn what_it_forgets_it_learns_again() {
+        for what in [Forget::All, Forget::Connection(Connection(1))] {
+            let mut world = World::new();
+            world.ask(64);
+            let first = world.write(1, 1000, Slot(0));
+            world.switch.forget(what);
+            world.answer(1, first, Slot(0));
+            assert_eq!(world.ask(64), Verdict::Forward, "{what:?}");
+            let second = world.write(1, 2000, object(1000).1);
+            world.answer(1, second, object(1000).1);
+            assert_eq!(world.ask(64), Verdict::Steer(128_000), "{what:?}");
+        }
+    }
+
+    #[test]
+    fn who_comes_second_waits_until_the_first_has_passed_everywhere() {
+        let mut world = World::new();
+        let places = [MnId(1), MnId(2)].map(|node| Place { node, offset: 8192 });
+        let old = object(9).1.0;
+        let cas = |swap| Verb::Cas { expected: old, swap };
+        assert_eq!(world.post(1, places[0], cas(10)), Verdict::Forward);
+        assert_eq!(world.post(2, places[0], cas(20)), Verdict::Forward, "the first has passed");
+        assert_eq!(world.post(3, places[1], cas(20)), Verdict::Hold);
+        assert_eq!(world.post(4, places[1], cas(10)), Verdict::Forward);
+        assert_eq!(world.post(3, places[1], cas(20)), Verdict::Forward);
+        // Another round, and no round at all.
+        for (expected, swap) in [(object(8).1.0, 20), (0, 30), (0, 40)] {
+            let cas = Verb::Cas { expected, swap };
+            assert_eq!(world.post(3, places[1], cas), Verdict::Forward);
+        }
+    }
+
+    #[test]
+    fn what_it_remembers_is_bounded() {
+        let mut world = World::new();
+        for connection in 0..3 {
+            for number in 0..200 {
+                world.ask(64);
+                world.write(connection, 1000 + number, Slot(number));
+            }
+        }
+        let most = 4 * 20 + 4 * (16 + 8 * 5) + 3 * 8 + 3 * 32 * (20 + 36);
+        assert!(world.switch.bytes().sum() <= most, "{:?}", world.switch.bytes());
+    }
+}

@@ -1,0 +1,211 @@
+//! A table with room for so many keys, which keeps those that are asked for most.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// Counters of the sketch for each key that there is room for, and at least.
+const COUNTERS: usize = 8;
+const LEAST_COUNTERS: usize = 1 << 8;
+/// After so many questions for each counter everything counts half as much.
+const FADES_AFTER: u32 = 4;
+
+/// Keys with what is known of them. A key counts how often it is asked for; one that is not in a full table comes in
+/// when it was asked for more often than that which counts least. Of keys outside only a sketch is counted (as TinyLFU
+/// does: Einziger, Friedman and Manes, ACM TOS 2017).
+#[derive(Clone, Debug)]
+pub struct Table<V> {
+    room: usize,
+    entries: BTreeMap<u128, (u32, V)>,
+    by_count: BTreeSet<(u32, u128)>,
+    sketch: Sketch,
+}
+
+impl<V> Table<V> {
+    /// A table for so many keys; 0: for none.
+    pub fn new(room: usize) -> Table<V> {
+        Table {
+            room,
+            entries: BTreeMap::new(),
+            by_count: BTreeSet::new(),
+            sketch: Sketch::new(room),
+        }
+    }
+
+    /// How many keys it knows something of.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether it knows nothing.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// What is known of a key.
+    pub fn get(&self, key: u128) -> Option<&V> {
+        self.entries.get(&key).map(|(_, value)| value)
+    }
+
+    /// To change what is known of a key.
+    pub fn get_mut(&mut self, key: u128) -> Option<&mut V> {
+        self.entries.get_mut(&key).map(|(_, value)| value)
+    }
+
+    /// A key is asked for. What is known of it; if that is nothing, what `new` says, as long as there is room.
+    pub fn ask(&mut self, key: u128, new: impl FnOnce() -> V) -> Option<&mut V> {
+        if self.sketch.count(key) {
+            self.fade();
+        }
+        if let Some((count, _)) = self.entries.get_mut(&key) {
+            self.by_count.remove(&(*count, key));
+            *count = count.saturating_add(1);
+            self.by_count.insert((*count, key));
+        } else {
+            let mut count = 1;
+            if self.entries.len() >= self.room {
+                let (least, other) = *self.by_count.first()?;
+                count = self.sketch.estimate(key);
+                if count <= least {
+                    return None;
+                }
+                self.remove(other);
+            }
+            self.entries.insert(key, (count, new()));
+            self.by_count.insert((count, key));
+        }
+        self.get_mut(key)
+    }
+
+    /// Nothing is known of a key any more.
+    pub fn remove(&mut self, key: u128) {
+        if let Some((count, _)) = self.entries.remove(&key) {
+            self.by_count.remove(&(count, key));
+        }
+    }
+
+    /// Nothing is known any more.
+    pub fn clear(&mut self) {
+        *self = Table::new(self.room);
+    }
+
+    /// Old questions count less.
+    fn fade(&mut self) {
+        self.by_count.clear();
+        for (key, (count, _)) in &mut self.entries {
+            *count /= 2;
+            self.by_count.insert((*count, *key));
+        }
+    }
+}
+
+/// How often keys were asked for, at most.
+#[derive(Clone, Debug)]
+struct Sketch {
+    /// Four rows, one behind the other.
+    counters: Vec<u8>,
+    questions: u32,
+}
+
+const ROWS: usize = 4;
+/// Odd, so that no two keys become one by them.
+const FACTORS: [u64; ROWS] =
+    [0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb, 0xd6e8_feb8_6659_fd93];
+
+impl Sketch {
+    fn new(room: usize) -> Sketch {
+        let row = (COUNTERS * room).next_power_of_two().clamp(LEAST_COUNTERS, 1 << 20);
+        Sketch { counters: vec![0; ROWS * row], questions: 0 }
+    }
+
+    fn row(&self) -> usize {
+        self.counters.len() / ROWS
+    }
+
+    /// Where a key is counted.
+    fn places(&self, key: u128) -> [usize; ROWS] {
+        let row = self.row();
+        let key = key as u64 ^ ((key >> 64) as u64).rotate_left(32);
+        core::array::from_fn(|i| {
+            let mixed = (key ^ key >> 29).wrapping_mul(FACTORS[i]);
+            let mixed = (mixed ^ mixed >> 32).wrapping_mul(FACTORS[i]);
+            i * row + (mixed >> 40) as usize % row
+        })
+    }
+
+    /// Counts a question. Whether everything has to count half as much from now on: here it does.
+    fn count(&mut self, key: u128) -> bool {
+        for place in self.places(key) {
+            self.counters[place] = self.counters[place].saturating_add(1);
+        }
+        self.questions += 1;
+        if self.questions < FADES_AFTER * self.row() as u32 {
+            return false;
+        }
+        self.questions /= 2;
+        self.counters.iter_mut().for_each(|counter| *counter /= 2);
+        true
+    }
+
+    fn estimate(&self, key: u128) -> u32 {
+        self.places(key).into_iter().map(|place| u32::from(self.counters[place])).min().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_for_most_stays() {
+        let mut table = Table::<u128>::new(8);
+        for round in 0..2_000u128 {
+            for hot in 0..8 {
+                table.ask(hot, || 0);
+            }
+            for cold in 0..8 {
+                table.ask(1_000 + 8 * round + cold, || 0);
+            }
+        }
+        let there = (0..8).filter(|key| table.get(*key).is_some()).count();
+        assert!(there >= 7, "{there} of the 8 keys that are asked for most");
+        assert_eq!(table.len(), 8);
+    }
+
+    #[test]
+    fn other_keys_come_in_when_they_are_asked_for_more() {
+        let mut table = Table::<u128>::new(4);
+        for _ in 0..1_000 {
+            for key in 0..4 {
+                table.ask(key, || key);
+            }
+        }
+        assert!(table.ask(9, || 9).is_none(), "once is not enough");
+        for _ in 0..4_000 {
+            for key in 10..14 {
+                table.ask(key, || key);
+            }
+        }
+        assert!((10..14).all(|key| table.get(key) == Some(&key)));
+    }
+
+    #[test]
+    fn a_table_without_room_knows_nothing() {
+        let mut table = Table::<u128>::new(0);
+        assert!((0..100).all(|key| table.ask(key % 3, || 1).is_none()));
+        assert!(table.is_empty());
+    }
+
+    #[test]
+    fn the_count_of_a_key_and_its_place_agree() {
+        let mut table = Table::<u128>::new(3);
+        for i in 0..10_000u128 {
+            table.ask(i * i % 7, || i);
+            if i % 11 == 0 {
+                table.remove(i % 7);
+            }
+            assert_eq!(table.by_count.len(), table.entries.len());
+            assert!(table.entries.iter().all(|(k, (c, _))| table.by_count.contains(&(*c, *k))));
+        }
+    }
+}
