@@ -197,14 +197,15 @@ impl Slabs {
     pub(crate) fn begin_move(&mut self, word: Slot, turn: u16) -> Option<Allocation> {
         let (owner, address) = (self.owner, word.address());
         let block_bytes = self.block_bytes;
-        let holds = |b: &&mut Block| {
-            let bytes = address.bytes().checked_sub(b.address.bytes());
-            bytes.is_some_and(|bytes| bytes < block_bytes)
-        };
-        let block = self.blocks().find(holds)?;
+        let block = self.blocks().find(|block| block.holds(address, block_bytes))?;
         let header = block.open_for(address, owner)?;
         let (kind, generation) = (block.kind, word.at_turn(turn).generation());
         Some(Allocation { address, kind, generation, header })
+    }
+
+    /// Whether others may have the block of an object, until it is taken back.
+    pub(crate) fn is_offered(&self, address: Address) -> bool {
+        self.aside.iter().any(|block| block.offered && block.holds(address, self.block_bytes))
     }
 
     /// The next object that may be demoted in place, with its slab: of the oldest block that is not in use, and has one

@@ -7,6 +7,7 @@ use fusee_baselines::lock::Lock;
 use fusee_baselines::published::Parameters;
 use fusee_baselines::sequencer::Sequencer;
 use fusee_core::data::Redundancy;
+use fusee_core::stats::KindStats;
 use fusee_core::verbs::MnId;
 use fusee_sim::{
     Busy, Executor, MachineId, Nanos, NetworkOptions, Posted, ProcessId, Rng, Switches,
@@ -122,17 +123,14 @@ pub(crate) fn measure_in<S: Subject>(
     }
     let hints = || -> u64 { hosts.iter().map(|m| m.session().wrong_hints()).sum() };
     let wrong = hints();
-    let phases_before = phases(hosts);
+    let costs_before = costs(hosts);
     run.begin_timeline(&members);
     run.operate_all(&mut executor, &members);
     run.go(&mut executor, &mut events, stop)?;
     run.end_timeline();
     drop(executor);
     let took = run.ended.get() - run.begun.get();
-    let phases: BTreeMap<_, _> = phases(hosts)
-        .into_iter()
-        .map(|(kind, now)| (kind, since(now, phases_before[kind])))
-        .collect();
+    let costs_after = costs(hosts);
     let uses = uses(&run.busy.take(), took);
     let busiest =
         uses.iter().max_by(|a, b| a.share.total_cmp(&b.share)).expect("there is hardware");
@@ -143,7 +141,7 @@ pub(crate) fn measure_in<S: Subject>(
         virtual_ns: took,
         ops_per_s: operations as f64 * 1e9 / took as f64,
         timeline: run.timeline(),
-        latencies: summed_up(latencies, &phases),
+        latencies: summed_up(latencies, &costs_before, &costs_after),
         verbs: run.posted.get().verbs as f64 / operations as f64,
         bytes: run.posted.get().bytes as f64 / operations as f64,
         wrong_hints: (hints() - wrong) as f64 / operations as f64,
@@ -448,35 +446,45 @@ fn switched(switches: &Switches) -> Switched {
     Switched { asked, steered, held, bytes: switches.bytes() }
 }
 
-/// Operations and phases so far, by kind, where they are known.
-fn phases<S: Subject>(hosts: &[Member<S>]) -> BTreeMap<&'static str, Option<(u64, u64)>> {
-    let of = |request: Request| {
-        let each = hosts.iter().map(|member| member.session().phases(request));
-        let sum = each.reduce(|a, b| Some((a?.0 + b?.0, a?.1 + b?.1))).flatten();
-        (Step::Request(request).name(), sum)
+/// What operations of each kind have cost so far, by name, as far as it is known.
+fn costs<S: Subject>(hosts: &[Member<S>]) -> BTreeMap<&'static str, KindStats> {
+    let requests = [Request::Search, Request::Update, Request::Insert, Request::Delete];
+    let steps = requests.map(Step::Request).into_iter().chain([Step::Move(Redundancy::None)]);
+    let of = |step: Step| {
+        let mut sum = KindStats::default();
+        for cost in hosts.iter().map(|member| member.session().cost(step)) {
+            let cost = cost?;
+            sum.operations += cost.operations;
+            sum.phases += cost.phases;
+            sum.bytes += cost.bytes;
+        }
+        Some((step.name(), sum))
     };
-    [Request::Search, Request::Update, Request::Insert, Request::Delete]
-        .into_iter()
-        .map(of)
-        .collect()
-}
-
-/// Phases of an operation since then, on average.
-fn since(now: Option<(u64, u64)>, before: Option<(u64, u64)>) -> Option<f64> {
-    let (now, before) = (now?, before?);
-    let operations = now.0 - before.0;
-    (operations > 0).then(|| (now.1 - before.1) as f64 / operations as f64)
+    steps.filter_map(of).collect()
 }
 
 fn summed_up(
     latencies: BTreeMap<&'static str, Vec<Nanos>>,
-    phases: &BTreeMap<&'static str, Option<f64>>,
+    before: &BTreeMap<&'static str, KindStats>,
+    after: &BTreeMap<&'static str, KindStats>,
 ) -> Vec<Latency> {
     let of = |(kind, mut all): (&'static str, Vec<Nanos>)| {
         all.sort_unstable();
         let at = |percent: usize| all[(all.len() - 1) * percent / 100];
-        let phases = phases.get(kind).copied().flatten();
-        Latency { kind, count: all.len() as u64, p50_ns: at(50), p99_ns: at(99), phases }
+        let cost = before.get(kind).zip(after.get(kind));
+        let each = |of: fn(&KindStats) -> u64| {
+            let (before, after) = cost?;
+            let operations = after.operations - before.operations;
+            (operations > 0).then(|| (of(after) - of(before)) as f64 / operations as f64)
+        };
+        Latency {
+            kind,
+            count: all.len() as u64,
+            p50_ns: at(50),
+            p99_ns: at(99),
+            phases: each(|of| of.phases),
+            bytes: each(|of| of.bytes),
+        }
     };
     latencies.into_iter().map(of).collect()
 }

@@ -417,6 +417,9 @@ pub struct Latency {
     /// Phases, on average, also of operations that did not count; if the system tells them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phases: Option<f64>,
+    /// Bytes of pools that they touched, in the same way. What sessions do besides is not among them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<f64>,
 }
 
 /// How much a part of the hardware was used.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use fusee_client::logic::{Keeper, LogicOptions};
 use fusee_core::Error;
 use fusee_core::data::Redundancy;
-use fusee_core::stats::OpKind;
+use fusee_core::stats::{KindStats, OpKind};
 use fusee_core::store::Transition;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_sim::{
@@ -14,7 +14,7 @@ use fusee_sim::{
 };
 use fusee_workload::Request;
 
-use crate::setup::Setup;
+use crate::setup::{Setup, Step};
 
 /// A system on a testbed, whose clients are measured.
 pub(crate) trait Subject {
@@ -66,8 +66,8 @@ pub(crate) trait Operations {
     /// Hints of its cache that were wrong so far.
     fn wrong_hints(&self) -> u64;
 
-    /// How many operations of a kind there were so far, and how many phases they took, if it is known.
-    fn phases(&self, request: Request) -> Option<(u64, u64)>;
+    /// What operations of a kind have cost so far, if it is known.
+    fn cost(&self, step: Step) -> Option<KindStats>;
 
     /// What it does beside its operations.
     fn background(&self) -> impl Future<Output = ()>;
@@ -153,16 +153,15 @@ impl Operations for SimSession {
         self.cache_stats().wrong
     }
 
-    fn phases(&self, request: Request) -> Option<(u64, u64)> {
-        let kind = match request {
-            Request::Search => OpKind::Search,
-            Request::Update => OpKind::Update,
-            Request::Insert => OpKind::Insert,
-            Request::Delete => OpKind::Delete,
+    fn cost(&self, step: Step) -> Option<KindStats> {
+        let kind = match step {
+            Step::Request(Request::Search) => OpKind::Search,
+            Step::Request(Request::Update) => OpKind::Update,
+            Step::Request(Request::Insert) => OpKind::Insert,
+            Step::Request(Request::Delete) => OpKind::Delete,
+            Step::Move(_) => OpKind::Move,
         };
-        let stats = self.stats();
-        let sums = stats.kind(kind);
-        Some((sums.operations, sums.phases))
+        Some(*self.stats().kind(kind))
     }
 
     /// Its keeper does that.
@@ -249,7 +248,7 @@ impl<S: fusee_baselines::Session> Operations for TheirSession<S> {
         0
     }
 
-    fn phases(&self, _: Request) -> Option<(u64, u64)> {
+    fn cost(&self, _: Step) -> Option<KindStats> {
         None
     }
 

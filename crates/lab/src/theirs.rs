@@ -1,6 +1,7 @@
 //! The baselines on a testbed: how large each is made, and what its servers run on.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,9 +12,9 @@ use fusee_baselines::pdpm::{self, Direct, Directory};
 use fusee_baselines::published::{self, Allocator, Client, Layout, Parameters};
 use fusee_baselines::{Rpc, Server};
 use fusee_core::verbs::ClientId;
-use fusee_sim::{MachineId, Message, Nanos, Network, NetworkOptions, Rack, Switches};
+use fusee_sim::{MachineId, Message, Nanos, Network, NetworkOptions, Rack, Rng, Switches};
 use fusee_switch::clover::Trust;
-use fusee_workload::Request;
+use fusee_workload::{Chooser, Request, key_bytes};
 
 use crate::measure::{Failed, measure_in};
 use crate::setup::{Load, Measured, Setup, Switching};
@@ -77,7 +78,11 @@ pub(crate) fn clover(
     };
     if let Some((trust, keys)) = trust {
         let words = shape.words().expect("a switch is for one memory node");
-        let switch = fusee_switch::clover::Clover::new(words, trust, keys);
+        let mut switch = fusee_switch::clover::Clover::new(words, trust, keys);
+        // What it does not know all the time makes what was published fail.
+        if trust == Trust::Sent && (keys as u64) < setup.keys {
+            switch = switch.only(most_used(setup, keys));
+        }
         subject.network().put_switches(Switches::one(Box::new(switch)));
     }
     measure_in(&subject, setup, stop)
@@ -104,6 +109,20 @@ pub(crate) fn pdpm_direct(
         }
     });
     measure_in(&subject, setup, stop)
+}
+
+/// The keys that are used most, so many of them.
+fn most_used(setup: &Setup, keys: usize) -> Vec<u128> {
+    let (rng, mut counts) = (Rng::named(setup.seed, "most used"), BTreeMap::new());
+    let mut chooser = Chooser::new(setup.load.distribution(), setup.keys, setup.theta, setup.seed);
+    for _ in 0..200 * setup.keys {
+        *counts.entry(rng.with(|rng| chooser.next(rng, setup.keys))).or_insert(0u64) += 1;
+    }
+    let mut all: Vec<(u64, u64)> = counts.into_iter().map(|(key, count)| (count, key)).collect();
+    all.sort_unstable_by_key(|of| std::cmp::Reverse(*of));
+    // None is like all.
+    let named = |(_, key): &(u64, u64)| u128::from_le_bytes(key_bytes(*key));
+    all.iter().take(keys.max(1)).map(named).collect()
 }
 
 /// Bytes of a block, and of a region, of FUSEE as published: smaller than the paper's, as ours are.

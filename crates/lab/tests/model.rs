@@ -110,3 +110,31 @@ fn one_object_is_updated_by_one_client_at_a_time() {
         assert!(measured.ops_per_s < most, "{system:?}: {}", measured.ops_per_s);
     }
 }
+
+/// A session whose only block is full offers it to others; it takes it back for a Move.
+#[test]
+fn long_values_move_in_place_as_short_ones_do() {
+    let [oriented, coded] = ["eor:2:5+1", "ec:5+1"].map(|text| text.parse().unwrap());
+    for kib in [64, 256] {
+        let setup = Setup {
+            testbed: "tcp-10g",
+            memory_nodes: 6,
+            machines: 1,
+            clients: 1,
+            coroutines: 1,
+            index_replicas: 2,
+            redundancy: oriented,
+            keys: 200,
+            pair_bytes: kib << 10,
+            operations: 100,
+            load: Load::Moves { from: oriented, to: coded },
+            ..Setup::default()
+        };
+        let moves = measured(&setup);
+        let moves = moves.latency("move").expect("there are such");
+        assert_eq!(moves.phases, Some(4.0), "{kib} KiB");
+        // All chunks once, and as much parity as a chunk is long.
+        let lengths = moves.bytes.expect("they are counted") / (kib << 10) as f64;
+        assert!((1.2..1.35).contains(&lengths), "{lengths} lengths of {kib} KiB");
+    }
+}

@@ -11,6 +11,11 @@
 //! nothing else. So an entry is half a cache line, and to find it is one access to memory. Which hints are
 //! certainly of the right key, and of when, is known of a few keys besides (`recent.rs`).
 //!
+//! Where a switch may know better ([`Hint::doubted`]), what would be bypassed is a doubted hint instead. There a key's own
+//! counts come too late: whoever has seen a key once cannot know how often others change it, but how often all that it
+//! saw again had changed. While that is more than the threshold, hints of keys that were seen by this session itself
+//! are doubted until their own counts say otherwise.
+//!
 //! The cache is bounded. When it is full, a key is forgotten that was not used since a hand that goes
 //! round has passed it the last time (CLOCK).
 
@@ -25,6 +30,9 @@ use super::recent::Recent;
 const MIN_ACCESSES: u16 = 4;
 /// Where the counters are halved, so that old behaviour fades and they never overflow.
 const MAX_ACCESSES: u16 = 1 << 15;
+/// So often keys are seen again before that tells something, and where the counters are halved.
+const MIN_AGAIN: u32 = 16;
+const MAX_AGAIN: u32 = 1 << 12;
 /// Places of the smallest table.
 const MIN_PLACES: usize = 64;
 
@@ -60,6 +68,11 @@ impl Entry {
         wrong: 0,
         state: State::Free,
     };
+
+    /// Whether the session has seen the key before, and not often enough for its own counts to say anything.
+    fn is_young(&self) -> bool {
+        (2..=MIN_ACCESSES).contains(&self.accesses)
+    }
 
     fn count_wrong(&mut self, wrong: bool) {
         self.wrong = self.wrong.saturating_add(u16::from(wrong));
@@ -109,6 +122,8 @@ pub struct IndexCache {
     hand: usize,
     threshold: f32,
     stats: CacheStats,
+    /// How often hints of keys that the session had seen before turned out to be right or wrong; and wrong.
+    again: (u32, u32),
     recent: Recent,
 }
 
@@ -119,16 +134,16 @@ impl IndexCache {
             if capacity > 0 { fusee_fabric::filled(Entry::FREE, MIN_PLACES) } else { Vec::new() };
         let stats = CacheStats::default();
         let (threshold, recent) = (threshold as f32, Recent::default());
-        IndexCache { table, len: 0, capacity, hand: 0, threshold, stats, recent }
+        IndexCache { table, len: 0, capacity, hand: 0, threshold, stats, again: (0, 0), recent }
     }
 
     /// What it remembers, in another session's cache that has neither counted nor confirmed anything.
     pub fn copied(&self) -> IndexCache {
-        let entry = |e: &Entry| Entry { accesses: 1, wrong: 0, state: e.state, ..*e };
+        let entry = |e: &Entry| Entry { accesses: 0, wrong: 0, state: e.state, ..*e };
         let table = self.table.iter().map(entry).collect();
         let IndexCache { len, capacity, hand, threshold, .. } = *self;
         let (stats, recent) = (CacheStats::default(), Recent::default());
-        IndexCache { table, len, capacity, hand, threshold, stats, recent }
+        IndexCache { table, len, capacity, hand, threshold, stats, again: (0, 0), recent }
     }
 
     /// The counters so far.
@@ -159,17 +174,20 @@ impl IndexCache {
         let hint = Hint { slot: entry.slot, word: entry.word, seen: None, doubted: false };
         let counter = if bypass { &mut self.stats.bypassed } else { &mut self.stats.hints };
         *counter += 1;
-        match bypass {
-            false => Some(self.recent.confirm(key, hint)),
-            true => asked().then_some(Hint { doubted: true, ..hint }),
+        let is_young = entry.is_young();
+        if bypass {
+            return asked().then_some(Hint { doubted: true, ..hint });
         }
+        let hint = self.recent.confirm(key, hint);
+        let doubted = is_young && self.is_doubted() && hint.seen.is_none() && asked();
+        Some(Hint { doubted, ..hint })
     }
 
     /// Takes note of where a read found the key.
     pub fn found(&mut self, key: &Key<'_>, hint: Option<Hint>, place: Option<Hint>) {
         let right = |hint: Hint| place.is_some_and(|place| place.leads_like(&hint));
         let wrong = hint.is_some_and(|hint| !right(hint));
-        self.count_wrong(hint, wrong);
+        self.count_wrong(key, hint, wrong);
         match place {
             Some(place) => self.remember(key, place, wrong),
             None => self.forget(key),
@@ -179,7 +197,7 @@ impl IndexCache {
     /// Takes note of what a write left behind.
     pub fn written(&mut self, key: &Key<'_>, hint: Option<Hint>, written: Written) {
         let wrong = hint.is_some() && !written.hint_held;
-        self.count_wrong(hint, wrong);
+        self.count_wrong(key, hint, wrong);
         if let Some(place) = written.place {
             self.remember(key, place, wrong);
         } else if let Some(at) = self.find(key.hash()) {
@@ -188,8 +206,20 @@ impl IndexCache {
         }
     }
 
+    /// A key is seen again: whether more of those that were had changed than the threshold allows.
+    fn is_doubted(&mut self) -> bool {
+        if self.again.0 == MAX_AGAIN {
+            self.again = (self.again.0 / 2, self.again.1 / 2);
+        }
+        self.again.0 += 1;
+        let (all, wrong) = self.again;
+        all >= MIN_AGAIN && wrong as f32 > self.threshold * all as f32
+    }
+
     /// A doubted hint that is wrong has READ nothing for nothing.
-    fn count_wrong(&mut self, hint: Option<Hint>, wrong: bool) {
+    fn count_wrong(&mut self, key: &Key<'_>, hint: Option<Hint>, wrong: bool) {
+        let Some(at) = hint.and_then(|_| self.find(key.hash())) else { return };
+        self.again.1 += u32::from(wrong && self.table[at].is_young());
         self.stats.wrong += u64::from(wrong && !hint.is_some_and(|hint| hint.doubted));
     }
 

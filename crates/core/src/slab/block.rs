@@ -340,6 +340,12 @@ impl Block {
         Some(self.written.is_none().then(|| (self.address, self.header_in_use(owner))))
     }
 
+    /// Whether an object lies in it.
+    pub(super) fn holds(&self, object: Address, block_bytes: u64) -> bool {
+        let bytes = object.bytes().checked_sub(self.address.bytes());
+        bytes.is_some_and(|bytes| bytes < block_bytes)
+    }
+
     /// Whether it has EC-oriented objects that nobody has looked at to demote them, and that can be now.
     pub(super) fn may_demote(&self) -> bool {
         let is_ours = !self.held && !self.offered && self.scrubbed.is_none();

@@ -60,6 +60,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             _ if removed(Mutant::TurnGoesBack) && next > 2 => next - 2,
             _ => next,
         };
+        if self.store.slabs.borrow().is_offered(word.address()) {
+            self.store.take_back();
+            self.made_room = true;
+        }
         let object = self.store.slabs.borrow_mut().begin_move(word, turn);
         let object = match removed(Mutant::StrangerMovesInPlace) {
             false => object?,

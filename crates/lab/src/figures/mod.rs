@@ -29,7 +29,7 @@ pub enum Quantity {
     Phases(&'static str),
     /// Thousands of bytes that the switch takes for what it knows.
     SwitchBytes,
-    /// Bytes of pools that an operation touches, in lengths of its value of so many bytes.
+    /// Bytes of pools that a Move touches, in lengths of its value of so many bytes.
     Lengths(usize),
 }
 
@@ -49,7 +49,9 @@ impl Quantity {
     pub fn of(self, measured: &Measured) -> Option<f64> {
         match self {
             Quantity::Throughput => Some(measured.ops_per_s / 1e6),
-            Quantity::Lengths(bytes) => Some(measured.bytes / bytes as f64),
+            Quantity::Lengths(bytes) => {
+                measured.latency("move").and_then(|of| of.bytes).map(|of| of / bytes as f64)
+            }
             Quantity::Phases(kind) => measured.latency(kind).and_then(|of| of.phases),
             Quantity::SwitchBytes => measured.switch.map(|of| of.bytes as f64 / 1e3),
             Quantity::Window(window) => measured.timeline.get(window).map(|of| of / 1e6),
