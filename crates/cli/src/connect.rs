@@ -29,13 +29,25 @@ pub struct ConnectArgs {
     /// possible)
     #[arg(long, env = "FUSEE_FABRIC", default_value = "auto")]
     pub fabric: FabricChoice,
+
+    /// A switch in the path to the memory nodes (`fusee switch`); then the fabric is tcp
+    #[arg(long, env = "FUSEE_SWITCH", value_name = "HOST:PORT")]
+    pub switch: Option<String>,
 }
 
 impl ConnectArgs {
+    /// The options of a client that reaches the memory nodes so.
+    pub fn options(&self) -> Options {
+        let options = Options::default().with_fabric(self.fabric);
+        match &self.switch {
+            Some(switch) => options.with_switch(switch),
+            None => options,
+        }
+    }
+
     /// Joins the cluster.
     pub fn connect(&self) -> Result<Client, Failure> {
-        let options = Options::default().with_fabric(self.fabric);
-        join(&self.master, options)
+        join(&self.master, self.options())
     }
 }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Member, View};
-use fusee_fabric::{AnyFabric, AttachError, FabricKind, attach_all};
+use fusee_fabric::{AnyFabric, AttachError, FabricKind, attach_all, attach_all_through};
 
 use crate::logic::Gate;
 
@@ -47,9 +47,18 @@ fn key(member: &Member) -> (MnId, u64) {
 }
 
 impl Attachments {
-    /// Attaches to all members of a view.
-    pub fn new(kind: FabricKind, gate: Arc<Gate>, view: &View) -> Result<Attachments, AttachError> {
-        let fabric = Rc::new(attach_all(kind, gate.client(), &view.members)?);
+    /// Attaches to all members of a view; over TCP through a switch, if there is one.
+    pub fn new(
+        kind: FabricKind,
+        switch: Option<&str>,
+        gate: Arc<Gate>,
+        view: &View,
+    ) -> Result<Attachments, AttachError> {
+        let (client, members) = (gate.client(), &view.members);
+        let fabric = Rc::new(match switch {
+            None => attach_all(kind, client, members)?,
+            Some(switch) => attach_all_through(switch, client, members)?,
+        });
         fabric.set_silence(silence(gate.lease.longest()));
         Ok(Attachments {
             fabric,
@@ -191,7 +200,7 @@ mod tests {
             });
             let [a, b, c] = &members;
             let gate = Arc::new(Gate::new(ClientId(5), view(1, &[a, b]), 0));
-            let attachments = Attachments::new(kind, gate.clone(), &gate.view()).unwrap();
+            let attachments = Attachments::new(kind, None, gate.clone(), &gate.view()).unwrap();
             let nobody = |node| panic!("cannot attach to {node}");
             assert_eq!(reached(&attachments), [0, 1]);
             gate.publish_view(&view(2, &[a, c]));

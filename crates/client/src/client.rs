@@ -88,8 +88,12 @@ impl Client {
         master.join(view.cluster);
         let kind = match options.fabric {
             FabricChoice::Only(kind) => kind,
+            FabricChoice::Auto if options.switch.is_some() => FabricKind::Tcp,
             FabricChoice::Auto => reachable_fabric(&view.members),
         };
+        if kind != FabricKind::Tcp && options.switch.is_some() {
+            return Err(ConnectError::SwitchWithoutTcp);
+        }
         if kind == FabricKind::Shm && options.work_table != WorkTable::Off {
             return Err(ConnectError::WorkTableOverShm);
         }

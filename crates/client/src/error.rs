@@ -44,6 +44,9 @@ pub enum ConnectError {
          it off, or choose another fabric (Options::with_fabric)"
     )]
     WorkTableOverShm,
+    /// The options want a switch, and another fabric than TCP.
+    #[error("a switch is for TCP: choose that fabric, or none (Options::with_fabric)")]
+    SwitchWithoutTcp,
     /// The embedded cluster did not start.
     #[cfg(feature = "embedded")]
     #[error("the embedded cluster did not start: {0}")]

@@ -115,6 +115,12 @@ pub struct Options {
     /// A wrong hint costs the bytes of an object and no round trip, a right one saves a round trip: lower
     /// it if pairs are large and bandwidth is short. `docs/results` has what `fusee bench cache` measured.
     pub cache_threshold: f64,
+    /// A switch in the path to the memory nodes, as host and port: `fusee switch` runs one. Then the fabric is TCP; with
+    /// another one the client is refused ([`ConnectError::SwitchWithoutTcp`]). Nothing rests on what it knows, but
+    /// without it the memory nodes are not reached. Default: none.
+    ///
+    /// [`ConnectError::SwitchWithoutTcp`]: crate::ConnectError::SwitchWithoutTcp
+    pub switch: Option<String>,
     /// How long an operation waits for others, at least, before it gives up: for the winner of a
     /// conflict, or for a memory node's answer to ALLOC. Default: 5 s.
     pub op_timeout: Duration,
@@ -144,6 +150,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             fabric: FabricChoice::Auto,
+            switch: None,
             cache_entries: 100_000,
             cache_threshold: 0.5,
             op_timeout: Duration::from_secs(5),
@@ -155,6 +162,11 @@ impl Default for Options {
 }
 
 impl Options {
+    /// Sets [`Options::switch`].
+    pub fn with_switch(self, switch: impl Into<String>) -> Options {
+        Options { switch: Some(switch.into()), ..self }
+    }
+
     /// Sets [`Options::fabric`].
     pub fn with_fabric(self, fabric: impl Into<FabricChoice>) -> Options {
         Options { fabric: fabric.into(), ..self }

@@ -123,6 +123,15 @@ pub fn attach_all(
     attach_all_while(kind, client, members, &|| true)
 }
 
+/// As [`attach_all`], over TCP: through the switch at this address (host and port).
+pub fn attach_all_through(
+    switch: &str,
+    client: ClientId,
+    members: &[Member],
+) -> Result<AnyFabric, AttachError> {
+    attach_by(FabricKind::Tcp, client, members, Some(switch), &|| true)
+}
+
 /// As [`attach_all`], as long as `goes_on`: a memory node that takes connections and does not answer is
 /// waited for no longer. (For one that takes none, up to the time that a connection may take.)
 pub fn attach_all_while(
@@ -131,11 +140,24 @@ pub fn attach_all_while(
     members: &[Member],
     goes_on: &dyn Fn() -> bool,
 ) -> Result<AnyFabric, AttachError> {
+    attach_by(kind, client, members, None, goes_on)
+}
+
+fn attach_by(
+    kind: FabricKind,
+    client: ClientId,
+    members: &[Member],
+    switch: Option<&str>,
+    goes_on: &dyn Fn() -> bool,
+) -> Result<AnyFabric, AttachError> {
     let fabric = AnyFabric::new(kind, client).map_err(|error| AttachError {
         node: members.first().map_or(MnId(0), |member| member.node),
         at: "this host".into(),
         cause: AttachCause::Io(error),
     })?;
+    if let (AnyFabric::Tcp(tcp), Some(switch)) = (&fabric, switch) {
+        tcp.go_through(switch);
+    }
     members.iter().try_for_each(|member| fabric.attach_while(member, goes_on))?;
     Ok(fabric)
 }
@@ -276,6 +298,14 @@ impl Fabric for AnyFabric {
             AnyFabric::Shm(shm, _) => shm.waits_for_reads(),
             AnyFabric::Tcp(tcp) => tcp.waits_for_reads(),
             AnyFabric::Verbs(verbs) => verbs.waits_for_reads(),
+        }
+    }
+
+    #[inline]
+    fn may_steer(&self) -> bool {
+        match self {
+            AnyFabric::Shm(..) | AnyFabric::Verbs(_) => false,
+            AnyFabric::Tcp(tcp) => tcp.may_steer(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Runs the conformance suite on every fabric, in one process and across processes.
 //!
-//! The rigs: shared memory with nodes in this process; TCP over loopback; clients of both at the
+//! The rigs: shared memory with nodes in this process; TCP over loopback, and through a switch; clients of both at the
 //! same nodes; and both again with each node in a process of its own, which `kill` kills for good.
 //! Where there is an RDMA device, verbs both ways; without one that is said, and with
 //! `FUSEE_RDMA_REQUIRED=1` it is a failure (`tests/rdma/run` has devices). Clients that are fenced
@@ -13,6 +13,7 @@
 
 mod support;
 
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -20,7 +21,11 @@ use std::time::{Duration, Instant};
 
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
 use fusee_fabric::conformance::{self, NODES, POOL_BYTES, Rig, START};
-use fusee_fabric::{AnyFabric, AttachCause, AttachError, FabricKind, NodeFabrics, attach_all};
+use fusee_fabric::tcp::TcpSwitch;
+use fusee_fabric::{
+    AnyFabric, AttachCause, AttachError, FabricKind, NodeFabrics, attach_all, attach_all_through,
+};
+use fusee_switch::ours::{Options, Ours};
 use support::child::{Child, ROLE};
 use support::{Scratch, block_on, member, node, rdma_device, verbs_node};
 
@@ -90,6 +95,46 @@ impl Drop for Inside {
     fn drop(&mut self) {
         self.nodes.lock().unwrap().clear();
         self.scratch.assert_empty();
+    }
+}
+
+/// Nodes in this process, behind a switch that orders CASes, and steers READs that ask for it.
+struct Switched {
+    nodes: Inside,
+    switch: TcpSwitch,
+}
+
+impl Switched {
+    fn new() -> Switched {
+        let nodes = Inside::new(Mix::All(FabricKind::Tcp));
+        let of = |member: &fusee_core::view::Member| {
+            (member.identity, (member.node, member.tcp.clone().expect("they serve TCP")))
+        };
+        let known: HashMap<u64, (MnId, String)> = nodes.members.iter().map(of).collect();
+        let find = Box::new(move |identity| known.get(&identity).cloned());
+        let switch = Box::new(Ours::new(Options { slots: 10, rounds: 10 }));
+        let switch = TcpSwitch::start("127.0.0.1:0".parse().unwrap(), switch, find).unwrap();
+        Switched { nodes, switch }
+    }
+}
+
+impl Rig for Switched {
+    type Fabric = AnyFabric;
+
+    fn attach(&self, client: ClientId) -> Result<AnyFabric, AttachError> {
+        attach_all_through(&self.switch.addr().to_string(), client, &self.nodes.members)
+    }
+
+    fn turn(&self, fabric: &AnyFabric) {
+        self.nodes.turn(fabric);
+    }
+
+    fn fence(&self, node: MnId, client: ClientId) {
+        self.nodes.fence(node, client);
+    }
+
+    fn kill(&self, node: MnId) {
+        self.nodes.kill(node);
     }
 }
 
@@ -265,6 +310,10 @@ fn all_checks() -> Vec<(String, Run)> {
         for (check, run) in checks.filter(|(check, _)| is_kept(name, check, may_tear)) {
             all.push((format!("{name}/{check}"), Box::new(move || run(&Inside::new(mix)))));
         }
+    }
+    let checks = conformance::checks().into_iter().chain(conformance::fencing_checks());
+    for (check, run) in checks {
+        all.push((format!("switch/{check}"), Box::new(move || run(&Switched::new()))));
     }
     let outside = [
         ("shm-processes", FabricKind::Shm),

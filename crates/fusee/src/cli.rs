@@ -41,6 +41,8 @@ pub enum Command {
     Master(server::master::Args),
     /// Run a memory node
     MemoryNode(server::memory_node::Args),
+    /// Run a switch in the path from clients to memory nodes
+    Switch(server::switch::Args),
     /// Form a new cluster: once, after its master was started over an empty store
     Form(form::Args),
     /// Give a cluster up, with all that it holds; shows what that is, unless it is told more
@@ -81,7 +83,7 @@ impl Command {
     /// What it logs by itself.
     pub fn usual_log(&self) -> Usual {
         match self {
-            Command::Master(_) | Command::MemoryNode(_) => Usual::Everything,
+            Command::Master(_) | Command::MemoryNode(_) | Command::Switch(_) => Usual::Everything,
             #[cfg(feature = "lab")]
             Command::Lab(_) => Usual::Nothing,
             #[cfg(feature = "sim")]
@@ -96,6 +98,7 @@ impl Command {
             Command::Up(args) => up::run(&args, verbose),
             Command::Master(args) => server::master::run(args),
             Command::MemoryNode(args) => server::memory_node::run(args),
+            Command::Switch(args) => server::switch::run(args),
             Command::Form(args) => form::run(&args),
             Command::Destroy(args) => destroy::run(&args),
             Command::Get(args) => kv::get(&args),

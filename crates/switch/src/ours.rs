@@ -8,9 +8,9 @@
 //! pass, and it brings bytes of the index.
 //!
 //! *Why that is safe.* The client takes what came for the word's object only if it shows the identity of the word that
-//! the same batch READ before, under a good CRC, with the key that is looked for. No two objects ever have one
-//! identity while somebody can know of it, and an object is written once. So these bytes are that object's, wherever
-//! they came from; and the word was READ before them. What else the READ brings is as if it had never been posted.
+//! the same batch READ before, under a good CRC, with the key that is looked for, and if the client's view has that
+//! object on the node. There is no other one with that identity there ([`fusee_core::store`], "steered READs"): these
+//! bytes are that object's, wherever they came from. What else the READ brings is as if it had never been posted.
 //!
 //! *How the switch learns.* It remembers the last WRITEs of each connection by the identities that they begin with. A
 //! CAS of a slot that READs were to be steered by names the identity of the new object, if the same connection has

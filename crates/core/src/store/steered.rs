@@ -7,8 +7,10 @@
 //! The steered READ may bring anything. What it brings counts if it is what the next phase would READ: the whole object
 //! of the word that the same phase has shown, with this identity under a good CRC, with the key that is looked for, of
 //! a region that has a replica beside the primary. An object is written once, and while the operation is pinned no
-//! other one gets its identity. So it does not matter where the READ went, nor when: these bytes are that object. If it
-//! brings anything else, the operation goes on as if it had READ the slot alone.
+//! other one gets its identity; of an earlier life with the same identity nothing is left on a node that has the
+//! region, since it zeroes what it releases, and has one extent of a region at a time. So it does not matter where the
+//! READ went, nor when: these bytes are that object. If it brings anything else, the operation goes on as if it had
+//! READ the slot alone. (`spec/Steered.tla`)
 //!
 //! A session asks as long as it is worth it: when too few of its last steered READs brought what it looked for, it
 //! stops for a while, and what is doubted is looked for in the index, as without a switch.

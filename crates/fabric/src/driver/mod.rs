@@ -73,6 +73,8 @@ pub struct Driver<L: Link> {
     client: ClientId,
     options: Options,
     silence: Cell<Duration>,
+    /// The switch that it goes through, if any.
+    switch: RefCell<Option<String>>,
     turns: Cell<u32>,
     alarm: Arc<Alarm>,
     links: RefCell<Links<L>>,
@@ -85,7 +87,8 @@ impl<L: Link> Driver<L> {
         let (links, alarm) = Links::new()?;
         let (links, spin) = (RefCell::new(links), RefCell::new(Spin::new(options.spin)));
         let silence = Cell::new(options.silence);
-        Ok(Driver { client, options, silence, turns: Cell::new(0), alarm, links, spin })
+        let switch = RefCell::default();
+        Ok(Driver { client, options, silence, switch, turns: Cell::new(0), alarm, links, spin })
     }
 
     /// Attaches to the memory node that says hello at `address` (host and port). A node attached
@@ -102,6 +105,8 @@ impl<L: Link> Driver<L> {
         address: &str,
         goes_on: GoesOn<'_>,
     ) -> Result<(), AttachError> {
+        let switch = self.switch.borrow();
+        let address = switch.as_deref().unwrap_or(address);
         let failed = |cause| AttachError { node, at: address.into(), cause };
         let (client, wait) = (self.client, self.options.connect);
         let target = Target { node, identity, address, client, wait, goes_on };
@@ -120,6 +125,11 @@ impl<L: Link> Driver<L> {
     pub fn leave(&self) {
         let nodes: Vec<MnId> = self.links.borrow().iter().map(L::node).collect();
         nodes.into_iter().for_each(|node| self.detach(node));
+    }
+
+    /// Whatever is attached from now on is reached through the switch at this address (host and port).
+    pub fn go_through(&self, switch: &str) {
+        self.switch.replace(Some(switch.into()));
     }
 
     /// From now on so much silence is enough: see [`Options::silence`].
@@ -207,5 +217,10 @@ impl<L: Link> Fabric for Driver<L> {
     #[inline]
     fn waits_for_reads(&self) -> bool {
         L::WAITS_FOR_READS
+    }
+
+    #[inline]
+    fn may_steer(&self) -> bool {
+        self.switch.borrow().is_some()
     }
 }

@@ -309,6 +309,14 @@ pub fn encode_verb(verb: WireVerb<'_>, mut put: impl FnMut(&[u8])) {
     }
 }
 
+/// Changes the offset of the verb that begins here.
+///
+/// # Panics
+/// If there are not as many bytes as the header of a verb has.
+pub fn set_offset(verb: &mut [u8], offset: u64) {
+    verb[8..VERB_BYTES].copy_from_slice(&offset.to_le_bytes());
+}
+
 /// A whole request, all of whose verbs are well-formed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
@@ -347,9 +355,17 @@ impl<'a> Request<'a> {
 
     /// The verbs, in the order posted.
     pub fn verbs(&self) -> impl Iterator<Item = WireVerb<'a>> + use<'a> {
-        let mut rest = self.body;
+        self.verbs_at().map(|(_, verb)| verb)
+    }
+
+    /// The same, each with where it begins in the frame.
+    pub fn verbs_at(&self) -> impl Iterator<Item = (usize, WireVerb<'a>)> + use<'a> {
+        let (body_bytes, mut rest) = (self.body.len(), self.body);
         // `decode` has seen that all of them are well-formed.
-        (0..self.verbs).map_while(move |_| decode_verb(&mut rest).ok())
+        (0..self.verbs).map_while(move |_| {
+            let at = HEADER_BYTES + body_bytes - rest.len();
+            Some((at, decode_verb(&mut rest).ok()?))
+        })
     }
 }
 

@@ -18,10 +18,12 @@ mod connection;
 pub mod frame;
 mod link;
 mod node;
+mod switch;
 
 pub use crate::spin::DEFAULT_SPIN;
 pub(crate) use link::Link;
 pub use node::TcpNode;
+pub use switch::{Find, TcpSwitch};
 
 /// A session's connections to memory nodes. The batches of many tasks share system calls; a lone batch goes
 /// out with the next turn.

@@ -1,4 +1,4 @@
-//! The servers: `fusee master` and `fusee memory-node`.
+//! The servers: `fusee master`, `fusee memory-node` and `fusee switch`.
 //!
 //! Every setting has one name, as a flag (`--index-keys`), in the file of `--config`
 //! (`index-keys = 5`) and in the environment (`FUSEE_INDEX_KEYS`). A flag beats the environment,
@@ -12,6 +12,7 @@ pub mod master;
 pub mod memory_node;
 pub mod redundancy;
 mod stop;
+pub mod switch;
 
 use std::path::Path;
 

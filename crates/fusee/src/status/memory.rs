@@ -13,8 +13,7 @@ use fusee_cli::failure::Failure;
 use fusee_cli::output;
 use fusee_cli::quantity::{Bytes, counted};
 use fusee_client::{
-    ClassMemory, MemorySurvey, NodeMemory, Options, OwnerMemory, OwnerState, RedundancyMemory,
-    SurveyError,
+    ClassMemory, MemorySurvey, NodeMemory, OwnerMemory, OwnerState, RedundancyMemory, SurveyError,
 };
 use serde::Serialize;
 
@@ -90,7 +89,7 @@ struct Owner {
 
 /// Prints it.
 pub fn run(connect: &ConnectArgs, is_json: bool) -> Result<(), Failure> {
-    let options = Options::default().with_fabric(connect.fabric).with_cache_entries(0);
+    let options = connect.options().with_cache_entries(0);
     let client = connect::join(&connect.master, options).map_err(with_next_step)?;
     let survey = client.survey_memory().map_err(explain)?;
     drop(client);

@@ -104,18 +104,18 @@ pub const X1: Figure = Figure {
 
 pub const X2: Figure = Figure {
     id: "X2",
-    about: "throughput of YCSB-A over time; after 16 ms a memory node dies, or a client",
+    about: "throughput over time; after 16 ms a memory node dies (YCSB-C), or a client (YCSB-A)",
     x: "ms",
     points: || {
         let kinds = [
-            ("a node, 128 clients on 3 nodes", 128, 3, Happening::NodeCrashes(1)),
-            ("a node, 1,024 clients on 100 nodes", 1024, 100, Happening::NodeCrashes(1)),
-            ("a client of 128 on 3 nodes", 128, 3, Happening::ClientCrashes(7)),
-            ("a client of 1,024 on 100 nodes", 1024, 100, Happening::ClientCrashes(7)),
+            ("a node of 3, 128 clients", 128, 3, Happening::NodeCrashes(1), Workload::C),
+            ("a node of 100, 1,024 clients", 1024, 100, Happening::NodeCrashes(1), Workload::C),
+            ("a client of 128, 3 nodes", 128, 3, Happening::ClientCrashes(7), Workload::A),
+            ("a client of 1,024, 100 nodes", 1024, 100, Happening::ClientCrashes(7), Workload::A),
         ];
-        let of = |(series, clients, memory_nodes, what)| {
+        let of = |(series, clients, memory_nodes, what, workload)| {
             let setup = Setup {
-                load: Load::Ycsb(Workload::A),
+                load: Load::Ycsb(workload),
                 clients,
                 machines: clients / 8,
                 memory_nodes,

@@ -1,0 +1,337 @@
+//! A switch in the path of TCP sessions: it forwards their frames, and a [`Switch`] decides what becomes of the verbs.
+//!
+//! A session connects to the switch as if that was the memory node; its hello names the node, to which the switch
+//! connects in turn. Frames go on as they came, but for the offsets of steered READs. A verb that is held keeps all that
+//! its connection sends later. If either side ends, so does the other: who is fenced by a node is so behind a switch.
+//!
+//! Two threads serve a connection, one for each way. That is a software hop: it shows what a switch would save in round
+//! trips, and costs more than it saves in time.
+
+use std::collections::{HashMap, VecDeque};
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use fusee_core::verbs::MnId;
+use fusee_switch::{
+    Answer, Bytes, Connection, Counts, Forget, Place, Request as Asked, Switch, Verb, Verdict,
+};
+
+use super::frame::{
+    self, HELLO_BYTES, Hello, MAX_BODY_BYTES, Reply, ReplyKind, Request, Status, WELCOME_BYTES,
+    Welcome, WireOp,
+};
+use crate::error::ServeError;
+
+/// Connections at one time.
+const CONNECTIONS: usize = 1_024;
+/// So long a hello, a welcome and a connection may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// So long a verb that is held waits before the switch is asked again, and so often it is asked.
+const HELD: Duration = Duration::from_micros(50);
+const HELD_TIMES: u32 = 20;
+/// What a WRITE begins with, for the switch.
+const START_BYTES: usize = 64;
+
+/// Where the memory node of an identity listens, and its name.
+pub type Find = dyn Fn(u64) -> Option<(MnId, String)> + Send + Sync;
+
+/// A running switch; dropping it ends all connections.
+pub struct TcpSwitch {
+    addr: SocketAddr,
+    shared: Arc<Shared>,
+    listener: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    switch: Mutex<Box<dyn Switch + Send>>,
+    find: Box<Find>,
+    /// Both sides of each connection.
+    open: Mutex<HashMap<u64, [TcpStream; 2]>>,
+    next: AtomicU64,
+    is_over: AtomicBool,
+}
+
+/// A request whose reply has not passed: the numbers of its CASes, and where in the reply's body their results are.
+type Cases = Vec<(u64, usize)>;
+
+impl Shared {
+    fn switch(&self) -> MutexGuard<'_, Box<dyn Switch + Send>> {
+        self.switch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open(&self) -> MutexGuard<'_, HashMap<u64, [TcpStream; 2]>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl TcpSwitch {
+    /// Listens at `addr` (port 0: a free one).
+    pub fn start(
+        addr: SocketAddr,
+        switch: Box<dyn Switch + Send>,
+        find: Box<Find>,
+    ) -> Result<TcpSwitch, ServeError> {
+        let at = || addr.to_string();
+        let io = |source| ServeError::Io { at: at(), source };
+        let listener = TcpListener::bind(addr).map_err(|source| match source.kind() {
+            io::ErrorKind::AddrInUse => ServeError::AddressInUse { at: at() },
+            _ => io(source),
+        })?;
+        let addr = listener.local_addr().map_err(io)?;
+        let shared = Arc::new(Shared {
+            switch: Mutex::new(switch),
+            find,
+            open: Mutex::default(),
+            next: AtomicU64::new(1),
+            is_over: AtomicBool::new(false),
+        });
+        let theirs = shared.clone();
+        let accept = move || {
+            for stream in listener.incoming() {
+                if theirs.is_over.load(Ordering::Relaxed) {
+                    return;
+                }
+                match stream {
+                    Ok(stream) => accept(&theirs, stream),
+                    // Too many files are open, perhaps.
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot take a connection");
+                        thread::sleep(Duration::from_millis(100));
+                    }
+                }
+            }
+        };
+        let spawned = thread::Builder::new().name("fusee-switch".into()).spawn(accept);
+        let listener = spawned.map_err(io)?;
+        Ok(TcpSwitch { addr, shared, listener: Some(listener) })
+    }
+
+    /// Where it listens, with the actual port.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// What it has done so far.
+    pub fn counts(&self) -> Counts {
+        self.shared.switch().counts()
+    }
+
+    /// What it takes to know what it knows.
+    pub fn bytes(&self) -> Bytes {
+        self.shared.switch().bytes()
+    }
+
+    /// Connections at the moment.
+    pub fn connections(&self) -> usize {
+        self.shared.open().len()
+    }
+
+    /// It forgets all that it knows.
+    pub fn forget(&self) {
+        self.shared.switch().forget(Forget::All);
+    }
+}
+
+impl Drop for TcpSwitch {
+    fn drop(&mut self) {
+        self.shared.is_over.store(true, Ordering::Relaxed);
+        for sides in self.shared.open().values() {
+            sides.iter().for_each(close);
+        }
+        // So that it looks.
+        let _ = TcpStream::connect_timeout(&self.addr, PATIENCE);
+        if let Some(listener) = self.listener.take() {
+            let _ = listener.join();
+        }
+    }
+}
+
+fn close(stream: &TcpStream) {
+    // It may be closed already.
+    let _ = stream.shutdown(Shutdown::Both);
+}
+
+fn accept(shared: &Arc<Shared>, stream: TcpStream) {
+    if shared.open().len() >= CONNECTIONS {
+        tracing::warn!("there are {CONNECTIONS} connections: another one is sent away");
+        return;
+    }
+    let shared = shared.clone();
+    let serve = move || {
+        let peer = stream.peer_addr();
+        if let Err(error) = serve(&shared, stream) {
+            tracing::debug!(?peer, %error, "a connection has ended");
+        }
+    };
+    if let Err(error) = thread::Builder::new().name("fusee-switch-there".into()).spawn(serve) {
+        tracing::warn!(%error, "cannot serve a connection");
+    }
+}
+
+fn garbage(what: impl ToString) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what.to_string())
+}
+
+/// From the hello to the end.
+fn serve(shared: &Arc<Shared>, mut client: TcpStream) -> io::Result<()> {
+    client.set_nodelay(true)?;
+    client.set_read_timeout(Some(PATIENCE))?;
+    client.set_write_timeout(Some(PATIENCE))?;
+    let mut bytes = [0; HELLO_BYTES];
+    client.read_exact(&mut bytes)?;
+    let Some(hello) = Hello::decode(&bytes).map_err(garbage)? else {
+        return Err(garbage("half a hello"));
+    };
+    let Some((node, address)) = (shared.find)(hello.identity) else {
+        let status = Status::WrongIdentity;
+        let welcome = Welcome { identity: hello.identity, pool_bytes: 0, status };
+        return client.write_all(&welcome.encode());
+    };
+    let address: SocketAddr = address.parse().map_err(garbage)?;
+    let mut upstream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    upstream.set_nodelay(true)?;
+    upstream.set_read_timeout(Some(PATIENCE))?;
+    upstream.set_write_timeout(Some(PATIENCE))?;
+    upstream.write_all(&bytes)?;
+    let mut bytes = [0; WELCOME_BYTES];
+    upstream.read_exact(&mut bytes)?;
+    client.write_all(&bytes)?;
+    if Welcome::decode(&bytes).map_err(garbage)?.status != Status::Welcome {
+        return Ok(());
+    }
+    // A session may be silent for as long as it likes.
+    client.set_read_timeout(None)?;
+    upstream.set_read_timeout(None)?;
+    let id = shared.next.fetch_add(1, Ordering::Relaxed);
+    shared.open().insert(id, [client.try_clone()?, upstream.try_clone()?]);
+    if shared.is_over.load(Ordering::Relaxed) {
+        [&client, &upstream].into_iter().for_each(close);
+    }
+    let way =
+        Way { shared: shared.clone(), connection: Connection(id), node, cases: Mutex::default() };
+    let way = Arc::new(way);
+    let (back, sides) = (way.clone(), (upstream.try_clone()?, client.try_clone()?));
+    let answers = move || {
+        let (mut from, mut to) = sides;
+        let ended = back.answers(&mut from, &mut to);
+        [&from, &to].into_iter().for_each(close);
+        ended
+    };
+    let answers = thread::Builder::new().name("fusee-switch-back".into()).spawn(answers);
+    let ended = way.requests(&mut client, &mut upstream);
+    [&client, &upstream].into_iter().for_each(close);
+    if let Ok(answers) = answers {
+        let _ = answers.join();
+    }
+    shared.open().remove(&id);
+    shared.switch().forget(Forget::Connection(Connection(id)));
+    ended
+}
+
+/// One connection.
+struct Way {
+    shared: Arc<Shared>,
+    connection: Connection,
+    node: MnId,
+    /// Of requests without a reply, in order.
+    cases: Mutex<VecDeque<Cases>>,
+}
+
+impl Way {
+    fn cases(&self) -> MutexGuard<'_, VecDeque<Cases>> {
+        self.cases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forwards requests, as the switch says.
+    fn requests(&self, from: &mut TcpStream, to: &mut TcpStream) -> io::Result<()> {
+        let (mut frame, mut number) = (Vec::new(), 0);
+        while read_frame(from, &mut frame)? {
+            let request = Request::decode(&frame).map_err(garbage)?;
+            let request = request.ok_or_else(|| garbage("half a request"))?;
+            let (mut steered, mut cases, mut result) = (Vec::new(), Cases::new(), 0);
+            for (at, verb) in request.verbs_at() {
+                number += 1;
+                let place = Place { node: self.node, offset: verb.offset };
+                let kind = match verb.op {
+                    WireOp::Read(bytes) => Verb::Read(bytes),
+                    WireOp::Steered(bytes) => Verb::Steered(bytes),
+                    WireOp::Write(data) => {
+                        Verb::Write(data.len() as u32, &data[..data.len().min(START_BYTES)])
+                    }
+                    WireOp::Cas { expected, swap } => {
+                        cases.push((number, result));
+                        Verb::Cas { expected, swap }
+                    }
+                    WireOp::Faa { .. } => Verb::Faa,
+                };
+                result += verb.result_bytes();
+                let connection = self.connection;
+                if let Some(offset) = self.ask(&Asked { connection, number, place, verb: kind }) {
+                    steered.push((at, offset));
+                }
+            }
+            for (at, offset) in steered {
+                frame::set_offset(&mut frame[at..], offset);
+            }
+            // Before it can be answered.
+            self.cases().push_back(cases);
+            to.write_all(&frame)?;
+        }
+        Ok(())
+    }
+
+    /// Where a verb is steered to, when it may go on.
+    fn ask(&self, request: &Asked<'_>) -> Option<u64> {
+        for _ in 0..HELD_TIMES {
+            match self.shared.switch().request(request) {
+                Verdict::Forward => return None,
+                Verdict::Steer(offset) => return Some(offset),
+                Verdict::Hold => {}
+            }
+            thread::sleep(HELD);
+        }
+        None
+    }
+
+    /// Forwards replies, and tells the switch what CASes have found.
+    fn answers(&self, from: &mut TcpStream, to: &mut TcpStream) -> io::Result<()> {
+        let mut frame = Vec::new();
+        while read_frame(from, &mut frame)? {
+            let reply = Reply::decode(&frame).map_err(garbage)?;
+            let reply = reply.ok_or_else(|| garbage("half a reply"))?;
+            if reply.kind == ReplyKind::Results {
+                let cases = self.cases().pop_front();
+                let cases = cases.ok_or_else(|| garbage("a reply to nothing"))?;
+                let body = &frame[frame::HEADER_BYTES..];
+                let mut switch = self.shared.switch();
+                for (number, at) in cases {
+                    let found = body.get(at..at + 8).ok_or_else(|| garbage("a short reply"))?;
+                    let found = u64::from_le_bytes(found.try_into().expect("8 bytes"));
+                    switch.answer(&Answer { connection: self.connection, number, found });
+                }
+            }
+            to.write_all(&frame)?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads a frame, of a request or a reply; `false` at the end.
+fn read_frame(from: &mut TcpStream, frame: &mut Vec<u8>) -> io::Result<bool> {
+    frame.resize(frame::HEADER_BYTES, 0);
+    match from.read(&mut frame[..1])? {
+        0 => return Ok(false),
+        _ => from.read_exact(&mut frame[1..])?,
+    }
+    let body = u32::from_le_bytes(frame[..4].try_into().expect("4 bytes")) as usize;
+    if body > MAX_BODY_BYTES {
+        return Err(garbage("a frame is too long"));
+    }
+    frame.resize(frame::HEADER_BYTES + body, 0);
+    from.read_exact(&mut frame[frame::HEADER_BYTES..])?;
+    Ok(true)
+}

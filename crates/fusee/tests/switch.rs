@@ -1,0 +1,125 @@
+//! `fusee switch`: sessions behind it, READs that it steers, and its end.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+
+use serde_json::Value;
+
+use common::{Up, eventually, signal, wait};
+
+/// A switch of a cluster, which prints what it has done at its end.
+struct Switch {
+    child: Child,
+    out: BufReader<ChildStdout>,
+    address: String,
+}
+
+impl Switch {
+    fn start(up: &Up, listen: &str) -> Switch {
+        let mut command = up.command(&["switch", "--announce", "--json", "--listen", listen]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        let announced: Value = serde_json::from_str(&line).expect("it announces its address");
+        let address = announced["switch"].as_str().unwrap().to_string();
+        Switch { child, out, address }
+    }
+
+    /// Ends it. What it has done.
+    fn stop(mut self) -> Value {
+        signal("TERM", self.child.id());
+        assert_eq!(wait(&mut self.child).code(), Some(0));
+        let mut text = String::new();
+        self.out.read_to_string(&mut text).unwrap();
+        serde_json::from_str(&text).expect("a report")
+    }
+}
+
+impl Drop for Switch {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A session of `fusee shell` behind a switch.
+struct Shell {
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Shell {
+    fn start(up: &Up, switch: &str) -> Shell {
+        let mut command = up.command(&["shell", "--switch", switch]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        Shell { child, input, output: BufReader::new(output) }
+    }
+
+    fn say(&mut self, line: &str) -> String {
+        writeln!(self.input, "{line}").unwrap();
+        let mut answer = String::new();
+        self.output.read_line(&mut answer).unwrap();
+        answer.trim().to_string()
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_key_that_others_change_is_found_by_the_switch() {
+    let up = Up::start(&["--memory-nodes", "2", "--fabric", "tcp"]);
+    let switch = Switch::start(&up, "127.0.0.1:0");
+    let [mut first, mut second] = [(); 2].map(|()| Shell::start(&up, &switch.address));
+    first.say("put hot 0");
+    for number in 1..200 {
+        let value = format!("{number:03}");
+        first.say(&format!("update hot {value}"));
+        assert_eq!(second.say("get hot"), value);
+    }
+    drop((first, second));
+    let report = switch.stop();
+    let count = |name: &str| report[name].as_u64().unwrap();
+    assert!(count("seen") > 1_000, "{report}");
+    assert!(count("steered") > 100, "{report}");
+    assert!(count("bytes_of_keys") > 0, "{report}");
+}
+
+#[test]
+fn without_the_switch_a_session_fails_and_with_the_next_one_it_works() {
+    let up = Up::start(&["--memory-nodes", "2", "--fabric", "tcp"]);
+    let mut switch = Switch::start(&up, "127.0.0.1:0");
+    let address = switch.address.clone();
+    up.run(&["put", "--switch", &address, "key", "value"]).expect_code(0);
+    switch.child.kill().unwrap();
+    wait(&mut switch.child);
+    up.run(&["get", "--switch", &address, "key"]).expect_error(3, "cannot attach to memory node");
+    // What was written does not depend on it.
+    assert_eq!(up.run(&["get", "key"]).expect_code(0).text().trim(), "value");
+    let again = Switch::start(&up, &address);
+    eventually("the next switch serves", || {
+        up.run(&["get", "--switch", &again.address, "key"]).text().trim() == "value"
+    });
+    up.run(&["get", "--switch", &address, "--fabric", "shm", "key"])
+        .expect_error(3, "a switch is for TCP");
+}
+
+#[test]
+fn a_switch_says_what_is_wrong() {
+    let up = Up::start(&["--memory-nodes", "1", "--fabric", "tcp"]);
+    let switch = Switch::start(&up, "127.0.0.1:0");
+    up.run(&["switch", "--listen", &switch.address]).expect_error(1, "is in use");
+    up.run(&["switch", "--master", "127.0.0.1:1"]).expect_error(3, "127.0.0.1:1");
+    up.run(&["switch", "--slots", "many"]).expect_error(2, "many");
+}
