@@ -115,9 +115,9 @@ pub struct Options {
     /// A wrong hint costs the bytes of an object and no round trip, a right one saves a round trip: lower
     /// it if pairs are large and bandwidth is short. `docs/results` has what `fusee bench cache` measured.
     pub cache_threshold: f64,
-    /// A switch in the path to the memory nodes, as host and port: `fusee switch` runs one. Then the fabric is TCP; with
-    /// another one the client is refused ([`ConnectError::SwitchWithoutTcp`]). Nothing rests on what it knows, but
-    /// without it the memory nodes are not reached. Default: none.
+    /// A switch in the path to the memory nodes, as host and port: `fusee switch` runs one. Then the fabric is TCP;
+    /// with another one the client is refused ([`ConnectError::SwitchWithoutTcp`]). Nothing rests on what it knows,
+    /// but without it the memory nodes are not reached. Default: none.
     ///
     /// [`ConnectError::SwitchWithoutTcp`]: crate::ConnectError::SwitchWithoutTcp
     pub switch: Option<String>,
@@ -127,8 +127,8 @@ pub struct Options {
     /// How long to wait for a cluster that is still forming, and for each of its members.
     /// Default: 5 s.
     pub connect_timeout: Duration,
-    /// The redundancy of new pairs, where the program does not name one; pairs that exist keep what they have. Default:
-    /// `None`, as the cluster's rules say, which are its master's to tell.
+    /// The redundancy of new pairs, where the program does not name one; pairs that exist keep what they have.
+    /// Default: `None`, as the cluster's rules say, which are its master's to tell.
     ///
     /// ```
     /// use fusee_client::{Options, RedundancyRules};

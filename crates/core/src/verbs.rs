@@ -411,7 +411,8 @@ impl Batch {
         (&mut self.verbs, &mut self.bytes[self.base..])
     }
 
-    /// The first verb that failed, as an error. A steered READ that would go beyond the pool is none: it brings nothing.
+    /// The first verb that failed, as an error. A steered READ that would go beyond the pool is none: it brings
+    /// nothing.
     pub fn check(&self) -> Result<(), FailedVerb> {
         let failed = |verb: &Verb| {
             let error = verb.result.err()?;

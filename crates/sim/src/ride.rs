@@ -1,7 +1,8 @@
 //! A batch on a testbed: all its verbs for one node arrive, execute and are answered at once.
 //!
-//! Two events for each node, two more if a switch is on the way, and one when all is back. Nothing is torn and nothing is drawn; how long it takes, the
-//! [stations](crate::stations) say. A batch that was posted executes, whatever becomes of its client.
+//! Two events for each node, two more if a switch is on the way, and one when all is back. Nothing is torn and nothing
+//! is drawn; how long it takes, the [stations](crate::stations) say. A batch that was posted executes, whatever
+//! becomes of its client.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;

@@ -1,23 +1,24 @@
 //! A switch for Clover (S §3): it has CASes that would come too late go to the entry that is last by now.
 //!
-//! An UPDATE of Clover WRITEs an entry, which begins with its key, and puts it to the end of the key's chain by a CAS of
-//! the entry that its client takes for the last one. The switch knows the key of each entry that was written, and the
-//! last entry of the chains of some keys: a CAS of another entry is *steered* there.
+//! An UPDATE of Clover WRITEs an entry, which begins with its key, and puts it to the end of the key's chain by a CAS
+//! of the entry that its client takes for the last one. The switch knows the key of each entry that was written, and
+//! the last entry of the chains of some keys: a CAS of another entry is *steered* there.
 //!
 //! # What was published is not soft state
-//! There ([`Trust::Sent`]) the switch takes an entry for the last one as soon as its CAS passes. If that CAS fails then,
-//! because the switch had forgotten, or the chain has grown on another path, the next one is steered to an entry that is
-//! in no chain: its client is told that it has succeeded, and whoever reads the key does not find what it wrote. That
-//! a failed CAS makes the switch forget everything (S §5) comes too late for the one that was steered meanwhile.
+//! There ([`Trust::Sent`]) the switch takes an entry for the last one as soon as its CAS passes. If that CAS fails
+//! then, because the switch had forgotten, or the chain has grown on another path, the next one is steered to an entry
+//! that is in no chain: its client is told that it has succeeded, and whoever reads the key does not find what it
+//! wrote. That a failed CAS makes the switch forget everything (S §5) comes too late for the one that was steered
+//! meanwhile.
 //!
 //! With [`Trust::Answered`] an entry is the last one when the answer to its CAS has passed, and CASes of its key wait
 //! until then. A CAS is only ever steered to an entry that was in the chain of its key: if it succeeds there, that was
 //! the last one, and so is the new one now. If it fails, its client looks for the end of the chain from the entry that
 //! it knew, and the switch has forgotten that key: it costs time, even if that entry was the last one.
 //!
-//! (`crates/baselines/tests/promises/switched.rs` has the shortest history. Over switches that forget, most runs of what
-//! was published break the promise, or do not end: their clients look for the end of a chain for ever. With one switch
-//! that forgets nothing, which knows the same keys from the beginning to the end, no CAS of them fails.)
+//! (`crates/baselines/tests/promises/switched.rs` has the shortest history. Over switches that forget, most runs of
+//! what was published break the promise, or do not end: their clients look for the end of a chain for ever. With one
+//! switch that forgets nothing, which knows the same keys from the beginning to the end, no CAS of them fails.)
 //!
 //! Neither does anything against a table that is wrong, rather than empty: a CAS that is steered to the chain of
 //! another key succeeds there.

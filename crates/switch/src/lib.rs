@@ -7,7 +7,8 @@
 //!
 //! # What must hold
 //! What a switch knows is *soft state*. Whatever it forgets, whenever; however many switches there are, or paths
-//! around them; whatever is lost or sent twice: all results are those of a system without a switch, and only come later.
+//! around them; whatever is lost or sent twice: all results are those of a system without a switch, and only come
+//! later.
 //!
 //! An answer names the request that it belongs to, and not what a switch did to that request; and the switch may have
 //! forgotten it. So *a request may be changed only if every answer that it can get is true for its client as it is*.

@@ -11,10 +11,10 @@
 //! nothing else. So an entry is half a cache line, and to find it is one access to memory. Which hints are
 //! certainly of the right key, and of when, is known of a few keys besides (`recent.rs`).
 //!
-//! Where a switch may know better ([`Hint::doubted`]), what would be bypassed is a doubted hint instead. There a key's own
-//! counts come too late: whoever has seen a key once cannot know how often others change it, but how often all that it
-//! saw again had changed. While that is more than the threshold, hints of keys that were seen by this session itself
-//! are doubted until their own counts say otherwise.
+//! Where a switch may know better ([`Hint::doubted`]), what would be bypassed is a doubted hint instead. There a key's
+//! own counts come too late: whoever has seen a key once cannot know how often others change it, but how often all
+//! that it saw again had changed. While that is more than the threshold, hints of keys that were seen by this session
+//! itself are doubted until their own counts say otherwise.
 //!
 //! The cache is bounded. When it is full, a key is forgotten that was not used since a hand that goes
 //! round has passed it the last time (CLOCK).
@@ -158,7 +158,8 @@ impl IndexCache {
         }
     }
 
-    /// Counts an access, and hints where the key is. What is bypassed is no hint, or a doubted one if it is `asked` for.
+    /// Counts an access, and hints where the key is. What is bypassed is no hint, or a doubted one if it is `asked`
+    /// for.
     pub fn hint(&mut self, key: &Key<'_>, asked: impl FnOnce() -> bool) -> Option<Hint> {
         self.stats.accesses += 1;
         let at = self.find(key.hash())?;

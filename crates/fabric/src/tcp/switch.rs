@@ -1,11 +1,12 @@
 //! A switch in the path of TCP sessions: it forwards their frames, and a [`Switch`] decides what becomes of the verbs.
 //!
 //! A session connects to the switch as if that was the memory node; its hello names the node, to which the switch
-//! connects in turn. Frames go on as they came, but for the offsets of steered READs. A verb that is held keeps all that
-//! its connection sends later. If either side ends, so does the other: who is fenced by a node is so behind a switch.
+//! connects in turn. Frames go on as they came, but for the offsets of steered READs. A verb that is held keeps all
+//! that its connection sends later. If either side ends, so does the other: who is fenced by a node is so behind a
+//! switch.
 //!
-//! Two threads serve a connection, one for each way. That is a software hop: it shows what a switch would save in round
-//! trips, and costs more than it saves in time.
+//! Two threads serve a connection, one for each way. That is a software hop: it shows what a switch would save in
+//! round trips, and costs more than it saves in time.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read, Write};
