@@ -11,7 +11,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -27,7 +27,7 @@ use super::frame::{
 };
 use crate::error::ServeError;
 
-/// Connections at one time.
+/// Connections at one time, those that have not said hello among them.
 const CONNECTIONS: usize = 1_024;
 /// So long a hello, a welcome and a connection may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -52,6 +52,8 @@ struct Shared {
     find: Box<Find>,
     /// Both sides of each connection.
     open: Mutex<HashMap<u64, [TcpStream; 2]>>,
+    /// Connections that are served.
+    served: AtomicUsize,
     next: AtomicU64,
     is_over: AtomicBool,
 }
@@ -87,6 +89,7 @@ impl TcpSwitch {
             switch: Mutex::new(switch),
             find,
             open: Mutex::default(),
+            served: AtomicUsize::new(0),
             next: AtomicU64::new(1),
             is_over: AtomicBool::new(false),
         });
@@ -157,19 +160,35 @@ fn close(stream: &TcpStream) {
 }
 
 fn accept(shared: &Arc<Shared>, stream: TcpStream) {
-    if shared.open().len() >= CONNECTIONS {
+    let served = Served::one_more(shared.clone());
+    if shared.served.load(Ordering::Relaxed) > CONNECTIONS {
         tracing::warn!("there are {CONNECTIONS} connections: another one is sent away");
         return;
     }
-    let shared = shared.clone();
     let serve = move || {
         let peer = stream.peer_addr();
-        if let Err(error) = serve(&shared, stream) {
+        if let Err(error) = serve(&served.0, stream) {
             tracing::debug!(?peer, %error, "a connection has ended");
         }
     };
     if let Err(error) = thread::Builder::new().name("fusee-switch-there".into()).spawn(serve) {
         tracing::warn!(%error, "cannot serve a connection");
+    }
+}
+
+/// A connection, as long as it is served.
+struct Served(Arc<Shared>);
+
+impl Served {
+    fn one_more(shared: Arc<Shared>) -> Served {
+        shared.served.fetch_add(1, Ordering::Relaxed);
+        Served(shared)
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.0.served.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
