@@ -219,9 +219,13 @@ impl IndexCache {
 
     /// A doubted hint that is wrong has READ nothing for nothing.
     fn count_wrong(&mut self, key: &Key<'_>, hint: Option<Hint>, wrong: bool) {
-        let Some(at) = hint.and_then(|_| self.find(key.hash())) else { return };
-        self.again.1 += u32::from(wrong && self.table[at].is_young());
-        self.stats.wrong += u64::from(wrong && !hint.is_some_and(|hint| hint.doubted));
+        if !wrong {
+            return;
+        }
+        if let Some(at) = self.find(key.hash()) {
+            self.again.1 += u32::from(self.table[at].is_young());
+        }
+        self.stats.wrong += u64::from(!hint.is_some_and(|hint| hint.doubted));
     }
 
     /// Forgets a key that does not exist.

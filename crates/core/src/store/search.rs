@@ -355,7 +355,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     ) -> Result<Option<(Hint, Span)>, Error> {
         let hint = target.hint;
         if hint.doubted && target.is_beside_its_slot() {
-            return self.search_steered(key, target).await;
+            // On the heap: the futures of operations stay small.
+            return Box::pin(self.search_steered(key, target)).await;
         }
         let reads = target.read_pair(&self.view, &self.store.silent, &mut self.batch);
         self.phase().await;

@@ -116,6 +116,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// The value that a steered READ has brought, if it is that of the key, in the object that the slot has shown.
+    #[cold]
     pub(super) fn steered(
         &mut self,
         steered: Ticket,

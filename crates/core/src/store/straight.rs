@@ -18,7 +18,7 @@ use super::{Hint, Op, Proof};
 use crate::error::Error;
 use crate::host::Host;
 use crate::mutant::{Mutant, removed};
-use crate::verbs::Fabric;
+use crate::verbs::{Fabric, Ticket};
 
 /// What an attempt does next.
 pub(super) enum Next {
@@ -136,13 +136,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let word = self.slot_word(led.slot).map_err(|f| self.failed(f))?;
         let shown = Hint { word, seen: None, doubted: false, ..hint };
         if let Proof::Steered(steered) = led.proof {
-            let key = attempt.intent.key;
-            let leads = may_hold(word, key) && self.steered(steered, shown, key)?.is_some();
-            attempt.hint_held = word == hint.word && leads;
-            return Ok(match leads && !self.is_elsewhere(attempt, shown) {
-                true => Ok(shown),
-                false => Err(shown),
-            });
+            return self.confirm_steered(attempt, steered, shown);
         }
         let leads = self.is_proved(led.proof, word, attempt.intent.key)?;
         if (word == hint.word && leads) || removed(Mutant::HintIsTrusted) {
@@ -150,6 +144,23 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             return Ok(Ok(hint));
         }
         Ok(Err(shown))
+    }
+
+    /// The same of a doubted hint, where the switch has brought the object that the slot leads to.
+    #[cold]
+    fn confirm_steered(
+        &mut self,
+        attempt: &mut Attempt<'_>,
+        steered: Ticket,
+        shown: Hint,
+    ) -> Result<Result<Hint, Hint>, Error> {
+        let key = attempt.intent.key;
+        let leads = may_hold(shown.word, key) && self.steered(steered, shown, key)?.is_some();
+        attempt.hint_held = leads && attempt.hint.is_some_and(|hint| hint.word == shown.word);
+        Ok(match leads && !self.is_elsewhere(attempt, shown) {
+            true => Ok(shown),
+            false => Err(shown),
+        })
     }
 
     /// The key's slot is known: posts the CASes of the backups; whether there are any.
