@@ -10,7 +10,7 @@ use fusee_core::code::{Code, Coding, ReedSolomon};
 use fusee_core::layout::{Address, Chunk, Identity, Object, Opcode, Pair, SizeClass, Slot, Stripe};
 use fusee_core::race::{Buckets, Key};
 use fusee_core::snapshot::evaluate;
-use fusee_core::store::Hint;
+use fusee_core::store::{Hint, Sight};
 use fusee_core::verbs::{ClusterId, MnId};
 use fusee_core::view::{Geometry, Place, SlotRef, Subtable};
 
@@ -81,8 +81,7 @@ fn cache(c: &mut Criterion) {
     let hint = |n: u32| Hint {
         slot: SlotRef { subtable: 0, slot: n },
         word: Slot(n.into()),
-        seen: None,
-        doubted: false,
+        seen: Sight::Sometime,
     };
     let mut cache = IndexCache::new(KEYS as usize, 0.5);
     for n in 0..KEYS {

@@ -121,12 +121,9 @@ pub enum Op {
     Read {
         /// Where the bytes go.
         buf: Span,
-    },
-    /// As a READ, and a switch on the way may have it READ from another place of the same pool: from where the object
-    /// lies that the slot at this place leads to, as far as it knows ([`Fabric::may_steer`]). So any bytes may come.
-    Steered {
-        /// Where the bytes go.
-        buf: Span,
+        /// A switch on the way may have it READ from another place of the same pool: from where the object lies that
+        /// the slot at this place leads to, as far as it knows ([`Fabric::may_steer`]). So any bytes may come.
+        steered: bool,
     },
     /// Copies `buf` into pool memory, its last word last.
     Write {
@@ -187,7 +184,7 @@ impl Verb {
     #[inline]
     pub fn bytes(&self) -> u32 {
         match self.op {
-            Op::Read { buf } | Op::Steered { buf } | Op::Write { buf } => buf.len,
+            Op::Read { buf, .. } | Op::Write { buf } => buf.len,
             Op::Cas { .. } | Op::Faa { .. } => 8,
         }
     }
@@ -201,7 +198,7 @@ impl Verb {
     /// Whether this is a READ, steered or not.
     #[inline]
     pub fn is_read(&self) -> bool {
-        matches!(self.op, Op::Read { .. } | Op::Steered { .. })
+        matches!(self.op, Op::Read { .. })
     }
 
     /// Checks the verb against the rules every fabric enforces.
@@ -353,14 +350,14 @@ impl Batch {
     #[inline]
     pub fn read(&mut self, node: MnId, offset: u64, len: u32) -> Ticket {
         let buf = self.stage(len);
-        self.post(node, offset, Op::Read { buf })
+        self.post(node, offset, Op::Read { buf, steered: false })
     }
 
     /// Posts a READ of `len` bytes that may be steered to the object that the slot at `offset` leads to; the result is
     /// [`Batch::data`], and proves nothing of where it is from.
     pub fn steered(&mut self, node: MnId, offset: u64, len: u32) -> Ticket {
         let buf = self.stage(len);
-        self.post(node, offset, Op::Steered { buf })
+        self.post(node, offset, Op::Read { buf, steered: true })
     }
 
     /// Posts a WRITE of staged bytes.
@@ -416,7 +413,8 @@ impl Batch {
     pub fn check(&self) -> Result<(), FailedVerb> {
         let failed = |verb: &Verb| {
             let error = verb.result.err()?;
-            let is_none = matches!(verb.op, Op::Steered { .. }) && error == VerbError::OutOfBounds;
+            let is_none = matches!(verb.op, Op::Read { steered: true, .. })
+                && error == VerbError::OutOfBounds;
             (!is_none).then_some(FailedVerb { node: verb.node, error })
         };
         self.verbs.iter().find_map(failed).map_or(Ok(()), Err)
@@ -445,7 +443,7 @@ impl Batch {
     #[inline]
     pub fn data_span(&self, ticket: Ticket) -> Result<Span, FailedVerb> {
         match self.done(ticket)?.op {
-            Op::Read { buf } | Op::Steered { buf } => Ok(buf),
+            Op::Read { buf, .. } => Ok(buf),
             _ => panic!("data() of a verb that is no READ"),
         }
     }

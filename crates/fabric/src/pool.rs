@@ -198,9 +198,7 @@ impl Pool {
     /// Executes a verb on the batch's memory and sets its result.
     pub fn execute(&self, order: &mut Order, verb: &mut Verb, memory: &mut [u8]) {
         verb.result = verb.check(self.bytes()).and_then(|()| match &mut verb.op {
-            Op::Read { buf } | Op::Steered { buf } => {
-                self.read(order, verb.offset, &mut memory[buf.range()])
-            }
+            Op::Read { buf, .. } => self.read(order, verb.offset, &mut memory[buf.range()]),
             Op::Write { buf } => self.write(order, verb.offset, &memory[buf.range()]),
             Op::Cas { expected, swap, found } => {
                 *found = self.cas(order, verb.offset, *expected, *swap)?;

@@ -209,7 +209,7 @@ impl Flight {
             for verb in lane.verbs.iter().rev().map(|i| given_up.verbs()[*i]) {
                 let (node, offset) = (verb.node, verb.offset);
                 match verb.op {
-                    Op::Read { .. } | Op::Steered { .. } => {}
+                    Op::Read { .. } => {}
                     Op::Write { buf } => {
                         let span = batch.stage(buf.len);
                         batch.bytes_mut(span).copy_from_slice(given_up.bytes(buf));

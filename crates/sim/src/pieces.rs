@@ -50,7 +50,7 @@ impl SimFabric {
                 });
                 true
             }
-            Op::Read { buf } | Op::Steered { buf } | Op::Write { buf } => {
+            Op::Read { buf, .. } | Op::Write { buf } => {
                 if left.is_empty() {
                     if is_write {
                         let data = &bytes[buf.range()];

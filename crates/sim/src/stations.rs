@@ -340,7 +340,7 @@ fn entry<T: Clone>(all: &mut Vec<Option<T>>, number: usize) -> &mut Option<T> {
 fn request_bytes(verb: &Verb) -> u64 {
     match verb.op {
         Op::Write { buf } => buf.len.into(),
-        Op::Read { .. } | Op::Steered { .. } => 0,
+        Op::Read { .. } => 0,
         Op::Cas { .. } => 16,
         Op::Faa { .. } => 8,
     }
@@ -349,7 +349,7 @@ fn request_bytes(verb: &Verb) -> u64 {
 /// Payload on the way back.
 fn answer_bytes(verb: &Verb) -> u64 {
     match verb.op {
-        Op::Read { buf } | Op::Steered { buf } => buf.len.into(),
+        Op::Read { buf, .. } => buf.len.into(),
         Op::Write { .. } => 0,
         Op::Cas { .. } | Op::Faa { .. } => 8,
     }

@@ -115,8 +115,8 @@ impl Switches {
         let place = Place { node: verb.node, offset: verb.offset };
         let connection = connection(client, verb.node);
         let kind = match verb.op {
-            Op::Read { buf } => fusee_switch::Verb::Read(buf.len),
-            Op::Steered { buf } => fusee_switch::Verb::Steered(buf.len),
+            Op::Read { buf, steered: false } => fusee_switch::Verb::Read(buf.len),
+            Op::Read { buf, steered: true } => fusee_switch::Verb::Steered(buf.len),
             Op::Write { buf } => fusee_switch::Verb::Write(buf.len, &bytes[buf.range()]),
             Op::Cas { expected, swap, .. } => fusee_switch::Verb::Cas { expected, swap },
             Op::Faa { .. } => fusee_switch::Verb::Faa,
@@ -183,7 +183,7 @@ impl Adversary {
                 written.push_back(Place { node: verb.node, offset: verb.offset });
                 None
             }
-            Op::Steered { .. } => {
+            Op::Read { steered: true, .. } => {
                 let one_in = self.mistakes.errs_one_in;
                 if one_in == 0 || !self.rng.one_in(one_in) {
                     return None;

@@ -7,7 +7,7 @@ use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_core::error::{Error, Outcome};
 use fusee_core::layout::{Address, SizeClass, Slot};
 use fusee_core::race::Buckets;
-use fusee_core::store::{Hint, SearchKey};
+use fusee_core::store::{Hint, SearchKey, Sight};
 use fusee_core::verbs::MnId;
 use fusee_core::view::{SlotRef, View};
 use fusee_sim::{Client, Cluster, ClusterOptions, Sim, SimStore};
@@ -78,7 +78,7 @@ fn a_hint_that_makes_no_sense_is_ignored() {
             [SlotRef { subtable: 7, slot: 0 }, SlotRef { subtable: 0, slot: u32::MAX }, hint.slot];
         for slot in slots {
             for word in bad_words() {
-                let hint = Hint { slot, word: Slot(word), seen: None, doubted: false };
+                let hint = Hint { slot, word: Slot(word), seen: Sight::Sometime };
                 let found = store.search(b"key", Some(hint)).await.unwrap();
                 assert_eq!(found.value(), Some(&b"value"[..]));
                 drop(found);

@@ -1,7 +1,7 @@
 //! Switches on the links: what they save, and that nothing rests on what they know.
 
 use fusee_core::stats::OpKind;
-use fusee_core::store::Hint;
+use fusee_core::store::{Hint, Sight};
 use fusee_core::view::Geometry;
 use fusee_sim::{Cluster, ClusterOptions, RunOptions, Scenario, Sim, SimStore, Switches, run};
 use fusee_switch::ours::{Options, Ours};
@@ -27,7 +27,7 @@ fn cluster(index_replicas: u8, slots: usize) -> Cluster {
 }
 
 fn doubted(hint: Option<Hint>) -> Option<Hint> {
-    hint.map(|hint| Hint { seen: None, doubted: true, ..hint })
+    hint.map(|hint| Hint { seen: Sight::Doubted, ..hint })
 }
 
 /// Phases of the operations of a kind, one after the other.

@@ -210,7 +210,7 @@ struct Slow {
 impl Fabric for Slow {
     async fn execute(&self, mut batch: Batch) -> Batch {
         let first = batch.verbs()[0];
-        let Op::Read { buf } = first.op else { return self.fabric.execute(batch).await };
+        let Op::Read { buf, .. } = first.op else { return self.fabric.execute(batch).await };
         if buf.len == 8 || self.is_over.get() {
             return self.fabric.execute(batch).await;
         }

@@ -11,7 +11,7 @@
 //! nothing else. So an entry is half a cache line, and to find it is one access to memory. Which hints are
 //! certainly of the right key, and of when, is known of a few keys besides (`recent.rs`).
 //!
-//! Where a switch may know better ([`Hint::doubted`]), what would be bypassed is a doubted hint instead. There a key's
+//! Where a switch may know better ([`Sight::Doubted`]), what would be bypassed is a doubted hint instead. There a key's
 //! own counts come too late: whoever has seen a key once cannot know how often others change it, but how often all
 //! that it saw again had changed. While that is more than the threshold, hints of keys that were seen by this session
 //! itself are doubted until their own counts say otherwise.
@@ -21,7 +21,7 @@
 
 use fusee_core::layout::Slot;
 use fusee_core::race::Key;
-use fusee_core::store::{Hint, Written};
+use fusee_core::store::{Hint, Sight, Written};
 use fusee_core::view::SlotRef;
 
 use super::recent::Recent;
@@ -172,16 +172,16 @@ impl IndexCache {
         }
         let tolerated = self.threshold * f32::from(entry.accesses);
         let bypass = entry.accesses > MIN_ACCESSES && f32::from(entry.wrong) > tolerated;
-        let hint = Hint { slot: entry.slot, word: entry.word, seen: None, doubted: false };
+        let hint = Hint { slot: entry.slot, word: entry.word, seen: Sight::Sometime };
         let counter = if bypass { &mut self.stats.bypassed } else { &mut self.stats.hints };
         *counter += 1;
         let is_young = entry.is_young();
         if bypass {
-            return asked().then_some(Hint { doubted: true, ..hint });
+            return asked().then_some(Hint { seen: Sight::Doubted, ..hint });
         }
         let hint = self.recent.confirm(key, hint);
-        let doubted = is_young && self.is_doubted() && hint.seen.is_none() && asked();
-        Some(Hint { doubted, ..hint })
+        let is_old = is_young && self.is_doubted() && hint.seen == Sight::Sometime;
+        Some(if is_old && asked() { Hint { seen: Sight::Doubted, ..hint } } else { hint })
     }
 
     /// Takes note of where a read found the key.
@@ -225,7 +225,7 @@ impl IndexCache {
         if let Some(at) = self.find(key.hash()) {
             self.again.1 += u32::from(self.table[at].is_young());
         }
-        self.stats.wrong += u64::from(!hint.is_some_and(|hint| hint.doubted));
+        self.stats.wrong += u64::from(!hint.is_some_and(|hint| hint.is_doubted()));
     }
 
     /// Forgets a key that does not exist.
@@ -340,12 +340,7 @@ mod tests {
     const KEY: &[u8] = b"key";
 
     fn place(word: u64) -> Hint {
-        Hint {
-            slot: SlotRef { subtable: 0, slot: 0 },
-            word: Slot(word),
-            seen: None,
-            doubted: false,
-        }
+        Hint { slot: SlotRef { subtable: 0, slot: 0 }, word: Slot(word), seen: Sight::Sometime }
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! shared memory, leaves this empty.
 
 use fusee_core::race::Key;
-use fusee_core::store::Hint;
+use fusee_core::store::{Hint, Sight};
 
 /// Keys that are remembered; a power of two.
 const PLACES: usize = 4096;
@@ -39,7 +39,7 @@ impl Recent {
     }
 
     fn put(&mut self, hash: u64, key: &[u8], hint: Hint) {
-        if hint.seen.is_none() || key.len() > MAX_KEY_BYTES {
+        if !matches!(hint.seen, Sight::In(_)) || key.len() > MAX_KEY_BYTES {
             return;
         }
         if self.places.is_empty() {
@@ -76,7 +76,8 @@ mod tests {
     use super::*;
 
     fn hint(word: u64, seen: Option<u64>) -> Hint {
-        Hint { slot: SlotRef { subtable: 0, slot: 0 }, word: Slot(word), seen, doubted: false }
+        let seen = seen.map_or(Sight::Sometime, Sight::In);
+        Hint { slot: SlotRef { subtable: 0, slot: 0 }, word: Slot(word), seen }
     }
 
     #[test]

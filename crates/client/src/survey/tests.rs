@@ -45,7 +45,7 @@ impl Fabric for Memory {
     fn execute(&self, mut batch: Batch) -> impl Future<Output = Batch> {
         let (verbs, memory) = batch.parts_mut();
         for verb in verbs {
-            let Op::Read { buf } = verb.op else { panic!("a survey only reads") };
+            let Op::Read { buf, .. } = verb.op else { panic!("a survey only reads") };
             if self.silent == Some(verb.node) {
                 verb.result = Err(VerbError::Unreachable);
                 continue;

@@ -89,7 +89,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let mut chunks = at.places().zip(columns.chunks()).filter_map(|(place, chunk)| {
             let is_of = |verb: &&Verb| (verb.node, verb.offset) == (place.node, place.offset);
             let verb = self.batch.verbs().iter().find(is_of)?;
-            let VerbOp::Read { buf } = verb.op else { return None };
+            let VerbOp::Read { buf, .. } = verb.op else { return None };
             verb.result.ok()?;
             Chunk::decode(self.batch.bytes(buf), columns.coding(), (*chunk).into()).ok()
         });

@@ -83,7 +83,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let done = self.commit(attempt, winner, Round { own, ..round }, old).await?;
         debug_assert!(done, "only a commit without backups can come too late");
         self.free(old);
-        Ok(Ended::Done(Some(Hint { slot, word: own, seen: self.seen(), doubted: false })))
+        Ok(Ended::Done(Some(Hint { slot, word: own, seen: self.seen() })))
     }
 
     /// The look of a winner: does another slot hold the key, or may the primary show one?
@@ -206,7 +206,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         match self.commit(attempt, winner, round, tentative).await? {
             true => {
                 self.free(old);
-                Ok(Ended::Done(Some(Hint { slot, word: own, seen: self.seen(), doubted: false })))
+                Ok(Ended::Done(Some(Hint { slot, word: own, seen: self.seen() })))
             }
             false => Err(Error::Interrupted { what: "a tentative slot changed" }),
         }

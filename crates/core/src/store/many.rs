@@ -19,7 +19,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use super::target::may_hold;
-use super::{Hint, Op, Store};
+use super::{Hint, Op, Sight, Store};
 use crate::data::{Fetch, Fetched};
 use crate::error::Error;
 use crate::host::Host;
@@ -302,7 +302,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     Err(failure) => return self.silent(self.failed(failure)),
                 };
                 if word != hint.word {
-                    let hints = Vec::from([Hint { word, seen: None, ..*hint }]);
+                    let hints = Vec::from([Hint { word, seen: Sight::Sometime, ..*hint }]);
                     return Ok(match may_hold(word, open.key) {
                         true => KeyOutcome::Candidates { hints, certain: false },
                         false => KeyOutcome::Missed,
@@ -316,9 +316,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     Err(failure) => return self.silent(self.failed(failure)),
                 };
                 let live = words.matching().filter(|(_, w)| !w.is_tentative() && !self.is_gone(*w));
-                let hints: Vec<Hint> = live
-                    .map(|(slot, word)| Hint { slot, word, seen: None, doubted: false })
-                    .collect();
+                let hints: Vec<Hint> =
+                    live.map(|(slot, word)| Hint { slot, word, seen: Sight::Sometime }).collect();
                 if hints.is_empty() {
                     found(open.at, None, None);
                     return Ok(KeyOutcome::Answered);

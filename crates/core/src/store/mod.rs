@@ -88,13 +88,21 @@ pub struct Hint {
     pub slot: SlotRef,
     /// What it held. The key was compared with the object this refers to.
     pub word: Slot,
-    /// The local epoch (`Epochs::local_epoch`) in which the operation was pinned that saw this. Whoever gives it back
-    /// promises that it was the same session, and certainly the same key; with `None`, the hint may be
-    /// wrong in every way. Always `None` where verbs take no time to speak of.
-    pub seen: Option<u64>,
-    /// Whether the word is likely to be an old one: where there is a switch, that is asked where the slot leads
+    /// When that was.
+    pub seen: Sight,
+}
+
+/// When a hint was seen, as far as that says how much it is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sight {
+    /// In this local epoch (`Epochs::local_epoch`) the operation was pinned that saw it. Whoever gives it back promises
+    /// that it was the same session, and certainly the same key. Never where verbs take no time to speak of.
+    In(u64),
+    /// The hint may be wrong in every way.
+    Sometime,
+    /// The same, and its word is likely to be an old one: where there is a switch, that is asked where the slot leads
     /// ([`Store::asks_switches`]).
-    pub doubted: bool,
+    Doubted,
 }
 
 impl Hint {
@@ -103,9 +111,14 @@ impl Hint {
         (self.slot, self.word) == (other.slot, other.word)
     }
 
+    /// Whether it is likely to be wrong.
+    pub fn is_doubted(&self) -> bool {
+        self.seen == Sight::Doubted
+    }
+
     /// The same, with no promise.
     pub fn uncertain(self) -> Hint {
-        Hint { seen: None, ..self }
+        Hint { seen: Sight::Sometime, ..self }
     }
 }
 
@@ -514,7 +527,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         for (slot, word) in candidates {
             match self.read_key_of(word, shown_on, key) {
                 Some(ticket) => {
-                    reads.push((Hint { slot, word, seen: None, doubted: false }, ticket));
+                    reads.push((Hint { slot, word, seen: Sight::Sometime }, ticket));
                 }
                 None if self.view.is_being_lost(word) => return Ok(Err(Stale)),
                 None if self.is_gone(word) => {}

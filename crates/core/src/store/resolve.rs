@@ -20,7 +20,7 @@
 //! nobody ([`round`](super::round), rule L).
 
 use super::attempt::{Attempt, Ended, Round, Step};
-use super::{Hint, Op};
+use super::{Hint, Op, Sight};
 use crate::change::Stage;
 use crate::error::{Error, Outcome};
 use crate::host::Host;
@@ -207,7 +207,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 }
 
 fn live(round: &Round, word: Slot) -> Option<Hint> {
-    (!word.is_free()).then_some(Hint { slot: round.slot, word, seen: None, doubted: false })
+    (!word.is_free()).then_some(Hint { slot: round.slot, word, seen: Sight::Sometime })
 }
 
 /// What a word that all replicas of a slot hold says about a writer that competed for it.

@@ -175,7 +175,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if !round.is_in_place() {
             self.free(if done { round.old } else { round.own.withdrawn() });
         }
-        let place = Hint { slot: round.slot, word: round.own, seen: self.seen(), doubted: false };
+        let place = Hint { slot: round.slot, word: round.own, seen: self.seen() };
         match done {
             true => Ended::Done((!round.own.is_free()).then_some(place)),
             false => lost(attempt.intent, Slot(self.batch.found(*cas).expect("it was answered"))),

@@ -16,7 +16,7 @@ use arrayvec::ArrayVec;
 use super::damage::SecondLook;
 use super::silent::Silent;
 use super::target::{Target, may_hold};
-use super::{BROKEN_WORD, Hint, Op, Store, slot_word};
+use super::{BROKEN_WORD, Hint, Op, Sight, Store, slot_word};
 use crate::data::{Fetch, Fetched, Redundancy};
 use crate::error::{Error, Outcome};
 use crate::host::Host;
@@ -166,7 +166,7 @@ fn look_at<F: Fabric>(
     let is_trusted = removed(Mutant::SearchNowTrustsHint);
     match shown(batch, reads, hint, key, is_trusted).map_err(|_| Some(hint))? {
         Shown::Value(span) => Ok(span),
-        Shown::Word(word) => Err(Some(Hint { word, seen: None, ..hint })),
+        Shown::Word(word) => Err(Some(Hint { word, seen: Sight::Sometime, ..hint })),
         Shown::Nothing => Err(None),
     }
 }
@@ -295,7 +295,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let shown = removed(Mutant::ReadersSeeTentative);
             let mut unproved = ArrayVec::<Hint, MAX_CANDIDATES>::new();
             for (slot, word) in words.matching().filter(|(_, w)| !w.is_tentative() || shown) {
-                let hint = Hint { slot, word, seen: None, doubted: false };
+                let hint = Hint { slot, word, seen: Sight::Sometime };
                 if !reads.is_empty() && self.batch.touched_bytes() > MAX_FETCHED_BYTES {
                     // Fingerprints collide, or the index is damaged: one by one.
                     unproved.push(hint);
@@ -354,7 +354,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         target: Target,
     ) -> Result<Option<(Hint, Span)>, Error> {
         let hint = target.hint;
-        if hint.doubted && target.is_beside_its_slot() {
+        if hint.is_doubted() && target.is_beside_its_slot() {
             // On the heap: the futures of operations stay small.
             return Box::pin(self.search_steered(key, target)).await;
         }
@@ -362,12 +362,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.phase().await;
         let shown = shown(&mut self.batch, reads, hint, key, false).map_err(|f| self.failed(f))?;
         match shown {
-            Shown::Value(span) => {
-                Ok(Some((Hint { seen: self.seen(), doubted: false, ..hint }, span)))
-            }
+            Shown::Value(span) => Ok(Some((Hint { seen: self.seen(), ..hint }, span))),
             Shown::Nothing => Ok(None),
             Shown::Word(word) => {
-                let shown = Hint { slot: hint.slot, word, seen: None, doubted: false };
+                let shown = Hint { slot: hint.slot, word, seen: Sight::Sometime };
                 self.search_by_word(key, shown, target.slot.node).await
             }
         }

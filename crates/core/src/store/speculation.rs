@@ -26,7 +26,7 @@
 //! Where verbs take no time to speak of nothing is written speculatively: a phase is a call there.
 
 use super::attempt::{Attempt, Step};
-use super::{Hint, Op};
+use super::{Hint, Op, Sight};
 use crate::error::Error;
 use crate::host::Host;
 use crate::layout::Opcode;
@@ -44,15 +44,17 @@ fn lies_beside(view: &View, slot: SlotRef, object: &Allocation) -> bool {
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// The local epoch to remember with what this operation sees now: see [`Hint::seen`].
-    pub(super) fn seen(&self) -> Option<u64> {
-        self.pin.since().filter(|_| !self.store.fabric.is_immediate())
+    pub(super) fn seen(&self) -> Sight {
+        let since = self.pin.since().filter(|_| !self.store.fabric.is_immediate());
+        since.map_or(Sight::Sometime, Sight::In)
     }
 
     /// Whether the attempt may begin with a speculative write by this hint.
     pub(super) fn may_speculate(&self, hint: Hint, attempt: &Attempt<'_>) -> bool {
         let Hint { slot, seen, .. } = hint;
-        let is_young = seen.is_some() && seen == self.seen();
-        let is_old = seen.is_some() && removed(Mutant::SpeculationsByOldHints);
+        let is_certain = matches!(seen, Sight::In(_));
+        let is_young = is_certain && seen == self.seen();
+        let is_old = is_certain && removed(Mutant::SpeculationsByOldHints);
         if !(is_young || is_old) || self.store.fabric.is_immediate() || !self.view.has_slot(slot) {
             return false;
         }
@@ -99,7 +101,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             return Ok(None);
         }
         // All CASes have been answered, and none succeeded.
-        let shown = Hint { slot: round.slot, word, seen: None, doubted: false };
+        let shown = Hint { slot: round.slot, word, seen: Sight::Sometime };
         attempt.begins_again();
         self.pin.posted = false;
         Ok(Some(shown))

@@ -18,7 +18,7 @@
 use core::cell::Cell;
 
 use super::target::{Target, may_hold};
-use super::{Hint, Op, Store, slot_word};
+use super::{Hint, Op, Sight, Store, slot_word};
 use crate::data::Fetched;
 use crate::error::Error;
 use crate::host::Host;
@@ -71,7 +71,7 @@ impl Steering {
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// Whether a hint that is likely to be wrong should be given all the same, as [doubted](Hint::doubted).
+    /// Whether a hint that is likely to be wrong should be given all the same, as [doubted](super::Sight::Doubted).
     #[inline]
     pub fn asks_switches(&self) -> bool {
         self.fabric.may_steer() && self.steering.is_worth_it()
@@ -89,7 +89,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let steered = target.read_steered(&mut self.batch);
         self.phase().await;
         let word = slot_word(&self.batch, slot).map_err(|f| self.failed(f))?;
-        let shown = Hint { slot: target.hint.slot, word, seen: None, doubted: false };
+        let shown = Hint { slot: target.hint.slot, word, seen: Sight::Sometime };
         if !may_hold(word, key) {
             return Ok(None);
         }

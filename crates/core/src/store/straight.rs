@@ -14,7 +14,7 @@
 
 use super::attempt::{Attempt, Led, Step};
 use super::target::{Target, may_hold};
-use super::{Hint, Op, Proof};
+use super::{Hint, Op, Proof, Sight};
 use crate::error::Error;
 use crate::host::Host;
 use crate::mutant::{Mutant, removed};
@@ -109,7 +109,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             self.post_object(attempt)?;
         }
         let slot = target.read_slot(&mut self.batch);
-        let proof = match target.hint.doubted && target.is_beside_its_slot() {
+        let proof = match target.hint.is_doubted() && target.is_beside_its_slot() {
             true => Proof::Steered(target.read_steered(&mut self.batch)),
             false => self.read_proof(target, attempt.intent.key),
         };
@@ -134,7 +134,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.is_written(attempt)?;
         let hint = attempt.hint.expect("it was led by one");
         let word = self.slot_word(led.slot).map_err(|f| self.failed(f))?;
-        let shown = Hint { word, seen: None, doubted: false, ..hint };
+        let shown = Hint { word, seen: Sight::Sometime, ..hint };
         if let Proof::Steered(steered) = led.proof {
             return self.confirm_steered(attempt, steered, shown);
         }

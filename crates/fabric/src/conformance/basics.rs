@@ -185,7 +185,7 @@ pub(super) fn many_batches_in_flight<R: Rig>(rig: &R) {
             let expected = (round * BATCHES + i) as u64;
             let found = fusee_core::verbs::Op::Faa { add: 1, found: expected };
             assert_eq!(faa.op, found);
-            let fusee_core::verbs::Op::Read { buf } = read.op else { panic!("a READ") };
+            let fusee_core::verbs::Op::Read { buf, .. } = read.op else { panic!("a READ") };
             assert_eq!(batch.bytes(buf), [i as u8; 100]);
         }
     }

@@ -233,8 +233,8 @@ impl WireVerb<'_> {
     pub fn check(&self, pool_bytes: u64) -> Result<(), VerbError> {
         let buf = |len| Span { start: 0, len };
         let op = match self.op {
-            WireOp::Read(len) => Op::Read { buf: buf(len) },
-            WireOp::Steered(len) => Op::Steered { buf: buf(len) },
+            WireOp::Read(len) => Op::Read { buf: buf(len), steered: false },
+            WireOp::Steered(len) => Op::Read { buf: buf(len), steered: true },
             WireOp::Write(data) => Op::Write { buf: buf(data.len() as u32) },
             WireOp::Cas { expected, swap } => Op::Cas { expected, swap, found: 0 },
             WireOp::Faa { add } => Op::Faa { add, found: 0 },
@@ -255,7 +255,7 @@ impl WireVerb<'_> {
 /// Bytes of a verb in a request, and of its result in a reply.
 pub fn wire_bytes(op: &Op) -> (usize, usize) {
     match op {
-        Op::Read { buf } | Op::Steered { buf } => (VERB_BYTES, padded(buf.len)),
+        Op::Read { buf, .. } => (VERB_BYTES, padded(buf.len)),
         Op::Write { buf } => (VERB_BYTES + padded(buf.len), 0),
         Op::Cas { .. } => (VERB_BYTES + 16, 8),
         Op::Faa { .. } => (VERB_BYTES + 8, 8),

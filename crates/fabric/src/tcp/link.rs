@@ -101,8 +101,8 @@ impl Link {
             }
             let verb = &batch.verbs()[at];
             let op = match verb.op {
-                Op::Read { buf } => WireOp::Read(buf.len),
-                Op::Steered { buf } => WireOp::Steered(buf.len),
+                Op::Read { buf, steered: false } => WireOp::Read(buf.len),
+                Op::Read { buf, steered: true } => WireOp::Steered(buf.len),
                 Op::Write { buf } => WireOp::Write(batch.bytes(buf)),
                 Op::Cas { expected, swap, .. } => WireOp::Cas { expected, swap },
                 Op::Faa { add, .. } => WireOp::Faa { add },
@@ -279,7 +279,7 @@ impl Part {
         let part = &mut verbs[self.from as usize..self.to as usize];
         for verb in part.iter_mut().filter(|verb| is_for(verb, node)) {
             match &mut verb.op {
-                Op::Read { buf } | Op::Steered { buf } => {
+                Op::Read { buf, .. } => {
                     memory[buf.range()].copy_from_slice(results.data(buf.len)?);
                 }
                 Op::Write { .. } => {}

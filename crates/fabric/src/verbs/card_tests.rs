@@ -23,7 +23,7 @@ use crate::pool::{Order, Pool, PoolOptions};
 const POOL_BYTES: u64 = 64 << 10;
 /// Behind the header.
 const START: u64 = POOL_HEADER_BYTES;
-const READ: Op = Op::Read { buf: Span { start: 0, len: 8 } };
+const READ: Op = Op::Read { buf: Span { start: 0, len: 8 }, steered: false };
 const WRITE: Op = Op::Write { buf: Span { start: 0, len: 8 } };
 const FAA: Op = Op::Faa { add: 1, found: 0 };
 

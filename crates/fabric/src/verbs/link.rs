@@ -54,7 +54,7 @@ impl Part {
     /// Whether the card may execute a verb before one that has been posted.
     fn may_pass(&self, op: &Op) -> bool {
         match op {
-            Op::Read { .. } | Op::Steered { .. } => false,
+            Op::Read { .. } => false,
             Op::Write { .. } => self.has_read || self.has_atomic,
             Op::Cas { .. } | Op::Faa { .. } => self.has_read,
         }
@@ -389,7 +389,7 @@ impl Fragment {
             let (verbs, memory) = batch.parts_mut();
             let verb = &mut verbs[self.verb];
             match &mut verb.op {
-                Op::Read { buf } | Op::Steered { buf } => {
+                Op::Read { buf, .. } => {
                     let part = buf.part(self.from, self.len).range();
                     requester.get(self.place, &mut memory[part]);
                 }
@@ -438,7 +438,8 @@ mod tests {
     #[test]
     fn verbs_are_cut_at_words() {
         let verb = |offset, len| {
-            let op = Op::Read { buf: fusee_core::verbs::Span { start: 0, len } };
+            let buf = fusee_core::verbs::Span { start: 0, len };
+            let op = Op::Read { buf, steered: false };
             Verb { node: MnId(0), offset, op, result: Ok(()) }
         };
         for (offset, len, expected) in [

@@ -201,7 +201,7 @@ impl Requester {
         };
         let rdma = ffi::Operands { rdma: ffi::Rdma { remote_addr, rkey } };
         let (opcode, wr) = match work.op {
-            Op::Read { .. } | Op::Steered { .. } => (ffi::WR_RDMA_READ, rdma),
+            Op::Read { .. } => (ffi::WR_RDMA_READ, rdma),
             Op::Write { .. } => (ffi::WR_RDMA_WRITE, rdma),
             Op::Cas { expected, swap, .. } => (ffi::WR_ATOMIC_CMP_AND_SWP, atomic(expected, swap)),
             Op::Faa { add, .. } => (ffi::WR_ATOMIC_FETCH_AND_ADD, atomic(add, 0)),

@@ -611,7 +611,7 @@ impl TestNode {
     fn execute(&mut self, offset: u64, op: &mut Op, memory: &mut [u8]) {
         let at = offset as usize;
         match op {
-            Op::Read { buf } | Op::Steered { buf } => {
+            Op::Read { buf, .. } => {
                 let pool = &self.pool[at..at + buf.len as usize];
                 memory[buf.range()].copy_from_slice(pool);
             }

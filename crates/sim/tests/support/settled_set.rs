@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use fusee_client::logic::work_table::{Get, Set, WorkTable};
 use fusee_core::layout::{Address, Opcode, SizeClass, Slot};
-use fusee_core::store::Hint;
+use fusee_core::store::{Hint, Sight};
 use fusee_core::view::SlotRef;
 use futures_util::future::FutureExt;
 
@@ -29,7 +29,7 @@ pub fn gives_no_value() {
             set.commits();
         }
         let word = Slot::new(1, SizeClass::from_code(1).unwrap(), Address::new(64), 0);
-        set.has_written(Ok(Some(Hint { slot, word, seen: None, doubted: false })), b"value");
+        set.has_written(Ok(Some(Hint { slot, word, seen: Sight::Sometime })), b"value");
         let landed = followed.landing.now_or_never().expect("the set has ended");
         assert_eq!(
             landed.is_ok(),

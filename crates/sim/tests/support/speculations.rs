@@ -11,7 +11,7 @@ use std::cell::Cell;
 use fusee_control::node::Extent;
 use fusee_core::change::Gain;
 use fusee_core::race::Buckets;
-use fusee_core::store::Hint;
+use fusee_core::store::{Hint, Sight};
 use fusee_sim::check::replicas_agree;
 use fusee_sim::{Client, ClusterOptions, Nanos, NetworkOptions, Stepper};
 
@@ -97,7 +97,7 @@ pub fn recurring_word(seed: u64) -> bool {
     let (rng, cluster, [writer, other], keys) = prepared();
     other.session.gate().publish_epoch(1);
     let now = other.session.gate().local_epoch();
-    let before = Hint { seen: Some(now - 1), ..again };
+    let before = Hint { seen: Sight::In(now - 1), ..again };
     let places: Vec<_> = cluster.view().slot_places(again.slot).collect();
     let word = |i: usize| cluster.network().word_at(places[i]);
     let steered = Cell::new(false);

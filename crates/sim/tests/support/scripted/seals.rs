@@ -101,5 +101,5 @@ pub fn unread(seed: u64) {
 
 fn is_header_read(verb: &Verb) -> bool {
     const BLOCK: u64 = 4096;
-    matches!(verb.op, Op::Read { buf } if buf.len == 64) && verb.offset.is_multiple_of(BLOCK)
+    matches!(verb.op, Op::Read { buf, .. } if buf.len == 64) && verb.offset.is_multiple_of(BLOCK)
 }
