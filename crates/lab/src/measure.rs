@@ -124,7 +124,7 @@ pub(crate) fn measure_in<S: Subject>(
     let hints = || -> u64 { hosts.iter().map(|m| m.session().wrong_hints()).sum() };
     let wrong = hints();
     let costs_before = costs(hosts);
-    run.begin_timeline(&members);
+    run.begin_timeline();
     run.operate_all(&mut executor, &members);
     run.go(&mut executor, &mut events, stop)?;
     run.end_timeline();
@@ -258,19 +258,13 @@ impl<S: Subject> Run<'_, S> {
         }
     }
 
-    fn begin_timeline(&self, members: &[Member<S>]) {
+    fn begin_timeline(&self) {
         let Some(timeline) = self.setup.timeline else { return };
         self.begun.set(self.subject.sim().now());
         self.subject.network().take_busy();
         self.subject.network().take_posted();
-        let delay = timeline.at as u64 * timeline.window_ns();
-        match timeline.what {
-            Happening::NodeCrashes(node) => self.subject.crash_after(MnId(node), delay),
-            Happening::ClientCrashes(client) => {
-                let (sim, process) = (self.subject.sim().clone(), members[client].process);
-                self.subject.sim().after(delay, move || sim.crash(process));
-            }
-            Happening::Guests { .. } => {}
+        if let Happening::NodeCrashes(node) = timeline.what {
+            self.subject.crash_after(MnId(node), timeline.at as u64 * timeline.window_ns());
         }
     }
 

@@ -161,8 +161,6 @@ pub struct Timeline {
 pub enum Happening {
     /// This memory node dies, with its memory.
     NodeCrashes(u16),
-    /// This client dies, in the middle of its operations.
-    ClientCrashes(usize),
     /// More clients come, and go again.
     Guests {
         /// How many.
@@ -181,7 +179,7 @@ impl Timeline {
     pub(crate) fn guests(&self) -> usize {
         match self.what {
             Happening::Guests { clients, .. } => clients,
-            Happening::NodeCrashes(_) | Happening::ClientCrashes(_) => 0,
+            Happening::NodeCrashes(_) => 0,
         }
     }
 }

@@ -5,16 +5,12 @@ use fusee_workload::Workload;
 use super::{Expected, Figure, Kind, Point, Quantity, Statement};
 use crate::setup::{Happening, Load, Setup, Timeline};
 
-/// The throughput over time.
+/// The throughput over time, in windows of two milliseconds.
 fn over_time(setup: Setup, timeline: Timeline) -> Vec<Point> {
-    over_time_of("ours", Setup { load: Load::Ycsb(Workload::C), ..setup }, timeline)
-}
-
-fn over_time_of(series: &str, setup: Setup, timeline: Timeline) -> Vec<Point> {
-    let setup = Setup { timeline: Some(timeline), ..setup };
+    let setup = Setup { timeline: Some(timeline), load: Load::Ycsb(Workload::C), ..setup };
     (0..timeline.windows)
         .map(|window| Point {
-            series: series.into(),
+            series: "ours".into(),
             x: window as f64 * timeline.window_us as f64 / 1e3,
             setup: setup.clone(),
             quantity: Quantity::Window(window),
@@ -100,33 +96,4 @@ pub const X1: Figure = Figure {
     },
     statements: &[],
     remarks: &["2, 8, 25 and 100 memory nodes; beyond the papers, which state nothing of it"],
-};
-
-pub const X2: Figure = Figure {
-    id: "X2",
-    about: "throughput over time; after 16 ms a memory node dies (YCSB-C), or a client (YCSB-A)",
-    x: "ms",
-    points: || {
-        let kinds = [
-            ("a node of 3, 128 clients", 128, 3, Happening::NodeCrashes(1), Workload::C),
-            ("a node of 100, 1,024 clients", 1024, 100, Happening::NodeCrashes(1), Workload::C),
-            ("a client of 128, 3 nodes", 128, 3, Happening::ClientCrashes(7), Workload::A),
-            ("a client of 1,024, 100 nodes", 1024, 100, Happening::ClientCrashes(7), Workload::A),
-        ];
-        let of = |(series, clients, memory_nodes, what, workload)| {
-            let setup = Setup {
-                load: Load::Ycsb(workload),
-                clients,
-                machines: clients / 8,
-                memory_nodes,
-                index_replicas: 2,
-                keys: 20_000,
-                ..Setup::default()
-            };
-            over_time_of(series, setup, Timeline { window_us: 2_000, windows: 24, what, at: 8 })
-        };
-        kinds.into_iter().flat_map(of).collect()
-    },
-    statements: &[],
-    remarks: &["a second is 5 ms here, also of the lease; beyond the papers"],
 };

@@ -27,7 +27,6 @@ pub const ALL: &[Figure] = &[
     change::F20,
     change::F21,
     change::X1,
-    change::X2,
 ];
 
 /// What the text says of FUSEE is judged for what was published, and for ours, which corrects it.
