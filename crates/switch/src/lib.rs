@@ -57,8 +57,8 @@ pub struct Request<'b> {
 pub enum Verb<'b> {
     /// A READ of so many bytes.
     Read(u32),
-    /// A READ of so many bytes that may be [steered](fusee_core::verbs::Batch::steered) to where the object lies that the
-    /// slot at its place leads to.
+    /// A READ of so many bytes that may be [steered](fusee_core::verbs::Batch::steered) to where the object lies that
+    /// the slot at its place leads to.
     Steered(u32),
     /// A WRITE of so many bytes, which begin with these: at least the first 64 of them, if there are so many.
     Write(u32, &'b [u8]),

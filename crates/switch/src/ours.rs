@@ -2,9 +2,9 @@
 //! else, and no CAS ever.
 //!
 //! # Steered READs
-//! A client whose hint is often wrong READs the slot on its primary, and behind it posts a
-//! [steered READ](fusee_core::verbs::Batch::steered) of that slot. The switch knows where on the primary's node the object
-//! lies that the slot leads to, and has the READ go there: a second phase is saved. A switch that does not know lets it
+//! A client whose hint is often wrong READs the slot on its primary, and behind it posts a [steered
+//! READ](fusee_core::verbs::Batch::steered) of that slot. The switch knows where on the primary's node the object lies
+//! that the slot leads to, and has the READ go there: a second phase is saved. A switch that does not know lets it
 //! pass, and it brings bytes of the index.
 //!
 //! *Why that is safe.* The client takes what came for the word's object only if it shows the identity of the word that
