@@ -58,7 +58,7 @@ pub(crate) fn clover(
         value_bytes: setup.value_bytes() as u32,
         keys: setup.keys + new_keys(setup),
         spare: clover::Shape::spare_for(setup.clients, setup.coroutines)
-            // What is steered is never given free.
+            // Of what is steered some is never given free.
             + setup.switch.map_or(0, |_| 2 * setup.operations),
     };
     let costs = clover::Costs::FITTED;

@@ -24,8 +24,8 @@
 //! another key succeeds there.
 //!
 //! # What the published design leaves out
-//! * Who was steered does not know which entry its own follows. It tells the metadata server that it is the one that it
-//!   knew, so that the entry which it does follow is never given free.
+//! * Who was steered does not know which entry its own follows, and tells the metadata server that it is the one that
+//!   it knew. So some entries are never given free: every second one, where two clients take turns.
 //! * The words of an entry have its version, and a CAS expects that of the entry that it was made for. Entries of
 //!   another version are left alone.
 

@@ -108,9 +108,10 @@ fn an_update_that_was_done_is_not_found() {
     }
 }
 
-/// Who was steered does not know what its entry follows, so that is never given free.
+/// Who was steered does not know what its entry follows: where two clients take turns, those of one are never given
+/// free.
 #[test]
-fn memory_that_is_followed_by_a_steered_update_is_lost() {
+fn memory_is_lost_where_updates_are_steered() {
     for is_steered in [false, true] {
         let shape = shape(1, 300);
         let quiet = Quiet::new(1, shape.pool_bytes());
@@ -129,7 +130,6 @@ fn memory_that_is_followed_by_a_steered_update_is_lost() {
                 quiet.let_run(5, session.background());
             }
         }
-        // Half of them are followed by a steered one.
         let expected = if is_steered { 100 } else { 200 };
         let reused = server.borrow().reused();
         assert!(reused.abs_diff(expected) < 5, "{reused} entries were given free");
