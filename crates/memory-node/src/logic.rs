@@ -45,7 +45,7 @@ use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::{ClientId, ClusterId};
 use fusee_core::view::Geometry;
 use region::Region;
-use turns::Exclusion;
+use turns::Turns;
 
 /// What the host has to do before it replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,7 +154,7 @@ pub struct Node {
     primaries: Vec<u32>,
     turn: usize,
     fenced: BTreeSet<ClientId>,
-    turns: Exclusion,
+    turns: Turns,
     barring: Barring,
 }
 
@@ -177,7 +177,7 @@ impl Node {
             primaries: Vec::new(),
             turn: 0,
             fenced: BTreeSet::new(),
-            turns: Exclusion::default(),
+            turns: Turns::default(),
             barring: Barring::default(),
         }
     }

@@ -46,7 +46,7 @@ use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::View;
 
 use super::{Environment, Gate};
-use turns::{Exclusion, Returning};
+use turns::{Returning, Turns};
 
 /// How long a session that needs a block waits for the master's answer before it does without.
 const MASTER_DEADLINE: Duration = Duration::from_millis(100);
@@ -70,7 +70,7 @@ pub(super) struct BlockSource<E> {
     turn: Cell<usize>,
     /// Blocks to take before the master is asked again.
     without_master: Cell<u32>,
-    turns: Exclusion,
+    turns: Turns,
     /// Blocks that were given back without an acknowledgement from all their nodes.
     unconfirmed: RefCell<BTreeSet<BlockId>>,
     /// Those that are being given back.
@@ -167,7 +167,7 @@ impl<E: Environment> BlockSource<E> {
             node_deadline,
             turn,
             without_master,
-            turns: Exclusion::default(),
+            turns: Turns::default(),
             unconfirmed: RefCell::default(),
             returning: RefCell::default(),
             held: RefCell::default(),

@@ -17,7 +17,7 @@ const MAX_SESSIONS: usize = 1 << 16;
 
 /// How far each session's requests have got.
 #[derive(Debug, Default)]
-pub(super) struct Exclusion {
+pub(super) struct Turns {
     sessions: BTreeMap<ClientId, Progress>,
     /// All that have come.
     requests: u64,
@@ -31,7 +31,7 @@ struct Progress {
     last: u64,
 }
 
-impl Exclusion {
+impl Turns {
     /// Whether a request takes effect, which says up to where those of its session have ended.
     fn takes(&mut self, client: ClientId, turn: u64, ended: u64) -> bool {
         self.requests += 1;
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn a_session_that_lives_long_is_remembered() {
-        let mut turns = Exclusion::default();
+        let mut turns = Turns::default();
         let old = ClientId(1);
         assert!(turns.takes(old, 7, 5));
         for other in 2..3 * MAX_SESSIONS as u32 {

@@ -30,7 +30,7 @@ use crate::worker::Board;
 use axis::{Axis, Point};
 use fusee_workload::{Chooser, Distribution, MAX_KEYS, Workload};
 use report::{Found, Mix, PointReport, Settings};
-use turns::{BEFORE, Exclusion, Seat};
+use turns::{BEFORE, Seat, Turns};
 
 /// The skew of YCSB.
 const THETA: f64 = 0.99;
@@ -286,7 +286,7 @@ fn measure(args: &Args, targets: &[Target], boards: &[Board]) -> Result<Vec<Done
         .iter()
         .map(|value| format!("{} {}", args.axis.name(), args.axis.tick(*value)))
         .collect();
-    let turns = Exclusion::new(points.len(), args.rounds as usize, args.updates(values[0]).len());
+    let turns = Turns::new(points.len(), args.rounds as usize, args.updates(values[0]).len());
     let run = |number: usize| {
         let mut seat = Seat::new(&turns, number, &names[number]);
         let phases = args.phases(&points[number], &args.updates(values[number]));

@@ -14,7 +14,7 @@ use crate::driver::Steps;
 pub const BEFORE: usize = 2;
 
 /// The order of all.
-pub struct Exclusion {
+pub struct Turns {
     /// Which point is next, one after the other.
     order: Vec<usize>,
     state: Mutex<State>,
@@ -27,15 +27,15 @@ struct State {
     gone: Vec<bool>,
 }
 
-impl Exclusion {
+impl Turns {
     /// In every round each point has so many turns.
-    pub fn new(points: usize, rounds: usize, turns: usize) -> Exclusion {
+    pub fn new(points: usize, rounds: usize, turns: usize) -> Turns {
         let before = (0..BEFORE).flat_map(|_| 0..points);
         let rounds = (0..rounds).flat_map(|round| {
             (0..turns).flat_map(move |_| (0..points).map(move |i| (i + round) % points))
         });
         let state = State { at: 0, gone: vec![false; points] };
-        Exclusion {
+        Turns {
             order: before.chain(rounds).collect(),
             state: Mutex::new(state),
             moved: Condvar::new(),
@@ -64,7 +64,7 @@ impl Exclusion {
 
 /// A point among the others. It gives its turns away when it is dropped.
 pub struct Seat<'a> {
-    turns: &'a Exclusion,
+    turns: &'a Turns,
     point: usize,
     name: &'a str,
     /// Of every phase that has ended, whether it ran to its end.
@@ -72,7 +72,7 @@ pub struct Seat<'a> {
 }
 
 impl<'a> Seat<'a> {
-    pub fn new(turns: &'a Exclusion, point: usize, name: &'a str) -> Seat<'a> {
+    pub fn new(turns: &'a Turns, point: usize, name: &'a str) -> Seat<'a> {
         Seat { turns, point, name, whole: Vec::new() }
     }
 }
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn one_works_at_a_time_and_who_is_gone_is_not_waited_for() {
         let (points, rounds, turns) = (3, 4, 2);
-        let all = Exclusion::new(points, rounds, turns);
+        let all = Turns::new(points, rounds, turns);
         assert_eq!(all.order[..6], [0, 1, 2, 0, 1, 2]);
         assert_eq!(all.order[12..18], [1, 2, 0, 1, 2, 0]);
         let done = Mutex::new(Vec::new());

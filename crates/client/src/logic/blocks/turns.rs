@@ -10,20 +10,20 @@ use fusee_control::node::BlockId;
 
 /// Which requests run.
 #[derive(Debug, Default)]
-pub(super) struct Exclusion {
+pub(super) struct Turns {
     last: Cell<u64>,
     running: RefCell<BTreeSet<u64>>,
 }
 
 /// A request runs, until this is dropped: it was answered then, or given up.
 pub(super) struct Turn<'t> {
-    turns: &'t Exclusion,
+    turns: &'t Turns,
     pub number: u64,
     /// Those before have ended.
     pub ended: u64,
 }
 
-impl Exclusion {
+impl Turns {
     /// A request begins.
     pub fn begin(&self) -> Turn<'_> {
         let number = self.last.get() + 1;
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn what_runs_has_not_ended() {
-        let turns = Exclusion::default();
+        let turns = Turns::default();
         let (first, second) = (turns.begin(), turns.begin());
         assert_eq!((first.number, first.ended, second.number, second.ended), (1, 1, 2, 1));
         drop(second);

@@ -219,7 +219,7 @@ impl Device {
         })
     }
 
-    /// Exclusion the library's error numbers into errors.
+    /// Turns the library's error numbers into errors.
     fn check(&self, what: &'static str, result: c_int) -> Result<(), RdmaError> {
         // Some calls give the number, some its negative, and some -1 and leave it in errno.
         let cause = match result {
