@@ -8,7 +8,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 
 use fusee_core::verbs::{ClientId, MnId, Op, Verb};
-use fusee_switch::{Answer, Connection, Counts, Forget, Place, Request, Switch, Verdict};
+use fusee_core::view::Place;
+use fusee_switch::{Answer, Connection, Counts, Forget, Request, Switch, Verdict};
 
 use crate::counts::{Counts as RunCounts, count};
 use crate::engine::Nanos;

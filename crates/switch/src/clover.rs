@@ -31,10 +31,10 @@
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::{Answer, Bytes, Connection, Counts, Forget, Request, Switch, Table, Verb, Verdict};
-
-/// Entries that a connection has written, and CASes that are not answered, that are remembered of it.
-const REMEMBERED: usize = 32;
+use crate::{
+    Answer, Bytes, Connection, Counts, Forget, REMEMBERED, Request, Switch, Table, Verb, Verdict,
+    push,
+};
 
 /// How entries and their words are made.
 pub trait Chains {
@@ -166,10 +166,7 @@ impl<C: Chains + Clone> Switch for Clover<C> {
                 if let Some(key) = self.chains.key(start).filter(is_known) {
                     self.last.ask(key, Last::default);
                     let passed = self.connections.entry(request.connection).or_default();
-                    if passed.writes.len() == REMEMBERED {
-                        passed.writes.pop_front();
-                    }
-                    passed.writes.push_back((request.place.offset, key));
+                    push(&mut passed.writes, (request.place.offset, key), REMEMBERED);
                 }
                 Verdict::Forward
             }
@@ -231,9 +228,9 @@ impl<C: Chains + Clone> Switch for Clover<C> {
 #[cfg(test)]
 mod tests {
     use fusee_core::verbs::MnId;
+    use fusee_core::view::Place;
 
     use super::*;
-    use crate::Place;
 
     /// Entries begin with their keys; a word is where the next entry is.
     #[derive(Clone, Copy)]

@@ -2,8 +2,8 @@
 //! collide (Grant and Snoeren, "In-network Contention Resolution for Disaggregated Memory", WORDS '21; "S §n" in
 //! comments).
 //!
-//! [`Switch`] is what such a switch knows and decides, and nothing else: no clock, no I/O. Where packets are, that
-//! calls it for every verb and every answer that passes: the simulator, and whoever forwards bytes.
+//! [`Switch`] is what such a switch knows and decides, and nothing else: no clock, no I/O. Whoever
+//! has the packets calls it for every verb and every answer that passes: the simulator, and whoever forwards bytes.
 //!
 //! # What must hold
 //! What a switch knows is *soft state*. Whatever it forgets, whenever; however many switches there are, or paths
@@ -22,22 +22,26 @@ pub mod clover;
 pub mod ours;
 mod table;
 
-use fusee_core::verbs::MnId;
+use alloc::collections::VecDeque;
 
-pub use table::Table;
+use fusee_core::view::Place;
+
+use table::Table;
+
+/// WRITEs, and CASes that are not answered, that are remembered of a connection.
+const REMEMBERED: usize = 32;
+
+/// Puts one behind the others, of which the oldest goes if they are too many.
+fn push<T>(all: &mut VecDeque<T>, one: T, most: usize) {
+    if all.len() >= most {
+        all.pop_front();
+    }
+    all.push_back(one);
+}
 
 /// One client's way to one memory node, on which nothing overtakes. Whoever calls the switch numbers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Connection(pub u64);
-
-/// A place in a memory node's pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
-    /// Whose pool.
-    pub node: MnId,
-    /// Bytes from its start.
-    pub offset: u64,
-}
 
 /// A verb on its way to a memory node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -24,13 +24,13 @@
 use alloc::collections::{BTreeMap, VecDeque};
 
 use fusee_core::layout::{Object, Slot};
+use fusee_core::view::Place;
 
 use crate::{
-    Answer, Bytes, Connection, Counts, Forget, Place, Request, Switch, Table, Verb, Verdict,
+    Answer, Bytes, Connection, Counts, Forget, REMEMBERED, Request, Switch, Table, Verb, Verdict,
+    push,
 };
 
-/// WRITEs, and CASes that are not answered, that are remembered of a connection.
-const REMEMBERED: usize = 32;
 /// Places that a favourite has passed to: as many as a slot has replicas.
 const PLACES: usize = 5;
 
@@ -88,14 +88,6 @@ struct Round {
 /// Names a slot.
 fn name(place: Place) -> u128 {
     u128::from(place.node.0) << 64 | u128::from(place.offset)
-}
-
-/// Puts one behind the others, of which the oldest goes if they are too many.
-fn push<T>(all: &mut VecDeque<T>, one: T, most: usize) {
-    if all.len() >= most {
-        all.pop_front();
-    }
-    all.push_back(one);
 }
 
 impl Ours {

@@ -10,15 +10,16 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use fusee_core::verbs::MnId;
+use fusee_core::view::Place;
 use fusee_switch::{
-    Answer, Bytes, Connection, Counts, Forget, Place, Request as Asked, Switch, Verb, Verdict,
+    Answer, Bytes, Connection, Counts, Forget, Request as Asked, Switch, Verb, Verdict,
 };
 
 use super::frame::{
@@ -26,6 +27,7 @@ use super::frame::{
     Welcome, WireOp,
 };
 use crate::error::ServeError;
+use crate::sys;
 
 /// Connections at one time, those that have not said hello among them.
 const CONNECTIONS: usize = 1_024;
@@ -133,11 +135,6 @@ impl TcpSwitch {
     pub fn connections(&self) -> usize {
         self.shared.open().len()
     }
-
-    /// It forgets all that it knows.
-    pub fn forget(&self) {
-        self.shared.switch().forget(Forget::All);
-    }
 }
 
 impl Drop for TcpSwitch {
@@ -196,11 +193,17 @@ fn garbage(what: impl ToString) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_string())
 }
 
+/// So that a peer that is slow, or gone with its machine, is noticed.
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    sys::keep_alive(stream)
+}
+
 /// From the hello to the end.
 fn serve(shared: &Arc<Shared>, mut client: TcpStream) -> io::Result<()> {
-    client.set_nodelay(true)?;
-    client.set_read_timeout(Some(PATIENCE))?;
-    client.set_write_timeout(Some(PATIENCE))?;
+    prepare(&client)?;
     let mut bytes = [0; HELLO_BYTES];
     client.read_exact(&mut bytes)?;
     let Some(hello) = Hello::decode(&bytes).map_err(garbage)? else {
@@ -211,11 +214,10 @@ fn serve(shared: &Arc<Shared>, mut client: TcpStream) -> io::Result<()> {
         let welcome = Welcome { identity: hello.identity, pool_bytes: 0, status };
         return client.write_all(&welcome.encode());
     };
-    let address: SocketAddr = address.parse().map_err(garbage)?;
+    let address =
+        address.to_socket_addrs()?.next().ok_or_else(|| garbage("a host without address"))?;
     let mut upstream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    upstream.set_nodelay(true)?;
-    upstream.set_read_timeout(Some(PATIENCE))?;
-    upstream.set_write_timeout(Some(PATIENCE))?;
+    prepare(&upstream)?;
     upstream.write_all(&bytes)?;
     let mut bytes = [0; WELCOME_BYTES];
     upstream.read_exact(&mut bytes)?;
@@ -226,29 +228,30 @@ fn serve(shared: &Arc<Shared>, mut client: TcpStream) -> io::Result<()> {
     // A session may be silent for as long as it likes.
     client.set_read_timeout(None)?;
     upstream.set_read_timeout(None)?;
+    let (mut from, mut to) = (upstream.try_clone()?, client.try_clone()?);
+    let sides = [client.try_clone()?, upstream.try_clone()?];
     let id = shared.next.fetch_add(1, Ordering::Relaxed);
-    shared.open().insert(id, [client.try_clone()?, upstream.try_clone()?]);
+    shared.open().insert(id, sides);
     if shared.is_over.load(Ordering::Relaxed) {
         [&client, &upstream].into_iter().for_each(close);
     }
-    let way =
-        Way { shared: shared.clone(), connection: Connection(id), node, cases: Mutex::default() };
-    let way = Arc::new(way);
-    let (back, sides) = (way.clone(), (upstream.try_clone()?, client.try_clone()?));
+    let (connection, cases) = (Connection(id), Mutex::default());
+    let way = Arc::new(Way { shared: shared.clone(), connection, node, cases });
+    let back = way.clone();
     let answers = move || {
-        let (mut from, mut to) = sides;
         let ended = back.answers(&mut from, &mut to);
         [&from, &to].into_iter().for_each(close);
         ended
     };
     let answers = thread::Builder::new().name("fusee-switch-back".into()).spawn(answers);
-    let ended = way.requests(&mut client, &mut upstream);
-    [&client, &upstream].into_iter().for_each(close);
-    if let Ok(answers) = answers {
+    let ended = answers.and_then(|answers| {
+        let ended = way.requests(&mut client, &mut upstream);
+        [&client, &upstream].into_iter().for_each(close);
         let _ = answers.join();
-    }
+        ended
+    });
     shared.open().remove(&id);
-    shared.switch().forget(Forget::Connection(Connection(id)));
+    shared.switch().forget(Forget::Connection(connection));
     ended
 }
 
@@ -351,7 +354,9 @@ fn read_frame(from: &mut TcpStream, frame: &mut Vec<u8>) -> io::Result<bool> {
     if body > MAX_BODY_BYTES {
         return Err(garbage("a frame is too long"));
     }
-    frame.resize(frame::HEADER_BYTES + body, 0);
-    from.read_exact(&mut frame[frame::HEADER_BYTES..])?;
-    Ok(true)
+    // No more memory than has come: whoever says how long it is may send less.
+    match from.take(body as u64).read_to_end(frame)? {
+        read if read == body => Ok(true),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
 }

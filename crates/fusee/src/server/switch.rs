@@ -34,8 +34,8 @@ pub struct Args {
     #[arg(long, env = "FUSEE_MASTER", default_value = DEFAULT_MASTER, value_name = "HOST:PORT,..")]
     master: String,
 
-    /// Host and port to listen at; port 0 is any free one
-    #[arg(long, default_value = "127.0.0.1:7480", value_name = "HOST:PORT")]
+    /// Address and port to listen at; port 0 is any free one
+    #[arg(long, default_value = "127.0.0.1:7480", value_name = "IP:PORT")]
     listen: SocketAddr,
 
     /// Keys whose objects it can know
