@@ -1,0 +1,79 @@
+//! Strangers and broken clients of a switch: each loses its connection, and nobody else anything.
+
+#[allow(dead_code)]
+mod support;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
+use fusee_fabric::attach_all_through;
+use fusee_fabric::tcp::TcpSwitch;
+use fusee_fabric::tcp::frame::{Hello, MAX_BODY_BYTES, Status, WELCOME_BYTES, Welcome};
+use fusee_switch::ours::{Options, Ours};
+use support::{block_on, member, node};
+
+const MN: MnId = MnId(0);
+const BYTES: u64 = 1 << 20;
+
+/// Whatever is left to read, until the other side closes.
+fn rest(stream: &mut TcpStream) -> Vec<u8> {
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let mut bytes = Vec::new();
+    match stream.read_to_end(&mut bytes) {
+        Ok(_) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => bytes,
+        Err(error) => panic!("it does not close: {error}"),
+    }
+}
+
+#[test]
+fn who_sends_what_no_client_sends_is_sent_away() {
+    let served = node(BYTES, None);
+    let at = member(MN, &served);
+    let (identity, known) = (at.identity, (MN, at.tcp.clone().unwrap()));
+    let find = Box::new(move |asked| (asked == identity).then(|| known.clone()));
+    let ours = Box::new(Ours::new(Options { slots: 4, rounds: 0 }));
+    let switch = TcpSwitch::start("127.0.0.1:0".parse().unwrap(), ours, find).unwrap();
+    let address = switch.addr().to_string();
+    let fabric = attach_all_through(&address, ClientId(1), &[at]).unwrap();
+    let lives = || {
+        let mut batch = Batch::new();
+        let read = batch.read(MN, 8192, 8);
+        block_on(&fabric, fabric.execute(batch)).data(read).unwrap();
+    };
+    lives();
+
+    let mut stranger = TcpStream::connect(&address).unwrap();
+    stranger.write_all(b"GET / HTTP/1.1\r\nHost: me\r\n\r\n").unwrap();
+    assert_eq!(rest(&mut stranger), b"");
+
+    let mut other = TcpStream::connect(&address).unwrap();
+    other.write_all(&Hello { identity: identity ^ 1, client: ClientId(2) }.encode()).unwrap();
+    let welcome: [u8; WELCOME_BYTES] = rest(&mut other).try_into().unwrap();
+    assert_eq!(Welcome::decode(&welcome).unwrap().status, Status::WrongIdentity);
+
+    let mut long = (MAX_BODY_BYTES as u32 + 8).to_le_bytes().to_vec();
+    long.extend([0; 12]);
+    let mut no_verbs = 16u32.to_le_bytes().to_vec();
+    no_verbs.extend([0xff; 28]);
+    let mut half = 4096u32.to_le_bytes().to_vec();
+    half.extend([1; 40]);
+    for (client, bytes) in [(3, long), (4, no_verbs), (5, half)] {
+        let mut broken = TcpStream::connect(&address).unwrap();
+        broken.write_all(&Hello { identity, client: ClientId(client) }.encode()).unwrap();
+        let mut welcome = [0; WELCOME_BYTES];
+        broken.read_exact(&mut welcome).unwrap();
+        assert_eq!(Welcome::decode(&welcome).unwrap().status, Status::Welcome);
+        broken.write_all(&bytes).unwrap();
+        broken.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(rest(&mut broken), b"", "client {client}");
+    }
+    lives();
+    let begun = std::time::Instant::now();
+    while switch.connections() > 1 {
+        assert!(begun.elapsed() < Duration::from_secs(30), "connections stay");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
