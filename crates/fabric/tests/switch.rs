@@ -1,6 +1,5 @@
 //! Strangers and broken clients of a switch: each loses its connection, and nobody else anything.
 
-#[allow(dead_code)]
 mod support;
 
 use std::io::{Read, Write};
