@@ -30,8 +30,9 @@ pub struct ConnectArgs {
     #[arg(long, env = "FUSEE_FABRIC", default_value = "auto")]
     pub fabric: FabricChoice,
 
-    /// A switch in the path to the memory nodes (`fusee switch`); then the fabric is tcp
-    #[arg(long, env = "FUSEE_SWITCH", value_name = "HOST:PORT")]
+    /// A switch in the path to the memory nodes (`fusee switch`): where it is, and the fabric is tcp; or `wire`, and
+    /// the fabric is verbs
+    #[arg(long, env = "FUSEE_SWITCH", value_name = "HOST:PORT|wire")]
     pub switch: Option<String>,
 }
 
@@ -40,7 +41,7 @@ impl ConnectArgs {
     pub fn options(&self) -> Options {
         let options = Options::default().with_fabric(self.fabric);
         match &self.switch {
-            Some(switch) => options.with_switch(switch),
+            Some(switch) => options.with_switch(switch.as_str()),
             None => options,
         }
     }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Member, View};
-use fusee_fabric::{AnyFabric, AttachError, FabricKind, attach_all, attach_all_through};
+use fusee_fabric::{AnyFabric, AttachError, FabricKind, SwitchAt, attach_all, attach_all_through};
 
 use crate::logic::Gate;
 
@@ -47,10 +47,10 @@ fn key(member: &Member) -> (MnId, u64) {
 }
 
 impl Attachments {
-    /// Attaches to all members of a view; over TCP through a switch, if there is one.
+    /// Attaches to all members of a view; through a switch, if there is one.
     pub fn new(
         kind: FabricKind,
-        switch: Option<&str>,
+        switch: Option<&SwitchAt>,
         gate: Arc<Gate>,
         view: &View,
     ) -> Result<Attachments, AttachError> {
@@ -148,8 +148,15 @@ mod tests {
         let identity = (u64::from(std::process::id()) << 32) + u64::from(name);
         let pool = Pool::new(PoolOptions { bytes: 2 * START, huge_pages: false }).unwrap();
         let tcp = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-        let options =
-            NodeFabricsOptions { pool, identity, tcp, spin: DEFAULT_SPIN, shm: None, verbs: None };
+        let options = NodeFabricsOptions {
+            pool,
+            identity,
+            tcp,
+            spin: DEFAULT_SPIN,
+            shm: None,
+            verbs: None,
+            steered: false,
+        };
         let fabrics = NodeFabrics::start(options).unwrap();
         let tcp = fabrics.tcp_addr().map(|addr| addr.to_string());
         let node = MnId(name);

@@ -88,11 +88,15 @@ impl Client {
         master.join(view.cluster);
         let kind = match options.fabric {
             FabricChoice::Only(kind) => kind,
-            FabricChoice::Auto if options.switch.is_some() => FabricKind::Tcp,
-            FabricChoice::Auto => reachable_fabric(&view.members),
+            FabricChoice::Auto => match &options.switch {
+                Some(switch) => switch.fabric(),
+                None => reachable_fabric(&view.members),
+            },
         };
-        if kind != FabricKind::Tcp && options.switch.is_some() {
-            return Err(ConnectError::SwitchWithoutTcp);
+        if let Some(switch) = &options.switch
+            && switch.fabric() != kind
+        {
+            return Err(ConnectError::SwitchOfAnotherFabric(switch.fabric()));
         }
         if kind == FabricKind::Shm && options.work_table != WorkTable::Off {
             return Err(ConnectError::WorkTableOverShm);

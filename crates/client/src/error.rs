@@ -2,7 +2,7 @@
 
 use fusee_control::rpc::RpcError;
 use fusee_core::view::ViewError;
-use fusee_fabric::AttachError;
+use fusee_fabric::{AttachError, FabricKind};
 
 /// Why a client cannot join or start a cluster.
 #[derive(Debug, thiserror::Error)]
@@ -44,9 +44,9 @@ pub enum ConnectError {
          it off, or choose another fabric (Options::with_fabric)"
     )]
     WorkTableOverShm,
-    /// The options want a switch, and another fabric than TCP.
-    #[error("a switch is for TCP: choose that fabric, or none (Options::with_fabric)")]
-    SwitchWithoutTcp,
+    /// The options want a switch, and another fabric than it is for.
+    #[error("the switch is for {0}: choose that fabric, or none (Options::with_fabric)")]
+    SwitchOfAnotherFabric(FabricKind),
     /// The embedded cluster did not start.
     #[cfg(feature = "embedded")]
     #[error("the embedded cluster did not start: {0}")]

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use fusee_core::data::RedundancyRules;
-use fusee_fabric::FabricKind;
+use fusee_fabric::{FabricKind, SwitchAt};
 
 /// Which fabric a client uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -115,12 +115,13 @@ pub struct Options {
     /// A wrong hint costs the bytes of an object and no round trip, a right one saves a round trip: lower
     /// it if pairs are large and bandwidth is short. `docs/results` has what `fusee bench cache` measured.
     pub cache_threshold: f64,
-    /// A switch in the path to the memory nodes, as host and port: `fusee switch` runs one. Then the fabric is TCP;
-    /// with another one the client is refused ([`ConnectError::SwitchWithoutTcp`]). Nothing rests on what it knows,
-    /// but without it the memory nodes are not reached. Default: none.
+    /// A switch in the path to the memory nodes; `fusee switch` runs one. At a host and port it is for TCP, and
+    /// without it the memory nodes are not reached. On the wire between network cards it is for verbs, and memory
+    /// nodes have to allow it (`fusee memory-node --steered`). With another fabric the client is refused
+    /// ([`ConnectError::SwitchOfAnotherFabric`]). Nothing rests on what it knows. Default: none.
     ///
-    /// [`ConnectError::SwitchWithoutTcp`]: crate::ConnectError::SwitchWithoutTcp
-    pub switch: Option<String>,
+    /// [`ConnectError::SwitchOfAnotherFabric`]: crate::ConnectError::SwitchOfAnotherFabric
+    pub switch: Option<SwitchAt>,
     /// How long an operation waits for others, at least, before it gives up: for the winner of a
     /// conflict, or for a memory node's answer to ALLOC. Default: 5 s.
     pub op_timeout: Duration,
@@ -162,8 +163,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Sets [`Options::switch`].
-    pub fn with_switch(self, switch: impl Into<String>) -> Options {
+    /// Sets [`Options::switch`]: `wire`, or host and port.
+    pub fn with_switch(self, switch: impl Into<SwitchAt>) -> Options {
         Options { switch: Some(switch.into()), ..self }
     }
 

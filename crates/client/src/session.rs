@@ -371,7 +371,7 @@ fn attach_to_newest(
     let end = Instant::now() + shared.options.connect_timeout;
     loop {
         let view = gate.view();
-        let switch = shared.options.switch.as_deref();
+        let switch = shared.options.switch.as_ref();
         let error = match Attachments::new(shared.kind, switch, gate.clone(), &view) {
             Ok(attachments) => return Ok((attachments, view)),
             Err(error) => error,

@@ -2,7 +2,8 @@
 //!
 //! `cargo run --release -p fusee-fabric --example latency [rounds]`. Shared memory is measured on
 //! random places of a pool larger than most caches, TCP over loopback with the node's thread in
-//! this process. Times are per batch, so the clock is read once for all rounds.
+//! this process, and with a switch between that has threads here as well. Times are per batch, so the clock is read
+//! once for all rounds.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -11,10 +12,12 @@ use std::time::Instant;
 use fusee_core::layout::POOL_HEADER_BYTES;
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
 use fusee_core::view::Member;
-use fusee_fabric::tcp::DEFAULT_SPIN;
+use fusee_fabric::tcp::{DEFAULT_SPIN, TcpSwitch};
 use fusee_fabric::{
-    AnyFabric, FabricKind, NodeFabrics, NodeFabricsOptions, Pool, PoolOptions, attach_all,
+    AnyFabric, FabricKind, NodeFabrics, NodeFabricsOptions, Pool, PoolOptions, SwitchAt,
+    attach_all, attach_all_through,
 };
+use fusee_switch::ours::{Options, Ours};
 
 /// Behind the header.
 const START: u64 = POOL_HEADER_BYTES;
@@ -63,6 +66,7 @@ fn main() {
         spin: DEFAULT_SPIN,
         shm: None,
         verbs: None,
+        steered: false,
     };
     let node = NodeFabrics::start(options).expect("a node");
     let member = Member {
@@ -74,9 +78,20 @@ fn main() {
         verbs: None,
         pool_bytes: POOL_BYTES,
     };
-    for (kind, rounds) in [(FabricKind::Shm, rounds), (FabricKind::Tcp, rounds / 100)] {
-        let fabric =
-            attach_all(kind, ClientId(1), std::slice::from_ref(&member)).expect("attached");
+    let (members, client) = (std::slice::from_ref(&member), ClientId(1));
+    let known = member.tcp.clone().map(|at| (MN, at));
+    let switch = Box::new(Ours::new(Options { slots: 1_000, rounds: 0 }));
+    let switch =
+        TcpSwitch::start(([127, 0, 0, 1], 0).into(), switch, Box::new(move |_| known.clone()))
+            .expect("a switch");
+    let at = SwitchAt::Address(switch.addr().to_string());
+    let tcp = rounds / 100;
+    for (kind, rounds, fabric) in [
+        ("shm", rounds, attach_all(FabricKind::Shm, client, members)),
+        ("tcp", tcp, attach_all(FabricKind::Tcp, client, members)),
+        ("tcp through a switch", tcp, attach_all_through(&at, client, members)),
+    ] {
+        let fabric = fabric.expect("attached");
         for (place, span) in [("one page", 4096), ("random", POOL_BYTES - (64 << 10))] {
             for len in [8, 64, 128, 256, 1024, 4096] {
                 let read = measure(&fabric, rounds, span, |b, at| {

@@ -67,6 +67,35 @@ impl FromStr for FabricKind {
     }
 }
 
+/// Where a switch is that steers a session's READs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SwitchAt {
+    /// At this host and port. Sessions connect to it in place of the memory nodes, over TCP.
+    Address(String),
+    /// On the wires between network cards, where sessions see nothing of it.
+    Wire,
+}
+
+impl SwitchAt {
+    /// Of which kind sessions are that a switch there is for.
+    pub fn fabric(&self) -> FabricKind {
+        match self {
+            SwitchAt::Address(_) => FabricKind::Tcp,
+            SwitchAt::Wire => FabricKind::Verbs,
+        }
+    }
+}
+
+/// `wire`, or host and port.
+impl From<&str> for SwitchAt {
+    fn from(at: &str) -> SwitchAt {
+        match at {
+            "wire" => SwitchAt::Wire,
+            address => SwitchAt::Address(address.into()),
+        }
+    }
+}
+
 /// Where a thread parks until its waker is used.
 #[derive(Debug, Default)]
 pub struct Parker {
@@ -123,13 +152,13 @@ pub fn attach_all(
     attach_all_while(kind, client, members, &|| true)
 }
 
-/// As [`attach_all`], over TCP: through the switch at this address (host and port).
+/// As [`attach_all`], with READs that the switch there may steer, over the fabric that it is for.
 pub fn attach_all_through(
-    switch: &str,
+    switch: &SwitchAt,
     client: ClientId,
     members: &[Member],
 ) -> Result<AnyFabric, AttachError> {
-    attach_by(FabricKind::Tcp, client, members, Some(switch), &|| true)
+    attach_by(switch.fabric(), client, members, Some(switch), &|| true)
 }
 
 /// As [`attach_all`], as long as `goes_on`: a memory node that takes connections and does not answer is
@@ -147,7 +176,7 @@ fn attach_by(
     kind: FabricKind,
     client: ClientId,
     members: &[Member],
-    switch: Option<&str>,
+    switch: Option<&SwitchAt>,
     goes_on: &dyn Fn() -> bool,
 ) -> Result<AnyFabric, AttachError> {
     let fabric = AnyFabric::new(kind, client).map_err(|error| AttachError {
@@ -155,8 +184,10 @@ fn attach_by(
         at: "this host".into(),
         cause: AttachCause::Io(error),
     })?;
-    if let (AnyFabric::Tcp(tcp), Some(switch)) = (&fabric, switch) {
-        tcp.go_through(switch);
+    match (&fabric, switch) {
+        (AnyFabric::Tcp(tcp), Some(switch)) => tcp.go_through(switch),
+        (AnyFabric::Verbs(verbs), Some(switch)) => verbs.go_through(switch),
+        _ => {}
     }
     members.iter().try_for_each(|member| fabric.attach_while(member, goes_on))?;
     Ok(fabric)
@@ -304,8 +335,9 @@ impl Fabric for AnyFabric {
     #[inline]
     fn may_steer(&self) -> bool {
         match self {
-            AnyFabric::Shm(..) | AnyFabric::Verbs(_) => false,
+            AnyFabric::Shm(..) => false,
             AnyFabric::Tcp(tcp) => tcp.may_steer(),
+            AnyFabric::Verbs(verbs) => verbs.may_steer(),
         }
     }
 

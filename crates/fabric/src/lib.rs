@@ -58,7 +58,7 @@ mod sync;
 #[allow(unsafe_code)]
 mod sys;
 
-pub use any::{AnyFabric, FabricKind, attach_all, attach_all_through, attach_all_while};
+pub use any::{AnyFabric, FabricKind, SwitchAt, attach_all, attach_all_through, attach_all_while};
 pub use clock::Clock;
 pub use doors::NodeLimits;
 pub use error::{AttachCause, AttachError, RdmaError, ServeError};

@@ -10,6 +10,7 @@ use crate::shm::wire as shm;
 use crate::tcp::frame::{
     self, HEADER_BYTES, Hello, MAX_BODY_BYTES, Reply, Request, WELCOME_BYTES, Welcome, WireOp,
 };
+use crate::verbs::switch::packet::{self, Asked, Seen};
 use crate::verbs::wire as verbs;
 
 /// A request to a software NIC.
@@ -93,6 +94,34 @@ pub fn verbs_welcome(bytes: &[u8]) -> bool {
     true
 }
 
+/// A frame that passes a switch on a wire: at most the address of a READ, and checksums, are changed.
+pub fn roce_frame(bytes: &[u8]) -> bool {
+    let Seen::Request { to, psn, verb: Asked::Read { address, key, len } } = packet::look(bytes)
+    else {
+        return false;
+    };
+    let mut steered = bytes.to_vec();
+    packet::steer(&mut steered, !address).expect("it is a READ");
+    let verb = Asked::Read { address: !address, key, len };
+    assert_eq!(packet::look(&steered), Seen::Request { to, psn, verb });
+    let changed = bytes.iter().zip(&steered).filter(|(before, after)| before != after).count();
+    assert!((8..=14).contains(&changed), "{changed} bytes");
+    true
+}
+
+/// A READ's request as a card sends it, but for its checksums.
+fn roce_read(queue_pair: u32, psn: u32, address: u64, key: u32) -> Vec<u8> {
+    let mut frame = vec![0; 14 + 20 + 8];
+    (frame[12], frame[14], frame[14 + 9]) = (0x08, 0x45, 17);
+    frame[16..18].copy_from_slice(&68u16.to_be_bytes());
+    frame[36..38].copy_from_slice(&4791u16.to_be_bytes());
+    frame[38..40].copy_from_slice(&48u16.to_be_bytes());
+    frame.extend([[0x0c, 0, 0xff, 0xff], queue_pair.to_be_bytes(), psn.to_be_bytes()].concat());
+    frame.extend(address.to_be_bytes());
+    frame.extend([key.to_be_bytes(), [0, 0, 0, 64], [0; 4]].concat());
+    frame
+}
+
 /// A well-formed message of each kind, made of these numbers, for whoever changes some of its bytes.
 pub fn samples(numbers: [u64; 4], data: &[u8]) -> Vec<Vec<u8>> {
     use fusee_core::verbs::ClientId;
@@ -120,8 +149,10 @@ pub fn samples(numbers: [u64; 4], data: &[u8]) -> Vec<Vec<u8>> {
         gid: [offset as u8; 16],
     };
     let base = offset.min(u64::MAX - pool_bytes);
-    let (key, header_key) = (word as u32, offset as u32);
-    let status = verbs::Status::Welcome;
+    let (key, header_key, steered_key) = (word as u32, offset as u32, identity as u32);
+    let refusal = verbs::Welcome::refusal(identity, verbs::Status::Welcome);
+    let welcome =
+        verbs::Welcome { pool_bytes, key, header_key, steered_key, base, address, ..refusal };
     vec![
         request,
         [&reply[..], &body].concat(),
@@ -130,14 +161,13 @@ pub fn samples(numbers: [u64; 4], data: &[u8]) -> Vec<Vec<u8>> {
         shm::Hello { identity, client }.encode().into(),
         shm::Welcome { identity, pool_bytes, status: shm::Status::Fenced }.encode().into(),
         verbs::Hello { identity, client, address }.encode().into(),
-        verbs::Welcome { identity, pool_bytes, status, key, header_key, base, address }
-            .encode()
-            .into(),
+        welcome.encode().into(),
+        roce_read(address.queue_pair, address.first_packet, offset, key),
     ]
 }
 
 /// All of them, in the order of [`samples`]; how many took the bytes for a message.
-pub fn all(bytes: &[u8]) -> [bool; 8] {
+pub fn all(bytes: &[u8]) -> [bool; 9] {
     [
         tcp_request(bytes),
         tcp_reply(bytes),
@@ -147,5 +177,6 @@ pub fn all(bytes: &[u8]) -> [bool; 8] {
         shm_welcome(bytes),
         verbs_hello(bytes),
         verbs_welcome(bytes),
+        roce_frame(bytes),
     ]
 }

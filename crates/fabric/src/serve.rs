@@ -40,6 +40,9 @@ pub struct NodeFabricsOptions {
     pub shm: Option<PathBuf>,
     /// Where the network card's queue pairs are handed out; port 0 takes a free one.
     pub verbs: Option<SocketAddr>,
+    /// Whether switches on the wire may steer READs over verbs: the pool is registered a second time, under the key of
+    /// these.
+    pub steered: bool,
 }
 
 /// The running fabrics of one memory node.
@@ -65,9 +68,9 @@ impl NodeFabrics {
         options: NodeFabricsOptions,
         limits: NodeLimits,
     ) -> Result<NodeFabrics, ServeError> {
-        let NodeFabricsOptions { pool, identity, tcp, spin, shm, verbs } = options;
-        let verbs =
-            verbs.map(|at| VerbsNode::start_limited(&pool, identity, at, limits)).transpose()?;
+        let NodeFabricsOptions { pool, identity, tcp, spin, shm, verbs, steered } = options;
+        let start = |at| VerbsNode::start_limited(&pool, identity, at, steered, limits);
+        let verbs = verbs.map(start).transpose()?;
         let alone = verbs.as_ref().map(VerbsNode::device).filter(|(_, shares)| !shares);
         if let Some((device, _)) = alone {
             if tcp.is_some() || shm.is_some() {

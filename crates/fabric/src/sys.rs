@@ -1,5 +1,5 @@
 //! The system calls that no library of ours wraps: memfd and mmap, pidfd, descriptor passing and flags,
-//! membarrier.
+//! membarrier, sockets for packets.
 //!
 //! Each function is a thin, safe wrapper: it takes owned or borrowed descriptors, turns -1 into
 //! [`io::Error`], and keeps the pointers it hands to the kernel alive for the call. What the
@@ -195,14 +195,69 @@ pub(crate) fn set_backlog(listener: &impl AsRawFd, backlog: c_int) -> io::Result
     check(unsafe { libc::listen(listener.as_raw_fd(), backlog) }).map(drop)
 }
 
+/// Sets an option that is a number.
+fn set_option(socket: &impl AsRawFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+    set_plain(socket, level, name, &value)
+}
+
+/// Sets an option to what the kernel takes for it.
+fn set_plain<T: Copy>(
+    socket: &impl AsRawFd,
+    level: c_int,
+    name: c_int,
+    value: &T,
+) -> io::Result<()> {
+    let (value, len) = (ptr::from_ref(value).cast(), size_of::<T>() as libc::socklen_t);
+    // SAFETY: the value has so many bytes, and outlives the call, which only reads it.
+    check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, value, len) }).map(drop)
+}
+
+/// What the kernel says before each frame of [`packet_socket`]: `struct virtio_net_hdr`.
+pub(crate) const OFFLOAD_BYTES: usize = 10;
+/// Room for frames that nobody has taken yet.
+const PACKET_BUFFER_BYTES: c_int = 8 << 20;
+
+/// Opens a socket for all frames that come in at a network interface, and to send some there. Each begins with
+/// [`OFFLOAD_BYTES`] of what is left to do for it: so a frame that has come may go on at another interface.
+pub(crate) fn packet_socket(interface: &str) -> io::Result<OwnedFd> {
+    let name = std::ffi::CString::new(interface)?;
+    // SAFETY: the name is a C string.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    if index == 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // Of no protocol, so that nothing comes before it is bound.
+    // SAFETY: a plain call that takes numbers only.
+    let socket = own(check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?);
+    set_option(&socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
+    // Not what it has sent itself.
+    set_option(&socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
+    // More than the system's limit allows is for those who may ignore it.
+    set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, PACKET_BUFFER_BYTES)
+        .or_else(|_| set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, PACKET_BUFFER_BYTES))?;
+    let all = libc::packet_mreq {
+        mr_ifindex: index as c_int,
+        mr_type: libc::PACKET_MR_PROMISC as libc::c_ushort,
+        mr_alen: 0,
+        mr_address: [0; 8],
+    };
+    set_plain(&socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &all)?;
+    // SAFETY: all zeros is a valid address.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as libc::c_ushort;
+    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    address.sll_ifindex = index as c_int;
+    let (address, len) = ((&raw const address).cast(), size_of::<libc::sockaddr_ll>());
+    // SAFETY: the address has so many bytes, and outlives the call.
+    check(unsafe { libc::bind(socket.as_raw_fd(), address, len as libc::socklen_t) })?;
+    Ok(socket)
+}
+
 /// Lets the system find out whether the machine at the other end of a TCP connection still answers, however long
 /// nothing is said: after two minutes without an answer the connection breaks.
 pub(crate) fn keep_alive(socket: &impl AsRawFd) -> io::Result<()> {
-    let set = |level: c_int, name: c_int, value: c_int| {
-        let (value, len) = ((&raw const value).cast(), size_of::<c_int>() as libc::socklen_t);
-        // SAFETY: the value is an int, as these options are, and outlives the call.
-        check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, value, len) }).map(drop)
-    };
+    let set = |level: c_int, name: c_int, value: c_int| set_option(socket, level, name, value);
     set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
     set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 60)?;
     set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 10)?;

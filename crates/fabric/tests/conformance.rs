@@ -3,7 +3,8 @@
 //! The rigs: shared memory with nodes in this process; TCP over loopback, and through a switch; clients of both at the
 //! same nodes; and both again with each node in a process of its own, which `kill` kills for good.
 //! Where there is an RDMA device, verbs both ways; without one that is said, and with
-//! `FUSEE_RDMA_REQUIRED=1` it is a failure (`tests/rdma/run` has devices). Clients that are fenced
+//! `FUSEE_RDMA_REQUIRED=1` it is a failure (`tests/rdma/run` has devices). Where there is a wire for a switch, verbs
+//! through that as well. Clients that are fenced
 //! by killing them are children, too. Children are this binary, started with [`ROLE`] set; they
 //! take commands on their standard input and answer on their standard output, so that they end when
 //! we do.
@@ -22,12 +23,14 @@ use std::time::{Duration, Instant};
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
 use fusee_fabric::conformance::{self, NODES, POOL_BYTES, Rig, START};
 use fusee_fabric::tcp::TcpSwitch;
+use fusee_fabric::verbs::WireSwitch;
 use fusee_fabric::{
-    AnyFabric, AttachCause, AttachError, FabricKind, NodeFabrics, attach_all, attach_all_through,
+    AnyFabric, AttachCause, AttachError, FabricKind, NodeFabrics, SwitchAt, attach_all,
+    attach_all_through,
 };
 use fusee_switch::ours::{Options, Ours};
 use support::child::{Child, ROLE};
-use support::{Scratch, block_on, member, node, rdma_device, verbs_node};
+use support::{Scratch, Served, Wire, block_on, member, node, rdma_device, verbs_node};
 
 /// For what happens soon, on a machine that may be slow.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -60,11 +63,15 @@ struct Inside {
 
 impl Inside {
     fn new(mix: Mix) -> Inside {
-        let scratch = Scratch::new();
-        let nodes = NODES.map(|_| match mix {
+        Inside::with(mix, |scratch| match mix {
             Mix::All(FabricKind::Verbs) => verbs_node(POOL_BYTES),
             _ => node(POOL_BYTES, Some(scratch.socket())),
-        });
+        })
+    }
+
+    fn with(mix: Mix, start: impl Fn(&Scratch) -> Served) -> Inside {
+        let scratch = Scratch::new();
+        let nodes = NODES.map(|_| start(&scratch));
         let members = NODES.into_iter().zip(&nodes).map(|(name, n)| member(name, n)).collect();
         Inside { mix, members, nodes: Mutex::new(nodes.map(|n| Some(n.fabrics)).into()), scratch }
     }
@@ -122,7 +129,48 @@ impl Rig for Switched {
     type Fabric = AnyFabric;
 
     fn attach(&self, client: ClientId) -> Result<AnyFabric, AttachError> {
-        attach_all_through(&self.switch.addr().to_string(), client, &self.nodes.members)
+        attach_all_through(
+            &SwitchAt::Address(self.switch.addr().to_string()),
+            client,
+            &self.nodes.members,
+        )
+    }
+
+    fn turn(&self, fabric: &AnyFabric) {
+        self.nodes.turn(fabric);
+    }
+
+    fn fence(&self, node: MnId, client: ClientId) {
+        self.nodes.fence(node, client);
+    }
+
+    fn kill(&self, node: MnId) {
+        self.nodes.kill(node);
+    }
+}
+
+/// Nodes in this process, behind a wire with a switch.
+struct Wired {
+    nodes: Inside,
+    _switch: WireSwitch,
+    _wire: Wire,
+}
+
+impl Wired {
+    fn new() -> Wired {
+        let wire = Wire::of_this_machine().expect("it was asked for");
+        let switch = Box::new(Ours::new(Options { slots: 10, rounds: 10 }));
+        let switch = WireSwitch::start(wire.interfaces(), switch).unwrap();
+        let nodes = Inside::with(Mix::All(FabricKind::Verbs), |_| wire.node(POOL_BYTES));
+        Wired { nodes, _switch: switch, _wire: wire }
+    }
+}
+
+impl Rig for Wired {
+    type Fabric = AnyFabric;
+
+    fn attach(&self, client: ClientId) -> Result<AnyFabric, AttachError> {
+        attach_all_through(&SwitchAt::Wire, client, &self.nodes.members)
     }
 
     fn turn(&self, fabric: &AnyFabric) {
@@ -314,6 +362,14 @@ fn all_checks() -> Vec<(String, Run)> {
     let checks = conformance::checks().into_iter().chain(conformance::fencing_checks());
     for (check, run) in checks {
         all.push((format!("switch/{check}"), Box::new(move || run(&Switched::new()))));
+    }
+    if Wire::of_this_machine().is_some() {
+        let checks = conformance::checks().into_iter().chain(conformance::fencing_checks());
+        for (check, run) in
+            checks.filter(|(check, _)| is_kept("wire", check, may_tear(FabricKind::Verbs)))
+        {
+            all.push((format!("wire/{check}"), Box::new(move || run(&Wired::new()))));
+        }
     }
     let outside = [
         ("shm-processes", FabricKind::Shm),

@@ -20,7 +20,15 @@ const MN: MnId = MnId(0);
 
 fn options(identity: u64, shm: Option<std::path::PathBuf>) -> NodeFabricsOptions {
     let pool = Pool::new(PoolOptions { bytes: 2 * START, huge_pages: false }).unwrap();
-    NodeFabricsOptions { pool, identity, tcp: None, spin: DEFAULT_SPIN, shm, verbs: None }
+    NodeFabricsOptions {
+        pool,
+        identity,
+        tcp: None,
+        spin: DEFAULT_SPIN,
+        shm,
+        verbs: None,
+        steered: false,
+    }
 }
 
 #[test]

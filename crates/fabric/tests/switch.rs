@@ -7,9 +7,9 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
-use fusee_fabric::attach_all_through;
 use fusee_fabric::tcp::TcpSwitch;
 use fusee_fabric::tcp::frame::{Hello, MAX_BODY_BYTES, Status, WELCOME_BYTES, Welcome};
+use fusee_fabric::{SwitchAt, attach_all_through};
 use fusee_switch::ours::{Options, Ours};
 use support::{block_on, member, node};
 
@@ -36,7 +36,8 @@ fn who_sends_what_no_client_sends_is_sent_away() {
     let ours = Box::new(Ours::new(Options { slots: 4, rounds: 0 }));
     let switch = TcpSwitch::start("127.0.0.1:0".parse().unwrap(), ours, find).unwrap();
     let address = switch.addr().to_string();
-    let fabric = attach_all_through(&address, ClientId(1), &[at]).unwrap();
+    let fabric =
+        attach_all_through(&SwitchAt::Address(address.clone()), ClientId(1), &[at]).unwrap();
     let lives = || {
         let mut batch = Batch::new();
         let read = batch.read(MN, 8192, 8);

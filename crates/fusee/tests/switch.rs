@@ -4,6 +4,7 @@ mod common;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -112,7 +113,60 @@ fn without_the_switch_a_session_fails_and_with_the_next_one_it_works() {
         up.run(&["get", "--switch", &again.address, "key"]).text().trim() == "value"
     });
     up.run(&["get", "--switch", &address, "--fabric", "shm", "key"])
-        .expect_error(3, "a switch is for TCP");
+        .expect_error(3, "the switch is for tcp");
+}
+
+/// Few keys, which everybody changes: hints are stale nearly always. With the switch a stale one costs no phase where
+/// it knows better.
+#[test]
+fn hot_keys_take_fewer_phases_behind_a_switch() {
+    let up = Up::start(&["--memory-nodes", "2", "--fabric", "tcp", "--switch"]);
+    let switch = up.report["switch"]["tcp"].as_str().expect("a switch").to_owned();
+    let phases = |more: &[&str]| {
+        let workload =
+            ["--workload", "a", "--keys", "8", "--operations", "20000", "--pair-bytes", "64"];
+        let clients = ["--threads", "2", "--coroutines", "8", "--fabric", "tcp", "--json"];
+        let output = up.run(&[&["bench", "ycsb"], &workload[..], &clients, more].concat());
+        let report = output.expect_code(0).json();
+        ["search", "update"].map(|kind| {
+            let counts = &report["per_operation"][kind];
+            counts["phases_mean"].as_f64().unwrap_or_else(|| panic!("{report:#}"))
+        })
+    };
+    let (without, with) = (phases(&[]), phases(&["--switch", &switch]));
+    println!("phases of a SEARCH and an UPDATE: {without:?} without, {with:?} with the switch");
+    assert!(with[0] < without[0] - 0.05, "{with:?} with the switch, {without:?} without");
+    assert!(with[1] < without[1], "{with:?} with the switch, {without:?} without");
+}
+
+/// Whether it is told to stop or killed in the middle of a benchmark: the operations that are cut off fail, and what
+/// was seen of all is linearizable.
+#[test]
+fn a_switch_that_ends_under_load_loses_nothing() {
+    for name in ["TERM", "KILL"] {
+        let up = Up::start(&["--memory-nodes", "2", "--fabric", "tcp"]);
+        let mut switch = Switch::start(&up, "127.0.0.1:0");
+        up.run(&["put", "--switch", &switch.address, "before", "1"]).expect_code(0);
+        let load =
+            ["bench", "ycsb", "--workload", "churn", "--keys", "8", "--seconds", "30", "--check"];
+        let mut bench = up.command(&[&load[..], &["--json", "--switch", &switch.address]].concat());
+        bench.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let bench = bench.spawn().unwrap();
+        std::thread::sleep(Duration::from_secs(4));
+        signal(name, switch.child.id());
+        wait(&mut switch.child);
+        let output = bench.wait_with_output().unwrap();
+        let (text, errors) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        println!("{name}: {:?}\n{text}\n{errors}", output.status);
+        assert_eq!(output.status.code(), Some(1), "{text} {errors}");
+        let report: Value = serde_json::from_str(&text).expect("a report");
+        assert_eq!(report["check"]["violations"], 0, "{report:#}");
+        assert_eq!(up.run(&["get", "before"]).expect_code(0).text().trim(), "1");
+        // The next one serves at the same address.
+        let again = Switch::start(&up, &switch.address);
+        up.run(&["get", "--switch", &again.address, "before"]).expect_code(0);
+    }
 }
 
 #[test]
@@ -122,4 +176,9 @@ fn a_switch_says_what_is_wrong() {
     up.run(&["switch", "--listen", &switch.address]).expect_error(1, "is in use");
     up.run(&["switch", "--master", "127.0.0.1:1"]).expect_error(3, "127.0.0.1:1");
     up.run(&["switch", "--slots", "many"]).expect_error(2, "many");
+    up.run(&["switch", "--wire", "lo"]).expect_error(2, "two interfaces");
+    up.run(&["switch", "--wire", "lo,lo"]).expect_error(2, "these are one");
+    up.run(&["switch", "--wire", "lo,eth1", "--listen", "127.0.0.1:0"]).expect_error(2, "--listen");
+    up.run(&["switch", "--wire", "lo,no-such-card"]).expect_error(1, "no-such-card");
+    up.run(&["up", "--switch", "--fabric", "shm"]).expect_error(2, "serve tcp");
 }

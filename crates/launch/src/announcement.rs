@@ -1,7 +1,7 @@
 //! What a server says on standard output once its ports are open: one line of JSON.
 //!
-//! `fusee master` and `fusee memory-node` write it when they are told to (`--announce`); whoever
-//! started them reads it.
+//! `fusee master`, `fusee memory-node` and `fusee switch` write it when they are told to (`--announce`);
+//! whoever started them reads it.
 
 use fusee_cli::failure::Failure;
 use serde::de::DeserializeOwned;
@@ -25,6 +25,13 @@ pub struct MemoryNode {
     pub shm: Option<String>,
     /// Host and port at which it hands out queue pairs.
     pub verbs: Option<String>,
+}
+
+/// What a switch announces.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct Switch {
+    /// Host and port that it listens at; `wire` between two interfaces.
+    pub switch: String,
 }
 
 /// Understands an announcement.

@@ -31,6 +31,9 @@ pub struct Config {
     /// Host and port at which queue pairs of the RDMA device are handed out; `None`, the default, without
     /// one. Most devices allow no other fabric beside it: see `docs/rdma.md`.
     pub verbs: Option<String>,
+    /// Whether switches on the wire may steer READs over verbs. It registers the pool with the device twice, which
+    /// counts twice against the limit of locked memory. Off by default.
+    pub steered: bool,
     /// Directory for the socket that hands the memory to processes of this host; the system's
     /// directory for temporary files by default. `None` to hand out nothing.
     pub shm_dir: Option<PathBuf>,
@@ -55,6 +58,7 @@ impl Default for Config {
             listen: "127.0.0.1:0".into(),
             tcp: Some("127.0.0.1:0".into()),
             verbs: None,
+            steered: false,
             shm_dir: Some(std::env::temp_dir()),
             advertise: None,
             master: format!("127.0.0.1:{DEFAULT_MASTER_PORT}"),

@@ -130,6 +130,7 @@ impl MemoryNode {
             spin: config.spin,
             shm: config.shm_dir.as_ref().map(socket),
             verbs: config.verbs_addr()?,
+            steered: config.steered,
         })?;
         let tcp = fabrics.tcp_addr().map(|at| config.advertised(at)).transpose()?;
         let verbs = fabrics.verbs_addr().map(|at| config.advertised(at)).transpose()?;
@@ -192,8 +193,8 @@ impl MemoryNode {
             FabricKind::Shm | FabricKind::Tcp => None,
         };
         let tcp = (fabric == FabricKind::Tcp).then_some(SocketAddr::from((loopback, 0)));
-        let (spin, shm) = (DEFAULT_SPIN, None);
-        let options = NodeFabricsOptions { pool, identity, tcp, spin, shm, verbs };
+        let (spin, shm, steered) = (DEFAULT_SPIN, None, false);
+        let options = NodeFabricsOptions { pool, identity, tcp, spin, shm, verbs, steered };
         let fabrics = NodeFabrics::start(options)?;
         let tcp = fabrics.tcp_addr().map(|at| at.to_string());
         let verbs = fabrics.verbs_addr().map(|at| at.to_string());

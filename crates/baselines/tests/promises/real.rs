@@ -77,6 +77,7 @@ impl Nodes {
                 spin: DEFAULT_SPIN,
                 shm: Some(shm),
                 verbs: None,
+                steered: false,
             };
             let fabrics = NodeFabrics::start(options).unwrap();
             members.push(Member {

@@ -35,6 +35,7 @@ pub(crate) use self::execute::Execute;
 pub(crate) use self::link::{Link, LinkError, Target, is_for};
 use self::links::Links;
 pub(crate) use self::slots::Slots;
+use crate::any::SwitchAt;
 use crate::error::{AttachCause, AttachError};
 use crate::hello::GoesOn;
 use crate::spin::{DEFAULT_SPIN, Spin};
@@ -73,8 +74,8 @@ pub struct Driver<L: Link> {
     client: ClientId,
     options: Options,
     silence: Cell<Duration>,
-    /// The switch that it goes through, if any.
-    switch: RefCell<Option<String>>,
+    /// The switch that its READs may be steered by, if any.
+    switch: RefCell<Option<SwitchAt>>,
     turns: Cell<u32>,
     alarm: Arc<Alarm>,
     links: RefCell<Links<L>>,
@@ -106,7 +107,10 @@ impl<L: Link> Driver<L> {
         goes_on: GoesOn<'_>,
     ) -> Result<(), AttachError> {
         let switch = self.switch.borrow();
-        let address = switch.as_deref().unwrap_or(address);
+        let address = match &*switch {
+            Some(SwitchAt::Address(switch)) => switch,
+            Some(SwitchAt::Wire) | None => address,
+        };
         let failed = |cause| AttachError { node, at: address.into(), cause };
         let (client, wait) = (self.client, self.options.connect);
         let target = Target { node, identity, address, client, wait, goes_on };
@@ -127,9 +131,9 @@ impl<L: Link> Driver<L> {
         nodes.into_iter().for_each(|node| self.detach(node));
     }
 
-    /// Whatever is attached from now on is reached through the switch at this address (host and port).
-    pub fn go_through(&self, switch: &str) {
-        self.switch.replace(Some(switch.into()));
+    /// Whatever is attached from now on is reached through this switch.
+    pub fn go_through(&self, switch: &SwitchAt) {
+        self.switch.replace(Some(switch.clone()));
     }
 
     /// From now on so much silence is enough: see [`Options::silence`].

@@ -121,6 +121,11 @@ impl TcpSwitch {
         self.addr
     }
 
+    /// It forgets all that it knows of slots and writes.
+    pub fn forget(&self) {
+        self.shared.switch().forget(Forget::All);
+    }
+
     /// What it has done so far.
     pub fn counts(&self) -> Counts {
         self.shared.switch().counts()

@@ -70,8 +70,14 @@ impl Pair {
         let responder = Responder::new(device, port, &requester.address()).unwrap();
         let header = Registered::header(device, &pool).unwrap();
         let key = key.unwrap_or(registered.remote_key());
-        let at = (header.base(), key, header.remote_key());
-        requester.connect(&responder.address(), at).unwrap();
+        let welcome = Welcome {
+            key,
+            header_key: header.remote_key(),
+            base: header.base(),
+            address: responder.address(),
+            ..Welcome::refusal(1, Status::Welcome)
+        };
+        requester.connect(&welcome).unwrap();
         Pair { requester, responder: Some(responder), pool, registered, _header: header }
     }
 
@@ -174,10 +180,13 @@ fn a_card_that_says_nothing_at_all_is_given_up() {
             stream.read_exact(&mut hello).unwrap();
             let hello = Hello::decode(&hello).unwrap();
             let responder = Responder::new(&device, &port, &hello.address).unwrap();
-            let (identity, pool_bytes, status) = (hello.identity, POOL_BYTES, Status::Welcome);
-            let address = responder.address();
-            let (key, header_key, base) = (1, 2, 0);
-            let welcome = Welcome { identity, pool_bytes, status, key, header_key, base, address };
+            let welcome = Welcome {
+                pool_bytes: POOL_BYTES,
+                key: 1,
+                header_key: 2,
+                address: responder.address(),
+                ..Welcome::refusal(hello.identity, Status::Welcome)
+            };
             stream.write_all(&welcome.encode()).unwrap();
             responder.end().unwrap();
             stream

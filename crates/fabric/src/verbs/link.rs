@@ -276,8 +276,7 @@ impl driver::Link for Link {
             Status::Full => return Err(AttachCause::Full),
             Status::Unable => return Err(AttachCause::NotConnectable),
         }
-        let pool = (welcome.base, welcome.key, welcome.header_key);
-        requester.connect(&welcome.address, pool)?;
+        requester.connect(&welcome)?;
         stream.set_nonblocking(true)?;
         let (node, gid, device) = (to.node, port.gid.index, &port.port.device);
         tracing::debug!(%node, device, port = port.port.number, gid, "attached by verbs");

@@ -7,7 +7,7 @@
 //! The library for the cards is found when the program runs (`ffi`). Which card and which of its addresses
 //! to use, `ports` decides. `device` and `requester` wrap what the library makes; with `ffi` they have all
 //! `unsafe` of this fabric. `link` cuts verbs for the card and keeps their order; [`VerbsFabric`] is the
-//! session's side. `docs/rdma.md` is for who runs it.
+//! session's side. `switch` is what may be on the wire between both. `docs/rdma.md` is for who runs it.
 
 #[cfg(test)]
 mod card_tests;
@@ -21,6 +21,7 @@ mod node;
 mod ports;
 #[allow(unsafe_code)]
 mod requester;
+pub(crate) mod switch;
 pub(crate) mod wire;
 
 pub use device::{Found, default_device};
@@ -28,6 +29,9 @@ pub(crate) use link::Link;
 pub use node::VerbsNode;
 pub use ports::DEVICE_VARIABLE;
 pub use requester::CardCounts;
+pub use switch::WireSwitch;
+#[doc(hidden)]
+pub use switch::{Stage, Tamper};
 
 /// A session's connections to memory nodes.
 ///

@@ -5,7 +5,8 @@
 //! the last one has gone; a hello that comes later is refused.
 //!
 //! A queue pair reaches what its protection domain has registered, which is the pool, and only with
-//! the pool's keys: one for what is lent, and one for the header, which allows READs only. The card
+//! the pool's keys: one for what is lent, one for the header, which allows READs only, and perhaps one for READs that
+//! switches may steer, of what is lent. The card
 //! refuses everything else, and the connection of who tries it with it. Whatever a client sends to
 //! this loop, the node lives on.
 
@@ -39,25 +40,28 @@ impl VerbsNode {
     ///
     /// All of the pool is taken from the system, and stays in memory.
     pub fn start(pool: &Pool, identity: u64, addr: SocketAddr) -> Result<VerbsNode, ServeError> {
-        VerbsNode::start_limited(pool, identity, addr, NodeLimits::default())
+        VerbsNode::start_limited(pool, identity, addr, false, NodeLimits::default())
     }
 
-    /// As [`VerbsNode::start`], with other limits.
+    /// As [`VerbsNode::start`], with other limits. `steered`: the pool is registered a second time, under the key of
+    /// READs that switches may steer.
     pub fn start_limited(
         pool: &Pool,
         identity: u64,
         addr: SocketAddr,
+        steered: bool,
         limits: NodeLimits,
     ) -> Result<VerbsNode, ServeError> {
         let near = Some(addr.ip()).filter(|ip| !ip.is_unspecified());
         let (device, port) = device::choose(near)?;
         let registered = Registered::pool(&device, pool)?;
         let header = Registered::header(&device, pool)?;
+        let steered = steered.then(|| Registered::steered(&device, pool)).transpose()?;
         let (pool_bytes, its_device, its_port) = (pool.bytes(), device.clone(), port.clone());
         let name = ("the verbs server", "fusee-verbs");
         let server = Server::start(name, addr, limits, Interest::READABLE, move |guests| {
             let (device, port) = (its_device, its_port);
-            Loop { guests, identity, device, port, pool_bytes, registered, header }.run();
+            Loop { guests, identity, device, port, pool_bytes, registered, header, steered }.run();
         })?;
         if device.is_software {
             tracing::warn!("software RoCE may tear words: it is for tests, serve tcp instead");
@@ -130,6 +134,7 @@ struct Loop {
     // After the queue pairs that reach it.
     registered: Registered,
     header: Registered,
+    steered: Option<Registered>,
 }
 
 impl Loop {
@@ -245,6 +250,7 @@ impl Loop {
             status: Status::Welcome,
             key: self.registered.remote_key(),
             header_key: self.header.remote_key(),
+            steered_key: self.steered.as_ref().map_or(0, Registered::remote_key),
             base: self.header.base(),
             address: responder.address(),
         };

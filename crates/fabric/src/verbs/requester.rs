@@ -17,7 +17,7 @@ use fusee_core::verbs::Op;
 use super::device::{Completions, Device, QueuePair, Registered};
 use super::ffi::{self, SendWr, Sge, Wc};
 use super::ports::Selected;
-use super::wire::Address;
+use super::wire::{Address, Welcome};
 use crate::error::RdmaError;
 
 /// Verbs that a queue pair takes before some have to complete, if the card takes as many.
@@ -94,6 +94,8 @@ pub(super) struct Requester {
     remote_base: u64,
     remote_key: u32,
     header_key: u32,
+    /// Of READs that may be steered.
+    steered_key: u32,
     /// Verbs added since the last that was signalled.
     unsignalled: u32,
     pub(super) counts: CardCounts,
@@ -124,6 +126,7 @@ impl Requester {
             remote_base: 0,
             remote_key: 0,
             header_key: 0,
+            steered_key: 0,
             unsignalled: 0,
             counts: CardCounts::default(),
         })
@@ -134,14 +137,16 @@ impl Requester {
         self.pair.address()
     }
 
-    /// Connects it to the queue pair of a memory node, whose pool has this base, key and header's key.
-    pub(super) fn connect(
-        &mut self,
-        peer: &Address,
-        (base, key, header_key): (u64, u32, u32),
-    ) -> Result<(), RdmaError> {
-        (self.remote_base, self.remote_key, self.header_key) = (base, key, header_key);
-        self.pair.connect(peer)
+    /// Connects it to the queue pair of the memory node that has said this.
+    pub(super) fn connect(&mut self, welcome: &Welcome) -> Result<(), RdmaError> {
+        (self.remote_base, self.remote_key) = (welcome.base, welcome.key);
+        self.header_key = welcome.header_key;
+        // Who steers nothing has no key for it.
+        self.steered_key = match welcome.steered_key {
+            0 => welcome.key,
+            key => key,
+        };
+        self.pair.connect(&welcome.address)
     }
 
     /// The descriptor that becomes readable with a completion, if it was asked for.
@@ -195,7 +200,11 @@ impl Requester {
         let piece = Sge { addr: start as u64, length: work.len, lkey: self.arena.local_key() };
         let remote_addr = self.remote_base.wrapping_add(work.offset);
         let is_header = work.offset < POOL_HEADER_BYTES;
-        let rkey = if is_header { self.header_key } else { self.remote_key };
+        let rkey = match work.op {
+            _ if is_header => self.header_key,
+            Op::Read { steered: true, .. } => self.steered_key,
+            _ => self.remote_key,
+        };
         let atomic = |compare_add, swap| ffi::Operands {
             atomic: ffi::Atomic { remote_addr, compare_add, swap, rkey },
         };

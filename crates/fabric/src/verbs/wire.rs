@@ -3,8 +3,8 @@
 //! ```text
 //! address, 28 bytes   | queue pair 4 | first packet 4 | lid 2 | mtu 1 | depth 1 | gid 16 |
 //! hello, 48 bytes     | magic 8 | identity 8 | client 4 | address 28 |
-//! welcome, 72 bytes   | magic 8 | identity 8 | pool bytes 8 | status 4 | key 4 | header key 4 | base 8 |
-//!                     | address 28 |
+//! welcome, 76 bytes   | magic 8 | identity 8 | pool bytes 8 | status 4 | key 4 | header key 4 |
+//!                     | steered key 4 | base 8 | address 28 |
 //! fenced, 1 byte      | 'f' |
 //! ```
 //!
@@ -20,10 +20,10 @@ use fusee_core::verbs::ClientId;
 use crate::bytes::{u32_at, u64_at};
 
 /// Tells this protocol and version from others.
-pub(crate) const MAGIC: [u8; 8] = *b"FUSErd01";
+pub(crate) const MAGIC: [u8; 8] = *b"FUSErd02";
 pub(crate) const ADDRESS_BYTES: usize = 28;
 pub(crate) const HELLO_BYTES: usize = 20 + ADDRESS_BYTES;
-pub(crate) const WELCOME_BYTES: usize = 44 + ADDRESS_BYTES;
+pub(crate) const WELCOME_BYTES: usize = 48 + ADDRESS_BYTES;
 /// What a node says to a session that it has fenced.
 pub(crate) const FENCED: u8 = b'f';
 
@@ -68,6 +68,8 @@ pub(crate) struct Welcome {
     pub(crate) key: u32,
     /// The key of the header, for READs.
     pub(crate) header_key: u32,
+    /// The key of READs that may be steered, of what the first one is of; 0: there is none.
+    pub(crate) steered_key: u32,
     /// Where the pool starts, as the node's card counts.
     pub(crate) base: u64,
     pub(crate) address: Address,
@@ -121,7 +123,9 @@ impl Welcome {
     /// An answer that is no welcome.
     pub(crate) fn refusal(identity: u64, status: Status) -> Welcome {
         let address = Address::default();
-        Welcome { identity, pool_bytes: 0, status, key: 0, header_key: 0, base: 0, address }
+        let (key, header_key, steered_key) = (0, 0, 0);
+        let (pool_bytes, base) = (0, 0);
+        Welcome { identity, pool_bytes, status, key, header_key, steered_key, base, address }
     }
 
     pub(crate) fn encode(self) -> [u8; WELCOME_BYTES] {
@@ -139,8 +143,9 @@ impl Welcome {
         bytes[24..28].copy_from_slice(&status.to_le_bytes());
         bytes[28..32].copy_from_slice(&self.key.to_le_bytes());
         bytes[32..36].copy_from_slice(&self.header_key.to_le_bytes());
-        bytes[36..44].copy_from_slice(&self.base.to_le_bytes());
-        self.address.encode(&mut bytes[44..]);
+        bytes[36..40].copy_from_slice(&self.steered_key.to_le_bytes());
+        bytes[40..48].copy_from_slice(&self.base.to_le_bytes());
+        self.address.encode(&mut bytes[48..]);
         bytes
     }
 
@@ -160,11 +165,13 @@ impl Welcome {
         if status != Status::Welcome {
             return Some(Welcome::refusal(identity, status));
         }
-        let (key, header_key, base) = (u32_at(bytes, 28)?, u32_at(bytes, 32)?, u64_at(bytes, 36)?);
+        let (key, header_key) = (u32_at(bytes, 28)?, u32_at(bytes, 32)?);
+        let (steered_key, base) = (u32_at(bytes, 36)?, u64_at(bytes, 40)?);
         // No verb inside of the pool may count beyond the end of memory.
         base.checked_add(pool_bytes)?;
-        let address = Address::decode(&bytes[44..])?;
-        Some(Welcome { identity, pool_bytes, status, key, header_key, base, address })
+        let address = Address::decode(&bytes[48..])?;
+        let pool = Welcome { pool_bytes, base, ..Welcome::refusal(identity, status) };
+        Some(Welcome { key, header_key, steered_key, address, ..pool })
     }
 }
 
@@ -184,9 +191,10 @@ mod tests {
         };
         let hello = Hello { identity: u64::MAX - 1, client: ClientId(7), address };
         assert_eq!(Hello::decode(&hello.encode()), Some(hello));
-        let (key, header_key, base, status) = (9, 10, 1 << 40, Status::Welcome);
-        let welcome =
-            Welcome { identity: 3, pool_bytes: 4096, status, key, header_key, base, address };
+        let (key, header_key, steered_key, base) = (9, 10, 11, 1 << 40);
+        let (identity, pool_bytes, status) = (3, 4096, Status::Welcome);
+        let pool = Welcome { pool_bytes, base, ..Welcome::refusal(identity, status) };
+        let welcome = Welcome { key, header_key, steered_key, address, ..pool };
         assert_eq!(Welcome::decode(&welcome.encode()), Some(welcome));
         for status in [Status::WrongIdentity, Status::Fenced, Status::Unable, Status::Full] {
             let refusal = Welcome::refusal(3, status);
@@ -215,9 +223,8 @@ mod tests {
         }
         let (identity, pool_bytes, status) = (1, 4096, Status::Welcome);
         let base = u64::MAX - 4095;
-        let (key, header_key) = (1, 2);
-        let welcome =
-            Welcome { identity, pool_bytes, status, key, header_key, base, address: good };
+        let pool = Welcome { pool_bytes, base, ..Welcome::refusal(identity, status) };
+        let welcome = Welcome { key: 1, header_key: 2, address: good, ..pool };
         assert_eq!(Welcome::decode(&welcome.encode()), None, "a pool beyond the end of memory");
         let mut unknown = Welcome { base: 0, ..welcome }.encode();
         unknown[24] = 5;

@@ -4,10 +4,11 @@
 pub mod child;
 pub mod wire;
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use fusee_core::layout::POOL_HEADER_BYTES;
@@ -73,7 +74,7 @@ pub struct Served {
 pub fn options(pool_bytes: u64) -> NodeFabricsOptions {
     let pool = Pool::new(PoolOptions { bytes: pool_bytes, huge_pages: false }).unwrap();
     let (identity, spin) = (unique(), DEFAULT_SPIN);
-    NodeFabricsOptions { pool, identity, tcp: None, spin, shm: None, verbs: None }
+    NodeFabricsOptions { pool, identity, tcp: None, spin, shm: None, verbs: None, steered: false }
 }
 
 fn start(options: NodeFabricsOptions) -> Served {
@@ -90,6 +91,42 @@ pub fn node(pool_bytes: u64, shm: Option<PathBuf>) -> Served {
 pub fn verbs_node(pool_bytes: u64) -> Served {
     let at = default_device().unwrap().address.unwrap_or(Ipv4Addr::LOCALHOST.into());
     start(NodeFabricsOptions { verbs: Some((at, 0).into()), ..options(pool_bytes) })
+}
+
+/// Two network interfaces of this machine, between which nothing is but what a test puts there, and the address of an
+/// RDMA device beyond them. The environment says so: `FUSEE_WIRE=sw0,sw1,10.0.0.2`.
+pub struct Wire {
+    interfaces: [String; 2],
+    far: IpAddr,
+    /// Nothing else is between them as long as a test uses them.
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl Wire {
+    /// `None` on a machine without, which is an error if the environment says that RDMA has to be there.
+    pub fn of_this_machine() -> Option<Wire> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        let Ok(wire) = std::env::var("FUSEE_WIRE") else {
+            println!("SKIPPED: no wire for a switch (FUSEE_WIRE)");
+            return None;
+        };
+        let parts: Vec<&str> = wire.split(',').collect();
+        let [first, second, far] = parts[..] else { panic!("FUSEE_WIRE is no A,B,ADDRESS") };
+        let interfaces = [first.into(), second.into()];
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(Wire { interfaces, far: far.parse().unwrap(), _alone: alone })
+    }
+
+    /// Their names.
+    pub fn interfaces(&self) -> [&str; 2] {
+        [&self.interfaces[0], &self.interfaces[1]]
+    }
+
+    /// Starts a node beyond it, whose READs may be steered.
+    pub fn node(&self, pool_bytes: u64) -> Served {
+        let verbs = Some((self.far, 0).into());
+        start(NodeFabricsOptions { verbs, steered: true, ..options(pool_bytes) })
+    }
 }
 
 /// The RDMA device with which verbs can be tested on this machine. `None` if it has none, which is an error

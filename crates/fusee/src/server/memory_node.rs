@@ -95,6 +95,11 @@ struct Settings {
     #[arg(long, env = "FUSEE_VERBS", value_name = "HOST:PORT")]
     verbs: Option<String>,
 
+    /// Let switches on the wire steer READs over verbs (`fusee switch --wire`). The pool is registered twice then,
+    /// which counts twice against the limit of locked memory [default: false]
+    #[arg(long, env = "FUSEE_STEERED", num_args = 0..=1, default_missing_value = "true")]
+    steered: Option<bool>,
+
     /// Directory for the socket that hands memory to processes of this host [default: the
     /// system's directory for temporary files]
     #[arg(long, env = "FUSEE_SHM_DIR", value_name = "DIR")]
@@ -126,6 +131,7 @@ impl Settings {
             serve: self.serve.or(other.serve),
             tcp: self.tcp.or(other.tcp),
             verbs: self.verbs.or(other.verbs),
+            steered: self.steered.or(other.steered),
             shm_dir: self.shm_dir.or(other.shm_dir),
             advertise: self.advertise.or(other.advertise),
             pool: self.pool.or(other.pool),
@@ -152,6 +158,7 @@ impl Settings {
             listen,
             tcp: serve.contains(&Serve::Tcp).then_some(tcp),
             verbs: serve.contains(&Serve::Verbs).then_some(verbs),
+            steered: self.steered.unwrap_or(false),
             shm_dir: serve.contains(&Serve::Shm).then_some(shm_dir),
             advertise: self.advertise,
             master,

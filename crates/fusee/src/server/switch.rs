@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fusee_cli::connect::{DEFAULT_MASTER, check_address, explain};
 use fusee_cli::failure::Failure;
@@ -12,7 +12,10 @@ use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::rpc::{MasterClient, Runtime};
 use fusee_core::verbs::MnId;
 use fusee_fabric::tcp::TcpSwitch;
+use fusee_fabric::verbs::WireSwitch;
+use fusee_launch::announcement;
 use fusee_switch::ours::{Options, Ours};
+use fusee_switch::{Bytes, Counts};
 use serde::Serialize;
 
 use super::stop::Stop;
@@ -24,11 +27,15 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
     fusee switch --master 10.0.0.1:7400 --listen 10.0.0.9:7480\n  \
-    fusee get --switch 10.0.0.9:7480 greeting\n\n\
-    Sessions that use it reach their memory nodes over TCP and through it. It has READs of hot keys go to where\n\
-    these are by now, which saves round trips; what it knows may be wrong or missing, and nothing comes of that.\n\
-    As a process it adds a hop, which takes longer than it saves: it is there to try, and to test.\n\n\
-    To stop one, send it SIGTERM or SIGINT: its sessions lose their memory nodes then, and open anew.")]
+    fusee get --switch 10.0.0.9:7480 greeting\n  \
+    fusee switch --wire eth1,eth2\n  \
+    fusee get --switch wire greeting\n\n\
+    It has READs of hot keys go to where these are by now, which saves round trips; what it knows may be wrong or\n\
+    missing, and nothing comes of that. As a process it adds a hop, which takes longer than it saves: it is there to\n\
+    try, and to test.\n\n\
+    With --listen sessions reach their memory nodes over TCP and through it. With --wire it joins two network\n\
+    interfaces: all that comes in at one goes out at the other, and it looks for RDMA among that.\n\n\
+    To stop one, send it SIGTERM or SIGINT: the sessions behind it lose their memory nodes then, and open anew.")]
 pub struct Args {
     /// Address of the master; of several masters, their addresses, separated by commas
     #[arg(long, env = "FUSEE_MASTER", default_value = DEFAULT_MASTER, value_name = "HOST:PORT,..")]
@@ -37,6 +44,10 @@ pub struct Args {
     /// Address and port to listen at; port 0 is any free one
     #[arg(long, default_value = "127.0.0.1:7480", value_name = "IP:PORT")]
     listen: SocketAddr,
+
+    /// Join these two network interfaces instead, for RDMA (RoCE v2) between them; as root, or with CAP_NET_RAW
+    #[arg(long, value_name = "A,B", value_delimiter = ',', conflicts_with_all = ["listen", "master"])]
+    wire: Option<Vec<String>>,
 
     /// Keys whose objects it can know
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(0..=10_000_000))]
@@ -49,6 +60,10 @@ pub struct Args {
     /// Print what it has done every so many seconds; at the end it does so in any case
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     every: Option<u32>,
+
+    /// Forget everything every so many milliseconds, to try that nothing rests on it
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..))]
+    forget_every: Option<u32>,
 
     /// Print JSON
     #[arg(long)]
@@ -63,9 +78,48 @@ pub struct Args {
     stop_with_stdin: bool,
 }
 
-#[derive(Serialize)]
-struct Announcement {
-    switch: String,
+/// A switch that runs.
+enum Running {
+    Tcp(TcpSwitch),
+    Wire(WireSwitch),
+}
+
+impl Running {
+    fn counts(&self) -> Counts {
+        match self {
+            Running::Tcp(tcp) => tcp.counts(),
+            Running::Wire(wire) => wire.counts(),
+        }
+    }
+
+    fn bytes(&self) -> Bytes {
+        match self {
+            Running::Tcp(tcp) => tcp.bytes(),
+            Running::Wire(wire) => wire.bytes(),
+        }
+    }
+
+    fn connections(&self) -> usize {
+        match self {
+            Running::Tcp(tcp) => tcp.connections(),
+            Running::Wire(wire) => wire.connections(),
+        }
+    }
+
+    /// Packets that an interface did not take.
+    fn lost(&self) -> u64 {
+        match self {
+            Running::Tcp(_) => 0,
+            Running::Wire(wire) => wire.lost(),
+        }
+    }
+
+    fn forget(&self) {
+        match self {
+            Running::Tcp(tcp) => tcp.forget(),
+            Running::Wire(wire) => wire.forget(),
+        }
+    }
 }
 
 /// What it has done.
@@ -77,12 +131,13 @@ struct Report {
     steered: u64,
     held: u64,
     forgot: u64,
+    lost: u64,
     bytes_of_keys: u64,
     bytes_of_connections: u64,
 }
 
 impl Report {
-    fn of(switch: &TcpSwitch) -> Report {
+    fn of(switch: &Running) -> Report {
         let (counts, bytes) = (switch.counts(), switch.bytes());
         Report {
             connections: switch.connections(),
@@ -91,6 +146,7 @@ impl Report {
             steered: counts.steered,
             held: counts.held,
             forgot: counts.forgot,
+            lost: switch.lost(),
             bytes_of_keys: bytes.keys,
             bytes_of_connections: bytes.connections,
         }
@@ -150,9 +206,8 @@ impl Members {
     }
 }
 
-/// Runs a switch until it is told to stop.
-pub fn run(args: Args) -> Result<(), Failure> {
-    super::take_descriptors();
+/// Starts a switch that sessions connect to over TCP.
+fn listen(args: &Args, switch: Box<Ours>) -> Result<Running, Failure> {
     check_address(&args.master)?;
     let runtime = Runtime::start("fusee-switch-rpc")
         .map_err(|error| Failure::operation(format!("cannot start a runtime: {error}")))?;
@@ -160,24 +215,81 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let members = Members { _runtime: runtime, master, known: Mutex::default() };
     // A wrong address shows now, and not with the first session.
     members.ask()?;
-    let options = Options { slots: args.slots as usize, rounds: args.rounds as usize };
     let find = Box::new(move |identity| members.find(identity));
-    let switch = TcpSwitch::start(args.listen, Box::new(Ours::new(options)), find)
+    let switch = TcpSwitch::start(args.listen, switch, find)
         .map_err(|error| Failure::operation(error.to_string()))?;
     if args.announce {
-        super::announce(&Announcement { switch: switch.addr().to_string() })?;
+        super::announce(&announcement::Switch { switch: switch.addr().to_string() })?;
     }
     tracing::info!(at = %switch.addr(), "a switch");
+    Ok(Running::Tcp(switch))
+}
+
+/// Starts a switch between two interfaces.
+fn join(interfaces: &[String], announce: bool, switch: Box<Ours>) -> Result<Running, Failure> {
+    let [a, b] = interfaces else {
+        return Err(Failure::usage("--wire takes two interfaces, as in --wire eth1,eth2"));
+    };
+    if a == b {
+        return Err(Failure::usage("--wire takes two interfaces, and these are one"));
+    }
+    let switch =
+        WireSwitch::start([a, b], switch).map_err(|error| Failure::operation(error.to_string()))?;
+    if announce {
+        super::announce(&announcement::Switch { switch: "wire".into() })?;
+    }
+    tracing::info!(a, b, "a switch on the wire");
+    Ok(Running::Wire(switch))
+}
+
+/// Runs a switch until it is told to stop.
+pub fn run(args: Args) -> Result<(), Failure> {
+    super::take_descriptors();
+    let options = Options { slots: args.slots as usize, rounds: args.rounds as usize };
+    let switch = Box::new(Ours::new(options));
+    let switch = match &args.wire {
+        Some(interfaces) => join(interfaces, args.announce, switch)?,
+        None => listen(&args, switch)?,
+    };
     let mut stop = Stop::watch(args.stop_with_stdin)?;
-    let every = args.every.map(|seconds| Duration::from_secs(seconds.into()));
-    let pause = || async {
-        match every {
-            Some(every) => tokio::time::sleep(every).await,
+    let every = |ms: Option<u32>| Alarm::every(ms.map(|ms| Duration::from_millis(ms.into())));
+    let mut report = every(args.every.map(|seconds| seconds.saturating_mul(1_000)));
+    let mut forget = every(args.forget_every);
+    let sleep = |until: Option<Instant>| async move {
+        match until {
+            Some(until) => tokio::time::sleep_until(until.into()).await,
             None => std::future::pending().await,
         }
     };
-    while stop.unless(pause()).is_some() {
-        Report::of(&switch).print(args.json)?;
+    while stop.unless(sleep(report.next.into_iter().chain(forget.next).min())).is_some() {
+        if report.rings() {
+            Report::of(&switch).print(args.json)?;
+        }
+        if forget.rings() {
+            switch.forget();
+        }
     }
     Report::of(&switch).print(args.json)
+}
+
+/// Rings again and again, or never.
+struct Alarm {
+    period: Duration,
+    next: Option<Instant>,
+}
+
+impl Alarm {
+    fn every(period: Option<Duration>) -> Alarm {
+        let next = period.map(|period| Instant::now() + period);
+        Alarm { period: period.unwrap_or_default(), next }
+    }
+
+    fn rings(&mut self) -> bool {
+        let now = Instant::now();
+        let rings = self.next.is_some_and(|next| now >= next);
+        if rings {
+            self.next = Some(now + self.period);
+        }
+        rings
+    }
 }

@@ -19,7 +19,7 @@ use fusee_cli::connect::DEFAULT_PORT;
 use fusee_cli::failure::Failure;
 use fusee_cli::output;
 use fusee_cli::quantity::Bytes;
-use fusee_launch::{Child, Directory, Plan};
+use fusee_launch::{Child, Directory, Plan, announcement};
 use fusee_master::settings::{
     DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S,
 };
@@ -41,6 +41,7 @@ const BLOCK_BYTES: u64 = 4 << 20;
     fusee up\n  \
     fusee up --memory-nodes 5 --pool 4GiB --port 7500\n  \
     fusee up --memory-nodes 6 --redundancy 16KiB=ec:4+2\n  \
+    fusee up --switch\n  \
     fusee up --json > cluster.json &")]
 pub struct Args {
     /// Memory nodes
@@ -93,6 +94,10 @@ pub struct Args {
     /// Fabrics that the memory nodes serve, separated by commas
     #[arg(long, value_delimiter = ',', default_value = "shm,tcp", value_name = "FABRICS")]
     fabric: Vec<memory_node::Serve>,
+
+    /// Put a switch into the path, which sessions reach with --switch; the memory nodes have to serve tcp
+    #[arg(long)]
+    switch: bool,
 
     /// Print one JSON object with process ids and addresses when ready, instead of a table
     #[arg(long)]
@@ -153,6 +158,11 @@ pub fn run(args: &Args, verbose: u8) -> Result<(), Failure> {
     let runtime = runtime.map_err(cannot)?;
     args.plan().check()?;
     args.check_policy()?;
+    if args.switch && !args.fabric.contains(&memory_node::Serve::Tcp) {
+        return Err(Failure::usage(
+            "--switch is for memory nodes that serve tcp: name it in --fabric",
+        ));
+    }
     check_port(args.port)?;
     memory::warn_of_pools(args.pool.0, args.memory_nodes.into());
     let directory = Directory::create()?;
@@ -192,9 +202,26 @@ async fn live(
     children: &mut Vec<Child>,
 ) -> Result<(), Failure> {
     let started = fusee_launch::start(&args.plan(), verbose, directory, children).await?;
-    let report = Report::new(directory, &started.master, children, started.nodes);
+    let switch = match args.switch {
+        true => Some(start_switch(&started.master, verbose, children).await?),
+        false => None,
+    };
+    let report = Report::new(directory, &started.master, children, started.nodes, switch);
     output::text(&if args.json { report.json()? } else { report.table() })?;
     watch(children).await
+}
+
+/// Starts a switch, behind the memory nodes. Where it listens.
+async fn start_switch(
+    master: &str,
+    verbose: u8,
+    children: &mut Vec<Child>,
+) -> Result<String, Failure> {
+    let arguments = ["switch".into(), format!("--master={master}"), "--listen=127.0.0.1:0".into()];
+    let mut child = Child::spawn("switch", verbose, &arguments)?;
+    let announced = child.announcement().await;
+    children.push(child);
+    Ok(announcement::parse::<announcement::Switch>(&announced?)?.switch)
 }
 
 /// Tells which servers die, until the master does.

@@ -15,12 +15,20 @@ pub struct Report {
     directory: String,
     master: Master,
     memory_nodes: Vec<Node>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    switch: Option<Switch>,
 }
 
 #[derive(Debug, Serialize)]
 struct Master {
     pid: u32,
     control: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Switch {
+    pid: u32,
+    tcp: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -32,12 +40,14 @@ struct Node {
 }
 
 impl Report {
-    /// The children are the master and the memory nodes, these in the order of their names.
+    /// The children are the master, the memory nodes in the order of their names, and the switch, if it listens
+    /// anywhere.
     pub fn new(
         directory: &Directory,
         master: &str,
         children: &[Child],
         nodes: Vec<announcement::MemoryNode>,
+        switch: Option<String>,
     ) -> Report {
         let (first, others) = children.split_first().expect("there is a master");
         let nodes = others.iter().zip(nodes).map(|(child, addresses)| Node {
@@ -45,11 +55,14 @@ impl Report {
             pid: child.pid(),
             addresses,
         });
+        let last = children.last().expect("there is a master");
+        let switch = switch.map(|tcp| Switch { pid: last.pid(), tcp });
         Report {
             pid: std::process::id(),
             directory: directory.path().display().to_string(),
             master: Master { pid: first.pid(), control: master.to_string() },
             memory_nodes: nodes.collect(),
+            switch,
         }
     }
 
@@ -84,15 +97,22 @@ impl Report {
                 addresses.shm.as_deref().unwrap_or("-")
             );
         }
+        if let Some(Switch { pid, tcp }) = &self.switch {
+            let _ = writeln!(text, "{:<8}{pid:>8}  {:<22}{tcp}", "switch", "-");
+        }
         let at = &self.master.control;
         let option = if at == DEFAULT_MASTER { String::new() } else { format!(" --master {at}") };
+        let way = match &self.switch {
+            Some(switch) => format!("{option} --switch {}", switch.tcp),
+            None => option.clone(),
+        };
         let _ = write!(
             text,
             "\nThe cluster is ready. In another terminal:\n\
-             \x20 fusee put{option} greeting hello\n\
-             \x20 fusee get{option} greeting\n\
+             \x20 fusee put{way} greeting hello\n\
+             \x20 fusee get{way} greeting\n\
              \x20 fusee status{option}\n\
-             \x20 fusee shell{option}\n\
+             \x20 fusee shell{way}\n\
              Ctrl-C here stops everything and leaves nothing behind.\n"
         );
         text

@@ -52,6 +52,18 @@ impl Registered {
             | ffi::ACCESS_REMOTE_READ
             | ffi::ACCESS_REMOTE_WRITE
             | ffi::ACCESS_REMOTE_ATOMIC;
+        Registered::lent(device, pool, access)
+    }
+
+    /// The same memory once more, under a key of its own, by which it can only be READ.
+    ///
+    /// # Panics
+    /// As for `pool`.
+    pub(crate) fn steered(device: &Arc<Device>, pool: &Pool) -> Result<Registered, RdmaError> {
+        Registered::lent(device, pool, ffi::ACCESS_REMOTE_READ)
+    }
+
+    fn lent(device: &Arc<Device>, pool: &Pool, access: c_uint) -> Result<Registered, RdmaError> {
         let (start, bytes) = pool.pin();
         let header_bytes = POOL_HEADER_BYTES as usize;
         let lent = bytes.checked_sub(header_bytes).expect("a pool is longer than its header");

@@ -1,0 +1,281 @@
+//! A switch on a wire that packets of network cards pass: RoCE v2 between two interfaces of this machine.
+//!
+//! What comes in at one interface goes out at the other as it is, but for steered READs, whose address and checksum
+//! change. So nobody sees the switch, whatever else is on the wire; when it ends, so does the wire. `packet` knows
+//! frames, `icrc` the checksum, `path` the connections.
+
+mod icrc;
+pub(crate) mod packet;
+mod path;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use fusee_switch::{Bytes, Connection, Counts, Forget, Switch};
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token, Waker};
+
+use crate::error::ServeError;
+use crate::sys;
+use path::{Passes, Path};
+
+/// So often a frame that waits is looked at again, and so many times at most: far less than the time after which cards
+/// send again.
+const HELD: Duration = Duration::from_micros(50);
+const HELD_TIMES: u32 = 20;
+/// Frames that wait on one connection, and connections on which some do; what comes beyond that goes on.
+const HELD_FRAMES: usize = 64;
+const HELD_CONNECTIONS: usize = 64;
+/// Frames taken from one side before the other one has its turn.
+const AT_ONCE: usize = 64;
+/// What the system says of each frame, before it: checksums that are not yet computed, segments that are not yet cut.
+const OFFLOADS: usize = sys::OFFLOAD_BYTES;
+/// A frame is no longer, not even one that a card would still have to cut.
+const FRAME_BYTES: usize = (64 << 10) + OFFLOADS + 256;
+const WAKER: Token = Token(2);
+
+/// Where a frame is when it is tampered with.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// It has come, and the switch has not seen it.
+    Came,
+    /// The switch is through with it.
+    Goes,
+}
+
+/// What damages frames, to test what becomes of them then.
+#[doc(hidden)]
+pub type Tamper = dyn FnMut(&mut [u8], Stage) + Send;
+
+/// A running switch on a wire; dropping it cuts the wire.
+pub struct WireSwitch {
+    shared: Arc<Shared>,
+    waker: Waker,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    path: Mutex<Path>,
+    lost: AtomicU64,
+    is_over: AtomicBool,
+}
+
+impl Shared {
+    fn path(&self) -> MutexGuard<'_, Path> {
+        self.path.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl WireSwitch {
+    /// Puts a switch between two network interfaces, of these names. Needs the capability `CAP_NET_RAW`.
+    pub fn start(
+        interfaces: [&str; 2],
+        switch: Box<dyn Switch + Send>,
+    ) -> Result<WireSwitch, ServeError> {
+        WireSwitch::start_tampering(interfaces, switch, Box::new(|_, _| ()))
+    }
+
+    /// As `start`, with frames that are damaged.
+    #[doc(hidden)]
+    pub fn start_tampering(
+        interfaces: [&str; 2],
+        switch: Box<dyn Switch + Send>,
+        tamper: Box<Tamper>,
+    ) -> Result<WireSwitch, ServeError> {
+        let open = |interface: &str| {
+            let io = |source| ServeError::Io { at: interface.to_owned(), source };
+            sys::packet_socket(interface).map(File::from).map_err(io)
+        };
+        let sides = [open(interfaces[0])?, open(interfaces[1])?];
+        let io = |source| ServeError::Io { at: "this host".to_owned(), source };
+        let poll = Poll::new().map_err(io)?;
+        for (token, side) in sides.iter().enumerate() {
+            let (fd, registry) = (side.as_raw_fd(), poll.registry());
+            registry.register(&mut SourceFd(&fd), Token(token), Interest::READABLE).map_err(io)?;
+        }
+        let waker = Waker::new(poll.registry(), WAKER).map_err(io)?;
+        let shared = Arc::new(Shared {
+            path: Mutex::new(Path::new(switch)),
+            lost: AtomicU64::new(0),
+            is_over: AtomicBool::new(false),
+        });
+        let wire = Wire { sides, shared: shared.clone(), held: BTreeMap::new(), tamper };
+        let spawned =
+            thread::Builder::new().name("fusee-wire".into()).spawn(move || wire.run(poll));
+        Ok(WireSwitch { shared, waker, thread: Some(spawned.map_err(io)?) })
+    }
+
+    /// What it has done so far.
+    pub fn counts(&self) -> Counts {
+        self.shared.path().switch().counts()
+    }
+
+    /// What it takes to know what it knows.
+    pub fn bytes(&self) -> Bytes {
+        self.shared.path().switch().bytes()
+    }
+
+    /// Connections between queue pairs whose beginning it has seen, and whose end not.
+    pub fn connections(&self) -> usize {
+        self.shared.path().connections()
+    }
+
+    /// Frames that an interface did not take.
+    pub fn lost(&self) -> u64 {
+        self.shared.lost.load(Ordering::Relaxed)
+    }
+
+    /// It forgets all that it knows of slots and writes.
+    pub fn forget(&self) {
+        self.shared.path().switch().forget(Forget::All);
+    }
+}
+
+impl Drop for WireSwitch {
+    fn drop(&mut self) {
+        self.shared.is_over.store(true, Ordering::Relaxed);
+        if let Err(error) = self.waker.wake() {
+            tracing::warn!(%error, "cannot end the switch on the wire");
+            return;
+        }
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A frame that has come in at a side, as it came, behind what the system says of it.
+struct Frame {
+    from: usize,
+    bytes: Vec<u8>,
+}
+
+/// The thread.
+struct Wire {
+    sides: [File; 2],
+    shared: Arc<Shared>,
+    /// Of a connection on which one waits, all; and how often the first of them was looked at.
+    held: BTreeMap<Connection, (u32, VecDeque<Frame>)>,
+    tamper: Box<Tamper>,
+}
+
+impl Wire {
+    fn run(mut self, mut poll: Poll) {
+        let (mut events, mut buffer) = (Events::with_capacity(8), vec![0; FRAME_BYTES]);
+        let mut again = Instant::now();
+        // Sides that may have more.
+        let mut full = [false; 2];
+        while !self.shared.is_over.load(Ordering::Relaxed) {
+            let wait = match (full.contains(&true), self.held.is_empty()) {
+                (true, _) => Some(Duration::ZERO),
+                (false, false) => Some(HELD),
+                (false, true) => None,
+            };
+            if let Err(error) = poll.poll(&mut events, wait)
+                && error.kind() != io::ErrorKind::Interrupted
+            {
+                tracing::error!(%error, "the switch on the wire stops");
+                return;
+            }
+            for event in events.iter().filter(|event| event.token() != WAKER) {
+                full[event.token().0] = true;
+            }
+            for from in 0..2 {
+                if full[from] {
+                    full[from] = self.take(from, &mut buffer);
+                }
+            }
+            if !self.held.is_empty() && again.elapsed() >= HELD {
+                again = Instant::now();
+                self.ask_again();
+            }
+        }
+    }
+
+    /// Takes frames that have come in at a side; whether there may be more.
+    fn take(&mut self, from: usize, buffer: &mut [u8]) -> bool {
+        for _ in 0..AT_ONCE {
+            match self.sides[from].read(buffer) {
+                Ok(len) if len > OFFLOADS => self.came(from, &mut buffer[..len]),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // It is down, perhaps, and comes up again.
+                Err(error) => {
+                    tracing::warn!(%error, "an interface of the wire");
+                    thread::sleep(Duration::from_millis(100));
+                    return true;
+                }
+            }
+        }
+        true
+    }
+
+    fn came(&mut self, from: usize, bytes: &mut [u8]) {
+        (self.tamper)(&mut bytes[OFFLOADS..], Stage::Came);
+        let shared = self.shared.clone();
+        let mut path = shared.path();
+        if !self.held.is_empty()
+            && let Some(connection) = path.connection(&bytes[OFFLOADS..])
+            && let Some((_, waiting)) = self.held.get_mut(&connection)
+        {
+            waiting.push_back(Frame { from, bytes: bytes.to_vec() });
+            if waiting.len() == HELD_FRAMES {
+                self.go_on(&mut path, connection, true);
+            }
+            return;
+        }
+        match path.pass(&mut bytes[OFFLOADS..]) {
+            Passes::Waits if self.held.len() < HELD_CONNECTIONS => {
+                let connection = path.connection(&bytes[OFFLOADS..]).expect("it has just waited");
+                let frame = Frame { from, bytes: bytes.to_vec() };
+                self.held.insert(connection, (0, [frame].into()));
+            }
+            Passes::On | Passes::Waits => self.send(from, bytes),
+        }
+    }
+
+    /// Looks at frames that wait again.
+    fn ask_again(&mut self) {
+        let shared = self.shared.clone();
+        let mut path = shared.path();
+        let held: Vec<Connection> = self.held.keys().copied().collect();
+        for connection in held {
+            let (times, _) = self.held.get_mut(&connection).expect("it is held");
+            *times += 1;
+            let is_enough = *times == HELD_TIMES;
+            self.go_on(&mut path, connection, is_enough);
+        }
+    }
+
+    /// Sends what has waited on a connection, up to the next frame that has to, or `all` of it.
+    fn go_on(&mut self, path: &mut Path, connection: Connection, all: bool) {
+        let Some((times, mut waiting)) = self.held.remove(&connection) else { return };
+        let mut times = times;
+        while let Some(mut frame) = waiting.pop_front() {
+            if path.pass(&mut frame.bytes[OFFLOADS..]) == Passes::Waits && !all {
+                waiting.push_front(frame);
+                self.held.insert(connection, (times, waiting));
+                return;
+            }
+            times = 0;
+            self.send(frame.from, &mut frame.bytes);
+        }
+    }
+
+    fn send(&mut self, from: usize, bytes: &mut [u8]) {
+        (self.tamper)(&mut bytes[OFFLOADS..], Stage::Goes);
+        // It is the network that loses what does not fit, and cards send it again.
+        if let Err(error) = self.sides[1 - from].write(bytes) {
+            self.shared.lost.fetch_add(1, Ordering::Relaxed);
+            tracing::debug!(%error, "a frame is lost");
+        }
+    }
+}

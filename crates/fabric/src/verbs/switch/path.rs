@@ -1,0 +1,451 @@
+//! What a switch knows of the connections between queue pairs, and what it does with their packets.
+//!
+//! It hears sessions and memory nodes say hello (`wire`), and so learns which two queue pairs belong together, where
+//! the pool lies for them, and by which key READs ask to be steered. Packets of other connections go on as they are.
+//!
+//! # What is sent again
+//! A request that was lost is sent again, and the node's card takes it for the same one only if it has the same
+//! address. So what became of the last steered READs of a connection is remembered, and becomes of them again. This is
+//! not what a [`Switch`] may forget: a switch that starts anew on a wire on which something is lost at that moment may
+//! cost a session its connection.
+//!
+//! A READ whose answer takes several packets is asked for again from its middle. It is not steered.
+
+use std::collections::{HashMap, VecDeque};
+
+use fusee_core::layout::POOL_HEADER_BYTES;
+use fusee_core::verbs::MnId;
+use fusee_core::view::Place;
+use fusee_switch::{Answer, Connection, Forget, Request, Switch, Verb, Verdict};
+
+use super::packet::{self, Asked, End, Flow, Seen};
+use crate::verbs::wire::{HELLO_BYTES, Hello, Status, WELCOME_BYTES, Welcome};
+
+/// Connections that are known.
+const CONNECTIONS: usize = 1_024;
+/// Hellos that were not answered.
+const HELLOS: usize = 256;
+/// Steered READs of a connection that are remembered: cards have fewer on their way.
+const REMEMBERED: usize = 256;
+
+/// A session's queue pair and a memory node's.
+#[derive(Debug)]
+struct Known {
+    client: End,
+    flow: Flow,
+    node: MnId,
+    base: u64,
+    pool_bytes: u64,
+    /// READs by this key may be steered; 0: none.
+    steered_key: u32,
+    /// The longest READ whose answer is one packet.
+    most: u32,
+    /// Numbers of READs that asked, where they asked for, and where they went.
+    asked: VecDeque<(u32, u64, u64)>,
+}
+
+/// Whether a frame goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Passes {
+    On,
+    /// It waits, and with it all that comes later on its connection.
+    Waits,
+}
+
+/// The connections that pass a switch.
+pub(super) struct Path {
+    switch: Box<dyn Switch + Send>,
+    hellos: VecDeque<(Flow, Hello)>,
+    /// By the memory node's end.
+    known: HashMap<End, (Connection, Known)>,
+    /// From the client's end to the memory node's.
+    nodes_of: HashMap<End, End>,
+    /// Oldest first.
+    ends: VecDeque<End>,
+    next: u64,
+}
+
+impl Path {
+    pub(super) fn new(switch: Box<dyn Switch + Send>) -> Path {
+        Path {
+            switch,
+            hellos: VecDeque::new(),
+            known: HashMap::new(),
+            nodes_of: HashMap::new(),
+            ends: VecDeque::new(),
+            next: 1,
+        }
+    }
+
+    pub(super) fn switch(&mut self) -> &mut dyn Switch {
+        &mut *self.switch
+    }
+
+    /// Connections that it knows.
+    pub(super) fn connections(&self) -> usize {
+        self.known.len()
+    }
+
+    /// On which connection a frame asks for something, if that is known.
+    pub(super) fn connection(&self, frame: &[u8]) -> Option<Connection> {
+        match packet::look(frame) {
+            Seen::Request { to, .. } => self.known.get(&to).map(|(connection, _)| *connection),
+            _ => None,
+        }
+    }
+
+    /// A frame comes by. If it is a READ that is steered, it is changed.
+    pub(super) fn pass(&mut self, frame: &mut [u8]) -> Passes {
+        match packet::look(frame) {
+            Seen::Request { to, psn, verb } => match self.request(to, psn, verb) {
+                Verdict::Forward => {}
+                Verdict::Steer(address) => {
+                    packet::steer(frame, address).expect("it was looked at");
+                }
+                Verdict::Hold => return Passes::Waits,
+            },
+            Seen::Found { to, psn, word } => {
+                if let Some((connection, _)) = self.of_client(to) {
+                    let (number, found) = (psn.into(), word);
+                    self.switch.answer(&Answer { connection, number, found });
+                }
+            }
+            Seen::Refused { to } => {
+                if let Some((_, end)) = self.of_client(to) {
+                    self.forget(end);
+                }
+            }
+            Seen::Segment { flow, bytes, ends } => self.hear(flow, bytes, ends),
+            Seen::Other => {}
+        }
+        Passes::On
+    }
+
+    fn of_client(&self, client: End) -> Option<(Connection, End)> {
+        let end = *self.nodes_of.get(&client)?;
+        self.known.get(&end).map(|(connection, _)| (*connection, end))
+    }
+
+    /// What becomes of a request. Where it is steered to is an address of the card.
+    fn request(&mut self, to: End, psn: u32, asked: Asked<'_>) -> Verdict {
+        let Some((connection, known)) = self.known.get_mut(&to) else { return Verdict::Forward };
+        let (address, verb) = match asked {
+            Asked::Read { address, key, len } if key == known.steered_key && key != 0 => {
+                let before =
+                    known.asked.iter().find(|(number, of, _)| (*number, *of) == (psn, address));
+                if let Some((_, _, went)) = before {
+                    return if *went == address { Verdict::Forward } else { Verdict::Steer(*went) };
+                }
+                if len > known.most {
+                    return Verdict::Forward;
+                }
+                (address, Verb::Steered(len))
+            }
+            Asked::Read { address, len, .. } => (address, Verb::Read(len)),
+            Asked::Write { address, len, start } => (address, Verb::Write(len, start)),
+            Asked::Cas { address, expected, swap } => (address, Verb::Cas { expected, swap }),
+        };
+        let Some(offset) = address.checked_sub(known.base) else { return Verdict::Forward };
+        let place = Place { node: known.node, offset };
+        let (connection, number) = (*connection, psn.into());
+        let verdict = self.switch.request(&Request { connection, number, place, verb });
+        let Verb::Steered(len) = verb else { return verdict };
+        let went = match verdict {
+            // The node would end the connection of who goes beyond its pool.
+            Verdict::Steer(offset) if known.has(offset, len) => known.base + offset,
+            Verdict::Hold => return Verdict::Hold,
+            Verdict::Steer(_) | Verdict::Forward => address,
+        };
+        if known.asked.len() == REMEMBERED {
+            known.asked.pop_front();
+        }
+        known.asked.push_back((psn, address, went));
+        if went == address { Verdict::Forward } else { Verdict::Steer(went) }
+    }
+
+    /// Somebody says something over TCP: a hello, perhaps, or what is said to one.
+    fn hear(&mut self, flow: Flow, bytes: &[u8], ends: bool) {
+        if let Some(hello) = bytes.first_chunk::<HELLO_BYTES>().and_then(Hello::decode)
+            && bytes.len() == HELLO_BYTES
+        {
+            if self.hellos.len() == HELLOS {
+                self.hellos.pop_front();
+            }
+            self.hellos.push_back((flow, hello));
+        } else if let Some(welcome) = bytes.first_chunk::<WELCOME_BYTES>().and_then(Welcome::decode)
+            && welcome.status == Status::Welcome
+            && let Some(at) = self.hellos.iter().rposition(|(hello, _)| *hello == flow.back())
+        {
+            let (_, hello) = self.hellos.remove(at).expect("it is there");
+            self.connect(flow, &hello, &welcome);
+        }
+        if ends {
+            let of = |known: &Known| known.flow == flow || known.flow == flow.back();
+            let end = self.known.iter().find(|(_, (_, known))| of(known)).map(|(end, _)| *end);
+            if let Some(end) = end {
+                self.forget(end);
+            }
+        }
+    }
+
+    fn connect(&mut self, flow: Flow, hello: &Hello, welcome: &Welcome) {
+        let end = |address: &crate::verbs::wire::Address| End {
+            gid: address.gid,
+            queue_pair: address.queue_pair,
+        };
+        let (client, node_end) = (end(&hello.address), end(&welcome.address));
+        // Numbers of queue pairs are used again.
+        self.forget(node_end);
+        if let Some((_, end)) = self.of_client(client) {
+            self.forget(end);
+        }
+        if self.known.len() == CONNECTIONS
+            && let Some(oldest) = self.ends.front().copied()
+        {
+            self.forget(oldest);
+        }
+        let mtu = hello.address.mtu.min(welcome.address.mtu);
+        let known = Known {
+            client,
+            flow,
+            // Identities are random. Two nodes of one name here would be steered wrongly, which is allowed.
+            node: MnId(welcome.identity as u16),
+            base: welcome.base,
+            pool_bytes: welcome.pool_bytes,
+            steered_key: welcome.steered_key,
+            most: 128 << mtu,
+            asked: VecDeque::new(),
+        };
+        self.known.insert(node_end, (Connection(self.next), known));
+        self.nodes_of.insert(client, node_end);
+        self.ends.push_back(node_end);
+        self.next += 1;
+    }
+
+    fn forget(&mut self, end: End) {
+        if let Some((connection, known)) = self.known.remove(&end) {
+            self.nodes_of.remove(&known.client);
+            self.ends.retain(|known| *known != end);
+            self.switch.forget(Forget::Connection(connection));
+        }
+    }
+}
+
+impl Known {
+    /// Whether so many bytes at this offset are of what the pool lends.
+    fn has(&self, offset: u64, len: u32) -> bool {
+        let end = offset.checked_add(len.into());
+        offset >= POOL_HEADER_BYTES && end.is_some_and(|end| end <= self.pool_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fusee_core::layout::{Address as Global, Identity, Opcode, Pair, SizeClass, Slot};
+    use fusee_core::verbs::ClientId;
+    use fusee_switch::ours::{Options, Ours};
+
+    use super::packet::made;
+    use super::*;
+    use crate::verbs::wire::Address;
+
+    const BASE: u64 = 0x7f00_0000_0000;
+    const POOL_BYTES: u64 = 1 << 20;
+    const STEERED: u32 = 0x77;
+    const SLOT: u64 = BASE + 8192;
+
+    fn object(number: u64) -> ([u8; 64], Slot) {
+        let address = Global::new(number * 64);
+        let identity = Identity::new(address, 3);
+        let pair = Pair { key: b"key", value: b"value", identity, opcode: Opcode::Update };
+        let mut bytes = [0; 64];
+        pair.encode(&mut bytes);
+        (bytes, Slot::new(7, SizeClass::fitting(64).unwrap(), address, 3))
+    }
+
+    struct World {
+        path: Path,
+        client: End,
+        node: End,
+        flow: Flow,
+        psn: u32,
+    }
+
+    impl World {
+        /// A switch that has heard a session and a memory node say hello.
+        fn new(rounds: usize) -> World {
+            let path = Path::new(Box::new(Ours::new(Options { slots: 4, rounds })));
+            let (client, node) = (made::end(1, 17), made::end(2, 18));
+            let flow = Flow { from: (client.gid, 50_000), to: (node.gid, 7402) };
+            let mut world = World { path, client, node, flow, psn: 100 };
+            world.greet(world.client, world.node, POOL_BYTES);
+            world
+        }
+
+        fn greet(&mut self, client: End, node: End, pool_bytes: u64) {
+            let address = |end: End| Address {
+                queue_pair: end.queue_pair,
+                first_packet: 1,
+                lid: 0,
+                mtu: 3,
+                depth: 1,
+                gid: end.gid,
+            };
+            let hello = Hello { identity: 5, client: ClientId(1), address: address(client) };
+            let welcome = Welcome {
+                pool_bytes,
+                base: BASE,
+                key: 7,
+                header_key: 8,
+                steered_key: STEERED,
+                address: address(node),
+                ..Welcome::refusal(5, Status::Welcome)
+            };
+            let flow = self.flow;
+            self.pass(made::segment(flow, &hello.encode(), false));
+            self.pass(made::segment(flow.back(), &welcome.encode(), false));
+        }
+
+        fn pass(&mut self, mut frame: Vec<u8>) -> Vec<u8> {
+            assert_eq!(self.path.pass(&mut frame), Passes::On);
+            frame
+        }
+
+        /// Where a READ of the slot goes that may be steered, with this number.
+        fn ask_as(&mut self, psn: u32, len: u32) -> u64 {
+            let asked = (SLOT, STEERED, len);
+            let frame = self.pass(made::read(self.client.gid, self.node, psn, asked));
+            assert_eq!(made::icrc_of(&frame), made::checked(&frame));
+            match packet::look(&frame) {
+                Seen::Request { verb: Asked::Read { address, key: STEERED, .. }, .. } => address,
+                other => panic!("{other:?}"),
+            }
+        }
+
+        fn ask(&mut self, len: u32) -> u64 {
+            self.psn += 1;
+            self.ask_as(self.psn, len)
+        }
+
+        /// Writes an object to an address and has the slot lead there.
+        fn write(&mut self, number: u64, address: u64, expected: Slot) {
+            let (bytes, word) = object(number);
+            let (from, to) = (self.client.gid, self.node);
+            self.psn += 2;
+            self.pass(made::write(from, to, self.psn - 1, address, &bytes));
+            self.pass(made::cas(from, to, self.psn, SLOT, [expected.0, word.0]));
+            self.pass(made::found(to.gid, self.client, self.psn, expected.0));
+        }
+    }
+
+    #[test]
+    fn a_read_is_steered_to_where_the_slot_leads() {
+        let mut world = World::new(0);
+        assert_eq!(world.path.connections(), 1);
+        assert_eq!(world.ask(64), SLOT, "nothing is known");
+        world.write(1, BASE + 65_536, Slot(0));
+        assert_eq!(world.ask(64), BASE + 65_536);
+        world.write(2, BASE + 131_072, object(1).1);
+        assert_eq!(world.ask(64), BASE + 131_072);
+        // A READ by another key is not.
+        let asked = (SLOT, 7, 64);
+        let frame = made::read(world.client.gid, world.node, 9, asked);
+        assert_eq!(world.pass(frame.clone()), frame);
+    }
+
+    #[test]
+    fn what_is_sent_again_goes_where_it_went() {
+        let mut world = World::new(0);
+        assert_eq!(world.ask_as(1, 64), SLOT);
+        world.write(1, BASE + 65_536, Slot(0));
+        assert_eq!(world.ask_as(2, 64), BASE + 65_536);
+        world.write(2, BASE + 131_072, object(1).1);
+        for _ in 0..2 {
+            assert_eq!(world.ask_as(1, 64), SLOT);
+            assert_eq!(world.ask_as(2, 64), BASE + 65_536);
+            world.path.switch().forget(Forget::All);
+        }
+    }
+
+    #[test]
+    fn nothing_is_steered_out_of_the_pool_or_in_pieces() {
+        for (address, goes) in [
+            (BASE + POOL_BYTES - 64, BASE + POOL_BYTES - 64),
+            (BASE + POOL_BYTES - 56, SLOT),
+            (BASE + POOL_BYTES, SLOT),
+            (BASE, SLOT),
+            (BASE - 8, SLOT),
+        ] {
+            let mut world = World::new(0);
+            world.ask(64);
+            world.write(1, address, Slot(0));
+            assert_eq!(world.ask(64), goes, "{address:x}");
+        }
+        let mut world = World::new(0);
+        world.ask(64);
+        let (from, to) = (world.client.gid, world.node);
+        let (mut bytes, word) = (vec![0; 2048], object(1).1);
+        bytes[..64].copy_from_slice(&object(1).0);
+        world.pass(made::write(from, to, 1, BASE + 65_536, &bytes));
+        world.pass(made::cas(from, to, 2, SLOT, [0, word.0]));
+        world.pass(made::found(to.gid, world.client, 2, 0));
+        assert_eq!(world.ask(1024), BASE + 65_536);
+        assert_eq!(world.ask(1025), SLOT, "two packets");
+    }
+
+    #[test]
+    fn who_is_not_known_is_left_alone() {
+        let mut world = World::new(0);
+        world.ask(64);
+        world.write(1, BASE + 65_536, Slot(0));
+        let client = world.client;
+        let ways: [&dyn Fn(&mut World); 4] = [
+            &|world| drop(world.pass(made::segment(world.flow, b"", true))),
+            &|world| drop(world.pass(made::segment(world.flow.back(), b"", true))),
+            &|world| drop(world.pass(made::refused(world.node.gid, client, 1, 2))),
+            // Its number is another one's now.
+            &|world| world.greet(made::end(1, 99), world.node, 0),
+        ];
+        for (at, end) in ways.into_iter().enumerate() {
+            let mut world = World::new(0);
+            world.ask(64);
+            world.write(1, BASE + 65_536, Slot(0));
+            // Who came too early is still there.
+            world.pass(made::refused(world.node.gid, client, 1, 0));
+            assert_eq!(world.ask(64), BASE + 65_536);
+            end(&mut world);
+            assert_eq!(world.ask(64), SLOT, "{at}");
+        }
+    }
+
+    #[test]
+    fn what_is_known_is_bounded() {
+        let mut world = World::new(0);
+        for number in 0..2 * CONNECTIONS as u32 {
+            world.greet(made::end(3, number), made::end(4, number), POOL_BYTES);
+            world.ask(64);
+        }
+        let path = &world.path;
+        let sizes = [path.known.len(), path.nodes_of.len(), path.ends.len()];
+        assert_eq!(sizes, [CONNECTIONS; 3]);
+        assert!(path.hellos.len() <= HELLOS);
+        assert!(path.known.values().all(|(_, known)| known.asked.len() <= REMEMBERED));
+    }
+
+    #[test]
+    fn a_cas_that_has_to_wait_is_said_to() {
+        let mut world = World::new(4);
+        let others = made::end(2, 21);
+        world.greet(made::end(1, 20), others, POOL_BYTES);
+        let (from, old) = (world.client.gid, object(9).1.0);
+        let cas = |to, swap| made::cas(from, to, 1, SLOT + 64, [old, swap]);
+        // The favourite has passed to this place only.
+        world.pass(cas(world.node, 10));
+        world.pass(cas(others, 20));
+        let mut elsewhere = made::cas(from, others, 2, SLOT + 128, [old, 20]);
+        assert_eq!(world.path.pass(&mut elsewhere), Passes::Waits);
+        assert!(world.path.connection(&elsewhere).is_some());
+        world.pass(made::cas(from, world.node, 2, SLOT + 128, [old, 10]));
+        assert_eq!(world.path.pass(&mut elsewhere), Passes::On);
+    }
+}

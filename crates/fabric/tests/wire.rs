@@ -1,0 +1,161 @@
+//! A switch on the wire between network cards: what it steers, and what becomes of packets that are damaged.
+//!
+//! Needs RDMA devices at both ends of a wire that is cut; without, it says so. `tests/rdma/run --switch` has such.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use fusee_core::layout::{Address, Identity, Opcode, Pair, SizeClass, Slot};
+use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, VerbError};
+use fusee_fabric::verbs::{Stage, Tamper, WireSwitch};
+use fusee_fabric::{AnyFabric, SwitchAt, attach_all_through};
+use fusee_switch::ours::{Options, Ours};
+use support::{START, Served, Wire, block_on, member};
+
+const MN: MnId = MnId(0);
+const BYTES: u64 = 1 << 20;
+const SLOT: u64 = START + 64;
+const OBJECT_BYTES: usize = 64;
+/// Where the packet of a card begins in a frame: behind Ethernet, IPv4 and UDP.
+const BTH: usize = 14 + 20 + 8;
+const READ_REQUEST: u8 = 0x0c;
+
+fn switch(wire: &Wire, tamper: Box<Tamper>) -> WireSwitch {
+    let switch = Box::new(Ours::new(Options { slots: 10, rounds: 0 }));
+    WireSwitch::start_tampering(wire.interfaces(), switch, tamper).unwrap()
+}
+
+fn session(served: &Served, client: u32) -> AnyFabric {
+    attach_all_through(&SwitchAt::Wire, ClientId(client), &[member(MN, served)]).unwrap()
+}
+
+/// An object, and the word that leads to it.
+fn object(number: u64) -> ([u8; OBJECT_BYTES], Slot) {
+    let (address, generation) = (Address::new(number * 64), 3);
+    let identity = Identity::new(address, generation);
+    let pair = Pair { key: b"key", value: b"value", identity, opcode: Opcode::Update };
+    let mut bytes = [0; OBJECT_BYTES];
+    pair.encode(&mut bytes);
+    (bytes, Slot::new(7, SizeClass::fitting(OBJECT_BYTES as u64).unwrap(), address, generation))
+}
+
+/// Writes an object, and then has the slot lead to it.
+fn put(fabric: &AnyFabric, number: u64, at: u64, expected: Slot) {
+    let (bytes, word) = object(number);
+    let mut batch = Batch::new();
+    let staged = batch.stage(OBJECT_BYTES as u32);
+    batch.bytes_mut(staged).copy_from_slice(&bytes);
+    batch.write(MN, at, staged);
+    block_on(fabric, fabric.execute(batch)).check().unwrap();
+    let mut batch = Batch::new();
+    batch.cas(MN, SLOT, expected.0, word.0);
+    block_on(fabric, fabric.execute(batch)).check().unwrap();
+}
+
+/// What a READ of the slot brings that may be steered.
+fn ask(fabric: &AnyFabric) -> Vec<u8> {
+    let mut batch = Batch::new();
+    batch.read(MN, SLOT, 8);
+    let steered = batch.steered(MN, SLOT, OBJECT_BYTES as u32);
+    let batch = block_on(fabric, fabric.execute(batch));
+    batch.data(steered).unwrap().to_vec()
+}
+
+#[test]
+fn a_read_is_steered_to_where_the_slot_leads() {
+    let Some(wire) = Wire::of_this_machine() else { return };
+    let switch = switch(&wire, Box::new(|_, _| ()));
+    let served = wire.node(BYTES);
+    let [reader, writer] = [1, 2].map(|client| session(&served, client));
+    assert_eq!(switch.connections(), 2);
+    assert_eq!(ask(&reader)[..8], [0; 8], "bytes of the index");
+    put(&writer, 1, START + 4096, Slot(0));
+    assert_eq!(ask(&reader), object(1).0);
+    put(&writer, 2, START + 8192, object(1).1);
+    assert_eq!(ask(&reader), object(2).0);
+    switch.forget();
+    assert_eq!(ask(&reader)[..8], object(2).1.0.to_le_bytes(), "bytes of the index");
+    let counts = switch.counts();
+    assert_eq!((counts.asked, counts.steered, counts.forgot), (4, 2, 1));
+    drop((reader, writer));
+    let started = std::time::Instant::now();
+    while switch.connections() > 0 {
+        assert!(started.elapsed() < Duration::from_secs(10), "it does not see that they have gone");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Who sends a READ that may be steered.
+fn is_steerable(frame: &[u8], first_read: &AtomicU32) -> bool {
+    // The other READ of the batch asks for 8 bytes.
+    frame.len() > BTH + 28
+        && frame[BTH] == READ_REQUEST
+        && frame[BTH + 24..BTH + 28] == (OBJECT_BYTES as u32).to_be_bytes()
+        && first_read.load(Ordering::Relaxed) > 0
+}
+
+/// Packets whose checksum is wrong are thrown away by the card that they come to, and sent again. So are those that
+/// were steered, whether it is the sender's packet that was damaged or the switch that forgot the checksum.
+#[test]
+fn a_packet_that_is_damaged_does_not_pass_for_a_good_one() {
+    let Some(wire) = Wire::of_this_machine() else { return };
+    const TIMES: u32 = 2;
+    for damaged in [Stage::Came, Stage::Goes] {
+        let left = Arc::new(AtomicU32::new(0));
+        let theirs = left.clone();
+        let mut checksum = None;
+        let tamper = move |frame: &mut [u8], stage: Stage| {
+            if !is_steerable(frame, &theirs) {
+                return;
+            }
+            match (damaged, stage) {
+                // A reserved bit, in which the switch is not interested.
+                (Stage::Came, Stage::Came) => {
+                    frame[BTH + 8] ^= 1;
+                    theirs.fetch_sub(1, Ordering::Relaxed);
+                }
+                (Stage::Goes, Stage::Came) => checksum = frame.last_chunk::<4>().copied(),
+                (Stage::Goes, Stage::Goes) => {
+                    let stale = checksum.take().expect("it has come");
+                    assert_ne!(frame.last_chunk(), Some(&stale), "it was steered");
+                    let at = frame.len() - 4;
+                    frame[at..].copy_from_slice(&stale);
+                    theirs.fetch_sub(1, Ordering::Relaxed);
+                }
+                (Stage::Came, Stage::Goes) => {}
+            }
+        };
+        let switch = switch(&wire, Box::new(tamper));
+        let served = wire.node(BYTES);
+        let fabric = session(&served, 1);
+        ask(&fabric);
+        put(&fabric, 1, START + 4096, Slot(0));
+        left.store(TIMES, Ordering::Relaxed);
+        // It was sent as often as it was damaged, and then once more.
+        assert_eq!(ask(&fabric), object(1).0, "{damaged:?}");
+        assert_eq!(left.load(Ordering::Relaxed), 0, "{damaged:?}: a damaged packet was taken");
+        assert_eq!(switch.counts().steered, 1, "what is sent again goes where it went");
+    }
+}
+
+/// When the switch is gone, so is the wire. With the next one sessions are opened anew.
+#[test]
+fn without_the_switch_a_session_fails_and_with_the_next_one_it_works() {
+    let Some(wire) = Wire::of_this_machine() else { return };
+    let first = switch(&wire, Box::new(|_, _| ()));
+    let served = wire.node(BYTES);
+    let fabric = session(&served, 1);
+    put(&fabric, 1, START + 4096, Slot(0));
+    drop(first);
+    fabric.set_silence(Duration::from_millis(500));
+    let mut batch = Batch::new();
+    let read = batch.read(MN, SLOT, 8);
+    let failed = block_on(&fabric, fabric.execute(batch));
+    assert_eq!(failed.data(read).unwrap_err().error, VerbError::Unreachable);
+    let _next = switch(&wire, Box::new(|_, _| ()));
+    let fabric = session(&served, 2);
+    assert_eq!(ask(&fabric)[..8], object(1).1.0.to_le_bytes());
+}
