@@ -27,6 +27,11 @@ pub struct ClusterArgs {
     #[arg(long, default_value = "auto")]
     pub fabric: FabricChoice,
 
+    /// A switch in the path to the memory nodes of --master (`fusee switch`): where it is, and the fabric is tcp; or
+    /// `wire`, and the fabric is verbs
+    #[arg(long, requires = "master", value_name = "HOST:PORT|wire")]
+    pub switch: Option<String>,
+
     /// Memory nodes of the cluster that is started
     #[arg(long, default_value_t = 3, conflicts_with = "master", value_name = "N")]
     pub memory_nodes: u16,

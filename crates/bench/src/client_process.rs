@@ -36,11 +36,12 @@ fn take_part() -> Result<(), Failure> {
     let fabric = spec.fabric.parse::<FabricChoice>().map_err(Failure::usage)?;
     let (go, gone) = channel();
     std::thread::spawn(move || listen(&go));
-    let options = Options::default()
+    let mut options = Options::default()
         .with_fabric(fabric)
         .with_cache_entries(spec.cache_entries)
         .with_cache_threshold(spec.cache_threshold)
         .with_work_table(spec.work_table.parse().map_err(Failure::usage)?);
+    options.switch = spec.switch.as_deref().map(Into::into);
     let client = Client::connect_with(&spec.master, options)?;
     let mut board = Board::new(spec.pair_bytes, spec.run.seed);
     board.clock = Clock::shared(spec.origin_ns);

@@ -194,11 +194,12 @@ pub fn open(
     cluster: &ClusterArgs,
     available: Option<u64>,
 ) -> Result<Target, Failure> {
-    let options = Options::default()
+    let mut options = Options::default()
         .with_fabric(cluster.fabric)
         .with_cache_entries(load.cache_entries)
         .with_cache_threshold(load.cache_threshold)
         .with_work_table(load.work_table);
+    options.switch = cluster.switch.as_deref().map(Into::into);
     if let Some(master) = &cluster.master {
         let client = connect::join(master, options)?;
         check_capacity(demand, load, &client.view())?;

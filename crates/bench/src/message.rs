@@ -98,6 +98,8 @@ pub struct Spec {
     pub master: String,
     /// shm, tcp, verbs or auto.
     pub fabric: String,
+    /// Which switch is in the path, if any.
+    pub switch: Option<String>,
     /// Keys whose place a session remembers.
     pub cache_entries: usize,
     /// When the cache is bypassed.

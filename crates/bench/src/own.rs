@@ -58,6 +58,7 @@ impl OwnCluster {
         ClusterArgs {
             master: None,
             fabric: self.fabric,
+            switch: None,
             memory_nodes: self.memory_nodes(),
             index_replicas: self.index_replicas,
             data_replicas: self.data_replicas,

@@ -257,6 +257,7 @@ fn measure(
     let cluster = ClusterArgs {
         master: None,
         fabric: FabricChoice::Only(setting.fabric),
+        switch: None,
         memory_nodes: 3,
         index_replicas: None,
         data_replicas: None,

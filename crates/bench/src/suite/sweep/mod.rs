@@ -207,6 +207,7 @@ impl Args {
                 FabricChoice::Auto => FabricChoice::Only(FabricKind::Shm),
                 fabric => fabric,
             },
+            switch: None,
             memory_nodes: self.memory_nodes.unwrap_or(self.axis.memory_nodes()),
             index_replicas: None,
             data_replicas: None,

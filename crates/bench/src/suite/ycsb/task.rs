@@ -186,6 +186,7 @@ impl Task {
             Spec {
                 master: master.to_string(),
                 fabric: fabric.clone(),
+                switch: args.cluster.switch.clone(),
                 cache_entries: load.cache_entries,
                 cache_threshold: load.cache_threshold,
                 work_table: load.work_table.to_string(),
