@@ -4,15 +4,17 @@
 
 mod support;
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fusee_core::layout::{Address, Identity, Opcode, Pair, SizeClass, Slot};
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, VerbError};
 use fusee_fabric::verbs::{Stage, Tamper, WireSwitch};
 use fusee_fabric::{AnyFabric, SwitchAt, attach_all_through};
 use fusee_switch::ours::{Options, Ours};
+use futures_util::future::join_all;
 use support::{START, Served, Wire, block_on, member};
 
 const MN: MnId = MnId(0);
@@ -81,7 +83,7 @@ fn a_read_is_steered_to_where_the_slot_leads() {
     let counts = switch.counts();
     assert_eq!((counts.asked, counts.steered, counts.forgot), (4, 2, 1));
     drop((reader, writer));
-    let started = std::time::Instant::now();
+    let started = Instant::now();
     while switch.connections() > 0 {
         assert!(started.elapsed() < Duration::from_secs(10), "it does not see that they have gone");
         std::thread::sleep(Duration::from_millis(10));
@@ -158,4 +160,55 @@ fn without_the_switch_a_session_fails_and_with_the_next_one_it_works() {
     let _next = switch(&wire, Box::new(|_, _| ()));
     let fabric = session(&served, 2);
     assert_eq!(ask(&fabric)[..8], object(1).1.0.to_le_bytes());
+}
+
+/// Where packets are lost, Linux' software RoCE completes verbs now and then without what they should have fetched.
+/// Sessions say that the node is unreachable then, and never that a verb has found what it has not.
+#[test]
+fn where_packets_are_lost_no_verb_says_what_it_has_not_found() {
+    let Some(wire) = Wire::of_this_machine() else { return };
+    const WORDS: u64 = 8;
+    let mut random = 1u64;
+    let tamper = move |frame: &mut [u8], stage: Stage| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        // Of packets of cards one in fifty.
+        let is_roce = frame.len() > BTH + 16 && frame[36..38] == 4791u16.to_be_bytes();
+        if is_roce && stage == Stage::Came && (random >> 33).is_multiple_of(50) {
+            frame[BTH + 8] ^= 1;
+        }
+    };
+    let _switch = switch(&wire, Box::new(tamper));
+    let served = wire.node(BYTES);
+    let (started, mut client, mut done, mut lost) = (Instant::now(), 1, 0, 0);
+    // What each word may be: an unanswered CAS may have been done.
+    let words = RefCell::new([[0u64; 2]; WORDS as usize]);
+    while started.elapsed() < Duration::from_secs(10) {
+        let fabric = session(&served, client);
+        client += 1;
+        let one = async |at: u64| {
+            for _ in 0..50 {
+                let [word, perhaps] = words.borrow()[at as usize];
+                let place = START + 4096 + at * 64;
+                let mut batch = Batch::new();
+                let bytes = batch.stage(64);
+                batch.write(MN, place + 32_768, bytes);
+                let cas = batch.cas(MN, place, word, word + 1);
+                let batch = fabric.execute(batch).await;
+                let Ok(found) = batch.found(cas) else {
+                    words.borrow_mut()[at as usize] = [word, word + 1];
+                    return (0, 1);
+                };
+                assert!(found == word || found == perhaps, "found {found} in place of {word}");
+                let next = if found == word { word + 1 } else { perhaps };
+                words.borrow_mut()[at as usize] = [next, next];
+            }
+            (1, 0)
+        };
+        let all = block_on(&fabric, join_all((0..WORDS).map(one)));
+        for (well, badly) in all {
+            (done, lost) = (done + well, lost + badly);
+        }
+    }
+    println!("{done} well, {lost} ended by a lost connection");
+    assert!(done > 0);
 }

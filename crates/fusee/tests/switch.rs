@@ -125,7 +125,17 @@ fn hot_keys_take_fewer_phases_behind_a_switch() {
     let phases = |more: &[&str]| {
         let workload =
             ["--workload", "a", "--keys", "8", "--operations", "20000", "--pair-bytes", "64"];
-        let clients = ["--threads", "2", "--coroutines", "8", "--fabric", "tcp", "--json"];
+        let clients = [
+            "--master",
+            &up.master,
+            "--threads",
+            "2",
+            "--coroutines",
+            "8",
+            "--fabric",
+            "tcp",
+            "--json",
+        ];
         let output = up.run(&[&["bench", "ycsb"], &workload[..], &clients, more].concat());
         let report = output.expect_code(0).json();
         ["search", "update"].map(|kind| {
@@ -149,7 +159,9 @@ fn a_switch_that_ends_under_load_loses_nothing() {
         up.run(&["put", "--switch", &switch.address, "before", "1"]).expect_code(0);
         let load =
             ["bench", "ycsb", "--workload", "churn", "--keys", "8", "--seconds", "30", "--check"];
-        let mut bench = up.command(&[&load[..], &["--json", "--switch", &switch.address]].concat());
+        let mut bench = up.command(
+            &[&load[..], &["--json", "--master", &up.master, "--switch", &switch.address]].concat(),
+        );
         bench.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let bench = bench.spawn().unwrap();
         std::thread::sleep(Duration::from_secs(4));

@@ -46,7 +46,7 @@ pub struct Args {
     listen: SocketAddr,
 
     /// Join these two network interfaces instead, for RDMA (RoCE v2) between them; as root, or with CAP_NET_RAW
-    #[arg(long, value_name = "A,B", value_delimiter = ',', conflicts_with_all = ["listen", "master"])]
+    #[arg(long, value_name = "A,B", value_delimiter = ',', conflicts_with = "listen")]
     wire: Option<Vec<String>>,
 
     /// Keys whose objects it can know

@@ -9,7 +9,8 @@
 //! not what a [`Switch`] may forget: a switch that starts anew on a wire on which something is lost at that moment may
 //! cost a session its connection.
 //!
-//! A READ whose answer takes several packets is asked for again from its middle. It is not steered.
+//! A READ whose answer takes several packets is asked for again from its middle, as if it was another one. It is not
+//! steered, and nor is the rest of it.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -27,6 +28,8 @@ const CONNECTIONS: usize = 1_024;
 const HELLOS: usize = 256;
 /// Steered READs of a connection that are remembered: cards have fewer on their way.
 const REMEMBERED: usize = 256;
+/// Numbers of packets.
+const PSNS: u32 = 1 << 24;
 
 /// A session's queue pair and a memory node's.
 #[derive(Debug)]
@@ -40,8 +43,18 @@ struct Known {
     steered_key: u32,
     /// The longest READ whose answer is one packet.
     most: u32,
-    /// Numbers of READs that asked, where they asked for, and where they went.
-    asked: VecDeque<(u32, u64, u64)>,
+    /// READs that asked, the latest last.
+    asked: VecDeque<Earlier>,
+}
+
+/// A READ that asked.
+#[derive(Clone, Copy, Debug)]
+struct Earlier {
+    psn: u32,
+    /// Of its answer.
+    packets: u32,
+    address: u64,
+    went: u64,
 }
 
 /// Whether a frame goes on.
@@ -131,12 +144,12 @@ impl Path {
         let Some((connection, known)) = self.known.get_mut(&to) else { return Verdict::Forward };
         let (address, verb) = match asked {
             Asked::Read { address, key, len } if key == known.steered_key && key != 0 => {
-                let before =
-                    known.asked.iter().find(|(number, of, _)| (*number, *of) == (psn, address));
-                if let Some((_, _, went)) = before {
-                    return if *went == address { Verdict::Forward } else { Verdict::Steer(*went) };
+                if let Some(went) = known.goes_again(psn, address) {
+                    return if went == address { Verdict::Forward } else { Verdict::Steer(went) };
                 }
                 if len > known.most {
+                    let packets = len.div_ceil(known.most);
+                    known.note(Earlier { psn, packets, address, went: address });
                     return Verdict::Forward;
                 }
                 (address, Verb::Steered(len))
@@ -156,10 +169,7 @@ impl Path {
             Verdict::Hold => return Verdict::Hold,
             Verdict::Steer(_) | Verdict::Forward => address,
         };
-        if known.asked.len() == REMEMBERED {
-            known.asked.pop_front();
-        }
-        known.asked.push_back((psn, address, went));
+        known.note(Earlier { psn, packets: 1, address, went });
         if went == address { Verdict::Forward } else { Verdict::Steer(went) }
     }
 
@@ -232,6 +242,23 @@ impl Path {
 }
 
 impl Known {
+    /// Where a READ goes that has come before, or whose first packets have.
+    fn goes_again(&self, psn: u32, address: u64) -> Option<u64> {
+        let earlier = |of: &&Earlier| match psn.wrapping_sub(of.psn) & PSNS - 1 {
+            0 => of.address == address,
+            behind => behind < of.packets,
+        };
+        let earlier = self.asked.iter().rev().find(earlier)?;
+        Some(if earlier.psn == psn { earlier.went } else { address })
+    }
+
+    fn note(&mut self, one: Earlier) {
+        if self.asked.len() == REMEMBERED {
+            self.asked.pop_front();
+        }
+        self.asked.push_back(one);
+    }
+
     /// Whether so many bytes at this offset are of what the pool lends.
     fn has(&self, offset: u64, len: u32) -> bool {
         let end = offset.checked_add(len.into());
@@ -391,14 +418,17 @@ mod tests {
         world.pass(made::found(to.gid, world.client, 2, 0));
         assert_eq!(world.ask(1024), BASE + 65_536);
         assert_eq!(world.ask(1025), SLOT, "two packets");
+        // The rest of a longer one, at the address of the next slot, to which something leads.
+        let next = SLOT - 1024;
+        let frame = made::read(from, to, PSNS - 1, (next, STEERED, 2048));
+        assert_eq!(world.pass(frame.clone()), frame);
+        assert_eq!(world.ask_as(0, 1024), SLOT, "it is the rest");
+        assert_eq!(world.ask_as(1, 1024), BASE + 65_536);
     }
 
     #[test]
     fn who_is_not_known_is_left_alone() {
-        let mut world = World::new(0);
-        world.ask(64);
-        world.write(1, BASE + 65_536, Slot(0));
-        let client = world.client;
+        let client = World::new(0).client;
         let ways: [&dyn Fn(&mut World); 4] = [
             &|world| drop(world.pass(made::segment(world.flow, b"", true))),
             &|world| drop(world.pass(made::segment(world.flow.back(), b"", true))),
