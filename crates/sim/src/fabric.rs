@@ -21,6 +21,7 @@ use crate::counts::count;
 use crate::engine::{Event, Nanos, Sim};
 use crate::network::Network;
 use crate::switches::{HELD_NS, HELD_TIMES};
+use crate::unsound::Forged;
 
 /// One client's access to the memory nodes.
 #[derive(Clone)]
@@ -343,7 +344,8 @@ impl Flight {
         if lane.state == State::Waiting {
             lane.state = State::Begun;
         }
-        if self.fabric.execute_piece(verb, bytes, &mut lane.pieces) {
+        let forged = lane.switched.and_then(|_| self.forged(current));
+        if self.fabric.execute_forged(forged, verb, bytes, &mut lane.pieces) {
             lane.verbs.pop();
             lane.pieces.clear();
             lane.state = State::Waiting;
@@ -357,6 +359,11 @@ impl Flight {
             true => Some(self.send_back(lane)),
             false => Some(self.gap()),
         }
+    }
+
+    /// What a switch has made of a verb, if that is another one.
+    fn forged(&self, verb: usize) -> Option<Forged> {
+        self.fabric.network.switches()?.forged(self.number + verb as u64)
     }
 
     /// The lane is at the switch: returns when it is at the node, or tries again.

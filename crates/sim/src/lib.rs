@@ -40,7 +40,8 @@
 //! What does not happen: slots and bitmaps that change by themselves (a writer may be misled by a damaged slot
 //! until it is settled, so there is no order to check; `tests/scrub.rs` damages all of their bits), verbs that
 //! execute twice, words of eight bytes that tear, forged messages (hostile bytes have tests of their own), the
-//! loss of the last replica, a store of the master that forgets.
+//! loss of the last replica, a store of the master that forgets, switches that change CASes ([`Unsound`] ones do, in
+//! tests that show why they must not).
 //!
 //! # Where to look
 //!
@@ -85,6 +86,7 @@ mod stepper;
 mod switches;
 mod testbed;
 mod trace;
+mod unsound;
 mod workload;
 
 pub use cluster::{Client, Cluster, ClusterOptions, SimStore};
@@ -105,4 +107,5 @@ pub use stepper::Stepper;
 pub use switches::{Mistakes, Switches};
 pub use testbed::Testbed;
 pub use trace::Trace;
+pub use unsound::Unsound;
 pub use workload::{CallOutcome, Workload};

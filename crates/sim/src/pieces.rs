@@ -12,11 +12,23 @@ use fusee_core::view::Place;
 
 use crate::counts::count;
 use crate::fabric::SimFabric;
+use crate::unsound::Forged;
 
 impl SimFabric {
     /// One piece of one verb. Returns whether it is finished.
     pub(crate) fn execute_piece(
         &self,
+        verb: &mut Verb,
+        bytes: &mut [u8],
+        left: &mut Vec<Range<usize>>,
+    ) -> bool {
+        self.execute_forged(None, verb, bytes, left)
+    }
+
+    /// The same of a verb of which a switch has made something else. Its client sees what it has posted.
+    pub(crate) fn execute_forged(
+        &self,
+        forged: Option<Forged>,
         verb: &mut Verb,
         bytes: &mut [u8],
         left: &mut Vec<Range<usize>>,
@@ -31,12 +43,22 @@ impl SimFabric {
         match &mut verb.op {
             Op::Cas { expected, swap, found } => {
                 let (expected, swap) = (*expected, *swap);
-                *found = self.swap_word(node, offset, |now| (now == expected).then_some(swap));
+                let cas = |from| self.swap_word(node, offset, |now| (now == from).then_some(swap));
+                *found = match forged {
+                    None => cas(expected),
+                    Some(Forged::Expects(other)) => cas(other),
+                    Some(Forged::Answered(word)) => word,
+                    Some(Forged::Written) => {
+                        self.swap_word(node, offset, |_| Some(swap));
+                        expected
+                    }
+                };
                 self.network.sim().note(&[6, node.0.into(), offset, expected, swap, *found], || {
                     let done = if *found == expected { "" } else { " (not done)" };
                     let who = self.client;
+                    let forged = forged.map_or(String::new(), |forged| format!(", {forged:x?}"));
                     format!(
-                        "{who} CAS {node}+{offset:#x} {expected:#x} -> {swap:#x}: {found:#x}{done}"
+                        "{who} CAS {node}+{offset:#x} {expected:#x} -> {swap:#x}: {found:#x}{done}{forged}"
                     )
                 });
                 true

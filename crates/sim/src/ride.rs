@@ -155,8 +155,11 @@ impl Ride {
             }
             None => {
                 let mut pieces = Vec::new();
-                for verb in verbs.iter_mut().filter(|verb| verb.node == node) {
-                    while !self.fabric.execute_piece(verb, bytes, &mut pieces) {}
+                let switches = network.switches();
+                let of_node = verbs.iter_mut().enumerate().filter(|(_, verb)| verb.node == node);
+                for (i, verb) in of_node {
+                    let forged = switches.as_ref().and_then(|s| s.forged(self.number + i as u64));
+                    while !self.fabric.execute_forged(forged, verb, bytes, &mut pieces) {}
                     sim.counts().note_verb(verb);
                 }
                 network.on_machines(|machines| machines.serve(node, of(verbs, node), now))

@@ -26,6 +26,7 @@ use crate::rng::Rng;
 use crate::scenario::{Fault, Mix, Scenario, Shape};
 use crate::switches::Switches;
 use crate::trace::Trace;
+use crate::unsound::Unsound;
 use crate::workload::{CallOutcome, Workload};
 
 /// Which run, and how much of it.
@@ -44,6 +45,8 @@ pub struct RunOptions {
     /// The master crashes before the action of this number, counted from the first loss of a memory
     /// node.
     pub master_crash: Option<u32>,
+    /// What the switches do that no switch must do, if the run has any.
+    pub unsound: Option<Unsound>,
     /// Whether to keep the text of the trace.
     pub trace: bool,
     /// Asked now and then; if it says so, the run ends where it is, and says nothing.
@@ -60,6 +63,7 @@ impl RunOptions {
             clients: None,
             without: BTreeSet::new(),
             master_crash: None,
+            unsound: None,
             trace: false,
             stop: || false,
         }
@@ -199,7 +203,7 @@ impl Run {
         if !shape.switches.is_empty() {
             let all = shape.switches.iter().map(|room| Box::new(Ours::new(*room)) as _).collect();
             let switches = Switches::adversarial(all, shape.mistakes, named("switch"));
-            cluster.network().put_switches(switches);
+            cluster.network().put_switches(switches.unsound(options.unsound));
         }
         cluster.control().lost_one_in.set(shape.lost_messages_one_in);
         let keys = Workload::keys(&cluster.view(), shape.colliding_keys, shape.other_keys);

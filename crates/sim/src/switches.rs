@@ -2,7 +2,8 @@
 //!
 //! Half of the way from a client to a node its verbs pass a switch, and half of the way back the answers do. In the
 //! adversarial network there are several of them, each link has one or none, and they forget and err at random: what
-//! a switch may do whatever it knows, it does. On a testbed there is one, and it does what it should.
+//! a switch may do whatever it knows, it does. On a testbed there is one, and it does what it should. What a switch
+//! must not do, it does if a test wants it to: [`unsound`](crate::unsound).
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -14,6 +15,7 @@ use fusee_switch::{Answer, Connection, Counts, Forget, Request, Switch, Verdict}
 use crate::counts::{Counts as RunCounts, count};
 use crate::engine::Nanos;
 use crate::rng::Rng;
+use crate::unsound::{Forged, Forger, Unsound};
 
 /// So long a verb that is held waits before the switch is asked again.
 pub(crate) const HELD_NS: Nanos = 200;
@@ -25,7 +27,8 @@ pub(crate) const HELD_TIMES: u32 = 40;
 pub struct Mistakes {
     /// Before one of so many verbs they forget something; 0: never.
     pub forgets_one_in: usize,
-    /// One of so many verbs that may be steered goes anywhere; 0: none.
+    /// One of so many verbs that may be steered goes anywhere; 0: none. What [unsound](Switches::unsound) switches
+    /// know is as often older than the words that it is made of.
     pub errs_one_in: usize,
 }
 
@@ -35,6 +38,8 @@ pub struct Switches {
     /// Which one a link has, as far as that was drawn.
     links: RefCell<HashMap<(ClientId, MnId), Option<usize>>>,
     adversary: Option<Adversary>,
+    /// What they do that no switch must do.
+    forger: RefCell<Option<Forger>>,
     /// The next number of a verb.
     number: Cell<u64>,
 }
@@ -65,8 +70,15 @@ impl Switches {
             all: RefCell::new(all),
             links: RefCell::default(),
             adversary,
+            forger: RefCell::default(),
             number: Cell::new(1),
         }
+    }
+
+    /// Besides, they do what no switch must do, if it is anything.
+    pub fn unsound(self, unsound: Option<Unsound>) -> Switches {
+        let forger = unsound.map(|unsound| Forger::new(unsound, self.all.borrow().len()));
+        Switches { forger: RefCell::new(forger), ..self }
     }
 
     /// What all of them together have done.
@@ -123,7 +135,8 @@ impl Switches {
             Op::Faa { .. } => fusee_switch::Verb::Faa,
         };
         if let Some(adversary) = &self.adversary {
-            if adversary.forgets(connection, &mut *self.all.borrow_mut()[at]) {
+            if let Some(what) = adversary.forgets(connection) {
+                self.forget(at, what);
                 count(&counts.forgotten);
             }
             if let Some(offset) = adversary.errs(verb) {
@@ -134,7 +147,13 @@ impl Switches {
         }
         let request = Request { connection, number, place, verb: kind };
         match self.all.borrow_mut()[at].request(&request) {
-            Verdict::Forward => true,
+            Verdict::Forward => {
+                if let Some(forger) = &mut *self.forger.borrow_mut() {
+                    let is_old = self.adversary.as_ref().is_some_and(Adversary::errs_now);
+                    forger.request(at, number, verb, is_old);
+                }
+                true
+            }
             Verdict::Steer(offset) => {
                 verb.offset = offset;
                 true
@@ -153,6 +172,21 @@ impl Switches {
         if verb.result.is_ok() {
             let connection = connection(client, verb.node);
             self.all.borrow_mut()[at].answer(&Answer { connection, number, found });
+            if let Some(forger) = &mut *self.forger.borrow_mut() {
+                forger.answer(at, verb);
+            }
+        }
+    }
+
+    /// What has become of the verb of this number, if it is another one.
+    pub(crate) fn forged(&self, number: u64) -> Option<Forged> {
+        self.forger.borrow().as_ref()?.forged(number)
+    }
+
+    fn forget(&self, at: usize, what: Forget) {
+        self.all.borrow_mut()[at].forget(what);
+        if let (Some(forger), Forget::All) = (&mut *self.forger.borrow_mut(), what) {
+            forger.forget(at);
         }
     }
 }
@@ -163,13 +197,15 @@ fn connection(client: ClientId, node: MnId) -> Connection {
 
 impl Adversary {
     /// Perhaps a switch forgets something.
-    fn forgets(&self, connection: Connection, switch: &mut dyn Switch) -> bool {
+    fn forgets(&self, connection: Connection) -> Option<Forget> {
         let one_in = self.mistakes.forgets_one_in;
         let forgets = one_in > 0 && self.rng.one_in(one_in);
-        if forgets {
-            switch.forget(self.rng.pick(&[Forget::All, Forget::Connection(connection)]));
-        }
-        forgets
+        forgets.then(|| self.rng.pick(&[Forget::All, Forget::Connection(connection)]))
+    }
+
+    fn errs_now(&self) -> bool {
+        let one_in = self.mistakes.errs_one_in;
+        one_in > 0 && self.rng.one_in(one_in)
     }
 
     /// Perhaps a verb that may be steered goes anywhere: to what somebody has written, or to any word, in the pool or
@@ -185,8 +221,7 @@ impl Adversary {
                 None
             }
             Op::Read { steered: true, .. } => {
-                let one_in = self.mistakes.errs_one_in;
-                if one_in == 0 || !self.rng.one_in(one_in) {
+                if !self.errs_now() {
                     return None;
                 }
                 let any = 8 * self.rng.below_u64(1 << 18);
