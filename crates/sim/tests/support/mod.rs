@@ -169,9 +169,17 @@ pub fn forget(cluster: &Cluster, lost: MnId) {
 /// that they leave, and makes the next view. For use when no client runs; those of the old view
 /// must not be used again.
 pub fn lose_index_replica(rng: &Rng, cluster: &Cluster) {
+    let lost = {
+        let view = cluster.view();
+        let replicas = view.subtables[0].replicas();
+        replicas[rng.below(replicas.len())].node
+    };
+    lose_node(rng, cluster, lost);
+}
+
+/// The same of a certain node.
+pub fn lose_node(rng: &Rng, cluster: &Cluster, lost: MnId) {
     let view = cluster.view().clone();
-    let replicas = view.subtables[0].replicas();
-    let lost = replicas[rng.below(replicas.len())].node;
     cluster.crash_node(lost);
     for slot in all_slots(&view) {
         let places: Vec<Place> = view.slot_places(slot).collect();

@@ -16,7 +16,7 @@ use super::{Scene, Script, Stage, VALUE, poll_until, run};
 pub(super) const LARGE: [u8; 2500] = [2; 2500];
 
 /// Two sessions of one cluster, in which epochs pass.
-pub(super) struct Lives {
+pub struct Lives {
     pub stage: Rc<Stage>,
     pub store: Scene,
     pub script: Rc<Script>,
@@ -25,7 +25,12 @@ pub(super) struct Lives {
 impl Lives {
     /// A session with one block for objects of [`VALUE`], and one for log objects of DELETEs.
     pub fn new(seed: u64) -> Lives {
-        let stage = Rc::new(Stage::new(seed));
+        Lives::of(Stage::new(seed))
+    }
+
+    /// The same in this cluster.
+    pub fn of(stage: Stage) -> Lives {
+        let stage = Rc::new(stage);
         let primary_since = Some(stage.cluster.view().regions[0].primary_since());
         let (store, script) = stage.open(0..1, primary_since);
         script.grant(log_class(), block(&stage, 1), primary_since);
@@ -79,7 +84,7 @@ impl Lives {
     }
 }
 
-pub(super) fn log_class() -> SizeClass {
+pub fn log_class() -> SizeClass {
     Object::class(1, 0).expect("a small one")
 }
 

@@ -1,0 +1,193 @@
+//! What a switch must not do with CASes, and what becomes of our store if it does: random histories that break a
+//! promise, and for each the shortest one. The same histories hold where the switch does what it may.
+
+#[path = "support/mod.rs"]
+mod support;
+
+use std::cell::Cell;
+use std::pin::Pin;
+use std::rc::Rc;
+
+use fusee_core::error::Error;
+use fusee_core::layout::Slot;
+use fusee_core::view::{Geometry, Place};
+use fusee_sim::{ClusterOptions, RunOptions, Scenario, Switches, Unsound, run};
+use fusee_switch::{Answer, Bytes, Counts, Forget, Request, Switch, Verb, Verdict};
+
+use support::scripted::generations::{Lives, log_class};
+use support::scripted::{Scene, Stage, VALUE, poll_until, run as end};
+use support::{all_slots, lose_node, small};
+
+/// Seeds, and how many of them have to break a promise.
+const SEEDS: u64 = 24;
+const ENOUGH: usize = 3;
+
+/// Without, `nothing_rests_on_a_switch` in `switches.rs` runs the same seeds.
+#[test]
+fn random_histories_break_a_promise() {
+    for unsound in [Unsound::RewritesExpected, Unsound::EarlyLossTrusted, Unsound::CasToWrite] {
+        let breaks = |seed: &u64| {
+            let options = RunOptions::new(Scenario::Mixed, *seed);
+            run(&RunOptions { unsound: Some(unsound), ..options }).failure.is_some()
+        };
+        let broken: Vec<u64> = (0..SEEDS).filter(breaks).take(ENOUGH).collect();
+        println!("{unsound:?}: seeds {broken:?}");
+        assert_eq!(broken.len(), ENOUGH, "{unsound:?} breaks a promise with seeds {broken:?} only");
+    }
+}
+
+/// A switch that lets everything pass, and counts CASes.
+struct Passing(Rc<Cell<usize>>);
+
+impl Switch for Passing {
+    fn request(&mut self, request: &Request<'_>) -> Verdict {
+        self.0.set(self.0.get() + usize::from(matches!(request.verb, Verb::Cas { .. })));
+        Verdict::Forward
+    }
+
+    fn answer(&mut self, _: &Answer) {}
+
+    fn forget(&mut self, _: Forget) {}
+
+    fn counts(&self) -> Counts {
+        Counts::default()
+    }
+
+    fn bytes(&self) -> Bytes {
+        Bytes::default()
+    }
+}
+
+const KEY: &[u8] = b"k";
+
+fn value(n: u8) -> Vec<u8> {
+    vec![n; VALUE.len()]
+}
+
+/// So many memory nodes, all of which have everything, one switch that all verbs pass, and the CASes that have.
+fn stage(nodes: u8, unsound: Option<Unsound>) -> (Stage, Rc<Cell<usize>>) {
+    let options = small(0, nodes);
+    let geometry = Geometry { max_value_bytes: 1200, ..options.geometry };
+    let options =
+        ClusterOptions { memory_nodes: nodes.into(), data_replicas: nodes, geometry, ..options };
+    let stage = Stage::of(0, &options);
+    let cases = Rc::new(Cell::new(0));
+    let switches = Switches::one(Box::new(Passing(cases.clone()))).unsound(unsound);
+    stage.cluster.network().put_switches(switches);
+    (stage, cases)
+}
+
+/// What a reader finds that knows nothing.
+fn found(stage: &Stage) -> Option<Vec<u8>> {
+    let (reader, _) = stage.open(0..0, None);
+    let found = end(reader.search(KEY, None)).expect("a SEARCH never fails");
+    found.value().map(<[u8]>::to_vec)
+}
+
+/// The places of the one slot that leads to something, the primary first.
+fn places(stage: &Stage) -> Vec<Place> {
+    let view = stage.cluster.view();
+    let network = stage.cluster.network();
+    let is_live = |places: &Vec<Place>| !network.word_at(places[0]).is_free();
+    let mut all = all_slots(&view).map(|slot| view.slot_places(slot).collect());
+    all.find(is_live).expect("there is one")
+}
+
+type Write<'s> = Pin<Box<dyn Future<Output = ()> + 's>>;
+
+fn update(store: &Scene, n: u8) -> Write<'_> {
+    Box::pin(async move {
+        store.update(KEY, &value(n), None).await.expect("the key is there");
+    })
+}
+
+/// An index replica beside the primary.
+///
+/// 1. A's CAS takes the backup. B's comes next: the switch has it expect A's word, so it replaces that. The answer
+///    shows A's word: B has lost.
+/// 2. A commits, and is done. B sees that on the primary, and is done: A has overwritten its value.
+/// 3. Readers find A's value. The primary is lost, and they find B's, whose object B has set free.
+#[test]
+fn with_another_expected_word_a_value_that_was_overwritten_comes_back() {
+    for unsound in [None, Some(Unsound::RewritesExpected)] {
+        let (stage, _) = stage(2, unsound);
+        let [(a, _), (b, its)] = [0, 1].map(|block| stage.open(block..block + 1, None));
+        end(a.insert(KEY, &value(1))).expect("there is room");
+        let places = places(&stage);
+        let on = |i: usize| stage.cluster.network().word_at(places[i]);
+        let old = on(1);
+        let mut first = update(&a, 2);
+        assert!(poll_until(&mut first, || on(1) != old).is_none());
+        let waits = Rc::new(Cell::new(false));
+        its.then({
+            let waits = waits.clone();
+            move || waits.set(true)
+        });
+        let mut second = update(&b, 3);
+        assert!(poll_until(&mut second, || waits.get()).is_none(), "it waits for the end of A's");
+        end(first);
+        end(second);
+        assert_eq!(found(&stage), Some(value(2)));
+        lose_node(stage.cluster.sim().rng(), &stage.cluster, places[0].node);
+        let comes_back = if unsound.is_some() { 3 } else { 2 };
+        assert_eq!(found(&stage), Some(value(comes_back)), "{unsound:?}");
+    }
+}
+
+/// One index replica.
+///
+/// 1. A's CAS replaces the slot's word. The switch knows from now on who comes too late for that.
+/// 2. The key is updated until that word comes back, as it may: all operations that knew it have ended.
+/// 3. B reads it. The switch answers B's CAS: A was earlier. B is done, and its value was never there.
+///
+/// With a backup B waits for the end of a round that nobody has won.
+#[test]
+fn with_an_early_answer_an_update_that_was_done_is_not_found() {
+    let both = [None, Some(Unsound::EarlyLossTrusted)].map(|unsound| [(1, unsound), (2, unsound)]);
+    for (nodes, unsound) in both.into_iter().flatten() {
+        let lives = Lives::of(stage(nodes, unsound).0);
+        end(lives.store.insert(KEY, &VALUE)).expect("there is room");
+        let places = places(&lives.stage);
+        let shows = || lives.stage.cluster.network().word_at(places[0]);
+        let old = shows();
+        lives.update(KEY);
+        let mut updates = 1;
+        while shows() != old {
+            lives.update(KEY);
+            updates += 1;
+        }
+        assert!(updates >= usize::from(Slot::GENERATIONS), "{updates} updates");
+        let (b, its) = lives.stage.open(2..3, None);
+        its.follow(&lives.script);
+        let written = end(b.update(KEY, &value(3), None));
+        let waits = matches!(written, Err(Error::GaveUp { .. }));
+        let is_stuck = nodes == 2 && unsound.is_some();
+        assert_eq!((written.is_ok(), waits), (!is_stuck, is_stuck), "{unsound:?}: {written:?}");
+        let expected = if unsound.is_some() { VALUE.to_vec() } else { value(3) };
+        assert_eq!(found(&lives.stage), Some(expected), "{unsound:?}");
+    }
+}
+
+/// One index replica.
+///
+/// 1. The switch knows the slot's word, which B reads. B's CAS becomes a WRITE, which is on its way for long.
+/// 2. A deletes the key. The slot shows what it did, and A is done.
+/// 3. The WRITE executes, and B is done. The key is there.
+#[test]
+fn with_a_write_instead_of_a_cas_a_key_that_was_deleted_is_found() {
+    for unsound in [None, Some(Unsound::CasToWrite)] {
+        let (stage, cases) = stage(1, unsound);
+        let [(a, log), (b, _)] = [0, 1].map(|block| stage.open(block..block + 1, None));
+        let log_block = stage.cluster.view().geometry.block_address(0, 2);
+        log.grant(log_class(), log_block, None);
+        end(a.insert(KEY, &value(1))).expect("there is room");
+        let mut second = update(&b, 3);
+        let before = cases.get();
+        assert!(poll_until(&mut second, || cases.get() > before).is_none(), "it has passed");
+        end(a.delete(KEY, None)).expect("the key is there");
+        assert_eq!(found(&stage), None);
+        end(second);
+        let resurrected = unsound.map(|_| value(3));
+        assert_eq!(found(&stage), resurrected, "{unsound:?}");
+    }
+}
