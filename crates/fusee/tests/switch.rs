@@ -124,12 +124,12 @@ fn hot_keys_take_fewer_phases_behind_a_switch() {
     let switch = up.report["switch"]["tcp"].as_str().expect("a switch").to_owned();
     let phases = |more: &[&str]| {
         let workload =
-            ["--workload", "a", "--keys", "8", "--operations", "20000", "--pair-bytes", "64"];
+            ["--workload", "a", "--keys", "4", "--operations", "20000", "--pair-bytes", "64"];
         let clients = [
             "--master",
             &up.master,
             "--threads",
-            "2",
+            "4",
             "--coroutines",
             "8",
             "--fabric",
@@ -145,7 +145,7 @@ fn hot_keys_take_fewer_phases_behind_a_switch() {
     };
     let (without, with) = (phases(&[]), phases(&["--switch", &switch]));
     println!("phases of a SEARCH and an UPDATE: {without:?} without, {with:?} with the switch");
-    assert!(with[0] < without[0] - 0.05, "{with:?} with the switch, {without:?} without");
+    assert!(with[0] < without[0] - 0.2, "{with:?} with the switch, {without:?} without");
     assert!(with[1] < without[1], "{with:?} with the switch, {without:?} without");
 }
 
@@ -158,13 +158,13 @@ fn a_switch_that_ends_under_load_loses_nothing() {
         let mut switch = Switch::start(&up, "127.0.0.1:0");
         up.run(&["put", "--switch", &switch.address, "before", "1"]).expect_code(0);
         let load =
-            ["bench", "ycsb", "--workload", "churn", "--keys", "8", "--seconds", "30", "--check"];
+            ["bench", "ycsb", "--workload", "churn", "--keys", "8", "--seconds", "6", "--check"];
         let mut bench = up.command(
             &[&load[..], &["--json", "--master", &up.master, "--switch", &switch.address]].concat(),
         );
         bench.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let bench = bench.spawn().unwrap();
-        std::thread::sleep(Duration::from_secs(4));
+        std::thread::sleep(Duration::from_secs(3));
         signal(name, switch.child.id());
         wait(&mut switch.child);
         let output = bench.wait_with_output().unwrap();
