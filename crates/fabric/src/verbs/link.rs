@@ -20,7 +20,7 @@
 //! Where packets are lost, Linux' software RoCE completes a CAS or FAA without its result: a WRITE that is sent again is
 //! acknowledged by the number of the last request that was executed (`duplicate_request` in `rxe_resp.c`), and if that
 //! is an atomic, its sender takes it for done (`check_ack` in `rxe_comp.c`; seen with Linux 6.1). What the arena has
-//! there then is of an earlier verb. So over a device in software a verb's place ends with a *seal* before it is
+//! there then is of an earlier verb. So over a device in software a verb's place ends with a *filler* before it is
 //! posted, a random word; one that is still there ends the connection.
 
 use std::collections::VecDeque;
@@ -130,7 +130,7 @@ pub struct Link {
     first_id: u64,
     ring: Ring,
     /// What places end with until something is fetched; `None` over devices that fetch what they say.
-    seal: Option<u64>,
+    filler: Option<u64>,
 }
 
 impl From<RdmaError> for LinkError {
@@ -174,10 +174,10 @@ impl Link {
             if let Op::Write { buf } = verb.op {
                 requester.put(place, batch.bytes(buf.part(from, len)));
             }
-            if let Some(seal) = self.seal
-                && let Some(end) = sealed(&verb.op, place, len)
+            if let Some(filler) = self.filler
+                && let Some(end) = filler_at(&verb.op, place, len)
             {
-                requester.put(end, &seal.to_ne_bytes());
+                requester.put(end, &filler.to_ne_bytes());
             }
             part.has_read |= verb.is_read();
             part.has_atomic |= verb.is_atomic();
@@ -217,12 +217,12 @@ impl Link {
     fn take_completions(&mut self, slots: &mut Slots) -> Result<bool, LinkError> {
         let (posted, ring, first_id) = (&mut self.posted, &mut self.ring, &mut self.first_id);
         let Some(requester) = &mut self.requester else { return Ok(false) };
-        let (mut failure, mut has_come, mut is_sealed) = (None, false, false);
-        let seal = self.seal;
+        let (mut failure, mut has_come, mut is_unfetched) = (None, false, false);
+        let filler = self.filler;
         requester.poll(|requester, Completion { id, failure: status }| {
             has_come = true;
             // What follows a failure has been thrown out unexecuted.
-            if is_sealed || failure.is_some() || status.is_some() {
+            if is_unfetched || failure.is_some() || status.is_some() {
                 failure = failure.or(status);
                 return;
             }
@@ -231,8 +231,8 @@ impl Link {
             {
                 *first_id += 1;
                 ring.tail = fragment.ring_end;
-                if fragment.is_sealed(requester, slots, seal) {
-                    is_sealed = true;
+                if fragment.is_unfetched(requester, slots, filler) {
+                    is_unfetched = true;
                     // Whoever waits for it is told with all others.
                     posted.push_front(fragment);
                     *first_id -= 1;
@@ -241,7 +241,7 @@ impl Link {
                 fragment.complete(requester, slots);
             }
         })?;
-        if is_sealed {
+        if is_unfetched {
             let why = "the device has completed a verb without its result: software RoCE does, where packets are lost";
             return Err(LinkError::Broken(why.into()));
         }
@@ -319,7 +319,7 @@ impl driver::Link for Link {
             posted: VecDeque::new(),
             first_id: 0,
             ring: Ring::default(),
-            seal: device.is_software.then(|| RandomState::new().build_hasher().finish()),
+            filler: device.is_software.then(|| RandomState::new().build_hasher().finish()),
         })
     }
 
@@ -410,8 +410,8 @@ impl driver::Link for Link {
     }
 }
 
-/// Where in the arena the seal of a verb's fragment is, if it fetches so much.
-fn sealed(op: &Op, place: u32, len: u32) -> Option<u32> {
+/// Where in the arena the filler of a verb's fragment is, if it fetches so much.
+fn filler_at(op: &Op, place: u32, len: u32) -> Option<u32> {
     match op {
         Op::Write { .. } => None,
         Op::Read { .. } | Op::Cas { .. } | Op::Faa { .. } => Some(place + len.checked_sub(8)?),
@@ -420,10 +420,10 @@ fn sealed(op: &Op, place: u32, len: u32) -> Option<u32> {
 
 impl Fragment {
     /// Whether nothing has come for it. Of a batch that nobody wants any more that does not matter.
-    fn is_sealed(&self, requester: &Requester, slots: &mut Slots, seal: Option<u64>) -> bool {
-        let Some((seal, batch)) = seal.zip(slots.wanted(self.slot)) else { return false };
-        let end = sealed(&batch.verbs()[self.verb].op, self.place, self.len);
-        end.is_some_and(|end| requester.word(end) == seal)
+    fn is_unfetched(&self, requester: &Requester, slots: &mut Slots, filler: Option<u64>) -> bool {
+        let Some((filler, batch)) = filler.zip(slots.wanted(self.slot)) else { return false };
+        let end = filler_at(&batch.verbs()[self.verb].op, self.place, self.len);
+        end.is_some_and(|end| requester.word(end) == filler)
     }
 
     /// Takes what the card has fetched.
