@@ -20,8 +20,8 @@
 //! Where packets are lost, Linux' software RoCE completes a CAS or FAA without its result: a WRITE that is sent
 //! again is acknowledged by the number of the last request that was executed (`duplicate_request` in `rxe_resp.c`),
 //! and if that is an atomic, its sender takes it for done (`check_ack` in `rxe_comp.c`; seen with Linux 6.1). What
-//! the arena has there then is of an earlier verb. So over a device in software a verb's place ends with a *filler* before it is
-//! posted, a random word; one that is still there ends the connection.
+//! the arena has there then is of an earlier verb. So over a device in software a verb's place ends with a *filler*
+//! before it is posted, a random word; one that is still there ends the connection.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
