@@ -187,10 +187,8 @@ impl Wire {
             for event in events.iter().filter(|event| event.token() != WAKER) {
                 full[event.token().0] = true;
             }
-            for from in 0..2 {
-                if full[from] {
-                    full[from] = self.take(from, &mut buffer);
-                }
+            for (from, full) in full.iter_mut().enumerate() {
+                *full = *full && self.take(from, &mut buffer);
             }
             if !self.held.is_empty() && again.elapsed() >= HELD {
                 again = Instant::now();

@@ -244,7 +244,7 @@ impl Path {
 impl Known {
     /// Where a READ goes that has come before, or whose first packets have.
     fn goes_again(&self, psn: u32, address: u64) -> Option<u64> {
-        let earlier = |of: &&Earlier| match psn.wrapping_sub(of.psn) & PSNS - 1 {
+        let earlier = |of: &&Earlier| match psn.wrapping_sub(of.psn) & (PSNS - 1) {
             0 => of.address == address,
             behind => behind < of.packets,
         };
