@@ -113,9 +113,9 @@ pub fn roce_frame(bytes: &[u8]) -> bool {
 fn roce_read(queue_pair: u32, psn: u32, address: u64, key: u32) -> Vec<u8> {
     let mut frame = vec![0; 14 + 20 + 8];
     (frame[12], frame[14], frame[14 + 9]) = (0x08, 0x45, 17);
-    frame[16..18].copy_from_slice(&68u16.to_be_bytes());
+    frame[16..18].copy_from_slice(&60u16.to_be_bytes());
     frame[36..38].copy_from_slice(&4791u16.to_be_bytes());
-    frame[38..40].copy_from_slice(&48u16.to_be_bytes());
+    frame[38..40].copy_from_slice(&40u16.to_be_bytes());
     frame.extend([[0x0c, 0, 0xff, 0xff], queue_pair.to_be_bytes(), psn.to_be_bytes()].concat());
     frame.extend(address.to_be_bytes());
     frame.extend([key.to_be_bytes(), [0, 0, 0, 64], [0; 4]].concat());
