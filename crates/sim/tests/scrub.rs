@@ -5,7 +5,7 @@ mod support;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use fusee_core::layout::{BLOCK_HEADER_BYTES, Object, Slot, copy_of};
+use fusee_core::layout::{BLOCK_HEADER_BYTES, BlockHeader, Chunk, Object, Slot, copy_of};
 use fusee_core::scrub::look;
 use fusee_core::store::Transition;
 use fusee_core::verbs::MnId;
@@ -47,6 +47,70 @@ fn a_chunk_without_parity_is_made_of_the_copy() {
 fn chunks_without_parity_are_made_of_the_copy_that_is_left() {
     chunks_are_made_of_copies("eor:3:3+2", &[0]);
     chunks_are_made_of_copies("eor:3:3+2", &[1]);
+}
+
+/// How long a copy is follows from the chunks, whatever stands in the header of its block: that may be half written when
+/// the node of a data chunk is lost. The value is read, and parity is made of the copy.
+#[test]
+fn no_header_is_needed_to_find_a_copy() {
+    for chunk in 0..3 {
+        copies_are_found_without_headers(chunk);
+    }
+}
+
+/// The node of this data chunk is lost.
+fn copies_are_found_without_headers(chunk: usize) {
+    let sim = Sim::new(1);
+    let defaults = ClusterOptions::default();
+    let geometry = Geometry { max_value_bytes: 2048, ..defaults.geometry };
+    let options = ClusterOptions { memory_nodes: 4, geometry, index_replicas: 2, ..defaults };
+    let options = ClusterOptions { lease_ms: Some(20), ..options };
+    let cluster = Cluster::new(&sim, &options);
+    let process = cluster.client_process();
+    let keeper = cluster.keeper(process, Duration::from_millis(20));
+    cluster.block_on(process, async {
+        let session = cluster.open(process, options.session).await.unwrap();
+        keeper.open(session.gate().clone());
+        let (store, value) = (session.store(), [7; 1500]);
+        let redundancy: fusee_core::data::Redundancy = "eor:2:3+1".parse().unwrap();
+        let hint = store.insert_as(b"key", &value, redundancy).await.unwrap().place.unwrap();
+        let view = store.view();
+        let object = view.object_of(hint.word).unwrap();
+        let named = cluster.network().word_at(object.copy_words(hint.word).next().unwrap());
+        let copy = copy_of(object.identity_of(hint.word), 0, named.0).expect("it is named");
+        let (block, _) = view.geometry.block_of(copy.address()).unwrap();
+        let header = view.block(block).unwrap().places().next().unwrap();
+        let written = cluster.network().bytes_at(header, BLOCK_HEADER_BYTES);
+        assert!(BlockHeader::decode(written.first_chunk().unwrap()).is_some());
+        // What a WRITE leaves of which the last word is still to come.
+        cluster.network().flip(header.plus(BLOCK_HEADER_BYTES - 8), u64::MAX << 32);
+        let left = cluster.network().bytes_at(header, BLOCK_HEADER_BYTES);
+        assert_eq!(BlockHeader::decode(left.first_chunk().unwrap()), None);
+        cluster.crash_node(object.places().nth(chunk).unwrap().node);
+        assert_eq!(store.search(b"key", None).await.unwrap().value(), Some(&value[..]));
+        let repaired = || {
+            let view = cluster.view();
+            view.change.is_none() && view.members.len() == 3
+        };
+        for _ in 0..1_000 {
+            if repaired() {
+                break;
+            }
+            sim.sleep(1_000_000).await;
+        }
+        assert!(repaired(), "{:?}", *cluster.view());
+        let view = cluster.view().clone();
+        let left = view.object_of(hint.word).unwrap();
+        assert!((0..4).all(|number| !left.may_lack(number)), "all parity is there");
+        let chunks = left.columns().unwrap().chunks().iter().zip(left.places());
+        for (number, place) in chunks {
+            let bytes = cluster.network().bytes_at(place, left.bytes());
+            let coding = left.columns().unwrap().coding();
+            Chunk::decode_of(&bytes, left.identity_of(hint.word), coding, (*number).into())
+                .unwrap();
+        }
+        assert_eq!(store.search(b"key", None).await.unwrap().value(), Some(&value[..]));
+    });
 }
 
 /// Those copies are damaged as well.

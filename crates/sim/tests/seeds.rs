@@ -127,3 +127,11 @@ fn a_block_that_is_lent_is_compared() {
     holds(Scenario::Mixed, 20, Some(1474), Some(128));
     holds(Scenario::Mixed, 28, Some(5000), Some(128));
 }
+
+/// The block of a copy was sealed when a memory node was lost, and a part of the new header stood. The check took from
+/// there how long the copy is, as no reader does.
+#[test]
+fn a_copy_is_there_whatever_the_header_of_its_block_shows() {
+    holds(Scenario::Oriented, 400_008_746, Some(937), None);
+    holds(Scenario::Oriented, 400_008_746, None, None);
+}

@@ -11,9 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use fusee_core::code::ReedSolomon;
-use fusee_core::layout::{
-    BLOCK_HEADER_BYTES, BlockHeader, Chunk, Identity, Object, Opcode, Slot, Stripe, copy_of,
-};
+use fusee_core::layout::{Chunk, Identity, Object, Opcode, SizeClass, Slot, Stripe, copy_of};
 use fusee_core::race::Buckets;
 use fusee_core::verbs::MnId;
 use fusee_core::view::{Place, SlotRef, View};
@@ -184,30 +182,28 @@ pub(crate) fn copies_kept_by(network: &Network, view: &View, word: Slot) -> Vec<
     named.into_iter().collect()
 }
 
-/// The copies that a word keeps, and where they are, but for those that are gone.
+/// The copies of this class that a word keeps, and where they are, but for those that are gone.
 ///
 /// # Panics
 /// If one is there, and none of the pair's.
-fn copies_of_entry(network: &Network, view: &View, word: Slot) -> Vec<(Place, Vec<u8>)> {
+fn copies_of_entry(
+    network: &Network,
+    view: &View,
+    word: Slot,
+    class: SizeClass,
+) -> Vec<(Place, Vec<u8>)> {
     let copies = copies_kept_by(network, view, word).into_iter();
-    copies.filter_map(|copy| copy_of_entry(network, view, word, copy)).collect()
+    copies.filter_map(|copy| copy_of_entry(network, view, word, (copy, class))).collect()
 }
 
 fn copy_of_entry(
     network: &Network,
     view: &View,
     word: Slot,
-    copy: Identity,
+    (copy, class): (Identity, SizeClass),
 ) -> Option<(Place, Vec<u8>)> {
     let region = view.region_of(copy.address()).map(|(region, _)| region);
     region.filter(|region| region.is_there())?;
-    let (block, _) = view.geometry.block_of(copy.address())?;
-    let header = view.block(block)?.places().next()?;
-    let header = network.with(header.node, |memory| {
-        let bytes = &memory.pool[header.offset as usize..][..BLOCK_HEADER_BYTES as usize];
-        BlockHeader::decode(bytes.try_into().expect("a header"))
-    });
-    let class = header.flatten()?.class;
     let place = view.object(copy.address(), class.bytes())?.places().next()?;
     let bytes = network.with(place.node, |memory| {
         memory.pool[place.offset as usize..][..class.bytes() as usize].to_vec()
@@ -259,15 +255,24 @@ pub(crate) fn object_of(network: &Network, view: &View, word: Slot) -> (Vec<u8>,
     let shown: Vec<(Place, usize, Option<Vec<u8>>)> =
         object.places().zip(numbers).map(|(place, number)| (place, number, shown(place))).collect();
     let mut stripe = Stripe::default();
+    // How long a copy is follows from a chunk, as for readers and repairs: the header of the copy's block may be half
+    // written. Of a data chunk if there is one: parity may be of what was here before.
+    let mut sized: Option<(usize, SizeClass)> = None;
     for (_, number, bytes) in &shown {
         let Some(bytes) = bytes else { continue };
         match Chunk::decode_of(bytes, object.identity_of(word), coding, *number) {
-            Ok(chunk) => stripe.add(chunk),
+            Ok(chunk) => {
+                let class = Object::class(chunk.key().len(), chunk.value_bytes());
+                let size = class.map(|class| (*number, class));
+                sized = sized.into_iter().chain(size).min_by_key(|(number, _)| *number);
+                stripe.add(chunk);
+            }
             Err(_) if object.may_lack(*number) => {}
             Err(why) => refuse(&why),
         }
     }
-    let copies = copies_of_entry(network, view, word);
+    let copies = sized.map(|(_, class)| copies_of_entry(network, view, word, class));
+    let copies = copies.unwrap_or_default();
     let Some(room) = stripe.room() else {
         let (_, bytes) = copies.first().expect("enough chunks are left that agree, or a copy");
         let key = Object::decode(bytes).expect("it was decoded before").key().to_vec();
