@@ -242,6 +242,8 @@ mutants! {
     ChunkByPosition,
     /// A coded object is written to as many columns as it takes to read it: it is lost with one of them.
     ParityNotWritten,
+    /// No chunk is made anew in a block whose header is half written on all columns.
+    TornHeadersHideObjects,
 
     // Pairs without redundancy.
     /// A change that loses pairs without redundancy settles only the subtables that have lost a replica: a round that

@@ -103,6 +103,12 @@ impl BlockHeader {
         bytes
     }
 
+    /// The class in a header, also where only a part of it was written over an earlier one: it stands in the first
+    /// word, and does not change while an object of the block lives. `None` if the bytes are none.
+    pub fn class_in(bytes: &[u8; BLOCK_HEADER_BYTES as usize]) -> Option<SizeClass> {
+        (u32_at(bytes, 0) == MAGIC).then(|| SizeClass::from_code(bytes[4]))?
+    }
+
     /// Reads a header; `None` if the bytes are none.
     pub fn decode(bytes: &[u8; BLOCK_HEADER_BYTES as usize]) -> Option<BlockHeader> {
         if u32_at(bytes, 0) != MAGIC || u32_at(bytes, CRC) != crc32c(&bytes[..CRC]) {
@@ -182,8 +188,12 @@ mod tests {
             assert_eq!(BlockHeader::decode(&bytes), Some(header));
             bytes[16] ^= 1;
             assert_eq!(BlockHeader::decode(&bytes), None);
+            assert_eq!(BlockHeader::class_in(&bytes), Some(class));
+            bytes[4] = 0;
+            assert_eq!(BlockHeader::class_in(&bytes), None);
         }
         assert_eq!(BlockHeader::decode(&[0; 64]), None);
+        assert_eq!(BlockHeader::class_in(&[0; 64]), None);
     }
 
     #[test]

@@ -131,6 +131,7 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         CopiesLeak | SecondCopyLeaks => &scenarios::ORIENTED_QUIET,
         CopiesOnOneNode | SealsFromFirstCopyOnly => &scenarios::TWO_NODES_LOST,
         OlderParityCounts => &scenarios::OLDER_PARITY,
+        TornHeadersHideObjects => &scenarios::TORN_HEADERS,
         RestingBlockNotWalked => &scenarios::RESTING_BLOCK,
         TurnGoesBack | StrangerMovesInPlace | CopyWordsOverwritten => &scenarios::TURNED_PAIRS,
         RecoveryKnowsOneTurn => &scenarios::ORIENTED_CRASHES,

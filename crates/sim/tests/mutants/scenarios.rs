@@ -188,17 +188,19 @@ pub const COPIES_COMPARED: Scenario = named("copies compared", moved_pairs::copi
 pub const TWO_NODES_LOST: Scenario = named("two nodes lost", moved_pairs::two_nodes_lost);
 pub const RESTING_BLOCK: Scenario = named("resting block", moved_pairs::resting_block);
 pub const OLDER_PARITY: Scenario = named("older parity", moved_pairs::older_parity);
+pub const TORN_HEADERS: Scenario = named("torn headers", moved_pairs::torn_headers);
 pub const MOVED_PAIRS_LOSS: Scenario =
     named("moved pairs, loss", |seed| moved_pairs::moved_pairs(seed, true));
 
 pub const BARS: Scenario = named("bars", bars::bars);
 
 /// Every scenario that goes step by step, and those in virtual time that are as short.
-pub const STEPWISE: [&Scenario; 58] = [
+pub const STEPWISE: [&Scenario; 59] = [
     &CUT_OFF_SINGLE,
     &SETTLED_SET,
     &TWO_NODES_LOST,
     &OLDER_PARITY,
+    &TORN_HEADERS,
     &RESTING_BLOCK,
     &MOVED_PAIRS,
     &MOVED_PAIRS_LOSS,

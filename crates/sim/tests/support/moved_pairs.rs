@@ -12,7 +12,7 @@ use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_core::code::{Coding, ReedSolomon};
 use fusee_core::data::{Orientation, Redundancy, RedundancyError};
 use fusee_core::error::Error;
-use fusee_core::layout::{Opcode, Pair};
+use fusee_core::layout::{BLOCK_HEADER_BYTES, Opcode, Pair};
 use fusee_core::stats::OpKind::{self, Delete, Move, Search, Update, Upsert};
 use fusee_core::store::Transition;
 use fusee_core::view::Geometry;
@@ -334,6 +334,53 @@ pub fn older_parity(seed: u64) {
         let found = store.search(b"key", Some(hint)).await.expect("the copy is left");
         assert_eq!(found.value(), Some(&value[..]));
     });
+}
+
+/// A client has died while it wrote the header of a block anew: on no column it is whole. One node is lost, and when its
+/// chunks are made anew on a spare one, another: what lives in the block is there.
+pub fn torn_headers(seed: u64) {
+    let sim = Sim::new(seed);
+    let rng = Rng::named(seed, "torn headers");
+    let defaults = ClusterOptions::default();
+    let geometry = Geometry { block_bytes: 1 << 13, max_value_bytes: 1024, ..defaults.geometry };
+    let options = ClusterOptions { memory_nodes: 4, index_replicas: 2, geometry, ..defaults };
+    let options = ClusterOptions { lease_ms: Some(LEASE.as_millis() as u64), ..options };
+    let cluster = Cluster::new(&sim, &options);
+    let process = cluster.client_process();
+    let keeper = cluster.keeper(process, LEASE);
+    let oriented = Redundancy::Oriented(Orientation::new(2, coding()).expect("it can be"));
+    let redundancy = rng.pick(&[Redundancy::Coded(coding()), oriented]);
+    cluster.block_on(process, async {
+        let session = cluster.open(process, options.session).await.expect("a master leads");
+        keeper.open(session.gate().clone());
+        let (store, value) = (session.store(), [7; 900]);
+        let written = store.insert_as(b"key", &value, redundancy).await.expect("there is room");
+        let word = written.place.expect("it has been put somewhere").word;
+        let view = store.view();
+        let (block, _) = view.geometry.block_of(word.address()).expect("it lies in a block");
+        for header in view.block(block).expect("it is in a region").places() {
+            // What a WRITE leaves of which the last word, with the CRC, is still to come.
+            cluster.network().flip(header.plus(BLOCK_HEADER_BYTES - 8), u64::MAX << 32);
+        }
+        let columns = || {
+            let view = cluster.view();
+            let places = view.object_of(word).expect("its region is there").places();
+            places.map(|place| place.node).collect::<Vec<_>>()
+        };
+        for left in [3, 2] {
+            let lost = rng.pick(&columns());
+            cluster.crash_node(lost);
+            let until = sim.now() + PATIENCE_NS;
+            while columns().contains(&lost) || columns().len() < left {
+                assert!(sim.now() < until, "not put right: {:?}", *cluster.view());
+                sim.sleep(1_000_000).await;
+            }
+            wait_for_repair(&cluster).await;
+        }
+        let found = store.search(b"key", None).await.expect("enough is left");
+        assert_eq!(found.value(), Some(&value[..]));
+    });
+    replicas_agree(&cluster);
 }
 
 /// A pair whose block is not in use any more is moved in place, and its session dies in the middle: what stands of the

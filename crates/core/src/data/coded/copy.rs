@@ -13,8 +13,8 @@ use crate::code::{Coding, MAX_CHUNKS, ReedSolomon};
 use crate::data::copy::{CHUNK_BYTES, Copied, copy_bytes};
 use crate::data::{PerPlace, PlaceOfCopy, Region, is_copy, named_in};
 use crate::layout::{
-    BLOCK_HEADER_BYTES, BlockHeader, BlockShape, Chunk, Identity, Object, Pair, Slot, Stripe,
-    bitmap_bytes,
+    BLOCK_HEADER_BYTES, BlockHeader, BlockShape, Chunk, Identity, Object, Pair, SizeClass, Slot,
+    Stripe, bitmap_bytes,
 };
 use crate::mutant::{Mutant, removed};
 use crate::verbs::{Batch, Fabric, FailedVerb, MAX_BATCH_VERBS, Span, Ticket};
@@ -82,9 +82,9 @@ impl<'r, F: Fabric> FillColumns<'r, F> {
         copy_bytes(self.fabric, self.from[0].0, to, table, self.result).await?;
         for block in 0..geometry.blocks_per_region() {
             let block = geometry.block_offset(block);
-            let header = self.copy_header(block, to).await?;
+            let class = self.copy_header(block, to).await?;
             let mut filled = BLOCK_HEADER_BYTES + bitmap_bytes(geometry.block_bytes);
-            let shape = header.and_then(|h| BlockShape::new(geometry.block_bytes, h.class));
+            let shape = class.and_then(|class| BlockShape::new(geometry.block_bytes, class));
             if let Some(shape) = shape {
                 match leaving {
                     Some(leaving) => {
@@ -114,8 +114,8 @@ impl<'r, F: Fabric> FillColumns<'r, F> {
         let parity: PerPlace<(Place, u8)> = parity.collect();
         for block in 0..geometry.blocks_per_region() {
             let block = geometry.block_offset(block);
-            let (_, _, header) = self.read_header(block).await?;
-            let shape = header.and_then(|h| BlockShape::new(geometry.block_bytes, h.class));
+            let (_, _, class) = self.read_header(block).await?;
+            let shape = class.and_then(|class| BlockShape::new(geometry.block_bytes, class));
             if let Some(shape) = shape.filter(|_| !parity.is_empty()) {
                 self.make_objects(block, shape, &parity, true).await?;
             }
@@ -123,26 +123,27 @@ impl<'r, F: Fabric> FillColumns<'r, F> {
         Ok(())
     }
 
-    /// Copies a block's header, of any column that has one.
+    /// Copies a block's header, of any column that has one. Returns the class of its objects.
     async fn copy_header(
         &mut self,
         block: u64,
         to: Place,
-    ) -> Result<Option<BlockHeader>, FailedVerb> {
-        let (mut batch, span, header) = self.read_header(block).await?;
+    ) -> Result<Option<SizeClass>, FailedVerb> {
+        let (mut batch, span, class) = self.read_header(block).await?;
         batch.next_phase();
         batch.write(to.node, to.offset + block, span);
         batch = self.execute(batch).await;
         batch.check()?;
         self.result.bytes += BLOCK_HEADER_BYTES;
-        Ok(header)
+        Ok(class)
     }
 
-    /// One phase: a block's header, of any column that has one.
+    /// One phase: a block's header, of any column that has one, and the class of its objects. A client may have died
+    /// while it wrote the header, on all columns: objects live in the block all the same.
     async fn read_header(
         &mut self,
         block: u64,
-    ) -> Result<(Batch, Span, Option<BlockHeader>), FailedVerb> {
+    ) -> Result<(Batch, Span, Option<SizeClass>), FailedVerb> {
         let mut batch = Batch::new();
         let mut reads = PerPlace::<Ticket>::new();
         for (place, _) in &self.from {
@@ -154,12 +155,15 @@ impl<'r, F: Fabric> FillColumns<'r, F> {
             let span = batch.data_span(read)?;
             let bytes = batch.bytes(span).try_into().expect("as long as was asked for");
             if let Some(header) = BlockHeader::decode(bytes) {
-                chosen = (span, Some(header));
+                chosen = (span, Some(header.class));
                 break;
             }
+            if chosen.1.is_none() && !removed(Mutant::TornHeadersHideObjects) {
+                chosen.1 = BlockHeader::class_in(bytes);
+            }
         }
-        let (span, header) = chosen;
-        Ok((batch, span, header))
+        let (span, class) = chosen;
+        Ok((batch, span, class))
     }
 
     /// Copies the chunks of a block's objects from the column that leaves. One that is damaged there is made of the
