@@ -49,8 +49,8 @@ fn chunks_without_parity_are_made_of_the_copy_that_is_left() {
     chunks_are_made_of_copies("eor:3:3+2", &[1]);
 }
 
-/// How long a copy is follows from the chunks, whatever stands in the header of its block: that may be half written when
-/// the node of a data chunk is lost. The value is read, and parity is made of the copy.
+/// How long a copy is follows from the chunks, whatever stands in the header of its block: that may be half written
+/// when the node of a data chunk is lost. The value is read, and parity is made of the copy.
 #[test]
 fn no_header_is_needed_to_find_a_copy() {
     for chunk in 0..3 {

@@ -336,8 +336,8 @@ pub fn older_parity(seed: u64) {
     });
 }
 
-/// A client has died while it wrote the header of a block anew: on no column it is whole. One node is lost, and when its
-/// chunks are made anew on a spare one, another: what lives in the block is there.
+/// A client has died while it wrote the header of a block anew: on no column it is whole. One node is lost, and when
+/// its chunks are made anew on a spare one, another: what lives in the block is there.
 pub fn torn_headers(seed: u64) {
     let sim = Sim::new(seed);
     let rng = Rng::named(seed, "torn headers");
