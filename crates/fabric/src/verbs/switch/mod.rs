@@ -119,7 +119,9 @@ impl WireSwitch {
 
     /// What it takes to know what it knows.
     pub fn bytes(&self) -> Bytes {
-        self.shared.path().switch().bytes()
+        let mut path = self.shared.path();
+        let bytes = path.switch().bytes();
+        Bytes { connections: bytes.connections + path.bytes(), ..bytes }
     }
 
     /// Connections between queue pairs whose beginning it has seen, and whose end not.
@@ -208,7 +210,7 @@ impl Wire {
                 // It is down, perhaps, and comes up again.
                 Err(error) => {
                     tracing::warn!(%error, "an interface of the wire");
-                    thread::sleep(Duration::from_millis(100));
+                    thread::sleep(Duration::from_secs(1));
                     return true;
                 }
             }

@@ -1,7 +1,8 @@
 //! What a switch knows of the connections between queue pairs, and what it does with their packets.
 //!
 //! It hears sessions and memory nodes say hello (`wire`), and so learns which two queue pairs belong together, where
-//! the pool lies for them, and by which key READs ask to be steered. Packets of other connections go on as they are.
+//! the pool lies for them, and by which key READs ask to be steered. It believes who speaks of its own address, so that
+//! strangers say nothing of others. Packets of other connections go on as they are.
 //!
 //! # What is sent again
 //! A request that was lost is sent again, and the node's card takes it for the same one only if it has the same
@@ -99,6 +100,12 @@ impl Path {
         self.known.len()
     }
 
+    /// Bytes that it takes to know what it knows of connections, without what the switch takes.
+    pub(super) fn bytes(&self) -> u64 {
+        let asked = self.known.values().map(|(_, known)| known.asked.len());
+        (asked.sum::<usize>() * size_of::<Earlier>() + self.known.len() * size_of::<Known>()) as u64
+    }
+
     /// On which connection a frame asks for something, if that is known.
     pub(super) fn connection(&self, frame: &[u8]) -> Option<Connection> {
         match packet::look(frame) {
@@ -177,6 +184,7 @@ impl Path {
     fn hear(&mut self, flow: Flow, bytes: &[u8], ends: bool) {
         if let Some(hello) = bytes.first_chunk::<HELLO_BYTES>().and_then(Hello::decode)
             && bytes.len() == HELLO_BYTES
+            && hello.address.gid == flow.from.0
         {
             if self.hellos.len() == HELLOS {
                 self.hellos.pop_front();
@@ -184,6 +192,7 @@ impl Path {
             self.hellos.push_back((flow, hello));
         } else if let Some(welcome) = bytes.first_chunk::<WELCOME_BYTES>().and_then(Welcome::decode)
             && welcome.status == Status::Welcome
+            && welcome.address.gid == flow.from.0
             && let Some(at) = self.hellos.iter().rposition(|(hello, _)| *hello == flow.back())
         {
             let (_, hello) = self.hellos.remove(at).expect("it is there");
@@ -449,10 +458,23 @@ mod tests {
     }
 
     #[test]
+    fn strangers_say_nothing_of_others() {
+        let mut world = World::new(0);
+        world.ask(64);
+        world.write(1, BASE + 65_536, Slot(0));
+        // Both ends are a stranger's, and what they say is of others.
+        world.flow = Flow { from: (made::end(8, 0).gid, 1), to: (made::end(9, 0).gid, 2) };
+        world.greet(world.client, world.node, 0);
+        assert_eq!((world.path.connections(), world.ask(64)), (1, BASE + 65_536));
+    }
+
+    #[test]
     fn what_is_known_is_bounded() {
         let mut world = World::new(0);
         for number in 0..2 * CONNECTIONS as u32 {
-            world.greet(made::end(3, number), made::end(4, number), POOL_BYTES);
+            let (client, node) = (made::end(3, number), made::end(4, number));
+            world.flow = Flow { from: (client.gid, 50_000), to: (node.gid, 7402) };
+            world.greet(client, node, POOL_BYTES);
             world.ask(64);
         }
         let path = &world.path;
