@@ -14,6 +14,7 @@
 
 mod support;
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -108,20 +109,35 @@ impl Drop for Inside {
 /// Nodes in this process, behind a switch that orders CASes, and steers READs that ask for it.
 struct Switched {
     nodes: Inside,
-    switch: TcpSwitch,
+    at: SwitchAt,
+    /// The switch, and what it stands on.
+    _switch: Box<dyn Any + Sync>,
 }
 
 impl Switched {
-    fn new() -> Switched {
+    const OPTIONS: Options = Options { slots: 10, rounds: 10 };
+
+    /// To which sessions connect over TCP.
+    fn over_tcp() -> Switched {
         let nodes = Inside::new(Mix::All(FabricKind::Tcp));
         let of = |member: &fusee_core::view::Member| {
             (member.identity, (member.node, member.tcp.clone().expect("they serve TCP")))
         };
         let known: HashMap<u64, (MnId, String)> = nodes.members.iter().map(of).collect();
         let find = Box::new(move |identity| known.get(&identity).cloned());
-        let switch = Box::new(Ours::new(Options { slots: 10, rounds: 10 }));
+        let switch = Box::new(Ours::new(Switched::OPTIONS));
         let switch = TcpSwitch::start("127.0.0.1:0".parse().unwrap(), switch, find).unwrap();
-        Switched { nodes, switch }
+        let at = SwitchAt::Address(switch.addr().to_string());
+        Switched { nodes, at, _switch: Box::new(switch) }
+    }
+
+    /// On the wire.
+    fn on_the_wire() -> Switched {
+        let wire = Wire::of_this_machine().expect("it was asked for");
+        let switch = Box::new(Ours::new(Switched::OPTIONS));
+        let switch = WireSwitch::start(wire.interfaces(), switch).unwrap();
+        let nodes = Inside::with(Mix::All(FabricKind::Verbs), |_| wire.node(POOL_BYTES));
+        Switched { nodes, at: SwitchAt::Wire, _switch: Box::new((switch, wire)) }
     }
 }
 
@@ -129,48 +145,7 @@ impl Rig for Switched {
     type Fabric = AnyFabric;
 
     fn attach(&self, client: ClientId) -> Result<AnyFabric, AttachError> {
-        attach_all_through(
-            &SwitchAt::Address(self.switch.addr().to_string()),
-            client,
-            &self.nodes.members,
-        )
-    }
-
-    fn turn(&self, fabric: &AnyFabric) {
-        self.nodes.turn(fabric);
-    }
-
-    fn fence(&self, node: MnId, client: ClientId) {
-        self.nodes.fence(node, client);
-    }
-
-    fn kill(&self, node: MnId) {
-        self.nodes.kill(node);
-    }
-}
-
-/// Nodes in this process, behind a wire with a switch.
-struct Wired {
-    nodes: Inside,
-    _switch: WireSwitch,
-    _wire: Wire,
-}
-
-impl Wired {
-    fn new() -> Wired {
-        let wire = Wire::of_this_machine().expect("it was asked for");
-        let switch = Box::new(Ours::new(Options { slots: 10, rounds: 10 }));
-        let switch = WireSwitch::start(wire.interfaces(), switch).unwrap();
-        let nodes = Inside::with(Mix::All(FabricKind::Verbs), |_| wire.node(POOL_BYTES));
-        Wired { nodes, _switch: switch, _wire: wire }
-    }
-}
-
-impl Rig for Wired {
-    type Fabric = AnyFabric;
-
-    fn attach(&self, client: ClientId) -> Result<AnyFabric, AttachError> {
-        attach_all_through(&SwitchAt::Wire, client, &self.nodes.members)
+        attach_all_through(&self.at, client, &self.nodes.members)
     }
 
     fn turn(&self, fabric: &AnyFabric) {
@@ -361,14 +336,14 @@ fn all_checks() -> Vec<(String, Run)> {
     }
     let checks = conformance::checks().into_iter().chain(conformance::fencing_checks());
     for (check, run) in checks {
-        all.push((format!("switch/{check}"), Box::new(move || run(&Switched::new()))));
+        all.push((format!("switch/{check}"), Box::new(move || run(&Switched::over_tcp()))));
     }
     if Wire::of_this_machine().is_some() {
         let checks = conformance::checks().into_iter().chain(conformance::fencing_checks());
         for (check, run) in
             checks.filter(|(check, _)| is_kept("wire", check, may_tear(FabricKind::Verbs)))
         {
-            all.push((format!("wire/{check}"), Box::new(move || run(&Wired::new()))));
+            all.push((format!("wire/{check}"), Box::new(move || run(&Switched::on_the_wire()))));
         }
     }
     let outside = [
