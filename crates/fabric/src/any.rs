@@ -96,6 +96,12 @@ impl From<&str> for SwitchAt {
     }
 }
 
+impl From<String> for SwitchAt {
+    fn from(at: String) -> SwitchAt {
+        at.as_str().into()
+    }
+}
+
 /// Where a thread parks until its waker is used.
 #[derive(Debug, Default)]
 pub struct Parker {

@@ -192,5 +192,6 @@ fn a_switch_says_what_is_wrong() {
     up.run(&["switch", "--wire", "lo,lo"]).expect_error(2, "these are one");
     up.run(&["switch", "--wire", "lo,eth1", "--listen", "127.0.0.1:0"]).expect_error(2, "--listen");
     up.run(&["switch", "--wire", "lo,no-such-card"]).expect_error(1, "no-such-card");
+    up.run(&["memory-node", "--steered"]).expect_error(2, "--steered is for verbs");
     up.run(&["up", "--switch", "--fabric", "shm"]).expect_error(2, "serve tcp");
 }

@@ -145,6 +145,10 @@ impl Settings {
         if serve.is_empty() {
             return Err(Failure::usage("serve names no fabric; there are shm, tcp and verbs"));
         }
+        let steered = self.steered.unwrap_or(false);
+        if steered && !serve.contains(&Serve::Verbs) {
+            return Err(Failure::usage("--steered is for verbs: name them in --serve"));
+        }
         let master = self.master.unwrap_or_else(|| DEFAULT_MASTER.into());
         check_address(&master)?;
         let listen = self.listen.unwrap_or_else(|| "127.0.0.1:0".into());
@@ -158,7 +162,7 @@ impl Settings {
             listen,
             tcp: serve.contains(&Serve::Tcp).then_some(tcp),
             verbs: serve.contains(&Serve::Verbs).then_some(verbs),
-            steered: self.steered.unwrap_or(false),
+            steered,
             shm_dir: serve.contains(&Serve::Shm).then_some(shm_dir),
             advertise: self.advertise,
             master,
