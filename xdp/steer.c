@@ -247,7 +247,8 @@ static __always_inline void hear_hello(const struct iphdr *ip, const struct tcph
 {
 	struct talk talk = { .ip = { ip->saddr, ip->daddr }, .port = { tcp->source, tcp->dest } };
 	struct address address = hello->address;
-	if (is_magic(hello->magic) && has_ip(&address))
+	// Who speaks of itself: strangers say nothing of others.
+	if (is_magic(hello->magic) && has_ip(&address) && address.gid[3] == ip->saddr)
 		bpf_map_update_elem(&hellos, &talk, &address, BPF_ANY);
 }
 
@@ -256,7 +257,8 @@ static __always_inline void hear_welcome(const struct iphdr *ip, const struct tc
 {
 	struct talk talk = { .ip = { ip->daddr, ip->saddr }, .port = { tcp->dest, tcp->source } };
 	struct address node = welcome->address;
-	if (!is_magic(welcome->magic) || welcome->status || !welcome->steered_key || !has_ip(&node))
+	if (!is_magic(welcome->magic) || welcome->status || !welcome->steered_key || !has_ip(&node) ||
+	    node.gid[3] != ip->saddr)
 		return;
 	struct address *client = bpf_map_lookup_elem(&hellos, &talk);
 	if (!client)
