@@ -45,6 +45,8 @@ pub struct RunOptions {
     /// The master crashes before the action of this number, counted from the first loss of a memory
     /// node.
     pub master_crash: Option<u32>,
+    /// All verbs travel, and through switches. Without, the seed draws whether there are any.
+    pub switches: bool,
     /// What the switches do that no switch must do, if the run has any.
     pub unsound: Option<Unsound>,
     /// Whether to keep the text of the trace.
@@ -63,6 +65,7 @@ impl RunOptions {
             clients: None,
             without: BTreeSet::new(),
             master_crash: None,
+            switches: false,
             unsound: None,
             trace: false,
             stop: || false,
@@ -192,8 +195,8 @@ impl Run {
         faults.extend(options.scenario.seldom().iter().filter(|_| seldom.one_in(4)));
         let faults = &faults - &options.without;
         let mut shape = Shape::draw(options.scenario, &named("shape"), |f| faults.contains(&f));
-        shape.draw_fabric(&named("fabric"));
-        shape.draw_switches(&named("switches"));
+        shape.draw_fabric(&named("fabric"), options.switches);
+        shape.draw_switches(&named("switches"), options.switches);
         if named("scrub").one_in(4) {
             shape.cluster.scrub_bytes_per_s = SCRUB_BYTES_PER_S;
         }

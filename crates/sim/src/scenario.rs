@@ -497,10 +497,10 @@ impl Shape {
     }
 
     /// One of three clusters shares its memory, one has cards that execute verbs. Of a stream of its own, so
-    /// that the others are as they were.
-    pub fn draw_fabric(&mut self, rng: &Rng) {
+    /// that the others are as they were. Where everything `travels`, none shares its memory.
+    pub fn draw_fabric(&mut self, rng: &Rng, travels: bool) {
         // A work table is never used over shared memory.
-        if !rng.one_in(3) || self.tables > 0 {
+        if !rng.one_in(3) || self.tables > 0 || travels {
             self.network.cards = rng.one_in(2);
             return;
         }
@@ -513,9 +513,9 @@ impl Shape {
         };
     }
 
-    /// One of two networks whose verbs travel has switches. Of a stream of its own as well.
-    pub fn draw_switches(&mut self, rng: &Rng) {
-        if self.network.immediate || !rng.one_in(2) {
+    /// One of two networks whose verbs travel has switches, or `every` one. Of a stream of its own as well.
+    pub fn draw_switches(&mut self, rng: &Rng, every: bool) {
+        if self.network.immediate || !(rng.one_in(2) || every) {
             return;
         }
         let room = Options { slots: rng.pick(&[1, 4, 100]), rounds: rng.pick(&[0, 1, 8]) };

@@ -41,6 +41,9 @@ pub struct Args {
     /// Faults to leave out, separated by commas
     #[arg(long, value_name = "FAULT,...", value_delimiter = ',')]
     without: Vec<String>,
+    /// Let all verbs travel, and through switches that forget and err [default: in one of three runs]
+    #[arg(long)]
+    switches: bool,
     /// Threads [default: one per processor]
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
@@ -71,6 +74,7 @@ pub struct Plan {
     ops: Option<usize>,
     clients: Option<usize>,
     without: BTreeSet<Fault>,
+    switches: bool,
 }
 
 impl Args {
@@ -114,6 +118,7 @@ impl Args {
             ops: self.ops,
             clients: self.clients,
             without: self.without.iter().map(fault).collect::<Result<_, _>>()?,
+            switches: self.switches,
         })
     }
 }
@@ -126,6 +131,7 @@ impl Plan {
             operations: self.ops,
             clients: self.clients,
             without: self.without.clone(),
+            switches: self.switches,
             stop: interrupt::requested,
             ..RunOptions::new(self.scenarios[turn as usize], seed)
         }
@@ -145,6 +151,9 @@ pub fn replay(options: &RunOptions) -> String {
     if !options.without.is_empty() {
         let names: Vec<&str> = options.without.iter().map(|fault| fault.name()).collect();
         command += &format!(" --without {}", names.join(","));
+    }
+    if options.switches {
+        command += " --switches";
     }
     command
 }
@@ -167,6 +176,7 @@ mod tests {
         options.operations = Some(12);
         options.clients = Some(2);
         options.without = BTreeSet::from([Fault::Stop, Fault::Tear]);
+        options.switches = true;
         let command = replay(&options);
         let cli = Cli::try_parse_from(command.split(' ').skip(1)).unwrap();
         let plan = cli.args.plan().unwrap();
@@ -176,5 +186,6 @@ mod tests {
         assert_eq!(again.operations, options.operations);
         assert_eq!(again.clients, options.clients);
         assert_eq!(again.without, options.without);
+        assert!(again.switches);
     }
 }
