@@ -360,9 +360,11 @@ mutants! {
     // Speculative writes: an UPDATE or DELETE that CASes the backups before it has read the slot.
     /// A speculative write posts its CAS before the object: a word stands where its object is not.
     SpeculationCasesBeforeItWrites,
-    /// A speculative write uses a hint of an earlier local epoch: its word may have come back, on its
-    /// way to the primary.
+    /// A speculative write uses a hint however old it is: its word may have come back, on its way to the
+    /// primary.
     SpeculationsByOldHints,
+    /// Hints of EC-oriented pairs are good for as many epochs as others, though a life has several words there.
+    TurnsAreLives,
     /// A speculative write is made wherever the object lies: if the word is all that is left of it, it leads nowhere.
     SpeculationsAnywhere,
     /// A speculative write that nothing has proved takes itself for the loser of a round that may have been over

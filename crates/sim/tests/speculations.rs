@@ -7,7 +7,7 @@ mod support;
 
 use support::failures::{Events, for_all};
 use support::speculations::{
-    crash, half_moved, index_loss, loss, moves, recurring_word, used_again,
+    crash, half_moved, index_loss, loss, moves, recurring_turn, recurring_word, used_again,
 };
 
 /// Of many seeds, so many.
@@ -64,6 +64,12 @@ fn memory_is_used_again_beside_speculations() {
 fn a_word_that_comes_back_is_not_taken_for_the_one_that_was() {
     let steered = (0..seeds(2_000)).filter(|seed| recurring_word(*seed)).count();
     assert!(steered > 300, "{steered}");
+}
+
+/// Of pairs that turn a word comes back earlier.
+#[test]
+fn the_word_of_a_turn_is_not_taken_for_the_one_that_was() {
+    (0..seeds(1_000)).for_each(recurring_turn);
 }
 
 /// The only complete replica of an object does not go while its word stands somewhere.

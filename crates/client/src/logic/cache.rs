@@ -8,8 +8,8 @@
 //!
 //! An entry does not hold its key but 64 bits of the key's hash: operations compare the key with the
 //! object that a hint leads to, so that two keys of one hash cost each other wrong hints and
-//! nothing else. So an entry is half a cache line, and to find it is one access to memory. Which hints are
-//! certainly of the right key, and of when, is known of a few keys besides (`recent.rs`).
+//! nothing else. So an entry is half a cache line, and to find it is one access to memory. Of which key an entry
+//! certainly is, and of when, stands elsewhere (`certainty.rs`), since only who writes speculatively asks.
 //!
 //! Where a switch may know better ([`Sight::Doubted`]), what would be bypassed is a doubted hint instead. There a key's
 //! own counts come too late: whoever has seen a key once cannot know how often others change it, but how often all
@@ -24,7 +24,7 @@ use fusee_core::race::Key;
 use fusee_core::store::{Hint, Sight, Written};
 use fusee_core::view::SlotRef;
 
-use super::recent::Recent;
+use super::certainty::Certainty;
 
 /// Accesses before a key may be bypassed: fewer say nothing.
 const MIN_ACCESSES: u16 = 4;
@@ -124,7 +124,8 @@ pub struct IndexCache {
     stats: CacheStats,
     /// How often hints of keys that the session had seen before turned out to be right or wrong; and wrong.
     again: (u32, u32),
-    recent: Recent,
+    /// By the places of the table.
+    certainty: Certainty,
 }
 
 impl IndexCache {
@@ -132,9 +133,9 @@ impl IndexCache {
     pub fn new(capacity: usize, threshold: f64) -> IndexCache {
         let table =
             if capacity > 0 { fusee_fabric::filled(Entry::FREE, MIN_PLACES) } else { Vec::new() };
-        let stats = CacheStats::default();
-        let (threshold, recent) = (threshold as f32, Recent::default());
-        IndexCache { table, len: 0, capacity, hand: 0, threshold, stats, again: (0, 0), recent }
+        let (stats, threshold) = (CacheStats::default(), threshold as f32);
+        let (again, certainty) = ((0, 0), Certainty::default());
+        IndexCache { table, len: 0, capacity, hand: 0, threshold, stats, again, certainty }
     }
 
     /// What it remembers, in another session's cache that has neither counted nor confirmed anything.
@@ -142,8 +143,8 @@ impl IndexCache {
         let entry = |e: &Entry| Entry { accesses: 0, wrong: 0, state: e.state, ..*e };
         let table = self.table.iter().map(entry).collect();
         let IndexCache { len, capacity, hand, threshold, .. } = *self;
-        let (stats, recent) = (CacheStats::default(), Recent::default());
-        IndexCache { table, len, capacity, hand, threshold, stats, again: (0, 0), recent }
+        let (stats, again, certainty) = (CacheStats::default(), (0, 0), Certainty::default());
+        IndexCache { table, len, capacity, hand, threshold, stats, again, certainty }
     }
 
     /// The counters so far.
@@ -176,12 +177,12 @@ impl IndexCache {
         let counter = if bypass { &mut self.stats.bypassed } else { &mut self.stats.hints };
         *counter += 1;
         let is_young = entry.is_young();
+        let doubted = Hint { seen: Sight::Doubted, ..hint };
         if bypass {
-            return asked().then_some(Hint { seen: Sight::Doubted, ..hint });
+            return asked().then_some(doubted);
         }
-        let hint = self.recent.confirm(key, hint);
-        let is_old = is_young && self.is_doubted() && hint.seen == Sight::Sometime;
-        Some(if is_old && asked() { Hint { seen: Sight::Doubted, ..hint } } else { hint })
+        let is_old = is_young && self.is_doubted() && asked();
+        Some(if is_old { doubted } else { Hint { seen: self.certainty.of(at, key), ..hint } })
     }
 
     /// Takes note of where a read found the key.
@@ -236,15 +237,13 @@ impl IndexCache {
     }
 
     fn remember(&mut self, key: &Key<'_>, place: Hint, wrong: bool) {
-        let Hint { slot, word, .. } = place;
+        let Hint { slot, word, seen } = place;
         let hash = key.hash();
-        if self.capacity > 0 {
-            self.recent.remember(key, place);
-        }
         if let Some(at) = self.find(hash) {
             let entry = &mut self.table[at];
             (entry.slot, entry.word) = (slot, word);
             entry.count_wrong(wrong);
+            self.certainty.note(at, self.table.len(), key, seen);
             return;
         }
         if self.capacity == 0 {
@@ -255,7 +254,8 @@ impl IndexCache {
         } else if (self.len + 1) * 8 > self.table.len() * 5 {
             self.grow();
         }
-        self.put(Entry { hash, word, slot, accesses: 1, wrong: 0, state: State::Passed });
+        let at = self.put(Entry { hash, word, slot, accesses: 1, wrong: 0, state: State::Passed });
+        self.certainty.note(at, self.table.len(), key, seen);
         self.len += 1;
     }
 
@@ -284,19 +284,25 @@ impl IndexCache {
         }
     }
 
-    /// Puts an entry of a key that is not in the table into the next free place.
-    fn put(&mut self, entry: Entry) {
+    /// Puts an entry of a key that is not in the table into the next free place, and returns that.
+    fn put(&mut self, entry: Entry) -> usize {
         let mut at = self.home(entry.hash);
         while self.table[at].state != State::Free {
             at = self.after(at);
         }
         self.table[at] = entry;
+        at
     }
 
     fn grow(&mut self) {
         let places = 2 * self.table.len();
         let before = std::mem::replace(&mut self.table, fusee_fabric::filled(Entry::FREE, places));
-        before.into_iter().filter(|e| e.state != State::Free).for_each(|e| self.put(e));
+        let moved = self.certainty.grow(places);
+        for (from, entry) in before.into_iter().enumerate().filter(|(_, e)| e.state != State::Free)
+        {
+            let to = self.put(entry);
+            self.certainty.take(to, moved.get(from));
+        }
         self.hand = 0;
     }
 
@@ -308,6 +314,7 @@ impl IndexCache {
             let way = next.wrapping_sub(self.home(self.table[next].hash)) & mask;
             if way >= next.wrapping_sub(gap) & mask {
                 self.table[gap] = self.table[next];
+                self.certainty.moves(next, gap);
                 gap = next;
             }
             next = self.after(next);
@@ -434,6 +441,10 @@ mod tests {
         ) {
             let mut cache = IndexCache::new(capacity, 1.0);
             let mut model = HashMap::new();
+            let place = |i| match i % 3 {
+                0 => place(i),
+                _ => Hint { seen: Sight::Since(i), ..place(i) },
+            };
             for (i, (step, key)) in (0..).zip(steps) {
                 let bytes = key.to_le_bytes();
                 let key = Key::new(&bytes);

@@ -15,13 +15,13 @@
 mod bars;
 mod blocks;
 mod cache;
+mod certainty;
 mod environment;
 mod gate;
 #[cfg(test)]
 mod gate_tests;
 mod keeper;
 mod pace;
-mod recent;
 mod session;
 mod shifting;
 mod tabled;

@@ -95,9 +95,9 @@ pub struct Hint {
 /// When a hint was seen, as far as that says how much it is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sight {
-    /// In this local epoch (`Epochs::local_epoch`) the operation was pinned that saw it. Whoever gives it back promises
-    /// that it was the same session, and certainly the same key. Never where verbs take no time to speak of.
-    In(u64),
+    /// In this epoch ([`Epochs::epoch`](crate::host::Epochs::epoch)) or later, on the primary, as a word that counts.
+    /// Whoever gives it back promises that it is certainly of the same key. Never where verbs take no time to speak of.
+    Since(u64),
     /// The hint may be wrong in every way.
     Sometime,
     /// The same, and its word is likely to be an old one: where there is a switch, that is asked where the slot leads

@@ -126,6 +126,11 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
+    /// For what operations remember: nothing where verbs take no time to speak of.
+    fn epoch(&self) -> u64 {
+        if self.fabric.is_immediate() { 0 } else { self.host.epoch() }
+    }
+
     /// An operation is not pinned in this local epoch any more.
     pub(super) fn end(&self, local_epoch: u64) {
         self.host.ended(local_epoch);
@@ -140,6 +145,9 @@ pub(super) struct Pin<'s, F: Fabric, H: Host> {
     store: &'s Store<F, H>,
     /// Since when it is pinned.
     local_epoch: Option<u64>,
+    /// The newest epoch that the session knew then, and not before; while it is pinned the newest of all is at most one
+    /// later.
+    epoch: u64,
     /// Whether this attempt has posted a CAS: from then on a failure may leave work behind that
     /// recovery can still finish.
     pub posted: bool,
@@ -154,8 +162,11 @@ impl<'s, F: Fabric, H: Host> Pin<'s, F, H> {
     /// An operation begins.
     pub fn new(store: &'s Store<F, H>) -> (Pin<'s, F, H>, ViewRef) {
         let (view, local_epoch) = store.begin();
-        let local_epoch = Some(local_epoch);
-        (Pin { store, local_epoch, posted: false, on_its_way: false, suspended: false }, view)
+        let (local_epoch, epoch) = (Some(local_epoch), store.epoch());
+        (
+            Pin { store, local_epoch, epoch, posted: false, on_its_way: false, suspended: false },
+            view,
+        )
     }
 
     /// Whether it is pinned.
@@ -166,6 +177,11 @@ impl<'s, F: Fabric, H: Host> Pin<'s, F, H> {
     /// Since when, if it is.
     pub fn since(&self) -> Option<u64> {
         self.local_epoch
+    }
+
+    /// The newest epoch that the session knew when it was pinned, if it is.
+    pub fn epoch(&self) -> Option<u64> {
+        self.local_epoch.map(|_| self.epoch)
     }
 
     /// It posts nothing any more, until it is pinned again, and nothing is on its way.
@@ -179,7 +195,7 @@ impl<'s, F: Fabric, H: Host> Pin<'s, F, H> {
     pub fn resume(&mut self) -> ViewRef {
         let before = self.local_epoch.take();
         let (view, local_epoch) = self.store.begin();
-        self.local_epoch = Some(local_epoch);
+        (self.local_epoch, self.epoch) = (Some(local_epoch), self.store.epoch());
         if let Some(before) = before {
             self.store.end(before);
         }

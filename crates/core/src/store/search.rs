@@ -275,7 +275,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             self.batch.clear();
             self.beside = self.reads_beside(buckets.subtable);
             let first = usize::from(self.beside);
-            let words = match self.beside || self.view.is_without_primary(buckets.subtable) {
+            let by_backups = self.beside || self.view.is_without_primary(buckets.subtable);
+            let words = match by_backups {
                 false => self.fetch_words(&buckets).await,
                 true => match self.fetch_agreed(&buckets, first).await {
                     Ok(Some(words)) => Ok(words),
@@ -290,6 +291,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let words = words.map_err(|f| self.failed(f))?;
             let shown_on = self.view.subtables[buckets.subtable as usize].replicas()[first].node;
             self.batch.next_phase();
+            // What backups show counts for who reads now.
+            let seen = if by_backups { Sight::Sometime } else { self.seen() };
             let mut reads = ArrayVec::<(Hint, Fetch), MAX_CANDIDATES>::new();
             let (mut broken, mut is_being_lost) = (None, false);
             let shown = removed(Mutant::ReadersSeeTentative);
@@ -303,7 +306,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 }
                 match self.fetch(shown_on, word) {
                     Some(fetch) => {
-                        reads.push((Hint { seen: self.seen(), ..hint }, fetch));
+                        reads.push((Hint { seen, ..hint }, fetch));
                     }
                     None if self.view.is_being_lost(word) => is_being_lost = true,
                     None if self.is_gone(word) => {}

@@ -15,8 +15,8 @@
 //!
 //! What that takes (decision 0021 has what goes wrong without):
 //!
-//! * *The hint is of the same local epoch* ([`Hint::seen`]), so no object has been used again since, and
-//!   the caller is sure that it is the key's.
+//! * *The word was seen within the window* of epochs in which no word comes back ([`Hint::seen`],
+//!   [`WINDOW_EPOCHS`]), and the caller is sure that it is the key's.
 //! * *The object is written before the CAS* on each memory node, and *lies beside all backups of
 //!   the slot, and nowhere but beside replicas of the slot*. So where the word stands, its object
 //!   is complete, whatever became of the WRITEs elsewhere; and a node that does not answer is one
@@ -27,11 +27,12 @@
 
 use super::attempt::{Attempt, Step};
 use super::{Hint, Op, Sight};
+use crate::data::Redundancy;
 use crate::error::Error;
 use crate::host::Host;
-use crate::layout::Opcode;
+use crate::layout::{Opcode, Slot};
 use crate::mutant::{Mutant, removed};
-use crate::slab::Allocation;
+use crate::slab::{Allocation, WINDOW_EPOCHS};
 use crate::verbs::Fabric;
 use crate::view::{SlotRef, View};
 
@@ -42,19 +43,30 @@ fn lies_beside(view: &View, slot: SlotRef, object: &Allocation) -> bool {
     object.is_some_and(|object| object.lies_beside(subtable))
 }
 
+/// For how many epochs a word that stands somewhere does not come back. Of EC-oriented pairs a life has several words.
+fn window(view: &View, word: Slot) -> u64 {
+    let region = view.region_of(word.address()).map(|(region, _)| region.redundancy());
+    let is_oriented = matches!(region, Some(Redundancy::Oriented(_)));
+    match is_oriented && !removed(Mutant::TurnsAreLives) {
+        true => WINDOW_EPOCHS / u64::from(Slot::TURNS),
+        false => WINDOW_EPOCHS,
+    }
+}
+
 impl<F: Fabric, H: Host> Op<'_, F, H> {
-    /// The local epoch to remember with what this operation sees now: see [`Hint::seen`].
+    /// The epoch to remember with what this operation sees now: see [`Hint::seen`].
     pub(super) fn seen(&self) -> Sight {
-        let since = self.pin.since().filter(|_| !self.store.fabric.is_immediate());
-        since.map_or(Sight::Sometime, Sight::In)
+        let since = self.pin.epoch().filter(|_| !self.store.fabric.is_immediate());
+        since.map_or(Sight::Sometime, Sight::Since)
     }
 
     /// Whether the attempt may begin with a speculative write by this hint.
     pub(super) fn may_speculate(&self, hint: Hint, attempt: &Attempt<'_>) -> bool {
-        let Hint { slot, seen, .. } = hint;
-        let is_certain = matches!(seen, Sight::In(_));
-        let is_young = is_certain && seen == self.seen();
-        let is_old = is_certain && removed(Mutant::SpeculationsByOldHints);
+        let Hint { slot, word, seen: Sight::Since(seen) } = hint else { return false };
+        let Some(now) = self.pin.epoch() else { return false };
+        // Before this operation ends there is at most one epoch more.
+        let is_young = now.saturating_sub(seen) + 1 < window(&self.view, word);
+        let is_old = removed(Mutant::SpeculationsByOldHints);
         if !(is_young || is_old) || self.store.fabric.is_immediate() || !self.view.has_slot(slot) {
             return false;
         }

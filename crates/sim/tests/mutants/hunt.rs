@@ -85,8 +85,8 @@ pub fn count(mutant: Option<Mutant>, scenario: &Scenario, seeds: u64) -> usize {
     failing
 }
 
-/// One run. `Err` with the first line of what its panic said.
-fn attempt(scenario: &Scenario, seed: u64) -> Result<(), String> {
+/// One run, with what is taken out at present. `Err` with the first line of what its panic said.
+pub fn attempt(scenario: &Scenario, seed: u64) -> Result<(), String> {
     EXPECTED.set(true);
     let result = panic::catch_unwind(AssertUnwindSafe(|| (scenario.run)(seed)));
     EXPECTED.set(false);

@@ -135,6 +135,8 @@ pub const SPECULATION_RECURS: Scenario = named("speculation recurs", |seed| {
     speculations::recurring_word(seed);
 });
 
+pub const RECURRING_TURN: Scenario = named("recurring turn", speculations::recurring_turn);
+
 pub const SPECULATION_HALF_MOVED: Scenario = named("half moved", |seed| {
     speculations::half_moved(seed);
 });
@@ -195,7 +197,7 @@ pub const MOVED_PAIRS_LOSS: Scenario =
 pub const BARS: Scenario = named("bars", bars::bars);
 
 /// Every scenario that goes step by step, and those in virtual time that are as short.
-pub const STEPWISE: [&Scenario; 59] = [
+pub const STEPWISE: [&Scenario; 60] = [
     &CUT_OFF_SINGLE,
     &SETTLED_SET,
     &TWO_NODES_LOST,
@@ -232,6 +234,7 @@ pub const STEPWISE: [&Scenario; 59] = [
     &SPECULATION_MOVES,
     &SPECULATION_REUSE,
     &SPECULATION_RECURS,
+    &RECURRING_TURN,
     &NODE_LOSS,
     &SPLITS,
     &MOVES,

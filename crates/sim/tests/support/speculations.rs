@@ -7,13 +7,19 @@
 //! when its client dies, never: a WRITE here and the CAS behind it there.
 
 use std::cell::Cell;
+use std::time::Duration;
 
 use fusee_control::node::Extent;
 use fusee_core::change::Gain;
+use fusee_core::code::Coding;
+use fusee_core::data::{Orientation, Redundancy};
 use fusee_core::race::Buckets;
+use fusee_core::slab::WINDOW_EPOCHS;
 use fusee_core::store::{Hint, Sight};
+use fusee_core::view::Geometry;
 use fusee_sim::check::replicas_agree;
-use fusee_sim::{Client, ClusterOptions, Nanos, NetworkOptions, Stepper};
+use fusee_sim::{Client, Cluster, ClusterOptions, Nanos, NetworkOptions, Rng, Sim, Stepper};
+use futures_util::future::join;
 
 use super::changes::{Leader, STEPS, room};
 use super::crash::{Life, idle};
@@ -27,6 +33,7 @@ use super::{
 
 /// Longer than anything takes where no time passes.
 const HELD_NS: Nanos = 1 << 60;
+const LEASE: Duration = Duration::from_millis(20);
 
 /// Memory nodes, index replicas, data replicas.
 const SHAPES: [(u16, u8, u8); 8] =
@@ -75,11 +82,11 @@ pub fn used_again(seed: u64) -> Events {
     reuse::use_again(speculating(tight(seed, shape(seed))))
 }
 
-/// A word that was seen in an earlier local epoch comes back, and stands on a backup when its writer has not
+/// A word that was seen a window ago comes back, and stands on a backup when its writer has not
 /// committed it yet. Who knows it from then takes the backup over, as if the round of that word had begun.
 ///
-/// The thirty-two lives of the object are not lived: the word is learnt from a run that went the
-/// same way, and the hint is made up. Returns whether the word stood on a backup, and not on the
+/// The lives of the object are not lived: the word is learnt from a run that went the same way, and
+/// the hint is made up. Returns whether the word stood on a backup, and not on the
 /// primary, when the operation with the old hint began.
 pub fn recurring_word(seed: u64) -> bool {
     let options = ClusterOptions { memory_nodes: 2, data_replicas: 2, ..small(seed, 2) };
@@ -95,9 +102,8 @@ pub fn recurring_word(seed: u64) -> bool {
         alone(&rng, writer.update(&keys[0], b"second", None)).unwrap().place.unwrap()
     };
     let (rng, cluster, [writer, other], keys) = prepared();
-    other.session.gate().publish_epoch(1);
-    let now = other.session.gate().local_epoch();
-    let before = Hint { seen: Sight::In(now - 1), ..again };
+    other.session.gate().publish_epoch(WINDOW_EPOCHS);
+    let before = Hint { seen: Sight::Since(1), ..again };
     let places: Vec<_> = cluster.view().slot_places(again.slot).collect();
     let word = |i: usize| cluster.network().word_at(places[i]);
     let steered = Cell::new(false);
@@ -122,6 +128,68 @@ pub fn recurring_word(seed: u64) -> bool {
         found = found.value()
     );
     steered.get()
+}
+
+/// The same of the word that an EC-oriented pair takes in place, seen for half a window: so many epochs are enough
+/// there, since a life has several words. In virtual time.
+pub fn recurring_turn(seed: u64) {
+    turned(seed, turned(seed, None));
+}
+
+/// A pair becomes erasure-coded in place, and is overwritten meanwhile with a hint of the word that it takes, if that
+/// is known. Returns that word.
+fn turned(seed: u64, again: Option<Hint>) -> Option<Hint> {
+    const KEY: &[u8] = b"key";
+    let again = again.map(|again| Hint { seen: Sight::Since(1), ..again });
+    let sim = Sim::new(seed);
+    let rng = Rng::named(seed, "recurring turn");
+    let coding = Coding::new(2, 1).expect("there is such a code");
+    let oriented = Redundancy::Oriented(Orientation::new(2, coding).expect("it can be"));
+    let defaults = ClusterOptions::default();
+    let options = ClusterOptions {
+        memory_nodes: 3,
+        index_replicas: 3,
+        data_replicas: 3,
+        geometry: Geometry { block_bytes: 1 << 13, max_value_bytes: 1024, ..defaults.geometry },
+        lease_ms: Some(LEASE.as_millis() as u64),
+        ..defaults
+    };
+    let cluster = Cluster::new(&sim, &options);
+    let process = cluster.client_process();
+    let keeper = cluster.keeper(process, LEASE);
+    let turned = cluster.block_on(process, async {
+        let open = async || {
+            let session = cluster.open(process, options.session).await.expect("a master leads");
+            keeper.open(session.gate().clone());
+            session
+        };
+        let (writer, other) = (open().await, open().await);
+        let put = writer.store().upsert_as(KEY, &[1; 700], oriented, None).await;
+        put.expect("there is room");
+        // So that it has a block.
+        let put = other.store().upsert_as(b"other", &[2; 700], Redundancy::Replicated, None).await;
+        put.expect("there is room");
+        let turn = writer.store().set_redundancy(KEY, Redundancy::Coded(coding), None);
+        let overwrite = async {
+            if again.is_some() {
+                other.gate().publish_epoch(WINDOW_EPOCHS / 2);
+                sim.sleep(rng.below_u64(20_000)).await;
+                let replicated = Redundancy::Replicated;
+                let put = other.store().upsert_as(KEY, &[3; 700], replicated, again).await;
+                put.expect("it is written");
+            }
+        };
+        let (turned, ()) = join(turn, overwrite).await;
+        turned.expect("it can be").1.place
+    });
+    replicas_agree(&cluster);
+    let found = cluster.block_on(process, async {
+        let reader = cluster.open(process, options.session).await.expect("a master leads");
+        let found = reader.store().search(KEY, None).await.expect("it is there");
+        found.value().map(<[u8]>::to_vec)
+    });
+    assert_eq!(found, Some(vec![if again.is_some() { 3 } else { 1 }; 700]));
+    turned
 }
 
 /// A writer dies within its speculative write when the word stands on a backup, and its object is complete on

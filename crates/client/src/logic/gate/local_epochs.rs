@@ -25,6 +25,8 @@ pub(super) struct LocalEpochs {
     newest: Mutex<Newest>,
     /// The number of the newest view.
     number: AtomicU64,
+    /// The newest epoch.
+    epoch: AtomicU64,
     local_epoch: AtomicU64,
     /// From the keeper to itself: operations that begin do so at this local epoch or a newer one; of all
     /// others it sees when they began.
@@ -81,6 +83,7 @@ impl LocalEpochs {
         let first = LocalEpoch { number: 0, view: view.number, epoch };
         LocalEpochs {
             number: AtomicU64::new(view.number),
+            epoch: AtomicU64::new(epoch),
             newest: Mutex::new(Newest { view, epoch, local_epochs: VecDeque::from([first]) }),
             local_epoch: AtomicU64::new(0),
             seen_by_all: AtomicU64::new(0),
@@ -116,6 +119,12 @@ impl LocalEpochs {
         self.number.load(SeqCst) > than
     }
 
+    /// The newest epoch.
+    #[inline]
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(SeqCst)
+    }
+
     /// From the keeper: a view has come. Whether it is news.
     pub fn publish_view(&self, view: &Arc<View>) -> bool {
         let mut newest = self.newest();
@@ -133,6 +142,7 @@ impl LocalEpochs {
         let mut newest = self.newest();
         if newest.epoch < epoch {
             newest.epoch = epoch;
+            self.epoch.store(epoch, SeqCst);
             self.next(&mut newest);
         }
     }
