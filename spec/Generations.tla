@@ -15,6 +15,9 @@
 (* looked at, `watched`, is chosen in the beginning; `since` is for how    *)
 (* many epochs it has not stood anywhere, up to Window.  Nothing decides   *)
 (* by these two, nor by `bad`.                                             *)
+(*                                                                         *)
+(* Another master goes on with epochs that are far ahead.  Some hear of    *)
+(* that before others do, who still go by what they saw a moment ago.      *)
 (***************************************************************************)
 EXTENDS Naturals, FiniteSets
 
@@ -44,10 +47,11 @@ VARIABLES
   stale,     \* of the owner: what it was given must not be used
   rested,    \* an epoch has passed since the block was zeros
   deaths,
+  jumped,    \* epochs are far ahead, and not all have heard of it
   watched, since, bad
 
 vars == <<class, phase, base, wrapped, emptied, ready, owed, stand, live, waited, lives, wide, stale, rested,
-          deaths, watched, since, bad>>
+          deaths, jumped, watched, since, bad>>
 
 None     == G
 \* Two classes, whose objects share one address.
@@ -67,14 +71,29 @@ Init ==
   /\ base = 0 /\ wrapped = FALSE /\ emptied = FALSE /\ ready = 0 /\ owed = 0
   /\ stand = [a \in Addrs |-> None] /\ live = {} /\ waited = Addrs
   /\ lives = [a \in Addrs |-> 0] /\ wide = FALSE /\ stale = FALSE /\ rested = TRUE
-  /\ deaths = 0
+  /\ deaths = 0 /\ jumped = FALSE
   /\ watched \in {<<a, g>> : a \in Addrs, g \in 0..(G - 1)}
   /\ since = Window /\ bad = FALSE
 
 header == <<class, base, wrapped, emptied, owed>>
 owner  == <<lives, wide, stale>>
 
+\* Another master takes over; it matters where a block waits.  Before which epoch no operation runs is not told
+\* before all have heard.
+Jump ==
+  /\ ~jumped /\ ready > 0
+  /\ jumped' = TRUE
+  /\ ready' = IF Has("windows end when all have heard") THEN ready ELSE 0
+  /\ UNCHANGED <<header, phase, stand, live, waited, owner, rested, deaths, watched, since, bad>>
+
+\* By the numbers, what anybody has seen before was long ago.
+Heard ==
+  /\ jumped /\ jumped' = FALSE
+  /\ ready' = 0 /\ since' = Window
+  /\ UNCHANGED <<header, phase, stand, live, waited, owner, rested, deaths, watched, bad>>
+
 Tick ==
+  /\ ~jumped /\ UNCHANGED jumped
   /\ since' = IF since < Window THEN since + 1 ELSE since
   /\ waited' = Addrs \ live
   /\ rested' = TRUE
@@ -193,9 +212,10 @@ Read ==
                  watched, since, bad>>
 
 Next ==
-  \/ Tick
-  \/ \E a \in Addrs : Alloc(a) \/ End(a) \/ GiveBack(a) \/ Zero(a)
-  \/ BeginReturn \/ EndZero \/ ToPool \/ Grant \/ Die \/ Read
+  \/ Tick \/ Jump \/ Heard
+  \/ /\ UNCHANGED jumped
+     /\ \/ \E a \in Addrs : Alloc(a) \/ End(a) \/ GiveBack(a) \/ Zero(a)
+        \/ BeginReturn \/ EndZero \/ ToPool \/ Grant \/ Die \/ Read
 
 Spec == Init /\ [][Next]_vars
 

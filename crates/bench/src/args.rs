@@ -89,9 +89,13 @@ pub struct LoadArgs {
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u64,
 
-    /// Keys whose place each session remembers; 0 turns the index cache off
+    /// Keys whose place each process remembers, over shm each session; 0 turns the index cache off
     #[arg(long, value_name = "N", default_value_t = Options::default().cache_entries)]
     pub cache_entries: usize,
+
+    /// Each session remembers places for itself, as if it were a process
+    #[arg(long)]
+    pub cache_per_session: bool,
 
     /// Share of wrong hints above which a key bypasses the index cache, 0 to 1
     #[arg(long, value_name = "RATIO", default_value_t = Options::default().cache_threshold)]

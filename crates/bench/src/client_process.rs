@@ -39,6 +39,7 @@ fn take_part() -> Result<(), Failure> {
     let mut options = Options::default()
         .with_fabric(fabric)
         .with_cache_entries(spec.cache_entries)
+        .with_cache_per_session(spec.cache_per_session)
         .with_cache_threshold(spec.cache_threshold)
         .with_work_table(spec.work_table.parse().map_err(Failure::usage)?);
     options.switch = spec.switch.as_deref().map(Into::into);

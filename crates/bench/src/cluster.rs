@@ -197,6 +197,7 @@ pub fn open(
     let mut options = Options::default()
         .with_fabric(cluster.fabric)
         .with_cache_entries(load.cache_entries)
+        .with_cache_per_session(load.cache_per_session)
         .with_cache_threshold(load.cache_threshold)
         .with_work_table(load.work_table);
     options.switch = cluster.switch.as_deref().map(Into::into);

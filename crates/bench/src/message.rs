@@ -100,8 +100,10 @@ pub struct Spec {
     pub fabric: String,
     /// Which switch is in the path, if any.
     pub switch: Option<String>,
-    /// Keys whose place a session remembers.
+    /// Keys whose place a process remembers, or a session.
     pub cache_entries: usize,
+    /// Whether it is a session.
+    pub cache_per_session: bool,
     /// When the cache is bypassed.
     pub cache_threshold: f64,
     /// off, strict or relaxed.

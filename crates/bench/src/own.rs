@@ -95,6 +95,7 @@ pub fn load(pair_bytes: usize, threads: u16, seed: u64) -> Result<LoadArgs, Fail
         coroutines: 1,
         seed,
         cache_entries: options.cache_entries,
+        cache_per_session: options.cache_per_session,
         cache_threshold: options.cache_threshold,
         work_table: options.work_table,
     };

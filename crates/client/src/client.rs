@@ -124,7 +124,7 @@ impl Client {
             Some(session) if !session.is_lost() => session,
             lost => {
                 if lost.is_some() {
-                    drop(take_session_of_thread(shared.number));
+                    drop(take_sessions_of_thread(shared.number, Session::is_lost));
                 }
                 drop(lost);
                 let session = Rc::new(Session::open(shared, None)?);
@@ -144,8 +144,9 @@ impl Client {
         let run = |session: &Session| (session.block_on(f(session)), session.is_lost());
         let (result, is_lost) = self.with_session(run).map_err(no_session)?;
         if is_lost {
-            // At once: others may wait for what it left half-way. The next call gets another one.
-            drop(take_session_of_thread(self.handle.shared.number));
+            // At once: others may wait for what it left half-way. The next call gets another one, or a call within
+            // this one has got it already.
+            drop(take_sessions_of_thread(self.handle.shared.number, Session::is_lost));
         }
         result
     }
@@ -153,6 +154,24 @@ impl Client {
     /// The value of a key; `None` if it does not exist.
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         self.run(async |s| s.get(key).await)
+    }
+
+    /// Shows the value of a key to `f` where it was fetched, without another copy; `None` if it does not exist. `f` may
+    /// use the client.
+    ///
+    /// ```no_run
+    /// # let client = fusee_client::Client::connect("127.0.0.1:7400")?;
+    /// let lines = client.get_with(b"log", |log| log.map(|log| log.split(|b| *b == b'\n').count()))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn get_with<R>(&self, key: &[u8], f: impl FnOnce(Option<&[u8]>) -> R) -> Result<R, Error> {
+        self.run(async |s| s.get_with(key, f).await)
+    }
+
+    /// Puts the value of a key into `value`, in the place of what was there; false, and `value` empty, if it does not
+    /// exist. After an error `value` is as it was. Allocates nothing while there is room.
+    pub fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
+        self.run(async |s| s.get_into(key, value).await)
     }
 
     /// The values of many keys, in their order, fetched in shared round trips: see
@@ -416,9 +435,12 @@ impl Client {
     }
 }
 
-/// Takes the session that the calling thread got by itself from the client of this number.
-fn take_session_of_thread(number: u64) -> Vec<(u64, Rc<Session>)> {
-    let mine = |(n, _): &mut (u64, Rc<Session>)| *n == number;
+/// Takes those sessions that the calling thread got by itself from the client of this number.
+fn take_sessions_of_thread(
+    number: u64,
+    which: impl Fn(&Session) -> bool,
+) -> Vec<(u64, Rc<Session>)> {
+    let mine = |(n, session): &mut (u64, Rc<Session>)| *n == number && which(session);
     let taken = SESSIONS.try_with(|sessions| sessions.borrow_mut().extract_if(.., mine).collect());
     taken.unwrap_or_default()
 }
@@ -435,7 +457,7 @@ impl Drop for Handle {
         // First the driver, which finishes what was submitted; then this thread's session, which
         // hands on its blocks; then the cluster. Sessions of other threads find it closed.
         drop(self.driver.lock().unwrap_or_else(PoisonError::into_inner).take());
-        drop(take_session_of_thread(self.shared.number));
+        drop(take_sessions_of_thread(self.shared.number, |_| true));
         self.shared.close(self.cluster.is_some());
         drop(self.cluster.take());
     }

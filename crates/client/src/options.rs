@@ -107,8 +107,12 @@ impl fmt::Display for WorkTable {
 pub struct Options {
     /// Which fabric to use. Default: [`FabricChoice::Auto`].
     pub fabric: FabricChoice,
-    /// Keys whose place a session remembers; 0 turns the index cache off. Default: 100,000.
+    /// Keys whose place a client remembers, over shared memory each of its sessions; 0 turns the index cache off.
+    /// Default: 100,000.
     pub cache_entries: usize,
+    /// Whether each session has an index cache of its own over a network, too: what other sessions of the client
+    /// write makes its hints wrong then, as that of other processes does. Default: no.
+    pub cache_per_session: bool,
     /// A key whose hint was wrong in more than this share of its accesses is looked up
     /// in the index instead (P §4.6). 0..=1; 1 never bypasses the cache. Default: 0.5.
     ///
@@ -153,6 +157,7 @@ impl Default for Options {
             fabric: FabricChoice::Auto,
             switch: None,
             cache_entries: 100_000,
+            cache_per_session: false,
             cache_threshold: 0.5,
             op_timeout: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(5),
@@ -176,6 +181,11 @@ impl Options {
     /// Sets [`Options::cache_entries`].
     pub fn with_cache_entries(self, cache_entries: usize) -> Options {
         Options { cache_entries, ..self }
+    }
+
+    /// Sets [`Options::cache_per_session`].
+    pub fn with_cache_per_session(self, cache_per_session: bool) -> Options {
+        Options { cache_per_session, ..self }
     }
 
     /// Sets [`Options::cache_threshold`], 0..=1.

@@ -1,7 +1,7 @@
 //! A session: one thread's own way into the store.
 //!
-//! It has its own client id, slabs, index cache and connections, so nothing is shared or locked
-//! on the path of an operation. It stays on its thread; the futures of its operations may be
+//! It has its own client id, slabs and connections, over shared memory its own index cache, too: there
+//! nothing is shared or locked on the path of an operation. It stays on its thread; the futures of its operations may be
 //! polled side by side there (the paper's coroutines). What it does is in
 //! [`logic`](crate::logic); here it gets a thread, timers and connections.
 //!
@@ -102,7 +102,8 @@ impl Session {
         let fabric = attachments.fabric().clone();
         gate.set_waker(fabric.waker());
         let logic = logic::SessionLogic::behind(gate, view, fabric, env, options)
-            .with_work_table(shared.table.clone());
+            .with_work_table(shared.table.clone())
+            .with_cache(shared.cache.clone());
         let (shared, lost) = (shared.clone(), Cell::new(false));
         Ok(Session { logic, attachments, reactor, shared, lost, _keep_alive: keep_alive })
     }
@@ -237,6 +238,16 @@ impl Session {
     pub async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         self.begin()?;
         self.end(self.logic.get(key).await)
+    }
+
+    /// As [`Client::get_into`](crate::Client::get_into).
+    pub async fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
+        let fill = |found: Option<&[u8]>| {
+            value.clear();
+            value.extend_from_slice(found.unwrap_or_default());
+            found.is_some()
+        };
+        self.get_with(key, fill).await
     }
 
     /// The values of many keys, in their order; `None` for those that do not exist. A key may occur

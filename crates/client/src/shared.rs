@@ -55,6 +55,8 @@ pub(crate) struct Shared {
     pub keeper: Arc<Keeper>,
     /// The work table of all sessions, if there is one.
     pub table: Option<Arc<logic::WorkTable>>,
+    /// The index cache of all sessions, where they do not have one each.
+    pub cache: Option<Arc<Mutex<logic::IndexCache>>>,
     /// The keeper's task.
     keeping: JoinHandle<()>,
     nodes: Mutex<Nodes>,
@@ -99,6 +101,9 @@ impl Shared {
             WorkTable::Off => None,
             kind => Some(Arc::new(logic::WorkTable::new(kind == WorkTable::Relaxed))),
         };
+        let cache = || logic::IndexCache::new(options.cache_entries, options.cache_threshold);
+        let is_shared = kind != FabricKind::Shm && !options.cache_per_session;
+        let cache = is_shared.then(|| Arc::new(Mutex::new(cache())));
         Shared {
             number: NEXT_CLIENT.fetch_add(1, Ordering::Relaxed),
             runtime,
@@ -107,6 +112,7 @@ impl Shared {
             options,
             keeper,
             table,
+            cache,
             keeping,
             nodes: Mutex::new(nodes),
             watches_memory: AtomicBool::new(false),

@@ -32,6 +32,31 @@ fn every_operation_does_what_it_says() {
 }
 
 #[test]
+fn a_value_is_shown_where_it_was_fetched_and_copied_into_memory_that_is_there() {
+    on_every_fabric(|client| {
+        client.put(b"key", b"value").unwrap();
+        client.put(b"other", b"another").unwrap();
+        assert_eq!(client.get_with(b"key", |value| value.map(<[u8]>::len)), Ok(Some(5)));
+        assert_eq!(client.get_with(b"absent", |value| value.is_none()), Ok(true));
+        // In the middle of an operation another one begins, and ends.
+        let both = client.get_with(b"key", |value| {
+            let other = client.get_with(b"other", |other| other.map(<[u8]>::to_vec));
+            client.put(b"key", b"changed").unwrap();
+            (value.map(<[u8]>::to_vec), other.unwrap())
+        });
+        assert_eq!(both, Ok((Some(b"value".to_vec()), Some(b"another".to_vec()))));
+        let mut value = Vec::with_capacity(100);
+        let memory = value.as_ptr();
+        assert_eq!(client.get_into(b"key", &mut value), Ok(true));
+        assert_eq!((&value[..], value.as_ptr()), (&b"changed"[..], memory));
+        assert_eq!(client.get_into(b"", &mut value), Err(Error::KeyEmpty));
+        assert_eq!(value, b"changed", "an error leaves what was there");
+        assert_eq!(client.get_into(b"absent", &mut value), Ok(false));
+        assert!(value.is_empty() && value.as_ptr() == memory);
+    });
+}
+
+#[test]
 fn keys_and_values_of_every_size_come_back() {
     on_every_fabric(|client| {
         let sizes = [1usize, 7, 8, 24, 25, 63, 64, 1000, 4096, 65_536, 200_000, 512 << 10];

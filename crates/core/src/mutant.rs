@@ -363,6 +363,12 @@ mutants! {
     /// A speculative write uses a hint however old it is: its word may have come back, on its way to the
     /// primary.
     SpeculationsByOldHints,
+    /// A speculative write uses a hint whose pair was lost with its only memory node: the key does not exist, and the
+    /// slot is free for others.
+    SpeculatesOnLostPairs,
+    /// An emptied block waits until the newest epoch says that its window is over, which jumps when another master
+    /// takes over.
+    JumpsEndWindows,
     /// Hints of EC-oriented pairs are good for as many epochs as others, though a life has several words there.
     TurnsAreLives,
     /// A speculative write is made wherever the object lies: if the word is all that is left of it, it leads nowhere.

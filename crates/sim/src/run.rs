@@ -4,9 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use fusee_client::logic::WorkTable;
+use fusee_client::logic::{IndexCache, WorkTable};
 use fusee_control::master::{MasterReply, MasterRequest, Status};
 use fusee_core::stats::OpKind;
 use fusee_core::verbs::ClientId;
@@ -161,6 +161,8 @@ pub(crate) struct Run {
     lost_pairs: Cell<(u64, usize)>,
     /// What processes share that are threads of one: each of them crashes, stops and is cut off by itself.
     tables: Vec<Arc<WorkTable>>,
+    /// The index cache of all sessions, if they do not have one each.
+    cache: Option<Arc<Mutex<IndexCache>>>,
     /// Client processes that live, and their sessions.
     pub clients: RefCell<BTreeMap<ProcessId, Option<ClientId>>>,
     /// Client processes to start.
@@ -209,6 +211,10 @@ impl Run {
             cluster.network().put_switches(switches.unsound(options.unsound));
         }
         cluster.control().lost_one_in.set(shape.lost_messages_one_in);
+        let session = &shape.cluster.session;
+        let cache = || IndexCache::new(session.cache_entries, session.cache_threshold);
+        let shares = !shape.network.immediate && named("cache").one_in(2);
+        let cache = shares.then(|| Arc::new(Mutex::new(cache())));
         let keys = Workload::keys(&cluster.view(), shape.colliding_keys, shape.other_keys);
         Run {
             sim: sim.clone(),
@@ -219,6 +225,7 @@ impl Run {
             },
             lost_pairs: Cell::new((0, 0)),
             tables: (0..shape.tables).map(|_| Arc::new(WorkTable::new(false))).collect(),
+            cache,
             births: Cell::new(shape.processes),
             cluster,
             shape,
@@ -409,7 +416,8 @@ impl Run {
                 self.sim.sleep(20_000).await;
                 continue;
             };
-            let session = Rc::new(session.with_work_table(table.clone()));
+            let session = session.with_work_table(table.clone()).with_cache(self.cache.clone());
+            let session = Rc::new(session);
             // Where there is a policy for it, every second session demotes, and the others promote.
             session.gate().tell_short(session.id().0.is_multiple_of(2));
             keeper.open(session.gate().clone());

@@ -65,7 +65,7 @@ fn what_a_look_sees_is_as_old_as_its_end() {
 /// Every script, with nothing taken out.
 #[test]
 fn sessions_promise_what_their_surroundings_rely_on() {
-    let scripts: [fn(u64); 16] = [
+    let scripts: [fn(u64); 17] = [
         scripted::marks::left_behind,
         scripted::marks::seen_elsewhere,
         scripted::marks::late_mark,
@@ -76,6 +76,7 @@ fn sessions_promise_what_their_surroundings_rely_on() {
         scripted::generations::given_back,
         scripted::generations::emptied,
         scripted::generations::laggard,
+        scripted::generations::takeover,
         scripted::generations::dies_when_it_is_empty,
         scripted::generations::inherited_while_it_waits,
         scripted::seals::leaves,

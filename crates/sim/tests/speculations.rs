@@ -7,7 +7,8 @@ mod support;
 
 use support::failures::{Events, for_all};
 use support::speculations::{
-    crash, half_moved, index_loss, loss, moves, recurring_turn, recurring_word, used_again,
+    crash, half_moved, index_loss, loss, lost_single, moves, recurring_turn, recurring_word,
+    used_again,
 };
 
 /// Of many seeds, so many.
@@ -70,6 +71,12 @@ fn a_word_that_comes_back_is_not_taken_for_the_one_that_was() {
 #[test]
 fn the_word_of_a_turn_is_not_taken_for_the_one_that_was() {
     (0..seeds(1_000)).for_each(recurring_turn);
+}
+
+/// A key that was lost with its only memory node does not come back by a hint.
+#[test]
+fn a_lost_pair_is_not_written_by_an_old_hint() {
+    (0..seeds(200)).for_each(lost_single);
 }
 
 /// The only complete replica of an object does not go while its word stands somewhere.

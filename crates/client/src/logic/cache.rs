@@ -1,4 +1,4 @@
-//! The adaptive index cache (P §4.6): where this session last saw a key.
+//! The adaptive index cache (P §4.6): where the sessions that have it last saw a key.
 //!
 //! An entry is a hint that saves a phase when it is right and costs an object READ when it is
 //! wrong. Per key we count accesses and wrong hints. A key with a larger share of wrong hints
@@ -113,7 +113,7 @@ impl CacheStats {
     }
 }
 
-/// A session's index cache: a table with linear probing.
+/// An index cache: a table with linear probing.
 pub struct IndexCache {
     /// A power of two, of which at most 5/8 are taken; empty if there is no cache.
     table: Vec<Entry>,
@@ -150,6 +150,11 @@ impl IndexCache {
     /// The counters so far.
     pub fn stats(&self) -> CacheStats {
         self.stats
+    }
+
+    /// Them, for who counts for several sessions.
+    pub(super) fn stats_mut(&mut self) -> &mut CacheStats {
+        &mut self.stats
     }
 
     /// Has the processor fetch what a look for a hint takes, for soon.
@@ -241,9 +246,13 @@ impl IndexCache {
         let hash = key.hash();
         if let Some(at) = self.find(hash) {
             let entry = &mut self.table[at];
+            // What is certain of a word stays so, if somebody who is not certain sees it again.
+            let is_known = (entry.slot, entry.word) == (slot, word) && seen == Sight::Sometime;
             (entry.slot, entry.word) = (slot, word);
             entry.count_wrong(wrong);
-            self.certainty.note(at, self.table.len(), key, seen);
+            if !is_known {
+                self.certainty.note(at, self.table.len(), key, seen);
+            }
             return;
         }
         if self.capacity == 0 {
@@ -457,6 +466,7 @@ mod tests {
                     }
                     1 => {
                         cache.found(&key, None, Some(place(i)));
+                        cache.found(&key, None, Some(place(i).uncertain()));
                         model.insert(bytes, place(i));
                     }
                     _ => {

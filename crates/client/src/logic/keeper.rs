@@ -511,6 +511,7 @@ impl State {
                 gate.publish_epoch(epochs.newest);
             }
             gate.questions.tell_passed(passed, settled);
+            gate.questions.tell_passed_epoch(self.epochs.passed);
         }
         is_newer
     }

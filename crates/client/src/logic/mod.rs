@@ -15,6 +15,7 @@
 mod bars;
 mod blocks;
 mod cache;
+mod cached;
 mod certainty;
 mod environment;
 mod gate;

@@ -5,7 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fusee_control::master::{MasterReply, MasterRequest, Orphan};
@@ -20,6 +20,7 @@ use fusee_core::{Error, Store};
 
 use super::blocks::BlockSource;
 use super::cache::{CacheStats, IndexCache};
+use super::cached::Cached;
 use super::gate::Gate;
 use super::keeper::heard_until;
 use super::pace::{Pace, Promoter};
@@ -29,7 +30,7 @@ use crate::error::ConnectError;
 /// How a session works.
 #[derive(Clone, Copy, Debug)]
 pub struct LogicOptions {
-    /// Keys whose place the session remembers; 0 turns the index cache off.
+    /// Keys whose place the session remembers, if it has an index cache of its own; 0 turns that off.
     pub cache_entries: usize,
     /// See [`Options::cache_threshold`](crate::Options::cache_threshold).
     pub cache_threshold: f64,
@@ -103,7 +104,7 @@ impl Leaving {
 /// One way into the store.
 pub struct SessionLogic<F, E> {
     pub(super) store: Store<F, SessionHost<E>>,
-    pub(super) cache: RefCell<IndexCache>,
+    pub(super) cache: Cached,
     redundancy: RedundancyRules,
     /// Set if it demotes pairs of its own where memory is short.
     pub(super) demotion: Option<RefCell<Pace>>,
@@ -137,7 +138,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         let cache = IndexCache::new(options.cache_entries, options.cache_threshold);
         SessionLogic {
             store: Store::new(fabric, host, client, view),
-            cache: RefCell::new(cache),
+            cache: Cached::own(cache),
             redundancy,
             demotion,
             is_demoting: Cell::new(false),
@@ -149,6 +150,11 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     /// The same, with the work table of its process.
     pub fn with_work_table(self, table: Option<Arc<WorkTable>>) -> SessionLogic<F, E> {
         SessionLogic { table, ..self }
+    }
+
+    /// The same, with an index cache that other sessions of its process have, too, if there is one.
+    pub fn with_cache(self, cache: Option<Arc<Mutex<IndexCache>>>) -> SessionLogic<F, E> {
+        SessionLogic { cache: cache.map_or(self.cache, Cached::shared), ..self }
     }
 
     /// The session's name in the cluster.
@@ -173,13 +179,14 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
 
     /// What became of its accesses to the index cache so far.
     pub fn cache_stats(&self) -> CacheStats {
-        self.cache.borrow().stats()
+        self.cache.stats()
     }
 
     /// Its cache is now what another session has learnt: for simulated sessions that are measured as if they had run
     /// for long.
     pub fn learn_from(&self, other: &SessionLogic<F, E>) {
-        self.cache.replace(other.cache.borrow().copied());
+        let learnt = other.cache.with(|cache| cache.copied());
+        self.cache.with(|cache| *cache = learnt);
     }
 
     /// The operations without the cache.
@@ -222,7 +229,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         let (answer, promotable) = {
             let found = self.store.search(key, hint).await?;
             if hint.is_none() || found.hint() != hint {
-                self.cache.borrow_mut().found(&key, hint, found.hint());
+                self.cache.with(|cache| cache.found(&key, hint, found.hint()));
             }
             let is_counted = self.promoter.is_some();
             let promotable = if is_counted { self.promotable(&key, &found) } else { None };
@@ -259,18 +266,18 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         let mut wanted: Vec<SearchKey<'_>> = keys
             .iter()
             .map(|key| Key::new(key.as_ref()))
-            .inspect(|key| self.cache.borrow().prefetch(key))
+            .inspect(|key| self.cache.with(|cache| cache.prefetch(key)))
             .map(|key| SearchKey { key, hint: None })
             .collect();
         // Now that all of them are on their way.
         for SearchKey { key, hint } in &mut wanted {
-            *hint = self.cache.borrow_mut().hint(key, || false);
+            *hint = self.cache.with(|cache| cache.hint(key, || false));
         }
         let found = |i: usize, value: Option<&[u8]>, place: Option<Hint>| {
             f(i, value);
             let SearchKey { key, hint } = wanted[i];
             if hint.is_none() || place != hint {
-                self.cache.borrow_mut().found(&key, hint, place);
+                self.cache.with(|cache| cache.found(&key, hint, place));
             }
         };
         self.store.search_many(&wanted, found).await
@@ -301,7 +308,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
             None => None,
         };
         let written = self.store.insert_as(key, value, wanted).await?;
-        self.cache.borrow_mut().written(&key, None, written);
+        self.cache.with(|cache| cache.written(&key, None, written));
         Ok(())
     }
 
@@ -332,7 +339,8 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         let hint = self.hint(&key);
         let result = self.store.update_as(key, value, wanted, hint).await;
         self.forget_if_absent(&key, &result);
-        self.cache.borrow_mut().written(&key, hint, result?);
+        let written = result?;
+        self.cache.with(|cache| cache.written(&key, hint, written));
         Ok(())
     }
 
@@ -362,7 +370,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         }
         let hint = self.hint(&key);
         let written = self.store.upsert_as(key, value, wanted, hint).await?;
-        self.cache.borrow_mut().written(&key, hint, written);
+        self.cache.with(|cache| cache.written(&key, hint, written));
         Ok(())
     }
 
@@ -386,7 +394,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         let result = self.store.set_redundancy(key, redundancy, hint).await;
         self.forget_if_absent(&key, &result);
         let (transition, written) = result?;
-        self.cache.borrow_mut().written(&key, hint, written);
+        self.cache.with(|cache| cache.written(&key, hint, written));
         Ok(transition)
     }
 
@@ -401,17 +409,17 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         let result = self.store.delete(key, hint).await;
         self.forget_if_absent(&key, &result);
         result?;
-        self.cache.borrow_mut().forget(&key);
+        self.cache.with(|cache| cache.forget(&key));
         Ok(())
     }
 
     pub(super) fn hint(&self, key: &Key<'_>) -> Option<Hint> {
-        self.cache.borrow_mut().hint(key, || self.store.asks_switches())
+        self.cache.with(|cache| cache.hint(key, || self.store.asks_switches()))
     }
 
     pub(super) fn forget_if_absent<T>(&self, key: &Key<'_>, result: &Result<T, Error>) {
         if matches!(result, Err(Error::NotFound)) {
-            self.cache.borrow_mut().forget(key);
+            self.cache.with(|cache| cache.forget(key));
         }
     }
 }

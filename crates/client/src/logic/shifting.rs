@@ -109,7 +109,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         let result = self.store.set_redundancy(key, to, Some(hint)).await;
         self.forget_if_absent(&key, &result);
         let Ok((transition, written)) = result else { return };
-        self.cache.borrow_mut().written(&key, Some(hint), written);
+        self.cache.with(|cache| cache.written(&key, Some(hint), written));
         if transition == Transition::Moved {
             if let Some(promoter) = &self.promoter {
                 promoter.borrow_mut().spend(value_bytes);

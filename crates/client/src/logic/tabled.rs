@@ -47,7 +47,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         };
         table.followed(is_ride, found.is_some());
         let Some(found) = found else { return self.get_alone(key, hint, None, f).await };
-        self.cache.borrow_mut().found(&key, hint, found.place());
+        self.cache.with(|cache| cache.found(&key, hint, found.place()));
         Ok(f(found.value()))
     }
 
@@ -60,7 +60,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     ) -> Result<R, Error> {
         let found = self.store().search(key, hint).await?;
         if hint.is_none() || found.hint() != hint {
-            self.cache.borrow_mut().found(&key, hint, found.hint());
+            self.cache.with(|cache| cache.found(&key, hint, found.hint()));
         }
         if let Some(lead) = lead {
             lead.has_found(found.hint(), found.value());
@@ -110,7 +110,8 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
             lead.has_written(result.as_ref().map(|written| written.place), value);
         }
         self.forget_if_absent(&key, &result);
-        self.cache.borrow_mut().written(&key, hint, result?);
+        let written = result?;
+        self.cache.with(|cache| cache.written(&key, hint, written));
         Ok(())
     }
 

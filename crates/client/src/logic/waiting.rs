@@ -298,6 +298,10 @@ impl<E: Environment> Epochs for SessionHost<E> {
         self.gate.epoch()
     }
 
+    fn passed_epoch(&self) -> u64 {
+        self.gate.questions.passed_epoch()
+    }
+
     fn mark(&self) -> u64 {
         self.gate.mark()
     }

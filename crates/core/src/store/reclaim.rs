@@ -262,7 +262,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         if short {
             self.compare_unverified().await;
         }
-        let epoch = self.host.epoch();
+        let epoch = self.window_epoch();
         let waits = |b: &Block| {
             let is_of_use = b.is_free() || b.is_worth_reclaiming(kind, least);
             ((self.awaits_epochs(b) || b.returned_objects() > 0) && is_of_use)
@@ -390,9 +390,18 @@ impl<F: Fabric, H: Host> Store<F, H> {
         freed
     }
 
+    /// The epoch by which blocks wait for their windows. Not the newest: another master's are far ahead, and while not
+    /// all have heard of them somebody may go by what it saw a moment ago.
+    pub(super) fn window_epoch(&self) -> u64 {
+        match removed(Mutant::JumpsEndWindows) {
+            true => self.host.epoch(),
+            false => self.host.passed_epoch(),
+        }
+    }
+
     /// Whether an emptied block must not be used yet. Then somebody waits for later epochs.
     fn waits_for_its_window(&self, block: Address) -> bool {
-        let epoch = self.host.epoch();
+        let epoch = self.window_epoch();
         let mut slabs = self.slabs.borrow_mut();
         let waits = |b: &&mut Block| b.waits_for_its_window(epoch);
         let Some(found) = slabs.aside_at(block).filter(waits) else { return false };
@@ -402,7 +411,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     /// Whether some block waits for its window. Then somebody wants later epochs.
     pub(super) fn any_waits_for_its_window(&self) -> bool {
-        let epoch = self.host.epoch();
+        let epoch = self.window_epoch();
         let waits = self.slabs.borrow().aside().iter().any(|b| b.waits_for_its_window(epoch));
         if waits {
             self.host.mark();
@@ -412,7 +421,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     /// Reads the headers of blocks from which nothing can be allocated before.
     pub(super) async fn read_headers(&self) {
-        let epoch = self.host.epoch();
+        let epoch = self.window_epoch();
         let unread: Vec<Address> = {
             let mut slabs = self.slabs.borrow_mut();
             let unread = slabs.blocks().filter(|b| b.scrubbed.is_none() && b.is_unread(epoch));
@@ -442,7 +451,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let free = |b: &&Block| {
             b.is_free() && *b.verification() == Verification::Verified && is_reclaimable(b)
         };
-        let epoch = self.host.epoch();
+        let epoch = self.window_epoch();
         let waiting = slabs.aside().iter().filter(|b| b.waits_for_its_window(epoch)).count();
         let mut may_wait = WAITING_TOGETHER.saturating_sub(waiting);
         for block in slabs.aside().iter().filter(free) {

@@ -267,7 +267,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     /// Whether a class has a block whose header is yet to be read.
     fn has_unread(&self, kind: SlabKind) -> bool {
-        let epoch = self.host.epoch();
+        let epoch = self.window_epoch();
         self.slabs.borrow_mut().blocks().any(|b| b.kind == kind && b.is_unread(epoch))
     }
 

@@ -16,7 +16,8 @@
 //! What that takes (decision 0021 has what goes wrong without):
 //!
 //! * *The word was seen within the window* of epochs in which no word comes back ([`Hint::seen`],
-//!   [`WINDOW_EPOCHS`]), and the caller is sure that it is the key's.
+//!   [`WINDOW_EPOCHS`]), and the caller is sure that it is the key's. It still leads to a pair by this
+//!   view, and its slot is still one of the key's.
 //! * *The object is written before the CAS* on each memory node, and *lies beside all backups of
 //!   the slot, and nowhere but beside replicas of the slot*. So where the word stands, its object
 //!   is complete, whatever became of the WRITEs elsewhere; and a node that does not answer is one
@@ -32,6 +33,7 @@ use crate::error::Error;
 use crate::host::Host;
 use crate::layout::{Opcode, Slot};
 use crate::mutant::{Mutant, removed};
+use crate::race::Buckets;
 use crate::slab::{Allocation, WINDOW_EPOCHS};
 use crate::verbs::Fabric;
 use crate::view::{SlotRef, View};
@@ -46,8 +48,9 @@ fn lies_beside(view: &View, slot: SlotRef, object: &Allocation) -> bool {
 /// For how many epochs a word that stands somewhere does not come back. Of EC-oriented pairs a life has several words.
 fn window(view: &View, word: Slot) -> u64 {
     let region = view.region_of(word.address()).map(|(region, _)| region.redundancy());
-    let is_oriented = matches!(region, Some(Redundancy::Oriented(_)));
-    match is_oriented && !removed(Mutant::TurnsAreLives) {
+    // It may be one, if a newer view has the region, which somebody else has seen.
+    let may_turn = region.is_none_or(|of| matches!(of, Redundancy::Oriented(_)));
+    match may_turn && !removed(Mutant::TurnsAreLives) {
         true => WINDOW_EPOCHS / u64::from(Slot::TURNS),
         false => WINDOW_EPOCHS,
     }
@@ -68,6 +71,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let is_young = now.saturating_sub(seen) + 1 < window(&self.view, word);
         let is_old = removed(Mutant::SpeculationsByOldHints);
         if !(is_young || is_old) || self.store.fabric.is_immediate() || !self.view.has_slot(slot) {
+            return false;
+        }
+        // Since it was seen the key may have come to another subtable, of which it was asked whether it may be written.
+        if !Buckets::of(attempt.intent.key, &self.view).covers(slot) {
+            return false;
+        }
+        // What was lost with its only memory node leaves its word in the slot.
+        if self.view.object_of(word).is_none() && !removed(Mutant::SpeculatesOnLostPairs) {
             return false;
         }
         debug_assert!(attempt.intent.opcode != Opcode::Insert, "an INSERT has no hint");

@@ -91,6 +91,8 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         RegionsCopiedIncomplete => &scenarios::SPECULATION_HALF_MOVED,
         SpeculationsByOldHints => &scenarios::SPECULATION_RECURS,
         TurnsAreLives => &scenarios::RECURRING_TURN,
+        SpeculatesOnLostPairs => &scenarios::LOST_SINGLE,
+        JumpsEndWindows => &scenarios::TAKEOVER,
         DamagedIsAnotherKeys | OtherKeyByItsStart | DamageStays => &scenarios::DAMAGE,
         SplitTrustsOneReplica | SplitReadsOnce => &scenarios::DAMAGED_SPLITS,
         CopiesDamage => &scenarios::DAMAGED_MOVES,

@@ -150,6 +150,8 @@ pub const LATE_REPAIR: Scenario = named("late repair", scripted::doubts::late_re
 pub const LATE_OBJECT: Scenario = named("late object", scripted::doubts::late_object);
 pub const HALF_WRITTEN: Scenario = named("half written", scripted::speculations::half_written);
 pub const GIVEN_BACK: Scenario = named("given back", scripted::generations::given_back);
+pub const TAKEOVER: Scenario = named("takeover", scripted::generations::takeover);
+pub const LOST_SINGLE: Scenario = named("lost single", speculations::lost_single);
 pub const EMPTIED: Scenario = named("emptied", scripted::generations::emptied);
 pub const LAGGARD: Scenario = named("laggard", scripted::generations::laggard);
 pub const DIES_EMPTY: Scenario = named("dies empty", scripted::generations::dies_when_it_is_empty);
@@ -197,7 +199,7 @@ pub const MOVED_PAIRS_LOSS: Scenario =
 pub const BARS: Scenario = named("bars", bars::bars);
 
 /// Every scenario that goes step by step, and those in virtual time that are as short.
-pub const STEPWISE: [&Scenario; 60] = [
+pub const STEPWISE: [&Scenario; 62] = [
     &CUT_OFF_SINGLE,
     &SETTLED_SET,
     &TWO_NODES_LOST,
@@ -235,6 +237,8 @@ pub const STEPWISE: [&Scenario; 60] = [
     &SPECULATION_REUSE,
     &SPECULATION_RECURS,
     &RECURRING_TURN,
+    &LOST_SINGLE,
+    &TAKEOVER,
     &NODE_LOSS,
     &SPLITS,
     &MOVES,

@@ -132,6 +132,7 @@ impl<'r> Epochs<'r> {
             let settled = asked.iter().take_while(|epoch| **epoch < frees_in).count() as u64;
             for gate in self.gates() {
                 gate.questions.tell_passed(asked.len() as u64, settled);
+                gate.questions.tell_passed_epoch(newest);
                 idle(self.run.rng.below(8)).await;
             }
         }

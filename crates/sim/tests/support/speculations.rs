@@ -13,6 +13,7 @@ use fusee_control::node::Extent;
 use fusee_core::change::Gain;
 use fusee_core::code::Coding;
 use fusee_core::data::{Orientation, Redundancy};
+use fusee_core::error::Error;
 use fusee_core::race::Buckets;
 use fusee_core::slab::WINDOW_EPOCHS;
 use fusee_core::store::{Hint, Sight};
@@ -190,6 +191,58 @@ fn turned(seed: u64, again: Option<Hint>) -> Option<Hint> {
     });
     assert_eq!(found, Some(vec![if again.is_some() { 3 } else { 1 }; 700]));
     turned
+}
+
+/// A pair without redundancy is lost with its memory node, and somebody has found that the key does not exist. Who has
+/// a hint of it from before finds that as well, by whatever it does. In virtual time.
+pub fn lost_single(seed: u64) {
+    const KEY: &[u8] = b"key";
+    let sim = Sim::new(seed);
+    let defaults = ClusterOptions::default();
+    let options = ClusterOptions {
+        memory_nodes: 3,
+        index_replicas: 2,
+        data_replicas: 2,
+        geometry: Geometry { block_bytes: 1 << 13, max_value_bytes: 1024, ..defaults.geometry },
+        lease_ms: Some(LEASE.as_millis() as u64),
+        ..defaults
+    };
+    let cluster = Cluster::new(&sim, &options);
+    let process = cluster.client_process();
+    let keeper = cluster.keeper(process, LEASE);
+    cluster.block_on(process, async {
+        let open = async || {
+            let session = cluster.open(process, options.session).await.expect("a master leads");
+            keeper.open(session.gate().clone());
+            session
+        };
+        let (writer, other) = (open().await, open().await);
+        let store = writer.store();
+        let put = store.upsert_as(KEY, &[1; 100], Redundancy::None, None).await;
+        let hint = put.expect("there is room").place.expect("it is there");
+        // So that it has a block.
+        let put = store.upsert_as(b"other", &[2; 100], Redundancy::Replicated, None).await;
+        put.expect("there is room");
+        let object = cluster.view().object_of(hint.word).expect("it leads there").places().next();
+        cluster.crash_node(object.expect("a place").node);
+        let until = sim.now() + 2_000_000_000;
+        loop {
+            let found = other.store().search(KEY, None).await.expect("a search waits");
+            if found.value().is_none() {
+                break;
+            }
+            assert!(sim.now() < until, "the key is still there");
+            sim.sleep(1_000_000).await;
+        }
+        assert!(matches!(hint.seen, Sight::Since(_)), "{hint:?}");
+        let updated = store.update(KEY, &[3; 100], Some(hint)).await.map(drop);
+        assert_eq!(updated, Err(Error::NotFound), "an update");
+        let deleted = store.delete(KEY, Some(hint)).await.map(drop);
+        assert_eq!(deleted, Err(Error::NotFound), "a delete");
+        let found = other.store().search(KEY, None).await.expect("a search waits");
+        assert_eq!(found.value(), None);
+    });
+    replicas_agree(&cluster);
 }
 
 /// A writer dies within its speculative write when the word stands on a backup, and its object is complete on

@@ -182,6 +182,8 @@ impl Args {
             coroutines: self.coroutines,
             seed: self.seed,
             cache_entries: threshold.ratio().map_or(0, |_| self.cache_entries),
+            // Sessions stand for processes here: they make each other's hints wrong.
+            cache_per_session: true,
             cache_threshold: threshold.ratio().unwrap_or_default(),
             work_table: fusee_client::WorkTable::Off,
         }

@@ -195,6 +195,7 @@ impl Args {
             coroutines: self.coroutines,
             seed: self.seed,
             cache_entries: (CACHE_PER_KEY * point.keys) as usize,
+            cache_per_session: false,
             cache_threshold: fusee_client::Options::default().cache_threshold,
             work_table: fusee_client::WorkTable::Off,
         }

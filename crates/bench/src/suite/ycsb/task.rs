@@ -188,6 +188,7 @@ impl Task {
                 fabric: fabric.clone(),
                 switch: args.cluster.switch.clone(),
                 cache_entries: load.cache_entries,
+                cache_per_session: load.cache_per_session,
                 cache_threshold: load.cache_threshold,
                 work_table: load.work_table.to_string(),
                 pair_bytes: load.pair_bytes,

@@ -20,6 +20,8 @@ pub struct Questions {
     /// and all that they freed is set free.
     passed: AtomicU64,
     settled: AtomicU64,
+    /// Before this epoch no operation runs any more.
+    passed_epoch: AtomicU64,
 }
 
 impl Questions {
@@ -30,6 +32,7 @@ impl Questions {
             awaits_settled: AtomicU64::new(0),
             passed: AtomicU64::new(0),
             settled: AtomicU64::new(0),
+            passed_epoch: AtomicU64::new(0),
         }
     }
 
@@ -60,6 +63,16 @@ impl Questions {
     pub fn tell_passed(&self, passed: u64, settled: u64) {
         self.passed.fetch_max(passed, SeqCst);
         self.settled.fetch_max(settled, SeqCst);
+    }
+
+    /// To the session: before this epoch no operation of any session runs any more.
+    pub fn passed_epoch(&self) -> u64 {
+        self.passed_epoch.load(SeqCst)
+    }
+
+    /// From the keeper: all operations have ended that were pinned in an earlier epoch.
+    pub fn tell_passed_epoch(&self, epoch: u64) {
+        self.passed_epoch.fetch_max(epoch, SeqCst);
     }
 
     /// To the keeper: whether the session waits for the outcome of a question.

@@ -2,6 +2,7 @@
 //! block meanwhile. The cluster checks that at every WRITE to an object; the scripts only have to use
 //! one block again and again.
 
+use std::cell::Cell;
 use std::pin::Pin;
 use std::rc::Rc;
 
@@ -124,6 +125,31 @@ pub fn laggard(seed: u64) {
     far_apart(&lives);
     let epochs = lives.uses_for_another_class(WINDOW_EPOCHS + 64);
     assert!(epochs >= WINDOW_EPOCHS, "it has waited for {epochs} only");
+}
+
+/// The same, and another master takes over before the window is over. Its epochs are far ahead, and not all have
+/// heard of it: somebody may still go by a word that it saw a moment ago.
+pub fn takeover(seed: u64) {
+    let lives = Lives::new(seed);
+    far_apart(&lives);
+    lives.lets_pass(64);
+    let (script, has_jumped) = (lives.script.clone(), Rc::new(Cell::new(false)));
+    for _ in 0..64 {
+        let (stage, script) = (lives.stage.clone(), script.clone());
+        let has_jumped = has_jumped.clone();
+        lives.script.then(move || {
+            if script.is_idle() && !has_jumped.replace(true) {
+                script.pass();
+                stage.cluster.epoch_begins(script.epoch());
+                script.jump();
+            }
+        });
+    }
+    let inserted = run(lives.store.insert(b"x", &LARGE)).map(|_| ());
+    assert_eq!((inserted, has_jumped.get()), (Err(Error::OutOfMemory), true), "the window lasts");
+    lives.script.then_nothing();
+    let epochs = lives.uses_for_another_class(64);
+    assert!(epochs < 64, "all have heard, and it waits on: {epochs} epochs");
 }
 
 fn far_apart(lives: &Lives) {
