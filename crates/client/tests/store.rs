@@ -6,7 +6,7 @@ use std::sync::Barrier;
 use std::thread;
 
 use common::{fabrics, on_every_fabric, options};
-use fusee_client::{Client, Error, FabricKind, Geometry, OpKind};
+use fusee_client::{Client, Error, FabricKind, Geometry, OpKind, Options};
 use futures_util::future::join_all;
 
 #[test]
@@ -264,7 +264,10 @@ fn the_index_grows_with_its_keys() {
 /// made of is asserted in the simulator.)
 #[test]
 fn phases_are_within_the_budget() {
-    on_every_fabric(|client| {
+    // What one session has seen is not to help the others.
+    let apart = Options::default().with_cache_per_session(true);
+    for fabric in fabrics() {
+        let client = Client::embedded(options(fabric).with_client(apart.clone())).unwrap();
         let session = client.session().unwrap();
         let keys: Vec<String> = (0..100).map(|i| format!("key {i}")).collect();
         let each = async |op: OpKind, key: &String| match op {
@@ -326,6 +329,28 @@ fn phases_are_within_the_budget() {
         assert_eq!(stats.kind(OpKind::Search).max_phases, 2);
         assert_eq!(stats.kind(OpKind::Update).max_phases, 4);
         assert_eq!(stats.kind(OpKind::Delete).max_phases, 4);
+    }
+}
+
+/// Where verbs travel, a session goes by what the others of its client have seen and written.
+#[test]
+fn sessions_of_a_client_share_an_index_cache_over_a_network() {
+    on_every_fabric(|client| {
+        let keys: Vec<String> = (0..50).map(|i| format!("key {i}")).collect();
+        let (writer, reader) = (client.session().unwrap(), client.session().unwrap());
+        for round in 0..3u8 {
+            writer.block_on(async {
+                for key in &keys {
+                    writer.put(key.as_bytes(), &[round]).await.unwrap();
+                }
+            });
+            let found = reader.block_on(reader.get_many(&keys)).unwrap();
+            assert_eq!(found, vec![Some(vec![round]); 50]);
+        }
+        // Over shared memory each has its own, and the writer has changed what the reader has seen.
+        let expected = if client.fabric() == FabricKind::Shm { 6 } else { 3 };
+        assert_eq!(reader.stats().kind(OpKind::SearchMany).phases, expected);
+        assert_eq!((writer.cache_stats().wrong, writer.cache_stats().accesses), (0, 150));
     });
 }
 
