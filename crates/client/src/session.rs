@@ -1,9 +1,9 @@
 //! A session: one thread's own way into the store.
 //!
-//! It has its own client id, slabs and connections, over shared memory its own index cache, too: there
-//! nothing is shared or locked on the path of an operation. It stays on its thread; the futures of its operations may be
-//! polled side by side there (the paper's coroutines). What it does is in
-//! [`logic`](crate::logic); here it gets a thread, timers and connections.
+//! It has its own client id, slabs and connections, over shared memory its own index cache, too:
+//! there nothing is shared or locked on the path of an operation. It stays on its thread; the
+//! futures of its operations may be polled side by side there (the paper's coroutines). What it
+//! does is in [`logic`](crate::logic); here it gets a thread, timers and connections.
 //!
 //! A future of a session must be driven to its end: dropping it half-way leaves other clients
 //! where a crash of this client would. The calls of [`Client`](crate::Client) do not have this

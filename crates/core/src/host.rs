@@ -145,8 +145,8 @@ pub trait Epochs {
     /// they must stay as they are.
     fn may_set_free(&self) -> bool;
 
-    /// The newest epoch that the session knows; the newest of all is at most one later, as long as one master leads. The
-    /// next one goes on from a number that is far ahead.
+    /// The newest epoch that the session knows; the newest of all is at most one later, as long as one master leads.
+    /// The next one goes on from a number that is far ahead.
     fn epoch(&self) -> u64;
 
     /// An epoch before which no operation of any session runs any more, nor will.

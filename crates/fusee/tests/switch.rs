@@ -116,8 +116,8 @@ fn without_the_switch_a_session_fails_and_with_the_next_one_it_works() {
         .expect_error(3, "the switch is for tcp");
 }
 
-/// Few keys, which every session changes, as if they were processes: hints are stale nearly always. With the switch a stale one costs no phase where
-/// it knows better.
+/// Few keys, which every session changes, as if they were processes: hints are stale nearly always. With the switch a
+/// stale one costs no phase where it knows better.
 #[test]
 fn hot_keys_take_fewer_phases_behind_a_switch() {
     let up = Up::start(&["--memory-nodes", "2", "--fabric", "tcp", "--switch"]);
