@@ -126,7 +126,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// For what operations remember: nothing where verbs take no time to speak of.
+    /// The epoch for what operations remember, which is nothing where verbs take no time to speak of.
     fn epoch(&self) -> u64 {
         if self.fabric.is_immediate() { 0 } else { self.host.epoch() }
     }
@@ -145,8 +145,7 @@ pub(super) struct Pin<'s, F: Fabric, H: Host> {
     store: &'s Store<F, H>,
     /// Since when it is pinned.
     local_epoch: Option<u64>,
-    /// The newest epoch that the session knew then, and not before; while it is pinned the newest of all is at most one
-    /// later.
+    /// The newest epoch that the session knew then; 0 where verbs take no time to speak of.
     epoch: u64,
     /// Whether this attempt has posted a CAS: from then on a failure may leave work behind that
     /// recovery can still finish.

@@ -48,9 +48,7 @@ fn lies_beside(view: &View, slot: SlotRef, object: &Allocation) -> bool {
 /// For how many epochs a word that stands somewhere does not come back. Of EC-oriented pairs a life has several words.
 fn window(view: &View, word: Slot) -> u64 {
     let region = view.region_of(word.address()).map(|(region, _)| region.redundancy());
-    // It may be one, if a newer view has the region, which somebody else has seen.
-    let may_turn = region.is_none_or(|of| matches!(of, Redundancy::Oriented(_)));
-    match may_turn && !removed(Mutant::TurnsAreLives) {
+    match matches!(region, Some(Redundancy::Oriented(_))) && !removed(Mutant::TurnsAreLives) {
         true => WINDOW_EPOCHS / u64::from(Slot::TURNS),
         false => WINDOW_EPOCHS,
     }
@@ -67,7 +65,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     pub(super) fn may_speculate(&self, hint: Hint, attempt: &Attempt<'_>) -> bool {
         let Hint { slot, word, seen: Sight::Since(seen) } = hint else { return false };
         let Some(now) = self.pin.epoch() else { return false };
-        // Before this operation ends there is at most one epoch more.
+        // Before this operation ends there is at most one epoch more, or another master's; what waits for a window
+        // waits until all have heard of those.
         let is_young = now.saturating_sub(seen) + 1 < window(&self.view, word);
         let is_old = removed(Mutant::SpeculationsByOldHints);
         if !(is_young || is_old) || self.store.fabric.is_immediate() || !self.view.has_slot(slot) {
@@ -77,7 +76,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if !Buckets::of(attempt.intent.key, &self.view).covers(slot) {
             return false;
         }
-        // What was lost with its only memory node leaves its word in the slot.
+        // What was lost with its only memory node leaves its word in the slot; and of a region that is not in this
+        // view nobody could say how often its words change.
         if self.view.object_of(word).is_none() && !removed(Mutant::SpeculatesOnLostPairs) {
             return false;
         }

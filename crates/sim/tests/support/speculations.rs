@@ -131,8 +131,21 @@ pub fn recurring_word(seed: u64) -> bool {
     steered.get()
 }
 
-/// The same of the word that an EC-oriented pair takes in place, seen for half a window: so many epochs are enough
-/// there, since a life has several words. In virtual time.
+/// Three memory nodes and a master, with so many replicas of everything.
+fn timed(replicas: u8) -> ClusterOptions {
+    let defaults = ClusterOptions::default();
+    ClusterOptions {
+        memory_nodes: 3,
+        index_replicas: replicas,
+        data_replicas: replicas,
+        geometry: Geometry { block_bytes: 1 << 13, max_value_bytes: 1024, ..defaults.geometry },
+        lease_ms: Some(LEASE.as_millis() as u64),
+        ..defaults
+    }
+}
+
+/// As [`recurring_word`], of the word that an EC-oriented pair takes in place, seen for half a window: so many
+/// epochs are enough there, since a life has several words. In virtual time.
 pub fn recurring_turn(seed: u64) {
     turned(seed, turned(seed, None));
 }
@@ -146,15 +159,7 @@ fn turned(seed: u64, again: Option<Hint>) -> Option<Hint> {
     let rng = Rng::named(seed, "recurring turn");
     let coding = Coding::new(2, 1).expect("there is such a code");
     let oriented = Redundancy::Oriented(Orientation::new(2, coding).expect("it can be"));
-    let defaults = ClusterOptions::default();
-    let options = ClusterOptions {
-        memory_nodes: 3,
-        index_replicas: 3,
-        data_replicas: 3,
-        geometry: Geometry { block_bytes: 1 << 13, max_value_bytes: 1024, ..defaults.geometry },
-        lease_ms: Some(LEASE.as_millis() as u64),
-        ..defaults
-    };
+    let options = timed(3);
     let cluster = Cluster::new(&sim, &options);
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, LEASE);
@@ -198,15 +203,7 @@ fn turned(seed: u64, again: Option<Hint>) -> Option<Hint> {
 pub fn lost_single(seed: u64) {
     const KEY: &[u8] = b"key";
     let sim = Sim::new(seed);
-    let defaults = ClusterOptions::default();
-    let options = ClusterOptions {
-        memory_nodes: 3,
-        index_replicas: 2,
-        data_replicas: 2,
-        geometry: Geometry { block_bytes: 1 << 13, max_value_bytes: 1024, ..defaults.geometry },
-        lease_ms: Some(LEASE.as_millis() as u64),
-        ..defaults
-    };
+    let options = timed(2);
     let cluster = Cluster::new(&sim, &options);
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, LEASE);
