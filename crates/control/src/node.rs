@@ -54,8 +54,8 @@ pub struct Bars {
     pub bars: Vec<Bar>,
 }
 
-/// Regions that one ALLOC may name as frozen.
-pub const MAX_FROZEN_REGIONS: usize = 64;
+/// Regions that one ALLOC may name, of each sort.
+pub const MAX_ALLOC_REGIONS: usize = 64;
 
 /// Clients that one request may be about.
 pub const MAX_CLIENTS: usize = 1024;
@@ -110,8 +110,11 @@ pub enum NodeRequest {
         redundancy: Redundancy,
         /// Whether it may be one of those that are kept back, to make room again.
         to_delete: bool,
-        /// Regions that are being copied: no block of these. At most [`MAX_FROZEN_REGIONS`].
+        /// Regions that are being copied: no block of these. At most [`MAX_ALLOC_REGIONS`].
         frozen: Vec<u32>,
+        /// If there are any, of one of these regions only, and only if that has more than a quarter of its blocks
+        /// to spare. At most [`MAX_ALLOC_REGIONS`].
+        spare_of: Vec<u32>,
     },
     /// Records the owner of a block of a backup region, or a new owner. `from` is the owner the
     /// table must show now (`NOBODY` for a free block), or already `to`. Answer: `Done`.
@@ -234,8 +237,11 @@ pub enum BlockRequest {
         redundancy: Redundancy,
         /// Whether it may be one of those that are kept back, to make room again.
         to_delete: bool,
-        /// Regions that are being copied: no block of these. At most [`MAX_FROZEN_REGIONS`].
+        /// Regions that are being copied: no block of these. At most [`MAX_ALLOC_REGIONS`].
         frozen: Vec<u32>,
+        /// If there are any, of one of these regions only, and only if that has more than a quarter of its blocks
+        /// to spare. At most [`MAX_ALLOC_REGIONS`].
+        spare_of: Vec<u32>,
     },
     /// As [`NodeRequest::SetOwner`].
     SetOwner {
@@ -258,8 +264,8 @@ impl BlockRequest {
     /// The same without a turn, of this session.
     pub fn of(self, client: ClientId) -> NodeRequest {
         match self {
-            BlockRequest::Alloc { redundancy, to_delete, frozen } => {
-                NodeRequest::Alloc { client, redundancy, to_delete, frozen }
+            BlockRequest::Alloc { redundancy, to_delete, frozen, spare_of } => {
+                NodeRequest::Alloc { client, redundancy, to_delete, frozen, spare_of }
             }
             BlockRequest::SetOwner { block, from, to, unless_fenced, once } => {
                 NodeRequest::SetOwner { block, from, to, unless_fenced, once }

@@ -10,7 +10,7 @@ use fusee_control::rpc::{
 };
 use fusee_core::verbs::ClientId;
 
-const HELLO: &[u8] = b"FUSEE\x07\x01\0";
+const HELLO: &[u8] = b"FUSEE\x08\x01\0";
 /// Longer than anything here takes on a loaded machine.
 const WAIT: Duration = Duration::from_secs(60);
 

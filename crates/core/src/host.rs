@@ -60,11 +60,13 @@ pub trait Waiting {
 pub trait Blocks {
     /// Gets a block for a slab (ALLOC, P §4.4), for an operation that is pinned by `view`.
     /// [`Error::OutOfMemory`] when no memory node has one, nor anybody else, [`Error::Allocation`] when they
-    /// cannot be asked. `to_delete`: it may be one of those that memory nodes keep back for DELETEs.
+    /// cannot be asked. `to_delete`: it may be one of those that memory nodes keep back for DELETEs. With a subtable:
+    /// one that lies [beside](crate::data::Region::lies_beside) it, if memory nodes have some of these to spare.
     fn alloc_block(
         &self,
         kind: SlabKind,
         to_delete: bool,
+        beside: Option<u32>,
         view: &Arc<View>,
     ) -> impl Future<Output = Result<Granted, Error>>;
 
@@ -76,6 +78,9 @@ pub trait Blocks {
 
     /// Whether, when a block was refused the last time, nobody did anything by which memory becomes free.
     fn is_exhausted(&self) -> bool;
+
+    /// Whether somebody has called for memory since this was asked last.
+    fn was_called(&self) -> bool;
 
     /// Whether the blocks for log objects are so few that sessions lend each other theirs: the pool had
     /// none left, or the last one came from somebody else.

@@ -8,8 +8,9 @@
 //! ```
 //!
 //! * *In use*: objects are allocated from it. Its header says so on all replicas before anybody can
-//!   learn of one of them: that is how recovery finds what may be under way.
-//! * *Aside*: another block is in use, or its region is frozen. Writes may still be under way.
+//!   learn of one of them: that is how recovery finds what may be under way. Some blocks of a slab may be in use
+//!   together ([`IN_USE_TOGETHER`]), each best for other objects ([`Slabs::allocate`]).
+//! * *Aside*: it is used up, or others are in use, or its region is frozen. Writes may still be under way.
 //! * *Sealed*: none is, and the header says so. Only from such blocks objects are reclaimed ([`store`]), and
 //!   can leave the session.
 //!
@@ -59,16 +60,49 @@ impl Allocation {
 /// Of so many objects of a block one has to be free for it to be taken into use again, as long as
 /// there are other blocks.
 pub(crate) const USED_AGAIN_AT: u32 = 8;
+/// Blocks of a slab that are in use together, at most.
+pub const IN_USE_TOGETHER: usize = 8;
+/// A slab takes no better block, or looked for one in vain, for this part of a block's objects.
+const IN_VAIN_FOR: u32 = 8;
 
 #[derive(Debug)]
 struct Slab {
     kind: SlabKind,
-    /// The block in use.
-    current: Option<Block>,
+    /// The blocks in use.
+    in_use: Vec<Block>,
     /// Whether an operation is asking for a block of this class.
     asking: bool,
     /// Whether it is time to look for the next block.
     is_half_used: bool,
+    /// Whether an object was allocated elsewhere than where it is best.
+    lacks_best: bool,
+    /// Objects to allocate before that counts again.
+    in_vain_for: u32,
+}
+
+impl Slab {
+    fn new(kind: SlabKind, block_bytes: u64) -> Slab {
+        let (asking, is_half_used, lacks_best, in_vain_for) = (false, false, false, 0);
+        let mut slab =
+            Slab { kind, in_use: Vec::new(), asking, is_half_used, lacks_best, in_vain_for };
+        slab.is_content(block_bytes);
+        slab
+    }
+
+    /// For a while it takes objects from the blocks that are there.
+    fn is_content(&mut self, block_bytes: u64) {
+        let shape = BlockShape::new(block_bytes, self.kind.class);
+        self.in_vain_for = shape.map_or(0, |shape| shape.objects) / IN_VAIN_FOR;
+    }
+}
+
+/// What a slab is short of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lack {
+    /// Half of what a block had to give was used up.
+    Half,
+    /// An object was allocated elsewhere than where it is best.
+    Best,
 }
 
 /// All slabs of one session.
@@ -92,7 +126,7 @@ impl Slabs {
     fn slab(&mut self, kind: SlabKind) -> &mut Slab {
         let found = self.slabs.iter().position(|s| s.kind == kind);
         let at = found.unwrap_or_else(|| {
-            self.slabs.push(Slab { kind, current: None, asking: false, is_half_used: false });
+            self.slabs.push(Slab::new(kind, self.block_bytes));
             self.slabs.len() - 1
         });
         &mut self.slabs[at]
@@ -124,30 +158,33 @@ impl Slabs {
     }
 
     /// Takes the next object of a class, of a block that is not frozen and of which at least one in
-    /// `least` objects is free, if it is not in use already; `None` when there is none.
+    /// `least` objects is free, if it is not in use already; `None` when there is none. If some block is best for it,
+    /// of that one: for this several may be in use.
     pub fn allocate(
         &mut self,
         kind: SlabKind,
         least: u32,
         is_frozen: impl Fn(Address) -> bool,
+        is_best: Option<impl Fn(Address) -> bool>,
     ) -> Option<Allocation> {
         let owner = self.owner;
-        let at = self.slabs.iter().position(|s| s.kind == kind);
-        let at = at.unwrap_or_else(|| {
-            self.slab(kind);
-            self.slabs.len() - 1
-        });
-        let slab = &mut self.slabs[at];
-        if !slab.current.as_ref().is_some_and(|c| c.has_room() && !is_frozen(c.address)) {
-            let usable = self.aside.iter().enumerate();
-            let usable = usable.filter(|(_, b)| b.suits(kind, least) && !is_frozen(b.address));
-            let (best, _) = usable.max_by_key(|(_, b)| b.free_objects())?;
-            let mut next = self.aside.swap_remove(best);
-            next.use_from_here();
-            next.demoted = 0;
-            self.aside.extend(slab.current.replace(next));
+        let slab = self.slab(kind);
+        slab.in_vain_for = slab.in_vain_for.saturating_sub(1);
+        let wants_best = is_best.is_some();
+        let is_best = |b: &Block| is_best.as_ref().is_none_or(|is_best| is_best(b.address));
+        let gives = |b: &Block| b.has_room() && !is_frozen(b.address);
+        let mut at = slab.in_use.iter().position(|b| gives(b) && is_best(b));
+        if at.is_none() {
+            at = self.take_into_use(kind, least, &is_frozen, &is_best);
         }
-        let block = slab.current.as_mut()?;
+        if at.is_none() && wants_best {
+            let slab = self.slab(kind);
+            slab.lacks_best |= slab.in_vain_for == 0;
+            at = slab.in_use.iter().position(gives);
+            at = at.or_else(|| self.take_into_use(kind, least, &is_frozen, |_| true));
+        }
+        let (at, slab) = (at?, self.slab(kind));
+        let block = &mut slab.in_use[at];
         let index = match block.free.pop_front() {
             Some(index) => index,
             None => {
@@ -170,11 +207,62 @@ impl Slabs {
         Some(Allocation { address: block.object(index), kind, generation, header })
     }
 
-    /// Whether, since this was asked last, half of what a block had to give was used up.
+    /// Takes the block with most free objects into use, of those for which `is_best` holds, if there is one, and room
+    /// for it; as which of those in use. What is in use and has nothing to give is set aside.
+    #[cold]
+    fn take_into_use(
+        &mut self,
+        kind: SlabKind,
+        least: u32,
+        is_frozen: impl Fn(Address) -> bool,
+        is_best: impl Fn(&Block) -> bool,
+    ) -> Option<usize> {
+        let usable = |b: &Block| b.suits(kind, least) && !is_frozen(b.address) && is_best(b);
+        let usable = self.aside.iter().enumerate().filter(|(_, b)| usable(b));
+        let (best, _) = usable.max_by_key(|(_, b)| b.free_objects())?;
+        let slab = self.slabs.iter_mut().find(|slab| slab.kind == kind)?;
+        let gives = |b: &Block| b.has_room() && !is_frozen(b.address);
+        if slab.in_use.iter().filter(|b| gives(b)).count() == IN_USE_TOGETHER {
+            return None;
+        }
+        let mut next = self.aside.swap_remove(best);
+        next.use_from_here();
+        next.demoted = 0;
+        self.aside.extend(slab.in_use.extract_if(.., |b| !gives(b)));
+        slab.in_use.push(next);
+        Some(slab.in_use.len() - 1)
+    }
+
+    /// What is in use and has nothing to give is set aside, also if nothing else is there to be used.
+    pub(crate) fn set_used_up_aside(&mut self, kind: SlabKind) {
+        let slab = self.slabs.iter_mut().filter(|slab| slab.kind == kind);
+        let used_up = slab.flat_map(|slab| slab.in_use.extract_if(.., |b| !b.has_room()));
+        self.aside.extend(used_up);
+    }
+
+    /// What a slab has been short of since this was asked last.
     #[inline]
-    pub(crate) fn is_half_used(&mut self, kind: SlabKind) -> bool {
-        let slab = self.slabs.iter_mut().find(|slab| slab.kind == kind);
-        slab.is_some_and(|slab| core::mem::take(&mut slab.is_half_used))
+    pub(crate) fn lacks(&mut self, kind: SlabKind) -> Option<Lack> {
+        let slab = self.slabs.iter_mut().find(|slab| slab.kind == kind)?;
+        let is_half_used = core::mem::take(&mut slab.is_half_used);
+        match core::mem::take(&mut slab.lacks_best) {
+            true => Some(Lack::Best),
+            false => is_half_used.then_some(Lack::Half),
+        }
+    }
+
+    /// There is no better block to be had: for a while that is no lack.
+    pub(crate) fn looked_in_vain(&mut self, kind: SlabKind) {
+        let block_bytes = self.block_bytes;
+        self.slab(kind).is_content(block_bytes);
+    }
+
+    /// Memory is short: of each slab only one block stays in use, and for a while that is enough.
+    pub(crate) fn use_one(&mut self) {
+        for slab in self.slabs.iter_mut().filter(|slab| slab.in_use.len() > 1) {
+            slab.is_content(self.block_bytes);
+            self.aside.extend(slab.in_use.drain(1..));
+        }
     }
 
     #[inline]
@@ -183,9 +271,8 @@ impl Slabs {
             let bytes = object.address.bytes().checked_sub(b.address.bytes());
             bytes.is_some_and(|bytes| bytes < self.block_bytes)
         };
-        let current = self.slabs.iter_mut().find(|s| s.kind == object.kind);
-        let current = current.and_then(|s| s.current.as_mut()).filter(|b| holds(b));
-        match current {
+        let slab = self.slabs.iter_mut().find(|s| s.kind == object.kind);
+        match slab.and_then(|slab| slab.in_use.iter_mut().find(|b| holds(b))) {
             Some(block) => Some(block),
             None => self.aside.iter_mut().find(|b| holds(b)),
         }
@@ -285,8 +372,7 @@ impl Slabs {
 
     /// All blocks.
     pub(crate) fn blocks(&mut self) -> impl Iterator<Item = &mut Block> {
-        let current = self.slabs.iter_mut().filter_map(|s| s.current.as_mut());
-        current.chain(&mut self.aside)
+        self.slabs.iter_mut().flat_map(|slab| &mut slab.in_use).chain(&mut self.aside)
     }
 
     /// Any block.
@@ -301,9 +387,8 @@ impl Slabs {
         least: u32,
         is_frozen: impl Fn(Address) -> bool,
     ) -> bool {
-        let in_use = self.slabs.iter().filter_map(|s| s.current.as_ref());
-        let mut in_use = in_use.filter(|b| b.kind == kind && b.has_room());
-        in_use.any(|b| !is_frozen(b.address))
+        let mut in_use = self.slabs.iter().filter(|s| s.kind == kind).flat_map(|s| &s.in_use);
+        in_use.any(|b| b.has_room() && !is_frozen(b.address))
             || self.aside.iter().any(|b| b.suits(kind, least) && !is_frozen(b.address))
     }
 
@@ -317,14 +402,13 @@ impl Slabs {
 
     /// No block is in use any more.
     pub(crate) fn set_aside(&mut self) {
-        let current = self.slabs.iter_mut().filter_map(|s| s.current.take());
-        self.aside.extend(current);
+        self.slabs.iter_mut().for_each(|slab| self.aside.append(&mut slab.in_use));
     }
 
-    /// The block in use of a class may be offered like those that are not, until this session needs it again.
+    /// The blocks in use of a class may be offered like those that are not, until this session needs them again.
     pub(crate) fn lend(&mut self, kind: SlabKind) {
-        let slab = self.slabs.iter_mut().find(|slab| slab.kind == kind);
-        if let Some(mut block) = slab.and_then(|slab| slab.current.take_if(|b| b.has_room())) {
+        let Some(slab) = self.slabs.iter_mut().find(|slab| slab.kind == kind) else { return };
+        for mut block in slab.in_use.extract_if(.., |b| b.has_room()) {
             block.lent = true;
             self.aside.push(block);
         }
@@ -347,7 +431,7 @@ impl Slabs {
     pub(crate) fn forget(&mut self, is_gone: impl Fn(Address) -> bool) {
         self.aside.retain(|block| !is_gone(block.address));
         for slab in &mut self.slabs {
-            slab.current.take_if(|block| is_gone(block.address));
+            slab.in_use.retain(|block| !is_gone(block.address));
         }
     }
 

@@ -105,6 +105,13 @@ impl View {
         (inside && region.is_there()).then(|| region.object(address, offset, bytes))
     }
 
+    /// Whether objects at an address lie beside all backups of a subtable, and nowhere but beside replicas of it.
+    pub(crate) fn lies_beside(&self, address: Address, subtable: u32) -> bool {
+        let region = self.region_of(address).map(|(region, _)| region);
+        let subtable = self.subtables.get(subtable as usize);
+        region.zip(subtable).is_some_and(|(region, subtable)| region.lies_beside(subtable))
+    }
+
     /// The object that a word refers to; `None` if it refers to none that a client of this cluster
     /// wrote.
     pub fn object_of(&self, word: Slot) -> Option<ObjectAt<'_>> {

@@ -107,6 +107,7 @@ fn give_block(world: &World, client: ClientId, everywhere: bool) -> BlockId {
             client,
             to_delete: true,
             frozen: vec![],
+            spare_of: vec![],
         };
         let reply = world.ask_node(member.node.0.into(), alloc);
         let NodeReply::Allocated { block } = reply else { continue };

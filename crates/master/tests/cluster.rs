@@ -97,6 +97,7 @@ fn alloc(node: &NodeClient, client: ClientId) -> Result<BlockId, NodeRefusal> {
             client,
             to_delete: true,
             frozen: vec![],
+            spare_of: vec![],
         })
         .unwrap()
     {

@@ -36,7 +36,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bars::Barring;
 use fusee_control::master::{MasterReply, Note};
 use fusee_control::node::{
-    BlockId, Description, Extent, MAX_CLIENTS, MAX_FROZEN_REGIONS, NodeRefusal, NodeReply,
+    BlockId, Description, Extent, MAX_ALLOC_REGIONS, MAX_CLIENTS, NodeRefusal, NodeReply,
     NodeRequest, Usage, extent_align_bytes,
 };
 use fusee_core::data::Redundancy;
@@ -226,8 +226,8 @@ impl Node {
             } => self
                 .check_bound(cluster, attempt)
                 .and_then(|()| self.reserve(view, extent, (bytes, block_bytes), redundancy)),
-            NodeRequest::Alloc { client, redundancy, to_delete, frozen } => {
-                self.alloc(client, redundancy, to_delete, &frozen, &mut effects)
+            NodeRequest::Alloc { client, redundancy, to_delete, frozen, spare_of } => {
+                self.alloc(client, redundancy, to_delete, (&frozen, &spare_of), &mut effects)
             }
             NodeRequest::SetOwner { from, unless_fenced: true, .. }
                 if self.fenced.contains(&from) =>
@@ -491,13 +491,13 @@ impl Node {
         client: ClientId,
         redundancy: Redundancy,
         to_delete: bool,
-        frozen: &[u32],
+        (frozen, spare_of): (&[u32], &[u32]),
         effects: &mut Vec<Effect>,
     ) -> Answer {
         check_somebody(client)?;
         self.check_new_owner(client)?;
-        if frozen.len() > MAX_FROZEN_REGIONS {
-            return Err(bad("too many regions are named as frozen"));
+        if frozen.len().max(spare_of.len()) > MAX_ALLOC_REGIONS {
+            return Err(bad("an ALLOC names too many regions"));
         }
         // Round-robin, so that the blocks of one client, and their load, spread over regions.
         for _ in 0..self.primaries.len() {
@@ -507,7 +507,9 @@ impl Node {
                 continue;
             }
             let region = self.regions.get_mut(&number).expect("a primary region is a region");
-            if region.redundancy != redundancy {
+            let is_asked_for =
+                spare_of.is_empty() || spare_of.contains(&number) && region.has_spare();
+            if region.redundancy != redundancy || !is_asked_for {
                 continue;
             }
             if let Some(block) = region.take_free(to_delete) {

@@ -80,6 +80,7 @@ fn a_region_gives_each_of_its_blocks_once_and_then_none() {
             client: ClientId(9),
             to_delete: true,
             frozen: vec![],
+            spare_of: vec![],
         });
         let NodeReply::Allocated { block } = step.reply else { panic!("{step:?}") };
         assert_eq!(block.region, 3, "a backup region allocates nothing");
@@ -92,6 +93,7 @@ fn a_region_gives_each_of_its_blocks_once_and_then_none() {
         client: ClientId(9),
         to_delete: true,
         frozen: vec![],
+        spare_of: vec![],
     });
     assert_eq!(refusal(full), NodeRefusal::NoFreeBlock);
     let freed = BlockId { region: 3, block: 7 };
@@ -108,8 +110,36 @@ fn a_region_gives_each_of_its_blocks_once_and_then_none() {
         client: ClientId(8),
         to_delete: true,
         frozen: vec![],
+        spare_of: vec![],
     });
     assert_eq!(again.reply, NodeReply::Allocated { block: freed });
+}
+
+#[test]
+fn named_regions_give_what_they_have_to_spare() {
+    let mut node = node(POOL);
+    node.handle(region(3, true));
+    node.handle(region(4, true));
+    let mut alloc = |spare_of: &[u32]| {
+        let step = node.handle(NodeRequest::Alloc {
+            redundancy: Redundancy::Replicated,
+            client: ClientId(9),
+            to_delete: false,
+            frozen: vec![],
+            spare_of: spare_of.to_vec(),
+        });
+        match step.reply {
+            NodeReply::Allocated { block } => Some(block.region),
+            NodeReply::Refused(NodeRefusal::NoFreeBlock) => None,
+            other => panic!("{other:?}"),
+        }
+    };
+    let given = std::iter::from_fn(|| alloc(&[4])).inspect(|region| assert_eq!(*region, 4));
+    assert_eq!(given.count() as u32, BLOCKS - BLOCKS / 4);
+    assert_eq!(alloc(&[5]), None, "it has none of that region");
+    assert_eq!(alloc(&[4, 3]), Some(3));
+    let rest = std::iter::from_fn(|| alloc(&[])).filter(|region| *region == 4).count() as u32;
+    assert_eq!(rest, BLOCKS / 4 - BLOCKS.div_ceil(64), "whoever names none gets the rest");
 }
 
 #[test]
@@ -122,6 +152,7 @@ fn the_last_blocks_are_kept_back_for_deletes() {
             client: ClientId(9),
             to_delete,
             frozen: vec![],
+            spare_of: vec![],
         });
         matches!(step.reply, NodeReply::Allocated { .. })
     };
@@ -143,6 +174,7 @@ fn allocation_takes_turns_among_primary_regions() {
             client: ClientId(1),
             to_delete: true,
             frozen: vec![],
+            spare_of: vec![],
         })
         .reply
     {
@@ -179,6 +211,7 @@ fn what_is_released_is_zeroed_and_fits_the_next_one() {
         client: ClientId(1),
         to_delete: true,
         frozen: vec![],
+        spare_of: vec![],
     });
     for number in [2, 4, 3] {
         let extent = Extent::Region { region: number, primary: false };
@@ -195,6 +228,7 @@ fn what_is_released_is_zeroed_and_fits_the_next_one() {
         client: ClientId(1),
         to_delete: true,
         frozen: vec![],
+        spare_of: vec![],
     };
     assert_eq!(refusal(node.handle(alloc)), NodeRefusal::NoFreeBlock, "it leads nothing any more");
     node.handle(release(Extent::Subtable { subtable: 1 }, 6));
@@ -260,6 +294,7 @@ fn numbers_that_make_no_sense_are_refused() {
             client: ClientId::NOBODY,
             to_delete: true,
             frozen: vec![],
+            spare_of: vec![],
         },
         NodeRequest::Fence { clients: vec![ClientId::NOBODY] },
         NodeRequest::Fence { clients: vec![ClientId(1); MAX_CLIENTS + 1] },
@@ -289,6 +324,7 @@ fn a_fenced_client_gets_nothing_but_what_it_had_can_be_handed_on() {
             client: dead,
             to_delete: true,
             frozen: vec![],
+            spare_of: vec![],
         })
         .reply
     else {
@@ -305,7 +341,8 @@ fn a_fenced_client_gets_nothing_but_what_it_had_can_be_handed_on() {
             redundancy: Redundancy::Replicated,
             client: dead,
             to_delete: true,
-            frozen: vec![]
+            frozen: vec![],
+            spare_of: vec![]
         })),
         fenced
     );
@@ -368,6 +405,7 @@ fn a_node_serves_one_cluster_and_one_attempt_and_only_an_unused_one_is_emptied()
         client: ClientId(1),
         to_delete: true,
         frozen: vec![],
+        spare_of: vec![],
     }));
     assert_eq!(full, NodeRefusal::NoFreeBlock);
 
@@ -377,6 +415,7 @@ fn a_node_serves_one_cluster_and_one_attempt_and_only_an_unused_one_is_emptied()
         client: ClientId(1),
         to_delete: true,
         frozen: vec![],
+        spare_of: vec![],
     });
     assert!(is_bad(refusal(node.handle(format(CLUSTER, 3)))), "a client owns a block");
 }
@@ -558,7 +597,7 @@ fn request() -> impl Strategy<Value = NodeRequest> {
         1 => (0u32..3).prop_map(|subtable| release(Extent::Subtable { subtable }, 6)),
         12 => client().prop_map(|client| {
             let redundancy = Redundancy::Replicated;
-            NodeRequest::Alloc { redundancy, client, to_delete: true, frozen: vec![] }
+            NodeRequest::Alloc { redundancy, client, to_delete: true, frozen: vec![], spare_of: vec![] }
         }),
         12 => (block, client(), client(), any::<bool>(), any::<bool>())
             .prop_map(|(block, from, to, unless_fenced, once)| {
@@ -683,6 +722,7 @@ fn a_member_tells_foreigners_no_more_than_who_it_is() {
             client,
             to_delete: true,
             frozen: vec![],
+            spare_of: vec![],
         },
         NodeRequest::SetOwner {
             block,

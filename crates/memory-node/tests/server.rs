@@ -97,6 +97,7 @@ fn an_emptied_extent_is_zero_again_and_the_table_is_in_the_pool() {
         client,
         to_delete: true,
         frozen: vec![],
+        spare_of: vec![],
     }) else {
         panic!("a fresh region has free blocks");
     };

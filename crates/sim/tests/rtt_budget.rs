@@ -154,6 +154,38 @@ fn a_speculation_that_is_right_takes_2_phases() {
     }
 }
 
+/// Where there are more memory nodes than replicas: as soon as some objects were written, they are written beside the
+/// backups of the slots.
+#[test]
+fn objects_come_to_lie_beside_the_backups_of_their_slots() {
+    for (memory_nodes, index_replicas, data_replicas) in
+        [(3, 2, 2), (5, 2, 2), (5, 3, 2), (5, 3, 3)]
+    {
+        let options = ClusterOptions { memory_nodes, data_replicas, ..options(index_replicas) };
+        let sim = Sim::new(1);
+        let cluster = Cluster::new(&sim, &options);
+        let store = cluster.client();
+        let keys: Vec<Vec<u8>> = (0..20).map(|n: u32| format!("key {n}").into_bytes()).collect();
+        let phases = cluster.block_on(store.process, async {
+            let mut hints = Vec::new();
+            for key in &keys {
+                hints.push(store.insert(&key[..], b"1").await.unwrap().place);
+            }
+            let mut phases = Vec::new();
+            for _ in 0..3 {
+                let before = store.stats().kind(OpKind::Update).phases;
+                for (key, hint) in keys.iter().zip(&mut hints) {
+                    *hint = store.update(&key[..], b"2", *hint).await.unwrap().place;
+                }
+                phases.push(store.stats().kind(OpKind::Update).phases - before);
+            }
+            phases
+        });
+        let all_lie_there = 2 * keys.len() as u64;
+        assert_eq!(phases[2], all_lie_there, "{memory_nodes} memory nodes: {phases:?}");
+    }
+}
+
 /// The word has changed since, or the pair has gone: no phase more than with a hint that is not certain.
 #[test]
 fn a_speculation_that_is_wrong_costs_what_a_wrong_hint_costs() {

@@ -21,7 +21,7 @@ use super::HELLO_TIMEOUT;
 const MAGIC: &[u8; 5] = b"FUSEE";
 /// 5: a block is taken over once; and who speaks it starts again where it loses to a Move (rule L).
 /// 7: sessions are told the cluster's policy for redundancy; views know of pairs that are lost.
-const VERSION: u8 = 7;
+const VERSION: u8 = 8;
 const HELLO_BYTES: usize = 8;
 
 /// Who answers at a port.
@@ -135,6 +135,6 @@ mod tests {
         }
         assert!(decode(b"HTTP/1.1").unwrap_err().contains("does not speak"));
         assert!(decode(b"FUSEE\x09\x01\0").unwrap_err().contains("version 9"));
-        assert!(decode(b"FUSEE\x07\x09\0").unwrap_err().contains("unknown"));
+        assert!(decode(b"FUSEE\x08\x09\0").unwrap_err().contains("unknown"));
     }
 }

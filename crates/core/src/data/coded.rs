@@ -448,8 +448,8 @@ fn made_of(
     damaged.iter().map(make).collect()
 }
 
-/// See [`ObjectAt::lies_beside`]: no chunk is the object.
-pub(super) fn lies_beside(_columns: &Columns, _at: ObjectAt<'_>, _subtable: &Subtable) -> bool {
+/// See [`Region::lies_beside`]: no chunk is the object.
+pub(super) fn lies_beside(_columns: &Columns, _region: &Region, _subtable: &Subtable) -> bool {
     removed(Mutant::StripeGuessed)
 }
 

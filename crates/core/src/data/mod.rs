@@ -13,7 +13,7 @@
 //! | What must agree? | `ObjectAt::read_starts`, `Reads::key` |
 //! | How is a damaged part written anew? | `Found::mend` |
 //! | Does a word keep copies, beside its object? Which? | `ObjectAt::has_copy`, `ObjectAt::read_copy_words` |
-//! | May a write be speculative? | `ObjectAt::lies_beside` |
+//! | May a write be speculative? | `Region::lies_beside` |
 //! | May its word stand somewhere before it is complete? | `ObjectAt::may_be_incomplete` |
 //! | How is an incomplete object completed? | `complete` |
 //! | How does a region get another place? | `copy_to` |
@@ -163,6 +163,12 @@ impl Region {
             }
             other => other,
         }
+    }
+
+    /// Whether its objects lie beside all backups of a subtable, and nowhere but beside replicas of it. Only then
+    /// may a word that refers to one be put there in the phase that writes it.
+    pub fn lies_beside(&self, subtable: &Subtable) -> bool {
+        by_scheme!(self, lies_beside(self, subtable))
     }
 
     /// Checks what it says of its places, other than where they are.
@@ -541,12 +547,6 @@ impl<'v> ObjectAt<'v> {
     /// Posts READs of all that there is of its first bytes.
     pub(crate) fn read_starts(self, batch: &mut Batch, bytes: u64) -> Reads {
         by_scheme!(self.region, read_starts(self, batch, bytes))
-    }
-
-    /// Whether it lies beside all backups of a subtable, and nowhere but beside replicas of it. Only then
-    /// may a word that refers to it be put there in the phase that writes it.
-    pub(crate) fn lies_beside(self, subtable: &Subtable) -> bool {
-        by_scheme!(self.region, lies_beside(self, subtable))
     }
 
     /// Whether a word that refers to it may stand in a slot before all of its places have it.

@@ -67,11 +67,11 @@ pub(super) fn read_starts(at: ObjectAt<'_>, batch: &mut Batch, bytes: u64) -> Re
     Reads { coding: None, places, is_oriented: false, may_lack_parity: false }
 }
 
-/// See [`ObjectAt::lies_beside`].
-pub(super) fn lies_beside(at: ObjectAt<'_>, subtable: &Subtable) -> bool {
+/// See [`Region::lies_beside`].
+pub(super) fn lies_beside(region: &Region, subtable: &Subtable) -> bool {
     let has = |places: &[Place], node| places.iter().any(|place| place.node == node);
     let mut beside = 0;
-    for place in at.places() {
+    for place in region.places() {
         if !subtable.lies_on(place.node) {
             return false;
         }

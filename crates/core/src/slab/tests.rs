@@ -5,6 +5,8 @@ use crate::data::Redundancy;
 use crate::layout::{Base, SizeClass, UNIT_BYTES};
 
 const BLOCK: u64 = 4096;
+/// No object is better in one block than in another.
+const NOWHERE: Option<fn(Address) -> bool> = None;
 
 fn grant(n: u64, first: u32) -> BlockGrant {
     let (address, marked) = (Address::new(n * BLOCK), Some(1));
@@ -44,7 +46,7 @@ fn pass(slabs: &mut Slabs) {
 }
 
 fn take(slabs: &mut Slabs) -> Option<Allocation> {
-    slabs.allocate(kind(), u32::MAX, |_| false)
+    slabs.allocate(kind(), u32::MAX, |_| false, NOWHERE)
 }
 
 #[test]
@@ -157,7 +159,7 @@ fn a_block_is_lent_between_two_operations_and_used_again_however_little_is_free(
     assert_eq!(slabs.offer().0[0].marked, None, "nobody else knows what is free");
     pass(&mut slabs);
     assert_eq!(slabs.offer().0[0].marked, None, "nor now");
-    assert_eq!(slabs.allocate(kind(), 2, |_| false), None, "it may be gone");
+    assert_eq!(slabs.allocate(kind(), 2, |_| false, NOWHERE), None, "it may be gone");
     slabs.take_back(&[]);
     let again = take(&mut slabs).expect("it is not");
     slabs.end(&again);
@@ -167,7 +169,7 @@ fn a_block_is_lent_between_two_operations_and_used_again_however_little_is_free(
     let rest = slabs.offer().0.pop().expect("nothing is under way");
     assert_eq!((rest.first, rest.marked), (2, Some(1)));
     slabs.take_back(&[]);
-    let third = slabs.allocate(kind(), 1, |_| false).expect("a lent block will always do");
+    let third = slabs.allocate(kind(), 1, |_| false, NOWHERE).expect("a lent block will always do");
     slabs.end(&third);
     slabs.lend(kind());
     assert_eq!(slabs.offer(), (vec![], vec![]), "there is nothing left to lend");
@@ -268,10 +270,52 @@ fn headers_of_one_use_are_the_same_though_objects_were_given_back() {
 fn a_block_with_little_room_is_used_only_if_that_will_do() {
     let mut slabs = Slabs::new(ClientId(1), BLOCK);
     add(&mut slabs, grant(1, 2));
-    assert_eq!(slabs.allocate(kind(), 2, |_| false), None);
-    assert_eq!(slabs.allocate(kind(), 3, |_| true), None, "frozen");
-    assert!(slabs.allocate(kind(), 3, |_| false).is_some());
+    assert_eq!(slabs.allocate(kind(), 2, |_| false, NOWHERE), None);
+    assert_eq!(slabs.allocate(kind(), 3, |_| true, NOWHERE), None, "frozen");
+    assert!(slabs.allocate(kind(), 3, |_| false, NOWHERE).is_some());
     assert_eq!(take(&mut slabs), None);
+}
+
+#[test]
+fn objects_come_from_where_they_are_best_if_a_block_is_there() {
+    let mut slabs = Slabs::new(ClientId(7), BLOCK);
+    let block_of = |object: Allocation| object.address.bytes() / BLOCK;
+    let best_in = |slabs: &mut Slabs, best: u64| {
+        let is_best = move |block: Address| block.bytes() / BLOCK == best;
+        slabs.allocate(kind(), u32::MAX, |_| false, Some(is_best)).map(block_of)
+    };
+    assert_eq!(best_in(&mut slabs, 1), None);
+    assert_eq!(slabs.lacks(kind()), Some(Lack::Best));
+    add(&mut slabs, grant(1, 0));
+    assert_eq!((best_in(&mut slabs, 5), slabs.lacks(kind())), (Some(1), Some(Lack::Best)));
+    add(&mut slabs, grant(5, 0));
+    assert_eq!((best_in(&mut slabs, 5), best_in(&mut slabs, 1)), (Some(5), Some(1)));
+    assert_ne!(slabs.lacks(kind()), Some(Lack::Best));
+    assert_eq!(slabs.aside().len(), 0, "both are in use");
+    slabs.use_one();
+    assert_eq!(slabs.aside().len(), 1, "others may have one of them");
+    assert_eq!((best_in(&mut slabs, 5), best_in(&mut slabs, 1)), (Some(5), Some(1)));
+    assert_eq!(best_in(&mut slabs, 1), Some(5), "the other one is used up");
+    slabs.set_used_up_aside(kind());
+    assert_eq!(slabs.aside().len(), 2);
+    assert_eq!(best_in(&mut slabs, 1), None);
+}
+
+#[test]
+fn blocks_in_use_together_are_bounded() {
+    let mut slabs = Slabs::new(ClientId(7), BLOCK);
+    let blocks = IN_USE_TOGETHER as u64 + 1;
+    (0..blocks).for_each(|n| add(&mut slabs, grant(n, 0)));
+    let block_of = |object: Allocation| object.address.bytes() / BLOCK;
+    let mut best_in = |best: u64| {
+        let is_best = move |block: Address| block.bytes() / BLOCK == best;
+        slabs.allocate(kind(), u32::MAX, |_| false, Some(is_best)).map(block_of)
+    };
+    for best in 0..blocks - 1 {
+        assert_eq!(best_in(best), Some(best));
+    }
+    assert_eq!(best_in(blocks - 1), Some(0), "there is no room for one more");
+    assert_eq!((best_in(0), best_in(blocks - 1)), (Some(0), Some(blocks - 1)), "now there is");
 }
 
 #[test]
@@ -343,7 +387,8 @@ fn the_oldest_block_that_is_not_in_use_is_demoted_first_and_each_object_once() {
     }
     add(&mut slabs, grant(1, 0));
     let objects = block_shape().objects as usize;
-    let take = |slabs: &mut Slabs| slabs.allocate(oriented, u32::MAX, |_| false).unwrap().address;
+    let take =
+        |slabs: &mut Slabs| slabs.allocate(oriented, u32::MAX, |_| false, NOWHERE).unwrap().address;
     let all: Vec<Address> = (0..3 * objects).map(|_| take(&mut slabs)).collect();
     take_all_of(&mut slabs);
     let next = |slabs: &mut Slabs| slabs.next_to_demote(|_| false).map(|(object, _)| object);

@@ -35,7 +35,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         least: u32,
         view: &View,
     ) -> Result<Result<Attempt<'i>, SlabKind>, Error> {
-        let Some(object) = self.allocate(intent.slab, least, view) else {
+        let beside = self.best_beside(hint, intent.slab);
+        let Some(object) = self.allocate(intent.slab, least, view, beside) else {
             return Ok(Err(intent.slab));
         };
         let mut attempt = Attempt::new(intent, hint, object);
@@ -97,7 +98,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             bytes: value,
             max_bytes: view.geometry.max_value_bytes as usize,
         })?;
-        Ok(self.allocate(slab, least, view).ok_or(slab))
+        Ok(self.allocate(slab, least, view, None).ok_or(slab))
     }
 
     /// No CAS has mentioned an object.

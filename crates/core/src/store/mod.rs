@@ -233,6 +233,21 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.half_way.get()
     }
 
+    /// Has the processor fetch, for soon, what a write by this hint looks at first: the slot, on all replicas, and the
+    /// start of the object there. Where verbs travel it does nothing.
+    pub fn prefetch(&self, hint: Hint) {
+        let view = self.view.borrow();
+        if !self.fabric.is_immediate() || !view.has_slot(hint.slot) {
+            return;
+        }
+        let slots = view.slot_on_backups(hint.slot).chain([view.slot_on_primary(hint.slot)]);
+        let object = view.object_of(hint.word);
+        let object = object.as_ref().and_then(|object| object.places().next());
+        for place in slots.chain(object) {
+            self.fabric.prefetch(place.node, place.offset);
+        }
+    }
+
     fn check_key(&self, key: &[u8]) -> Result<(), Error> {
         let max_bytes = self.view.borrow().geometry.max_key_bytes as usize;
         match key.len() {

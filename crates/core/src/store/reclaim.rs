@@ -244,10 +244,17 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// Does what is due about the blocks that are not in use, so that a class finds one of which one in
-    /// `least` objects is free. If memory is `short` that is all blocks, and everything that may help.
+    /// `least` objects is free; perhaps one beside a subtable. If memory is `short` that is all blocks, and
+    /// everything that may help.
     /// One operation at a time does it: what it has found out about a block holds as long as nobody
     /// else collects there.
-    pub(super) async fn collect(&self, kind: SlabKind, least: u32, short: bool) -> Left {
+    pub(super) async fn collect(
+        &self,
+        kind: SlabKind,
+        least: u32,
+        beside: Option<u32>,
+        short: bool,
+    ) -> Left {
         if self.reclaiming.replace(true) {
             return Left::Waiting;
         }
@@ -257,7 +264,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             self.set_free(1).await;
         }
         self.read_headers().await;
-        self.reclaim_due(kind, least).await;
+        self.reclaim_due(kind, least, beside).await;
         let freed = self.return_blocks(kind, short).await;
         if short {
             self.compare_unverified().await;
@@ -326,13 +333,13 @@ impl<F: Fabric, H: Host> Store<F, H> {
     pub(super) async fn reclaim_what_is_due(&self, kind: SlabKind, least: u32) {
         if !self.reclaiming.replace(true) {
             let _ends = Reclaiming(&self.reclaiming);
-            self.reclaim_due(kind, least).await;
+            self.reclaim_due(kind, least, None).await;
         }
     }
 
     /// Lets objects be used that were given back; if a class has no block aside that it can use, collects
     /// what is set free in the one where that is most.
-    async fn reclaim_due(&self, kind: SlabKind, least: u32) {
+    async fn reclaim_due(&self, kind: SlabKind, least: u32, beside: Option<u32>) {
         let has_passed = |mark| self.host.has_passed(mark);
         for block in self.slabs.borrow_mut().blocks() {
             block.take_returned(has_passed, || self.host.mark());
@@ -342,11 +349,14 @@ impl<F: Fabric, H: Host> Store<F, H> {
             let slabs = self.slabs.borrow();
             let reclaimable =
                 |b: &&Block| b.seen.as_ref().is_some_and(|seen| self.is_reclaimable(seen));
-            let can_be = |b: &&Block| {
-                // Else headers may be under way that say from where on the block is in use.
-                b.is_quiet() && b.is_worth_reclaiming(kind, least) && !op.is_frozen(b.address)
+            let may_be = |b: &Block| {
+                let lies_there = |subtable| op.view.lies_beside(b.address, subtable);
+                beside.is_none_or(lies_there) && !op.is_frozen(b.address)
             };
-            let is_there = |b: &Block| b.suits(kind, least) && !op.is_frozen(b.address);
+            // Else headers may be under way that say from where on the block is in use.
+            let can_be =
+                |b: &&Block| b.is_quiet() && b.is_worth_reclaiming(kind, least) && may_be(b);
+            let is_there = |b: &Block| b.suits(kind, least) && may_be(b);
             let reclaimable = slabs.aside().iter().filter(reclaimable).filter(can_be);
             let best = reclaimable.max_by_key(|b| b.prospect()).map(|b| b.address);
             best.filter(|_| !slabs.aside().iter().any(is_there))

@@ -9,6 +9,9 @@
 //!    compared with the index, and what others hand on is looked through, a few blocks at a time. As the
 //!    last resort no bitmap is trusted any more.
 //!
+//! An object that is best beside a subtable ([`speculation`](super::speculation)) takes what there is, too; when its
+//! write has ended, a block is looked for where the next one is best.
+//!
 //! That is once in a block's worth of objects. One operation does some of it before, when half of them
 //! are used up, so that something can be used again when it is time. Meanwhile nothing is offered to others;
 //! whoever looked for memory offers what is left over when it has done.
@@ -27,7 +30,7 @@ use crate::error::{Error, Outcome};
 use crate::host::{GiveUp, Granted, Host};
 use crate::mutant::{Mutant, removed};
 use crate::race::Key;
-use crate::slab::{Allocation, Block, SlabKind, Slabs, USED_AGAIN_AT};
+use crate::slab::{Allocation, Block, Lack, SlabKind, Slabs, USED_AGAIN_AT};
 use crate::verbs::Fabric;
 use crate::view::View;
 
@@ -47,17 +50,52 @@ const RECLAIM_PAUSES: u32 = 128;
 
 impl<F: Fabric, H: Host> Store<F, H> {
     /// An object of a class from this session's slabs, by this view; of a block of which one in
-    /// `least` objects is free, if it is not in use already.
-    pub(super) fn allocate(&self, kind: SlabKind, least: u32, view: &View) -> Option<Allocation> {
-        self.slabs.borrow_mut().allocate(kind, least, |block| is_frozen(view, block))
+    /// `least` objects is free, if it is not in use already. Preferably beside a subtable.
+    pub(super) fn allocate(
+        &self,
+        kind: SlabKind,
+        least: u32,
+        view: &View,
+        beside: Option<u32>,
+    ) -> Option<Allocation> {
+        let is_best = beside.map(|subtable| move |block| view.lies_beside(block, subtable));
+        self.slabs.borrow_mut().allocate(kind, least, |block| is_frozen(view, block), is_best)
     }
 
-    /// When half of a block is used up: looks for what can be used when all of it is.
-    pub(super) async fn look_ahead(&self, kind: SlabKind) {
+    /// When half of a block is used up: looks for what can be used when all of it is. Where an object would have been
+    /// better beside a subtable and was not: for a block there.
+    pub(super) async fn look_ahead(&self, kind: SlabKind, lack: Lack, beside: Option<u32>) {
         let _ends = Allocating::begin(&self.allocating);
         self.take_back();
         self.set_free(1).await;
-        self.collect(kind, USED_AGAIN_AT, false).await;
+        match beside.filter(|_| lack == Lack::Best) {
+            None => drop(self.collect(kind, USED_AGAIN_AT, None, false).await),
+            Some(subtable) => self.look_beside(kind, subtable).await,
+        }
+    }
+
+    /// Looks for a block beside a subtable: among those of the session, or another one, if the pool has some to spare.
+    /// Writes do without one meanwhile, so whatever fails here is no error.
+    async fn look_beside(&self, kind: SlabKind, subtable: u32) {
+        self.slabs.borrow_mut().set_used_up_aside(kind);
+        self.collect(kind, USED_AGAIN_AT, Some(subtable), false).await;
+        let view = self.newest_view();
+        let is_there = || {
+            let is_other = |block| is_frozen(&view, block) || !view.lies_beside(block, subtable);
+            self.slabs.borrow().has_room(kind, USED_AGAIN_AT, is_other)
+        };
+        if is_there() || !self.slabs.borrow_mut().begin_ask(kind) {
+            return;
+        }
+        let _ends = Asking { slabs: &self.slabs, kind };
+        if !self.pool_was_empty.get() {
+            // What it says of the pool is of these regions only.
+            let _ = self.ask_for_block(kind, false, Some(subtable), &view).await;
+            self.pool_was_empty.set(false);
+        }
+        if !is_there() {
+            self.slabs.borrow_mut().looked_in_vain(kind);
+        }
     }
 
     /// Waits until there is something to allocate from, or a newer view has come. The caller must not
@@ -98,6 +136,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
             // Some may be gone already.
             self.take_back();
             let mut slabs = self.slabs.borrow_mut();
+            if self.host.was_called() || self.pool_was_empty.get() {
+                slabs.use_one();
+            }
             let (spare, surplus) = slabs.offer();
             let frees_soon = slabs.frees_soon();
             drop(slabs);
@@ -129,7 +170,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         view: &Arc<View>,
     ) -> Result<(), Error> {
         self.set_free(1).await;
-        self.collect(kind, *least, false).await;
+        self.collect(kind, *least, None, false).await;
         // Where the pool has none left, whoever asks for a block has others asked for theirs.
         if to_delete || self.pool_was_empty.get() {
             self.await_reclaimable(kind, *least, view).await;
@@ -141,7 +182,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         while asked == Asked::Block && !self.has_room(kind, *least, view) {
             if to_delete {
                 // Better a little later than one of the last blocks.
-                self.collect(kind, *least, false).await;
+                self.collect(kind, *least, None, false).await;
                 if self.await_reclaimable(kind, *least, view).await {
                     return Ok(());
                 }
@@ -157,7 +198,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             if is_newer || self.has_room(kind, *least, view) {
                 return Ok(());
             }
-            match self.collect(kind, *least, true).await {
+            match self.collect(kind, *least, None, true).await {
                 Left::Waiting => {}
                 // What there was to wait for has just come.
                 Left::Nothing if self.has_room(kind, *least, view) => return Ok(()),
@@ -246,12 +287,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// Asks for a block; for a DELETE first for one that others may not have.
     async fn ask(&self, kind: SlabKind, to_delete: bool, view: &Arc<View>) -> Result<Asked, Error> {
         if to_delete {
-            let asked = self.ask_for_block(kind, true, view).await?;
+            let asked = self.ask_for_block(kind, true, None, view).await?;
             if asked != Asked::Nothing {
                 return Ok(asked);
             }
         }
-        self.ask_for_block(kind, false, view).await
+        self.ask_for_block(kind, false, None, view).await
     }
 
     /// The last resort: all blocks are compared with the index, once in a while. Bits that a session
@@ -289,11 +330,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
         unreachable!("the loop ends by return")
     }
 
-    /// Adds a block, unless a newer view comes or there is none.
+    /// Adds a block, unless a newer view comes or there is none; perhaps only one beside a subtable.
     async fn ask_for_block(
         &self,
         kind: SlabKind,
         to_delete: bool,
+        beside: Option<u32>,
         view: &Arc<View>,
     ) -> Result<Asked, Error> {
         // Else one block after the other would come from a memory node that answers, and none be of use.
@@ -309,7 +351,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         if removed(Mutant::AsksUnpinned) {
             pin.pause();
         }
-        let grant = self.host.alloc_block(kind, to_delete, view).await;
+        let grant = self.host.alloc_block(kind, to_delete, beside, view).await;
         drop(pin);
         let grant = match grant {
             Ok(Granted::Block(grant)) => grant,

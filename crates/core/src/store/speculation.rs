@@ -27,23 +27,16 @@
 //! Where verbs take no time to speak of nothing is written speculatively: a phase is a call there.
 
 use super::attempt::{Attempt, Step};
-use super::{Hint, Op, Sight};
+use super::{Hint, Op, Sight, Store};
 use crate::data::Redundancy;
 use crate::error::Error;
 use crate::host::Host;
 use crate::layout::{Opcode, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::race::Buckets;
-use crate::slab::{Allocation, WINDOW_EPOCHS};
+use crate::slab::{SlabKind, WINDOW_EPOCHS};
 use crate::verbs::Fabric;
-use crate::view::{SlotRef, View};
-
-/// Whether an object lies beside all backups of a slot, and nowhere but beside replicas of it.
-fn lies_beside(view: &View, slot: SlotRef, object: &Allocation) -> bool {
-    let subtable = &view.subtables[slot.subtable as usize];
-    let object = view.object(object.address, object.kind.class.bytes());
-    object.is_some_and(|object| object.lies_beside(subtable))
-}
+use crate::view::View;
 
 /// For how many epochs a word that stands somewhere does not come back. Of EC-oriented pairs a life has several words.
 fn window(view: &View, word: Slot) -> u64 {
@@ -51,6 +44,15 @@ fn window(view: &View, word: Slot) -> u64 {
     match matches!(region, Some(Redundancy::Oriented(_))) && !removed(Mutant::TurnsAreLives) {
         true => WINDOW_EPOCHS / u64::from(Slot::TURNS),
         false => WINDOW_EPOCHS,
+    }
+}
+
+impl<F: Fabric, H: Host> Store<F, H> {
+    /// The subtable beside which the object of a write is best, if that may let it speculate by this hint.
+    pub(super) fn best_beside(&self, hint: Option<Hint>, kind: SlabKind) -> Option<u32> {
+        let Hint { slot, seen: Sight::Since(_), .. } = hint? else { return None };
+        let may_lie_there = kind.redundancy.coding().is_none() && !self.fabric.is_immediate();
+        may_lie_there.then_some(slot.subtable)
     }
 }
 
@@ -84,8 +86,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         debug_assert!(attempt.intent.opcode != Opcode::Insert, "an INSERT has no hint");
         debug_assert!(is_old || !self.view.is_without_primary(slot.subtable), "it may be written");
         let has_backups = !self.view.subtables[slot.subtable as usize].backups().is_empty();
-        let holds =
-            lies_beside(&self.view, slot, &attempt.object) || removed(Mutant::SpeculationsAnywhere);
+        let holds = self.view.lies_beside(attempt.object.address, slot.subtable)
+            || removed(Mutant::SpeculationsAnywhere);
         has_backups && holds
     }
 

@@ -202,9 +202,10 @@ impl<F: Fabric, H: Host> Store<F, H> {
         if self.sets_free(reclaim::SET_FREE_TOGETHER) {
             self.set_free(reclaim::SET_FREE_TOGETHER).await;
         }
-        if self.slabs.borrow_mut().is_half_used(slab) {
+        let lack = self.slabs.borrow_mut().lacks(slab);
+        if let Some(lack) = lack {
             // On the heap: it is rare, and the futures of operations stay small.
-            Box::pin(self.look_ahead(slab)).await;
+            Box::pin(self.look_ahead(slab, lack, self.best_beside(hint, slab))).await;
             self.offer();
         }
         result

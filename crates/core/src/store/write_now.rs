@@ -25,7 +25,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if hint.is_none() || !is_immediate || is_oriented || !self.may_write_now(intent.key) {
             return Err(None);
         }
-        let object = self.store.allocate(intent.slab, USED_AGAIN_AT, &self.view);
+        let object = self.store.allocate(intent.slab, USED_AGAIN_AT, &self.view, None);
         let Some(object) = object else { return Err(None) };
         let mut attempt = Attempt::new(intent, hint, object);
         let mut is_first = true;

@@ -61,6 +61,11 @@ impl Region {
         self.free.reverse();
     }
 
+    /// Whether more than a quarter of its blocks is free, about.
+    pub fn has_spare(&self) -> bool {
+        self.free.len() > self.owners.len() / 4
+    }
+
     /// The last that are left are for DELETEs.
     pub fn take_free(&mut self, to_delete: bool) -> Option<u32> {
         // Log objects are replicated.

@@ -121,9 +121,8 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         RebuildsFromFirstPlace | ChunkByPosition | ParityNotWritten => &scenarios::TIMED_REDUNDANCY,
         StripeGuessed => &scenarios::CODED_CRASHES,
         MoveLoserSucceeds | MoveLoserJudgesByBackups => &scenarios::MOVED_PAIRS,
-        StoppedMoveLoserSucceeds | OvertakenMoveDoesNotWait | MovesWhileFrozen => {
-            &scenarios::MOVED_PAIRS_LOSS
-        }
+        StoppedMoveLoserSucceeds | MovesWhileFrozen => &scenarios::MOVED_PAIRS_LOSS,
+        OvertakenMoveDoesNotWait => &scenarios::MOVED_AT_ONCE,
         GoneBeforeTheSwitch
         | LossSettlesFew
         | RecoveryKnowsNothingGone

@@ -196,10 +196,12 @@ pub const TORN_HEADERS: Scenario = named("torn headers", moved_pairs::torn_heade
 pub const MOVED_PAIRS_LOSS: Scenario =
     named("moved pairs, loss", |seed| moved_pairs::moved_pairs(seed, true));
 
+pub const MOVED_AT_ONCE: Scenario = named("moved at once", moved_pairs::moved_at_once);
+
 pub const BARS: Scenario = named("bars", bars::bars);
 
 /// Every scenario that goes step by step, and those in virtual time that are as short.
-pub const STEPWISE: [&Scenario; 62] = [
+pub const STEPWISE: [&Scenario; 63] = [
     &CUT_OFF_SINGLE,
     &SETTLED_SET,
     &TWO_NODES_LOST,
@@ -208,6 +210,7 @@ pub const STEPWISE: [&Scenario; 62] = [
     &RESTING_BLOCK,
     &MOVED_PAIRS,
     &MOVED_PAIRS_LOSS,
+    &MOVED_AT_ONCE,
     &TURNED_PAIRS,
     &COPIES_COMPARED,
     &STALE_ORPHAN,

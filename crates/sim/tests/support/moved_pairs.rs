@@ -33,7 +33,13 @@ const PATIENCE_NS: u64 = 2_000_000_000;
 /// Bursts of operations on one key, by a few sessions. `is_lossy`: in the middle of one of them a memory node is lost.
 pub fn moved_pairs(seed: u64, is_lossy: bool) {
     let redundancies = vec![Redundancy::Replicated, Redundancy::Coded(coding())];
-    run(seed, is_lossy, redundancies, &KINDS);
+    run(seed, is_lossy, redundancies, (&KINDS, 1));
+}
+
+/// The same, but all act at once, mostly with Moves, and it is a backup that is lost then, perhaps one of a majority.
+pub fn moved_at_once(seed: u64) {
+    let redundancies = vec![Redundancy::Replicated, Redundancy::Coded(coding())];
+    run(seed, true, redundancies, (&[Update, Move, Move, Move, Move, Move], 4));
 }
 
 /// The same of a pair that becomes EC-oriented and erasure-coded by turns, in place where that can be.
@@ -41,14 +47,16 @@ pub fn turned_pairs(seed: u64, is_lossy: bool) {
     let oriented =
         Redundancy::Oriented(Orientation::new(2, coding()).expect("so many replicas can be"));
     let redundancies = vec![oriented, Redundancy::Coded(coding()), oriented];
-    run(seed, is_lossy, redundancies, &[Update, Move, Move, Move, Move, Move, Move, Search]);
+    let kinds = [Update, Move, Move, Move, Move, Move, Move, Search];
+    run(seed, is_lossy, redundancies, (&kinds, 1));
 }
 
 fn coding() -> Coding {
     Coding::new(2, 1).expect("there is such a code")
 }
 
-fn run(seed: u64, is_lossy: bool, redundancies: Vec<Redundancy>, kinds: &[OpKind]) {
+/// Operations of these kinds, so many times as close to each other as otherwise.
+fn run(seed: u64, is_lossy: bool, redundancies: Vec<Redundancy>, (kinds, haste): (&[OpKind], u64)) {
     let sim = Sim::new(seed);
     let rng = Rng::named(seed, "moved pairs");
     let defaults = ClusterOptions::default();
@@ -60,7 +68,8 @@ fn run(seed: u64, is_lossy: bool, redundancies: Vec<Redundancy>, kinds: &[OpKind
     let geometry = Geometry { block_bytes: 1 << 13, max_value_bytes: 1024, ..defaults.geometry };
     let options = ClusterOptions {
         memory_nodes: 6,
-        index_replicas: 2 + seed as u8 % 4,
+        // Who has a minority of three or four backups has lost, and its word stands there.
+        index_replicas: if haste > 1 { 4 + seed as u8 % 2 } else { 2 + seed as u8 % 4 },
         geometry,
         lease_ms: Some(LEASE.as_millis() as u64),
         session: LogicOptions { redundancy: Some(rules), ..defaults.session },
@@ -90,13 +99,15 @@ fn run(seed: u64, is_lossy: bool, redundancies: Vec<Redundancy>, kinds: &[OpKind
         for number in 0..BURSTS {
             let loss = async {
                 if fatal == Some(number) {
-                    sim.sleep(rng.below_u64(40_000)).await;
+                    sim.sleep(rng.below_u64(40_000 / haste)).await;
                     let view = cluster.view().clone();
                     let places = view.subtables[0].replicas();
-                    cluster.crash_node(rng.pick(places).node);
+                    let lost = rng.pick(if haste > 1 { &places[1..] } else { places });
+                    cluster.crash_node(lost.node);
                 }
             };
-            futures_util::future::join(burst(&sim, &rng, &workload, &acting, kinds), loss).await;
+            futures_util::future::join(burst(&sim, &rng, &workload, &acting, (kinds, haste)), loss)
+                .await;
         }
         wait_for_repair(&cluster).await;
         workload.run(&rng, &sessions[0], Search, 0).await;
@@ -120,13 +131,13 @@ async fn burst(
     rng: &Rng,
     workload: &Workload,
     sessions: &[Rc<SimSession>],
-    kinds: &[OpKind],
+    (kinds, haste): (&[OpKind], u64),
 ) {
     let turns = !kinds.contains(&Upsert);
     let one = async |session: &Rc<SimSession>| {
         for _ in 0..if turns { 3 } else { 1 } {
             let kind = rng.pick(kinds);
-            sim.sleep(rng.below_u64(8_000)).await;
+            sim.sleep(rng.below_u64(8_000 / haste)).await;
             workload.run(rng, session, kind, 0).await;
         }
         if rng.one_in(2) {

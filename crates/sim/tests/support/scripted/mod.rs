@@ -186,6 +186,7 @@ impl Blocks for Scripted {
         &self,
         SlabKind { class, .. }: SlabKind,
         _: bool,
+        beside: Option<u32>,
         view: &Arc<View>,
     ) -> Result<Granted, Error> {
         let pinned = self.0.pinned.get().is_some();
@@ -193,7 +194,12 @@ impl Blocks for Scripted {
         assert_eq!(view.number, self.0.view.borrow().number);
         let mut grants = self.0.grants.borrow_mut();
         let next = grants.pop_front_if(|grant| grant.class == class).or_else(|| {
-            let address = self.0.pool.borrow_mut().pop_front()?;
+            let lies_there = |address: &Address| {
+                let region = view.region_of(*address).map(|(region, _)| region);
+                let subtable = beside.map(|subtable| &view.subtables[subtable as usize]);
+                subtable.is_none_or(|it| region.is_some_and(|region| region.lies_beside(it)))
+            };
+            let address = self.0.pool.borrow_mut().pop_front_if(|address| lies_there(address))?;
             let marked = view.region_of(address).map(|(region, _)| region.primary_since());
             Some(BlockGrant {
                 redundancy: Redundancy::Replicated,
@@ -212,6 +218,10 @@ impl Blocks for Scripted {
     fn end_search(&self, _: SlabKind) {}
 
     fn is_exhausted(&self) -> bool {
+        false
+    }
+
+    fn was_called(&self) -> bool {
         false
     }
 
