@@ -32,6 +32,11 @@ use crate::session::{KeepAlive, Session};
 use crate::shared::{Shared, first_view, reachable_fabric, wait};
 use crate::survey::{self, FoundPair, MemorySurvey, SurveyError};
 
+/// Copies for another thread.
+fn owned<K: AsRef<[u8]>, V: AsRef<[u8]>>(pairs: &[(K, V)]) -> Vec<(Vec<u8>, Vec<u8>)> {
+    pairs.iter().map(|(key, value)| (key.as_ref().to_vec(), value.as_ref().to_vec())).collect()
+}
+
 thread_local! {
     /// The sessions that this thread got by itself, at most one per client.
     static SESSIONS: RefCell<Vec<(u64, Rc<Session>)>> = const { RefCell::new(Vec::new()) };
@@ -220,6 +225,50 @@ impl Client {
         self.run(async |s| s.put_with(key, value, redundancy).await)
     }
 
+    /// Adds many keys, or replaces their values, in shared round trips; each with its own outcome, in their order: see
+    /// [`Session::put_many`].
+    ///
+    /// ```no_run
+    /// # let client = fusee_client::Client::connect("127.0.0.1:7400")?;
+    /// let pairs = [("cat", "meows"), ("dog", "barks")];
+    /// for (pair, outcome) in pairs.iter().zip(client.put_many(&pairs)) {
+    ///     outcome.inspect_err(|error| eprintln!("{pair:?}: {error}"))?;
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        pairs: &[(K, V)],
+    ) -> Vec<Result<(), Error>> {
+        let outcomes = self.run(async |s| Ok(s.put_many(pairs).await));
+        outcomes.unwrap_or_else(|error| vec![Err(error); pairs.len()])
+    }
+
+    /// As [`Client::put_many`], of keys that do not exist: the others have [`Error::AlreadyExists`].
+    pub fn insert_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        pairs: &[(K, V)],
+    ) -> Vec<Result<(), Error>> {
+        let outcomes = self.run(async |s| Ok(s.insert_many(pairs).await));
+        outcomes.unwrap_or_else(|error| vec![Err(error); pairs.len()])
+    }
+
+    /// As [`Client::put_many`], of keys that exist: the others have [`Error::NotFound`].
+    pub fn update_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        pairs: &[(K, V)],
+    ) -> Vec<Result<(), Error>> {
+        let outcomes = self.run(async |s| Ok(s.update_many(pairs).await));
+        outcomes.unwrap_or_else(|error| vec![Err(error); pairs.len()])
+    }
+
+    /// Removes many keys, each with its own outcome, as [`Client::put_many`]; those that do not exist have
+    /// [`Error::NotFound`].
+    pub fn delete_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<(), Error>> {
+        let outcomes = self.run(async |s| Ok(s.delete_many(keys).await));
+        outcomes.unwrap_or_else(|error| vec![Err(error); keys.len()])
+    }
+
     /// Removes a key; [`Error::NotFound`] if it does not exist.
     pub fn delete(&self, key: &[u8]) -> Result<(), Error> {
         self.run(async |s| s.delete(key).await)
@@ -329,6 +378,44 @@ impl Client {
     pub async fn delete_async(&self, key: &[u8]) -> Result<(), Error> {
         let key = key.to_vec();
         self.drive(async move |s| s.delete(&key).await).await
+    }
+
+    /// As [`Client::put_many`], awaited. Dropping the future does not stop the writes.
+    pub async fn put_many_async<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        pairs: &[(K, V)],
+    ) -> Vec<Result<(), Error>> {
+        let (writes, pairs) = (pairs.len(), owned(pairs));
+        let outcomes = self.drive(async move |s| Ok(s.put_many(&pairs).await)).await;
+        outcomes.unwrap_or_else(|error| vec![Err(error); writes])
+    }
+
+    /// As [`Client::insert_many`], awaited. Dropping the future does not stop the writes.
+    pub async fn insert_many_async<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        pairs: &[(K, V)],
+    ) -> Vec<Result<(), Error>> {
+        let (writes, pairs) = (pairs.len(), owned(pairs));
+        let outcomes = self.drive(async move |s| Ok(s.insert_many(&pairs).await)).await;
+        outcomes.unwrap_or_else(|error| vec![Err(error); writes])
+    }
+
+    /// As [`Client::update_many`], awaited. Dropping the future does not stop the writes.
+    pub async fn update_many_async<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        pairs: &[(K, V)],
+    ) -> Vec<Result<(), Error>> {
+        let (writes, pairs) = (pairs.len(), owned(pairs));
+        let outcomes = self.drive(async move |s| Ok(s.update_many(&pairs).await)).await;
+        outcomes.unwrap_or_else(|error| vec![Err(error); writes])
+    }
+
+    /// As [`Client::delete_many`], awaited. Dropping the future does not stop the writes.
+    pub async fn delete_many_async<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<(), Error>> {
+        let keys: Vec<Vec<u8>> = keys.iter().map(|key| key.as_ref().to_vec()).collect();
+        let writes = keys.len();
+        let outcomes = self.drive(async move |s| Ok(s.delete_many(&keys).await)).await;
+        outcomes.unwrap_or_else(|error| vec![Err(error); writes])
     }
 
     /// Runs an operation on the driver thread, which starts with the first.

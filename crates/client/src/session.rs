@@ -332,6 +332,53 @@ impl Session {
         self.end(self.logic.put_with(key, value, redundancy).await)
     }
 
+    /// Adds many keys, or replaces their values; each with its own outcome, in their order.
+    ///
+    /// They share round trips, on whichever memory nodes they are: up to 64 are written side by side. Each takes effect
+    /// by itself, and one that fails does not stop the others. A key may occur several times: then the last value
+    /// stays.
+    pub async fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        pairs: &[(K, V)],
+    ) -> Vec<Result<(), Error>> {
+        self.each(pairs.len(), self.logic.put_many(pairs)).await
+    }
+
+    /// As [`Session::put_many`], of keys that do not exist: the others have [`Error::AlreadyExists`].
+    pub async fn insert_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        pairs: &[(K, V)],
+    ) -> Vec<Result<(), Error>> {
+        self.each(pairs.len(), self.logic.insert_many(pairs)).await
+    }
+
+    /// As [`Session::put_many`], of keys that exist: the others have [`Error::NotFound`].
+    pub async fn update_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        &self,
+        pairs: &[(K, V)],
+    ) -> Vec<Result<(), Error>> {
+        self.each(pairs.len(), self.logic.update_many(pairs)).await
+    }
+
+    /// Removes many keys, each with its own outcome, as [`Session::put_many`]; those that do not exist have
+    /// [`Error::NotFound`].
+    pub async fn delete_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<(), Error>> {
+        self.each(keys.len(), self.logic.delete_many(keys)).await
+    }
+
+    /// The outcomes of so many writes.
+    async fn each(
+        &self,
+        writes: usize,
+        outcomes: impl Future<Output = Vec<Result<(), Error>>>,
+    ) -> Vec<Result<(), Error>> {
+        if let Err(error) = self.begin() {
+            return vec![Err(error); writes];
+        }
+        let outcomes = outcomes.await;
+        outcomes.into_iter().map(|outcome| self.end(outcome)).collect()
+    }
+
     /// Removes a key; [`Error::NotFound`] if it does not exist.
     pub async fn delete(&self, key: &[u8]) -> Result<(), Error> {
         self.begin()?;

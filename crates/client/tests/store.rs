@@ -57,6 +57,50 @@ fn a_value_is_shown_where_it_was_fetched_and_copied_into_memory_that_is_there() 
 }
 
 #[test]
+fn many_writes_have_an_outcome_each_and_those_of_one_key_take_effect_in_their_order() {
+    on_every_fabric(|client| {
+        let names: Vec<String> = (0..300).map(|n| format!("key {n}")).collect();
+        let pairs = |value: &'static str| -> Vec<(&str, &str)> {
+            names.iter().map(|name| (&name[..], value)).collect()
+        };
+        let values = |client: &Client| client.get_many(&names).unwrap();
+        let all = |value: &str| vec![Some(value.as_bytes().to_vec()); names.len()];
+        assert_eq!(client.insert_many(&pairs("1")[..200]), vec![Ok(()); 200]);
+        let inserted = client.insert_many(&pairs("2"));
+        assert!(inserted[..200].iter().all(|outcome| *outcome == Err(Error::AlreadyExists)));
+        assert!(inserted[200..].iter().all(Result::is_ok));
+        assert_eq!(client.put_many(&pairs("3")), vec![Ok(()); 300]);
+        assert_eq!(values(&client), all("3"));
+        assert_eq!(client.delete_many(&names[100..]), vec![Ok(()); 200]);
+        let updated = client.update_many(&pairs("4"));
+        assert!(updated[..100].iter().all(Result::is_ok));
+        assert!(updated[100..].iter().all(|outcome| *outcome == Err(Error::NotFound)));
+        let deleted = client.delete_many(&names[..101]);
+        assert_eq!(deleted[100], Err(Error::NotFound));
+        assert!(deleted[..100].iter().all(Result::is_ok));
+        assert_eq!(values(&client), vec![None; 300]);
+
+        // One that cannot be does not stop the others.
+        let mixed = client.put_many(&[("a", "1"), ("", "2"), ("b", "3")]);
+        assert_eq!(mixed, [Ok(()), Err(Error::KeyEmpty), Ok(())]);
+        let same: Vec<(&str, String)> = (0..200).map(|n| ("same", n.to_string())).collect();
+        assert_eq!(client.put_many(&same), vec![Ok(()); 200]);
+        assert_eq!(client.get(b"same"), Ok(Some(b"199".to_vec())));
+        assert_eq!(client.put_many::<&str, &str>(&[]), []);
+
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            assert_eq!(client.put_many_async(&pairs("5")).await, vec![Ok(()); 300]);
+            assert_eq!(client.update_many_async(&pairs("6")).await, vec![Ok(()); 300]);
+            assert_eq!(values(&client), all("6"));
+            assert_eq!(client.delete_many_async(&names).await, vec![Ok(()); 300]);
+            assert_eq!(client.insert_many_async(&pairs("7")).await, vec![Ok(()); 300]);
+            assert_eq!(values(&client), all("7"));
+        });
+    });
+}
+
+#[test]
 fn keys_and_values_of_every_size_come_back() {
     on_every_fabric(|client| {
         let sizes = [1usize, 7, 8, 24, 25, 63, 64, 1000, 4096, 65_536, 200_000, 512 << 10];

@@ -88,6 +88,28 @@ fn cached_keys_share_one_phase_on_all_memory_nodes() {
     });
 }
 
+/// Writes of many keys run side by side: all of them take about as long as one.
+#[test]
+fn many_writes_share_the_time_of_their_phases() {
+    let cluster = cluster();
+    let client = cluster.client();
+    on(&cluster, &client, async |client| {
+        let keys = keys(64);
+        let pairs = |value: &'static [u8]| keys.iter().map(|key| (*key, value)).collect::<Vec<_>>();
+        let now = || cluster.sim().now();
+        assert_eq!(client.session.put_many(&pairs(b"1")).await, vec![Ok(()); 64]);
+        let begun = now();
+        client.session.update(&keys[0], b"2").await.unwrap();
+        let one = now() - begun;
+        let begun = now();
+        assert_eq!(client.session.update_many(&pairs(b"3")).await, vec![Ok(()); 64]);
+        let many = now() - begun;
+        assert!(many < 4 * one, "one takes {one} ns, 64 take {many}");
+        let values = client.session.get_many(&keys).await.unwrap();
+        assert_eq!(values, vec![Some(b"3".to_vec()); 64]);
+    });
+}
+
 #[test]
 fn large_values_are_split_by_their_bytes() {
     let cluster = cluster();

@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use fusee_control::master::{MasterReply, MasterRequest, Orphan};
 use fusee_control::node::{
-    BlockId, BlockRequest, MAX_FROZEN_REGIONS, NodeRefusal, NodeReply, NodeRequest,
+    BlockId, BlockRequest, MAX_ALLOC_REGIONS, NodeRefusal, NodeReply, NodeRequest,
 };
 use fusee_control::rpc::RpcError;
 use fusee_core::data::{Redundancy, Region};
@@ -107,6 +107,17 @@ pub(super) struct BlockSource<E> {
     /// Whether there were requests whose answer nobody heard: there may be blocks that the tables say
     /// are this session's, and of which it does not know.
     missed: Cell<bool>,
+}
+
+/// Which block of the pool will do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ask {
+    /// Any.
+    Any,
+    /// Also one of those that are kept back for DELETEs.
+    ToDelete,
+    /// One that lies beside a subtable, where memory nodes have some to spare.
+    SpareBeside(u32),
 }
 
 /// What the master has given, in answer to which request, and whether its owner has not ended.
@@ -213,6 +224,21 @@ impl<E: Environment> BlockSource<E> {
         granted
     }
 
+    /// A block that lies beside a subtable, of the pool, which has some there to spare.
+    pub async fn grant_beside(
+        &self,
+        kind: SlabKind,
+        subtable: u32,
+        view: &View,
+    ) -> Result<BlockGrant, Error> {
+        self.asking.set(self.asking.get() + 1);
+        self.asked.set(self.asked.get() + 1);
+        let asking = Asking(self, false);
+        let granted = self.allocate(kind.redundancy, Ask::SpareBeside(subtable), view).await;
+        asking.answered();
+        Ok(self.fresh(granted?, kind, view))
+    }
+
     /// The session looks for memory for a class no longer. Who is short again later has others called upon
     /// again. Not with every block: it may be of no use, and the call goes on.
     pub fn end_search(&self, kind: SlabKind) {
@@ -238,14 +264,14 @@ impl<E: Environment> BlockSource<E> {
             return Ok(left);
         }
         self.full_in_a_row.set(0);
-        let mut allocated = self.allocate(kind.redundancy, false, view).await;
+        let mut allocated = self.allocate(kind.redundancy, Ask::Any, view).await;
         // Log objects are replicated.
         let tells = kind.redundancy == Redundancy::Replicated;
         if tells && matches!(allocated, Ok(_) | Err(Error::OutOfMemory)) {
             self.lends.set(allocated.is_err());
         }
         if to_delete && allocated == Err(Error::OutOfMemory) {
-            allocated = self.allocate(kind.redundancy, true, view).await;
+            allocated = self.allocate(kind.redundancy, Ask::ToDelete, view).await;
         }
         match allocated {
             Ok(block) => Ok(self.fresh(block, kind, view)),
@@ -287,7 +313,7 @@ impl<E: Environment> BlockSource<E> {
                     return Err(Error::OutOfMemory);
                 }
                 // One that came back after this session had looked, and before the others were asked.
-                let block = self.allocate(kind.redundancy, false, view).await?;
+                let block = self.allocate(kind.redundancy, Ask::Any, view).await?;
                 Ok(self.fresh(block, kind, view))
             }
             Err(error) => Err(error),
@@ -434,7 +460,7 @@ impl<E: Environment> BlockSource<E> {
     async fn allocate(
         &self,
         redundancy: Redundancy,
-        to_delete: bool,
+        which: Ask,
         view: &View,
     ) -> Result<BlockId, Error> {
         while self.taking_back.get() > 0 && !removed(Mutant::OwnOrphansTakenMeanwhile) {
@@ -451,7 +477,10 @@ impl<E: Environment> BlockSource<E> {
             if matches!(redundancy, Redundancy::Copies(node) if node != member.node) {
                 continue;
             }
-            match self.ask(member.node, self.alloc_request(redundancy, to_delete, view)).await {
+            let Some(request) = alloc_request(redundancy, which, member.node, view) else {
+                continue;
+            };
+            match self.ask(member.node, request).await {
                 Ok(NodeReply::Allocated { block })
                     if self.unconfirmed.borrow().contains(&block) =>
                 {
@@ -527,13 +556,6 @@ impl<E: Environment> BlockSource<E> {
     /// Whether the last request for a block of a class ended with a call that is not over.
     pub fn awaits_call(&self, kind: SlabKind) -> bool {
         self.calls.borrow().contains_key(&kind)
-    }
-
-    fn alloc_request(&self, redundancy: Redundancy, to_delete: bool, view: &View) -> BlockRequest {
-        let change = view.change.as_ref();
-        let regions = change.into_iter().flat_map(|change| &change.regions);
-        let frozen = regions.map(|r| r.region).take(MAX_FROZEN_REGIONS).collect();
-        BlockRequest::Alloc { redundancy, to_delete, frozen }
     }
 
     /// Frees a block, as far as its nodes can be reached. The primary last: it hands the block out
@@ -612,6 +634,35 @@ impl<E: Environment> BlockSource<E> {
         }
         answer
     }
+}
+
+/// ALLOC for a memory node, if that may have such a block.
+fn alloc_request(
+    redundancy: Redundancy,
+    which: Ask,
+    node: MnId,
+    view: &View,
+) -> Option<BlockRequest> {
+    let change = view.change.as_ref();
+    let regions = change.into_iter().flat_map(|change| &change.regions);
+    let frozen: Vec<u32> = regions.map(|r| r.region).take(MAX_ALLOC_REGIONS).collect();
+    let mut spare_of = Vec::new();
+    if let Ask::SpareBeside(subtable) = which {
+        let subtable = view.subtables.get(subtable as usize)?;
+        let is_asked_for = |region: &Region| {
+            let is_there = region.is_there() && region.leader() == Some(node);
+            is_there && region.redundancy() == redundancy && region.lies_beside(subtable)
+        };
+        let regions = (0..).zip(&view.regions);
+        let asked_for =
+            regions.filter(|(_, region)| is_asked_for(region)).map(|(number, _)| number);
+        spare_of.extend(asked_for.take(MAX_ALLOC_REGIONS));
+        if spare_of.is_empty() {
+            return None;
+        }
+    }
+    let to_delete = which == Ask::ToDelete;
+    Some(BlockRequest::Alloc { redundancy, to_delete, frozen, spare_of })
 }
 
 fn is_valid(view: &View, block: BlockId) -> bool {

@@ -164,6 +164,12 @@ impl IndexCache {
         }
     }
 
+    /// Where the key was last seen, without counting that.
+    pub fn peek(&self, key: &Key<'_>) -> Option<Hint> {
+        let Entry { slot, word, .. } = &self.table[self.find(key.hash())?];
+        Some(Hint { slot: *slot, word: *word, seen: Sight::Sometime })
+    }
+
     /// Counts an access, and hints where the key is. What is bypassed is no hint, or a doubted one if it is `asked`
     /// for.
     pub fn hint(&mut self, key: &Key<'_>, asked: impl FnOnce() -> bool) -> Option<Hint> {

@@ -447,8 +447,7 @@ impl Keeper {
         };
         let mut state = self.state();
         if *called != told.acked {
-            // Somebody finds no memory.
-            state.open().for_each(|gate| gate.tell_short(true));
+            state.open().for_each(|gate| gate.call());
         }
         // First: a memory node that joins later does not know whom the others have fenced, so
         // such a session must never get to hear of it.

@@ -22,6 +22,7 @@ mod gate;
 #[cfg(test)]
 mod gate_tests;
 mod keeper;
+mod many;
 mod pace;
 mod session;
 mod shifting;

@@ -155,11 +155,15 @@ impl<E: Environment> Blocks for SessionHost<E> {
         &self,
         kind: SlabKind,
         to_delete: bool,
+        beside: Option<u32>,
         view: &Arc<View>,
     ) -> Result<Granted, Error> {
         // On the heap: it is rare, and the futures of operations stay small.
         let tries = self.op_timeout.as_millis() / (4 * BLOCK_RETRY.as_millis());
         let granting = Box::pin(async {
+            if let Some(subtable) = beside {
+                return self.blocks.grant_beside(kind, subtable, view).await.map(Granted::Block);
+            }
             for _ in 0..tries {
                 match self.blocks.grant(kind, to_delete, view).await.map(Granted::Block) {
                     // That takes a while, and others wait for who is pinned.
@@ -207,6 +211,10 @@ impl<E: Environment> Blocks for SessionHost<E> {
 
     fn is_exhausted(&self) -> bool {
         self.blocks.is_exhausted()
+    }
+
+    fn was_called(&self) -> bool {
+        self.gate.was_called()
     }
 
     fn lends(&self) -> bool {

@@ -70,22 +70,24 @@ impl Pipelined for Session {
 
 /// Over shared memory an operation is over at once, so that there is never more than one in flight. But
 /// those who have several requests can hand them over together: reads one behind the other do not wait for
-/// memory each by itself. (Updates of a batch come before its reads.)
+/// memory each by itself, nor do updates. (Updates of a batch come before its reads.)
 async fn by_batches(
     session: &Session,
     requests: &[Request],
     depth: usize,
     value: &[u8],
 ) -> Result<(), Error> {
-    let mut keys = Vec::with_capacity(depth);
+    let (mut keys, mut pairs) = (Vec::with_capacity(depth), Vec::with_capacity(depth));
     for batch in requests.chunks(depth) {
         keys.clear();
+        pairs.clear();
         for request in batch {
             match request {
                 Request::Get(key) => keys.push(key),
-                Request::Update(key) => session.update(key, value).await?,
+                Request::Update(key) => pairs.push((key, value)),
             }
         }
+        session.update_many(&pairs).await.into_iter().collect::<Result<(), Error>>()?;
         let mut found = 0;
         let is_right = |found: &[u8]| (found.len(), last(found)) == (value.len(), last(value));
         let count = |_, value: Option<&[u8]>| found += usize::from(value.is_some_and(is_right));

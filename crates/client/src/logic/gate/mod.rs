@@ -65,6 +65,8 @@ pub struct Gate {
     transitions: Mutex<Transitions>,
     /// Whether memory is short, as far as this process knows.
     short: AtomicBool,
+    /// Whether somebody found no memory, since the session asked last.
+    called: AtomicBool,
     expelled: AtomicBool,
     wakers: Wakers,
 }
@@ -84,6 +86,7 @@ impl Gate {
             policy: Policy::default(),
             transitions: Mutex::default(),
             short: AtomicBool::new(false),
+            called: AtomicBool::new(false),
             expelled: AtomicBool::new(false),
             wakers: Wakers::new(),
         }
@@ -187,6 +190,17 @@ impl Gate {
     /// From the keeper: whether memory is short.
     pub fn tell_short(&self, is_short: bool) {
         self.short.store(is_short, Relaxed);
+    }
+
+    /// From the keeper: somebody finds no memory.
+    pub fn call(&self) {
+        self.tell_short(true);
+        self.called.store(true, Relaxed);
+    }
+
+    /// To the session: whether somebody has called since this was asked last.
+    pub fn was_called(&self) -> bool {
+        self.called.load(Relaxed) && self.called.swap(false, Relaxed)
     }
 
     /// To the session: whether memory is short.
