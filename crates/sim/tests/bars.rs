@@ -1,8 +1,6 @@
 //! Reads without a master, when a primary is silent: beside it, where more than half of the members bar it.
 
-mod support;
-
-use support::bars;
+use crate::support::bars;
 
 #[test]
 fn without_master_and_primary_everything_is_read() {

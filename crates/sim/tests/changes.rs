@@ -2,15 +2,13 @@
 //!
 //! A failure prints its seed; `FUSEE_SIM_SEED=<seed>` runs nothing but that seed again.
 
-mod support;
-
-use support::changes::{
+use crate::support::changes::{
     cut_off_primary, cut_off_single, cut_off_single_of, moves, node_loss, node_loss_and_return,
     splits,
 };
-use support::failures::{Events, for_all};
-use support::reuse::reuse;
-use support::steered_changes::{doubtful_backups, left_behind};
+use crate::support::failures::{Events, for_all};
+use crate::support::reuse::reuse;
+use crate::support::steered_changes::{doubtful_backups, left_behind};
 
 /// Some of the clusters shared their memory: SEARCHes were answered on the spot, and proofs crossed
 /// nodes.

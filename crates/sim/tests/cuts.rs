@@ -2,8 +2,6 @@
 //! go on where more than half of the memory nodes vouch for them, and cost nothing more where the master
 //! is heard.
 
-mod support;
-
 use fusee_sim::{Fault, Outcome, RunOptions, Scenario, run};
 
 /// Runs, unless `FUSEE_SIM_SEEDS` says another number.
@@ -56,12 +54,12 @@ fn who_is_heard_asks_nobody() {
 
 #[test]
 fn an_answer_from_reads_needs_more_than_half_of_all_members() {
-    (0..20).for_each(support::unheard::unheard);
+    (0..20).for_each(crate::support::unheard::unheard);
 }
 
 #[test]
 fn without_a_master_objects_are_read_from_the_replicas_that_are_left() {
-    let read = support::unheard::objects_are_read_from_the_replicas_that_are_left;
+    let read = crate::support::unheard::objects_are_read_from_the_replicas_that_are_left;
     let exposed: usize = (0..20).map(read).sum();
     assert!(exposed > 10, "{exposed} objects");
 }

@@ -2,8 +2,6 @@
 //!
 //! A failure of a random run prints its seed; `FUSEE_SIM_SEED=<seed>` runs nothing but that seed again.
 
-mod support;
-
 use std::time::Duration;
 
 use fusee_client::logic::LogicOptions;
@@ -14,10 +12,10 @@ use fusee_core::store::{Hint, SearchKey};
 use fusee_core::view::{Geometry, Place};
 use fusee_sim::{Client, Cluster, ClusterOptions, NetworkOptions, Sim};
 
-use support::changes::{damaged_moves, damaged_splits};
-use support::failures::for_all;
-use support::late_repairs::wait_for_all_replicas;
-use support::scenarios;
+use crate::support::changes::{damaged_moves, damaged_splits};
+use crate::support::failures::for_all;
+use crate::support::late_repairs::wait_for_all_replicas;
+use crate::support::scenarios;
 
 const KEY: &[u8] = b"a key";
 

@@ -1,8 +1,6 @@
 //! The steered histories, under a few thousand schedules each.
 
-mod support;
-
-use support::{in_doubt, late_repairs, scripted, steered, steered_changes, steered_reuse};
+use crate::support::{in_doubt, late_repairs, scripted, steered, steered_changes, steered_reuse};
 
 /// Runs a history for every seed; it must go the intended way often enough to mean something.
 fn for_all(seeds: u64, history: fn(u64) -> bool) {

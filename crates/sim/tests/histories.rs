@@ -3,9 +3,7 @@
 //!
 //! A failure prints its seed; `FUSEE_SIM_SEED=<seed>` runs nothing but that seed again.
 
-mod support;
-
-use support::scenarios;
+use crate::support::scenarios;
 
 /// Runs a scenario for every seed, or for the one that the environment names.
 fn for_all(seeds: u64, scenario: fn(u64)) {

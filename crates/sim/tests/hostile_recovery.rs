@@ -1,8 +1,6 @@
 //! Recovery reads what others wrote, dead clients and worse. Whatever stands there, it ends, and
 //! says what it could not make sense of. And it costs what it says.
 
-mod support;
-
 use fusee_core::error::Error;
 use fusee_core::layout::{
     Address, Base, BlockHeader, BlockShape, Identity, OVERHEAD_BYTES, Opcode, Pair, SizeClass, Slot,
@@ -12,7 +10,7 @@ use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Geometry, Place, SlotRef};
 use fusee_sim::{Cluster, ClusterOptions, Rng};
 
-use support::{alone, blocks_of, operator_fabric, stepwise};
+use crate::support::{alone, blocks_of, operator_fabric, stepwise};
 
 fn recovered(
     rng: &Rng,

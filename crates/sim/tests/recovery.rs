@@ -2,18 +2,16 @@
 //!
 //! A failure prints its seed; `FUSEE_SIM_SEED=<seed>` runs nothing but that seed again.
 
-mod support;
-
 use std::cell::Cell;
 
 use fusee_core::error::{Error, Outcome};
 use fusee_core::verbs::MnId;
 use fusee_sim::{ClusterOptions, Stepper};
 
-use support::crash::{cut_off, idle};
-use support::failures::{client_crash, for_all, index_node_loss, insert_crash};
-use support::steered_recovery::{late_insert_crash, recovery_overtaken};
-use support::{alone, index, stepwise};
+use crate::support::crash::{cut_off, idle};
+use crate::support::failures::{client_crash, for_all, index_node_loss, insert_crash};
+use crate::support::steered_recovery::{late_insert_crash, recovery_overtaken};
+use crate::support::{alone, index, stepwise};
 
 /// The paper's §5.3, beside living clients.
 #[test]

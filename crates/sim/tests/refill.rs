@@ -1,8 +1,6 @@
 //! Full pools: memory of killed clients comes back, and nobody who deletes is refused.
 
-mod support;
-
-use support::refill;
+use crate::support::refill;
 
 #[test]
 fn what_fitted_fits_again_when_clients_were_killed() {

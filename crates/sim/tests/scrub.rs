@@ -1,7 +1,5 @@
 //! Damage where nobody looks: replicas that no operation reads, slots on backups, free bitmaps.
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -12,7 +10,7 @@ use fusee_core::verbs::MnId;
 use fusee_core::view::{Geometry, Place, SlotRef};
 use fusee_sim::{Cluster, ClusterOptions, Sim};
 
-use support::scrub::{KEYS, free_words, held, key, settles, settles_beside_writes};
+use crate::support::scrub::{KEYS, free_words, held, key, settles, settles_beside_writes};
 
 #[test]
 fn replicas_that_nobody_reads_are_written_anew() {

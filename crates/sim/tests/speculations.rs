@@ -3,10 +3,8 @@
 //!
 //! A failure prints its seed; `FUSEE_SIM_SEED=<seed>` runs nothing but that seed again.
 
-mod support;
-
-use support::failures::{Events, for_all};
-use support::speculations::{
+use crate::support::failures::{Events, for_all};
+use crate::support::speculations::{
     crash, half_moved, index_loss, loss, lost_single, moves, recurring_turn, recurring_word,
     used_again,
 };

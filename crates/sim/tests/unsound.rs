@@ -1,9 +1,6 @@
 //! What a switch must not do with CASes, and what becomes of our store if it does: random histories that break a
 //! promise, and for each the shortest one. The same histories hold where the switch does what it may.
 
-#[path = "support/mod.rs"]
-mod support;
-
 use std::cell::Cell;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -14,9 +11,9 @@ use fusee_core::view::{Geometry, Place};
 use fusee_sim::{ClusterOptions, RunOptions, Scenario, Switches, Unsound, run};
 use fusee_switch::{Answer, Bytes, Counts, Forget, Request, Switch, Verb, Verdict};
 
-use support::scripted::generations::{Lives, log_class};
-use support::scripted::{Scene, Stage, VALUE, poll_until, run as end};
-use support::{all_slots, lose_node, small};
+use crate::support::scripted::generations::{Lives, log_class};
+use crate::support::scripted::{Scene, Stage, VALUE, poll_until, run as end};
+use crate::support::{all_slots, lose_node, small};
 
 /// Seeds, and how many of them have to break a promise.
 const SEEDS: u64 = 24;

@@ -11,7 +11,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, TryLockError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -55,8 +55,8 @@ pub const LONG_LEASE_MS: u32 = 4000;
 /// Lines of each log to print when a test fails.
 const TAIL: usize = 200;
 
-/// One cluster at a time: a test that starves the others' processes finds only that.
-static ALONE: Mutex<()> = Mutex::new(());
+/// Two clusters at a time, which mostly wait: a test that starves the others' processes finds only that.
+static TURNS: [Mutex<()>; 2] = [Mutex::new(()), Mutex::new(())];
 
 /// A server process.
 pub struct Server {
@@ -66,9 +66,18 @@ pub struct Server {
     pub at: Option<Place>,
 }
 
-/// Waits for the clusters of other tests of this process.
-pub fn alone() -> MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+/// Waits for its turn beside the clusters of other tests of this process.
+pub fn turn() -> MutexGuard<'static, ()> {
+    loop {
+        for turn in &TURNS {
+            match turn.try_lock() {
+                Ok(taken) => return taken,
+                Err(TryLockError::Poisoned(taken)) => return taken.into_inner(),
+                Err(TryLockError::WouldBlock) => {}
+            }
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 impl Server {
@@ -176,7 +185,7 @@ pub struct Cluster {
     /// Between two operations of the load's writers, in microseconds.
     pub load_pause_us: u64,
     scratch: Scratch,
-    _alone: MutexGuard<'static, ()>,
+    _turn: MutexGuard<'static, ()>,
 }
 
 /// Of the randomness of a test: `FUSEE_TEST_SEED`, or another one every time.
@@ -202,7 +211,7 @@ impl Cluster {
     }
 
     pub fn of(shape: Shape) -> Cluster {
-        let alone = alone();
+        let turn = turn();
         let seed = seed();
         println!("seed {seed}, {shape:?}");
         let scratch = Scratch::new();
@@ -243,7 +252,7 @@ impl Cluster {
             keys: 0..KEYS,
             load_pause_us: LOAD_PAUSE_US,
             scratch,
-            _alone: alone,
+            _turn: turn,
         };
         (0..shape.nodes).for_each(|_| cluster.start_node());
         cluster.until("the cluster is formed", |status| status.view.is_some());

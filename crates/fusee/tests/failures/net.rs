@@ -49,7 +49,7 @@ pub fn is_inside(test: &str) -> bool {
         println!("SKIPPED: no networks of the test's own: {obstacle}");
         return false;
     }
-    let _alone = cluster::alone();
+    let _turn = cluster::turn();
     let inside = "exec 2>&1; exec \"$@\"";
     let mut command = Command::new("unshare");
     command.args(["--net", "--mount", "sh", "-c", inside, "sh"]);

@@ -1,0 +1,28 @@
+//! What the simulator shows. One program, since each of its parts runs the same store, which takes long to compile:
+//! `cargo test -p fusee-sim --test simulations rtt_budget` runs those of `rtt_budget.rs`.
+
+mod bars;
+mod changes;
+mod conflicts;
+mod crash_rate;
+mod cuts;
+mod damage;
+mod determinism;
+mod directed;
+mod get_many;
+mod histories;
+mod hostile_memory;
+mod hostile_recovery;
+mod immediate;
+mod master_crashes;
+mod recovery;
+mod refill;
+mod rtt_budget;
+mod scrub;
+mod seeds;
+mod speculations;
+mod support;
+mod switches;
+mod testbed;
+mod unsound;
+mod work_table;
