@@ -62,8 +62,8 @@ impl Allocation {
 pub(crate) const USED_AGAIN_AT: u32 = 8;
 /// Blocks of a slab that are in use together, at most.
 pub const IN_USE_TOGETHER: usize = 8;
-/// A slab takes no better block, or looked for one in vain, for this part of a block's objects.
-const IN_VAIN_FOR: u32 = 8;
+/// A slab looks for a better block after this part of a block's objects, and not sooner again.
+const CONTENT_FOR: u32 = 8;
 
 #[derive(Debug)]
 struct Slab {
@@ -77,14 +77,14 @@ struct Slab {
     /// Whether an object was allocated elsewhere than where it is best.
     lacks_best: bool,
     /// Objects to allocate before that counts again.
-    in_vain_for: u32,
+    content_for: u32,
 }
 
 impl Slab {
     fn new(kind: SlabKind, block_bytes: u64) -> Slab {
-        let (asking, is_half_used, lacks_best, in_vain_for) = (false, false, false, 0);
+        let (asking, is_half_used, lacks_best, content_for) = (false, false, false, 0);
         let mut slab =
-            Slab { kind, in_use: Vec::new(), asking, is_half_used, lacks_best, in_vain_for };
+            Slab { kind, in_use: Vec::new(), asking, is_half_used, lacks_best, content_for };
         slab.is_content(block_bytes);
         slab
     }
@@ -92,7 +92,7 @@ impl Slab {
     /// For a while it takes objects from the blocks that are there.
     fn is_content(&mut self, block_bytes: u64) {
         let shape = BlockShape::new(block_bytes, self.kind.class);
-        self.in_vain_for = shape.map_or(0, |shape| shape.objects) / IN_VAIN_FOR;
+        self.content_for = shape.map_or(0, |shape| shape.objects) / CONTENT_FOR;
     }
 }
 
@@ -169,17 +169,17 @@ impl Slabs {
     ) -> Option<Allocation> {
         let owner = self.owner;
         let slab = self.slab(kind);
-        slab.in_vain_for = slab.in_vain_for.saturating_sub(1);
+        slab.content_for = slab.content_for.saturating_sub(1);
         let wants_best = is_best.is_some();
         let is_best = |b: &Block| is_best.as_ref().is_none_or(|is_best| is_best(b.address));
         let gives = |b: &Block| b.has_room() && !is_frozen(b.address);
         let mut at = slab.in_use.iter().position(|b| gives(b) && is_best(b));
         if at.is_none() {
-            at = self.take_into_use(kind, least, &is_frozen, &is_best);
+            at = self.take_into_use(kind, least, &is_frozen, is_best);
         }
         if at.is_none() && wants_best {
             let slab = self.slab(kind);
-            slab.lacks_best |= slab.in_vain_for == 0;
+            slab.lacks_best |= slab.content_for == 0;
             at = slab.in_use.iter().position(gives);
             at = at.or_else(|| self.take_into_use(kind, least, &is_frozen, |_| true));
         }
@@ -233,11 +233,14 @@ impl Slabs {
         Some(slab.in_use.len() - 1)
     }
 
-    /// What is in use and has nothing to give is set aside, also if nothing else is there to be used.
-    pub(crate) fn set_used_up_aside(&mut self, kind: SlabKind) {
-        let slab = self.slabs.iter_mut().filter(|slab| slab.kind == kind);
-        let used_up = slab.flat_map(|slab| slab.in_use.extract_if(.., |b| !b.has_room()));
-        self.aside.extend(used_up);
+    /// A better block than those in use is looked for: once in a while. Those that have nothing to give are set aside,
+    /// and the oldest one, if there is no room for another: views change, and what was best once need not be any more.
+    pub(crate) fn looks_for_better(&mut self, kind: SlabKind) {
+        let Some(slab) = self.slabs.iter_mut().find(|slab| slab.kind == kind) else { return };
+        slab.is_content(self.block_bytes);
+        self.aside.extend(slab.in_use.extract_if(.., |b| !b.has_room()));
+        let surplus = (slab.in_use.len() + 1).saturating_sub(IN_USE_TOGETHER);
+        self.aside.extend(slab.in_use.drain(..surplus));
     }
 
     /// What a slab has been short of since this was asked last.
@@ -249,12 +252,6 @@ impl Slabs {
             true => Some(Lack::Best),
             false => is_half_used.then_some(Lack::Half),
         }
-    }
-
-    /// There is no better block to be had: for a while that is no lack.
-    pub(crate) fn looked_in_vain(&mut self, kind: SlabKind) {
-        let block_bytes = self.block_bytes;
-        self.slab(kind).is_content(block_bytes);
     }
 
     /// Memory is short: of each slab only one block stays in use, and for a while that is enough.

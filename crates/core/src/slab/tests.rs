@@ -296,7 +296,7 @@ fn objects_come_from_where_they_are_best_if_a_block_is_there() {
     assert_eq!(slabs.aside().len(), 1, "others may have one of them");
     assert_eq!((best_in(&mut slabs, 5), best_in(&mut slabs, 1)), (Some(5), Some(1)));
     assert_eq!(best_in(&mut slabs, 1), Some(5), "the other one is used up");
-    slabs.set_used_up_aside(kind());
+    slabs.looks_for_better(kind());
     assert_eq!(slabs.aside().len(), 2);
     assert_eq!(best_in(&mut slabs, 1), None);
 }
@@ -316,6 +316,23 @@ fn blocks_in_use_together_are_bounded() {
     }
     assert_eq!(best_in(blocks - 1), Some(0), "there is no room for one more");
     assert_eq!((best_in(0), best_in(blocks - 1)), (Some(0), Some(blocks - 1)), "now there is");
+}
+
+#[test]
+fn what_is_not_best_any_more_makes_room() {
+    let mut slabs = Slabs::new(ClientId(7), BLOCK);
+    let best_in = |slabs: &mut Slabs, best: u64| {
+        let is_best = move |block: Address| block.bytes() / BLOCK == best;
+        let object = slabs.allocate(kind(), u32::MAX, |_| false, Some(is_best));
+        object.map(|object| object.address.bytes() / BLOCK)
+    };
+    let blocks = IN_USE_TOGETHER as u64;
+    (0..=blocks).for_each(|n| add(&mut slabs, grant(n, 0)));
+    (0..blocks).for_each(|best| assert_eq!(best_in(&mut slabs, best), Some(best)));
+    assert_eq!((best_in(&mut slabs, blocks), slabs.lacks(kind())), (Some(0), Some(Lack::Best)));
+    slabs.looks_for_better(kind());
+    assert_eq!(slabs.aside().len(), 2, "the oldest one makes room");
+    assert_eq!(best_in(&mut slabs, blocks), Some(blocks));
 }
 
 #[test]

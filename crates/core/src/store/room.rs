@@ -68,16 +68,16 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let _ends = Allocating::begin(&self.allocating);
         self.take_back();
         self.set_free(1).await;
-        match beside.filter(|_| lack == Lack::Best) {
-            None => drop(self.collect(kind, USED_AGAIN_AT, None, false).await),
-            Some(subtable) => self.look_beside(kind, subtable).await,
+        if let Some(subtable) = beside.filter(|_| lack == Lack::Best) {
+            return self.look_beside(kind, subtable).await;
         }
+        self.collect(kind, USED_AGAIN_AT, None, false).await;
     }
 
     /// Looks for a block beside a subtable: among those of the session, or another one, if the pool has some to spare.
     /// Writes do without one meanwhile, so whatever fails here is no error.
     async fn look_beside(&self, kind: SlabKind, subtable: u32) {
-        self.slabs.borrow_mut().set_used_up_aside(kind);
+        self.slabs.borrow_mut().looks_for_better(kind);
         self.collect(kind, USED_AGAIN_AT, Some(subtable), false).await;
         let view = self.newest_view();
         let is_there = || {
@@ -89,12 +89,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
         let _ends = Asking { slabs: &self.slabs, kind };
         if !self.pool_was_empty.get() {
-            // What it says of the pool is of these regions only.
             let _ = self.ask_for_block(kind, false, Some(subtable), &view).await;
-            self.pool_was_empty.set(false);
-        }
-        if !is_there() {
-            self.slabs.borrow_mut().looked_in_vain(kind);
         }
     }
 
@@ -361,7 +356,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
             }
             Ok(Granted::NewerView) => return Ok(Asked::NewerView),
             Err(Error::OutOfMemory) => {
-                self.pool_was_empty.set(true);
+                // That none lies beside a subtable says nothing of the pool.
+                self.pool_was_empty.set(self.pool_was_empty.get() || beside.is_none());
                 return Ok(Asked::Nothing);
             }
             Err(error) => return Err(error),

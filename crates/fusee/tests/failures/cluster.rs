@@ -76,7 +76,7 @@ pub fn turn() -> MutexGuard<'static, ()> {
                 Err(TryLockError::WouldBlock) => {}
             }
         }
-        std::thread::sleep(Duration::from_millis(20));
+        thread::sleep(Duration::from_millis(20));
     }
 }
 
