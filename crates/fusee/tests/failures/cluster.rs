@@ -76,7 +76,7 @@ pub fn turn() -> MutexGuard<'static, ()> {
                 Err(TryLockError::WouldBlock) => {}
             }
         }
-        thread::sleep(Duration::from_millis(20));
+        sleep(Duration::from_millis(20));
     }
 }
 
