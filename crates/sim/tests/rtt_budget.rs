@@ -172,7 +172,7 @@ fn objects_come_to_lie_beside_the_backups_of_their_slots() {
                 hints.push(store.insert(&key[..], b"1").await.unwrap().place);
             }
             let mut phases = Vec::new();
-            for _ in 0..3 {
+            for _ in 0..6 {
                 let before = store.stats().kind(OpKind::Update).phases;
                 for (key, hint) in keys.iter().zip(&mut hints) {
                     *hint = store.update(&key[..], b"2", *hint).await.unwrap().place;
@@ -181,8 +181,10 @@ fn objects_come_to_lie_beside_the_backups_of_their_slots() {
             }
             phases
         });
-        let all_lie_there = 2 * keys.len() as u64;
-        assert_eq!(phases[2], all_lie_there, "{memory_nodes} memory nodes: {phases:?}");
+        // Two each, but for those after which another block was looked for.
+        let (late, all_lie_there) = (&phases[3..], 2 * 3 * keys.len() as u64);
+        let is_near = late.iter().sum::<u64>() <= all_lie_there * 11 / 10;
+        assert!(is_near, "{memory_nodes} memory nodes: {phases:?}");
     }
 }
 
