@@ -181,7 +181,7 @@ fn objects_come_to_lie_beside_the_backups_of_their_slots() {
             }
             phases
         });
-        // Two each, but for those after which another block was looked for.
+        // Two each would be right. A new block is of use too late (decision 0052, known faults).
         let (late, all_lie_there) = (&phases[3..], 2 * 3 * keys.len() as u64);
         let is_near = late.iter().sum::<u64>() <= all_lie_there * 11 / 10;
         assert!(is_near, "{memory_nodes} memory nodes: {phases:?}");
