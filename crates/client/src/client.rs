@@ -32,11 +32,6 @@ use crate::session::{KeepAlive, Session};
 use crate::shared::{Shared, first_view, reachable_fabric, wait};
 use crate::survey::{self, FoundPair, MemorySurvey, SurveyError};
 
-/// Copies for another thread.
-fn owned<K: AsRef<[u8]>, V: AsRef<[u8]>>(pairs: &[(K, V)]) -> Vec<(Vec<u8>, Vec<u8>)> {
-    pairs.iter().map(|(key, value)| (key.as_ref().to_vec(), value.as_ref().to_vec())).collect()
-}
-
 thread_local! {
     /// The sessions that this thread got by itself, at most one per client.
     static SESSIONS: RefCell<Vec<(u64, Rc<Session>)>> = const { RefCell::new(Vec::new()) };
@@ -240,8 +235,7 @@ impl Client {
         &self,
         pairs: &[(K, V)],
     ) -> Vec<Result<(), Error>> {
-        let outcomes = self.run(async |s| Ok(s.put_many(pairs).await));
-        outcomes.unwrap_or_else(|error| vec![Err(error); pairs.len()])
+        each(pairs.len(), self.run(async |s| Ok(s.put_many(pairs).await)))
     }
 
     /// As [`Client::put_many`], of keys that do not exist: the others have [`Error::AlreadyExists`].
@@ -249,8 +243,7 @@ impl Client {
         &self,
         pairs: &[(K, V)],
     ) -> Vec<Result<(), Error>> {
-        let outcomes = self.run(async |s| Ok(s.insert_many(pairs).await));
-        outcomes.unwrap_or_else(|error| vec![Err(error); pairs.len()])
+        each(pairs.len(), self.run(async |s| Ok(s.insert_many(pairs).await)))
     }
 
     /// As [`Client::put_many`], of keys that exist: the others have [`Error::NotFound`].
@@ -258,15 +251,13 @@ impl Client {
         &self,
         pairs: &[(K, V)],
     ) -> Vec<Result<(), Error>> {
-        let outcomes = self.run(async |s| Ok(s.update_many(pairs).await));
-        outcomes.unwrap_or_else(|error| vec![Err(error); pairs.len()])
+        each(pairs.len(), self.run(async |s| Ok(s.update_many(pairs).await)))
     }
 
     /// Removes many keys, each with its own outcome, as [`Client::put_many`]; those that do not exist have
     /// [`Error::NotFound`].
     pub fn delete_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<(), Error>> {
-        let outcomes = self.run(async |s| Ok(s.delete_many(keys).await));
-        outcomes.unwrap_or_else(|error| vec![Err(error); keys.len()])
+        each(keys.len(), self.run(async |s| Ok(s.delete_many(keys).await)))
     }
 
     /// Removes a key; [`Error::NotFound`] if it does not exist.
@@ -386,8 +377,7 @@ impl Client {
         pairs: &[(K, V)],
     ) -> Vec<Result<(), Error>> {
         let (writes, pairs) = (pairs.len(), owned(pairs));
-        let outcomes = self.drive(async move |s| Ok(s.put_many(&pairs).await)).await;
-        outcomes.unwrap_or_else(|error| vec![Err(error); writes])
+        each(writes, self.drive(async move |s| Ok(s.put_many(&pairs).await)).await)
     }
 
     /// As [`Client::insert_many`], awaited. Dropping the future does not stop the writes.
@@ -396,8 +386,7 @@ impl Client {
         pairs: &[(K, V)],
     ) -> Vec<Result<(), Error>> {
         let (writes, pairs) = (pairs.len(), owned(pairs));
-        let outcomes = self.drive(async move |s| Ok(s.insert_many(&pairs).await)).await;
-        outcomes.unwrap_or_else(|error| vec![Err(error); writes])
+        each(writes, self.drive(async move |s| Ok(s.insert_many(&pairs).await)).await)
     }
 
     /// As [`Client::update_many`], awaited. Dropping the future does not stop the writes.
@@ -406,16 +395,14 @@ impl Client {
         pairs: &[(K, V)],
     ) -> Vec<Result<(), Error>> {
         let (writes, pairs) = (pairs.len(), owned(pairs));
-        let outcomes = self.drive(async move |s| Ok(s.update_many(&pairs).await)).await;
-        outcomes.unwrap_or_else(|error| vec![Err(error); writes])
+        each(writes, self.drive(async move |s| Ok(s.update_many(&pairs).await)).await)
     }
 
     /// As [`Client::delete_many`], awaited. Dropping the future does not stop the writes.
     pub async fn delete_many_async<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<(), Error>> {
         let keys: Vec<Vec<u8>> = keys.iter().map(|key| key.as_ref().to_vec()).collect();
         let writes = keys.len();
-        let outcomes = self.drive(async move |s| Ok(s.delete_many(&keys).await)).await;
-        outcomes.unwrap_or_else(|error| vec![Err(error); writes])
+        each(writes, self.drive(async move |s| Ok(s.delete_many(&keys).await)).await)
     }
 
     /// Runs an operation on the driver thread, which starts with the first.
@@ -552,4 +539,14 @@ impl Drop for Handle {
 
 fn no_session(error: ConnectError) -> Error {
     Error::NoSession { reason: error.to_string() }
+}
+
+/// Copies for another thread.
+fn owned<K: AsRef<[u8]>, V: AsRef<[u8]>>(pairs: &[(K, V)]) -> Vec<(Vec<u8>, Vec<u8>)> {
+    pairs.iter().map(|(key, value)| (key.as_ref().to_vec(), value.as_ref().to_vec())).collect()
+}
+
+/// The outcomes of so many writes, if there was a session for them.
+fn each(writes: usize, outcomes: Result<Vec<Result<(), Error>>, Error>) -> Vec<Result<(), Error>> {
+    outcomes.unwrap_or_else(|error| vec![Err(error); writes])
 }

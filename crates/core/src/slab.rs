@@ -62,8 +62,10 @@ impl Allocation {
 pub(crate) const USED_AGAIN_AT: u32 = 8;
 /// Blocks of a slab that are in use together, at most.
 pub const IN_USE_TOGETHER: usize = 8;
-/// A slab looks for a better block after this part of a block's objects, and not sooner again.
+/// A slab that looked for a better block in vain, or is new, does so after this part of a block's objects.
 const CONTENT_FOR: u32 = 8;
+/// And not before so many objects.
+const CONTENT_FOR_AT_LEAST: u32 = 4;
 
 #[derive(Debug)]
 struct Slab {
@@ -74,17 +76,25 @@ struct Slab {
     asking: bool,
     /// Whether it is time to look for the next block.
     is_half_used: bool,
-    /// Whether an object was allocated elsewhere than where it is best.
-    lacks_best: bool,
+    /// The subtable beside which an object would have been best, and was not allocated.
+    lacks_beside: Option<u32>,
     /// Objects to allocate before that counts again.
     content_for: u32,
+    /// Whether an operation looks for a better block.
+    looking: bool,
 }
 
 impl Slab {
     fn new(kind: SlabKind, block_bytes: u64) -> Slab {
-        let (asking, is_half_used, lacks_best, content_for) = (false, false, false, 0);
-        let mut slab =
-            Slab { kind, in_use: Vec::new(), asking, is_half_used, lacks_best, content_for };
+        let mut slab = Slab {
+            kind,
+            in_use: Vec::new(),
+            asking: false,
+            is_half_used: false,
+            lacks_beside: None,
+            content_for: 0,
+            looking: false,
+        };
         slab.is_content(block_bytes);
         slab
     }
@@ -92,7 +102,8 @@ impl Slab {
     /// For a while it takes objects from the blocks that are there.
     fn is_content(&mut self, block_bytes: u64) {
         let shape = BlockShape::new(block_bytes, self.kind.class);
-        self.content_for = shape.map_or(0, |shape| shape.objects) / CONTENT_FOR;
+        let part = shape.map_or(0, |shape| shape.objects) / CONTENT_FOR;
+        self.content_for = part.max(CONTENT_FOR_AT_LEAST);
     }
 }
 
@@ -101,8 +112,8 @@ impl Slab {
 pub(crate) enum Lack {
     /// Half of what a block had to give was used up.
     Half,
-    /// An object was allocated elsewhere than where it is best.
-    Best,
+    /// An object would have been best beside this subtable, and was allocated elsewhere.
+    Beside(u32),
 }
 
 /// All slabs of one session.
@@ -158,31 +169,32 @@ impl Slabs {
     }
 
     /// Takes the next object of a class, of a block that is not frozen and of which at least one in
-    /// `least` objects is free, if it is not in use already; `None` when there is none. If some block is best for it,
-    /// of that one: for this several may be in use.
+    /// `least` objects is free, if it is not in use already; `None` when there is none. `best`: preferably of a block
+    /// for which this holds, since it lies beside this subtable.
     pub fn allocate(
         &mut self,
         kind: SlabKind,
         least: u32,
         is_frozen: impl Fn(Address) -> bool,
-        is_best: Option<impl Fn(Address) -> bool>,
+        best: Option<(u32, impl Fn(Address) -> bool)>,
     ) -> Option<Allocation> {
         let owner = self.owner;
         let slab = self.slab(kind);
         slab.content_for = slab.content_for.saturating_sub(1);
-        let wants_best = is_best.is_some();
-        let is_best = |b: &Block| is_best.as_ref().is_none_or(|is_best| is_best(b.address));
+        let is_best = |b: &Block| best.as_ref().is_none_or(|(_, is_best)| is_best(b.address));
         let gives = |b: &Block| b.has_room() && !is_frozen(b.address);
         let mut at = slab.in_use.iter().position(|b| gives(b) && is_best(b));
-        if at.is_none() {
-            at = self.take_into_use(kind, least, &is_frozen, is_best);
-        }
-        if at.is_none() && wants_best {
-            let slab = self.slab(kind);
-            slab.lacks_best |= slab.content_for == 0;
+        if at.is_none()
+            && let Some((subtable, _)) = &best
+        {
+            if slab.content_for == 0 && !slab.looking {
+                slab.lacks_beside = Some(*subtable);
+            }
             at = slab.in_use.iter().position(gives);
-            at = at.or_else(|| self.take_into_use(kind, least, &is_frozen, |_| true));
         }
+        let at = at
+            .or_else(|| self.take_into_use(kind, least, &is_frozen, is_best))
+            .or_else(|| self.take_into_use(kind, least, &is_frozen, |_| true));
         let (at, slab) = (at?, self.slab(kind));
         let block = &mut slab.in_use[at];
         let index = match block.free.pop_front() {
@@ -207,8 +219,8 @@ impl Slabs {
         Some(Allocation { address: block.object(index), kind, generation, header })
     }
 
-    /// Takes the block with most free objects into use, of those for which `is_best` holds, if there is one, and room
-    /// for it; as which of those in use. What is in use and has nothing to give is set aside.
+    /// Takes the block with most free objects into use, of those aside for which `is_best` holds, if there is one, and
+    /// room for it; as which of those in use. What is in use and has nothing to give is set aside.
     #[cold]
     fn take_into_use(
         &mut self,
@@ -233,32 +245,67 @@ impl Slabs {
         Some(slab.in_use.len() - 1)
     }
 
-    /// A better block than those in use is looked for: once in a while. Those that have nothing to give are set aside,
-    /// and the oldest one, if there is no room for another: views change, and what was best once need not be any more.
-    pub(crate) fn looks_for_better(&mut self, kind: SlabKind) {
-        let Some(slab) = self.slabs.iter_mut().find(|slab| slab.kind == kind) else { return };
-        slab.is_content(self.block_bytes);
+    /// Whether the caller is the one to look for a better block than those in use. Those that have nothing to give are
+    /// set aside, and the oldest one, if there is no room for another: views change, and what was best once need not be
+    /// any more. Ends with [`Slabs::end_look`].
+    pub(crate) fn begin_look(&mut self, kind: SlabKind) -> bool {
+        if core::mem::replace(&mut self.slab(kind).looking, true) {
+            return false;
+        }
+        let block_bytes = self.block_bytes;
+        let slab = self.slabs.iter_mut().find(|slab| slab.kind == kind).expect("it is there");
         self.aside.extend(slab.in_use.extract_if(.., |b| !b.has_room()));
-        let surplus = (slab.in_use.len() + 1).saturating_sub(IN_USE_TOGETHER);
-        self.aside.extend(slab.in_use.drain(..surplus));
+        if slab.in_use.len() == IN_USE_TOGETHER {
+            slab.is_content(block_bytes);
+            self.aside.push(slab.in_use.remove(0));
+        }
+        true
     }
 
-    /// What a slab has been short of since this was asked last.
-    #[inline]
-    pub(crate) fn lacks(&mut self, kind: SlabKind) -> Option<Lack> {
-        let slab = self.slabs.iter_mut().find(|slab| slab.kind == kind)?;
-        let is_half_used = core::mem::take(&mut slab.is_half_used);
-        match core::mem::take(&mut slab.lacks_best) {
-            true => Some(Lack::Best),
-            false => is_half_used.then_some(Lack::Half),
+    /// It has been found and is in use, or will not come: then there is no look for another one for a while.
+    pub(crate) fn end_look(&mut self, kind: SlabKind, found: bool) {
+        let block_bytes = self.block_bytes;
+        let slab = self.slab(kind);
+        slab.looking = false;
+        if !found {
+            slab.is_content(block_bytes);
         }
     }
 
-    /// Memory is short: of each slab only one block stays in use, and for a while that is enough.
+    /// Whether a block for which `is_best` holds is in use, or can be from now on.
+    pub(crate) fn use_best(
+        &mut self,
+        kind: SlabKind,
+        least: u32,
+        is_frozen: impl Fn(Address) -> bool,
+        is_best: impl Fn(Address) -> bool,
+    ) -> bool {
+        let gives = |b: &Block| b.has_room() && !is_frozen(b.address) && is_best(b.address);
+        self.slab(kind).in_use.iter().any(gives)
+            || self.take_into_use(kind, least, &is_frozen, |b| is_best(b.address)).is_some()
+    }
+
+    /// What a slab has been short of since this was asked last; one thing at a time.
+    #[inline]
+    pub(crate) fn lacks(&mut self, kind: SlabKind) -> Option<Lack> {
+        let slab = self.slabs.iter_mut().find(|slab| slab.kind == kind)?;
+        if let Some(subtable) = slab.lacks_beside.take() {
+            return Some(Lack::Beside(subtable));
+        }
+        core::mem::take(&mut slab.is_half_used).then_some(Lack::Half)
+    }
+
+    /// Memory is short: of each slab only one block stays in use, and for a while that is enough. Others may have the
+    /// rest, also what is free in it.
     pub(crate) fn use_one(&mut self) {
         for slab in self.slabs.iter_mut().filter(|slab| slab.in_use.len() > 1) {
             slab.is_content(self.block_bytes);
-            self.aside.extend(slab.in_use.drain(1..));
+            let kept = slab.in_use.iter().position(Block::has_room).unwrap_or(0);
+            slab.in_use.swap(0, kept);
+            for mut block in slab.in_use.drain(1..) {
+                block.lent = block.has_room();
+                self.aside.push(block);
+            }
         }
     }
 

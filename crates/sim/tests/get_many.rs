@@ -1,10 +1,10 @@
 //! What `get_many` costs and answers: phases are shared by all keys of a batch, whichever memory nodes
 //! they are on, and every answer is the one that `get` would have given.
 
-use fusee_core::Error;
 use fusee_core::layout::Object;
 use fusee_core::stats::{KindStats, OpKind, Stats};
 use fusee_core::view::Geometry;
+use fusee_core::{Error, Outcome};
 use fusee_sim::{Client, Cluster, ClusterOptions, Sim};
 
 /// Keys that share a phase, if their objects are small: half the verbs of a batch.
@@ -107,6 +107,30 @@ fn many_writes_share_the_time_of_their_phases() {
         assert!(many < 4 * one, "one takes {one} ns, 64 take {many}");
         let values = client.session.get_many(&keys).await.unwrap();
         assert_eq!(values, vec![Some(b"3".to_vec()); 64]);
+    });
+}
+
+/// What had begun is answered; the rest is not begun.
+#[test]
+fn a_session_that_is_fenced_begins_no_more_of_many_writes() {
+    let cluster = cluster();
+    let client = cluster.client();
+    on(&cluster, &client, async |client| {
+        let keys = keys(500);
+        let pairs: Vec<_> = keys.iter().map(|key| (*key, b"value")).collect();
+        let fence = async {
+            while client.session.stats().kind(OpKind::Upsert).operations < 50 {
+                cluster.sim().sleep(1_000).await;
+            }
+            client.session.gate().expel();
+        };
+        let (outcomes, ()) = futures_util::join!(client.session.put_many(&pairs), fence);
+        let expelled = Err(Error::Expelled { outcome: Outcome::NotApplied });
+        let not_begun = outcomes.iter().filter(|outcome| **outcome == expelled).count();
+        let done = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+        assert!(done > 20 && not_begun > 20, "{done} are done, {not_begun} are not begun");
+        let began = client.session.stats().kind(OpKind::Upsert).operations;
+        assert!(began + not_begun as u64 <= 500, "{began} began");
     });
 }
 

@@ -208,6 +208,13 @@ impl<E: Environment> BlockSource<E> {
         self.lends.get()
     }
 
+    /// A request for a block begins.
+    fn begin(&self) -> Asking<'_, E> {
+        self.asking.set(self.asking.get() + 1);
+        self.asked.set(self.asked.get() + 1);
+        Asking(self, false)
+    }
+
     /// A block for objects of a class; if there is none, one of another class that may turn out to
     /// be free. `to_delete`: one that is kept back for DELETEs will do, and the pool does not grow for it.
     pub async fn grant(
@@ -216,9 +223,7 @@ impl<E: Environment> BlockSource<E> {
         to_delete: bool,
         view: &View,
     ) -> Result<BlockGrant, Error> {
-        self.asking.set(self.asking.get() + 1);
-        self.asked.set(self.asked.get() + 1);
-        let asking = Asking(self, false);
+        let asking = self.begin();
         let granted = self.grant_of(kind, to_delete, view).await;
         asking.answered();
         granted
@@ -231,9 +236,7 @@ impl<E: Environment> BlockSource<E> {
         subtable: u32,
         view: &View,
     ) -> Result<BlockGrant, Error> {
-        self.asking.set(self.asking.get() + 1);
-        self.asked.set(self.asked.get() + 1);
-        let asking = Asking(self, false);
+        let asking = self.begin();
         let granted = self.allocate(kind.redundancy, Ask::SpareBeside(subtable), view).await;
         asking.answered();
         Ok(self.fresh(granted?, kind, view))
@@ -477,7 +480,7 @@ impl<E: Environment> BlockSource<E> {
             if matches!(redundancy, Redundancy::Copies(node) if node != member.node) {
                 continue;
             }
-            let Some(request) = alloc_request(redundancy, which, member.node, view) else {
+            let Some(request) = alloc_request(redundancy, which, (member.node, first), view) else {
                 continue;
             };
             match self.ask(member.node, request).await {
@@ -636,11 +639,12 @@ impl<E: Environment> BlockSource<E> {
     }
 }
 
-/// ALLOC for a memory node, if that may have such a block.
+/// ALLOC for a memory node, if that may have such a block. Where there are too many regions to name them all, in each
+/// turn others are.
 fn alloc_request(
     redundancy: Redundancy,
     which: Ask,
-    node: MnId,
+    (node, turn): (MnId, usize),
     view: &View,
 ) -> Option<BlockRequest> {
     let change = view.change.as_ref();
@@ -656,10 +660,13 @@ fn alloc_request(
         let regions = (0..).zip(&view.regions);
         let asked_for =
             regions.filter(|(_, region)| is_asked_for(region)).map(|(number, _)| number);
-        spare_of.extend(asked_for.take(MAX_ALLOC_REGIONS));
+        spare_of.extend(asked_for);
         if spare_of.is_empty() {
             return None;
         }
+        let first = turn.wrapping_mul(MAX_ALLOC_REGIONS) % spare_of.len();
+        spare_of.rotate_left(first);
+        spare_of.truncate(MAX_ALLOC_REGIONS);
     }
     let to_delete = which == Ask::ToDelete;
     Some(BlockRequest::Alloc { redundancy, to_delete, frozen, spare_of })

@@ -8,17 +8,22 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use fusee_core::Error;
 use fusee_core::race::Key;
 use fusee_core::verbs::Fabric;
+use fusee_core::{Error, Outcome};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::{Environment, SessionLogic};
 
 /// Writes that run side by side.
 const SIDE_BY_SIDE: usize = 64;
+/// Bytes of their values, unless a single one has more.
+const SIDE_BY_SIDE_BYTES: usize = 2 << 20;
 /// Writes whose memory is fetched together.
 const FETCHED_TOGETHER: usize = 16;
+
+/// A key with its value, which is empty where it does not matter.
+type Pair<'p> = (&'p [u8], &'p [u8]);
 
 impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     /// As [`SessionLogic::put`], of many.
@@ -26,8 +31,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         &self,
         pairs: &[(K, V)],
     ) -> Vec<Result<(), Error>> {
-        let keys = pairs.iter().map(|(key, _)| key.as_ref());
-        self.write_many(keys, |at| self.put(pairs[at].0.as_ref(), pairs[at].1.as_ref())).await
+        self.write_many(slices(pairs), |(key, value)| self.put(key, value)).await
     }
 
     /// As [`SessionLogic::insert`], of many.
@@ -35,8 +39,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         &self,
         pairs: &[(K, V)],
     ) -> Vec<Result<(), Error>> {
-        let keys = pairs.iter().map(|(key, _)| key.as_ref());
-        self.write_many(keys, |at| self.insert(pairs[at].0.as_ref(), pairs[at].1.as_ref())).await
+        self.write_many(slices(pairs), |(key, value)| self.insert(key, value)).await
     }
 
     /// As [`SessionLogic::update`], of many.
@@ -44,69 +47,89 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         &self,
         pairs: &[(K, V)],
     ) -> Vec<Result<(), Error>> {
-        let keys = pairs.iter().map(|(key, _)| key.as_ref());
-        self.write_many(keys, |at| self.update(pairs[at].0.as_ref(), pairs[at].1.as_ref())).await
+        self.write_many(slices(pairs), |(key, value)| self.update(key, value)).await
     }
 
     /// As [`SessionLogic::delete`], of many.
     pub async fn delete_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<(), Error>> {
-        self.write_many(keys.iter().map(K::as_ref), |at| self.delete(keys[at].as_ref())).await
+        let pairs = keys.iter().map(|key| (key.as_ref(), &[][..])).collect();
+        self.write_many(pairs, |(key, _)| self.delete(key)).await
     }
 
-    async fn write_many<'k, W: Future<Output = Result<(), Error>>>(
+    async fn write_many<'p, W: Future<Output = Result<(), Error>>>(
         &self,
-        keys: impl Iterator<Item = &'k [u8]>,
-        write: impl Fn(usize) -> W,
+        pairs: Vec<Pair<'p>>,
+        write: impl Fn(Pair<'p>) -> W,
     ) -> Vec<Result<(), Error>> {
-        let keys: Vec<&[u8]> = keys.collect();
+        let write = async |pair| {
+            self.may_go_on()?;
+            write(pair).await
+        };
         match self.store.fabric().is_immediate() {
-            true => self.one_by_one(&keys, write).await,
-            false => side_by_side(&keys, write).await,
+            true => self.one_by_one(&pairs, write).await,
+            false => side_by_side(&pairs, write).await,
         }
     }
 
-    async fn one_by_one<W: Future<Output = Result<(), Error>>>(
+    /// Whether another write of many may begin. A session that is fenced begins nothing, nor does one that left a write
+    /// half-way, for which others may wait: it is to be given up, and fenced then, as soon as the call has ended.
+    fn may_go_on(&self) -> Result<(), Error> {
+        match self.gate().is_expelled() || self.store.needs_recovery() {
+            true => Err(Error::Expelled { outcome: Outcome::NotApplied }),
+            false => Ok(()),
+        }
+    }
+
+    async fn one_by_one<'p>(
         &self,
-        keys: &[&[u8]],
-        write: impl Fn(usize) -> W,
+        pairs: &[Pair<'p>],
+        write: impl AsyncFn(Pair<'p>) -> Result<(), Error>,
     ) -> Vec<Result<(), Error>> {
-        let mut outcomes = Vec::with_capacity(keys.len());
-        for some in keys.chunks(FETCHED_TOGETHER) {
-            let some = some.iter().map(|key| Key::new(key));
-            some.clone().for_each(|key| self.cache.with(|cache| cache.prefetch(&key)));
-            let hints = some.clone().filter_map(|key| self.cache.with(|cache| cache.peek(&key)));
+        let mut outcomes = Vec::with_capacity(pairs.len());
+        for some in pairs.chunks(FETCHED_TOGETHER) {
+            let keys = some.iter().map(|(key, _)| Key::new(key));
+            keys.clone().for_each(|key| self.cache.with(|cache| cache.prefetch(&key)));
+            let hints = keys.filter_map(|key| self.cache.with(|cache| cache.peek(&key)));
             hints.for_each(|hint| self.store.prefetch(hint));
-            for _ in some {
-                outcomes.push(write(outcomes.len()).await);
+            for pair in some {
+                outcomes.push(write(*pair).await);
             }
         }
         outcomes
     }
 }
 
-async fn side_by_side<W: Future<Output = Result<(), Error>>>(
-    keys: &[&[u8]],
-    write: impl Fn(usize) -> W,
+fn slices<K: AsRef<[u8]>, V: AsRef<[u8]>>(pairs: &[(K, V)]) -> Vec<Pair<'_>> {
+    pairs.iter().map(|(key, value)| (key.as_ref(), value.as_ref())).collect()
+}
+
+async fn side_by_side<'p>(
+    pairs: &[Pair<'p>],
+    write: impl AsyncFn(Pair<'p>) -> Result<(), Error>,
 ) -> Vec<Result<(), Error>> {
-    let mut outcomes: Vec<Result<(), Error>> = vec![Ok(()); keys.len()];
+    let mut outcomes: Vec<Result<(), Error>> = vec![Ok(()); pairs.len()];
     // After each write, the next one of its key.
-    let mut next = vec![None; keys.len()];
-    let (mut latest, mut ready) = (HashMap::with_capacity(keys.len()), VecDeque::new());
-    for (at, key) in keys.iter().enumerate() {
-        match latest.insert(key, at) {
+    let mut next = vec![None; pairs.len()];
+    let (mut latest, mut ready) = (HashMap::with_capacity(pairs.len()), VecDeque::new());
+    for (at, (key, _)) in pairs.iter().enumerate() {
+        match latest.insert(*key, at) {
             None => ready.push_back(at),
             Some(before) => next[before] = Some(at),
         }
     }
-    let mut running = FuturesUnordered::new();
+    let (mut running, mut bytes) = (FuturesUnordered::new(), 0);
     loop {
-        while running.len() < SIDE_BY_SIDE
-            && let Some(at) = ready.pop_front()
+        while let Some(at) = ready.front().copied()
+            && running.len() < SIDE_BY_SIDE
+            && (running.is_empty() || bytes + pairs[at].1.len() <= SIDE_BY_SIDE_BYTES)
         {
-            let writing = write(at);
+            ready.pop_front();
+            bytes += pairs[at].1.len();
+            let writing = write(pairs[at]);
             running.push(async move { (at, writing.await) });
         }
         let Some((at, outcome)) = running.next().await else { return outcomes };
+        bytes -= pairs[at].1.len();
         outcomes[at] = outcome;
         if let Some(next) = next[at] {
             ready.push_front(next);

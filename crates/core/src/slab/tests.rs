@@ -6,7 +6,7 @@ use crate::layout::{Base, SizeClass, UNIT_BYTES};
 
 const BLOCK: u64 = 4096;
 /// No object is better in one block than in another.
-const NOWHERE: Option<fn(Address) -> bool> = None;
+const NOWHERE: Option<(u32, fn(Address) -> bool)> = None;
 
 fn grant(n: u64, first: u32) -> BlockGrant {
     let (address, marked) = (Address::new(n * BLOCK), Some(1));
@@ -276,63 +276,82 @@ fn a_block_with_little_room_is_used_only_if_that_will_do() {
     assert_eq!(take(&mut slabs), None);
 }
 
+/// The block of an object that is best in this one.
+fn best_in(slabs: &mut Slabs, best: u64) -> Option<u64> {
+    let is_best = move |block: Address| block.bytes() / BLOCK == best;
+    let object = slabs.allocate(kind(), u32::MAX, |_| false, Some((best as u32, is_best)));
+    object.map(|object| object.address.bytes() / BLOCK)
+}
+
+/// Whether a block is in use now that was looked for.
+fn looked_for(slabs: &mut Slabs, best: u64) -> bool {
+    assert!(slabs.begin_look(kind()) && !slabs.begin_look(kind()), "one looks");
+    let is_best = |block: Address| block.bytes() / BLOCK == best;
+    let found = slabs.use_best(kind(), u32::MAX, |_| false, is_best);
+    slabs.end_look(kind(), found);
+    found
+}
+
 #[test]
-fn objects_come_from_where_they_are_best_if_a_block_is_there() {
+fn objects_come_from_where_they_are_best_as_soon_as_a_block_was_looked_for() {
     let mut slabs = Slabs::new(ClientId(7), BLOCK);
-    let block_of = |object: Allocation| object.address.bytes() / BLOCK;
-    let best_in = |slabs: &mut Slabs, best: u64| {
-        let is_best = move |block: Address| block.bytes() / BLOCK == best;
-        slabs.allocate(kind(), u32::MAX, |_| false, Some(is_best)).map(block_of)
-    };
-    assert_eq!(best_in(&mut slabs, 1), None);
-    assert_eq!(slabs.lacks(kind()), Some(Lack::Best));
-    add(&mut slabs, grant(1, 0));
-    assert_eq!((best_in(&mut slabs, 5), slabs.lacks(kind())), (Some(1), Some(Lack::Best)));
+    assert_eq!(best_in(&mut slabs, 5), None);
+    (1..=3).for_each(|n| add(&mut slabs, grant(n, 0)));
+    // A new slab is content for a while; then it tells what it lacks, once.
+    let first: Vec<Option<u64>> = (0..2).map(|_| best_in(&mut slabs, 5)).collect();
+    assert!(first[0] == first[1] && first[0].is_some_and(|block| block <= 3), "{first:?}");
+    assert_ne!(slabs.lacks(kind()), Some(Lack::Beside(5)));
+    best_in(&mut slabs, 5);
+    assert_eq!(slabs.lacks(kind()), Some(Lack::Beside(5)));
+    assert_ne!(slabs.lacks(kind()), Some(Lack::Beside(5)));
+    assert!(!looked_for(&mut slabs, 5));
+    best_in(&mut slabs, 5);
+    assert_ne!(slabs.lacks(kind()), Some(Lack::Beside(5)), "in vain: content again");
+
+    // What comes is in use before others can be offered it.
     add(&mut slabs, grant(5, 0));
-    assert_eq!((best_in(&mut slabs, 5), best_in(&mut slabs, 1)), (Some(5), Some(1)));
-    assert_ne!(slabs.lacks(kind()), Some(Lack::Best));
-    assert_eq!(slabs.aside().len(), 0, "both are in use");
-    slabs.use_one();
-    assert_eq!(slabs.aside().len(), 1, "others may have one of them");
-    assert_eq!((best_in(&mut slabs, 5), best_in(&mut slabs, 1)), (Some(5), Some(1)));
-    assert_eq!(best_in(&mut slabs, 1), Some(5), "the other one is used up");
-    slabs.looks_for_better(kind());
-    assert_eq!(slabs.aside().len(), 2);
-    assert_eq!(best_in(&mut slabs, 1), None);
+    assert!(looked_for(&mut slabs, 5));
+    let (spare, _) = slabs.offer();
+    assert!(spare.iter().all(|rest| rest.block != Address::new(5 * BLOCK)));
+    assert_eq!(best_in(&mut slabs, 5), Some(5));
 }
 
 #[test]
-fn blocks_in_use_together_are_bounded() {
+fn where_memory_is_short_others_may_have_all_blocks_but_one() {
     let mut slabs = Slabs::new(ClientId(7), BLOCK);
-    let blocks = IN_USE_TOGETHER as u64 + 1;
-    (0..blocks).for_each(|n| add(&mut slabs, grant(n, 0)));
-    let block_of = |object: Allocation| object.address.bytes() / BLOCK;
-    let mut best_in = |best: u64| {
-        let is_best = move |block: Address| block.bytes() / BLOCK == best;
-        slabs.allocate(kind(), u32::MAX, |_| false, Some(is_best)).map(block_of)
-    };
-    for best in 0..blocks - 1 {
-        assert_eq!(best_in(best), Some(best));
+    for n in 1..=3 {
+        add(&mut slabs, grant(n, 0));
+        assert!(looked_for(&mut slabs, n));
     }
-    assert_eq!(best_in(blocks - 1), Some(0), "there is no room for one more");
-    assert_eq!((best_in(0), best_in(blocks - 1)), (Some(0), Some(blocks - 1)), "now there is");
+    // Of one all is used up, and of another something was free once more.
+    (0..3).for_each(|_| assert_eq!(best_in(&mut slabs, 1), Some(1)));
+    assert_eq!(slabs.aside().len(), 0, "all are in use");
+    let taken = take(&mut slabs).expect("there is another one");
+    slabs.give_back(&taken, |_| true, || 0);
+    pass(&mut slabs);
+    slabs.use_one();
+    assert_eq!(slabs.aside().len(), 2);
+    let (spare, _) = slabs.offer();
+    assert_eq!(spare.len(), 1, "what is wholly in use is in flight yet");
+    slabs.take_back(&[]);
+    assert!(take(&mut slabs).is_some());
 }
 
 #[test]
-fn what_is_not_best_any_more_makes_room() {
+fn blocks_in_use_together_are_bounded_and_the_oldest_makes_room() {
     let mut slabs = Slabs::new(ClientId(7), BLOCK);
-    let best_in = |slabs: &mut Slabs, best: u64| {
-        let is_best = move |block: Address| block.bytes() / BLOCK == best;
-        let object = slabs.allocate(kind(), u32::MAX, |_| false, Some(is_best));
-        object.map(|object| object.address.bytes() / BLOCK)
-    };
     let blocks = IN_USE_TOGETHER as u64;
-    (0..=blocks).for_each(|n| add(&mut slabs, grant(n, 0)));
-    (0..blocks).for_each(|best| assert_eq!(best_in(&mut slabs, best), Some(best)));
-    assert_eq!((best_in(&mut slabs, blocks), slabs.lacks(kind())), (Some(0), Some(Lack::Best)));
-    slabs.looks_for_better(kind());
-    assert_eq!(slabs.aside().len(), 2, "the oldest one makes room");
-    assert_eq!(best_in(&mut slabs, blocks), Some(blocks));
+    for n in 0..=blocks {
+        add(&mut slabs, grant(n, 0));
+        assert!(looked_for(&mut slabs, n));
+    }
+    assert_eq!(slabs.aside().len(), 1);
+    for best in 1..=blocks {
+        assert_eq!(best_in(&mut slabs, best), Some(best));
+    }
+    assert_eq!(best_in(&mut slabs, 0), Some(1), "it is aside");
+    assert!(looked_for(&mut slabs, 0));
+    assert_eq!(best_in(&mut slabs, 0), Some(0));
 }
 
 #[test]

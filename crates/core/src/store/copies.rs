@@ -35,7 +35,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         least: u32,
         view: &View,
     ) -> Result<Result<Attempt<'i>, SlabKind>, Error> {
-        let beside = self.best_beside(hint, intent.slab);
+        let beside = self.best_beside(hint, intent.slab, view);
         let Some(object) = self.allocate(intent.slab, least, view, beside) else {
             return Ok(Err(intent.slab));
         };

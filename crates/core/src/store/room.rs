@@ -26,6 +26,7 @@ use core::cell::{Cell, RefCell};
 use super::Store;
 use super::pinned::Pin;
 use super::reclaim::{Left, is_frozen};
+use crate::data::Region;
 use crate::error::{Error, Outcome};
 use crate::host::{GiveUp, Granted, Host};
 use crate::mutant::{Mutant, removed};
@@ -58,17 +59,17 @@ impl<F: Fabric, H: Host> Store<F, H> {
         view: &View,
         beside: Option<u32>,
     ) -> Option<Allocation> {
-        let is_best = beside.map(|subtable| move |block| view.lies_beside(block, subtable));
-        self.slabs.borrow_mut().allocate(kind, least, |block| is_frozen(view, block), is_best)
+        let best = beside.map(|at| (at, move |block| view.lies_beside(block, at)));
+        self.slabs.borrow_mut().allocate(kind, least, |block| is_frozen(view, block), best)
     }
 
     /// When half of a block is used up: looks for what can be used when all of it is. Where an object would have been
     /// better beside a subtable and was not: for a block there.
-    pub(super) async fn look_ahead(&self, kind: SlabKind, lack: Lack, beside: Option<u32>) {
+    pub(super) async fn look_ahead(&self, kind: SlabKind, lack: Lack) {
         let _ends = Allocating::begin(&self.allocating);
         self.take_back();
         self.set_free(1).await;
-        if let Some(subtable) = beside.filter(|_| lack == Lack::Best) {
+        if let Lack::Beside(subtable) = lack {
             return self.look_beside(kind, subtable).await;
         }
         self.collect(kind, USED_AGAIN_AT, None, false).await;
@@ -77,19 +78,30 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// Looks for a block beside a subtable: among those of the session, or another one, if the pool has some to spare.
     /// Writes do without one meanwhile, so whatever fails here is no error.
     async fn look_beside(&self, kind: SlabKind, subtable: u32) {
-        self.slabs.borrow_mut().looks_for_better(kind);
-        self.collect(kind, USED_AGAIN_AT, Some(subtable), false).await;
-        let view = self.newest_view();
-        let is_there = || {
-            let is_other = |block| is_frozen(&view, block) || !view.lies_beside(block, subtable);
-            self.slabs.borrow().has_room(kind, USED_AGAIN_AT, is_other)
-        };
-        if is_there() || !self.slabs.borrow_mut().begin_ask(kind) {
+        if !self.slabs.borrow_mut().begin_look(kind) {
             return;
         }
-        let _ends = Asking { slabs: &self.slabs, kind };
-        if !self.pool_was_empty.get() {
+        let mut looking = Looking { slabs: &self.slabs, kind, found: false };
+        let view = self.newest_view();
+        let at = view.subtables.get(subtable as usize);
+        let is_one = |region: &Region| {
+            let lies_there = at.is_some_and(|at| region.lies_beside(at));
+            region.redundancy() == kind.redundancy && lies_there
+        };
+        if !view.regions.iter().any(is_one) {
+            return;
+        }
+        self.collect(kind, USED_AGAIN_AT, Some(subtable), false).await;
+        let is_used = || {
+            let lies_there = |block| view.lies_beside(block, subtable);
+            let is_frozen = |block| is_frozen(&view, block);
+            self.slabs.borrow_mut().use_best(kind, USED_AGAIN_AT, is_frozen, lies_there)
+        };
+        // Used at once: whatever is not in use is offered to others, and of no use here until it is taken back.
+        looking.found = is_used();
+        if !looking.found {
             let _ = self.ask_for_block(kind, false, Some(subtable), &view).await;
+            looking.found = is_used();
         }
     }
 
@@ -422,6 +434,19 @@ enum Asked {
     Called,
     /// There may be one by a newer view.
     NewerView,
+}
+
+/// An operation looks for a better block; also when it fails or is dropped, it has stopped looking.
+struct Looking<'s> {
+    slabs: &'s RefCell<Slabs>,
+    kind: SlabKind,
+    found: bool,
+}
+
+impl Drop for Looking<'_> {
+    fn drop(&mut self) {
+        self.slabs.borrow_mut().end_look(self.kind, self.found);
+    }
 }
 
 /// An operation asks for a block; also when it fails or is dropped, it has stopped asking.

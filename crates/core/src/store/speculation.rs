@@ -49,10 +49,16 @@ fn window(view: &View, word: Slot) -> u64 {
 
 impl<F: Fabric, H: Host> Store<F, H> {
     /// The subtable beside which the object of a write is best, if that may let it speculate by this hint.
-    pub(super) fn best_beside(&self, hint: Option<Hint>, kind: SlabKind) -> Option<u32> {
+    pub(super) fn best_beside(
+        &self,
+        hint: Option<Hint>,
+        kind: SlabKind,
+        view: &View,
+    ) -> Option<u32> {
         let Hint { slot, seen: Sight::Since(_), .. } = hint? else { return None };
         let may_lie_there = kind.redundancy.coding().is_none() && !self.fabric.is_immediate();
-        may_lie_there.then_some(slot.subtable)
+        let has_backups = !view.subtables.get(slot.subtable as usize)?.backups().is_empty();
+        (may_lie_there && has_backups).then_some(slot.subtable)
     }
 }
 

@@ -205,7 +205,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let lack = self.slabs.borrow_mut().lacks(slab);
         if let Some(lack) = lack {
             // On the heap: it is rare, and the futures of operations stay small.
-            Box::pin(self.look_ahead(slab, lack, self.best_beside(hint, slab))).await;
+            Box::pin(self.look_ahead(slab, lack)).await;
             self.offer();
         }
         result
