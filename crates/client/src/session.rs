@@ -334,9 +334,13 @@ impl Session {
 
     /// Adds many keys, or replaces their values; each with its own outcome, in their order.
     ///
-    /// They share round trips, on whichever memory nodes they are: up to 64 are written side by side. Each takes effect
-    /// by itself, and one that fails does not stop the others. A key may occur several times: then the last value
-    /// stays.
+    /// They share round trips, on whichever memory nodes they are: up to 64, with values of 2 MiB together, are written
+    /// side by side. Each takes effect by itself, and one that fails does not stop the others. A key may occur several
+    /// times: then the last value stays.
+    ///
+    /// # Errors
+    /// As [`Session::put`], for each. If the session is fenced meanwhile, or leaves one half-way, those that had not
+    /// begun have [`Error::Expelled`], which says that they were not applied: another session may write them.
     pub async fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         pairs: &[(K, V)],
