@@ -76,7 +76,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// Looks for a block beside a subtable: among those of the session, or another one, if the pool has some to spare.
-    /// Writes do without one meanwhile, so whatever fails here is no error.
+    /// Writes do without one meanwhile, so whatever fails here is no error. Where memory is short a slab has one block in
+    /// use, and others have the rest.
     async fn look_beside(&self, kind: SlabKind, subtable: u32) {
         if !self.slabs.borrow_mut().begin_look(kind) {
             return;
@@ -88,7 +89,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             let lies_there = at.is_some_and(|at| region.lies_beside(at));
             region.redundancy() == kind.redundancy && lies_there
         };
-        if !view.regions.iter().any(is_one) {
+        if self.pool_was_empty.get() || !view.regions.iter().any(is_one) {
             return;
         }
         self.collect(kind, USED_AGAIN_AT, Some(subtable), false).await;

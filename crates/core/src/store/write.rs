@@ -193,11 +193,6 @@ impl<F: Fabric, H: Host> Store<F, H> {
         op.has_written(&result);
         let made_room = op.made_room;
         op.finish(kind);
-        if opcode == Opcode::Delete && self.host.lends() {
-            self.lend(key);
-        } else if made_room {
-            self.offer();
-        }
         // Asked first: most writes need no future for it.
         if self.sets_free(reclaim::SET_FREE_TOGETHER) {
             self.set_free(reclaim::SET_FREE_TOGETHER).await;
@@ -206,6 +201,11 @@ impl<F: Fabric, H: Host> Store<F, H> {
         if let Some(lack) = lack {
             // On the heap: it is rare, and the futures of operations stay small.
             Box::pin(self.look_ahead(slab, lack)).await;
+        }
+        // Last: whoever looks takes blocks into use.
+        if opcode == Opcode::Delete && self.host.lends() {
+            self.lend(key);
+        } else if made_room || lack.is_some() {
             self.offer();
         }
         result
