@@ -1,14 +1,12 @@
 //! What must not work, and how it says so.
 
-mod common;
-
 use std::io::Write;
 use std::net::TcpListener;
 use std::os::unix::ffi::OsStrExt;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Up, finish, finish_with, fusee};
+use crate::common::{Up, finish, finish_with, fusee};
 
 #[test]
 fn keys_and_values_over_the_limits_are_refused() {
@@ -121,7 +119,7 @@ fn a_memory_node_is_no_master() {
 fn servers_name_a_port_that_is_taken() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let scratch = common::Scratch::new();
+    let scratch = crate::common::Scratch::new();
     let data_dir = scratch.path().to_str().unwrap();
     let master = finish(&mut fusee(&["master", "--listen", &address, "--data-dir", data_dir]));
     master.expect_error(1, &format!("{address} is in use"));

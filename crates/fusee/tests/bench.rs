@@ -1,14 +1,12 @@
 //! The benchmarks: no errors, no mismatches, and a report of the promised shape.
 
-mod common;
-
 use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use common::{Output, Up, finish, fusee};
+use crate::common::{Output, Up, finish, fusee};
 
 /// Many clients on few keys, so that most operations meet another one.
 const HOT: [&str; 10] = [
@@ -257,7 +255,7 @@ fn a_memory_node_that_dies_does_not_take_the_report_with_it() {
         let up = &up;
         let running = scope.spawn(move || run_against(up, &more));
         thread::sleep(Duration::from_millis(1500));
-        common::signal("KILL", up.pids()[1]);
+        crate::common::signal("KILL", up.pids()[1]);
         running.join().unwrap()
     });
     let output = output.expect_code(1);
@@ -276,7 +274,7 @@ fn ctrl_c_ends_the_microbenchmark_with_its_report() {
     command.arg("--json").stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().unwrap();
     thread::sleep(Duration::from_secs(3));
-    common::signal("INT", child.id());
+    crate::common::signal("INT", child.id());
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();

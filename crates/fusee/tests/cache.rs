@@ -1,12 +1,10 @@
 //! `fusee bench cache`: a tiny run, and what its report shows.
 
-mod common;
-
 use std::fs;
 
 use serde_json::Value;
 
-use common::{Scratch, finish, fusee};
+use crate::common::{Scratch, finish, fusee};
 
 const TINY: [&str; 6] =
     ["--keys=50", "--operations=8000", "--threads=4", "--coroutines=2", "--seed=3", "--json"];

@@ -1,8 +1,6 @@
 //! `fusee bench capacity`: small clusters, which are filled.
 
-mod common;
-
-use common::{finish, fusee};
+use crate::common::{finish, fusee};
 
 const SMALL: [&str; 6] = [
     "bench",

@@ -1,7 +1,5 @@
 //! `fusee bench ycsb --check`: real processes, and every operation judged.
 
-mod common;
-
 use std::fs;
 use std::process::Stdio;
 use std::thread;
@@ -9,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use common::{Scratch, Up, eventually, finish, fusee, is_alive, signal, wait};
+use crate::common::{Scratch, Up, eventually, finish, fusee, is_alive, signal, wait};
 
 /// Few keys, so that most operations meet another one.
 const HOT: [&str; 9] =

@@ -1,10 +1,8 @@
 //! `fusee bench churn`: memory comes back on small pools, and a run that shows otherwise fails.
 
-mod common;
-
 use serde_json::Value;
 
-use common::{finish, fusee};
+use crate::common::{finish, fusee};
 
 /// Pools of 32 MiB regions and 2 MiB blocks, of which there are 60 for one replica.
 const SMALL: [&str; 4] = ["bench", "churn", "--pool=128MiB", "--pair-bytes=4096"];

@@ -1,13 +1,11 @@
 //! What operations cost, beside their raw verbs, other stores and other transports: each benchmark once,
 //! tiny, so that none rots. What it measures is not judged.
 
-mod common;
-
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use common::fusee;
+use crate::common::fusee;
 
 fn bench(args: &str) -> Output {
     fusee(&["bench"]).args(args.split_whitespace()).output().unwrap()

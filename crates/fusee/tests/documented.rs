@@ -4,12 +4,10 @@
 //! all before it has been understood. Values that stand for others, like `N` or `HOST:PORT`, may be
 //! refused.
 
-mod common;
-
 use std::fs::{read_dir, read_to_string};
 use std::path::{Path, PathBuf};
 
-use common::{finish, fusee};
+use crate::common::{finish, fusee};
 
 /// How the program is started in documents.
 const STARTS: [&str; 3] =

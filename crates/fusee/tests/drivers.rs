@@ -1,7 +1,5 @@
 //! `fusee bench ycsb --join`: drivers that meet in the store.
 
-mod common;
-
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -9,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use common::{Output, Scratch, Up, eventually, finish, fusee, signal, wait};
+use crate::common::{Output, Scratch, Up, eventually, finish, fusee, signal, wait};
 
 fn cluster() -> Up {
     Up::start(&["--pool", "512MiB", "--fabric", "tcp"])

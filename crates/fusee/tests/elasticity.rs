@@ -1,12 +1,10 @@
 //! `fusee bench elasticity` and `fusee bench sizes`: tiny runs, and what their reports show.
 
-mod common;
-
 use std::fs;
 
 use serde_json::Value;
 
-use common::{Scratch, finish, fusee};
+use crate::common::{Scratch, finish, fusee};
 
 #[test]
 fn sessions_and_memory_nodes_come_and_go() {

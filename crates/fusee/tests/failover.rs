@@ -1,10 +1,8 @@
 //! `fusee bench failover` and `fusee bench recovery`: real processes are killed, nothing is lost.
 
-mod common;
-
 use serde_json::Value;
 
-use common::{Up, eventually, finish, fusee, signal};
+use crate::common::{Up, eventually, finish, fusee, signal};
 
 fn failover(more: &[&str]) -> Value {
     let line = ["bench", "failover", "--json", "--rate=2000", "--before=1", "--after=3"];

@@ -1,7 +1,5 @@
 //! `fusee bench growth`: the index grows under load, every key is there, nothing is left behind.
 
-mod common;
-
 use std::fs;
 use std::process::Stdio;
 use std::thread;
@@ -9,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use common::{Scratch, Up, finish, fusee, signal};
+use crate::common::{Scratch, Up, finish, fusee, signal};
 
 /// More than the 24,576 slots of a subtable hold.
 const KEYS: u64 = 40_000;

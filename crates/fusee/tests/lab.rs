@@ -1,13 +1,11 @@
 //! `fusee lab` from the command line.
 
-mod common;
-
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
 
-use common::{Scratch, finish, fusee};
+use crate::common::{Scratch, finish, fusee};
 
 #[test]
 fn figures_are_listed_and_unknown_ones_refused() {

@@ -19,6 +19,9 @@ const UNBROKEN: usize = 160;
 /// Written by `tests/campaign`, with its command lines.
 const GENERATED: [&str; 2] = ["docs/results/campaign.md", "docs/results/switches.md"];
 
+/// No line is too long.
+const NONE: [usize; 0] = [];
+
 #[test]
 fn lines_are_short() {
     let root = root();
@@ -47,17 +50,17 @@ fn each_kind_of_line_has_its_limit() {
         too_long_text(text).into_iter().map(|(line, ..)| line).collect()
     };
     let word = "x".repeat(101);
-    assert_eq!(columns(&"x".repeat(100)), []);
-    assert_eq!(columns(&"é".repeat(100)), []);
+    assert_eq!(columns(&"x".repeat(100)), NONE);
+    assert_eq!(columns(&"é".repeat(100)), NONE);
     assert_eq!(columns(&word), [1]);
-    assert_eq!(columns(&format!("| {word} |")), []);
+    assert_eq!(columns(&format!("| {word} |")), NONE);
     assert_eq!(columns(&format!("| {word}{word} |")), [1]);
     assert_eq!(columns(&format!("```\n{word}\n```\n{word}")), [4]);
-    assert_eq!(columns(&format!("text\n\n    {word}")), []);
+    assert_eq!(columns(&format!("text\n\n    {word}")), NONE);
     assert_eq!(columns(&format!("* text\n  {word}")), [2]);
-    assert_eq!(columns(&format!("* [{word}](a.md),")), []);
+    assert_eq!(columns(&format!("* [{word}](a.md),")), NONE);
     assert_eq!(columns(&format!("[a](a.md) {word}")), [1]);
-    assert_eq!(columns(&format!("`{word}`:")), []);
+    assert_eq!(columns(&format!("`{word}`:")), NONE);
     assert_eq!(too_long(&"x".repeat(121)), [(1, 121, SOURCE)]);
 }
 

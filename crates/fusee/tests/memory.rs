@@ -1,12 +1,10 @@
 //! `fusee status --memory` on clusters of real processes: the numbers add up, and follow what is
 //! written, replaced and deleted.
 
-mod common;
-
 use fusee_client::{Client, FabricKind, Options, Session};
 use serde_json::Value;
 
-use common::{Up, eventually, signal};
+use crate::common::{Up, eventually, signal};
 
 /// What an object holds beside key and value.
 const OVERHEAD: u64 = 33;
@@ -174,9 +172,11 @@ fn a_lost_memory_node_is_surveyed_around() {
 #[test]
 fn without_a_cluster_the_next_step_is_named() {
     let line = ["status", "--memory", "--master", "127.0.0.1:1"];
-    common::finish(&mut common::fusee(&line)).expect_error(3, "start a cluster with `fusee up`");
+    crate::common::finish(&mut crate::common::fusee(&line))
+        .expect_error(3, "start a cluster with `fusee up`");
     let line = ["status", "--memory", "--recoveries"];
-    common::finish(&mut common::fusee(&line)).expect_error(2, "cannot be used with");
+    crate::common::finish(&mut crate::common::fusee(&line)).expect_error(2, "cannot be used with");
     let line = ["status", "--memory", "--fabric", "rdma"];
-    common::finish(&mut common::fusee(&line)).expect_error(2, "use auto, shm, tcp or verbs");
+    crate::common::finish(&mut crate::common::fusee(&line))
+        .expect_error(2, "use auto, shm, tcp or verbs");
 }

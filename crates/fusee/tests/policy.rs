@@ -1,11 +1,9 @@
 //! The policy for redundancy on real processes: rules of the cluster, demotion on request and by itself, promotion.
 
-mod common;
-
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Scratch, Up, eventually, finish, fusee};
+use crate::common::{Scratch, Up, eventually, finish, fusee};
 use fusee_client::{Client, Error, Options, Redundancy};
 use serde_json::Value;
 
@@ -177,7 +175,7 @@ impl Drop for Small {
     fn drop(&mut self) {
         for child in &mut self.children {
             drop(child.stdin.take());
-            let _ended = common::wait(child);
+            let _ended = crate::common::wait(child);
         }
     }
 }

@@ -1,10 +1,8 @@
 //! `fusee bench redundancy`: a small run. How long things take is not judged, what they read and write is.
 
-mod common;
-
 use std::fs;
 
-use common::{Scratch, finish, fusee};
+use crate::common::{Scratch, finish, fusee};
 
 const SMALL: [&str; 7] = [
     "bench",

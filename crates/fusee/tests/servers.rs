@@ -1,13 +1,11 @@
 //! `fusee master` and `fusee memory-node` by hand: settings from three places, and a clean stop.
 
-mod common;
-
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-use common::{Scratch, eventually, finish, fusee, signal, wait};
+use crate::common::{Scratch, eventually, finish, fusee, signal, wait};
 
 /// A server that has announced its addresses.
 struct Server {

@@ -1,14 +1,12 @@
 //! `fusee sim` from the command line.
 
-mod common;
-
 use std::fs;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use common::{Output, Scratch, finish, fusee};
+use crate::common::{Output, Scratch, finish, fusee};
 
 fn sim(args: &[&str]) -> Output {
     finish(fusee(&["sim"]).args(args))

@@ -1,8 +1,6 @@
 //! What strangers and broken peers cost real servers: connections that say nothing, frames that never come whole.
 //! What servers hold is read from `/proc`.
 
-mod common;
-
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -13,7 +11,7 @@ use std::time::Duration;
 use fusee_client::Client;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use common::Up;
+use crate::common::Up;
 
 /// What a client of the master says first.
 const HELLO: &[u8] = b"FUSEE\x08\x02\0";

@@ -1,7 +1,5 @@
 //! `fusee bench sweep`: every axis once, tiny. What it measures is not judged.
 
-mod common;
-
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -10,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use common::{Scratch, finish, fusee};
+use crate::common::{Scratch, finish, fusee};
 
 const TINY: [&str; 6] =
     ["bench", "sweep", "--rounds=2", "--seconds=0.02", "--warm-up=0.02", "--json"];

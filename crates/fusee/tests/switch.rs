@@ -1,14 +1,12 @@
 //! `fusee switch`: sessions behind it, READs that it steers, and its end.
 
-mod common;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
 
-use common::{Up, eventually, signal, wait};
+use crate::common::{Up, eventually, signal, wait};
 
 /// A switch of a cluster, which prints what it has done at its end.
 struct Switch {

@@ -1,10 +1,8 @@
 //! `fusee up` and the commands that talk to its cluster, each a process of its own.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Up, eventually, finish, finish_with, fusee, is_alive, signal, wait};
+use crate::common::{Up, eventually, finish, finish_with, fusee, is_alive, signal, wait};
 
 /// The servers are gone, and the directory too.
 #[track_caller]
@@ -189,7 +187,7 @@ fn a_second_up_at_the_same_port_says_what_to_do() {
 
 #[test]
 fn clusters_that_cannot_be_are_refused_and_leave_nothing() {
-    let scratch = common::Scratch::new();
+    let scratch = crate::common::Scratch::new();
     for (line, code, says) in [
         (&["--memory-nodes", "1", "--index-replicas", "2"][..], 2, "lower --index-replicas"),
         (&["--data-replicas", "6"], 2, "--data-replicas is 6"),

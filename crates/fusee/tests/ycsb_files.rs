@@ -1,12 +1,10 @@
 //! `fusee bench ycsb` with files of operations, as YCSB prints them.
 
-mod common;
-
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use common::{Scratch, Up, finish, fusee};
+use crate::common::{Scratch, Up, finish, fusee};
 
 const KEYS: usize = 50;
 
@@ -119,7 +117,7 @@ fn a_pair_that_somebody_else_wrote_is_noticed() {
         let line = [&line[..], &["--load-file", &load, "--trans-file", &trans]].concat();
         let running = scope.spawn(move || finish(&mut fusee(&line)));
         // It may take its time to begin: `get` finds the key once it is loaded.
-        common::eventually("it is loaded", || up.run(&["get", "a"]).code == Some(0));
+        crate::common::eventually("it is loaded", || up.run(&["get", "a"]).code == Some(0));
         up.run(&["put", "a", "garbage"]).expect_code(0);
         running.join().unwrap()
     });

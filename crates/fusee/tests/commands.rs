@@ -1,0 +1,41 @@
+//! What the program does, run as it is by its users. One test program: most of these tests wait for processes, and so
+//! they do side by side. `cargo test -p fusee --test commands up::` runs those of `up.rs`.
+
+mod arrows;
+#[cfg(feature = "bench")]
+mod bad_input;
+#[cfg(feature = "bench")]
+mod bench;
+#[cfg(feature = "bench")]
+mod cache;
+mod capacity;
+#[cfg(feature = "bench")]
+mod check;
+#[cfg(feature = "bench")]
+mod churn;
+mod common;
+#[cfg(feature = "bench")]
+mod costs;
+mod documented;
+mod drivers;
+#[cfg(feature = "bench")]
+mod elasticity;
+#[cfg(feature = "bench")]
+mod failover;
+#[cfg(feature = "bench")]
+mod growth;
+#[cfg(feature = "lab")]
+mod lab;
+mod lines;
+mod memory;
+mod policy;
+mod redundancy;
+mod servers;
+#[cfg(feature = "sim")]
+mod sim;
+mod strangers;
+#[cfg(feature = "bench")]
+mod sweep;
+mod switch;
+mod up;
+mod ycsb_files;
