@@ -76,8 +76,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// Looks for a block beside a subtable: among those of the session, or another one, if the pool has some to spare.
-    /// Writes do without one meanwhile, so whatever fails here is no error. Where memory is short a slab has one block in
-    /// use, and others have the rest.
+    /// Writes do without one meanwhile, so whatever fails here is no error. Where memory is short a slab has one block
+    /// in use, and others have the rest.
     async fn look_beside(&self, kind: SlabKind, subtable: u32) {
         if !self.slabs.borrow_mut().begin_look(kind) {
             return;
