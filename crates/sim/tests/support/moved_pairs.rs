@@ -12,10 +12,10 @@ use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_core::code::{Coding, ReedSolomon};
 use fusee_core::data::{Orientation, Redundancy, RedundancyError};
 use fusee_core::error::Error;
-use fusee_core::layout::{BLOCK_HEADER_BYTES, Opcode, Pair};
+use fusee_core::layout::{BLOCK_HEADER_BYTES, Opcode, Pair, Slot};
 use fusee_core::stats::OpKind::{self, Delete, Move, Search, Update, Upsert};
 use fusee_core::store::Transition;
-use fusee_core::view::Geometry;
+use fusee_core::view::{Geometry, Place, SlotRef};
 use fusee_sim::check::{quiescent, replicas_agree};
 use fusee_sim::{Cluster, ClusterOptions, Rng, Sim, SimSession, Workload};
 use futures_util::future::join_all;
@@ -39,7 +39,7 @@ pub fn moved_pairs(seed: u64, is_lossy: bool) {
 /// The same, but all act at once, mostly with Moves, and it is a backup that is lost then, perhaps one of a majority.
 pub fn moved_at_once(seed: u64) {
     let redundancies = vec![Redundancy::Replicated, Redundancy::Coded(coding())];
-    run(seed, true, redundancies, (&[Update, Move, Move, Move, Move, Move], 4));
+    run(seed, true, redundancies, (&[Update, Move, Move, Move, Move, Move], 16));
 }
 
 /// The same of a pair that becomes EC-oriented and erasure-coded by turns, in place where that can be.
@@ -98,12 +98,14 @@ fn run(seed: u64, is_lossy: bool, redundancies: Vec<Redundancy>, (kinds, haste):
         let fatal = is_lossy.then(|| rng.below(BURSTS));
         for number in 0..BURSTS {
             let loss = async {
-                if fatal == Some(number) {
-                    sim.sleep(rng.below_u64(40_000 / haste)).await;
-                    let view = cluster.view().clone();
-                    let places = view.subtables[0].replicas();
-                    let lost = rng.pick(if haste > 1 { &places[1..] } else { places });
-                    cluster.crash_node(lost.node);
+                match fatal == Some(number) {
+                    false => {}
+                    true if haste > 1 => lose_of_majority(&cluster, &rng).await,
+                    true => {
+                        sim.sleep(rng.below_u64(40_000)).await;
+                        let view = cluster.view().clone();
+                        cluster.crash_node(rng.pick(view.subtables[0].replicas()).node);
+                    }
                 }
             };
             futures_util::future::join(burst(&sim, &rng, &workload, &acting, (kinds, haste)), loss)
@@ -123,6 +125,33 @@ fn run(seed: u64, is_lossy: bool, redundancies: Vec<Redundancy>, (kinds, haste):
         panic!("the operations have no order: {}", refutation.render(|value| value.to_string()));
     }
     quiescent(&cluster, &cluster.take_orphans());
+}
+
+/// Waits until a round is contended, and a little longer, and loses a backup that has the word of most, which may have
+/// won by it. If there is no such round for a while: any backup.
+async fn lose_of_majority(cluster: &Cluster, rng: &Rng) {
+    let (sim, view) = (cluster.sim(), cluster.view().clone());
+    let words = |slot| -> Vec<(Place, Slot)> {
+        view.slot_places(slot).map(|place| (place, cluster.network().word_at(place))).collect()
+    };
+    let slots = 0..view.geometry.subtable_slots() as u32;
+    let mut slots = slots.map(|slot| SlotRef { subtable: 0, slot });
+    let slot = slots.find(|slot| words(*slot).iter().any(|(_, word)| !word.is_free()));
+    let slot = slot.expect("the pair is there");
+    let until = sim.now() + 10_000;
+    let lost = loop {
+        let words = words(slot);
+        let (old, backups) = (words[0].1, &words[1..]);
+        let has = |word: Slot| backups.iter().filter(|(_, other)| *other == word).count();
+        let most = backups.iter().max_by_key(|(_, word)| has(*word)).expect("there are backups");
+        let is_contended = most.1 != old && has(most.1) < backups.len() && has(old) == 0;
+        if is_contended || sim.now() > until {
+            break most.0.node;
+        }
+        sim.sleep(50).await;
+    };
+    sim.sleep(rng.below_u64(3000)).await;
+    cluster.crash_node(lost);
 }
 
 /// Each session does one thing, at about the same time.
