@@ -156,4 +156,24 @@ impl Loaded {
             Ok(())
         })
     }
+
+    /// Inserts these keys, one after the other: none of them is there.
+    pub fn inserts(&self, numbers: &[u32]) -> Result<(), Failure> {
+        self.session.block_on(async {
+            for number in numbers {
+                self.session.insert(&key(*number), &self.value).await?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Deletes these keys, one after the other: all of them are there.
+    pub fn deletes(&self, numbers: &[u32]) -> Result<(), Failure> {
+        self.session.block_on(async {
+            for number in numbers {
+                self.session.delete(&key(*number)).await?;
+            }
+            Ok(())
+        })
+    }
 }

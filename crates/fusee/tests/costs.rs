@@ -168,7 +168,7 @@ fn a_signal_leaves_no_process_behind() {
 
 #[test]
 fn the_work_that_counts_counts_is_done() {
-    for kind in ["get", "update"] {
+    for kind in ["get", "update", "insert", "delete"] {
         let work = format!("work --kind {kind} --keys 100 --operations 50");
         let output = bench(&work);
         assert!(output.status.success(), "{output:?}");

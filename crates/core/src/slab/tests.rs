@@ -5,8 +5,10 @@ use crate::data::Redundancy;
 use crate::layout::{Base, SizeClass, UNIT_BYTES};
 
 const BLOCK: u64 = 4096;
+/// A subtable, and whether a block lies beside it.
+type Best = (u32, fn(Address) -> bool);
 /// No object is better in one block than in another.
-const NOWHERE: Option<(u32, fn(Address) -> bool)> = None;
+const NOWHERE: Option<Best> = None;
 
 fn grant(n: u64, first: u32) -> BlockGrant {
     let (address, marked) = (Address::new(n * BLOCK), Some(1));

@@ -1,0 +1,202 @@
+//! `fusee bench counts`: instructions of one operation.
+//!
+//! Runs itself under valgrind's callgrind, which counts only what is done inside [`measured`]. The
+//! count does not depend on what else the machine does; it does on the compiler, on the processor
+//! (as far as valgrind knows its instructions), and by a few per cent on the memory's layout.
+//! Which part of the program they are of is told by the files of source: [`parts`].
+
+mod parts;
+
+use std::process::Command;
+
+use clap::ValueEnum;
+use fusee_cli::failure::Failure;
+use serde::Serialize;
+
+use crate::loaded::{Loaded, Size, numbers};
+use crate::report::{Findings, Output, Report, Shell};
+use crate::temporary::Temporary;
+use parts::{Part, Parts};
+
+/// How to run it.
+#[derive(clap::Args, Debug, Serialize)]
+#[command(
+    after_help = "Examples:\n  fusee bench counts\n  fusee bench counts --pair-bytes 64 --json"
+)]
+pub struct Args {
+    /// Bytes of key and value together; keys have 16
+    #[arg(long, default_value_t = 1024, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(16..=65_536))]
+    pair_bytes: u32,
+
+    /// Operations that are counted of each kind
+    #[arg(long, default_value_t = 2000, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    operations: u32,
+
+    #[command(flatten)]
+    #[serde(skip)]
+    output: Output,
+}
+
+/// What to do under valgrind.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Example: started by `fusee bench counts`")]
+pub struct WorkArgs {
+    #[command(flatten)]
+    size: Size,
+
+    #[arg(long)]
+    kind: Kind,
+
+    #[arg(long)]
+    operations: u32,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Kind {
+    Get,
+    Update,
+    Insert,
+    Delete,
+}
+
+/// Keys in the cluster: few, since loading them is slow there.
+const KEYS: u32 = 1000;
+
+/// What came out: instructions of one operation. A get, an update and a delete have a right hint in the cache, and an
+/// insert has none.
+#[derive(Debug, Serialize)]
+struct Found {
+    get_instructions: u64,
+    update_instructions: u64,
+    insert_instructions: u64,
+    delete_instructions: u64,
+    /// Of one operation, by part of the program.
+    parts: Vec<OfPart>,
+}
+
+#[derive(Debug, Serialize)]
+struct OfPart {
+    part: Part,
+    get: u64,
+    update: u64,
+    insert: u64,
+    delete: u64,
+}
+
+impl Findings for Found {
+    type Settings = Args;
+
+    fn title(report: &Report<'_, Found>) -> String {
+        let pair_bytes = report.settings.pair_bytes;
+        format!("pairs of {pair_bytes} bytes, shm, hints right; instructions of one")
+    }
+
+    fn rows(report: &Report<'_, Found>) -> String {
+        let found = &report.findings;
+        let row = |name: &str, counts: [u64; 4]| {
+            let [get, update, insert, delete] = counts;
+            format!("{name:<12}{get:>9}{update:>9}{insert:>9}{delete:>9}\n")
+        };
+        let parts = found.parts.iter();
+        let parts: String =
+            parts.map(|p| row(p.part.name(), [p.get, p.update, p.insert, p.delete])).collect();
+        let all = [
+            found.get_instructions,
+            found.update_instructions,
+            found.insert_instructions,
+            found.delete_instructions,
+        ];
+        let title = format!("{:<12}{:>9}{:>9}{:>9}{:>9}", "", "get", "update", "insert", "delete");
+        format!("\n{title}\n{parts}{}", row("all", all))
+    }
+}
+
+/// Runs it and prints a report.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let shell = Shell::begin("counts", &args.output);
+    let [get, update, insert, delete] =
+        [Kind::Get, Kind::Update, Kind::Insert, Kind::Delete].map(|kind| count(args, kind));
+    let [get, update, insert, delete] = [get?, update?, insert?, delete?];
+    let of_one = |(_, parts): &(u64, Parts), part| {
+        parts.get(&part).copied().unwrap_or(0) / u64::from(args.operations)
+    };
+    let of_part = |part| OfPart {
+        part,
+        get: of_one(&get, part),
+        update: of_one(&update, part),
+        insert: of_one(&insert, part),
+        delete: of_one(&delete, part),
+    };
+    let found = Found {
+        get_instructions: get.0,
+        update_instructions: update.0,
+        insert_instructions: insert.0,
+        delete_instructions: delete.0,
+        parts: Part::ALL.map(of_part).into(),
+    };
+    shell.tell(args, None, found, None)
+}
+
+/// Instructions of one operation, and of all of them by part.
+fn count(args: &Args, kind: Kind) -> Result<(u64, Parts), Failure> {
+    let kind_name = kind.to_possible_value().expect("none is skipped");
+    // All that are counted exist, each once.
+    let keys = match kind {
+        Kind::Get | Kind::Update => KEYS,
+        Kind::Insert | Kind::Delete => args.operations,
+    };
+    let directory = Temporary::directory().map_err(|e| Failure::operation(e.to_string()))?;
+    let written = directory.path().join("callgrind");
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--collect-atstart=no"])
+        .arg(format!("--callgrind-out-file={}", written.display()))
+        .arg("--toggle-collect=*fusee_bench*counts*measured*")
+        .arg(std::env::current_exe()?)
+        .args(["bench", "work", "--kind", kind_name.get_name()])
+        .args(["--keys", &keys.to_string(), "--pair-bytes", &args.pair_bytes.to_string()])
+        .args(["--operations", &args.operations.to_string()])
+        .output()
+        .map_err(|error| {
+            Failure::operation(format!(
+                "cannot run valgrind: {error}; install it (Debian: apt-get install valgrind)"
+            ))
+        })?;
+    let text = String::from_utf8_lossy(&output.stderr);
+    let collected = text.lines().find_map(|line| line.split("Collected : ").nth(1));
+    let count = match collected.and_then(|count| count.trim().parse::<u64>().ok()) {
+        Some(count) if output.status.success() && count > 0 => count,
+        _ => return Err(Failure::operation(format!("valgrind did not count:\n{text}"))),
+    };
+    let written = std::fs::read(written).unwrap_or_default();
+    let parts = parts::parts(&String::from_utf8_lossy(&written)).map_err(Failure::operation)?;
+    Ok((count / u64::from(args.operations), parts))
+}
+
+/// What valgrind runs.
+pub fn work(args: &WorkArgs) -> Result<(), Failure> {
+    let loaded = Loaded::new(&args.size)?;
+    let all: Vec<u32> = (0..args.size.keys).collect();
+    loaded.gets(&all)?;
+    loaded.updates(&all)?;
+    let numbers = match args.kind {
+        Kind::Get | Kind::Update => numbers(args.size.keys, args.operations, 1),
+        Kind::Insert | Kind::Delete => all.iter().take(args.operations as usize).copied().collect(),
+    };
+    if let Kind::Insert = args.kind {
+        loaded.deletes(&numbers)?;
+    }
+    measured(&loaded, args.kind, &numbers)
+}
+
+/// Its name is what valgrind looks for.
+#[inline(never)]
+fn measured(loaded: &Loaded, kind: Kind, numbers: &[u32]) -> Result<(), Failure> {
+    match kind {
+        Kind::Get => loaded.gets(numbers),
+        Kind::Update => loaded.updates(numbers),
+        Kind::Insert => loaded.inserts(numbers),
+        Kind::Delete => loaded.deletes(numbers),
+    }
+}
