@@ -342,8 +342,10 @@ impl Network {
                     all.iter().filter(|(_, _, s)| s == slot).map(|(place, ..)| *place).collect();
                 let count = replicas.len();
                 let needed = self.reuse().needed_at(*at);
-                // Beside a copy there is no more than one chunk to lose, and a node may go as well.
-                if replicas.iter().any(|place| self.reuse().needed_at(*place) != needed) {
+                // Beside a copy there is no more than one chunk to lose, and a node may go as well; or one has gone
+                // already, and copies alone are left.
+                let is_like_it = |place: &Place| self.reuse().needed_at(*place) == needed;
+                if self.reuse().holds_copies(*at) || !replicas.iter().all(is_like_it) {
                     return false;
                 }
                 let any = match needed {

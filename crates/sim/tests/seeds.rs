@@ -135,3 +135,18 @@ fn a_copy_is_there_whatever_the_header_of_its_block_shows() {
     holds(Scenario::Oriented, 400_008_746, Some(937), None);
     holds(Scenario::Oriented, 400_008_746, None, None);
 }
+
+/// A pair of three replicas had lost a data chunk, so that its two copies alone were left. One of them was damaged, and
+/// then the node of the other one was lost: more than is promised.
+#[test]
+fn nothing_is_damaged_where_copies_alone_are_left() {
+    let options = RunOptions {
+        operations: Some(311),
+        clients: Some(4),
+        without: [Fault::Stop].into(),
+        switches: true,
+        ..RunOptions::new(Scenario::Oriented, 800_004_101)
+    };
+    let outcome = run(&options);
+    assert!(outcome.failure.is_none(), "{:?}", outcome.failure);
+}

@@ -274,7 +274,11 @@ pub(crate) fn object_of(network: &Network, view: &View, word: Slot) -> (Vec<u8>,
     let copies = sized.map(|(_, class)| copies_of_entry(network, view, word, class));
     let copies = copies.unwrap_or_default();
     let Some(room) = stripe.room() else {
-        let (_, bytes) = copies.first().expect("enough chunks are left that agree, or a copy");
+        let (_, bytes) = copies.first().unwrap_or_else(|| {
+            let chunks: Vec<(Place, usize)> = shown.iter().map(|(at, n, _)| (*at, *n)).collect();
+            let kept = copies_kept_by(network, view, word);
+            panic!("{:#x} is lost: chunks on {chunks:?}, copies {kept:?}", word.0)
+        });
         let key = Object::decode(bytes).expect("it was decoded before").key().to_vec();
         return (key, copies.into_iter().map(|(place, bytes)| (place, Rc::from(bytes))).collect());
     };

@@ -313,6 +313,13 @@ impl Reuse {
         }
     }
 
+    /// Whether a copy of an EC-oriented object can be at a place.
+    pub fn holds_copies(&self, place: Place) -> bool {
+        let address = self.in_block(place).map(|(address, _)| Address::new(address & !63));
+        let redundancy = address.map(|address| self.redundancy_at(address));
+        matches!(redundancy, Some(Redundancy::Copies(_)))
+    }
+
     /// The replicas of an address.
     fn places_of(&self, address: Address) -> Vec<Place> {
         let Some(view) = &self.view else { return Vec::new() };
