@@ -23,7 +23,7 @@ use twox_hash::XxHash3_128;
 use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
 use crate::snapshot::settled;
-use crate::verbs::{Batch, FailedVerb, Ticket};
+use crate::verbs::{Batch, FailedVerb, Span, Ticket};
 use crate::view::{BUCKETS_PER_GROUP, Place, SlotRef, View};
 
 /// The most slots that may hold a key: two combined buckets of two buckets of 8.
@@ -125,6 +125,17 @@ impl Buckets {
         self.first.map(|f| batch.read(place.node, place.offset + u64::from(f) * 8, bytes))
     }
 
+    /// A place in each line of memory of theirs, on the replica at `place`.
+    pub fn lines(&self, place: Place) -> impl Iterator<Item = Place> + use<> {
+        const LINE: u64 = 64;
+        let (first, bytes) = (self.first, self.read_bytes());
+        first.into_iter().flat_map(move |f| {
+            let begin = place.offset + u64::from(f) * 8;
+            let lines = begin / LINE..(begin + bytes).div_ceil(LINE);
+            lines.map(move |line| Place { node: place.node, offset: (line * LINE).max(begin) })
+        })
+    }
+
     /// Bytes of each of them.
     pub fn read_bytes(&self) -> u64 {
         2 * u64::from(self.bucket_slots) * 8
@@ -132,15 +143,20 @@ impl Buckets {
 
     /// The slots as fetched.
     pub fn words(&self, batch: &Batch, tickets: [Ticket; 2]) -> Result<Words, FailedVerb> {
-        let mut words = Words { buckets: *self, slots: [Slot::default(); MAX_CANDIDATES] };
-        let mut n = 0;
-        for ticket in tickets {
-            for word in batch.data(ticket)?.chunks_exact(8) {
-                words.slots[n] = Slot(u64::from_le_bytes(word.try_into().expect("8 bytes")));
-                n += 1;
+        let [first, second] = tickets.map(|ticket| batch.data_span(ticket));
+        Ok(self.words_in(batch, [first?, second?]))
+    }
+
+    /// The slots as they were fetched into these places, of this phase or an earlier one.
+    pub fn words_in(&self, batch: &Batch, fetched: [Span; 2]) -> Words {
+        let mut slots = [Slot::default(); MAX_CANDIDATES];
+        let (first, second) = slots.split_at_mut(2 * self.bucket_slots as usize);
+        for (slots, span) in [first, second].into_iter().zip(fetched) {
+            for (slot, word) in slots.iter_mut().zip(batch.bytes(span).chunks_exact(8)) {
+                *slot = Slot(u64::from_le_bytes(word.try_into().expect("8 bytes")));
             }
         }
-        Ok(words)
+        Words { buckets: *self, slots }
     }
 
     /// Whether a slot is one of those that may hold the key.
@@ -150,7 +166,15 @@ impl Buckets {
 
     /// Whether a slot of this number is one of those that may hold the key, in whichever subtable.
     pub(crate) fn covers_number(&self, slot: u32) -> bool {
-        (0..self.len()).any(|i| self.slot(i).slot == slot)
+        self.position(slot).is_some()
+    }
+
+    /// The position of a slot of this number, if it is one of them.
+    fn position(&self, slot: u32) -> Option<usize> {
+        let combined = 2 * self.bucket_slots;
+        let offsets = self.first.map(|first| slot.wrapping_sub(first));
+        let which = offsets.iter().position(|offset| *offset < combined)?;
+        Some(which * combined as usize + offsets[which] as usize)
     }
 
     fn len(&self) -> usize {
@@ -206,14 +230,53 @@ impl Words {
     }
 
     /// Slots that may refer to the key: not free, with its fingerprint.
+    #[inline]
     pub fn matching(&self) -> impl Iterator<Item = (SlotRef, Slot)> + '_ {
         let fingerprint = self.buckets.fingerprint;
-        self.iter().filter(move |(_, w)| !w.is_free() && w.fingerprint() == fingerprint)
+        self.those(self.mask(|w| !w.is_free() & (w.fingerprint() == fingerprint)))
+    }
+
+    /// Whether a slot but for the own one is free, and shows another word than it did before.
+    pub fn is_freed_since(&self, before: &Words, own: SlotRef) -> bool {
+        debug_assert_eq!(self.buckets, before.buckets, "words of one key");
+        let mut expected = before.slots;
+        if let Some(position) = self.buckets.position(own.slot) {
+            expected[position] = self.slots[position];
+        }
+        // As a rule nothing has changed.
+        expected != self.slots && {
+            let changed = self.slots.iter().zip(expected).filter(|(now, before)| *now != before);
+            changed.into_iter().any(|(now, _)| now.is_free())
+        }
+    }
+
+    /// The slots at the positions of a mask.
+    #[inline]
+    fn those(&self, mut left: u32) -> impl Iterator<Item = (SlotRef, Slot)> + '_ {
+        core::iter::from_fn(move || {
+            let position = left.trailing_zeros() as usize;
+            // The lowest bit is gone.
+            left &= left.checked_sub(1)?;
+            Some((self.buckets.slot(position), self.slots[position]))
+        })
+    }
+
+    /// A bit for each position at which a word is like this: found for all at once, without a branch for each, since
+    /// most questions have few answers, or none.
+    #[inline]
+    fn mask(&self, is_one: impl Fn(Slot) -> bool) -> u32 {
+        let all = (1u64 << self.buckets.len()) - 1;
+        let mut mask = 0;
+        for (i, word) in self.slots.iter().enumerate() {
+            mask |= u32::from(is_one(*word)) << i;
+        }
+        mask & all as u32
     }
 
     /// What a slot showed; `None` if it is not among them.
     pub fn word(&self, slot: SlotRef) -> Option<Slot> {
-        self.iter().find_map(|(s, word)| (s == slot).then_some(word))
+        let position = self.buckets.position(slot.slot)?;
+        (slot.subtable == self.buckets.subtable).then_some(self.slots[position])
     }
 
     /// The slot that a new key should take: if there is one whose pair is gone and may have been the key's, that one,
@@ -229,19 +292,18 @@ impl Words {
     /// with it, before others. All clients that see the same words choose the
     /// same slot, so that two INSERTs of one key usually meet in one write round.
     fn free_slot(&self) -> Option<(SlotRef, Slot)> {
-        let combined = 2 * self.buckets.bucket_slots as usize;
         let half = self.buckets.bucket_slots as usize;
-        let free_in = |c: usize| {
-            self.slots[c * combined..][..combined].iter().filter(|w| w.is_free()).count()
+        let free = self.mask(Slot::is_free);
+        let bucket = |combined: usize, half_of_it: usize| {
+            ((1u32 << half) - 1) << ((2 * combined + half_of_it) * half)
         };
+        let free_in = |c: usize| (free & (bucket(c, 0) | bucket(c, 1))).count_ones();
         let order = if free_in(1) > free_in(0) { [1, 0] } else { [0, 1] };
         order.into_iter().find_map(|c| {
             let main = self.buckets.main_half[c] as usize;
             [main, 1 - main].into_iter().find_map(|h| {
-                let from = c * combined + h * half;
-                let free = || (from..from + half).filter(|i| self.slots[*i].is_free());
-                let keeps = free().find(|i| self.slots[*i].object().is_some());
-                keeps.or_else(|| free().next()).map(|i| (self.buckets.slot(i), self.slots[i]))
+                let here = || self.those(free & bucket(c, h));
+                here().find(|(_, word)| word.object().is_some()).or_else(|| here().next())
             })
         })
     }

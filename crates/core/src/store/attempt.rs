@@ -1,11 +1,12 @@
 //! One attempt to write: what it is to do, its object, and how far it has come.
 //!
 //! ```text
-//! Begun -+-> Led --------+-> Contending -+-----------------> Committing -> (ended)
-//!        +-> Speculated -+               |                       ^
-//!        +-> (the search for the key) ---+-> Contended ----------+
-//!        |                                       |
-//!        +-> Mentioned (one index replica)       +-> Withdrawing -> Mentioned
+//! Begun -+-> Led --------+-> Contending -+----------------> Committing -> (ended)
+//!        +-> Speculated -+         ^     |                   ^    ^
+//!        +-> Looking --------------+     +-> Contended ------+    |
+//!              |                         |       |                |
+//!              +-> Installing -----------+--------------> Confirming
+//!              +-> Mentioned (one index replica) +-> Withdrawing -> Mentioned
 //! ```
 //!
 //! [`Step`] is the only record of how far it is. It says what was posted last, so whoever executes that phase can
@@ -30,7 +31,8 @@ use crate::layout::{Identity, Opcode, Pair, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::race::Key;
 use crate::slab::{Allocation, SlabKind};
-use crate::verbs::{Fabric, Ticket};
+use crate::snapshot::Winner;
+use crate::verbs::{Fabric, Span, Ticket};
 use crate::view::{MAX_REPLICAS, Place, SlotRef, View};
 
 /// Something per backup, without touching the heap.
@@ -105,8 +107,15 @@ pub(super) enum Step {
     /// The object is posted, the CASes of the backups, and the READ of the slot: nothing shows yet that the round
     /// was open when the operation began.
     Speculated(Round, Posted, Ticket),
+    /// Without a hint: the object is posted, and the READs of the key's buckets.
+    Looking([Ticket; 2]),
     /// The CASes of the backups are posted.
     Contending(Round, Posted),
+    /// The same with a tentative word, of a new key, and with the look behind the first CAS; what the primary showed
+    /// of the buckets is still there.
+    Installing(Round, Posted, [Span; 2]),
+    /// A tentative word has won, no other slot has the key: the CASes of the backups are posted that confirm it.
+    Confirming(Round, PerBackup<Ticket>, Winner),
     /// They are answered. It comes to a decision, or has won and confirms its word, or has lost and waits.
     Contended(Round),
     /// The CAS of the primary is posted.
@@ -122,9 +131,11 @@ impl Step {
     /// The round in which its word may stand in a slot.
     pub fn round(&self) -> Option<&Round> {
         match self {
-            Step::Begun | Step::Led(_) | Step::Mentioned => None,
+            Step::Begun | Step::Led(_) | Step::Looking(_) | Step::Mentioned => None,
             Step::Speculated(round, ..)
             | Step::Contending(round, _)
+            | Step::Installing(round, ..)
+            | Step::Confirming(round, ..)
             | Step::Contended(round)
             | Step::Committing(round, _)
             | Step::Withdrawing(round) => Some(round),
@@ -133,17 +144,22 @@ impl Step {
 
     /// Whether a CAS may have put the identity of its object into a slot.
     pub fn is_mentioned(&self) -> bool {
-        !matches!(self, Step::Begun | Step::Led(_))
+        !matches!(self, Step::Begun | Step::Led(_) | Step::Looking(_))
     }
 
     fn leads_to(&self, next: &Step) -> bool {
         use Step::*;
         match self {
-            Begun => matches!(next, Led(_) | Speculated(..) | Contending(..) | Mentioned),
+            Begun => {
+                matches!(next, Led(_) | Speculated(..) | Looking(_) | Contending(..) | Mentioned)
+            }
             Led(_) => matches!(next, Begun | Contending(..) | Mentioned),
+            Looking(_) => matches!(next, Begun | Contending(..) | Installing(..) | Mentioned),
             Speculated(..) => matches!(next, Begun | Contending(..)),
             Contending(..) => matches!(next, Contended(_) | Committing(..)),
-            Contended(_) => matches!(next, Committing(..) | Withdrawing(_)),
+            Installing(..) => matches!(next, Contended(_) | Confirming(..)),
+            Confirming(..) => matches!(next, Contended(_)),
+            Contended(_) => matches!(next, Confirming(..) | Committing(..) | Withdrawing(_)),
             Withdrawing(_) => matches!(next, Mentioned),
             Mentioned => matches!(next, Contending(..)),
             Committing(..) => false,
@@ -207,10 +223,22 @@ impl<'i> Attempt<'i> {
 
     /// The CASes of the backups are answered, and do not decide the round alone: the round, and what was posted.
     pub fn is_contended(&mut self) -> (Round, Posted) {
-        let contending = mem::replace(&mut self.step, Step::Begun);
-        let Step::Contending(round, posted) = contending else { unreachable!("it competes") };
+        let (Step::Contending(round, posted) | Step::Installing(round, posted, _)) =
+            mem::replace(&mut self.step, Step::Begun)
+        else {
+            unreachable!("it competes")
+        };
         self.step = Step::Contended(round);
         (round, posted)
+    }
+
+    /// Its word is confirmed on all backups: the permission to commit.
+    pub fn is_confirmed(&mut self) -> Winner {
+        let Step::Confirming(round, _, winner) = mem::replace(&mut self.step, Step::Begun) else {
+            unreachable!("it confirms")
+        };
+        self.step = Step::Contended(round);
+        winner
     }
 
     /// The word that refers to its object.

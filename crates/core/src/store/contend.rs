@@ -242,7 +242,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Some(buckets.read(&mut self.batch, place))
     }
 
-    fn look_result(
+    pub(super) fn look_result(
         &self,
         look: Option<&Buckets>,
         tickets: Option<[Ticket; 2]>,

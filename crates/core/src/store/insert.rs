@@ -37,41 +37,60 @@ use crate::verbs::{Fabric, MnId};
 use crate::view::SlotRef;
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
-    /// The key is in none of the slots of `words`: puts it into a free one.
+    /// The round in which a new key takes a slot of `words`; `None` if there is no room.
+    pub(super) fn round_on_new(&self, attempt: &Attempt<'_>, words: &Words) -> Option<Round> {
+        let (slot, old) = words.slot_for_new(&self.view)?;
+        let own = attempt.own_word();
+        let is_alone = self.view.subtables[slot.subtable as usize].backups().is_empty();
+        let is_plain = is_alone || removed(Mutant::NeverTentative);
+        Some(Round { slot, old, own: if is_plain { own } else { own.tentative() } })
+    }
+
+    /// The key is in none of the slots of `words`: puts it into a free one. `None` if its word is being confirmed.
     pub(super) async fn insert_into_free(
         &mut self,
         attempt: &mut Attempt<'_>,
         words: &Words,
-    ) -> Result<Ended, Error> {
-        let slot = words.slot_for_new(&self.view);
-        let Some((slot, old)) = slot else { return Err(Error::IndexFull) };
-        let own = attempt.own_word();
+    ) -> Result<Option<Ended>, Error> {
+        let round = self.round_on_new(attempt, words).ok_or(Error::IndexFull)?;
         let buckets = Buckets::of(attempt.intent.key, &self.view);
-        if self.view.subtables[slot.subtable as usize].backups().is_empty() {
-            let round = Round { slot, old, own };
-            return self.insert_alone(attempt, words, &buckets, round).await;
+        if self.view.subtables[round.slot.subtable as usize].backups().is_empty() {
+            return self.insert_alone(attempt, words, &buckets, round).await.map(Some);
         }
-        let installed = if removed(Mutant::NeverTentative) { own } else { own.tentative() };
-        let round = Round { slot, old, own: installed };
-        let (winner, look) = match self.contend(attempt, round, Some(&buckets)).await? {
+        self.post_round(attempt, round, Some(&buckets));
+        self.phase().await;
+        self.installed(attempt, words).await
+    }
+
+    /// The CASes of the backups of a free slot are answered, and the look; `words` is what the buckets showed before.
+    /// `None` if its word is being confirmed.
+    pub(super) async fn installed(
+        &mut self,
+        attempt: &mut Attempt<'_>,
+        words: &Words,
+    ) -> Result<Option<Ended>, Error> {
+        let round = *attempt.step().round().expect("it has competed");
+        let Round { slot, old, .. } = round;
+        let buckets = Buckets::of(attempt.intent.key, &self.view);
+        let (winner, look) = match self.decide(attempt, Some(&buckets)).await? {
             Contended::Won(winner, Some(look)) => (winner, look),
             Contended::Won(_, None) => unreachable!("a winner with backups has looked"),
             Contended::Lost => {
                 let Some(end) = self.await_end(slot, old).await? else {
-                    return Ok(Ended::Suspended);
+                    return Ok(Some(Ended::Suspended));
                 };
-                self.free_lost(own, end);
+                self.free_lost(attempt.own_word(), end);
                 if removed(Mutant::InsertLoserSucceeds) {
-                    return Ok(Ended::Done(None));
+                    return Ok(Some(Ended::Done(None)));
                 }
-                return Ok(Ended::Again);
+                return Ok(Some(Ended::Again));
             }
         };
         match self.key_is_elsewhere(attempt.intent.key, slot, words, &look, &buckets).await {
             Ok(false) => {}
             Ok(true) => {
                 self.withdraw(attempt, winner, round).await?;
-                return Ok(Ended::Again);
+                return Ok(Some(Ended::Again));
             }
             Err(error) => {
                 // Not to leave a tentative entry behind that blocks the slot.
@@ -79,11 +98,26 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 return Err(withdrawn(error));
             }
         }
-        self.rewrite_backups(&winner, slot, round.own, own).await?;
-        let done = self.commit(attempt, winner, Round { own, ..round }, old).await?;
-        debug_assert!(done, "only a commit without backups can come too late");
-        self.free(old);
-        Ok(Ended::Done(Some(Hint { slot, word: own, seen: self.seen() })))
+        self.post_confirmation(attempt, winner, round);
+        self.phase().await;
+        Ok(None)
+    }
+
+    /// As the winner, posts the CASes of the backups to the word without the tentative bit.
+    pub(super) fn post_confirmation(
+        &mut self,
+        attempt: &mut Attempt<'_>,
+        winner: Winner,
+        round: Round,
+    ) {
+        let cases = self.post_rewrite(&winner, round.slot, round.own, attempt.own_word());
+        attempt.goes_to(Step::Confirming(round, cases, winner));
+    }
+
+    /// Whether the look of a winner alone shows that no other slot has the key.
+    pub(super) fn is_only(&self, own: SlotRef, first: &Words, look: &Words) -> bool {
+        let is_unknown = || unknown(look, own, first).next().is_some();
+        removed(Mutant::InsertDoesNotLook) || !is_unknown() && !is_unanswered(look, own, first)
     }
 
     /// The look of a winner: does another slot hold the key, or may the primary show one?
@@ -99,9 +133,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if self.has_other(look, looked_on, own, first, key).await? {
             return Ok(true);
         }
-        let unanswered =
-            look.iter().any(|(s, w)| s != own && w.is_free() && first.word(s) != Some(w));
-        if !unanswered || removed(Mutant::FreedSlotNotDoubted) {
+        if !is_unanswered(look, own, first) {
             return Ok(false);
         }
         let words = self.fetch_words(buckets).await.map_err(|f| self.failed(f))?;
@@ -157,11 +189,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if removed(Mutant::InsertDoesNotLook) {
             return Ok(false);
         }
-        // Words that led to a different key when the operation began need no second look. With one
-        // index replica the primary shows tentative words, which were not looked into then.
-        let settled = |w: Slot| !w.is_tentative() || removed(Mutant::TentativeIsKnown);
-        let known = |s: SlotRef, w: Slot| settled(w) && known_other.word(s) == Some(w);
-        let unknown = words.matching().filter(|(s, w)| *s != own && !known(*s, *w));
+        let unknown = unknown(words, own, known_other);
         Ok(!matches!(self.find_key(unknown, shown_on, key).await?, Ok(None)))
     }
 
@@ -211,6 +239,23 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             false => Err(Error::Interrupted { what: "a tentative slot changed" }),
         }
     }
+}
+
+/// Slots but for the own one that may refer to the key. Words that led to a different key when the operation began need
+/// no second look. With one index replica the primary shows tentative words, which were not looked into then.
+fn unknown<'w>(
+    words: &'w Words,
+    own: SlotRef,
+    known_other: &'w Words,
+) -> impl Iterator<Item = (SlotRef, Slot)> + 'w {
+    let settled = |w: Slot| !w.is_tentative() || removed(Mutant::TentativeIsKnown);
+    let known = move |s: SlotRef, w: Slot| settled(w) && known_other.word(s) == Some(w);
+    words.matching().filter(move |(s, w)| *s != own && !known(*s, *w))
+}
+
+/// Whether a free slot but for the own one shows another word than the primary did at first.
+fn is_unanswered(look: &Words, own: SlotRef, first: &Words) -> bool {
+    !removed(Mutant::FreedSlotNotDoubted) && look.is_freed_since(first, own)
 }
 
 /// What an INSERT that withdraws leaves in its slot: free, and never seen before.

@@ -120,12 +120,16 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         loop {
             self.await_switch(attempt.step().round(), &error).await?;
             let ended = match attempt.step() {
-                Step::Begun | Step::Led(_) | Step::Mentioned | Step::Withdrawing(_) => {
-                    Ok(Ended::Again)
-                }
+                Step::Begun
+                | Step::Led(_)
+                | Step::Looking(_)
+                | Step::Mentioned
+                | Step::Withdrawing(_) => Ok(Ended::Again),
                 Step::Committing(round, _) => Ok(Ended::Done(live(round, round.own))),
                 Step::Speculated(round, ..)
                 | Step::Contending(round, _)
+                | Step::Installing(round, ..)
+                | Step::Confirming(round, ..)
                 | Step::Contended(round) => {
                     self.fetch_slot(round.slot).await.map(|word| {
                         // All replicas hold this word: what is not kept by it is free.

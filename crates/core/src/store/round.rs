@@ -28,22 +28,36 @@ use crate::verbs::{Fabric, Ticket};
 use crate::view::SlotRef;
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
-    /// As the winner, changes all backups from one own word to another: confirm and withdraw.
+    /// As the winner, changes all backups from one own word to another.
     pub(super) async fn rewrite_backups(
+        &mut self,
+        winner: &Winner,
+        slot: SlotRef,
+        from: Slot,
+        to: Slot,
+    ) -> Result<(), Error> {
+        let cases = self.post_rewrite(winner, slot, from, to);
+        self.phase().await;
+        self.is_rewritten(&cases, from)
+    }
+
+    /// Posts that.
+    pub(super) fn post_rewrite(
         &mut self,
         _winner: &Winner,
         slot: SlotRef,
         from: Slot,
         to: Slot,
-    ) -> Result<(), Error> {
+    ) -> PerBackup<Ticket> {
         self.batch.next_phase();
-        let mut cases = PerBackup::<Ticket>::new();
-        for place in self.backups(slot) {
-            cases.push(self.batch.cas(place.node, place.offset, from.0, to.0));
-        }
-        self.phase().await;
+        let backups = self.backups(slot).into_iter();
+        backups.map(|place| self.batch.cas(place.node, place.offset, from.0, to.0)).collect()
+    }
+
+    /// It is executed.
+    pub(super) fn is_rewritten(&self, cases: &[Ticket], from: Slot) -> Result<(), Error> {
         for ticket in cases {
-            if self.batch.found(ticket).map_err(|f| self.failed(f))? != from.0 {
+            if self.batch.found(*ticket).map_err(|f| self.failed(f))? != from.0 {
                 return Err(Error::Interrupted { what: "a backup changed under its winner" });
             }
         }

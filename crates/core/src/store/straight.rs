@@ -1,10 +1,15 @@
-//! The straight path of a write (fast path): the phases of an UPDATE, UPSERT or DELETE whose hint is right and
-//! that nobody disturbs.
+//! The straight path of a write (fast path): the phases of an UPDATE, UPSERT or DELETE whose hint is right, or of the
+//! INSERT of a key ([`insert`](super::insert)) that no slot may refer to, if nobody disturbs them.
 //!
 //! ```text
 //! WRITE the object, READ slot and key     or by a speculative write (speculation.rs) in one phase:
 //! CAS the backups                         WRITE the object, CAS the backups, READ the slot
 //! CAS the primary                         CAS the primary
+//!
+//! WRITE the object, READ the buckets
+//! CAS the backups of a free slot, READ the buckets on the first
+//! CAS the backups
+//! CAS the primary
 //! ```
 //!
 //! [`Op::advance`] takes the answers of one phase in and posts the next one. It waits for nothing, so that
@@ -12,12 +17,16 @@
 //! executes each on the spot. What is not on this path is told as an [`Aside`], and left to the former; what only
 //! READs have found out stays as it is then, so that it can be asked again.
 
-use super::attempt::{Attempt, Led, Step};
-use super::target::{Target, may_hold};
+use alloc::boxed::Box;
+
+use super::attempt::{Attempt, Led, Round, Step};
+use super::target::{Target, live, may_hold};
 use super::{Hint, Op, Proof, Sight};
 use crate::error::Error;
 use crate::host::Host;
+use crate::layout::Opcode;
 use crate::mutant::{Mutant, removed};
+use crate::race::{Buckets, Words};
 use crate::verbs::{Fabric, Ticket};
 
 /// What an attempt does next.
@@ -31,14 +40,17 @@ pub(super) enum Next {
     Aside(Aside),
 }
 
-/// What an attempt does beside the straight path.
+/// What an attempt does beside the straight path. Words are on the heap: it is rare, and this is moved.
 pub(super) enum Aside {
-    /// It has no hint that could be right: writes the object and looks for the key.
-    Search,
+    /// It had no hint that could be right, and the buckets show these words: among them may be the key's, or what is
+    /// to be done is not known from them. The object is written.
+    Find(Box<Words>),
     /// The hint was wrong, and its slot shows this word. The object is written.
     Follow(Hint),
     /// The CASes of the backups alone have not won the round.
     Decide,
+    /// The same of a new key, before which the buckets showed these words; or another slot may have the key.
+    Install(Box<Words>),
 }
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
@@ -69,6 +81,33 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     self.post_commit(attempt, winner, round, round.old);
                     return Ok(Next::Phase);
                 }
+                Step::Looking(tickets) => {
+                    let tickets = *tickets;
+                    let aside = self.looked(attempt, tickets)?;
+                    return Ok(aside.map_or(Next::Phase, Next::Aside));
+                }
+                Step::Installing(round, posted, before) => {
+                    let (round, before) = (*round, *before);
+                    let winner = self.won_at_once(&round, posted)?;
+                    let buckets = Buckets::of(attempt.intent.key, &self.view);
+                    let look = self.look_result(Some(&buckets), posted.look)?;
+                    let before = buckets.words_in(&self.batch, before);
+                    let only = |look: &Words| self.is_only(round.slot, &before, look);
+                    return Ok(match winner.filter(|_| look.as_ref().is_some_and(only)) {
+                        Some(winner) => {
+                            self.post_confirmation(attempt, winner, round);
+                            Next::Phase
+                        }
+                        None => Next::Aside(Aside::Install(Box::new(before))),
+                    });
+                }
+                Step::Confirming(round, cases, _) => {
+                    let round = *round;
+                    self.is_rewritten(cases, round.own)?;
+                    let (winner, own) = (attempt.is_confirmed(), attempt.own_word());
+                    self.post_commit(attempt, winner, Round { own, ..round }, round.old);
+                    return Ok(Next::Phase);
+                }
                 Step::Committing(round, cas) => {
                     let committed = self.is_committed(round, round.old, *cas)?;
                     return Ok(Next::Ended { committed });
@@ -83,15 +122,62 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// Posts the first phase.
     #[inline]
     fn begin(&mut self, attempt: &mut Attempt<'_>) -> Result<Next, Error> {
-        let Some(hint) = attempt.hint else { return Ok(Next::Aside(Aside::Search)) };
+        let Some(hint) = attempt.hint else { return self.post_looking(attempt) };
         if self.may_speculate(hint, attempt) {
             self.post_speculation(attempt, hint)?;
             return Ok(Next::Phase);
         }
         let target = Target::new(&self.view, &self.store.silent, hint, attempt.intent.key);
-        let Some(target) = target else { return Ok(Next::Aside(Aside::Search)) };
+        let Some(target) = target else { return self.post_looking(attempt) };
         self.post_led(attempt, &target)?;
         Ok(Next::Phase)
+    }
+
+    /// Posts the object, and the READs of the key's buckets.
+    fn post_looking(&mut self, attempt: &mut Attempt<'_>) -> Result<Next, Error> {
+        self.batch.clear();
+        let reads_first = self.reads_first();
+        if !reads_first {
+            self.post_object(attempt)?;
+        }
+        let buckets = Buckets::of(attempt.intent.key, &self.view);
+        let tickets = self.read_buckets(&buckets);
+        if let [_, looked_on, ..] = self.view.subtables[buckets.subtable as usize].replicas() {
+            // Where a new key is looked for once more.
+            buckets.lines(*looked_on).for_each(|at| self.store.fabric.prefetch(at.node, at.offset));
+        }
+        if reads_first {
+            self.post_object(attempt)?;
+        }
+        attempt.goes_to(Step::Looking(tickets));
+        Ok(Next::Phase)
+    }
+
+    /// The object is written, and the buckets are read: if they have room for a new key, and none of them may refer to
+    /// it, posts the CASes of the backups, and the look.
+    fn looked(
+        &mut self,
+        attempt: &mut Attempt<'_>,
+        tickets: [Ticket; 2],
+    ) -> Result<Option<Aside>, Error> {
+        self.is_written(attempt)?;
+        let [first, second] = tickets.map(|t| self.batch.data_span(t).map_err(|f| self.failed(f)));
+        let shown = [first?, second?];
+        let buckets = Buckets::of(attempt.intent.key, &self.view);
+        let words = buckets.words_in(&self.batch, shown);
+        let inserts = matches!(attempt.intent.opcode, Opcode::Insert | Opcode::Upsert);
+        let is_alone = self.view.subtables[buckets.subtable as usize].backups().is_empty();
+        let is_new = inserts && !is_alone && live(&words).next().is_none();
+        if !is_new || self.is_new_elsewhere(attempt) {
+            return Ok(Some(Aside::Find(Box::new(words))));
+        }
+        let Some(round) = self.round_on_new(attempt, &words) else {
+            return Ok(Some(Aside::Find(Box::new(words))));
+        };
+        self.batch.next_phase();
+        let posted = self.post_cases(&round, Some(&buckets));
+        attempt.goes_to(Step::Installing(round, posted, shown));
+        Ok(None)
     }
 
     /// Whether the READs of the first phase go before its WRITEs. They do: what a processor stores it need not wait

@@ -7,14 +7,21 @@ use super::{Hint, Op};
 use crate::data::Fetch;
 use crate::host::Host;
 use crate::layout::{Address, SizeClass, Slot};
-use crate::race::Key;
+use crate::mutant::{Mutant, removed};
+use crate::race::{Key, Words};
 use crate::verbs::{Batch, Fabric, MnId, Ticket};
-use crate::view::{Place, View};
+use crate::view::{Place, SlotRef, View};
 
 /// Whether a word of the primary may refer to the key.
 #[inline]
 pub(super) fn may_hold(word: Slot, key: Key<'_>) -> bool {
     !word.is_free() && !word.is_tentative() && word.fingerprint() == key.fingerprint()
+}
+
+/// Of the slots of a key, those that may refer to it, as a writer sees them.
+pub(super) fn live(words: &Words) -> impl Iterator<Item = (SlotRef, Slot)> + '_ {
+    let shown = removed(Mutant::WritersSeeTentative);
+    words.matching().filter(move |(_, w)| !w.is_tentative() || shown)
 }
 
 /// The size class of the object that a word refers to, if it can be one that a client of this

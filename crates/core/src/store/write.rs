@@ -18,7 +18,7 @@ use alloc::boxed::Box;
 use super::attempt::{Attempt, Ended, Intent, Keeps, Watch};
 use super::reclaim;
 use super::straight::{Aside, Next};
-use super::target::may_hold;
+use super::target::{live, may_hold};
 use super::{Hint, Op, Stale, Store, Written};
 use crate::data::{Redundancy, RedundancyError, Wanted};
 use crate::error::{Error, Outcome};
@@ -477,7 +477,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// Whether a new pair is to have another redundancy than the attempt, which has that of a pair that is not there.
-    fn is_new_elsewhere(&self, attempt: &Attempt<'_>) -> bool {
+    pub(super) fn is_new_elsewhere(&self, attempt: &Attempt<'_>) -> bool {
         let Intent { keeps, slab, .. } = attempt.intent;
         matches!(keeps, Keeps::Unless(redundancy) if *redundancy != slab.redundancy)
     }
@@ -528,7 +528,15 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     return self.end_round(attempt, contended).await;
                 }
                 Next::Aside(Aside::Follow(shown)) => self.follow(shown, attempt.intent.key).await?,
-                Next::Aside(Aside::Search) => self.write_and_find(attempt).await?,
+                Next::Aside(Aside::Find(words)) => {
+                    Box::pin(self.find_in(*words, attempt.intent.key)).await?
+                }
+                Next::Aside(Aside::Install(words)) => {
+                    match Box::pin(self.installed(attempt, &words)).await? {
+                        Some(ended) => return Ok(ended),
+                        None => continue,
+                    }
+                }
             };
             let target = match found {
                 Ok(target) => target,
@@ -553,31 +561,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 (Target::Absent(words), _) => {
                     // On the heap, as all that an update of a key that is where it was does not need: the
                     // futures of operations are moved, and stay small.
-                    return Box::pin(self.insert_into_free(attempt, &words)).await;
+                    if let Some(ended) = Box::pin(self.insert_into_free(attempt, &words)).await? {
+                        return Ok(ended);
+                    }
                 }
             }
         }
-    }
-
-    /// Without a hint: writes the object and looks for the key.
-    async fn write_and_find(
-        &mut self,
-        attempt: &mut Attempt<'_>,
-    ) -> Result<Result<Target, Stale>, Error> {
-        self.batch.clear();
-        let reads_first = self.reads_first();
-        if !reads_first {
-            self.post_object(attempt)?;
-        }
-        let buckets = Buckets::of(attempt.intent.key, &self.view);
-        let tickets = self.read_buckets(&buckets);
-        if reads_first {
-            self.post_object(attempt)?;
-        }
-        self.phase().await;
-        self.is_written(attempt)?;
-        let words = buckets.words(&self.batch, tickets).map_err(|f| self.failed(f))?;
-        Box::pin(self.find_in(words, attempt.intent.key)).await
     }
 
     /// A hint was wrong; its slot showed this word.
@@ -603,10 +592,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         words: Words,
         key: Key<'_>,
     ) -> Result<Result<Target, Stale>, Error> {
-        let shown = removed(Mutant::WritersSeeTentative);
-        let live = words.matching().filter(|(_, w)| !w.is_tentative() || shown);
         let shown_on = self.view.subtables[words.subtable() as usize].primary().node;
-        Ok(match self.find_key(live, shown_on, key).await? {
+        Ok(match self.find_key(live(&words), shown_on, key).await? {
             Ok(Some(found)) => Ok(Target::Slot(found)),
             Ok(None) => Ok(Target::Absent(words)),
             Err(Stale) => Err(Stale),

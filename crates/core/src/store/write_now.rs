@@ -1,4 +1,4 @@
-//! UPDATE, UPSERT and DELETE on the spot, where the fabric is immediate and the hint right.
+//! Writes on the spot, where the fabric is immediate.
 //!
 //! Futures are what remains of an operation's cost when there is nothing to wait for, so there are none here: each
 //! phase is a call. As soon as there is anything else to do than the [straight path](super::straight), the attempt
@@ -22,7 +22,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     ) -> Result<Written, Option<Attempt<'i>>> {
         let is_immediate = self.store.fabric.is_immediate();
         let is_oriented = intent.slab.turns() > 1;
-        if hint.is_none() || !is_immediate || is_oriented || !self.may_write_now(intent.key) {
+        if !is_immediate || is_oriented || !self.may_write_now(intent.key) {
             return Err(None);
         }
         let object = self.store.allocate(intent.slab, USED_AGAIN_AT, &self.view, None);
