@@ -150,3 +150,17 @@ fn nothing_is_damaged_where_copies_alone_are_left() {
     let outcome = run(&options);
     assert!(outcome.failure.is_none(), "{:?}", outcome.failure);
 }
+
+/// A session read beside the primary, by a view in which a region had no replica on that node yet. By the next view it
+/// had, and a speculative word stood there, whose object was whole on that node alone.
+#[test]
+fn what_a_newer_view_has_written_is_no_damage() {
+    let options = RunOptions {
+        clients: Some(3),
+        without: [Fault::ForeignMaster].into(),
+        switches: true,
+        ..RunOptions::new(Scenario::Cuts, 810_001_149)
+    };
+    let outcome = run(&options);
+    assert!(outcome.failure.is_none(), "{:?}", outcome.failure);
+}
