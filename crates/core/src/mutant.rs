@@ -186,6 +186,8 @@ mutants! {
     RepairNotAwaited,
     /// What a word that is not committed leads to is repaired: it need not be elsewhere yet.
     RepairsUncommitted,
+    /// What such a word leads to is taken for damage also where the view has no replica beside the word.
+    NewerViewIsDamage,
     /// A split believes the first replica of an object: an entry goes where its key is not looked for.
     SplitTrustsOneReplica,
     /// A split leaves entries where they are whose keys are longer than what it reads first.

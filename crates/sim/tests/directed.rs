@@ -63,7 +63,7 @@ fn what_a_look_sees_is_as_old_as_its_end() {
 /// Every script, with nothing taken out.
 #[test]
 fn sessions_promise_what_their_surroundings_rely_on() {
-    let scripts: [fn(u64); 17] = [
+    let scripts: [fn(u64); 18] = [
         scripted::marks::left_behind,
         scripted::marks::seen_elsewhere,
         scripted::marks::late_mark,
@@ -71,6 +71,7 @@ fn sessions_promise_what_their_surroundings_rely_on() {
         scripted::doubts::lost_word,
         scripted::doubts::late_repair,
         scripted::speculations::half_written,
+        scripted::speculations::of_a_newer_view,
         scripted::generations::given_back,
         scripted::generations::emptied,
         scripted::generations::laggard,

@@ -151,8 +151,8 @@ fn nothing_is_damaged_where_copies_alone_are_left() {
     assert!(outcome.failure.is_none(), "{:?}", outcome.failure);
 }
 
-/// A session read beside the primary, by a view in which a region had no replica on that node yet. By the next view it
-/// had, and a speculative word stood there, whose object was whole on that node alone.
+/// An INSERT looked on a backup, by a view in which a region had no replica on that node yet. By the next view it had,
+/// and a speculative word stood there, whose object was whole on that node alone.
 #[test]
 fn what_a_newer_view_has_written_is_no_damage() {
     let options = RunOptions {

@@ -74,7 +74,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             }
             if is_committed {
                 self.note_damage(Damage { found, repaired: 0 });
-            } else if object.places().all(|place| place.node != shown_on) {
+            } else if object.places().all(|place| place.node != shown_on)
+                && !removed(Mutant::NewerViewIsDamage)
+            {
                 // A speculative write by a newer view may have put the word there, whose object is whole on that node
                 // alone: a replica of which this view knows nothing.
                 return Ok(SecondLook::Stale);

@@ -109,6 +109,7 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         RepairNotAwaited => &scenarios::LATE_REPAIR,
         LateObjectsForgotten => &scenarios::LATE_OBJECT,
         RepairsUncommitted => &scenarios::HALF_WRITTEN,
+        NewerViewIsDamage => &scenarios::NEWER_VIEW,
         GivenBackAtOnce => &scenarios::GIVEN_BACK,
         BasesStay => &scenarios::EMPTIED,
         LaggardsForgotten | EmptiedDoesNotWait => &scenarios::LAGGARD,

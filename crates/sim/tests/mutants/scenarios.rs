@@ -149,6 +149,7 @@ pub const LOST_WORD: Scenario = named("lost word", scripted::doubts::lost_word);
 pub const LATE_REPAIR: Scenario = named("late repair", scripted::doubts::late_repair);
 pub const LATE_OBJECT: Scenario = named("late object", scripted::doubts::late_object);
 pub const HALF_WRITTEN: Scenario = named("half written", scripted::speculations::half_written);
+pub const NEWER_VIEW: Scenario = named("newer view", scripted::speculations::of_a_newer_view);
 pub const GIVEN_BACK: Scenario = named("given back", scripted::generations::given_back);
 pub const TAKEOVER: Scenario = named("takeover", scripted::generations::takeover);
 pub const LOST_SINGLE: Scenario = named("lost single", speculations::lost_single);
@@ -201,7 +202,7 @@ pub const MOVED_AT_ONCE: Scenario = named("moved at once", moved_pairs::moved_at
 pub const BARS: Scenario = named("bars", bars::bars);
 
 /// Every scenario that goes step by step, and those in virtual time that are as short.
-pub const STEPWISE: [&Scenario; 63] = [
+pub const STEPWISE: [&Scenario; 64] = [
     &CUT_OFF_SINGLE,
     &SETTLED_SET,
     &TWO_NODES_LOST,
@@ -224,6 +225,7 @@ pub const STEPWISE: [&Scenario; 63] = [
     &LATE_REPAIR,
     &LATE_OBJECT,
     &HALF_WRITTEN,
+    &NEWER_VIEW,
     &EARLY_MARK,
     &LOST_REPLICA,
     &IN_DOUBT,

@@ -1,5 +1,6 @@
 //! Words that are not committed: what they lead to may be nowhere else yet.
 
+use fusee_core::data::Region;
 use fusee_core::layout::{Address, BlockShape, Identity, Object, Opcode, Pair, Slot};
 use fusee_core::stats::Damage;
 use fusee_core::view::{Geometry, Place};
@@ -50,4 +51,33 @@ pub fn half_written(seed: u64) {
     for place in places.iter().filter(|place| place.node != backup.node) {
         assert_eq!(stage.cluster.network().word_at(*place).0, 0, "it is left to recovery");
     }
+}
+
+/// A speculative write by a newer view is under way: its word stands on the backup, and its object is whole beside it.
+/// By the view of a session that inserts another key with this fingerprint the object has no replica there, and where
+/// it has one nothing has come yet. It looks again until the round is over.
+pub fn of_a_newer_view(seed: u64) {
+    let options = ClusterOptions { memory_nodes: 2, data_replicas: 1, ..small(seed, 2) };
+    let stage = Stage::of(seed, &options);
+    let view = stage.cluster.view().clone();
+    let keys = Workload::keys(&view, 2, 0);
+    let class = Object::class(keys[0].len(), 100).expect("there is such a class");
+    let (store, script) = stage.open_for(class, 0..3, Some(view.regions[0].primary_since()));
+    let written = run(store.insert(&keys[0][..], &[1; 100])).expect("there is room");
+    let hint = written.place.expect("nobody is in the way");
+    stage.cluster.stop_watching();
+
+    let backup = view.slot_on_backups(hint.slot).next().expect("a backup");
+    let is_elsewhere = |region: &Region| region.places().iter().all(|at| at.node != backup.node);
+    let region = view.regions.iter().position(is_elsewhere).expect("one on the other node");
+    let shape = BlockShape::new(view.geometry.block_bytes, class).expect("one fits");
+    let block = view.geometry.block_address(region as u32, 5);
+    let at = Address::new(block.bytes() + shape.offset(0));
+    let own = Slot::new(hint.word.fingerprint(), class, at, 0);
+    stage.cluster.overwrite(backup, own.0);
+    let cluster = stage.cluster.clone();
+    script.then(move || cluster.overwrite(backup, hint.word.0));
+
+    run(store.insert(&keys[1][..], &[1; 100])).expect("there is another slot");
+    assert_eq!(script.damage(), Damage::default(), "nothing was damaged");
 }
