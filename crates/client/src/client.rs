@@ -10,6 +10,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
+use std::panic::{self, AssertUnwindSafe};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -220,6 +221,30 @@ impl Client {
         self.run(async |s| s.put_with(key, value, redundancy).await)
     }
 
+    /// Adds a key, or replaces its value, with one of so many bytes that `fill` writes where it is sent from, without
+    /// another copy. The bytes hold zeros before. `fill` may use the client. It is called again if the write has to
+    /// begin again, and then the bytes of the last call count; before anything is known of the key, so also where the
+    /// write fails.
+    ///
+    /// ```no_run
+    /// # let client = fusee_client::Client::connect("127.0.0.1:7400")?;
+    /// let samples = [0.5_f64; 1000];
+    /// client.put_from(b"samples", samples.len() * 8, |value| {
+    ///     for (bytes, sample) in value.chunks_exact_mut(8).zip(&samples) {
+    ///         bytes.copy_from_slice(&sample.to_le_bytes());
+    ///     }
+    /// })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn put_from(
+        &self,
+        key: &[u8],
+        value_bytes: usize,
+        fill: impl FnMut(&mut [u8]),
+    ) -> Result<(), Error> {
+        self.run(async |s| s.put_from(key, value_bytes, fill).await)
+    }
+
     /// Adds many keys, or replaces their values, in shared round trips; each with its own outcome, in their order: see
     /// [`Session::put_many`].
     ///
@@ -303,6 +328,20 @@ impl Client {
     pub async fn get_async(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let key = key.to_vec();
         self.drive(async move |s| s.get(&key).await).await
+    }
+
+    /// As [`Client::get_with`], awaited. `f` runs on the client's driver thread, and holds up its other calls as long. If
+    /// it panics, so does whoever awaits.
+    pub async fn get_with_async<R: Send + 'static>(
+        &self,
+        key: &[u8],
+        f: impl FnOnce(Option<&[u8]>) -> R + Send + 'static,
+    ) -> Result<R, Error> {
+        let key = key.to_vec();
+        // On the driver thread it would end the operations of others.
+        let f = |value: Option<&[u8]>| panic::catch_unwind(AssertUnwindSafe(|| f(value)));
+        let shown = self.drive(async move |s| s.get_with(&key, f).await).await?;
+        shown.map_err(|cause| panic::resume_unwind(cause))
     }
 
     /// As [`Client::get_many`], awaited.

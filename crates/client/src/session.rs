@@ -332,6 +332,17 @@ impl Session {
         self.end(self.logic.put_with(key, value, redundancy).await)
     }
 
+    /// As [`Client::put_from`](crate::Client::put_from).
+    pub async fn put_from(
+        &self,
+        key: &[u8],
+        value_bytes: usize,
+        fill: impl FnMut(&mut [u8]),
+    ) -> Result<(), Error> {
+        self.begin()?;
+        self.end(self.logic.put_from(key, value_bytes, fill).await)
+    }
+
     /// Adds many keys, or replaces their values; each with its own outcome, in their order.
     ///
     /// They share round trips, on whichever memory nodes they are: up to 64, with values of 2 MiB together, are written

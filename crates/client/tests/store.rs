@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Barrier;
 use std::thread;
 
@@ -53,6 +54,62 @@ fn a_value_is_shown_where_it_was_fetched_and_copied_into_memory_that_is_there() 
         assert_eq!(value, b"changed", "an error leaves what was there");
         assert_eq!(client.get_into(b"absent", &mut value), Ok(false));
         assert!(value.is_empty() && value.as_ptr() == memory);
+    });
+}
+
+#[test]
+fn a_value_is_written_where_it_goes() {
+    on_every_fabric(|client| {
+        // Of more bytes than are left over from what was written before.
+        client.put(b"other", &[0xff; 900]).unwrap();
+        for bytes in [0, 1, 900, 100_000] {
+            client.put_from(b"key", bytes, |value| assert_eq!(value, vec![0; bytes])).unwrap();
+            assert_eq!(client.get(b"key"), Ok(Some(vec![0; bytes])));
+        }
+        let numbers = |value: &mut [u8]| (1..).zip(value).for_each(|(n, byte)| *byte = n);
+        client.put_from(b"key", 100, numbers).unwrap();
+        assert_eq!(client.get(b"key"), Ok(Some((1..=100).collect())));
+        // In the middle of an operation another one begins, and ends; of the same key, so that this one begins again.
+        let mut calls = 0;
+        client
+            .put_from(b"key", 1, |value| {
+                calls += 1;
+                if calls == 1 {
+                    client.put_from(b"key", 1, |inner| inner[0] = 7).unwrap();
+                }
+                value[0] = calls;
+            })
+            .unwrap();
+        assert_eq!(client.get(b"key"), Ok(Some(vec![calls])));
+        let too_many = client.view().geometry.max_value_bytes as usize + 1;
+        let never = |_: &mut [u8]| panic!("it is not called");
+        let refused = client.put_from(b"key", too_many, never);
+        assert!(matches!(refused, Err(Error::ValueTooLarge { .. })), "{refused:?}");
+        assert_eq!(client.put_from(b"", 1, never), Err(Error::KeyEmpty));
+        let refused = client.put_from(b"key", usize::MAX, never);
+        assert!(matches!(refused, Err(Error::ValueTooLarge { .. })), "{refused:?}");
+    });
+}
+
+/// Its session is given up, and nobody sees a half of it.
+#[test]
+fn a_panic_while_a_value_is_written_loses_nothing() {
+    on_every_fabric(|client| {
+        client.put(b"key", b"value").unwrap();
+        for turn in 0..20 {
+            let write = || client.put_from(b"key", 8, |_| panic!("in the middle"));
+            catch_unwind(AssertUnwindSafe(write)).expect_err("it panics");
+            assert_eq!(client.get(b"key"), Ok(Some(b"value".to_vec())), "{turn}");
+        }
+        client.put(b"key", b"another").unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let shown = runtime.block_on(client.get_with_async(b"key", |value| value.map(<[u8]>::len)));
+        assert_eq!(shown, Ok(Some(7)));
+        let panics =
+            || runtime.block_on(client.get_with_async(b"key", |_| panic!("in the middle")));
+        let panicked: Result<Result<(), Error>, _> = catch_unwind(AssertUnwindSafe(panics));
+        panicked.expect_err("it panics where it is awaited");
+        assert_eq!(runtime.block_on(client.get_async(b"key")), Ok(Some(b"another".to_vec())));
     });
 }
 

@@ -188,6 +188,8 @@ mutants! {
     RepairsUncommitted,
     /// What such a word leads to is taken for damage also where the view has no replica beside the word.
     NewerViewIsDamage,
+    /// Of an EC-oriented pair the chunks that a silent node has count as lost.
+    SilentChunkIsLost,
     /// A split believes the first replica of an object: an entry goes where its key is not looked for.
     SplitTrustsOneReplica,
     /// A split leaves entries where they are whose keys are longer than what it reads first.

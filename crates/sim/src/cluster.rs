@@ -651,7 +651,9 @@ impl Cluster {
         let env = Rc::new(SimEnvironment::new(self, process, client));
         let fabric = SimFabric::new(&self.0.network, client);
         self.0.network.on_machines(|machines| machines.seat(client, process));
-        Ok(SessionLogic::behind(gate.clone(), gate.view(), fabric, env, options))
+        let view = gate.view();
+        self.0.network.adopted(client, &view);
+        Ok(SessionLogic::behind(gate, view, fabric, env, options))
     }
 
     /// Takes all blocks that sessions have left to the master.

@@ -111,6 +111,8 @@ struct Link {
     last_arrival: Nanos,
     /// A completion was lost: the queue pair is in error, as RC's is then.
     broken: bool,
+    /// The session has followed a view that has the node.
+    attached: bool,
     /// Nothing gets through before.
     held_until: Nanos,
     /// Lanes that wait for that.
@@ -455,12 +457,20 @@ impl Network {
         self.0.links.borrow_mut().entry((client, node)).or_default().broken = true;
     }
 
-    /// A session follows a view: it has no way any more to nodes that are none of its members.
+    /// A session follows a view: it is attached to its members, and has no way any more to nodes that have been some.
     pub(crate) fn adopted(&self, client: ClientId, view: &View) {
         let nodes: Vec<MnId> = self.0.memories.borrow().keys().copied().collect();
-        for node in nodes.into_iter().filter(|node| view.member(*node).is_none()) {
-            self.break_link(client, node);
-            self.release(client, node);
+        for node in nodes {
+            let is_member = view.member(node).is_some();
+            let was_attached = {
+                let mut links = self.0.links.borrow_mut();
+                let attached = &mut links.entry((client, node)).or_default().attached;
+                std::mem::replace(attached, is_member)
+            };
+            if was_attached && !is_member {
+                self.break_link(client, node);
+                self.release(client, node);
+            }
         }
     }
 

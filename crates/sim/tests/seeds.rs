@@ -164,3 +164,39 @@ fn what_a_newer_view_has_written_is_no_damage() {
     let outcome = run(&options);
     assert!(outcome.failure.is_none(), "{:?}", outcome.failure);
 }
+
+/// A session had followed a view that a joining memory node was no member of yet, and never reached it afterwards. A
+/// chunk was there of a pair of which another one was damaged: the pair counted as lost, as if nobody could read it.
+#[test]
+fn what_a_silent_node_has_is_not_lost() {
+    let options = RunOptions {
+        operations: Some(824),
+        clients: Some(4),
+        without: [Fault::Stop].into(),
+        switches: true,
+        ..RunOptions::new(Scenario::Oriented, 820_004_801)
+    };
+    let outcome = run(&options);
+    assert!(outcome.failure.is_none(), "{:?}", outcome.failure);
+}
+
+/// A session was fenced while it overwrote an emptied block by zeros: on one replica they were there, and on the others
+/// what had been there before. A repair put that beside, and the check took it for a life that came back.
+#[test]
+fn what_is_zero_on_one_replica_has_not_gone() {
+    use Fault::*;
+    for (seed, operations, clients, without) in [
+        (820_016_966, 356, 4, vec![ClientCrash, Stop, MasterRestart, RecoveryCrash, Drain, Damage]),
+        (820_020_581, 600, 3, vec![Stop, LateVerb, Damage]),
+    ] {
+        let options = RunOptions {
+            operations: Some(operations),
+            clients: Some(clients),
+            without: without.into_iter().collect(),
+            switches: true,
+            ..RunOptions::new(Scenario::Oriented, seed)
+        };
+        let outcome = run(&options);
+        assert!(outcome.failure.is_none(), "{:?}", outcome.failure);
+    }
+}

@@ -4,6 +4,7 @@
 //! where a crash of this client would.
 
 use std::cell::{Cell, RefCell};
+use std::mem;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -98,6 +99,15 @@ impl Leaving {
     /// What to tell the master.
     pub fn request(self) -> MasterRequest {
         MasterRequest::Close { client: self.client, orphans: self.orphans }
+    }
+}
+
+/// That somebody else's code writes a value. If it panics, the object that has begun is nobody's.
+struct Filling<'s, F: Fabric, E: Environment>(&'s Store<F, SessionHost<E>>);
+
+impl<F: Fabric, E: Environment> Drop for Filling<'_, F, E> {
+    fn drop(&mut self) {
+        self.0.give_up();
     }
 }
 
@@ -370,6 +380,37 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         }
         let hint = self.hint(&key);
         let written = self.store.upsert_as(key, value, wanted, hint).await?;
+        self.cache.with(|cache| cache.written(&key, hint, written));
+        Ok(())
+    }
+
+    /// As [`SessionLogic::put`], with a value that `fill` writes where it goes: so many bytes, which hold zeros before.
+    pub async fn put_from(
+        &self,
+        key: &[u8],
+        value_bytes: usize,
+        fill: impl FnMut(&mut [u8]),
+    ) -> Result<(), Error> {
+        if self.demotes() {
+            Box::pin(self.demote_some()).await;
+        }
+        let (key, wanted) = (Key::new(key), self.redundancy.wanted(value_bytes));
+        let fill = RefCell::new(fill);
+        let fill = |value: &mut [u8]| {
+            let filling = Filling(&self.store);
+            fill.borrow_mut()(value);
+            mem::forget(filling);
+        };
+        if let Some(table) = &self.table {
+            // Others may take it, too.
+            self.store.check_write(key, value_bytes, wanted)?;
+            let mut value = vec![0; value_bytes];
+            fill(&mut value);
+            let set = (Opcode::Upsert, key, &value[..], wanted);
+            return Box::pin(self.set_by(table, set)).await;
+        }
+        let hint = self.hint(&key);
+        let written = self.store.upsert_filled(key, value_bytes, &fill, wanted, hint).await?;
         self.cache.with(|cache| cache.written(&key, hint, written));
         Ok(())
     }

@@ -75,7 +75,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         (opcode, key, value, wanted): (Opcode, Key<'_>, &[u8], Wanted),
     ) -> Result<(), Error> {
         // What is absorbed is not looked at any more.
-        self.store().check_write(key, value, wanted)?;
+        self.store().check_write(key, value.len(), wanted)?;
         let slot = self.hint(&key).map(|hint| hint.slot);
         let lead = match table.set(opcode, &key, Some(value), slot, self.epoch()) {
             Set::Alone => None,

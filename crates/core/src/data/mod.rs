@@ -67,7 +67,7 @@ pub use redundancy::{
 };
 
 use crate::code::MAX_CHUNKS;
-use crate::layout::{Address, Identity, Object, Pair, Slot, UNIT_BYTES};
+use crate::layout::{Address, Fill, Identity, Object, Pair, Slot, UNIT_BYTES};
 use crate::verbs::{Batch, Fabric, FailedVerb, MnId, Span};
 use crate::view::{Geometry, MAX_REPLICAS, Place, Subtable, ViewError};
 
@@ -489,6 +489,19 @@ impl<'v> ObjectAt<'v> {
     #[inline]
     pub(crate) fn write(self, batch: &mut Batch, pair: &Pair<'_>) {
         by_scheme!(self.region, write(self, batch, pair))
+    }
+
+    /// Posts the WRITEs of a new object of a replicated region: of a pair without its value, which `fill` writes where
+    /// it goes.
+    pub(crate) fn write_filled(
+        self,
+        batch: &mut Batch,
+        pair: &Pair<'_>,
+        value_bytes: usize,
+        fill: &Fill<'_>,
+    ) {
+        assert!(self.region.redundancy().is_replicated(), "a stripe is made of a whole value");
+        replicated::write_filled(self, batch, pair, value_bytes, fill);
     }
 
     /// Where the object's key is read first, and all of it if it is there: on the node `near`, if it has it, so that

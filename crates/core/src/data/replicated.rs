@@ -7,7 +7,7 @@ mod copy;
 
 use super::found::{Fetch, Fetched, Found, Parts, Read, Reads, Shown, Whole};
 use super::{ObjectAt, Region};
-use crate::layout::{HEADER_BYTES, Identity, Object, Pair, Slot};
+use crate::layout::{Fill, HEADER_BYTES, Identity, Object, Pair, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::verbs::{Batch, FailedVerb, MnId, Span, Ticket};
 use crate::view::{MAX_REPLICAS, Place, Subtable, ViewError};
@@ -32,6 +32,24 @@ pub(super) fn check(region: &Region) -> Result<(), ViewError> {
 pub(super) fn write(at: ObjectAt<'_>, batch: &mut Batch, pair: &Pair<'_>) {
     let object = batch.stage(at.bytes as u32);
     pair.encode(batch.bytes_mut(object));
+    write_staged(at, batch, object);
+}
+
+/// See [`ObjectAt::write_filled`].
+pub(super) fn write_filled(
+    at: ObjectAt<'_>,
+    batch: &mut Batch,
+    pair: &Pair<'_>,
+    value_bytes: usize,
+    fill: &Fill<'_>,
+) {
+    let object = batch.stage(at.bytes as u32);
+    pair.encode_filled(batch.bytes_mut(object), value_bytes, fill);
+    write_staged(at, batch, object);
+}
+
+#[inline]
+fn write_staged(at: ObjectAt<'_>, batch: &mut Batch, object: Span) {
     for place in at.places() {
         batch.write(place.node, place.offset, object);
         if removed(Mutant::ObjectOnOneReplica) {

@@ -26,7 +26,8 @@ pub use bytes::crc32c;
 pub use chunk::{Chunk, Stripe, Whole, copy_of};
 pub(crate) use chunk::{MAX_COPIES, copy_word, copy_words_at};
 pub use object::{
-    HEADER_BYTES, LOG_ENTRY_BYTES, OVERHEAD_BYTES, Object, ObjectError, Opcode, Pair, object_bytes,
+    Fill, HEADER_BYTES, LOG_ENTRY_BYTES, OVERHEAD_BYTES, Object, ObjectError, Opcode, Pair, Value,
+    object_bytes,
 };
 pub use pool::{
     BARS_BYTES, HeaderWord, LAYOUT_VERSION, LAYOUT_WORD, MAX_BARRED_VIEW, MAX_BARS,

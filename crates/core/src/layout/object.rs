@@ -21,6 +21,8 @@
 //! position, so nothing has to link their objects. So is the old value: recovery looks at the
 //! slots, which say more. An object is written once, and changed never.
 
+use alloc::vec;
+use alloc::vec::Vec;
 use core::fmt;
 
 use super::bytes::{crc32c, put_u32, put_u64, u32_at, u64_at};
@@ -100,6 +102,59 @@ impl Pair<'_> {
         assert!(object_bytes(key.len() as u64, value.len() as u64) <= bytes.len() as u64);
         bytes[HEADER_BYTES as usize + key.len()..][..value.len()].copy_from_slice(value);
         enclose(bytes, key, value.len(), identity, opcode);
+    }
+
+    /// The same with another value than that of the pair: so many bytes, which `fill` writes where they go. They hold
+    /// zeros before, whatever was there.
+    ///
+    /// # Panics
+    /// If the pair does not fit.
+    pub fn encode_filled(&self, bytes: &mut [u8], value_bytes: usize, fill: &Fill<'_>) {
+        let Pair { key, identity, opcode, .. } = *self;
+        assert!(object_bytes(key.len() as u64, value_bytes as u64) <= bytes.len() as u64);
+        let value = &mut bytes[HEADER_BYTES as usize + key.len()..][..value_bytes];
+        value.fill(0);
+        fill(value);
+        enclose(bytes, key, value_bytes, identity, opcode);
+    }
+}
+
+/// Writes a value, perhaps several times, each time into another object.
+pub type Fill<'a> = dyn Fn(&mut [u8]) + 'a;
+
+/// A value that is to be written.
+#[derive(Clone, Copy)]
+pub enum Value<'a> {
+    /// These bytes.
+    Bytes(&'a [u8]),
+    /// So many bytes, which are written where they go.
+    Filled(usize, &'a Fill<'a>),
+}
+
+impl Value<'_> {
+    /// How long it is.
+    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self {
+            Value::Bytes(bytes) => bytes.len(),
+            Value::Filled(bytes, _) => *bytes,
+        }
+    }
+
+    /// Its bytes, which are written to `room` if they are nowhere yet.
+    pub fn bytes<'v>(&self, room: &'v mut Vec<u8>) -> &'v [u8]
+    where
+        Self: 'v,
+    {
+        match *self {
+            Value::Bytes(bytes) => bytes,
+            Value::Filled(bytes, fill) => {
+                *room = vec![0; bytes];
+                fill(room);
+                room
+            }
+        }
     }
 }
 
@@ -262,8 +317,6 @@ impl<'a> Object<'a> {
 
 #[cfg(test)]
 mod tests {
-    use alloc::vec;
-
     use super::super::Address;
     use super::*;
 

@@ -27,7 +27,7 @@ use super::{Hint, Op, Proof};
 use crate::data::{ObjectAt, PerCopy, Redundancy};
 use crate::error::{Error, Outcome};
 use crate::host::Host;
-use crate::layout::{Identity, Opcode, Pair, Slot};
+use crate::layout::{Identity, Opcode, Pair, Slot, Value};
 use crate::mutant::{Mutant, removed};
 use crate::race::Key;
 use crate::slab::{Allocation, SlabKind};
@@ -42,7 +42,7 @@ pub(super) type PerBackup<T> = ArrayVec<T, { MAX_REPLICAS - 1 }>;
 pub(super) struct Intent<'a> {
     pub opcode: Opcode,
     pub key: Key<'a>,
-    pub value: &'a [u8],
+    pub value: Value<'a>,
     /// Where its object goes.
     pub slab: SlabKind,
     /// Whether a pair that exists keeps its redundancy.
@@ -281,8 +281,16 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             self.post_header(object)?;
         }
         let (opcode, identity) = (intent.opcode, object.identity());
-        let pair = Pair { key: &intent.key, value: intent.value, identity, opcode };
         let at = object_at(&self.view, object)?;
+        let value = match intent.value {
+            Value::Bytes(value) => value,
+            Value::Filled(bytes, fill) => {
+                let pair = Pair { key: &intent.key, value: &[], identity, opcode };
+                at.write_filled(&mut self.batch, &pair, bytes, fill);
+                return Ok(());
+            }
+        };
+        let pair = Pair { key: &intent.key, value, identity, opcode };
         if attempt.copies.is_empty() {
             at.write(&mut self.batch, &pair);
             return Ok(());

@@ -18,7 +18,7 @@ use super::{Hint, Op, Store};
 use crate::data::{MAX_PLACES, Redundancy, RedundancyError};
 use crate::error::Error;
 use crate::host::Host;
-use crate::layout::{Address, Identity, MAX_COPIES, Opcode, Pair, Slot};
+use crate::layout::{Address, Identity, MAX_COPIES, Opcode, Pair, Slot, Value};
 use crate::mutant::{Mutant, removed};
 use crate::slab::{Allocation, SlabKind};
 use crate::stats::OpKind;
@@ -144,7 +144,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let at = view.object(copy.address, copy.kind.class.bytes());
             let at =
                 at.ok_or(Error::Corrupt { what: "a granted block lies outside of every region" })?;
-            let Intent { key, value, .. } = attempt.intent;
+            let Intent { key, value: Value::Bytes(value), .. } = attempt.intent else {
+                unreachable!("values of EC-oriented pairs are bytes")
+            };
             let (identity, opcode) = (copy.identity(), Opcode::Copy);
             at.write(&mut self.batch, &Pair { key, value, identity, opcode });
         }

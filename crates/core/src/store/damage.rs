@@ -122,7 +122,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             self.phase().await;
         }
         let value = shows.value_of_copies(&self.batch, &copies, &reads);
-        let value = value.map_err(|f| self.failed(f))?.ok_or(LOST)?;
+        let value = value.map_err(|f| self.failed(f))?;
+        // What a silent node has is not lost.
+        let silent = shows.silent.filter(|_| !removed(Mutant::SilentChunkIsLost));
+        let value = value.ok_or_else(|| silent.map_or(LOST, |failure| self.failed(failure)))?;
         let found = shows.damaged() as u64;
         if is_committed && found > 0 {
             let may_write = !removed(Mutant::DamageStays);

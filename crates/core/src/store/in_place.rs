@@ -25,7 +25,7 @@ use super::{Hint, Op};
 use crate::data::{ObjectAt, Orientation, PerCopy, Redundancy};
 use crate::error::Error;
 use crate::host::Host;
-use crate::layout::{Chunk, Identity, Opcode, Pair, Slot};
+use crate::layout::{Chunk, Identity, Opcode, Pair, Slot, Value};
 use crate::mutant::{Mutant, removed};
 use crate::slab::{Allocation, SlabKind};
 use crate::verbs::{Fabric, Op as VerbOp, Verb};
@@ -117,7 +117,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             return put.stands(&self.batch).map_err(|f| self.failed(f));
         }
         if parity {
-            let Intent { key, value, .. } = attempt.intent;
+            let Intent { key, value: Value::Bytes(value), .. } = attempt.intent else {
+                unreachable!("a Move has read its value")
+            };
             let identity = at.identity_of(word);
             at.write_parity(&mut self.batch, &Pair { key, value, identity, opcode });
         }

@@ -233,6 +233,11 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.half_way.get()
     }
 
+    /// What has begun may be half-way, though no verb says so: the session is given up, as if it had died.
+    pub fn give_up(&self) {
+        self.half_way.set(true);
+    }
+
     /// Has the processor fetch, for soon, what a write by this hint looks at first: the slot, on all replicas, and the
     /// start of the object there. Where verbs travel it does nothing.
     pub fn prefetch(&self, hint: Hint) {
@@ -257,11 +262,11 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    fn check_value(&self, value: &[u8]) -> Result<(), Error> {
+    fn check_value(&self, bytes: usize) -> Result<(), Error> {
         let max_bytes = self.view.borrow().geometry.max_value_bytes as usize;
-        match value.len() {
-            bytes if bytes > max_bytes => Err(Error::ValueTooLarge { bytes, max_bytes }),
-            _ => Ok(()),
+        match bytes > max_bytes {
+            true => Err(Error::ValueTooLarge { bytes, max_bytes }),
+            false => Ok(()),
         }
     }
 

@@ -28,7 +28,7 @@ use super::{Hint, Op, Store, Written};
 use crate::data::Redundancy;
 use crate::error::{Error, Outcome};
 use crate::host::Host;
-use crate::layout::{Address, Opcode, Slot};
+use crate::layout::{Address, Opcode, Slot, Value};
 use crate::mutant::{Mutant, removed};
 use crate::race::Key;
 use crate::slab::{SlabKind, USED_AGAIN_AT};
@@ -148,7 +148,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 },
             };
             let opcode = Opcode::Move;
-            let intent = Intent { opcode, key, value: &value, slab, keeps: Keeps::No, watch: None };
+            let intent = Intent {
+                opcode,
+                key,
+                value: Value::Bytes(&value),
+                slab,
+                keeps: Keeps::No,
+                watch: None,
+            };
             let in_place = match goes_elsewhere {
                 true => None,
                 false => self.begin_in_place(&intent, place, least),

@@ -14,6 +14,7 @@
 //! for the key, conflicts, memory that has to be looked for, and the next attempt.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 use super::attempt::{Attempt, Ended, Intent, Keeps, Watch};
 use super::reclaim;
@@ -23,7 +24,7 @@ use super::{Hint, Op, Stale, Store, Written};
 use crate::data::{Redundancy, RedundancyError, Wanted};
 use crate::error::{Error, Outcome};
 use crate::host::Host;
-use crate::layout::{Opcode, Slot};
+use crate::layout::{Fill, Opcode, Slot, Value};
 use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, Key, Words};
 use crate::slab::{SlabKind, USED_AGAIN_AT};
@@ -70,7 +71,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         redundancy: impl Into<Wanted>,
     ) -> impl Future<Output = Result<Written, Error>> {
         let (opcode, kind) = (Opcode::Insert, OpKind::Insert);
-        self.write(opcode, kind, key.into(), value, redundancy.into(), None, None)
+        self.write(opcode, kind, key.into(), Value::Bytes(value), redundancy.into(), None, None)
     }
 
     /// As [`Store::update`], with a value that is to survive failures in this way, or as the earlier one does
@@ -83,7 +84,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         hint: Option<Hint>,
     ) -> impl Future<Output = Result<Written, Error>> {
         let (opcode, kind) = (Opcode::Update, OpKind::Update);
-        self.write(opcode, kind, key.into(), value, redundancy.into(), hint, None)
+        self.write(opcode, kind, key.into(), Value::Bytes(value), redundancy.into(), hint, None)
     }
 
     /// As [`Store::upsert`], with a value that is to survive failures in this way, or as the earlier one does
@@ -96,6 +97,21 @@ impl<F: Fabric, H: Host> Store<F, H> {
         hint: Option<Hint>,
     ) -> impl Future<Output = Result<Written, Error>> {
         let (opcode, kind) = (Opcode::Upsert, OpKind::Upsert);
+        self.write(opcode, kind, key.into(), Value::Bytes(value), redundancy.into(), hint, None)
+    }
+
+    /// As [`Store::upsert_as`], with a value that `fill` writes where it goes: so many bytes, which hold zeros before.
+    /// Another attempt has it write them again, and may get others.
+    pub fn upsert_filled<'k>(
+        &self,
+        key: impl Into<Key<'k>>,
+        value_bytes: usize,
+        fill: &Fill<'_>,
+        redundancy: impl Into<Wanted>,
+        hint: Option<Hint>,
+    ) -> impl Future<Output = Result<Written, Error>> {
+        let (opcode, kind, value) =
+            (Opcode::Upsert, OpKind::Upsert, Value::Filled(value_bytes, fill));
         self.write(opcode, kind, key.into(), value, redundancy.into(), hint, None)
     }
 
@@ -107,7 +123,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     ) -> impl Future<Output = Result<Written, Error>> {
         let (opcode, kind) = (Opcode::Delete, OpKind::Delete);
         let wanted = Redundancy::Replicated.into();
-        self.write(opcode, kind, key.into(), &[], wanted, hint, None)
+        self.write(opcode, kind, key.into(), Value::Bytes(&[]), wanted, hint, None)
     }
 
     /// As [`Store::update_as`], and calls `watch` before it posts its commit. If it ends without, and well, others
@@ -121,7 +137,15 @@ impl<F: Fabric, H: Host> Store<F, H> {
         watch: &Watch<'_>,
     ) -> impl Future<Output = Result<Written, Error>> {
         let (opcode, kind) = (Opcode::Update, OpKind::Update);
-        self.write(opcode, kind, key.into(), value, redundancy.into(), hint, Some(watch))
+        self.write(
+            opcode,
+            kind,
+            key.into(),
+            Value::Bytes(value),
+            redundancy.into(),
+            hint,
+            Some(watch),
+        )
     }
 
     /// As [`Store::upsert_as`], watched as by [`Store::update_watched`].
@@ -134,20 +158,28 @@ impl<F: Fabric, H: Host> Store<F, H> {
         watch: &Watch<'_>,
     ) -> impl Future<Output = Result<Written, Error>> {
         let (opcode, kind) = (Opcode::Upsert, OpKind::Upsert);
-        self.write(opcode, kind, key.into(), value, redundancy.into(), hint, Some(watch))
+        self.write(
+            opcode,
+            kind,
+            key.into(),
+            Value::Bytes(value),
+            redundancy.into(),
+            hint,
+            Some(watch),
+        )
     }
 
     /// What a write answers whatever the store holds, because of its arguments.
     pub fn check_write<'k>(
         &self,
         key: impl Into<Key<'k>>,
-        value: &[u8],
+        value_bytes: usize,
         redundancy: impl Into<Wanted>,
     ) -> Result<(), Error> {
         let (key, wanted) = (key.into(), redundancy.into());
         self.check_key(&key)?;
-        self.check_value(value)?;
-        match self.slab_of(wanted.redundancy, key.len(), value.len()) {
+        self.check_value(value_bytes)?;
+        match self.slab_of(wanted.redundancy, key.len(), value_bytes) {
             // The pair that is there may have another one, or it is replicated.
             Err(Error::Redundancy(error)) if wanted.keeps || wanted.falls_back(&error) => Ok(()),
             other => other.map(|_| ()),
@@ -160,14 +192,14 @@ impl<F: Fabric, H: Host> Store<F, H> {
         opcode: Opcode,
         kind: OpKind,
         key: Key<'_>,
-        value: &[u8],
+        value: Value<'_>,
         wanted: Wanted,
         hint: Option<Hint>,
         watch: Option<&Watch<'_>>,
     ) -> Result<Written, Error> {
         self.check_key(&key)?;
-        self.check_value(value)?;
-        let kept = if wanted.keeps { self.kept_by(hint, wanted, &key, value) } else { None };
+        self.check_value(value.len())?;
+        let kept = if wanted.keeps { self.kept_by(hint, wanted, &key, value.len()) } else { None };
         let slab = kept.map_or_else(|| self.slab_of(wanted.redundancy, key.len(), value.len()), Ok);
         let keeps = match (wanted.keeps, kept) {
             (false, _) => Keeps::No,
@@ -177,7 +209,15 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let (slab, hint) = match slab {
             Ok(slab) => (slab, hint),
             // On the heap: it is rare, and the futures of operations stay small.
-            Err(error) => Box::pin(self.slab_instead(opcode, key, value, wanted, error)).await?,
+            Err(error) => {
+                Box::pin(self.slab_instead(opcode, key, value.len(), wanted, error)).await?
+            }
+        };
+        let mut room = Vec::new();
+        // A stripe is made of the whole value, and its copies are to have the same one.
+        let value = match slab.redundancy.is_replicated() {
+            true => value,
+            false => Value::Bytes(value.bytes(&mut room)),
         };
         let mut op = self.operation();
         let intent = Intent { opcode, key, value, slab, keeps, watch };
@@ -218,20 +258,20 @@ impl<F: Fabric, H: Host> Store<F, H> {
         hint: Option<Hint>,
         wanted: Wanted,
         key: &[u8],
-        value: &[u8],
+        value_bytes: usize,
     ) -> Option<SlabKind> {
         // Where all pairs are replicated, and new ones are to be, nothing else can come of it.
         if self.has_one_redundancy.get() && wanted.redundancy.is_replicated() {
             return None;
         }
-        self.slab_of_word(hint?.word, key, value)
+        self.slab_of_word(hint?.word, key, value_bytes)
     }
 
     /// The slab of the redundancy that a word shows, if a value can have it.
     #[cold]
-    fn slab_of_word(&self, word: Slot, key: &[u8], value: &[u8]) -> Option<SlabKind> {
+    fn slab_of_word(&self, word: Slot, key: &[u8], value_bytes: usize) -> Option<SlabKind> {
         let redundancy = self.view.borrow().object_of(word)?.redundancy_of(word);
-        self.slab_of(redundancy, key.len(), value.len()).ok()
+        self.slab_of(redundancy, key.len(), value_bytes).ok()
     }
 
     /// Where a write goes that cannot have the redundancy that it asks for: where the pair is that it replaces, or it
@@ -240,7 +280,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         &self,
         opcode: Opcode,
         key: Key<'_>,
-        value: &[u8],
+        value_bytes: usize,
         wanted: Wanted,
         error: Error,
     ) -> Result<(SlabKind, Option<Hint>), Error> {
@@ -248,7 +288,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         if wanted.keeps && matches!(opcode, Opcode::Update | Opcode::Upsert) {
             let found = self.search(key, None).await?;
             let (is_there, found) = (found.value().is_some(), found.hint());
-            let kept = found.and_then(|found| self.slab_of_word(found.word, &key, value));
+            let kept = found.and_then(|found| self.slab_of_word(found.word, &key, value_bytes));
             match kept {
                 Some(slab) => return Ok((slab, found.map(Hint::uncertain))),
                 None if !is_there && opcode == Opcode::Update => return Err(Error::NotFound),
@@ -258,15 +298,20 @@ impl<F: Fabric, H: Host> Store<F, H> {
         if !wanted.falls_back(reason) {
             return Err(error);
         }
-        Ok((self.slab_of_new(wanted, &key, value)?, None))
+        Ok((self.slab_of_new(wanted, &key, value_bytes)?, None))
     }
 
     /// Where a new pair goes: to the redundancy that is asked for, or the one it falls back to.
-    fn slab_of_new(&self, wanted: Wanted, key: &[u8], value: &[u8]) -> Result<SlabKind, Error> {
-        match self.slab_of(wanted.redundancy, key.len(), value.len()) {
+    fn slab_of_new(
+        &self,
+        wanted: Wanted,
+        key: &[u8],
+        value_bytes: usize,
+    ) -> Result<SlabKind, Error> {
+        match self.slab_of(wanted.redundancy, key.len(), value_bytes) {
             Err(Error::Redundancy(error)) if wanted.falls_back(&error) => {
                 self.host.fell_back();
-                self.slab_of(Redundancy::Replicated, key.len(), value.len())
+                self.slab_of(Redundancy::Replicated, key.len(), value_bytes)
             }
             slab => slab,
         }
@@ -435,18 +480,20 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         came: Result<Came, Error>,
         wanted: Wanted,
     ) -> Result<Written, Error> {
-        let Intent { opcode, key, value, watch, .. } = *intent;
+        let Intent { opcode, key, watch, .. } = *intent;
+        let mut room = Vec::new();
+        let value = intent.value.bytes(&mut room);
         let (kept, found) = match &came {
             Ok(Came::Elsewhere(Some(found))) => {
-                (self.store.slab_of_word(found.word, &key, value), Some(found.uncertain()))
+                (self.store.slab_of_word(found.word, &key, value.len()), Some(found.uncertain()))
             }
-            Ok(Came::Elsewhere(None)) => match self.store.slab_of_new(wanted, &key, value)? {
+            Ok(Came::Elsewhere(None)) => match self.store.slab_of_new(wanted, &key, value.len())? {
                 slab if slab == intent.slab => (None, None),
                 slab => (Some(slab), None),
             },
             // There is no room any more for what the pair has.
             Err(_) if matches!(intent.keeps, Keeps::Unless(_)) => {
-                (self.store.slab_of_new(wanted, &key, value).ok(), None)
+                (self.store.slab_of_new(wanted, &key, value.len()).ok(), None)
             }
             Err(Error::Redundancy(error)) if wanted.falls_back(error) => {
                 self.store.host.fell_back();
@@ -459,6 +506,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
         let slab = kept.unwrap_or(intent.slab);
         self.pin.pause();
+        let value = Value::Bytes(value);
         let intent = Intent { opcode, key, value, slab, keeps: Keeps::No, watch };
         match self.write(&intent, found, None).await? {
             Came::Written(written) => Ok(Written { hint_held: false, ..written }),
@@ -471,7 +519,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let Intent { keeps, key, value, slab, .. } = attempt.intent;
         let kept = match keeps {
             Keeps::No => None,
-            _ => self.store.slab_of_word(found.word, key, value),
+            _ => self.store.slab_of_word(found.word, key, value.len()),
         };
         kept.is_some_and(|kept| kept.redundancy != slab.redundancy)
     }

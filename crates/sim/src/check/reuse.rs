@@ -20,6 +20,7 @@
 //!
 //! A job of the master puts onto other places what stands on one. Of an object that a dead client left with two
 //! identities, of which neither is in use, it may choose the earlier one: that has not gone, so it does not come back.
+//! Nor has one that a dead client has overwritten by zeros, but not on all replicas.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -107,6 +108,11 @@ impl Reuse {
         // Each chunk has its own.
         let crc = if self.redundancy_at(at) == Redundancy::Replicated { crc } else { 0 };
         let life = Life { identity, crc, since: epoch };
+        let is_put_beside = self.jobs.contains(&who) && self.stands(identity, at, memory);
+        if !self.lives.contains_key(&address) && is_put_beside {
+            self.has_stood(identity);
+            return;
+        }
         if let Some(known) = self.lives.get(&address).copied() {
             if known.identity == identity {
                 // What came to nodes alone that are lost is forgotten.
@@ -117,8 +123,7 @@ impl Reuse {
                 self.lives.insert(address, Life { since: known.since, ..life });
                 return;
             }
-            let is_put_beside = memory.identity_at(place) != Some(known.identity);
-            if self.jobs.contains(&who) && is_put_beside && self.stands(identity, at, memory) {
+            if is_put_beside && memory.identity_at(place) != Some(known.identity) {
                 self.has_stood(identity);
                 return;
             }

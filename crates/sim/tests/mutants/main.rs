@@ -110,6 +110,7 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         LateObjectsForgotten => &scenarios::LATE_OBJECT,
         RepairsUncommitted => &scenarios::HALF_WRITTEN,
         NewerViewIsDamage => &scenarios::NEWER_VIEW,
+        SilentChunkIsLost => &scenarios::SILENT_CHUNK,
         GivenBackAtOnce => &scenarios::GIVEN_BACK,
         BasesStay => &scenarios::EMPTIED,
         LaggardsForgotten | EmptiedDoesNotWait => &scenarios::LAGGARD,

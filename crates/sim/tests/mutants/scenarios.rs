@@ -150,6 +150,7 @@ pub const LATE_REPAIR: Scenario = named("late repair", scripted::doubts::late_re
 pub const LATE_OBJECT: Scenario = named("late object", scripted::doubts::late_object);
 pub const HALF_WRITTEN: Scenario = named("half written", scripted::speculations::half_written);
 pub const NEWER_VIEW: Scenario = named("newer view", scripted::speculations::of_a_newer_view);
+pub const SILENT_CHUNK: Scenario = named("silent chunk", moved_pairs::silent_chunk);
 pub const GIVEN_BACK: Scenario = named("given back", scripted::generations::given_back);
 pub const TAKEOVER: Scenario = named("takeover", scripted::generations::takeover);
 pub const LOST_SINGLE: Scenario = named("lost single", speculations::lost_single);
@@ -202,7 +203,7 @@ pub const MOVED_AT_ONCE: Scenario = named("moved at once", moved_pairs::moved_at
 pub const BARS: Scenario = named("bars", bars::bars);
 
 /// Every scenario that goes step by step, and those in virtual time that are as short.
-pub const STEPWISE: [&Scenario; 64] = [
+pub const STEPWISE: [&Scenario; 65] = [
     &CUT_OFF_SINGLE,
     &SETTLED_SET,
     &TWO_NODES_LOST,
@@ -226,6 +227,7 @@ pub const STEPWISE: [&Scenario; 64] = [
     &LATE_OBJECT,
     &HALF_WRITTEN,
     &NEWER_VIEW,
+    &SILENT_CHUNK,
     &EARLY_MARK,
     &LOST_REPLICA,
     &IN_DOUBT,

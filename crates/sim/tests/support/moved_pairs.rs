@@ -12,12 +12,12 @@ use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_core::code::{Coding, ReedSolomon};
 use fusee_core::data::{Orientation, Redundancy, RedundancyError};
 use fusee_core::error::Error;
-use fusee_core::layout::{BLOCK_HEADER_BYTES, Opcode, Pair, Slot};
+use fusee_core::layout::{BLOCK_HEADER_BYTES, Opcode, Pair, Slot, copy_of};
 use fusee_core::stats::OpKind::{self, Delete, Move, Search, Update, Upsert};
 use fusee_core::store::Transition;
 use fusee_core::view::{Geometry, Place, SlotRef};
 use fusee_sim::check::{quiescent, replicas_agree};
-use fusee_sim::{Cluster, ClusterOptions, Rng, Sim, SimSession, Workload};
+use fusee_sim::{Cluster, ClusterOptions, NetworkOptions, Rng, Sim, SimSession, Workload};
 use futures_util::future::join_all;
 
 const LEASE: Duration = Duration::from_millis(20);
@@ -475,4 +475,43 @@ pub fn resting_block(seed: u64) {
         assert_eq!(found.value(), Some(&value[..]));
     });
     replicas_agree(&cluster);
+}
+
+/// Of a pair without parity a chunk and the copy are damaged, and the node of another chunk does not answer its reader:
+/// that is no damage, and another session may read the pair.
+pub fn silent_chunk(seed: u64) {
+    let sim = Sim::new(seed);
+    let defaults = ClusterOptions::default();
+    let geometry = Geometry { max_value_bytes: 1024, ..defaults.geometry };
+    let lease_ms = Some(LEASE.as_millis() as u64);
+    let options = ClusterOptions { memory_nodes: 5, geometry, lease_ms, ..defaults };
+    let network = NetworkOptions { verb_timeout_ns: 100_000, ..NetworkOptions::default() };
+    let cluster = Cluster::with_network(&sim, &options, network);
+    let process = cluster.client_process();
+    let keeper = cluster.keeper(process, LEASE);
+    let coding = Coding::new(3, 1).expect("there is such a code");
+    let oriented = Redundancy::Oriented(Orientation::new(2, coding).expect("it can be"));
+    cluster.block_on(process, async {
+        let session = cluster.open(process, options.session).await.expect("a master leads");
+        keeper.open(session.gate().clone());
+        let store = session.store();
+        let put = store.insert_as(b"key", &[7; 900], oriented).await.expect("there is room");
+        // The regions that it needs are new, and a change looks at what it finds.
+        sim.sleep(PATIENCE_NS / 4).await;
+        assert!(cluster.view().change.is_none());
+        let (word, view) = (put.place.expect("it is there").word, store.view());
+        let object = view.object_of(word).expect("it is there");
+        let [damaged, silent] = [0, 1].map(|chunk| object.places().nth(chunk).expect("a chunk"));
+        let named = cluster.network().word_at(object.copy_words(word).next().expect("one"));
+        let copy = copy_of(object.identity_of(word), 0, named.0).expect("it is named");
+        let copy = view.object(copy.address(), 64).expect("it is there").places().next();
+        let damage = [damaged, copy.expect("one place")].map(|place| place.plus(64));
+        damage.into_iter().for_each(|place| cluster.network().flip(place, 1));
+        cluster.network().hold(session.id(), silent.node, PATIENCE_NS);
+        match store.search(b"key", None).await {
+            Err(Error::Unreachable { node, .. }) => assert_eq!(node, silent.node),
+            other => panic!("{:?}", other.map(|found| found.value().map(<[u8]>::len))),
+        }
+        damage.into_iter().for_each(|place| cluster.network().flip(place, 1));
+    });
 }
