@@ -386,6 +386,8 @@ mutants! {
     RecoveryDoesNotComplete,
     /// Settling gives a slot a word whose object is not on all replicas.
     SettlingDoesNotComplete,
+    /// Nor the log object of a DELETE: it seems new when what has it is lost, and is freed beside its next life.
+    SettlingForgetsLogs,
     /// A replica of a region leaves with the only complete object of a dead client, whose word stays.
     RegionsCopiedIncomplete,
 

@@ -200,3 +200,18 @@ fn what_is_zero_on_one_replica_has_not_gone() {
         assert!(outcome.failure.is_none(), "{:?}", outcome.failure);
     }
 }
+
+/// The log object of a dead client's speculative DELETE stood on one memory node when a change gave the slot its word.
+/// That node was lost: the object seemed new to recovery, and whoever replaced the word freed it beside its next life.
+#[test]
+fn a_log_object_is_completed_before_its_word_is_settled() {
+    let options = RunOptions {
+        operations: Some(650),
+        clients: Some(3),
+        without: [Fault::ForeignMaster, Fault::Damage].into(),
+        switches: true,
+        ..RunOptions::new(Scenario::Storm, 820_037_144)
+    };
+    let outcome = run(&options);
+    assert!(outcome.failure.is_none(), "{:?}", outcome.failure);
+}

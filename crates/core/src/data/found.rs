@@ -113,6 +113,18 @@ impl Reads {
         !(is_parity && self.may_lack_parity)
     }
 
+    /// How long the object of a free word may be, by the headers that were read of it.
+    pub fn sizes(&self, batch: &Batch, word: Slot) -> Result<PerPlace<u64>, FailedVerb> {
+        let mut sizes = PerPlace::<u64>::new();
+        for read in &self.places {
+            let class = Object::header_class(batch.data(read.ticket)?, word.leads_to());
+            if let Some(bytes) = class.map(SizeClass::bytes).filter(|size| !sizes.contains(size)) {
+                sizes.push(bytes);
+            }
+        }
+        Ok(sizes)
+    }
+
     /// The key of the object of a word: of any place that is good if all of the object was read; else
     /// the one that all starts show.
     pub fn key<'b>(

@@ -281,6 +281,13 @@ impl<'a> Object<'a> {
         has_header.then(|| Identity::from_word(u64_at(header, IDENTITY)))
     }
 
+    /// How long the object of an identity is, as its header says; nothing is proved by that. `None` if it is none of
+    /// that identity, or of no length that there is.
+    pub fn header_class(header: &[u8], identity: Identity) -> Option<SizeClass> {
+        Object::check_prefix(header, identity).ok()?;
+        Object::class(u32_at(header, 4) as usize, u32_at(header, 8) as usize)
+    }
+
     /// The size class that holds a pair of these lengths; `None` over 15 MiB.
     pub fn class(key_bytes: usize, value_bytes: usize) -> Option<SizeClass> {
         SizeClass::fitting(object_bytes(key_bytes as u64, value_bytes as u64))

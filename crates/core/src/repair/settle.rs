@@ -10,7 +10,7 @@ use arrayvec::ArrayVec;
 
 use super::outcome::{RepairError, Transformed};
 use crate::data::{ObjectAt, Shown, complete};
-use crate::layout::{Object, Opcode, Slot};
+use crate::layout::{HEADER_BYTES, Object, Opcode, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::scrub::leads_here;
 use crate::snapshot::settled;
@@ -67,7 +67,7 @@ struct Repair<'r, F> {
     result: &'r mut Transformed,
 }
 
-impl<F: Fabric> Repair<'_, F> {
+impl<'r, F: Fabric> Repair<'r, F> {
     async fn phase(&mut self) {
         let batch = core::mem::take(&mut self.batch);
         self.batch = self.fabric.execute(batch).await;
@@ -89,8 +89,9 @@ impl<F: Fabric> Repair<'_, F> {
         self.result.slots_changed += changes.len() as u64;
         if !removed(Mutant::SettlingDoesNotComplete) {
             let words: Vec<Slot> = changes.iter().map(|change| change.to).collect();
+            let logs = self.logs_of(&words).await?;
             let cost = &mut self.result.cost;
-            let objects = self.view.objects_of(&words);
+            let objects = self.view.objects_of(&words).chain(logs);
             self.result.bytes_copied += complete(self.fabric, objects, cost).await?;
         }
         for changes in changes.chunks(MAX_BATCH_VERBS / MAX_REPLICAS) {
@@ -206,6 +207,34 @@ impl<F: Fabric> Repair<'_, F> {
         let Some(object) = self.view.object(at, class.bytes()) else { return Ok(false) };
         let is_log = |shown: &Shown<'_>| shown.opcode == Some(Opcode::Delete) && shown.key == key;
         Ok(self.key_of(object, word, is_log).await?.is_some())
+    }
+
+    /// The objects of those of these words that are free: the log objects of DELETEs, which may be speculative, too. A
+    /// free word does not say how long its object is; the object does, wherever something of it is. A complete one is
+    /// among what is returned.
+    async fn logs_of(&mut self, words: &[Slot]) -> Result<Vec<(Slot, ObjectAt<'r>)>, RepairError> {
+        let view = self.view;
+        let start = |word: &Slot| Some((*word, view.object(word.object()?, HEADER_BYTES)?));
+        let free =
+            words.iter().filter(|word| word.is_free() && !removed(Mutant::SettlingForgetsLogs));
+        let starts: Vec<_> =
+            free.filter_map(start).filter(|(_, object)| object.may_be_incomplete()).collect();
+        let mut logs = Vec::new();
+        for starts in starts.chunks(MAX_BATCH_VERBS / MAX_REPLICAS) {
+            self.batch.clear();
+            let read =
+                |(word, object): &(Slot, ObjectAt<'_>)| (*word, object.read_all(&mut self.batch));
+            let reads: Vec<_> = starts.iter().map(read).collect();
+            self.phase().await;
+            for (word, reads) in reads {
+                let at = word.object().expect("it keeps one");
+                let sizes = reads.sizes(&self.batch, word)?;
+                logs.extend(
+                    sizes.iter().filter_map(|bytes| Some((word, view.object(at, *bytes)?))),
+                );
+            }
+        }
+        Ok(logs)
     }
 
     /// One phase, or none: changes these slots on some of the survivors.

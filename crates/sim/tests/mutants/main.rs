@@ -87,6 +87,7 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         | RecoveryWalksOneReplica
         | RecoveryDoesNotComplete
         | StaleSpeculationLoses => &scenarios::SPECULATION_CRASH,
+        SettlingForgetsLogs => &scenarios::HALF_DELETED,
         SettlingDoesNotComplete | SpeculationsAnywhere => &scenarios::SPECULATION_INDEX_LOSS,
         RegionsCopiedIncomplete => &scenarios::SPECULATION_HALF_MOVED,
         SpeculationsByOldHints => &scenarios::SPECULATION_RECURS,

@@ -141,6 +141,8 @@ pub const SPECULATION_HALF_MOVED: Scenario = named("half moved", |seed| {
     speculations::half_moved(seed);
 });
 
+pub const HALF_DELETED: Scenario = named("half deleted", speculations::half_deleted);
+
 pub const LEFT_MARKS: Scenario = named("left marks", scripted::marks::left_behind);
 pub const SEEN_ELSEWHERE: Scenario = named("seen elsewhere", scripted::marks::seen_elsewhere);
 pub const LATE_MARK: Scenario = named("late mark", scripted::marks::late_mark);
@@ -203,7 +205,7 @@ pub const MOVED_AT_ONCE: Scenario = named("moved at once", moved_pairs::moved_at
 pub const BARS: Scenario = named("bars", bars::bars);
 
 /// Every scenario that goes step by step, and those in virtual time that are as short.
-pub const STEPWISE: [&Scenario; 65] = [
+pub const STEPWISE: [&Scenario; 66] = [
     &CUT_OFF_SINGLE,
     &SETTLED_SET,
     &TWO_NODES_LOST,
@@ -237,6 +239,7 @@ pub const STEPWISE: [&Scenario; 65] = [
     &UNHEARD,
     &SPECULATED_ENTRY,
     &SPECULATION_HALF_MOVED,
+    &HALF_DELETED,
     &SPECULATION_CRASH,
     &SPECULATION_INDEX_LOSS,
     &SPECULATION_LOSS,

@@ -7,20 +7,22 @@
 //! when its client dies, never: a WRITE here and the CAS behind it there.
 
 use std::cell::Cell;
+use std::pin::pin;
 use std::time::Duration;
 
 use fusee_control::node::Extent;
 use fusee_core::change::Gain;
 use fusee_core::code::Coding;
-use fusee_core::data::{Orientation, Redundancy};
+use fusee_core::data::{ObjectAt, Orientation, Redundancy};
 use fusee_core::error::Error;
+use fusee_core::layout::{HEADER_BYTES, Object};
 use fusee_core::race::Buckets;
 use fusee_core::slab::WINDOW_EPOCHS;
 use fusee_core::store::{Hint, Sight};
 use fusee_core::view::Geometry;
 use fusee_sim::check::replicas_agree;
 use fusee_sim::{Client, Cluster, ClusterOptions, Nanos, NetworkOptions, Rng, Sim, Stepper};
-use futures_util::future::join;
+use futures_util::future::{Either, join, select};
 
 use super::changes::{Leader, STEPS, room};
 use super::crash::{Life, idle};
@@ -295,4 +297,70 @@ pub fn half_moved(seed: u64) -> Events {
     }
     run.leave_all(&clients);
     run.end()
+}
+
+/// A deleter dies within its speculative write when its word stands on a backup, and its log object is complete beside
+/// that one only, the first. Then the primary is lost, and the word is what the slot gets: whoever replaces it frees the log
+/// object, so that this must not seem new when the other node is lost as well. In virtual time.
+pub fn half_deleted(seed: u64) {
+    let sim = Sim::new(seed);
+    let options = ClusterOptions { data_replicas: 2, index_keys: 100, ..timed(3) };
+    let cluster = Cluster::new(&sim, &options);
+    let process = cluster.client_process();
+    let keeper = cluster.keeper(process, LEASE);
+    cluster.block_on(process, async {
+        let deleter = cluster.open(process, options.session).await.expect("a master leads");
+        keeper.open(deleter.gate().clone());
+        let (store, network) = (deleter.store(), cluster.network());
+        let view = cluster.view().clone();
+        for i in 0..100 {
+            let key = format!("key {i}").into_bytes();
+            let inserted = store.insert(&key, b"value").await.expect("there is room");
+            let hint = inserted.place.expect("it is there");
+            let backups: Vec<_> = view.slot_on_backups(hint.slot).collect();
+            let primary = view.slot_on_primary(hint.slot).node;
+            network.hold(deleter.id(), backups[1].node, HELD_NS);
+            let word = || network.word_at(backups[0]);
+            let stands = async {
+                let until = sim.now() + 200_000;
+                while !word().is_free() && sim.now() < until {
+                    sim.sleep(1_000).await;
+                }
+            };
+            let deletes = Box::pin(store.delete(&key, Some(hint)));
+            let Either::Right(((), deletes)) = select(deletes, pin!(stands)).await else {
+                panic!("a node does not answer");
+            };
+            // Else it has begun otherwise, since its log object does not lie beside the backups.
+            let log = word().object().and_then(|log| view.object(log, HEADER_BYTES));
+            let is_beside = |log: ObjectAt<'_>| log.places().all(|at| at.node != primary);
+            if !word().is_free() || !log.is_some_and(is_beside) {
+                network.release(deleter.id(), backups[1].node);
+                deletes.await.expect("it is there");
+                continue;
+            }
+            drop(deletes);
+            keeper.close(deleter.id());
+            let deleted = word();
+            cluster.crash_node(primary);
+            let until = sim.now() + 2_000_000_000;
+            while cluster.view().members.len() > 2 || cluster.view().change.is_some() {
+                assert!(sim.now() < until, "the view goes on without the node");
+                sim.sleep(1_000_000).await;
+            }
+            let log = deleted.object().expect("it keeps one");
+            let view = cluster.view().clone();
+            let log = view.object(log, HEADER_BYTES).expect("it is there");
+            for slot in view.slot_places(hint.slot) {
+                assert_eq!(network.word_at(slot), deleted);
+            }
+            for log in log.places() {
+                let shown = Object::header_identity(&network.bytes_at(log, HEADER_BYTES));
+                assert_eq!(shown, Some(deleted.leads_to()), "on {log:?}");
+            }
+            return;
+        }
+        panic!("no DELETE was speculative");
+    });
+    replicas_agree(&cluster);
 }
