@@ -25,7 +25,8 @@ const SIGNIFICANT_DIGITS: u8 = 3;
 /// Latencies in nanoseconds.
 pub type Latencies = Histogram<u64>;
 
-fn new_histogram() -> Latencies {
+/// None yet.
+pub fn empty_latencies() -> Latencies {
     Histogram::new_with_max(MAX_LATENCY_NS, SIGNIFICANT_DIGITS).expect("constants are in range")
 }
 
@@ -46,7 +47,7 @@ impl Tally {
     /// Counts an operation that succeeded.
     pub fn record(&mut self, kind: OpKind, latency_ns: u64) {
         self.latencies[kind as usize]
-            .get_or_insert_with(new_histogram)
+            .get_or_insert_with(empty_latencies)
             .saturating_record(latency_ns);
     }
 
@@ -72,7 +73,7 @@ impl Tally {
     pub fn merge(&mut self, other: &Tally) {
         for (mine, theirs) in self.latencies.iter_mut().zip(&other.latencies) {
             if let Some(theirs) = theirs {
-                let mine = mine.get_or_insert_with(new_histogram);
+                let mine = mine.get_or_insert_with(empty_latencies);
                 mine.add(theirs).expect("all histograms have the same range");
             }
         }
@@ -116,7 +117,7 @@ impl Tally {
 mod recorded {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    use super::{Latencies, OpKind, new_histogram};
+    use super::{Latencies, OpKind, empty_latencies};
 
     type All = [Option<Latencies>; OpKind::ALL.len()];
 
@@ -134,7 +135,7 @@ mod recorded {
         let mut all = All::default();
         for (latencies, counts) in all.iter_mut().zip(read) {
             for (latency_ns, count) in counts.into_iter().flatten() {
-                let latencies = latencies.get_or_insert_with(new_histogram);
+                let latencies = latencies.get_or_insert_with(empty_latencies);
                 latencies.saturating_record_n(latency_ns, count);
             }
         }

@@ -192,6 +192,81 @@ fn a_node_that_is_dropped_frees_its_port() {
     TcpNode::start(pool, 1, addr, DEFAULT_SPIN).unwrap();
 }
 
+/// They go in pieces, between which the node serves others; verbs of a session stay in their order all the same.
+#[test]
+fn long_verbs_are_executed_in_order_with_the_others() {
+    let served = node(START + 2 * u64::from(MAX_VERB_BYTES), None);
+    let fabric = attach_all(FabricKind::Tcp, ClientId(1), &[member(MN, &served)]).unwrap();
+    let (data_at, count_at) = (START + 64, START);
+    for (round, len) in
+        [128 << 10, (128 << 10) + 8, 300_000, MAX_VERB_BYTES].into_iter().enumerate()
+    {
+        let mut batch = Batch::new();
+        let long = batch.stage(len);
+        for (number, word) in batch.bytes_mut(long).as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            *word = (number as u64 ^ (round as u64) << 32).to_le_bytes();
+        }
+        let sent = batch.bytes(long).to_vec();
+        batch.write(MN, data_at, long);
+        let counted = batch.faa(MN, count_at, 1);
+        // What stands there behind the WRITE and no earlier.
+        let last = batch.read(MN, data_at + u64::from(len) - 8, 8);
+        let all = batch.read(MN, data_at, len);
+        let count = batch.read(MN, count_at, 8);
+        let batch = block_on(&fabric, fabric.execute(batch));
+        batch.check().unwrap();
+        assert_eq!(batch.found(counted).unwrap(), round as u64);
+        assert_eq!(batch.data(last).unwrap(), &sent[sent.len() - 8..]);
+        assert!(batch.data(all).unwrap() == sent, "{len} bytes");
+        assert_eq!(batch.data(count).unwrap(), (round as u64 + 1).to_le_bytes());
+    }
+}
+
+/// A node that stops in the middle of a long verb has not executed it, as far as anybody knows.
+#[test]
+fn no_frame_of_a_session_carries_much_of_a_long_verb() {
+    const LEN: u32 = 1 << 20;
+    let (frames, seen) = std::sync::mpsc::channel();
+    let node = peer(move |mut stream| {
+        let mut bytes = [0; 24];
+        stream.read_exact(&mut bytes).unwrap();
+        let (identity, pool_bytes) = (1, START + u64::from(LEN));
+        let welcome = Welcome { identity, pool_bytes, status: Status::Welcome };
+        stream.write_all(&welcome.encode()).unwrap();
+        let mut next = START;
+        while next < START + u64::from(LEN) {
+            let mut bytes = vec![0; HEADER_BYTES];
+            stream.read_exact(&mut bytes).unwrap();
+            bytes.resize(frame::frame_bytes(&bytes), 0);
+            stream.read_exact(&mut bytes[HEADER_BYTES..]).unwrap();
+            let request = Request::decode(&bytes).unwrap().unwrap();
+            let verb = request.verbs().next().unwrap();
+            let WireOp::Write(data) = verb.op else { panic!("{:?}", verb.op) };
+            assert_eq!(verb.offset, next);
+            next += data.len() as u64;
+            frames.send(bytes.len()).unwrap();
+            if next == START + u64::from(LEN) {
+                // All answers but the last.
+                return;
+            }
+            stream.write_all(&frame::reply_header(0, ReplyKind::Results, request.id)).unwrap();
+        }
+    });
+    let fabric = quick();
+    fabric.attach(MN, 1, &node).unwrap();
+    let fabric = AnyFabric::Tcp(fabric);
+    let mut batch = Batch::new();
+    let long = batch.stage(LEN);
+    batch.write(MN, START, long);
+    let batch = block_on(&fabric, fabric.execute(batch));
+    assert_eq!(batch.verbs()[0].result, Err(VerbError::Unreachable));
+    let frames: Vec<usize> = seen.try_iter().collect();
+    assert!(
+        frames.len() >= 8 && frames.iter().all(|bytes| *bytes <= (128 << 10) + 64),
+        "{frames:?}"
+    );
+}
+
 #[test]
 fn sessions_are_counted_until_they_leave() {
     let served = node(START + 4096, None);

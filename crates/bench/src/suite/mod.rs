@@ -10,6 +10,7 @@ pub mod failover;
 pub mod growth;
 pub mod limit;
 pub mod micro;
+pub mod noise;
 pub mod peers;
 pub mod raw;
 pub mod recovery;

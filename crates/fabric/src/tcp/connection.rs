@@ -29,6 +29,8 @@ use crate::reception::Guest;
 const OUTPUT_BOUND: usize = 1 << 20;
 /// Requests executed before other connections get their turn.
 const TURN_REQUESTS: usize = 64;
+/// As many bytes read or written count as one request.
+const BYTES_PER_REQUEST: usize = 4 << 10;
 
 /// What a connection is served with.
 pub(super) struct Context<'a> {
@@ -239,9 +241,9 @@ impl Connection {
             }
             self.output.reserve(reply_bytes);
             execute(&request, context, &mut self.output)?;
-            let len = request.frame_bytes;
+            let (len, moved) = (request.frame_bytes, request.frame_bytes + request.reply_bytes);
             self.input.consume(len);
-            *budget -= 1;
+            *budget = budget.saturating_sub(1 + moved / BYTES_PER_REQUEST);
         }
         Ok(Executed::Some)
     }

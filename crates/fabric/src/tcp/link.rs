@@ -2,12 +2,14 @@
 //!
 //! Requests queue in the output buffer until the next flush; replies come in the order of the
 //! requests, so the parts in flight are a queue. A *part* is what one frame carries: verbs of one
-//! batch, for this node. Large batches are split into several parts, in order.
+//! batch, for this node, or a piece of a long one. Large batches are split into several parts, in order,
+//! and so are READs and WRITEs of more than [`PIECE_BYTES`]: the node serves others between two frames, and neither
+//! side needs memory for all of a long value. A long WRITE still lands its last word last.
 
 use std::collections::VecDeque;
 use std::io;
 
-use fusee_core::verbs::{Batch, MAX_BATCH_VERBS, MnId, Op};
+use fusee_core::verbs::{Batch, MAX_BATCH_VERBS, MnId, Op, Span};
 use mio::event::Event;
 use mio::{Interest, Registry, Token};
 
@@ -19,6 +21,9 @@ use crate::driver::{self, LinkError, Slots, Target, is_for};
 use crate::error::AttachCause;
 use crate::hello;
 
+/// The most of one READ or WRITE that a frame carries, in bytes.
+const PIECE_BYTES: u32 = 128 << 10;
+
 /// Verbs `from..to` of a batch that are for this node and not yet failed.
 #[derive(Clone, Copy, Debug)]
 struct Part {
@@ -28,6 +33,8 @@ struct Part {
     to: u32,
     /// Length of the reply's body.
     reply_bytes: usize,
+    /// If it is one long verb, which bytes of it.
+    piece: Option<Span>,
 }
 
 /// A connection.
@@ -54,6 +61,20 @@ impl From<FrameError> for LinkError {
     }
 }
 
+/// How many bytes a verb moves.
+fn length(op: &Op) -> u32 {
+    match op {
+        Op::Read { buf, .. } | Op::Write { buf } => buf.len,
+        Op::Cas { .. } | Op::Faa { .. } => 8,
+    }
+}
+
+/// The length of a verb that goes in pieces. A steered READ is a whole: a switch sends it to where the object is.
+fn long_bytes(op: &Op) -> Option<u32> {
+    let is_steered = matches!(op, Op::Read { steered: true, .. });
+    Some(length(op)).filter(|bytes| *bytes > PIECE_BYTES && !is_steered)
+}
+
 fn wrong_reply() -> LinkError {
     LinkError::Broken("the memory node replied to something else".into())
 }
@@ -75,7 +96,11 @@ impl Link {
             if !self.is_ours(batch, at) {
                 continue;
             }
-            let (verb_body, verb_reply) = frame::wire_bytes(&batch.verbs()[at].op);
+            let op = &batch.verbs()[at].op;
+            if long_bytes(op).is_some() {
+                return (at, verbs, body, reply);
+            }
+            let (verb_body, verb_reply) = frame::wire_bytes(op);
             (body, reply) = (body + verb_body, reply + verb_reply);
             // A single verb always fits, so the part is not empty.
             if body.max(reply) > frame::MAX_BODY_BYTES || verbs as usize == MAX_BATCH_VERBS {
@@ -110,6 +135,30 @@ impl Link {
             let verb = WireVerb { offset: verb.offset, op };
             frame::encode_verb(verb, |bytes| self.output.append(bytes));
         }
+    }
+
+    /// The pieces of a long verb, each in a frame of its own; how many.
+    fn encode_long(&mut self, slot: usize, batch: &Batch, at: usize, bytes: u32) -> usize {
+        let verb = &batch.verbs()[at];
+        let starts = (0..bytes).step_by(PIECE_BYTES as usize);
+        let pieces = starts.len();
+        for start in starts {
+            let piece = Span { start, len: PIECE_BYTES.min(bytes - start) };
+            let (op, body_bytes, reply_bytes) = match verb.op {
+                Op::Write { buf } => {
+                    let data = batch.bytes(buf.part(start, piece.len));
+                    (WireOp::Write(data), frame::VERB_BYTES + frame::padded(piece.len), 0)
+                }
+                _ => (WireOp::Read(piece.len), frame::VERB_BYTES, frame::padded(piece.len)),
+            };
+            let id = self.first_id.wrapping_add(self.parts.len() as u64);
+            self.output.append(&frame::request_header(body_bytes, 1, id));
+            let wire = WireVerb { offset: verb.offset + u64::from(start), op };
+            frame::encode_verb(wire, |bytes| self.output.append(bytes));
+            let (from, to) = (at as u32, at as u32 + 1);
+            self.parts.push_back(Part { slot, from, to, reply_bytes, piece: Some(piece) });
+        }
+        pieces
     }
 
     /// Sends as much as the socket takes.
@@ -218,10 +267,18 @@ impl driver::Link for Link {
     fn queue(&mut self, slot: usize, batch: &Batch) -> usize {
         let (mut parts, mut from) = (0, 0);
         while from < batch.verbs().len() {
+            if self.is_ours(batch, from)
+                && let Some(bytes) = long_bytes(&batch.verbs()[from].op)
+            {
+                parts += self.encode_long(slot, batch, from, bytes);
+                from += 1;
+                continue;
+            }
             let (to, verbs, body_bytes, reply_bytes) = self.fit(batch, from);
             if verbs > 0 {
                 self.encode(batch, from..to, verbs, body_bytes);
-                self.parts.push_back(Part { slot, from: from as u32, to: to as u32, reply_bytes });
+                let (from, to) = (from as u32, to as u32);
+                self.parts.push_back(Part { slot, from, to, reply_bytes, piece: None });
                 parts += 1;
             }
             from = to;
@@ -277,6 +334,18 @@ impl Part {
     ) -> Result<(), LinkError> {
         let (verbs, memory) = batch.parts_mut();
         let part = &mut verbs[self.from as usize..self.to as usize];
+        if let Some(piece) = self.piece {
+            let verb = &mut part[0];
+            if let Op::Read { buf, .. } = &verb.op {
+                let into = buf.part(piece.start, piece.len);
+                memory[into.range()].copy_from_slice(results.data(piece.len)?);
+            }
+            // Of a batch that is wanted nothing fails but all that is left for the node.
+            if is_for(verb, node) && piece.start + piece.len == length(&verb.op) {
+                verb.result = Ok(());
+            }
+            return Ok(());
+        }
         for verb in part.iter_mut().filter(|verb| is_for(verb, node)) {
             match &mut verb.op {
                 Op::Read { buf, .. } => {
