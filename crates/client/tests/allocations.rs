@@ -13,7 +13,7 @@ fn key(number: u32) -> [u8; 8] {
 }
 
 #[test]
-fn cached_gets_take_no_memory_and_updates_some_for_many_at_a_time() {
+fn cached_gets_take_no_memory_and_writes_some_for_many_at_a_time() {
     let options = EmbeddedOptions::default().with_fabric(FabricKind::Shm);
     let client = Client::embedded(options).expect("a cluster");
     let session = client.session().expect("a session");
@@ -45,4 +45,21 @@ fn cached_gets_take_no_memory_and_updates_some_for_many_at_a_time() {
     let allowed = u64::from(KEYS * 5) / 64 * 2 + 10;
     let taken = measure(|| updates(5));
     assert!(taken.count_total <= allowed, "{taken:?}, allowed {allowed}");
+    let inserts = |from: u32| {
+        for number in from..from + KEYS {
+            session.block_on(session.insert(&key(number), &value)).expect("it is new");
+        }
+    };
+    inserts(KEYS);
+    let taken = measure(|| inserts(2 * KEYS));
+    assert!(taken.count_total <= u64::from(KEYS) / 10, "{taken:?}");
+    // A value that is written where it goes needs no memory of its own.
+    let fills = measure(|| {
+        for number in 0..KEYS {
+            let key = key(number);
+            let put = session.put_from(&key, value.len(), |value| value.fill(8));
+            session.block_on(put).expect("there is room");
+        }
+    });
+    assert!(fills.count_total <= u64::from(KEYS) / 10, "{fills:?}");
 }

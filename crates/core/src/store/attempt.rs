@@ -27,12 +27,12 @@ use super::{Hint, Op, Proof};
 use crate::data::{ObjectAt, PerCopy, Redundancy};
 use crate::error::{Error, Outcome};
 use crate::host::Host;
-use crate::layout::{Identity, Opcode, Pair, Slot, Value};
+use crate::layout::{Fill, Identity, Opcode, Pair, Slot, Value};
 use crate::mutant::{Mutant, removed};
 use crate::race::Key;
 use crate::slab::{Allocation, SlabKind};
 use crate::snapshot::Winner;
-use crate::verbs::{Fabric, Span, Ticket};
+use crate::verbs::{Batch, Fabric, Span, Ticket};
 use crate::view::{MAX_REPLICAS, Place, SlotRef, View};
 
 /// Something per backup, without touching the heap.
@@ -286,7 +286,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             Value::Bytes(value) => value,
             Value::Filled(bytes, fill) => {
                 let pair = Pair { key: &intent.key, value: &[], identity, opcode };
-                at.write_filled(&mut self.batch, &pair, bytes, fill);
+                write_filled(at, &mut self.batch, &pair, (bytes, fill));
                 return Ok(());
             }
         };
@@ -360,6 +360,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     pub(super) fn backups(&self, slot: SlotRef) -> PerBackup<Place> {
         self.view.slot_on_backups(slot).collect()
     }
+}
+
+/// Apart, so that other writes do not pay for it.
+#[cold]
+fn write_filled(at: ObjectAt<'_>, batch: &mut Batch, pair: &Pair<'_>, value: (usize, &Fill<'_>)) {
+    at.write_filled(batch, pair, value.0, value.1);
 }
 
 /// Where an object goes.
