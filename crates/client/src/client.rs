@@ -330,8 +330,8 @@ impl Client {
         self.drive(async move |s| s.get(&key).await).await
     }
 
-    /// As [`Client::get_with`], awaited. `f` runs on the client's driver thread, and holds up its other calls as long. If
-    /// it panics, so does whoever awaits.
+    /// As [`Client::get_with`], awaited. `f` runs on the client's driver thread, and holds up its other calls as long.
+    /// If it panics, so does whoever awaits.
     pub async fn get_with_async<R: Send + 'static>(
         &self,
         key: &[u8],

@@ -300,8 +300,8 @@ pub fn half_moved(seed: u64) -> Events {
 }
 
 /// A deleter dies within its speculative write when its word stands on a backup, and its log object is complete beside
-/// that one only, the first. Then the primary is lost, and the word is what the slot gets: whoever replaces it frees the log
-/// object, so that this must not seem new when the other node is lost as well. In virtual time.
+/// that one only, the first. Then the primary is lost, and the word is what the slot gets: whoever replaces it frees
+/// the log object, so that this must not seem new when the other node is lost as well. In virtual time.
 pub fn half_deleted(seed: u64) {
     let sim = Sim::new(seed);
     let options = ClusterOptions { data_replicas: 2, index_keys: 100, ..timed(3) };
