@@ -15,6 +15,8 @@ use std::task::{Context, Poll, Waker};
 use fusee_client::{CacheStats, Client, Error, FabricKind, Outcome, Stats};
 use fusee_linearizability::Answer;
 
+use crate::suite::peers::Values;
+
 /// A store, as its clients see it.
 pub trait Store: Sync {
     /// A thread's way into it.
@@ -65,12 +67,12 @@ pub trait Session {
 
 /// Sessions that send several requests before they wait for answers, in their own best way.
 pub trait Pipelined: Session {
-    /// Executes requests on keys that exist, with so many in flight. Every update writes `value`,
-    /// and every get must find a value that ends as it does.
+    /// Executes requests on keys that exist, with so many in flight. Every update writes the key's value,
+    /// and every get must find one that is as long, and ends as it does.
     ///
     /// # Panics
     /// If a key is not there, or has another value.
-    fn run(&self, requests: &[Request], value: &[u8], depth: usize) -> Result<(), Self::Error>;
+    fn run(&self, requests: &[Request], values: &Values, depth: usize) -> Result<(), Self::Error>;
 }
 
 /// A request on a key that exists.

@@ -104,6 +104,14 @@ fn peers_do_the_same_work() {
     assert!(one_node.status.success(), "{one_node:?}");
     let one_node = String::from_utf8(one_node.stdout).unwrap();
     assert!(one_node.contains("on 1 memory nodes, others by 3 connections"), "{one_node}");
+    let many_lengths = bench(
+        "peers --keys 300 --rounds 1 --operations 200 --values log-uniform:1-5000 --workloads upd30",
+    );
+    assert!(many_lengths.status.success(), "{many_lengths:?}");
+    let many_lengths = String::from_utf8(many_lengths.stdout).unwrap();
+    assert!(many_lengths.contains("300 pairs with values of log-uniform:1-5000"), "{many_lengths}");
+    let too_long = bench("peers --values fixed:70000");
+    assert_eq!(too_long.status.code(), Some(2), "{too_long:?}");
     let unknown = bench("peers --only mongodb");
     assert!(!unknown.status.success());
     assert!(String::from_utf8(unknown.stderr).unwrap().contains("mongodb"));

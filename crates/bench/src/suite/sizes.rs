@@ -80,7 +80,8 @@ pub enum Sizes {
 }
 
 impl Sizes {
-    fn draw(self, rng: &mut SmallRng) -> u32 {
+    /// Draws one.
+    pub fn draw(self, rng: &mut SmallRng) -> u32 {
         match self {
             Sizes::Fixed(bytes) => bytes,
             Sizes::Uniform(least, most) => rng.random_range(least..=most),

@@ -14,7 +14,8 @@
 //! backup only. Of a free word that is the log object of a DELETE: nobody reads it, but who recovers its session
 //! must see that its memory is used, for whoever replaces the word frees it. Where nothing has to change, the object
 //! is complete. Either the primary is left, and shows only what is; or all backups that are left show the word.
-//! Then the object is complete beside each of them, and lies nowhere else but beside the primary that is lost ([`store`](crate::store), speculative writes).
+//! Then the object is complete beside each of them, and lies nowhere else but beside the primary that is lost
+//! ([`store`](crate::store), speculative writes).
 //!
 //! A subtable that gets a replica, or a sibling ([`split`]), is made equal first, and copied then; a
 //! region is only copied ([`data`](crate::data)), since an object is complete before anybody can learn of

@@ -7,8 +7,8 @@ use std::thread::JoinHandle;
 
 use fusee_cli::failure::Failure;
 
-use super::Peer;
 use super::cpu::Task;
+use super::{Peer, Values};
 use crate::store::{OperationError, Pipelined, Request};
 
 /// A part of the requests.
@@ -40,8 +40,8 @@ pub struct Crew {
 }
 
 impl Crew {
-    /// So many threads. All pairs of the peer have this value.
-    pub fn new<P: Peer>(peer: P, value: Vec<u8>, threads: usize) -> Result<Crew, Failure> {
+    /// So many threads. The pairs of the peer have these values.
+    pub fn new<P: Peer>(peer: P, values: Values, threads: usize) -> Result<Crew, Failure> {
         let peer = Arc::new(peer);
         let served = peer.clone();
         let server = Box::new(move || served.server());
@@ -49,8 +49,8 @@ impl Crew {
         for _ in 0..threads {
             let (jobs, work) = channel();
             let (report, done) = channel();
-            let (peer, value) = (peer.clone(), value.clone());
-            let handle = std::thread::spawn(move || serve(&*peer, &value, &work, &report));
+            let (peer, values) = (peer.clone(), values.clone());
+            let handle = std::thread::spawn(move || serve(&*peer, &values, &work, &report));
             let thread = Thread { jobs: Some(jobs), done, handle: Some(handle) };
             thread.done.recv().unwrap_or_else(|_| Err(panicked()))?;
             crew.threads.push(thread);
@@ -94,7 +94,7 @@ fn failed(error: impl OperationError) -> Failure {
 
 fn serve<P: Peer>(
     peer: &P,
-    value: &[u8],
+    values: &Values,
     work: &Receiver<Job>,
     done: &Sender<Result<(), Failure>>,
 ) {
@@ -106,6 +106,6 @@ fn serve<P: Peer>(
     };
     tell(Ok(()));
     for Job { requests, part, depth } in work {
-        tell(session.run(&requests[part], value, depth).map_err(failed));
+        tell(session.run(&requests[part], values, depth).map_err(failed));
     }
 }

@@ -4,13 +4,13 @@ use fusee_cli::failure::Failure;
 use heed::types::Bytes;
 use heed::{Database, Env, EnvFlags, EnvOpenOptions};
 
-use super::Peer;
 use super::cpu::Task;
 use super::error::PeerError;
+use super::{Peer, Values, Way};
 use crate::loaded::{Size, last};
 use crate::store::{Pipelined, Request, Session, Store, poll_to_end};
 use crate::temporary::Temporary;
-use fusee_workload::{KEY_BYTES, key_bytes};
+use fusee_workload::key_bytes;
 
 pub struct Lmdb {
     env: Env,
@@ -33,19 +33,20 @@ impl Lmdb {
         Ok(Lmdb { env, database, _directory: directory })
     }
 
-    fn load(size: &Size) -> Result<Lmdb, PeerError> {
+    fn load(way: &Way) -> Result<Lmdb, PeerError> {
+        let (size, values) = (&way.size, way.values());
         let lmdb = Lmdb::empty(size)?;
-        let value = vec![7u8; size.pair_bytes as usize - KEY_BYTES];
         let mut transaction = lmdb.env.write_txn()?;
         for number in 0..size.keys {
-            lmdb.database.put(&mut transaction, &key_bytes(number.into()), &value)?;
+            let key = key_bytes(number.into());
+            lmdb.database.put(&mut transaction, &key, values.of(&key))?;
         }
         transaction.commit()?;
         Ok(lmdb)
     }
 
-    pub fn new(size: &Size) -> Result<Lmdb, Failure> {
-        Lmdb::load(size).map_err(|error| Failure::operation(error.to_string()))
+    pub fn new(way: &Way) -> Result<Lmdb, Failure> {
+        Lmdb::load(way).map_err(|error| Failure::operation(error.to_string()))
     }
 }
 
@@ -131,17 +132,18 @@ impl Session for Handle {
 
 impl Pipelined for Handle {
     /// One at a time: each is over at once.
-    fn run(&self, requests: &[Request], value: &[u8], _depth: usize) -> Result<(), PeerError> {
+    fn run(&self, requests: &[Request], values: &Values, _depth: usize) -> Result<(), PeerError> {
         for request in requests {
             match request {
                 Request::Get(key) => {
                     let transaction = self.env.read_txn()?;
                     let found = self.database.get(&transaction, key)?.expect("every key is there");
+                    let value = values.of(key);
                     assert_eq!((found.len(), last(found)), (value.len(), last(value)));
                 }
                 Request::Update(key) => {
                     let mut transaction = self.env.write_txn()?;
-                    self.database.put(&mut transaction, key, value)?;
+                    self.database.put(&mut transaction, key, values.of(key))?;
                     transaction.commit()?;
                 }
             }

@@ -18,6 +18,7 @@ mod error;
 mod lmdb;
 mod own;
 mod server;
+mod values;
 mod wire;
 
 use std::collections::BTreeMap;
@@ -36,6 +37,7 @@ use crate::report::{Findings, Output, Report, Shell};
 use crate::samples::Samples;
 use crate::spread::Spread;
 use crate::store::{Pipelined, Request, Store};
+use crate::suite::sizes::Sizes;
 use crate::temporary::{self, is_installed};
 use cpu::{Task, time_ns};
 use crew::Crew;
@@ -43,7 +45,10 @@ use fusee_workload::{Chooser, Distribution, KEY_BYTES, Workload, key_bytes};
 use lmdb::Lmdb;
 use own::Own;
 use server::{Memcached, Redis};
+pub use values::Values;
 
+/// The longest value: as --pair-bytes allows.
+const MAX_VALUE_BYTES: u32 = 65_536;
 /// The skew of YCSB.
 const THETA: f64 = 0.99;
 /// Which keys are popular: the same in every round.
@@ -57,6 +62,7 @@ const POPULAR: u64 = 1;
     fusee bench peers\n  \
     fusee bench peers --pair-bytes 64 --workloads c --depths 1 --threads 1,2\n  \
     fusee bench peers --only fusee-tcp,memcached-tcp,redis-tcp --connections 3\n  \
+    fusee bench peers --values log-uniform:100-10240 --keys 20000 --workloads upd5,upd50\n  \
     fusee bench peers --only fusee-tcp,memcached-tcp --json"
 )]
 pub struct Args {
@@ -64,7 +70,13 @@ pub struct Args {
     #[serde(flatten)]
     size: Size,
 
-    /// YCSB workloads
+    /// Lengths of values instead of --pair-bytes, as for `fusee bench sizes`: each key has one of 256 that are
+    /// drawn, which updates leave as it is
+    #[arg(long, value_name = "SIZES", conflicts_with = "pair_bytes")]
+    #[serde(skip)]
+    values: Option<Sizes>,
+
+    /// YCSB workloads, and upd0 to upd100: with that percentage of updates
     #[arg(long, value_delimiter = ',', default_value = "a,b,c", value_name = "A,B,C")]
     #[serde(skip)]
     workloads: Vec<Workload>,
@@ -123,20 +135,20 @@ pub trait Peer: Store<Session: Pipelined> + Send + 'static {
 #[derive(Clone, Copy)]
 struct Way {
     size: Size,
+    values: Sizes,
     memory_nodes: u16,
     /// Of each client thread to those who have one server.
     connections: u16,
 }
 
 impl Way {
-    /// That of every pair.
-    fn value(&self) -> Vec<u8> {
-        vec![7; self.size.pair_bytes as usize - KEY_BYTES]
+    fn values(&self) -> Values {
+        Values::new(self.values)
     }
 
     /// Lets a peer take part.
     fn crew<P: Peer>(&self, peer: Result<P, Failure>, threads: u16) -> Result<Crew, Failure> {
-        Crew::new(peer?, self.value(), threads.into())
+        Crew::new(peer?, self.values(), threads.into())
     }
 }
 
@@ -147,7 +159,7 @@ type Start = fn(&Way, u16) -> Result<Crew, Failure>;
 const ALL: [(&str, Option<&str>, Start); 7] = [
     ("fusee-shm", None, |way, n| way.crew(Own::new(way, FabricKind::Shm), n)),
     ("fusee-tcp", None, |way, n| way.crew(Own::new(way, FabricKind::Tcp), n)),
-    ("lmdb", None, |way, n| way.crew(Lmdb::new(&way.size), n)),
+    ("lmdb", None, |way, n| way.crew(Lmdb::new(way), n)),
     ("memcached-unix", Some(MEMCACHED), |way, n| way.crew(Memcached::unix(way)?.load(way), n)),
     ("memcached-tcp", Some(MEMCACHED), |way, n| way.crew(Memcached::tcp(way)?.load(way), n)),
     ("redis-unix", Some(REDIS), |way, n| way.crew(Redis::unix(way)?.load(way), n)),
@@ -159,6 +171,8 @@ const REDIS: &str = "redis-server";
 
 #[derive(Debug, Serialize)]
 struct Found {
+    /// If they are not all as long as each other.
+    values: Option<String>,
     absent: Vec<String>,
     runs: Vec<Run>,
 }
@@ -181,8 +195,15 @@ struct Run {
 pub fn run(args: &Args) -> Result<(), Failure> {
     temporary::end_with_signals()?;
     let shell = Shell::begin("peers", &args.output);
-    let (size, connections) = (args.size, args.connections);
-    let way = Way { size, memory_nodes: args.memory_nodes, connections };
+    let (mut size, connections) = (args.size, args.connections);
+    let alike = Sizes::Fixed(size.pair_bytes - KEY_BYTES as u32);
+    let values = args.values.unwrap_or(alike);
+    let all = Values::new(values);
+    if all.longest_bytes() > MAX_VALUE_BYTES {
+        return Err(Failure::usage(format!("--values: at most {MAX_VALUE_BYTES} bytes each")));
+    }
+    size.pair_bytes = KEY_BYTES as u32 + all.mean_bytes();
+    let way = Way { size, values, memory_nodes: args.memory_nodes, connections };
     if let Some(unknown) = args.only.iter().find(|n| !ALL.iter().any(|(name, ..)| name == n)) {
         return Err(Failure::usage(format!("there is no {unknown:?} to take part; see --help")));
     }
@@ -210,7 +231,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             }
         }
     }
-    shell.tell(args, None, Found { absent, runs }, None)
+    let values = args.values.map(|sizes| sizes.to_string());
+    shell.tell(args, None, Found { values, absent, runs }, None)
 }
 
 /// All rounds of one workload.
@@ -286,8 +308,12 @@ impl Findings for Found {
     fn title(report: &Report<'_, Found>) -> String {
         let Args { size, memory_nodes, connections, rounds, operations, .. } = report.settings;
         let Size { keys, pair_bytes, index_replicas, data_replicas, .. } = size;
+        let pairs = match &report.findings.values {
+            Some(values) => format!("{keys} pairs with values of {values} bytes"),
+            None => format!("{keys} pairs of {pair_bytes} bytes"),
+        };
         format!(
-            "{keys} pairs of {pair_bytes} bytes, FUSEE with {index_replicas} index and \
+            "{pairs}, FUSEE with {index_replicas} index and \
              {data_replicas} data replicas on {memory_nodes} memory nodes, others by {connections} \
              connections of each thread; {rounds} rounds of {operations} operations: medians (spread)"
         )

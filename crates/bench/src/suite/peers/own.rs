@@ -5,7 +5,7 @@ use fusee_client::{Client, Error, FabricKind, Session};
 use futures_util::future::join_all;
 
 use super::cpu::{self, Task};
-use super::{Peer, Way};
+use super::{Peer, Values, Way};
 use crate::loaded::{Loaded, last};
 use crate::store::{Pipelined, Request, Store};
 use fusee_workload::key_bytes;
@@ -17,7 +17,7 @@ const SERVERS: &str = "fusee-tcp";
 
 pub struct Own {
     client: Client,
-    value: Vec<u8>,
+    values: Values,
     keys: u32,
     fabric: FabricKind,
 }
@@ -26,10 +26,16 @@ impl Own {
     pub fn new(way: &Way, fabric: FabricKind) -> Result<Own, Failure> {
         let Way { size, memory_nodes, .. } = way;
         let key = |number: u32| key_bytes(number.into());
-        let Loaded { session, value, client } =
-            Loaded::with_keys(size, fabric, *memory_nodes, key)?;
+        let Loaded { session, client, .. } = Loaded::with_keys(size, fabric, *memory_nodes, key)?;
+        let values = way.values();
+        session.block_on(async {
+            for number in 0..size.keys {
+                session.update(&key(number), values.of(&key(number))).await?;
+            }
+            Ok::<(), Failure>(())
+        })?;
         drop(session);
-        Ok(Own { client, value, keys: size.keys, fabric })
+        Ok(Own { client, values, keys: size.keys, fabric })
     }
 }
 
@@ -41,7 +47,7 @@ impl Store for Own {
         let session = self.client.session()?;
         let all = (0..self.keys).map(|number| Request::Get(key_bytes(number.into())));
         let all: Vec<Request> = all.collect();
-        session.run(&all, &self.value, LEARNED_TOGETHER)?;
+        session.run(&all, &self.values, LEARNED_TOGETHER)?;
         Ok(session)
     }
 }
@@ -56,14 +62,14 @@ impl Peer for Own {
 }
 
 impl Pipelined for Session {
-    fn run(&self, requests: &[Request], value: &[u8], depth: usize) -> Result<(), Error> {
+    fn run(&self, requests: &[Request], values: &Values, depth: usize) -> Result<(), Error> {
         if depth == 1 {
-            return self.block_on(all(self, requests.iter(), value));
+            return self.block_on(all(self, requests.iter(), values));
         }
         if self.fabric() == FabricKind::Shm {
-            return self.block_on(by_batches(self, requests, depth, value));
+            return self.block_on(by_batches(self, requests, depth, values));
         }
-        let each = |i: usize| all(self, requests.iter().skip(i).step_by(depth), value);
+        let each = |i: usize| all(self, requests.iter().skip(i).step_by(depth), values);
         self.block_on(join_all((0..depth).map(each))).into_iter().collect()
     }
 }
@@ -75,7 +81,7 @@ async fn by_batches(
     session: &Session,
     requests: &[Request],
     depth: usize,
-    value: &[u8],
+    values: &Values,
 ) -> Result<(), Error> {
     let (mut keys, mut pairs) = (Vec::with_capacity(depth), Vec::with_capacity(depth));
     for batch in requests.chunks(depth) {
@@ -84,13 +90,17 @@ async fn by_batches(
         for request in batch {
             match request {
                 Request::Get(key) => keys.push(key),
-                Request::Update(key) => pairs.push((key, value)),
+                Request::Update(key) => pairs.push((key, values.of(key))),
             }
         }
         session.update_many(&pairs).await.into_iter().collect::<Result<(), Error>>()?;
         let mut found = 0;
-        let is_right = |found: &[u8]| (found.len(), last(found)) == (value.len(), last(value));
-        let count = |_, value: Option<&[u8]>| found += usize::from(value.is_some_and(is_right));
+        let count = |i: usize, value: Option<&[u8]>| {
+            let wanted: &[u8] = values.of(keys[i]);
+            let is_right =
+                |found: &[u8]| (found.len(), last(found)) == (wanted.len(), last(wanted));
+            found += usize::from(value.is_some_and(is_right));
+        };
         session.get_many_with(&keys, count).await?;
         assert_eq!(found, keys.len(), "every key is there");
     }
@@ -100,16 +110,17 @@ async fn by_batches(
 async fn all<'r>(
     session: &Session,
     requests: impl Iterator<Item = &'r Request>,
-    value: &[u8],
+    values: &Values,
 ) -> Result<(), Error> {
     for request in requests {
         match request {
             Request::Get(key) => {
                 let found = |found: Option<&[u8]>| found.map(|value| (value.len(), last(value)));
                 let found = session.get_with(key, found).await?;
+                let value = values.of(key);
                 assert_eq!(found, Some((value.len(), last(value))), "every key is there");
             }
-            Request::Update(key) => session.update(key, value).await?,
+            Request::Update(key) => session.update(key, values.of(key)).await?,
         }
     }
     Ok(())

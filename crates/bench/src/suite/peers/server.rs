@@ -11,7 +11,7 @@ use fusee_cli::failure::Failure;
 use super::cpu::{self, Task};
 use super::error::PeerError;
 use super::wire::{Connection, Socket, number, unexpected};
-use super::{Peer, Way};
+use super::{Peer, Values, Way};
 use crate::loaded::{Size, last};
 use crate::store::{Pipelined, Request, Session, Store, poll_to_end};
 use crate::temporary::{Temporary, free_port};
@@ -83,7 +83,7 @@ impl<P: Protocol> Server<P> {
         let all = (0..way.size.keys).map(|number| Request::Update(key_bytes(number.into())));
         let all: Vec<Request> = all.collect();
         let loaded = self.talk().map_err(PeerError::from);
-        let loaded = loaded.and_then(|talk| talk.run(&all, &way.value(), LOADED_TOGETHER));
+        let loaded = loaded.and_then(|talk| talk.run(&all, &way.values(), LOADED_TOGETHER));
         loaded.map_err(|error| Failure::operation(format!("cannot load: {error}")))?;
         Ok(self)
     }
@@ -187,7 +187,7 @@ impl<P: Protocol> Session for Talk<P> {
 }
 
 impl<P: Protocol> Pipelined for Talk<P> {
-    fn run(&self, requests: &[Request], value: &[u8], depth: usize) -> Result<(), PeerError> {
+    fn run(&self, requests: &[Request], values: &Values, depth: usize) -> Result<(), PeerError> {
         let connections = &mut *self.connections.borrow_mut();
         let count = connections.len();
         for requests in requests.chunks(depth) {
@@ -195,7 +195,7 @@ impl<P: Protocol> Pipelined for Talk<P> {
                 let out = connections[i % count].out();
                 match request {
                     Request::Get(key) => P::get(out, key),
-                    Request::Update(key) => P::set(out, key, value, When::Always),
+                    Request::Update(key) => P::set(out, key, values.of(key), When::Always),
                 }
             }
             for connection in connections.iter_mut().take(requests.len()) {
@@ -204,7 +204,8 @@ impl<P: Protocol> Pipelined for Talk<P> {
             for (i, request) in requests.iter().enumerate() {
                 let connection = &mut connections[i % count];
                 match request {
-                    Request::Get(_) => {
+                    Request::Get(key) => {
+                        let value = values.of(key);
                         let found = P::got(connection)?.expect("every key is there");
                         assert_eq!((found.len(), last(found)), (value.len(), last(value)));
                     }
@@ -387,6 +388,7 @@ impl Protocol for Redis {
 mod tests {
     use super::*;
     use crate::suite::peers::tests::small;
+    use crate::suite::sizes::Sizes;
     use crate::temporary::is_installed;
 
     /// Where the server is not installed there is nothing to drive.
@@ -394,7 +396,8 @@ mod tests {
         if !is_installed(program) {
             return println!("SKIPPED: {program} is not installed");
         }
-        let way = Way { size: small(), memory_nodes: 3, connections: 1 };
+        let values = Sizes::Fixed(48);
+        let way = Way { size: small(), values, memory_nodes: 3, connections: 1 };
         crate::driver::tests::drive(&start(&way).unwrap());
     }
 

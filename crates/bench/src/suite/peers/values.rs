@@ -1,0 +1,66 @@
+//! The values of the pairs: each key has a length of its own, which updates leave as it is.
+
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+
+use crate::store::Key;
+use crate::suite::sizes::Sizes;
+
+/// Lengths that a distribution comes to.
+const LENGTHS: usize = 256;
+
+/// What every key holds.
+#[derive(Clone, Debug)]
+pub struct Values {
+    longest: Vec<u8>,
+    lengths: Vec<u32>,
+}
+
+impl Values {
+    /// Of lengths that are drawn: the same in every run.
+    pub fn new(sizes: Sizes) -> Values {
+        let mut rng = SmallRng::seed_from_u64(1);
+        let lengths: Vec<u32> = (0..LENGTHS).map(|_| sizes.draw(&mut rng)).collect();
+        let longest = lengths.iter().copied().max().unwrap_or(0);
+        Values { longest: vec![7; longest as usize], lengths }
+    }
+
+    /// The value of a key.
+    pub fn of(&self, key: &Key) -> &[u8] {
+        // Keys end in the digits of their number.
+        let number = u64::from_le_bytes(*key.last_chunk().expect("a key has 16 bytes"));
+        let which = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56;
+        &self.longest[..self.lengths[which as usize] as usize]
+    }
+
+    /// How long the longest is.
+    pub fn longest_bytes(&self) -> u32 {
+        self.longest.len() as u32
+    }
+
+    /// How long they are in the mean.
+    pub fn mean_bytes(&self) -> u32 {
+        let sum: u64 = self.lengths.iter().map(|bytes| u64::from(*bytes)).sum();
+        (sum / LENGTHS as u64) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fusee_workload::key_bytes;
+
+    use super::*;
+
+    #[test]
+    fn keys_have_lengths_of_their_own_all_over_the_distribution() {
+        let values = Values::new("log-uniform:100-10240".parse().unwrap());
+        let mut lengths: Vec<usize> = (0..10_000).map(|n| values.of(&key_bytes(n)).len()).collect();
+        let mean = lengths.iter().sum::<usize>() / lengths.len();
+        assert!(mean.abs_diff(values.mean_bytes() as usize) < 300, "{mean}");
+        lengths.sort_unstable();
+        assert!(lengths[0] < 130 && lengths[9_999] > 9_000, "{lengths:?}");
+        lengths.dedup();
+        assert!(lengths.len() > 200, "{}", lengths.len());
+        assert_eq!(Values::new(Sizes::Fixed(48)).of(&key_bytes(3)).len(), 48);
+    }
+}
