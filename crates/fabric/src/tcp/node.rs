@@ -202,6 +202,8 @@ impl Loop {
         }
         if self.stuck_look <= Instant::now() {
             self.stuck_look = Instant::now() + STUCK_LOOK;
+            // First: who has nothing under way is not stuck, whatever it keeps since somebody began to wait.
+            self.release();
             self.send_stuck_away();
         }
         if std::mem::take(&mut self.requests.has_more) | std::mem::take(&mut self.replies.has_more)
