@@ -109,7 +109,8 @@ impl Reuse {
         let crc = if self.redundancy_at(at) == Redundancy::Replicated { crc } else { 0 };
         let life = Life { identity, crc, since: epoch };
         let is_put_beside = self.jobs.contains(&who) && self.stands(identity, at, memory);
-        if !self.lives.contains_key(&address) && is_put_beside {
+        let was_ended = !self.lives.contains_key(&address) && self.stood.contains_key(&identity);
+        if was_ended && is_put_beside {
             self.has_stood(identity);
             return;
         }
