@@ -223,9 +223,9 @@ impl Client {
 
     /// Adds a key, or replaces its value, with one of so many bytes that `fill` writes where it is sent from, without
     /// another copy; unless it is erasure-coded or without redundancy, or there is a work table: then it is put
-    /// together first. The bytes hold zeros before. `fill` may use the client. It is called again if the write has to begin
-    /// again, and then the bytes of the last call count; before anything is known of the key, so also where the write
-    /// fails. If it panics, the session is given up as if it had died.
+    /// together first. The bytes hold zeros before. `fill` may use the client. It is called again if the write has to
+    /// begin again, and then the bytes of the last call count; before anything is known of the key, so also where the
+    /// write fails. If it panics, the session is given up as if it had died.
     ///
     /// ```no_run
     /// # let client = fusee_client::Client::connect("127.0.0.1:7400")?;
