@@ -48,8 +48,8 @@ mod worker;
 use clap::Subcommand;
 use fusee_cli::failure::Failure;
 use suite::{
-    cache, capacity, churn, correlated, counts, elasticity, failover, growth, limit, micro, noise,
-    peers, raw, recovery, redundancy, sizes, sweep, ycsb,
+    cache, capacity, churn, cold, correlated, counts, elasticity, failover, growth, limit, micro,
+    noise, peers, raw, recovery, redundancy, sizes, sweep, ycsb,
 };
 
 /// A benchmark.
@@ -73,6 +73,8 @@ pub enum Benchmark {
     Correlated(correlated::Args),
     /// Read short values beside somebody who reads and writes long ones: what the longest gets take
     Noise(noise::Args),
+    /// Start clients, sessions and programs that read and write one key: what comes before the first answer
+    Cold(cold::Args),
     /// Vary the threshold of the adaptive index cache: round trips, bytes, throughput
     Cache(cache::Args),
     /// Fill pools until they refuse: how many pairs fit, by redundancy
@@ -115,6 +117,7 @@ impl Benchmark {
             Benchmark::Churn(args) => churn::run(&args),
             Benchmark::Correlated(args) => correlated::run(&args),
             Benchmark::Noise(args) => noise::run(&args),
+            Benchmark::Cold(args) => cold::run(&args),
             Benchmark::Cache(args) => cache::run(&args),
             Benchmark::Capacity(args) => capacity::run(&args),
             Benchmark::Redundancy(args) => redundancy::run(&args),

@@ -18,11 +18,11 @@ use fusee_control::master::{MasterReply, MasterRequest, Status};
 use fusee_control::node::{NodeReply, NodeRequest, Usage};
 use fusee_control::rpc::{MasterClient, NodeClient, Runtime};
 use fusee_core::Error;
-use fusee_core::data::Redundancy;
-use fusee_core::store::Transition;
+use fusee_core::data::{Redundancy, RedundancyRules};
+use fusee_core::store::{ScanCursor, ScannedPair, Transition};
 use fusee_core::verbs::MnId;
 use fusee_core::view::{Member, View};
-use fusee_fabric::FabricKind;
+use fusee_fabric::{FabricKind, barrier};
 
 use crate::demotion::{DemotionOrder, DemotionOutcome};
 use crate::driver::Driver;
@@ -69,6 +69,8 @@ impl Client {
 
     /// As [`Client::connect`], with options.
     pub fn connect_with(master: &str, options: Options) -> Result<Client, ConnectError> {
+        // Before there are more threads, if this is a program's beginning.
+        barrier::prepare();
         let runtime = Runtime::start("fusee-control")?;
         let master = MasterClient::new(&runtime, master);
         Client::join(runtime, master, options, HashMap::new(), None)
@@ -286,6 +288,28 @@ impl Client {
         each(keys.len(), self.run(async |s| Ok(s.delete_many(keys).await)))
     }
 
+    /// Shows the next pairs of a scan, and moves its cursor on: see [`Session::scan`].
+    ///
+    /// ```no_run
+    /// use fusee_client::{Client, ScanCursor};
+    ///
+    /// let client = Client::connect("127.0.0.1:7400")?;
+    /// let (mut cursor, mut bytes) = (ScanCursor::start(), 0);
+    /// while !cursor.is_done() {
+    ///     let damaged = client.scan(&mut cursor, |pair| bytes += pair.value.len())?;
+    ///     assert_eq!(damaged, 0);
+    /// }
+    /// println!("all values together have {bytes} bytes");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn scan(
+        &self,
+        cursor: &mut ScanCursor,
+        show: impl FnMut(ScannedPair<'_>),
+    ) -> Result<u64, Error> {
+        self.run(async |s| s.scan(cursor, show).await)
+    }
+
     /// Removes a key; [`Error::NotFound`] if it does not exist.
     pub fn delete(&self, key: &[u8]) -> Result<(), Error> {
         self.run(async |s| s.delete(key).await)
@@ -318,6 +342,12 @@ impl Client {
     ) -> Result<Transition, Error> {
         let key = key.to_vec();
         self.drive(async move |s| s.set_redundancy(&key, redundancy).await).await
+    }
+
+    /// The rules by which what is written gets its redundancy, where nobody says more: the client's own, or the
+    /// cluster's.
+    pub fn redundancy_rules(&self) -> Result<RedundancyRules, Error> {
+        self.with_session(|session| *session.redundancy_rules()).map_err(no_session)
     }
 
     /// The redundancy of a key's value; `None` if it does not exist.

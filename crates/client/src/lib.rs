@@ -77,7 +77,7 @@ pub use fusee_core::data::{
 };
 pub use fusee_core::layout::SizeClass;
 pub use fusee_core::stats::{Cost, Damage, KindStats, OpKind, Stats};
-pub use fusee_core::store::Transition;
+pub use fusee_core::store::{NoCursor, ScanCursor, ScannedPair, Transition};
 pub use fusee_core::verbs::{ClientId, ClusterId, MnId, VerbError};
 pub use fusee_core::{Error, Outcome};
 pub use fusee_fabric::any::UnknownFabric;

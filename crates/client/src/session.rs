@@ -21,10 +21,10 @@ use std::time::{Duration, Instant};
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::RpcError;
-use fusee_core::data::Redundancy;
+use fusee_core::data::{Redundancy, RedundancyRules};
 use fusee_core::layout::Slot;
 use fusee_core::stats::Stats;
-use fusee_core::store::Transition;
+use fusee_core::store::{ScanCursor, ScannedPair, Transition};
 use fusee_core::verbs::{ClientId, MnId, VerbError};
 use fusee_core::view::View;
 use fusee_core::{Error, Outcome};
@@ -47,6 +47,8 @@ const START_POLL: Duration = Duration::from_millis(1);
 
 /// How long a session that is abandoned waits for each memory node to know that it has left.
 const LEAVE_PATIENCE: Duration = Duration::from_millis(500);
+/// Slots of the index that one piece of a scan reads.
+const SCAN_SLOTS: u32 = 256;
 
 /// One thread's own way into the store.
 pub struct Session {
@@ -394,6 +396,28 @@ impl Session {
         outcomes.into_iter().map(|outcome| self.end(outcome)).collect()
     }
 
+    /// Shows the next pairs of a scan, and moves its cursor on; returns how many pairs were passed over because all of
+    /// their replicas are damaged. The order says nothing.
+    ///
+    /// All pairs that are there from the first call with [`ScanCursor::start`] until [`ScanCursor::is_done`] are shown
+    /// exactly once, each with the value that it has at some moment of the call that shows it, whatever others write
+    /// meanwhile, and however the cluster changes. One that is deleted and inserted again meanwhile may be shown twice,
+    /// or not at all.
+    ///
+    /// A call shows the pairs of 256 slots, or fewer, with values of 2 MiB, in two round trips. Between calls nothing
+    /// is held: a cursor may wait, or be written down and read again, for another session of the same cluster.
+    ///
+    /// # Errors
+    /// As [`Session::get`]. Nothing was shown then, and the cursor is as it was; another session may go on.
+    pub async fn scan(
+        &self,
+        cursor: &mut ScanCursor,
+        show: impl FnMut(ScannedPair<'_>),
+    ) -> Result<u64, Error> {
+        self.begin()?;
+        self.end(self.logic.scan(cursor, SCAN_SLOTS, show).await)
+    }
+
     /// Removes a key; [`Error::NotFound`] if it does not exist.
     pub async fn delete(&self, key: &[u8]) -> Result<(), Error> {
         self.begin()?;
@@ -426,6 +450,11 @@ impl Session {
     ) -> Result<DemotionOutcome, Error> {
         self.begin()?;
         self.end(order.carry_out(self.logic.store(), pair).await)
+    }
+
+    /// As [`Client::redundancy_rules`](crate::Client::redundancy_rules).
+    pub fn redundancy_rules(&self) -> &RedundancyRules {
+        self.logic.rules()
     }
 
     /// The redundancy of a key's value; `None` if it does not exist.

@@ -434,6 +434,16 @@ mutants! {
     /// While a change is settled more than half of those that are left are enough to vouch.
     LostBarsForgotten,
 
+    // Scans.
+    /// An entry that a split has not cleared yet is shown where it was.
+    ScansUnclearedEntries,
+    /// The halves of a subtable that is split while it is scanned are scanned from their beginning.
+    ScansHalvesAnew,
+    /// What an object is that proves nothing is not asked of its other places.
+    ScansPassUnproved,
+    /// What was scanned counts without asking, when the master is not heard.
+    ScansUnheard,
+
     // Switches.
     /// What a steered READ brings counts if it is an object of the key, perhaps an old one.
     SteeredByItsKey,

@@ -19,6 +19,8 @@ pub enum OpKind {
     Delete,
     /// A Move: a pair gets another redundancy.
     Move,
+    /// A piece of a SCAN.
+    Scan,
     /// What memory management costs beside the operations: to mark freed objects, to collect them,
     /// to return blocks.
     Reclaim,
@@ -26,7 +28,7 @@ pub enum OpKind {
 
 impl OpKind {
     /// All kinds, in the order of their discriminants.
-    pub const ALL: [OpKind; 8] = [
+    pub const ALL: [OpKind; 9] = [
         OpKind::Search,
         OpKind::SearchMany,
         OpKind::Insert,
@@ -34,12 +36,13 @@ impl OpKind {
         OpKind::Upsert,
         OpKind::Delete,
         OpKind::Move,
+        OpKind::Scan,
         OpKind::Reclaim,
     ];
 
     /// The paper's word for it, in lower case.
     pub fn name(self) -> &'static str {
-        ["search", "search_many", "insert", "update", "upsert", "delete", "move", "reclaim"]
+        ["search", "search_many", "insert", "update", "upsert", "delete", "move", "scan", "reclaim"]
             [self as usize]
     }
 }

@@ -10,6 +10,12 @@
 use crate::sync::{Ordering, compiler_fence, fence};
 use crate::sys;
 
+/// Has the system know of this process what it takes for [`heavy`]. Nobody needs to call it; but where a process has
+/// several threads already, whoever needs a barrier first waits some milliseconds for that.
+pub fn prepare() {
+    sys::can_barrier_everywhere();
+}
+
 /// Between a store and a load of the thread that does this often.
 #[inline]
 pub fn light() {

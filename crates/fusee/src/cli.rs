@@ -4,7 +4,7 @@ use clap::{ArgAction, Parser, Subcommand};
 use fusee_cli::failure::{EXIT_CODES, Failure};
 
 use crate::logging::Usual;
-use crate::{destroy, drain, form, kv, server, shell, status, up};
+use crate::{backup, destroy, drain, form, kv, server, shell, status, up};
 
 const EXAMPLES: &str = "Examples:\n  \
     fusee up                          start a cluster on this machine to play with\n  \
@@ -60,6 +60,16 @@ pub enum Command {
     /// Say how values survive failures, or change it
     #[command(subcommand)]
     Redundancy(kv::RedundancyCommand),
+    /// Print all keys, or those with a prefix
+    Keys(backup::keys::KeysArgs),
+    /// Count all pairs, or those with a prefix
+    Count(backup::keys::CountArgs),
+    /// Write all pairs into a file, while others read and write
+    Export(backup::export::Args),
+    /// Read the pairs of an export into this cluster
+    Import(backup::import::Args),
+    /// Form a cluster after a stop of everything, with the pairs of an export
+    Restore(backup::restore::Args),
     /// Type commands, one a line
     Shell(shell::Args),
     /// Show the cluster's memory nodes, addresses, usage and sessions
@@ -107,6 +117,11 @@ impl Command {
             Command::Put(args) => kv::write(kv::Write::Put, &args),
             Command::Delete(args) => kv::delete(&args),
             Command::Redundancy(command) => kv::redundancy(&command),
+            Command::Keys(args) => backup::keys::keys(&args),
+            Command::Count(args) => backup::keys::count(&args),
+            Command::Export(args) => backup::export::run(&args),
+            Command::Import(args) => backup::import::run(&args),
+            Command::Restore(args) => backup::restore::run(&args),
             Command::Shell(args) => shell::run(&args),
             Command::Status(args) => status::run(&args),
             Command::Drain(args) => drain::run(&args),

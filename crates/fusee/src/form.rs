@@ -64,7 +64,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     ask(&master, &args.master, cluster)?;
     let memory_nodes = ask_status(&master, &args.master)?.expected_memory_nodes;
     if !args.no_wait {
-        wait(args, &master)?;
+        wait(&args.master, args.json, &master)?;
     }
     let report = Report { cluster: cluster.to_string(), formed: !args.no_wait, memory_nodes };
     output::text(&match (args.json, args.no_wait) {
@@ -74,6 +74,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             "cluster {cluster} will be formed as soon as {memory_nodes} memory nodes have joined\n"
         ),
     })
+}
+
+/// Forms a cluster, and waits until clients can join.
+pub fn form(master: &MasterClient, address: &str, is_quiet: bool) -> Result<(), Failure> {
+    ask(master, address, random_cluster())?;
+    wait(address, is_quiet, master)
 }
 
 /// A request that may have been lost is repeated: it names the cluster.
@@ -92,7 +98,7 @@ fn ask(master: &MasterClient, address: &str, cluster: ClusterId) -> Result<(), F
 }
 
 /// Waits until clients can join.
-fn wait(args: &Args, master: &MasterClient) -> Result<(), Failure> {
+fn wait(address: &str, is_quiet: bool, master: &MasterClient) -> Result<(), Failure> {
     let mut shown = None;
     loop {
         let line = match master.call_blocking(MasterRequest::GetView { newer_than: 0 }) {
@@ -107,9 +113,9 @@ fn wait(args: &Args, master: &MasterClient) -> Result<(), Failure> {
                 let what = format!("the master answered with something else: {other:?}");
                 return Err(Failure::unreachable(what));
             }
-            Err(error) => return Err(connect::explain(&args.master, &error)),
+            Err(error) => return Err(connect::explain(address, &error)),
         };
-        if !args.json && shown.as_ref() != Some(&line) {
+        if !is_quiet && shown.as_ref() != Some(&line) {
             show(&line);
             shown = Some(line);
         }

@@ -269,7 +269,8 @@ pub fn absent(key: &str) -> Failure {
     Failure::operation(format!("key `{key}` not found"))
 }
 
-fn from_hex(text: &str) -> Option<Vec<u8>> {
+/// The bytes of an even number of hexadecimal digits.
+pub fn from_hex(text: &str) -> Option<Vec<u8>> {
     let digits: Option<Vec<u8>> =
         text.chars().map(|c| c.to_digit(16).map(|digit| digit as u8)).collect();
     let digits = digits.filter(|digits| digits.len().is_multiple_of(2))?;

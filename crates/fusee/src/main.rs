@@ -6,6 +6,7 @@
 //! without them is a server and its tools.
 #![forbid(unsafe_code)]
 
+mod backup;
 mod cli;
 mod demote;
 mod destroy;

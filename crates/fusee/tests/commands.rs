@@ -2,6 +2,7 @@
 //! they do side by side. `cargo test -p fusee --test commands up::` runs those of `up.rs`.
 
 mod arrows;
+mod backup;
 #[cfg(feature = "bench")]
 mod bad_input;
 #[cfg(feature = "bench")]

@@ -71,6 +71,21 @@ fn short_values_are_measured_beside_long_ones() {
 }
 
 #[test]
+fn cold_starts_are_measured_step_by_step() {
+    let output = bench("cold --rounds 2 --json");
+    assert!(output.status.success(), "{output:?}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 20, "ten steps over two fabrics: {report}");
+    for row in rows {
+        let of = |what: &str| row["us"][what].as_f64().unwrap();
+        assert!(0.0 < of("least") && of("least") <= of("most"), "{report}");
+    }
+    let table = String::from_utf8(bench("cold --rounds 1 --fabric tcp").stdout).unwrap();
+    assert!(table.contains("another session opens") && !table.contains("shm  "), "{table}");
+}
+
+#[test]
 fn peers_do_the_same_work() {
     // Those that are not installed are named.
     let output = bench("peers --keys 100 --rounds 2 --operations 60 --depths 1,16 --json");

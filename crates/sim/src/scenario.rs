@@ -151,11 +151,14 @@ pub enum Scenario {
     Correlated,
     /// All of it.
     Storm,
+    /// All keys are scanned, again and again, while the index grows, values change their redundancy, memory nodes are
+    /// lost, cut off, join and are drained, and clients and the master crash.
+    Scans,
 }
 
 impl Scenario {
     /// All of them, in the order in which seeds take turns.
-    pub const ALL: [Scenario; 15] = [
+    pub const ALL: [Scenario; 16] = [
         Scenario::Mixed,
         Scenario::Inserts,
         Scenario::Unsteady,
@@ -171,6 +174,7 @@ impl Scenario {
         Scenario::None,
         Scenario::Correlated,
         Scenario::Storm,
+        Scenario::Scans,
     ];
 
     /// Its name on the command line.
@@ -191,6 +195,7 @@ impl Scenario {
             Scenario::None => "none",
             Scenario::Correlated => "correlated",
             Scenario::Storm => "storm",
+            Scenario::Scans => "scans",
         }
     }
 
@@ -228,6 +233,9 @@ impl Scenario {
                 "few hot keys, by processes whose sessions share a strict work table, under most faults"
             }
             Scenario::Storm => "every fault there is",
+            Scenario::Scans => {
+                "scans of all keys, of an index that grows, under crashes of all kinds"
+            }
         }
     }
 
@@ -257,7 +265,7 @@ impl Scenario {
             }
             Scenario::Damage => &[Delay, Tear, ClientCrash, RecoveryCrash, Join, Drain, Damage],
             Scenario::Cuts => &[Delay, Tear, CommonPartition, Silence, MasterRestart],
-            Scenario::Redundancy | Scenario::Oriented | Scenario::None => {
+            Scenario::Redundancy | Scenario::Oriented | Scenario::None | Scenario::Scans => {
                 &[Delay, Tear, NodeCrash, ClientCrash, MasterRestart, RecoveryCrash, Join, Drain]
             }
             Scenario::Correlated => &[
@@ -305,12 +313,13 @@ impl Scenario {
             // Of what is damaged another replica is left.
             Scenario::Damage => &[NodeCrash],
             Scenario::Storm => &[LateVerb, ForeignMaster, Damage],
+            Scenario::Scans => &[Stop, CommonPartition, Silence, Damage, LostCompletion],
         }
     }
 }
 
 /// How often each kind of operation is drawn.
-pub(crate) type Mix = [(OpKind, usize); 7];
+pub(crate) type Mix = [(OpKind, usize); 8];
 
 /// What a seed makes of a scenario.
 #[derive(Clone, Debug)]
@@ -355,8 +364,8 @@ pub(crate) struct Shape {
 }
 
 fn mix(weights: [usize; 6]) -> Mix {
-    use OpKind::{Delete, Insert, Move, Search, SearchMany, Update, Upsert};
-    let kinds = [Insert, Update, Upsert, Delete, Search, SearchMany, Move];
+    use OpKind::{Delete, Insert, Move, Scan, Search, SearchMany, Update, Upsert};
+    let kinds = [Insert, Update, Upsert, Delete, Search, SearchMany, Move, Scan];
     std::array::from_fn(|i| (kinds[i], weights.get(i).copied().unwrap_or(0)))
 }
 
@@ -369,6 +378,12 @@ fn oriented_beside_others(of: Orientation) -> (Redundancy, Vec<Redundancy>) {
 /// The same, with Moves.
 fn with_moves(mut mix: Mix, weight: usize) -> Mix {
     mix[6].1 = weight;
+    mix
+}
+
+/// The same, with scans.
+fn with_scans(mut mix: Mix, weight: usize) -> Mix {
+    mix[7].1 = weight;
     mix
 }
 
@@ -492,6 +507,7 @@ impl Shape {
             Scenario::Oriented => shape.with_codes(rng, true),
             Scenario::None => shape.with_single_pairs(rng),
             Scenario::Correlated => shape.with_correlation(rng),
+            Scenario::Scans => shape.with_many_scans(rng),
             _ => shape,
         }
     }
@@ -690,6 +706,25 @@ impl Shape {
             other_mix: with_moves(mix(mixes), moves),
             first_key_one_in: 2,
             fault_every_ns: 4 * shape.fault_every_ns,
+            ..shape
+        }
+    }
+
+    /// Some operations in a hundred are scans. Many keys stay as they are meanwhile.
+    fn with_many_scans(self, rng: &Rng) -> Shape {
+        let shape = match rng.below(4) {
+            0 => self.with_codes(rng, false),
+            1 => self.with_codes(rng, true),
+            2 => self.with_short_leases(rng),
+            _ => self,
+        };
+        let shape = shape.with_many_keys(rng);
+        let (scans, moves) = (rng.pick(&[1, 2]), usize::from(!shape.redundancies.is_empty()));
+        let mixed = |mix| with_scans(with_moves(mix, moves), scans);
+        Shape {
+            first_mix: mixed(shape.first_mix),
+            other_mix: mixed(shape.other_mix),
+            other_keys: shape.other_keys / 2,
             ..shape
         }
     }

@@ -9,12 +9,13 @@
 //! fault excuses.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use fusee_core::data::{Redundancy, RedundancyError};
 use fusee_core::race::Buckets;
 use fusee_core::stats::OpKind;
+use fusee_core::store::{ScanCursor, ScannedPair};
 use fusee_core::view::View;
 use fusee_core::{Error, Outcome};
 
@@ -107,7 +108,7 @@ impl Workload {
         self.invoked.get()
     }
 
-    /// One operation on one key. A SEARCH of many keys takes them all, and some of them twice.
+    /// One operation on one key. A SEARCH of many keys takes them all, and some of them twice; so does a scan.
     ///
     /// # Panics
     /// If it answers what it never may.
@@ -161,6 +162,7 @@ impl Workload {
                 (begin(Call::Delete), fabric.write(delete).await)
             }
             OpKind::Move => return self.move_pair(rng, session, key).await,
+            OpKind::Scan => return self.scan(rng, session).await,
             OpKind::Reclaim => unreachable!("sessions do it by themselves"),
         };
         self.answered(entry, result.map(|()| Answer::Done))
@@ -218,6 +220,44 @@ impl Workload {
         };
         let (outcome, went) = outcome_of(error);
         if outcome == Outcome::NotApplied { went } else { CallOutcome::Lost }
+    }
+
+    /// A whole scan, piece by piece. What a piece shows is what a SEARCH may find meanwhile. Of a key that no piece
+    /// shows a SEARCH would have told at some moment of the scan that it is absent; and of one that is shown twice at
+    /// some moment between the two.
+    async fn scan(&self, rng: &Rng, session: &Rc<SimSession>) -> CallOutcome {
+        self.invoked.set(self.invoked.get() + 1);
+        let (mut cursor, begun) = (ScanCursor::start(), self.now());
+        let mut shown: BTreeMap<usize, u64> = BTreeMap::new();
+        let searched = |key: usize, invoked: u64, answer: Answer| {
+            let returned = Some((self.now(), answer));
+            let operation = Operation { call: Call::Search, invoked, returned };
+            let record = Record { key: key as u64, client: session.id().0, operation };
+            self.history.borrow_mut().push(Some(record));
+        };
+        while !cursor.is_done() {
+            let piece_begun = self.now();
+            let mut pairs: Vec<(usize, Answer)> = Vec::new();
+            let show = |pair: ScannedPair<'_>| {
+                let key = self.keys.iter().position(|key| key == pair.key);
+                let key = key.unwrap_or_else(|| panic!("nobody has written {:?}", pair.key));
+                pairs.push((key, decode(Some(pair.value))));
+            };
+            match session.scan(&mut cursor, 1 + rng.below(12) as u32, show).await {
+                Ok(damaged) => assert_eq!(damaged, 0, "another replica is left"),
+                Err(error) => return outcome_of(error).1,
+            }
+            for (key, answer) in pairs {
+                searched(key, piece_begun, answer);
+                if let Some(before) = shown.insert(key, piece_begun) {
+                    searched(key, before, Answer::Absent);
+                }
+            }
+        }
+        for key in (0..self.keys.len()).filter(|key| !shown.contains_key(key)) {
+            searched(key, begun, Answer::Absent);
+        }
+        CallOutcome::Well
     }
 
     fn answered(&self, entry: Entry, result: Result<Answer, Error>) -> CallOutcome {

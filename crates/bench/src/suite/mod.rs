@@ -3,6 +3,7 @@
 pub mod cache;
 pub mod capacity;
 pub mod churn;
+pub mod cold;
 pub mod correlated;
 pub mod counts;
 pub mod elasticity;

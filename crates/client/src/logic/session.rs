@@ -14,7 +14,7 @@ use fusee_core::data::{Demotion, Policy, Redundancy, RedundancyRules, Wanted};
 use fusee_core::layout::Opcode;
 use fusee_core::race::Key;
 use fusee_core::stats::Stats;
-use fusee_core::store::{Hint, SearchKey, Transition};
+use fusee_core::store::{Hint, ScanCursor, ScannedPair, SearchKey, Transition};
 use fusee_core::verbs::{ClientId, Fabric};
 use fusee_core::view::View;
 use fusee_core::{Error, Store};
@@ -413,6 +413,16 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         let written = self.store.upsert_filled(key, value_bytes, &fill, wanted, hint).await?;
         self.cache.with(|cache| cache.written(&key, hint, written));
         Ok(())
+    }
+
+    /// See [`Store::scan`].
+    pub async fn scan(
+        &self,
+        cursor: &mut ScanCursor,
+        slots: u32,
+        show: impl FnMut(ScannedPair<'_>),
+    ) -> Result<u64, Error> {
+        self.store.scan(cursor, slots, show).await
     }
 
     /// The redundancy of a key's value; `None` if it does not exist.

@@ -10,6 +10,7 @@
 //! well: as others do who change what operations of the older epoch knew. So an operation that goes on
 //! after its epoch has passed, or whose end did not *happen before* it, ends the execution with a panic.
 
+#[allow(dead_code)] // Programs prepare for it.
 #[path = "../../../fabric/src/barrier.rs"]
 mod barrier;
 #[path = "../../../fabric/tests/loom/sync.rs"]

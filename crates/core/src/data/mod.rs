@@ -67,7 +67,7 @@ pub use redundancy::{
 };
 
 use crate::code::MAX_CHUNKS;
-use crate::layout::{Address, Fill, Identity, Object, Pair, Slot, UNIT_BYTES};
+use crate::layout::{Address, Fill, HEADER_BYTES, Identity, Object, Pair, Slot, UNIT_BYTES};
 use crate::verbs::{Batch, Fabric, FailedVerb, MnId, Span};
 use crate::view::{Geometry, MAX_REPLICAS, Place, Subtable, ViewError};
 
@@ -581,6 +581,25 @@ impl Fetch {
             None => replicated::fetched(batch, self.first, word, key),
             Some(chunks) => coded::fetched(batch, self.first, chunks, word, key),
         }
+    }
+}
+
+impl Fetch {
+    /// The pair that they show, whichever it is: its key and its value. `None` if they prove nothing.
+    pub(crate) fn pair(
+        self,
+        batch: &mut Batch,
+        word: Slot,
+    ) -> Result<Option<(Span, Span)>, FailedVerb> {
+        let read = batch.data_span(self.first)?;
+        let Ok(object) = Object::decode(batch.bytes(read)) else { return Ok(None) };
+        let key = read.part(HEADER_BYTES as u32, object.key().len() as u32);
+        // Whoever has a key in hand compares it; this one is of what was read first.
+        let shown = object.key().to_vec();
+        Ok(match self.of_key(batch, word, &shown)? {
+            Fetched::Value(value) => Some((key, value)),
+            Fetched::OtherKey | Fetched::Stale => None,
+        })
     }
 }
 

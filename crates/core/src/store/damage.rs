@@ -42,6 +42,16 @@ pub(super) enum SecondLook {
     Stale,
 }
 
+/// The same, of whichever key.
+pub(super) enum Look {
+    /// What it holds.
+    Pair { key: Span, value: Span },
+    /// Not the pair of the key that was looked for.
+    OtherKey,
+    /// The slot holds another word by now.
+    Stale,
+}
+
 impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// Looks again at the object of a word that its slot has shown on this node.
     pub(super) async fn look_again(
@@ -50,17 +60,33 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         shown_on: MnId,
         key: Key<'_>,
     ) -> Result<SecondLook, Error> {
+        Ok(match self.look_at_word(hint, shown_on, Some(key)).await? {
+            Look::Pair { key: found, value } if self.batch.bytes(found) == &*key => {
+                SecondLook::Value(value)
+            }
+            Look::Pair { .. } | Look::OtherKey => SecondLook::OtherKey,
+            Look::Stale => SecondLook::Stale,
+        })
+    }
+
+    /// The same, for whoever looks for this key, or for any.
+    pub(super) async fn look_at_word(
+        &mut self,
+        hint: Hint,
+        shown_on: MnId,
+        key: Option<Key<'_>>,
+    ) -> Result<Look, Error> {
         let Hint { slot, word, .. } = hint;
         let view = self.view.clone();
         let Some(object) = view.object_of(word) else { return Err(BROKEN_WORD) };
         let shown = view.slot_places(slot).find(|place| place.node == shown_on);
-        let Some(shown) = shown else { return Ok(SecondLook::Stale) };
+        let Some(shown) = shown else { return Ok(Look::Stale) };
         self.batch.next_phase();
         let slot_read = self.batch.read(shown.node, shown.offset, 8);
         let reads = object.read_all(&mut self.batch);
         self.phase().await;
         if self.slot_word(slot_read).map_err(|f| self.failed(f))? != word {
-            return Ok(SecondLook::Stale);
+            return Ok(Look::Stale);
         }
         let shows = reads.judge(&mut self.batch, word, |_| true);
         let is_committed = shown_on == self.primary(slot).node
@@ -79,12 +105,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             {
                 // A speculative write by a newer view may have put the word there, whose object is whole on that node
                 // alone: a replica of which this view knows nothing.
-                return Ok(SecondLook::Stale);
+                return Ok(Look::Stale);
             }
             let damaged = Error::Corrupt { what: "too little of an object is undamaged" };
             return Err(shows.silent.map_or(damaged, |failure| self.failed(failure)));
         };
-        let (is_key, value) = (self.batch.bytes(whole.key) == &*key, whole.value);
+        let (key, value) = (whole.key, whole.value);
         if is_committed && found > 0 {
             let may_write = !removed(Mutant::DamageStays);
             if may_write {
@@ -92,7 +118,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             }
             self.note_damage(Damage { found, repaired: if may_write { found } else { 0 } });
         }
-        Ok(if is_key { SecondLook::Value(value) } else { SecondLook::OtherKey })
+        Ok(Look::Pair { key, value })
     }
 
     /// Two phases, and one if something is repaired: of an EC-oriented object chunks are lost or damaged, and there
@@ -102,12 +128,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         word: Slot,
         shows: &Found,
         is_committed: bool,
-        key: Key<'_>,
-    ) -> Result<SecondLook, Error> {
+        key: Option<Key<'_>>,
+    ) -> Result<Look, Error> {
         const LOST: Error = Error::Corrupt { what: "of an EC-oriented object too little is left" };
         let (_, shown_key) = shows.part.ok_or(LOST)?;
-        if self.batch.bytes(shown_key) != &*key {
-            return Ok(SecondLook::OtherKey);
+        if key.is_some_and(|key| self.batch.bytes(shown_key) != &*key) {
+            return Ok(Look::OtherKey);
         }
         let view = self.view.clone();
         let object = view.object_of(word).ok_or(LOST)?;
@@ -136,7 +162,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             }
             self.note_damage(Damage { found, repaired: if may_write { found } else { 0 } });
         }
-        Ok(SecondLook::Value(value))
+        Ok(Look::Pair { key: shown_key, value })
     }
 
     /// One phase: writes a good replica over those that are damaged.

@@ -1,4 +1,4 @@
-//! The operations: SEARCH, INSERT, UPDATE, UPSERT, DELETE and Move over any fabric.
+//! The operations: SEARCH, INSERT, UPDATE, UPSERT, DELETE, Move and SCAN over any fabric.
 //!
 //! A [`Store`] is one session's half of the protocol: its slabs, its counters, its view. Any
 //! number of operations may run on it at once, interleaved at their await points (the paper's
@@ -15,6 +15,7 @@
 //! |---|---|---|---|
 //! | SEARCH | 1 | 2 | the same |
 //! | SEARCH of many keys, as long as they fit into a batch | 1 | 2 | the same |
+//! | SCAN, a piece | – | 2 | the same |
 //! | UPDATE, DELETE, UPSERT of a key that exists | 3; by a speculative write 2 | 4 | 2 / 3 |
 //! | INSERT, UPSERT of a new key | – | 4 | 3 |
 //! | Move | 4 | 5 | 3 / 4 |
@@ -35,6 +36,7 @@ mod reclaim;
 mod resolve;
 mod room;
 mod round;
+mod scan;
 mod seal;
 mod search;
 mod silent;
@@ -59,6 +61,7 @@ pub use attempt::Watch;
 pub use demote::Demoted;
 pub use many::SearchKey;
 pub use moving::{Reach, Transition};
+pub use scan::{NoCursor, ScanCursor, ScannedPair};
 pub use search::Searched;
 
 use beside::Beside;

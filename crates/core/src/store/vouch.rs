@@ -91,6 +91,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Box::pin(self.ask_around(&[Buckets::of(key, &self.view).subtable])).await
     }
 
+    /// The same of what it has READ of a subtable.
+    pub(super) async fn is_vouched_for_in(&mut self, subtable: u32) -> Result<bool, Error> {
+        if self.store.is_heard() {
+            return Ok(true);
+        }
+        Box::pin(self.ask_around(&[subtable])).await
+    }
+
     /// The same of what it has READ beside a primary: whether nobody goes by a later view. There may be no backup
     /// left in that which would have fenced the session.
     pub(super) async fn is_vouched_for_beside(&mut self) -> Result<bool, Error> {

@@ -9,6 +9,7 @@
 //! Randomness is only in *when* things happen. A test prints its seed; `FUSEE_TEST_SEED` repeats
 //! it, as far as real processes repeat anything.
 
+mod backup;
 mod cluster;
 mod coded;
 #[path = "../common/mod.rs"]

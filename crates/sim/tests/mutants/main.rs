@@ -78,7 +78,7 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         | ClearsPrimaryFirst => &scenarios::SPLITS,
         RecoveryBeforeTheFence => &scenarios::TIMED_SHORT_CRASHES,
         ReadsUnheard | HalfVouches | OldAskVouches | SilentNodesVouch | ManyReadUnheard
-        | WritesAnswerUnheard => &scenarios::UNHEARD,
+        | WritesAnswerUnheard | ScansUnheard => &scenarios::UNHEARD,
         BarsOnHalf | BarsDoNotWait | LeasesWithoutContact | BarredIsVouchedFor | LosersDoNotAsk
         | SuspendedLoserEnds | BarsFallEarly | BesideAsksNobody | LostBarsForgotten => {
             &scenarios::BARS
@@ -94,6 +94,7 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         TurnsAreLives => &scenarios::RECURRING_TURN,
         SpeculatesOnLostPairs => &scenarios::LOST_SINGLE,
         JumpsEndWindows => &scenarios::TAKEOVER,
+        ScansUnclearedEntries | ScansHalvesAnew | ScansPassUnproved => &scenarios::TIMED_SCANS,
         DamagedIsAnotherKeys | OtherKeyByItsStart | DamageStays => &scenarios::DAMAGE,
         SplitTrustsOneReplica | SplitReadsOnce => &scenarios::DAMAGED_SPLITS,
         CopiesDamage => &scenarios::DAMAGED_MOVES,

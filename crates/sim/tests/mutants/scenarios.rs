@@ -295,6 +295,9 @@ pub const TIMED_ORIENTED: Scenario =
 
 pub const TIMED_NONE: Scenario = named("timed none", |seed| timed(fusee_sim::Scenario::None, seed));
 
+pub const TIMED_SCANS: Scenario =
+    named("timed scans", |seed| timed(fusee_sim::Scenario::Scans, seed));
+
 /// EC-oriented values that change, and nothing that goes wrong.
 pub const ORIENTED_QUIET: Scenario = named("oriented quiet", |seed| oriented(seed, &[]));
 
@@ -338,7 +341,8 @@ pub const TIMED_SHORT_LOSSES: Scenario = named("short losses", |seed| {
 });
 
 /// Those of `fusee sim` that have to do with what the mutants break.
-pub const TIMED: [&Scenario; 15] = [
+pub const TIMED: [&Scenario; 16] = [
+    &TIMED_SCANS,
     &TIMED_NONE,
     &CORRELATED,
     &SCRUB,

@@ -9,7 +9,7 @@ use fusee_core::data::Region;
 use fusee_core::error::Error;
 use fusee_core::race::Key;
 use fusee_core::stats::OpKind;
-use fusee_core::store::SearchKey;
+use fusee_core::store::{ScanCursor, SearchKey};
 use fusee_sim::{Client, Cluster, ClusterOptions, Sim};
 
 fn cluster(sim: &Sim, memory_nodes: u16, index_replicas: u8) -> Cluster {
@@ -20,7 +20,7 @@ fn cluster(sim: &Sim, memory_nodes: u16, index_replicas: u8) -> Cluster {
 }
 
 /// What every kind of operation says that answers from READs. `None`: it gave up.
-fn answers(cluster: &Cluster, client: &Client) -> [Option<bool>; 4] {
+fn answers(cluster: &Cluster, client: &Client) -> [Option<bool>; 5] {
     let gave_up = |error: &Error| matches!(error, Error::GaveUp { .. });
     cluster.block_on(client.process, async {
         let found = client.search(b"key", None).await.map(|found| found.value().is_some());
@@ -30,6 +30,11 @@ fn answers(cluster: &Cluster, client: &Client) -> [Option<bool>; 4] {
         let keys =
             [b"key".as_slice(), b"absent"].map(|key| SearchKey { key: Key::new(key), hint: None });
         let many = client.search_many(&keys, |at, value, _| both[at] = value.is_some()).await;
+        let (mut cursor, mut shown) = (ScanCursor::start(), 0);
+        let mut scanned = Ok(0);
+        while !cursor.is_done() && scanned.is_ok() {
+            scanned = client.scan(&mut cursor, 8, |_| shown += 1).await;
+        }
         let says = |error: Error, expected: Error| {
             assert!(gave_up(&error) || error == expected, "{error:?}");
             (!gave_up(&error)).then_some(true)
@@ -42,6 +47,7 @@ fn answers(cluster: &Cluster, client: &Client) -> [Option<bool>; 4] {
                 |error| says(error, Error::NotFound),
                 |()| Some(both == [true, false]),
             ),
+            scanned.map_or_else(|error| says(error, Error::NotFound), |_| Some(shown == 1)),
         ]
     })
 }
@@ -58,7 +64,7 @@ fn fewer_and_fewer_vouch(seed: u64, members: u16, index_replicas: u8) {
         let vouched = 2 * (members - later) > members;
         let expected = if vouched { Some(true) } else { None };
         let said = answers(&cluster, &client);
-        assert_eq!(said, [expected; 4], "{later} of {members} stand at a later view");
+        assert_eq!(said, [expected; 5], "{later} of {members} stand at a later view");
         let stand = NodeRequest::StandAt { cluster: view.cluster, view: view.number + 1 };
         assert_eq!(cluster.peek_node(member.node, stand), Some(NodeReply::Bars(Bars::default())));
     }

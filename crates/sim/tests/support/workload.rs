@@ -139,7 +139,7 @@ impl Workload {
                 let delete = async move { session.store().delete(&name, hint).await };
                 (begin(Call::Delete), store.fabric().write(delete).await)
             }
-            OpKind::Move | OpKind::Reclaim => unreachable!("not drawn"),
+            OpKind::Move | OpKind::Scan | OpKind::Reclaim => unreachable!("not drawn"),
         };
         let answer = match result {
             Ok(written) => {

@@ -1,0 +1,178 @@
+//! Imports: the pairs of an export, written into a cluster.
+
+use std::thread;
+use std::time::Duration;
+
+use fusee_client::{Client, Error, Redundancy, RedundancyError, RedundancyRules};
+
+use crate::format::Block;
+
+/// How often a pair is written, by another session if need be, and how long between.
+const ATTEMPTS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// What becomes of pairs that are there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Existing {
+    /// They get the value of the export.
+    #[default]
+    Replaced,
+    /// They stay.
+    Kept,
+}
+
+/// Which redundancy pairs get.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kept {
+    /// The one that they had, where the cluster has memory nodes enough.
+    #[default]
+    Redundancy,
+    /// What the rules of the cluster say.
+    Nothing,
+}
+
+/// How an import goes.
+#[derive(Clone, Debug)]
+pub struct Import {
+    /// What becomes of pairs that are there.
+    pub existing: Existing,
+    /// Which redundancy pairs get.
+    pub kept: Kept,
+    /// What the cluster gives pairs of which nobody says more.
+    pub rules: RedundancyRules,
+}
+
+/// What came of an import so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Imported {
+    /// Pairs that were written.
+    pub written: u64,
+    /// Bytes of their keys and values.
+    pub bytes: u64,
+    /// Pairs that were there, and stay.
+    pub existed: u64,
+    /// Of those that were written: by the rules of the cluster, which has too few memory nodes for the code that they
+    /// had.
+    pub by_rules: u64,
+}
+
+/// A pair cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[error("the pair of key {}: {error}", key.escape_ascii())]
+pub struct ImportError {
+    /// Its key.
+    pub key: Vec<u8>,
+    /// Why.
+    #[source]
+    pub error: Error,
+}
+
+/// A pair to write.
+type Pair<'b> = (&'b [u8], &'b [u8]);
+
+impl Import {
+    /// Writes the pairs of a block. They may be written again, if something fails: nothing else changes by that.
+    pub fn block(
+        &self,
+        client: &Client,
+        block: &Block,
+        imported: &mut Imported,
+    ) -> Result<(), ImportError> {
+        let (mut by_rules, mut named) = (Vec::new(), Vec::new());
+        for pair in block.iter() {
+            let as_ruled = self.rules.of(pair.value.len()) == pair.redundancy;
+            match self.kept == Kept::Nothing || as_ruled {
+                true => by_rules.push((pair.key, pair.value)),
+                false => named.push(((pair.key, pair.value), pair.redundancy)),
+            }
+        }
+        self.write_many(client, &by_rules, imported)?;
+        for (pair, redundancy) in named {
+            self.write_named(client, pair, redundancy, imported)?;
+        }
+        Ok(())
+    }
+
+    fn write_many(
+        &self,
+        client: &Client,
+        pairs: &[Pair<'_>],
+        imported: &mut Imported,
+    ) -> Result<(), ImportError> {
+        let outcomes = match self.existing {
+            Existing::Replaced => client.put_many(pairs),
+            Existing::Kept => client.insert_many(pairs),
+        };
+        for (pair, outcome) in pairs.iter().zip(outcomes) {
+            let write = || match self.existing {
+                Existing::Replaced => client.put(pair.0, pair.1),
+                Existing::Kept => client.insert(pair.0, pair.1),
+            };
+            self.account(*pair, outcome, write, imported)?;
+        }
+        Ok(())
+    }
+
+    fn write_named(
+        &self,
+        client: &Client,
+        pair: Pair<'_>,
+        redundancy: Redundancy,
+        imported: &mut Imported,
+    ) -> Result<(), ImportError> {
+        let write = || match self.existing {
+            Existing::Replaced => client.put_with(pair.0, pair.1, redundancy),
+            Existing::Kept => client.insert_with(pair.0, pair.1, redundancy),
+        };
+        let outcome = write();
+        if let Err(Error::Redundancy(RedundancyError::TooFewNodes { .. })) = outcome {
+            self.write_many(client, &[pair], imported)?;
+            imported.by_rules += 1;
+            return Ok(());
+        }
+        self.account(pair, outcome, write, imported)
+    }
+
+    /// Counts what came of a write, which is tried again for a while if that may help.
+    fn account(
+        &self,
+        (key, value): Pair<'_>,
+        outcome: Result<(), Error>,
+        write: impl Fn() -> Result<(), Error>,
+        imported: &mut Imported,
+    ) -> Result<(), ImportError> {
+        let (mut outcome, mut attempts) = (outcome, 0);
+        loop {
+            match outcome {
+                Ok(()) => {
+                    imported.written += 1;
+                    imported.bytes += (key.len() + value.len()) as u64;
+                    return Ok(());
+                }
+                Err(Error::AlreadyExists) if self.existing == Existing::Kept => {
+                    imported.existed += 1;
+                    return Ok(());
+                }
+                Err(error) if attempts == ATTEMPTS || !may_pass(&error) => {
+                    return Err(ImportError { key: key.to_vec(), error });
+                }
+                Err(_) => attempts += 1,
+            }
+            thread::sleep(PAUSE);
+            outcome = write();
+        }
+    }
+}
+
+/// Whether another session, or another time, may do better.
+fn may_pass(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Unreachable { .. }
+            | Error::Expelled { .. }
+            | Error::Interrupted { .. }
+            | Error::GaveUp { .. }
+            | Error::Allocation { .. }
+            | Error::NoSession { .. }
+    )
+}

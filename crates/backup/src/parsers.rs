@@ -1,0 +1,27 @@
+//! What the fuzzer feeds. Not for programs.
+
+use crate::format::{BLOCK, Block, Head, Part, Reader, Writer, write_checked};
+
+/// Reads bytes as an export, as the parts behind its head, and as the body of a block whose CRC fits.
+pub fn all(bytes: &[u8]) {
+    read(bytes);
+    let head = Head { cluster: 1, begun: 2 };
+    let Ok(begun) = Writer::begin(Vec::new(), &head).and_then(Writer::into_inner) else { return };
+    read(&[&begun, bytes].concat());
+    let mut block = [BLOCK.to_le_bytes(), (bytes.len() as u32).to_le_bytes()].concat();
+    block.extend_from_slice(bytes);
+    let mut file = begun;
+    if write_checked(&mut file, &mut block).is_ok() {
+        read(&file);
+    }
+}
+
+fn read(bytes: &[u8]) {
+    let Ok(mut reader) = Reader::begin(bytes) else { return };
+    let mut block = Block::default();
+    while let Ok(Part::Block(cursor)) = reader.next(&mut block) {
+        assert_eq!(block.iter().count() as u64, block.pairs(), "it was checked");
+        assert_eq!(cursor.to_string().parse(), Ok(cursor), "it was understood");
+        assert!(reader.at() <= bytes.len() as u64, "no further than what came");
+    }
+}

@@ -1,0 +1,263 @@
+//! `fusee bench cold`: what comes before the first answer.
+//!
+//! In every round a client joins the cluster as if its program had just been started, with connections, threads and a
+//! session of its own, reads a key and writes it twice, and leaves. Then a client that stays opens another session,
+//! which writes a key and ends. At last the program itself is run, to read and to write one. So a machine that is busy
+//! for a while slows all of it alike.
+
+use std::env;
+use std::fmt::Write as _;
+use std::io;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use fusee_cli::failure::Failure;
+use fusee_cli::quantity::Bytes;
+use fusee_cli::{connect, interrupt};
+use fusee_client::{Client, Error, FabricChoice, FabricKind, Options};
+use fusee_launch::{Plan, Servers};
+use fusee_master::settings::{
+    DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S,
+};
+use serde::Serialize;
+
+use crate::report::{Findings, Output, Report, Setup, Shell};
+use crate::spread::Spread;
+
+const KEY: &str = "a key of a cold start";
+
+/// How to run it.
+#[derive(clap::Args, Debug, Serialize)]
+#[command(after_help = "Examples:\n  \
+    fusee bench cold\n  \
+    fusee bench cold --fabric tcp --rounds 200 --json\n\n\
+Exit codes: 0 done; 2 wrong usage; 3 the cluster cannot be reached; 130 interrupted.")]
+pub struct Args {
+    /// Measure the cluster of the master at this address (several: with commas); without it, a cluster of three
+    /// memory nodes is started, and ends with the benchmark
+    #[arg(long, value_name = "HOST:PORT")]
+    master: Option<String>,
+
+    /// Only over this fabric, one of shm, tcp and verbs [default: shm and tcp, in turn]
+    #[arg(long)]
+    #[serde(skip)]
+    fabric: Option<FabricKind>,
+
+    /// Length of a value
+    #[arg(long, default_value_t = Bytes(1 << 10), value_name = "BYTES")]
+    value_bytes: Bytes,
+
+    /// Rounds
+    #[arg(long, default_value_t = 50, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    rounds: u32,
+
+    #[command(flatten)]
+    #[serde(skip)]
+    output: Output,
+}
+
+/// What is timed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Step {
+    Join,
+    FirstGet,
+    FirstPut,
+    SecondPut,
+    Leave,
+    OpenSession,
+    PutInSession,
+    EndSession,
+    ProgramGet,
+    ProgramPut,
+}
+
+impl Step {
+    fn name(self) -> &'static str {
+        match self {
+            Step::Join => "a client joins",
+            Step::FirstGet => "  its first get",
+            Step::FirstPut => "  its first put",
+            Step::SecondPut => "  its second put",
+            Step::Leave => "  it leaves",
+            Step::OpenSession => "another session opens",
+            Step::PutInSession => "  its first put",
+            Step::EndSession => "  it ends",
+            Step::ProgramGet => "`fusee get`, all of it",
+            Step::ProgramPut => "`fusee put`, all of it",
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Found {
+    rows: Vec<Row>,
+}
+
+/// One step over one fabric, in microseconds.
+#[derive(Debug, Serialize)]
+struct Row {
+    fabric: String,
+    step: Step,
+    us: Spread,
+    /// A tenth took as long, or longer.
+    p90_us: f64,
+}
+
+/// The times of one fabric.
+#[derive(Default)]
+struct Times(Vec<(Step, f64)>);
+
+impl Times {
+    fn of<R>(&mut self, step: Step, f: impl FnOnce() -> R) -> R {
+        let begun = Instant::now();
+        let done = f();
+        self.0.push((step, begun.elapsed().as_nanos() as f64 / 1_000.0));
+        done
+    }
+
+    fn rows(self, fabric: FabricKind) -> Vec<Row> {
+        let mut steps: Vec<Step> = self.0.iter().map(|(step, _)| *step).collect();
+        steps.sort_unstable();
+        steps.dedup();
+        let row = |step: Step| {
+            let of_step = self.0.iter().filter(|(of, _)| *of == step);
+            let mut times: Vec<f64> = of_step.map(|(_, time)| *time).collect();
+            times.sort_by(f64::total_cmp);
+            let p90_us = times[(times.len() * 9 / 10).min(times.len() - 1)];
+            Some(Row { fabric: fabric.to_string(), step, us: Spread::of(times)?, p90_us })
+        };
+        steps.into_iter().filter_map(row).collect()
+    }
+}
+
+/// Runs it and prints a report.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let shell = Shell::begin("cold", &args.output);
+    interrupt::watch()?;
+    let fabrics = args.fabric.map_or(vec![FabricKind::Shm, FabricKind::Tcp], |only| vec![only]);
+    let (servers, master) = match &args.master {
+        Some(master) => (None, master.clone()),
+        None => {
+            let servers = start(fabrics.clone())?;
+            let master = servers.master().to_string();
+            (Some(servers), master)
+        }
+    };
+    let options = |fabric| Options::default().with_fabric(FabricChoice::Only(fabric));
+    let value = vec![b'v'; args.value_bytes.0 as usize];
+    let stays: Result<Vec<Client>, Failure> =
+        fabrics.iter().map(|fabric| connect::join(&master, options(*fabric))).collect();
+    let stays = stays?;
+    let setup = Setup::of(&stays[0], servers.is_some(), false);
+    stays[0].put(KEY.as_bytes(), &value)?;
+    let mut times: Vec<Times> = fabrics.iter().map(|_| Times::default()).collect();
+    'rounds: for _ in 0..args.rounds {
+        for ((fabric, client), times) in fabrics.iter().zip(&stays).zip(&mut times) {
+            join_and_leave(&master, options(*fabric), &value, times)?;
+            session(client, &value, times)?;
+            program(&master, *fabric, &value, times)?;
+            if interrupt::requested() {
+                break 'rounds;
+            }
+        }
+    }
+    stays[0].delete(KEY.as_bytes())?;
+    drop((stays, servers));
+    let rows = fabrics.into_iter().zip(times).flat_map(|(fabric, times)| times.rows(fabric));
+    shell.tell(args, Some(setup), Found { rows: rows.collect() }, None)
+}
+
+fn join_and_leave(
+    master: &str,
+    options: Options,
+    value: &[u8],
+    times: &mut Times,
+) -> Result<(), Failure> {
+    let key = KEY.as_bytes();
+    let client = times.of(Step::Join, || connect::join(master, options))?;
+    let found = times.of(Step::FirstGet, || client.get(key))?;
+    assert_eq!(found.as_deref(), Some(value), "it is there");
+    times.of(Step::FirstPut, || client.put(key, value))?;
+    times.of(Step::SecondPut, || client.put(key, value))?;
+    times.of(Step::Leave, || drop(client));
+    Ok(())
+}
+
+fn session(client: &Client, value: &[u8], times: &mut Times) -> Result<(), Error> {
+    let session = times.of(Step::OpenSession, || client.session())?;
+    times.of(Step::PutInSession, || session.block_on(session.put(KEY.as_bytes(), value)))?;
+    times.of(Step::EndSession, || drop(session));
+    Ok(())
+}
+
+/// What a shell script pays.
+fn program(
+    master: &str,
+    fabric: FabricKind,
+    value: &[u8],
+    times: &mut Times,
+) -> Result<(), Failure> {
+    let value = str::from_utf8(value).expect("it is made of letters");
+    for (step, command) in
+        [(Step::ProgramGet, &["get", KEY][..]), (Step::ProgramPut, &["put", KEY, value])]
+    {
+        let mut program = Command::new(env::current_exe().map_err(cannot_run)?);
+        program.args(command).args(["--master", master, "--fabric", &fabric.to_string()]);
+        program.stdin(Stdio::null()).stdout(Stdio::null());
+        let ended = times.of(step, || program.status());
+        let ended = ended.map_err(cannot_run)?;
+        if !ended.success() {
+            return Err(Failure::operation(format!("fusee {}: {ended}", command[0])));
+        }
+    }
+    Ok(())
+}
+
+fn cannot_run(error: io::Error) -> Failure {
+    Failure::operation(format!("cannot run fusee: {error}"))
+}
+
+fn start(fabrics: Vec<FabricKind>) -> Result<Servers, Failure> {
+    Servers::start(&Plan {
+        memory_nodes: 3,
+        index_replicas: 3,
+        data_replicas: 2,
+        pool_bytes: 1 << 30,
+        index_keys: 10_000,
+        port: 0,
+        lease_ms: DEFAULT_LEASE_MS,
+        move_bytes_per_s: DEFAULT_MOVE_BYTES_PER_S,
+        scrub_bytes_per_s: DEFAULT_SCRUB_BYTES_PER_S,
+        fabrics,
+        region_bytes: 128 << 20,
+        block_bytes: 4 << 20,
+        more: Vec::new(),
+    })
+}
+
+impl Findings for Found {
+    type Settings = Args;
+
+    fn title(report: &Report<'_, Found>) -> String {
+        let Args { value_bytes, rounds, .. } = report.settings;
+        format!("Cold starts, values of {value_bytes}, {rounds} rounds{}", report.ended_early())
+    }
+
+    fn rows(report: &Report<'_, Found>) -> String {
+        let mut text = format!(
+            "\n{:<8}{:<25}{:>11}{:>9}{:>9}{:>12}\n",
+            "fabric", "step", "median us", "least", "p90", "longest us"
+        );
+        for Row { fabric, step, us, p90_us } in &report.findings.rows {
+            let name = step.name();
+            let _ = writeln!(
+                text,
+                "{fabric:<8}{name:<25}{:>11.0}{:>9.0}{:>9.0}{:>12.0}",
+                us.median, us.least, p90_us, us.most
+            );
+        }
+        text
+    }
+}

@@ -1,0 +1,453 @@
+//! SCAN: all pairs, piece by piece, in the order of the index.
+//!
+//! A piece is one operation of two phases: READ some slots of a subtable from its primary, then the objects that their
+//! words lead to, as a SEARCH without a hint does. So each pair is shown as it was at some moment of the piece, and
+//! pieces follow each other with nothing held in between: neither changes of the view nor memory that waits to be used
+//! again are held up by a scan, however long it takes.
+//!
+//! *A pair that is there from the beginning of a scan to its end is shown exactly once.* It stays in its slot as long
+//! as it is there: an UPDATE replaces the word of the slot, and so does a Move. Only a split takes it elsewhere, into
+//! the slot of the same number of its subtable's sibling ([`repair::split`](crate::repair)). So what is left of a
+//! scan is told by parts of the hash space, each with the number of a slot: of a part the slots from that one on are
+//! left ([`ScanCursor`]). If a part's subtable has been split, each half is a part from the same slot on. A word that a
+//! split has not cleared from the old subtable yet is the sibling's: the key says so.
+//!
+//! A pair that is deleted and inserted again meanwhile may be shown twice, or not at all: then it was not there at some
+//! moment of the scan.
+//!
+//! An object that proves nothing is looked at again, from all places, with its slot ([`damage`](super::damage)); if
+//! nothing is left of it that is good, the pair counts as damaged, and the scan goes on.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::fmt;
+use core::str::FromStr;
+
+use super::damage::Look;
+use super::{Hint, Op, Sight, Store};
+use crate::data::{Fetch, Redundancy};
+use crate::error::{Error, Outcome};
+use crate::host::Host;
+use crate::layout::Slot;
+use crate::mutant::{Mutant, removed};
+use crate::race::Buckets;
+use crate::stats::OpKind;
+use crate::verbs::{Fabric, MAX_BATCH_VERBS, MnId, Span, VerbError};
+use crate::view::{MAX_DEPTH, SlotRef, View};
+
+/// Bytes of objects that it reads, at most, unless a single one has more.
+const PIECE_BYTES: u64 = 2 << 20;
+
+/// A part of the hash space, of whose subtables the slots from one on are left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Part {
+    /// Its first hash; the bits below its depth are 0.
+    hash: u64,
+    /// How many bits of the hash all of it shares.
+    depth: u8,
+    /// The first slot that is left.
+    slot: u32,
+}
+
+impl Part {
+    /// The half with the next hash bit 0, and the other.
+    fn halves(self) -> [Part; 2] {
+        let depth = self.depth + 1;
+        let slot = if removed(Mutant::ScansHalvesAnew) { 0 } else { self.slot };
+        let second = self.hash | 1 << (64 - depth);
+        [Part { depth, slot, ..self }, Part { hash: second, depth, slot }]
+    }
+
+    fn subtable(&self, view: &View) -> u32 {
+        let depth = view.depth();
+        let entry = if depth == 0 { 0 } else { self.hash >> (64 - depth) };
+        view.directory[entry as usize]
+    }
+}
+
+/// What is left of a scan. It says nothing of what was shown, and holds nothing: it may be kept, written down
+/// (`Display`, `FromStr`) and gone on with by another session of the same cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScanCursor {
+    /// The parts that are left, the next one last.
+    parts: Vec<Part>,
+}
+
+impl ScanCursor {
+    /// All is left.
+    pub fn start() -> ScanCursor {
+        ScanCursor { parts: Vec::from([Part { hash: 0, depth: 0, slot: 0 }]) }
+    }
+
+    /// Whether nothing is left.
+    pub fn is_done(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// How much of the hash space is done, from 0 to 1. Of the part that is under way it does not tell how much.
+    pub fn progress(&self) -> f64 {
+        let left = self.parts.iter().map(|part| 1.0 / (1_u64 << part.depth) as f64);
+        1.0 - left.sum::<f64>().min(1.0)
+    }
+
+    /// The next part, as deep as its subtable, with that. `None` if nothing is left.
+    fn next(&mut self, view: &View) -> Result<Option<(u32, u32)>, Error> {
+        loop {
+            let Some(part) = self.parts.last() else { return Ok(None) };
+            let subtable = part.subtable(view);
+            let local_depth = view.subtables[subtable as usize].local_depth;
+            if part.depth == local_depth {
+                return Ok(Some((subtable, part.slot)));
+            }
+            if part.depth > local_depth {
+                return Err(Error::Corrupt { what: "a scan's cursor is of another cluster" });
+            }
+            let [first, second] = part.halves();
+            self.parts.pop();
+            self.parts.extend([second, first]);
+        }
+    }
+
+    /// Of the next part the slots from this one on are left; nothing of it if there are none.
+    fn advance(&mut self, slot: u32, slots: u64) {
+        match self.parts.last_mut() {
+            Some(part) if u64::from(slot) < slots => part.slot = slot,
+            _ => drop(self.parts.pop()),
+        }
+    }
+}
+
+impl fmt::Display for ScanCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, Part { hash, depth, slot }) in self.parts.iter().enumerate() {
+            let separator = if i > 0 { "," } else { "" };
+            write!(f, "{separator}{hash:x}/{depth}/{slot}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A text is no cursor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no cursor of a scan")]
+pub struct NoCursor;
+
+impl FromStr for ScanCursor {
+    type Err = NoCursor;
+
+    fn from_str(text: &str) -> Result<ScanCursor, NoCursor> {
+        let part = |text: &str| {
+            let mut fields = text.split('/');
+            let hash = u64::from_str_radix(fields.next()?, 16).ok()?;
+            let depth: u8 = fields.next()?.parse().ok()?;
+            let slot = fields.next()?.parse().ok()?;
+            if u32::from(depth) > MAX_DEPTH || fields.next().is_some() {
+                return None;
+            }
+            let shared = u64::MAX.checked_shl(64 - u32::from(depth)).unwrap_or(0);
+            let is_one = hash & !shared == 0;
+            is_one.then_some(Part { hash, depth, slot })
+        };
+        let parts: Option<Vec<Part>> =
+            text.split(',').filter(|text| !text.is_empty()).map(part).collect();
+        let parts = parts.filter(|parts| parts.len() <= MAX_DEPTH as usize + 1).ok_or(NoCursor)?;
+        // The first is the last of the hash space, and each ends where the one before begins.
+        let mut end = 1_u128 << 64;
+        for part in &parts {
+            let begin = u128::from(part.hash);
+            if begin + (1 << (64 - u32::from(part.depth))) != end {
+                return Err(NoCursor);
+            }
+            end = begin;
+        }
+        Ok(ScanCursor { parts })
+    }
+}
+
+/// A pair, as a scan shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScannedPair<'b> {
+    /// Its key.
+    pub key: &'b [u8],
+    /// Its value.
+    pub value: &'b [u8],
+    /// How it survives failures.
+    pub redundancy: Redundancy,
+}
+
+/// A pair that is to be shown.
+struct Good {
+    key: Span,
+    value: Span,
+    redundancy: Redundancy,
+}
+
+/// What came of a piece.
+struct Piece {
+    good: Vec<Good>,
+    /// The slot behind it.
+    end: u32,
+    /// Pairs of which nothing is good.
+    damaged: u64,
+}
+
+impl<F: Fabric, H: Host> Store<F, H> {
+    /// Shows the next pairs of a scan to `show`, and moves the cursor on. Returns how many pairs were passed over
+    /// since all of their replicas are damaged. After an error nothing was shown, and the cursor is as it was.
+    ///
+    /// Two phases, and more only where something is damaged or changes: of at most so many slots, one at least, and
+    /// 2 MiB of objects.
+    pub async fn scan(
+        &self,
+        cursor: &mut ScanCursor,
+        slots: u32,
+        show: impl FnMut(ScannedPair<'_>),
+    ) -> Result<u64, Error> {
+        let mut op = self.operation();
+        let result = op.scan(cursor, slots.max(1), show).await;
+        op.finish(OpKind::Scan);
+        result
+    }
+}
+
+impl<F: Fabric, H: Host> Op<'_, F, H> {
+    async fn scan(
+        &mut self,
+        cursor: &mut ScanCursor,
+        slots: u32,
+        mut show: impl FnMut(ScannedPair<'_>),
+    ) -> Result<u64, Error> {
+        loop {
+            let mut next = cursor.clone();
+            let Some((subtable, first)) = next.next(&self.view)? else {
+                *cursor = next;
+                return Ok(0);
+            };
+            if !self.may_scan(subtable).await? {
+                continue;
+            }
+            let silent = self.store.silent.times();
+            // On the heap, like all that is no part of an operation on a key.
+            let piece = match Box::pin(self.scan_piece(subtable, first, slots)).await {
+                Ok(piece) => piece,
+                Err(error @ Error::Unreachable { node, error: VerbError::Unreachable, .. }) => {
+                    self.scan_elsewhere(subtable, node, silent, error).await?;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let Some(Piece { good, end, damaged }) = piece else { continue };
+            if !removed(Mutant::ScansUnheard) && !self.is_vouched_for_in(subtable).await? {
+                continue;
+            }
+            next.advance(end, self.view.geometry.subtable_slots());
+            *cursor = next;
+            for Good { key, value, redundancy } in good {
+                let [key, value] = [key, value].map(|span| self.batch.bytes(span));
+                show(ScannedPair { key, value, redundancy });
+            }
+            return Ok(damaged);
+        }
+    }
+
+    /// Whether a subtable may be read by the view that the operation is pinned by; if not, it is pinned by the newest
+    /// one now, or that has been waited for. Its backups are not read: what is scanned takes its time anyway.
+    async fn may_scan(&mut self, subtable: u32) -> Result<bool, Error> {
+        if !self.pin.is_pinned() || self.newer_view_has_come() {
+            self.view = self.pin.resume();
+            return Ok(false);
+        }
+        if self.view.is_without_primary(subtable) || self.reads_beside(subtable) {
+            self.wait_for_change().await?;
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// A memory node did not answer. Objects are read from another one next, if there is any; a primary is waited for,
+    /// until the view does without it.
+    async fn scan_elsewhere(
+        &mut self,
+        subtable: u32,
+        node: MnId,
+        times: u64,
+        error: Error,
+    ) -> Result<(), Error> {
+        let is_primary = self.view.subtables[subtable as usize].primary().node == node;
+        let is_in_doubt = self.pin.posted || self.pin.on_its_way;
+        if is_primary || is_in_doubt || self.store.silent.times() == times {
+            return self.read_without(node, error).await;
+        }
+        // A READ that is still on its way harms nobody.
+        self.unanswered.clear();
+        self.store.host.report_unreachable(node);
+        Ok(())
+    }
+
+    /// The pairs of some slots, from this one on. `None` if a change had to be waited for.
+    async fn scan_piece(
+        &mut self,
+        subtable: u32,
+        first: u32,
+        slots: u32,
+    ) -> Result<Option<Piece>, Error> {
+        let view = self.view.clone();
+        let primary = view.subtables[subtable as usize].primary();
+        let mut piece = Piece { good: Vec::new(), end: first, damaged: 0 };
+        let left = view.geometry.subtable_slots().saturating_sub(first.into());
+        if left == 0 {
+            return Ok(Some(piece));
+        }
+        let slots = left.min(slots.into()) as u32;
+        self.batch.clear();
+        let at = primary.offset + u64::from(first) * 8;
+        let read = self.batch.read(primary.node, at, slots * 8);
+        self.phase().await;
+        let bytes = self.batch.data(read).map_err(|f| self.failed(f))?.as_chunks().0;
+        let words: Vec<Slot> = bytes.iter().map(|word| Slot(u64::from_le_bytes(*word))).collect();
+        self.batch.next_phase();
+        let mut posted = 0;
+        let mut reads: Vec<(SlotRef, Slot, Fetch)> = Vec::new();
+        for (slot, word) in (first..).zip(words) {
+            if !word.is_free() && !word.is_tentative() {
+                let takes = view.object_of(word).map_or(0, |object| object.fetch_verbs());
+                let has_room =
+                    posted + takes <= MAX_BATCH_VERBS && self.batch.touched_bytes() <= PIECE_BYTES;
+                if posted > 0 && !has_room {
+                    break;
+                }
+                match self.fetch(primary.node, word) {
+                    Some(fetch) => reads.push((SlotRef { subtable, slot }, word, fetch)),
+                    None if view.is_being_lost(word) => {
+                        self.wait_for_change().await?;
+                        return Ok(None);
+                    }
+                    None if self.is_gone(word) => {}
+                    None => piece.damaged += 1,
+                }
+                posted += takes;
+            }
+            piece.end = slot + 1;
+        }
+        if posted > 0 {
+            self.phase().await;
+        }
+        let mut unproved = Vec::new();
+        for (slot, word, fetch) in reads {
+            match fetch.pair(&mut self.batch, word).map_err(|f| self.failed(f))? {
+                Some(pair) => self.add_scanned(&mut piece, subtable, word, pair),
+                None => unproved.push(Hint { slot, word, seen: Sight::Sometime }),
+            }
+        }
+        for hint in unproved.into_iter().filter(|_| !removed(Mutant::ScansPassUnproved)) {
+            if !self.scan_again(&mut piece, hint).await? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(piece))
+    }
+
+    /// Looks again at a slot whose object proves nothing. False if a change had to be waited for.
+    async fn scan_again(&mut self, piece: &mut Piece, mut hint: Hint) -> Result<bool, Error> {
+        let primary = self.primary(hint.slot).node;
+        loop {
+            match self.look_at_word(hint, primary, None).await {
+                Ok(Look::Pair { key, value }) => {
+                    self.add_scanned(piece, hint.slot.subtable, hint.word, (key, value));
+                    return Ok(true);
+                }
+                Err(Error::Corrupt { .. }) => {
+                    piece.damaged += 1;
+                    return Ok(true);
+                }
+                Ok(Look::OtherKey | Look::Stale) => {}
+                Err(error) => return Err(error),
+            }
+            // Somebody has changed the slot.
+            self.batch.next_phase();
+            let read = self.read_slot(hint.slot);
+            self.phase().await;
+            hint.word = self.slot_word(read).map_err(|f| self.failed(f))?;
+            if self.view.is_being_lost(hint.word) {
+                self.wait_for_change().await?;
+                return Ok(false);
+            }
+            if hint.word.is_free() || hint.word.is_tentative() || self.is_gone(hint.word) {
+                return Ok(true);
+            }
+            if self.pause().await.is_err() {
+                let waiting_for = "a slot that others keep changing";
+                return Err(Error::GaveUp { waiting_for, outcome: Outcome::NotApplied });
+            }
+        }
+    }
+
+    /// A pair was read, which is to be shown if it belongs where it was found.
+    fn add_scanned(
+        &mut self,
+        piece: &mut Piece,
+        subtable: u32,
+        word: Slot,
+        (key, value): (Span, Span),
+    ) {
+        let belongs_to = Buckets::of(self.batch.bytes(key), &self.view).subtable;
+        let Some(redundancy) = self.view.redundancy_of(word) else { return };
+        if belongs_to == subtable || removed(Mutant::ScansUnclearedEntries) {
+            piece.good.push(Good { key, value, redundancy });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+
+    use super::*;
+
+    fn cursor(parts: &[(u64, u8, u32)]) -> ScanCursor {
+        let part =
+            |(hash, depth, slot): &(u64, u8, u32)| Part { hash: *hash, depth: *depth, slot: *slot };
+        ScanCursor { parts: parts.iter().map(part).collect() }
+    }
+
+    #[test]
+    fn a_part_that_is_split_goes_on_with_its_slot_in_both_halves() {
+        let [first, second] = Part { hash: 1 << 63, depth: 1, slot: 40 }.halves();
+        assert_eq!(first, Part { hash: 1 << 63, depth: 2, slot: 40 });
+        assert_eq!(second, Part { hash: 3 << 62, depth: 2, slot: 40 });
+    }
+
+    #[test]
+    fn cursors_are_written_and_read() {
+        let half = cursor(&[(3 << 62, 2, 7), (1 << 63, 2, 9)]);
+        for cursor in [ScanCursor::start(), half.clone(), cursor(&[])] {
+            assert_eq!(cursor.to_string().parse(), Ok(cursor));
+        }
+        assert_eq!(half.to_string(), "c000000000000000/2/7,8000000000000000/2/9");
+        assert!((half.progress() - 0.5).abs() < 1e-9);
+        assert!(cursor(&[]).is_done() && !half.is_done());
+    }
+
+    #[test]
+    fn what_is_no_cursor_is_refused() {
+        for text in [
+            "x",
+            "0",
+            "0/0",
+            "0/0/x",
+            "0/0/1/2",
+            "1/0/0",
+            // Too deep.
+            "0/25/0",
+            "0/130/330",
+            "0/300/0",
+            // Not up to the end of the hash space, in the wrong order, twice, with a gap.
+            "0/1/0",
+            "8000000000000000/2/9,c000000000000000/2/7",
+            "8000000000000000/1/0,8000000000000000/1/0",
+            "c000000000000000/2/0,4000000000000000/2/0",
+        ] {
+            assert_eq!(text.parse::<ScanCursor>(), Err(NoCursor), "{text}");
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! `fusee export`: all pairs, while others read and write, into a file.
+//!
+//! A file is called `FILE.part` until it is whole, and on the disk. So whatever is called `FILE` is whole; what is
+//! left of an export that was interrupted can be gone on with.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufWriter, Write, stdout};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use fusee_backup::format::{Head, Totals};
+use fusee_backup::{Export, ExportError};
+use fusee_cli::connect::ConnectArgs;
+use fusee_cli::failure::Failure;
+use fusee_cli::quantity::{Bytes, counted};
+use fusee_cli::{interrupt, output};
+use fusee_client::Client;
+use serde::Serialize;
+
+use super::{Progress, rate, snapshots};
+
+/// Where to.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    fusee export pairs.fusee\n  \
+    fusee export pairs.fusee --resume          go on with one that was interrupted\n  \
+    fusee export - | zstd > pairs.fusee.zst\n  \
+    fusee export --dir /backups --every 1h --keep 24\n\n\
+    Every pair that is there from the beginning to the end is in it exactly once, with a value that it had\n\
+    meanwhile. One that is deleted and inserted again meanwhile may be in it twice, or not at all.\n\
+    A file is called FILE.part until it is whole; `fusee import FILE --check` says whether it is.\n\n\
+    Exit codes: 0 done; 1 something failed, or pairs are damaged on all replicas and missing; 2 wrong\n\
+    usage; 3 the cluster cannot be reached; 128 and the number of the signal that ended it.")]
+pub struct Args {
+    /// The file, which must not be there yet; - is standard output
+    #[arg(required_unless_present = "dir", value_name = "FILE")]
+    file: Option<PathBuf>,
+
+    /// Go on with an export to this file that was interrupted
+    #[arg(long, requires = "file")]
+    resume: bool,
+
+    /// Into this directory, under a name that says of which cluster it is, and when it was begun
+    #[arg(long, value_name = "DIR", conflicts_with = "file")]
+    dir: Option<PathBuf>,
+
+    /// Again and again, until a signal comes: so long after each beginning the next one begins, like `30min` or `1h`
+    #[arg(long, value_name = "TIME", requires = "dir", value_parser = humantime::parse_duration)]
+    every: Option<Duration>,
+
+    /// Remove older exports of the cluster from the directory: all but so many
+    #[arg(long, value_name = "N", requires = "dir",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    keep: Option<u32>,
+
+    /// Print one JSON object for each export, and no progress
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// What came of an export.
+#[derive(Debug, Serialize)]
+struct Report {
+    file: String,
+    cluster: String,
+    /// False if a signal has ended it.
+    whole: bool,
+    pairs: u64,
+    bytes: u64,
+    damaged: u64,
+    seconds: f64,
+    pairs_per_s: f64,
+    /// Files that were too many.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    removed: Vec<String>,
+}
+
+impl Report {
+    fn text(&self) -> String {
+        let Report { file, pairs, bytes, seconds, pairs_per_s, .. } = self;
+        let (pairs, bytes) = (counted(*pairs, "pair"), Bytes(*bytes));
+        let mut text =
+            format!("{file}: {pairs}, {bytes}, in {seconds:.1} s, {pairs_per_s:.0} a second\n");
+        for removed in &self.removed {
+            text += &format!("{removed}: removed\n");
+        }
+        text
+    }
+}
+
+/// Exports.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    if args.every.is_some_and(|every| every < Duration::from_secs(1)) {
+        return Err(Failure::usage("--every is at least 1s"));
+    }
+    if let Some(directory) = &args.dir {
+        fs::create_dir_all(directory).map_err(|error| cannot(directory, &error))?;
+    }
+    let client = args.connect.connect()?;
+    interrupt::watch()?;
+    match (&args.file, &args.dir) {
+        (Some(file), _) if file.as_os_str() == "-" => to_stdout(args, &client),
+        (Some(file), _) => to_file(args, &client, file),
+        (None, Some(directory)) => to_directory(args, client, directory),
+        (None, None) => unreachable!("one of them is required"),
+    }
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+fn cluster_of(client: &Client) -> u64 {
+    client.view().cluster.word()
+}
+
+fn cannot(path: &Path, error: &dyn std::fmt::Display) -> Failure {
+    Failure::operation(format!("{}: {error}", path.display()))
+}
+
+/// All that is left of it, or until a signal comes. Returns whether it is done.
+fn write<W: Write>(
+    args: &Args,
+    client: &Client,
+    export: &mut Export<W>,
+    progress: &mut Progress,
+) -> Result<bool, ExportError> {
+    let is_done = loop {
+        if !export.step(client)? {
+            break true;
+        }
+        if interrupt::requested() || (args.file.is_some() && !output::is_read()) {
+            break false;
+        }
+        let Totals { pairs, bytes, .. } = export.totals();
+        progress.show("exported", pairs, bytes, Some(export.progress()));
+    };
+    progress.end();
+    Ok(is_done)
+}
+
+fn report(client: &Client, file: String, whole: bool, totals: Totals, seconds: f64) -> Report {
+    let Totals { pairs, bytes, damaged, .. } = totals;
+    let (cluster, pairs_per_s) = (client.view().cluster.to_string(), rate(pairs, seconds));
+    let removed = Vec::new();
+    Report { file, cluster, whole, pairs, bytes, damaged, seconds, pairs_per_s, removed }
+}
+
+/// To standard error where the pairs go to standard output.
+fn tell(args: &Args, report: &Report, is_out_taken: bool) -> Result<(), Failure> {
+    let text = match args.json {
+        true => serde_json::to_string(report).expect("numbers and names") + "\n",
+        false => report.text(),
+    };
+    if is_out_taken {
+        eprint!("{text}");
+    } else {
+        output::text(&text)?;
+    }
+    match report.damaged {
+        0 => Ok(()),
+        damaged => Err(Failure::operation(format!(
+            "{}: {} damaged on all replicas, and missing",
+            report.file,
+            counted(damaged, "pair")
+        ))),
+    }
+}
+
+fn to_stdout(args: &Args, client: &Client) -> Result<(), Failure> {
+    let failed = |error: ExportError| Failure::operation(format!("standard output: {error}"));
+    let head = Head { cluster: cluster_of(client), begun: now() };
+    let out = BufWriter::with_capacity(1 << 20, stdout().lock());
+    let mut export = Export::begin(out, &head).map_err(failed)?;
+    let mut progress = Progress::new(args.json);
+    let is_done = write(args, client, &mut export, &mut progress).map_err(failed)?;
+    let seconds = progress.seconds();
+    if !is_done {
+        export.pause().map_err(failed)?;
+        return interrupt::failure().map_or(Ok(()), Err);
+    }
+    let (_, totals) = export.end(seconds as u64).map_err(failed)?;
+    tell(args, &report(client, "standard output".into(), true, totals, seconds), true)
+}
+
+/// The name of a file that is not whole yet.
+fn part_of(file: &Path) -> PathBuf {
+    let mut name: OsString = file.into();
+    name.push(".part");
+    name.into()
+}
+
+fn to_file(args: &Args, client: &Client, file: &Path) -> Result<(), Failure> {
+    let report = into(args, client, file, args.resume)?;
+    let told = tell(args, &report, false);
+    match interrupt::failure().filter(|_| !report.whole) {
+        Some(interrupted) => {
+            let what = format!("{interrupted}; go on with --resume");
+            Err(Failure::of(interrupted.code(), what))
+        }
+        None => told,
+    }
+}
+
+/// One export into a file.
+fn into(args: &Args, client: &Client, file: &Path, resume: bool) -> Result<Report, Failure> {
+    let part = part_of(file);
+    if file.exists() {
+        return Err(Failure::operation(format!(
+            "{} is there already; remove it, or name another file",
+            file.display()
+        )));
+    }
+    let failed = |error: ExportError| match error {
+        ExportError::Store(_) | ExportError::Write(_) => Failure::operation(format!(
+            "{}: {error}; what is there is good: go on with --resume",
+            part.display()
+        )),
+        error => cannot(&part, &error),
+    };
+    let mut options = OpenOptions::new();
+    // Nobody else reads what the pairs hold.
+    options.read(true).write(true).mode(0o600);
+    let mut export = if resume {
+        let opened = options.open(&part).map_err(|error| cannot(&part, &error))?;
+        let (export, head) = Export::resume(opened, cluster_of(client)).map_err(failed)?;
+        if !args.json {
+            let since =
+                humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(head.begun));
+            eprintln!("goes on with {} pairs of an export begun at {since}", export.totals().pairs);
+        }
+        export
+    } else {
+        let opened = options.create_new(true).open(&part);
+        let opened = opened.map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => Failure::operation(format!(
+                "{} is left of an export that was interrupted; go on with it by --resume, or remove it",
+                part.display()
+            )),
+            _ => cannot(&part, &error),
+        })?;
+        let head = Head { cluster: cluster_of(client), begun: now() };
+        Export::begin(opened, &head).map_err(failed)?
+    };
+    let mut progress = Progress::new(args.json);
+    let is_done = write(args, client, &mut export, &mut progress).map_err(failed)?;
+    let seconds = progress.seconds();
+    let name = file.display().to_string();
+    if !is_done {
+        let totals = export.totals();
+        export.pause().map_err(failed)?;
+        return Ok(report(client, part.display().to_string(), false, totals, seconds));
+    }
+    let (written, totals) = export.end(seconds as u64).map_err(failed)?;
+    let named = name_it(&written, &part, file);
+    named.map_err(|error| cannot(file, &error))?;
+    Ok(report(client, name, true, totals, seconds))
+}
+
+/// What was written is on the disk before it has its name, and so is the name.
+fn name_it(written: &File, part: &Path, file: &Path) -> io::Result<()> {
+    written.set_len(rustix::fs::tell(written)?)?;
+    written.sync_all()?;
+    // Nobody else may have made it meanwhile.
+    fs::hard_link(part, file)?;
+    fs::remove_file(part)?;
+    let directory = file.parent().filter(|directory| !directory.as_os_str().is_empty());
+    File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+fn to_directory(args: &Args, client: Client, directory: &Path) -> Result<(), Failure> {
+    let mut client = Some(client);
+    loop {
+        let begun = Instant::now();
+        let went = match client.take() {
+            Some(client) => Ok(client),
+            None => args.connect.connect(),
+        };
+        let went = went.and_then(|client| snapshot(args, &client, directory));
+        if let Some(interrupted) = interrupt::failure() {
+            return Err(interrupted);
+        }
+        let Some(every) = args.every else { return went };
+        // It goes on: the next one may do better.
+        if let Err(failure) = went {
+            eprintln!("error: {failure}");
+        }
+        while begun.elapsed() < every {
+            if let Some(interrupted) = interrupt::failure() {
+                return Err(interrupted);
+            }
+            thread::sleep(Duration::from_millis(100).min(every - begun.elapsed().min(every)));
+        }
+    }
+}
+
+/// One export into a directory; what is left of one that failed goes.
+fn snapshot(args: &Args, client: &Client, directory: &Path) -> Result<(), Failure> {
+    let cluster = cluster_of(client);
+    let file = directory.join(snapshots::name(cluster, now()));
+    let made = into(args, client, &file, false);
+    if !made.as_ref().is_ok_and(|report| report.whole) {
+        let _gone = fs::remove_file(part_of(&file));
+    }
+    let mut report = made?;
+    if !report.whole {
+        return Ok(());
+    }
+    if let Some(kept) = args.keep {
+        let removed = snapshots::keep_newest(directory, cluster, kept as usize);
+        let removed = removed.map_err(|error| cannot(directory, &error))?;
+        report.removed = removed.iter().map(|path| path.display().to_string()).collect();
+    }
+    tell(args, &report, false)
+}

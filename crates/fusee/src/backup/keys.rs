@@ -1,0 +1,165 @@
+//! `fusee keys`, `fusee count`: which keys there are, and how many.
+
+use fusee_cli::connect::ConnectArgs;
+use fusee_cli::failure::Failure;
+use fusee_cli::quantity::{Bytes, counted};
+use fusee_cli::{interrupt, output};
+use fusee_client::{Client, ScanCursor, ScannedPair};
+use serde::Serialize;
+
+use super::Progress;
+
+/// Which keys.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  fusee keys\n  fusee keys --prefix user: | head\n  \
+    fusee keys --hex --prefix 00ff\n\n\
+    One key a line, in no order, as it is; in hexadecimal digits with --hex, which is safe for any key. A key\n\
+    that is deleted and inserted again meanwhile may be shown twice, or not at all.")]
+pub struct KeysArgs {
+    #[command(flatten)]
+    which: Which,
+
+    /// Stop after so many
+    #[arg(long, value_name = "N")]
+    limit: Option<u64>,
+
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Which pairs to count.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  fusee count\n  fusee count --prefix user: --json\n\n\
+    All pairs are read, as by `fusee keys`.")]
+pub struct CountArgs {
+    #[command(flatten)]
+    which: Which,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+#[derive(clap::Args, Debug)]
+struct Which {
+    /// Only keys that begin with this
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    prefix: String,
+
+    /// The prefix is given in hexadecimal digits, and keys are shown so
+    #[arg(long)]
+    hex: bool,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Counted {
+    pairs: u64,
+    key_bytes: u64,
+    value_bytes: u64,
+    damaged: u64,
+}
+
+impl Which {
+    fn prefix(&self) -> Result<Vec<u8>, Failure> {
+        if !self.hex {
+            return Ok(self.prefix.as_bytes().to_vec());
+        }
+        crate::kv::from_hex(&self.prefix).ok_or_else(|| {
+            let what = "is no even number of hexadecimal digits";
+            Failure::usage(format!("`{}` {what}", self.prefix))
+        })
+    }
+
+    /// Shows the pairs of every piece of a scan, until there are no more or `goes_on` says so. Returns how many are
+    /// damaged.
+    fn each(
+        &self,
+        client: &Client,
+        mut show: impl FnMut(ScannedPair<'_>),
+        mut goes_on: impl FnMut(&ScanCursor) -> Result<bool, Failure>,
+    ) -> Result<u64, Failure> {
+        let (prefix, mut cursor, mut damaged) = (self.prefix()?, ScanCursor::start(), 0);
+        while !cursor.is_done() {
+            let shown = |pair: ScannedPair<'_>| {
+                if pair.key.starts_with(&prefix) {
+                    show(pair);
+                }
+            };
+            damaged += client.scan(&mut cursor, shown)?;
+            if interrupt::requested() || !goes_on(&cursor)? {
+                break;
+            }
+        }
+        interrupt::failure().map_or(Ok(damaged), Err)
+    }
+}
+
+/// Prints keys.
+pub fn keys(args: &KeysArgs) -> Result<(), Failure> {
+    let client = args.connect.connect()?;
+    interrupt::watch()?;
+    let (mut left, lines) = (args.limit.unwrap_or(u64::MAX), std::cell::RefCell::new(Vec::new()));
+    let show = |pair: ScannedPair<'_>| {
+        if let Some(less) = left.checked_sub(1) {
+            left = less;
+            let mut lines = lines.borrow_mut();
+            match args.which.hex {
+                true => lines
+                    .extend(pair.key.iter().flat_map(|byte| format!("{byte:02x}").into_bytes())),
+                false => lines.extend_from_slice(pair.key),
+            }
+            lines.push(b'\n');
+        }
+    };
+    let mut shown = 0;
+    let damaged = args.which.each(&client, show, |_| {
+        let mut lines = lines.borrow_mut();
+        shown += lines.iter().filter(|byte| **byte == b'\n').count() as u64;
+        output::raw(&lines)?;
+        lines.clear();
+        Ok(output::is_read() && args.limit.is_none_or(|limit| shown < limit))
+    })?;
+    missing(damaged)
+}
+
+/// Prints how many there are.
+pub fn count(args: &CountArgs) -> Result<(), Failure> {
+    let client = args.connect.connect()?;
+    interrupt::watch()?;
+    let (counts, mut progress) = (std::cell::Cell::new([0; 3]), Progress::new(args.json));
+    let show = |pair: ScannedPair<'_>| {
+        let [pairs, keys, values] = counts.get();
+        counts.set([pairs + 1, keys + pair.key.len() as u64, values + pair.value.len() as u64]);
+    };
+    let damaged = args.which.each(&client, show, |cursor| {
+        let [pairs, keys, values] = counts.get();
+        progress.show("counted", pairs, keys + values, Some(cursor.progress()));
+        Ok(true)
+    })?;
+    progress.end();
+    let [pairs, key_bytes, value_bytes] = counts.get();
+    let found = Counted { pairs, key_bytes, value_bytes, damaged };
+    output::text(&match args.json {
+        true => serde_json::to_string(&found).expect("numbers") + "\n",
+        false => format!(
+            "{}, {} of keys, {} of values\n",
+            counted(pairs, "pair"),
+            Bytes(key_bytes),
+            Bytes(value_bytes)
+        ),
+    })?;
+    missing(damaged)
+}
+
+fn missing(damaged: u64) -> Result<(), Failure> {
+    match damaged {
+        0 => Ok(()),
+        damaged => Err(Failure::operation(format!(
+            "{} damaged on all replicas, and missing",
+            counted(damaged, "pair")
+        ))),
+    }
+}

@@ -1,0 +1,58 @@
+//! All pairs of a cluster: `fusee export`, `import`, `restore`, `keys`, `count`.
+
+pub mod export;
+pub mod import;
+pub mod keys;
+pub mod restore;
+mod snapshots;
+
+use std::io::{IsTerminal, stderr};
+use std::time::{Duration, Instant};
+
+use fusee_cli::quantity::Bytes;
+
+/// How often progress is shown.
+const PERIOD: Duration = Duration::from_millis(500);
+
+/// How far it is, on standard error.
+struct Progress {
+    is_shown: bool,
+    begun: Instant,
+    last: Option<Instant>,
+}
+
+impl Progress {
+    fn new(is_quiet: bool) -> Progress {
+        let is_shown = !is_quiet && stderr().is_terminal();
+        Progress { is_shown, begun: Instant::now(), last: None }
+    }
+
+    /// `done`: which part of it, if that is known.
+    fn show(&mut self, verb: &str, pairs: u64, bytes: u64, done: Option<f64>) {
+        let is_due = self.last.is_none_or(|last| last.elapsed() >= PERIOD);
+        if !self.is_shown || !is_due {
+            return;
+        }
+        self.last = Some(Instant::now());
+        let seconds = self.begun.elapsed().as_secs_f64().max(1e-9);
+        let rate = pairs as f64 / seconds;
+        let done =
+            done.map_or(String::new(), |done| format!(", {:.0} % of the index", 100.0 * done));
+        eprint!("\r{pairs} pairs {verb}, {}, {rate:.0} a second{done}   ", Bytes(bytes));
+    }
+
+    fn end(&self) {
+        if self.last.is_some() {
+            eprintln!();
+        }
+    }
+
+    fn seconds(&self) -> f64 {
+        self.begun.elapsed().as_secs_f64()
+    }
+}
+
+/// A number of pairs in a second.
+fn rate(pairs: u64, seconds: f64) -> f64 {
+    pairs as f64 / seconds.max(1e-9)
+}

@@ -1,0 +1,85 @@
+//! `fusee restore`: a cluster after a stop of everything, from an export.
+//!
+//! It is what one would do by hand, in this order: look whether the export is good, give up what is left of the cluster
+//! that is gone, form a new one, import. Whatever a living memory node holds is not touched.
+
+use std::path::PathBuf;
+
+use fusee_cli::connect::ConnectArgs;
+use fusee_cli::failure::Failure;
+use fusee_cli::standing::ask_status;
+use fusee_cli::{connect, flags, interrupt};
+use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_control::rpc::{MasterClient, Runtime};
+
+use super::import::{self, How};
+use crate::drain::TIMEOUT;
+use crate::form;
+
+/// From what.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    fusee restore /backups --destroy-data      after a stop of everything, from the newest export\n  \
+    fusee restore pairs.fusee                  into a master that has no cluster yet\n\n\
+    Start the master on its store, or on an empty one, and the memory nodes before. A cluster that still serves is\n\
+    not touched: add the pairs to it with `fusee import`.\n\n\
+    Exit codes: 0 done; 1 nothing was changed, or something failed; 2 wrong usage; 3 the cluster cannot be\n\
+    reached; 128 and the number of the signal that ended it.")]
+pub struct Args {
+    /// The export, or a directory with exports, of which the newest is taken
+    #[arg(value_name = "FILE|DIR")]
+    file: PathBuf,
+
+    /// Give the cluster up that the master has, all of whose data is gone
+    #[arg(long)]
+    destroy_data: bool,
+
+    #[command(flatten)]
+    how: How,
+
+    /// Print one JSON object at the end, and no progress
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Restores.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let address = &args.connect.master;
+    connect::check_address(address)?;
+    interrupt::watch()?;
+    import::restore(&args.file, args.how, args.json, || {
+        let runtime = Runtime::start("fusee-restore")
+            .map_err(|error| Failure::operation(format!("cannot start a thread: {error}")))?;
+        let master = MasterClient::new(&runtime, &address[..]).with_deadline(TIMEOUT);
+        give_up(args, &master)?;
+        form::form(&master, address, args.json)?;
+        args.connect.connect()
+    })
+}
+
+/// The master has no cluster any more.
+fn give_up(args: &Args, master: &MasterClient) -> Result<(), Failure> {
+    let address = &args.connect.master;
+    let Some(cluster) = ask_status(master, address)?.cluster else { return Ok(()) };
+    if !args.destroy_data {
+        return Err(Failure::operation(format!(
+            "the master has a cluster, {cluster}. If it is to get the pairs: `fusee import`. If all of its \
+             data is gone: `fusee restore --destroy-data`. Nothing was changed"
+        )));
+    }
+    let request = MasterRequest::Destroy { cluster, with_living_data: false };
+    match master.call_blocking(request) {
+        Ok(MasterReply::Done) => Ok(()),
+        Ok(MasterReply::Refused { reason }) => Err(Failure::operation(format!(
+            "{}. Add the pairs to it with `fusee import`, or give it up with `fusee destroy` before",
+            flags::in_text(&reason)
+        ))),
+        Ok(other) => {
+            Err(Failure::unreachable(format!("the master answered with something else: {other:?}")))
+        }
+        Err(error) => Err(connect::explain(address, &error)),
+    }
+}

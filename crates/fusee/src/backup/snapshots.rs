@@ -1,0 +1,72 @@
+//! A directory of exports: their names, which is the newest, and which are too old.
+//!
+//! A name says of which cluster an export is, and when it was begun, so that names sort by time. What is called
+//! otherwise is left alone.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
+
+const SUFFIX: &str = ".fusee";
+
+/// The name of an export of a cluster that was begun so many seconds after 1970.
+pub fn name(cluster: u64, begun: u64) -> String {
+    let time = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(begun));
+    let time = time.to_string().replace([':', '-'], "");
+    format!("fusee-{cluster:016x}-{time}{SUFFIX}")
+}
+
+/// The whole exports in a directory, of a cluster or of all, the oldest first.
+pub fn all(directory: &Path, cluster: Option<u64>) -> io::Result<Vec<PathBuf>> {
+    let prefix = cluster.map_or("fusee-".into(), |cluster| format!("fusee-{cluster:016x}-"));
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        if name.is_some_and(|name| name.starts_with(&prefix) && name.ends_with(SUFFIX)) {
+            found.push(path);
+        }
+    }
+    // Of several clusters as well: the time is what follows the last hyphen.
+    found.sort_by_key(|path| {
+        let name = path.to_string_lossy().into_owned();
+        (name.rsplit('-').next().map(str::to_owned), name)
+    });
+    Ok(found)
+}
+
+/// Removes all but the newest of a cluster's; returns those that are gone.
+pub fn keep_newest(directory: &Path, cluster: u64, kept: usize) -> io::Result<Vec<PathBuf>> {
+    let mut all = all(directory, Some(cluster))?;
+    all.truncate(all.len().saturating_sub(kept));
+    all.iter().try_for_each(fs::remove_file)?;
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_sort_by_time_and_others_are_left_alone() {
+        assert_eq!(name(0xc0ffee, 0), "fusee-0000000000c0ffee-19700101T000000Z.fusee");
+        let directory =
+            std::env::temp_dir().join(format!("fusee-snapshots-{}", std::process::id()));
+        fs::create_dir_all(&directory).unwrap();
+        let names = [name(1, 1_790_000_000), name(1, 1_780_000_000), name(2, 1_785_000_000)];
+        for name in names.iter().map(String::as_str).chain(["notes.txt", "fusee-x.fusee.part"]) {
+            fs::write(directory.join(name), b"").unwrap();
+        }
+        let paths = |names: &[&String]| -> Vec<PathBuf> {
+            names.iter().map(|name| directory.join(name)).collect()
+        };
+        let [newest, oldest, other] = &names;
+        assert_eq!(all(&directory, None).unwrap(), paths(&[oldest, other, newest]));
+        assert_eq!(all(&directory, Some(2)).unwrap(), paths(&[other]));
+        assert_eq!(keep_newest(&directory, 1, 1).unwrap(), paths(&[oldest]));
+        assert_eq!(keep_newest(&directory, 1, 1).unwrap(), paths(&[]));
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 4);
+        fs::remove_dir_all(&directory).unwrap();
+    }
+}

@@ -1,0 +1,129 @@
+//! `fusee export`, `import`, `keys` and `count`, as their users run them.
+
+use std::fs;
+use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
+
+use super::common::{Up, finish, finish_with, fusee, signal, wait};
+
+fn some_pairs(up: &Up) {
+    for n in 0..12 {
+        up.run(&["put", &format!("user:{n}"), &format!("value {n}")]).expect_code(0);
+    }
+    let picture = up.scratch.file("picture", &[7; 100_000]);
+    up.run(&["put", "picture", "--value-file", &picture, "--redundancy", "ec:2+1"]).expect_code(0);
+    up.run(&["put", "--hex", "00ff0a", "binary"]).expect_code(0);
+}
+
+#[test]
+fn pairs_go_into_a_file_and_into_a_cluster_of_another_geometry() {
+    let up = Up::start(&[]);
+    some_pairs(&up);
+    let file = up.scratch.path().join("pairs.fusee").display().to_string();
+    let report = up.run(&["export", &file, "--json"]).expect_code(0).json();
+    assert_eq!((&report["pairs"], &report["whole"]), (&14.into(), &true.into()));
+    up.run(&["export", &file]).expect_error(1, "is there already");
+
+    let checked = finish(&mut fusee(&["import", &file, "--check", "--json"])).expect_code(0).json();
+    assert_eq!(checked["pairs"], 14);
+    let mut bytes = fs::read(&file).unwrap();
+    bytes[200] ^= 1;
+    let damaged = up.scratch.file("damaged", &bytes);
+    up.run(&["import", &damaged]).expect_error(1, "it is damaged");
+    bytes[200] ^= 1;
+    let cut = up.scratch.file("cut", &bytes[..bytes.len() - 50]);
+    up.run(&["import", &cut]).expect_error(1, "--partial takes it");
+    up.run(&["import", "/dev/null", "--check"]).expect_error(1, "no export of FUSEE");
+
+    let other = Up::start(&["--memory-nodes", "5", "--data-replicas", "3", "--index-keys", "1000"]);
+    other.run(&["put", "user:1", "mine"]).expect_code(0);
+    let kept = other.run(&["import", &file, "--existing", "keep", "--json"]).expect_code(0).json();
+    assert_eq!((&kept["written"]["pairs"], &kept["written"]["existed"]), (&13.into(), &1.into()));
+    assert_eq!(other.run(&["get", "user:1"]).stdout, b"mine");
+    other.run(&["import", &file]).expect_code(0);
+    assert_eq!(other.run(&["get", "user:1"]).stdout, b"value 1");
+    assert_eq!(other.run(&["get", "--hex", "00ff0a"]).stdout, b"binary");
+    assert_eq!(other.run(&["get", "picture"]).stdout, [7; 100_000]);
+    assert_eq!(other.run(&["redundancy", "get", "picture"]).text(), "ec:2+1\n");
+
+    // Through pipes, and by the rules of a cluster that has no memory nodes for the code.
+    let small = Up::start(&["--memory-nodes", "2"]);
+    let stream = other.run(&["export", "-"]).expect_code(0);
+    let report = finish_with(&mut small.command(&["import", "-", "--json"]), &stream.stdout);
+    let report = report.expect_code(0).json();
+    assert_eq!(
+        (&report["written"]["pairs"], &report["written"]["by_rules"]),
+        (&14.into(), &1.into())
+    );
+    assert_eq!(small.run(&["redundancy", "get", "picture"]).text(), "replicated\n");
+}
+
+#[test]
+fn keys_are_listed_and_counted() {
+    let up = Up::start(&[]);
+    assert_eq!(up.run(&["count"]).expect_code(0).text(), "0 pairs, 0 B of keys, 0 B of values\n");
+    some_pairs(&up);
+    let mut keys: Vec<String> = up
+        .run(&["keys", "--prefix", "user:"])
+        .expect_code(0)
+        .text()
+        .lines()
+        .map(str::to_owned)
+        .collect();
+    keys.sort_unstable();
+    let mut expected: Vec<String> = (0..12).map(|n| format!("user:{n}")).collect();
+    expected.sort_unstable();
+    assert_eq!(keys, expected);
+    assert_eq!(up.run(&["keys", "--hex", "--prefix", "00"]).expect_code(0).text(), "00ff0a\n");
+    up.run(&["keys", "--hex", "--prefix", "0"]).expect_error(2, "hexadecimal");
+    assert_eq!(up.run(&["keys", "--limit", "5"]).expect_code(0).text().lines().count(), 5);
+    let counted = up.run(&["count", "--json"]).expect_code(0).json();
+    assert_eq!((&counted["pairs"], &counted["damaged"]), (&14.into(), &0.into()));
+}
+
+#[test]
+fn an_export_that_is_interrupted_is_gone_on_with() {
+    let up = Up::start(&[]);
+    some_pairs(&up);
+    let file = up.scratch.path().join("pairs.fusee").display().to_string();
+    up.run(&["export", &file, "--resume"]).expect_error(1, "pairs.fusee.part");
+    // As one that was killed while it wrote a block: the end of what was whole is found again.
+    up.run(&["export", &file]).expect_code(0);
+    let bytes = fs::read(&file).unwrap();
+    fs::remove_file(&file).unwrap();
+    fs::write(format!("{file}.part"), &bytes[..bytes.len() - 70]).unwrap();
+    up.run(&["export", &file]).expect_error(1, "--resume");
+    let report = up.run(&["export", &file, "--resume", "--json"]).expect_code(0).json();
+    assert_eq!(report["pairs"], 14);
+    let checked = up.run(&["import", &file, "--check", "--json"]).expect_code(0).json();
+    assert_eq!((&checked["pairs"], &checked["whole"]), (&14.into(), &true.into()));
+    // Not with that of another cluster.
+    let other = Up::start(&[]);
+    fs::rename(&file, format!("{file}.part")).unwrap();
+    other.run(&["export", &file, "--resume"]).expect_error(1, "of cluster");
+}
+
+#[test]
+fn exports_are_made_on_a_schedule_and_old_ones_removed() {
+    let up = Up::start(&[]);
+    some_pairs(&up);
+    let directory = up.scratch.path().join("exports");
+    let named = directory.display().to_string();
+    let mut command =
+        up.command(&["export", "--dir", &named, "--every", "1s", "--keep", "2", "--json"]);
+    let mut child = command.stdout(Stdio::null()).spawn().unwrap();
+    thread::sleep(Duration::from_millis(4_500));
+    signal("INT", child.id());
+    assert_eq!(wait(&mut child).code(), Some(130));
+    let mut names: Vec<String> = fs::read_dir(&directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort_unstable();
+    assert_eq!(names.len(), 2, "{names:?}");
+    assert!(names.iter().all(|name| name.ends_with("Z.fusee")), "{names:?}");
+    let newest = up.run(&["import", &named, "--check", "--json"]).expect_code(0).json();
+    assert!(newest["file"].as_str().unwrap().ends_with(&names[1]), "{newest}");
+    up.run(&["export", "--dir", &named, "--every", "1ms"]).expect_error(2, "at least 1s");
+}
