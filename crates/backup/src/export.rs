@@ -1,6 +1,7 @@
 //! Exports: a scan, written down block by block.
 
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom, Write};
 use std::thread;
 use std::time::Duration;
 
@@ -30,9 +31,6 @@ pub enum ExportError {
     /// It is of another cluster.
     #[error("it is of cluster {0:016x}, and not of this one")]
     OtherCluster(u64),
-    /// It has its end already.
-    #[error("it is whole already")]
-    Whole,
 }
 
 /// An export that is under way.
@@ -109,29 +107,43 @@ impl<W: Write> Export<W> {
     }
 }
 
-impl<F: Read + Write + Seek> Export<F> {
-    /// Goes on with one that was interrupted, of this cluster, behind the last block that is whole. Also says when it
-    /// was begun.
-    pub fn resume(mut file: F, cluster: u64) -> Result<(Export<F>, Head), ExportError> {
-        let mut reader = Reader::begin(io::BufReader::new(&mut file))?;
+/// What there is of an export that was interrupted.
+pub enum Resumed {
+    /// All up to here; it goes on.
+    Part(Export<File>),
+    /// All of it: what it was written to, and what it holds.
+    Whole(File, Totals),
+}
+
+impl Export<File> {
+    /// Goes on with one that was interrupted, of this cluster, behind the last block that is whole; what comes after
+    /// that is cut off. Also says when it was begun.
+    pub fn resume(mut file: File, cluster: u64) -> Result<(Resumed, Head), ExportError> {
+        let mut reader = Reader::begin(io::BufReader::new(&file))?;
         let head = reader.head();
         if head.cluster != cluster {
             return Err(ExportError::OtherCluster(head.cluster));
         }
         let (mut cursor, mut block) = (ScanCursor::start(), Block::default());
-        loop {
+        let end = loop {
             match reader.next(&mut block) {
                 Ok(Part::Block(behind)) => cursor = behind,
-                Ok(Part::End(_)) => return Err(ExportError::Whole),
+                Ok(Part::End(totals)) => break Some(totals),
                 // The last part may have been written when the machine stopped.
-                Err(FormatError::CutOff { .. } | FormatError::Damaged { .. }) => break,
+                Err(FormatError::CutOff { .. } | FormatError::Damaged { .. }) => break None,
                 Err(error) => return Err(error.into()),
             }
-        }
+        };
         let (at, totals) = (reader.at(), reader.totals());
         drop(reader);
+        // Blocks behind one that is not whole are of another time than what is written now.
+        file.set_len(at).map_err(ExportError::Write)?;
+        if let Some(totals) = end {
+            return Ok((Resumed::Whole(file, totals), head));
+        }
         file.seek(SeekFrom::Start(at)).map_err(ExportError::Write)?;
         block.clear();
-        Ok((Export { writer: Writer::resume(file, totals), cursor, block }, head))
+        let export = Export { writer: Writer::resume(file, totals), cursor, block };
+        Ok((Resumed::Part(export), head))
     }
 }

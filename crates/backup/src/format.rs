@@ -188,6 +188,9 @@ impl<W: Write> Writer<W> {
     pub fn block(&mut self, block: &Block, cursor: &ScanCursor) -> io::Result<()> {
         let cursor = cursor.to_string();
         let body_bytes = 12 + cursor.len() + block.body.len();
+        if body_bytes > MAX_BODY_BYTES as usize {
+            return Err(io::Error::other("more pairs come together than a block may hold"));
+        }
         let mut bytes = Vec::with_capacity(body_bytes + 12);
         bytes.extend_from_slice(&BLOCK.to_le_bytes());
         bytes.extend_from_slice(&(body_bytes as u32).to_le_bytes());
@@ -319,6 +322,10 @@ impl<R: Read> Reader<R> {
                 return Err(damaged("the number of its pairs"));
             }
             self.totals = totals;
+            let mut behind = [0];
+            if !matches!(self.input.read(&mut behind), Ok(0)) {
+                return Err(damaged("what comes behind its end"));
+            }
             Part::End(totals)
         } else {
             block.clear();
@@ -497,6 +504,8 @@ mod tests {
     fn other_files_are_told() {
         assert!(matches!(read(b""), Err(FormatError::NoExport)));
         assert!(matches!(read(b"not an export at all"), Err(FormatError::NoExport)));
+        assert!(matches!(read(&[three(), vec![0]].concat()), Err(FormatError::Damaged { .. })));
+        assert!(matches!(read(&[three(), three()].concat()), Err(FormatError::Damaged { .. })));
         let mut later = three();
         later[8] = 2;
         assert!(matches!(read(&later), Err(FormatError::Version(2))));

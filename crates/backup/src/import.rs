@@ -78,19 +78,19 @@ impl Import {
         block: &Block,
         imported: &mut Imported,
     ) -> Result<(), ImportError> {
-        let (mut by_rules, mut named) = (Vec::new(), Vec::new());
+        let mut by_rules = Vec::new();
         for pair in block.iter() {
             let as_ruled = self.rules.of(pair.value.len()) == pair.redundancy;
-            match self.kept == Kept::Nothing || as_ruled {
-                true => by_rules.push((pair.key, pair.value)),
-                false => named.push(((pair.key, pair.value), pair.redundancy)),
+            if self.kept == Kept::Nothing || as_ruled {
+                by_rules.push((pair.key, pair.value));
+                continue;
             }
+            // In their order: of a key that is there twice the later one is the newer one.
+            self.write_many(client, &by_rules, imported)?;
+            by_rules.clear();
+            self.write_named(client, (pair.key, pair.value), pair.redundancy, imported)?;
         }
-        self.write_many(client, &by_rules, imported)?;
-        for (pair, redundancy) in named {
-            self.write_named(client, pair, redundancy, imported)?;
-        }
-        Ok(())
+        self.write_many(client, &by_rules, imported)
     }
 
     fn write_many(

@@ -5,8 +5,8 @@
 //! since each block says where the scan was behind it. An import ([`Import`]) puts the pairs into whichever cluster, of
 //! whichever geometry.
 //!
-//! [`format`] says what is in the file. Its reader trusts nothing that it reads: what was cut off, or has changed, is
-//! told, with the place; memory is taken for bytes that came, not for bytes announced.
+//! [`mod@format`] says what is in the file. Its reader trusts nothing that it reads: what was cut off, or has changed,
+//! is told, with the place; memory is taken for bytes that came, not for bytes announced.
 
 mod export;
 pub mod format;
@@ -14,5 +14,5 @@ mod import;
 #[doc(hidden)]
 pub mod parsers;
 
-pub use export::{Export, ExportError};
+pub use export::{Export, ExportError, Resumed};
 pub use import::{Existing, Import, ImportError, Imported, Kept};

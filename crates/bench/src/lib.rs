@@ -89,6 +89,8 @@ pub enum Benchmark {
     Limit(limit::Args),
     /// Instructions of an operation, counted by valgrind: the same on a busy machine
     Counts(counts::Args),
+    /// Time of an operation by part of the program, sampled by perf
+    Profile(counts::profile::Args),
     /// Time of an operation beside memcached, Redis and LMDB, in turn in one run
     Peers(peers::Args),
     /// Time of the verbs themselves, beside UCX over shared memory and libfabric over TCP
@@ -96,7 +98,7 @@ pub enum Benchmark {
     /// One of the processes of `--processes`; not for people
     #[command(hide = true, after_help = "Example: started by `fusee bench ycsb --processes 2`")]
     Client,
-    /// What `counts` has valgrind run; not for people
+    /// What `counts` has valgrind run, and `profile` perf; not for people
     #[command(hide = true)]
     Work(counts::WorkArgs),
     /// The client of `recovery` that is killed; not for people
@@ -125,6 +127,7 @@ impl Benchmark {
             Benchmark::Sweep(args) => sweep::run(&args),
             Benchmark::Limit(args) => limit::run(&args),
             Benchmark::Counts(args) => counts::run(&args),
+            Benchmark::Profile(args) => counts::profile::run(&args),
             Benchmark::Peers(args) => peers::run(&args),
             Benchmark::Raw(args) => raw::run(&args),
             Benchmark::Work(args) => counts::work(&args),

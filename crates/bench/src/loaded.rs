@@ -101,7 +101,12 @@ pub struct Loaded {
 impl Loaded {
     /// Over shared memory.
     pub fn new(size: &Size) -> Result<Loaded, Failure> {
-        Loaded::with_keys(size, FabricKind::Shm, NODES, key)
+        Loaded::over(size, FabricKind::Shm)
+    }
+
+    /// The same, over this fabric.
+    pub fn over(size: &Size, fabric: FabricKind) -> Result<Loaded, Failure> {
+        Loaded::with_keys(size, fabric, NODES, key)
     }
 
     /// With keys that are made of their number like this.

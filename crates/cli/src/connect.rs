@@ -5,10 +5,10 @@ use std::time::Duration;
 use clap::Args;
 use fusee_client::{Client, ConnectError, FabricChoice, Options};
 use fusee_control::master::{MasterReply, MasterRequest};
-use fusee_control::rpc::{MasterClient, RpcError, Runtime};
+use fusee_control::rpc::{MasterClient, RpcError};
 
 use crate::failure::Failure;
-use crate::flags;
+use crate::{flags, secret};
 
 /// The port at which a master listens unless it is told otherwise.
 pub const DEFAULT_PORT: u16 = 7400;
@@ -55,6 +55,7 @@ impl ConnectArgs {
 /// Joins the cluster of the master at this address, or of the masters at these.
 pub fn join(master: &str, options: Options) -> Result<Client, Failure> {
     check_address(master)?;
+    let options = options.with_keys(secret::keys()?);
     Client::connect_with(master, options).map_err(|error| match error {
         ConnectError::Master(error) | ConnectError::WrongCluster(error) => explain(master, &error),
         ConnectError::Attach(_) => match problem(master) {
@@ -67,7 +68,7 @@ pub fn join(master: &str, options: Options) -> Result<Client, Failure> {
 
 /// What keeps the cluster from being whole, as its master says.
 fn problem(master: &str) -> Option<String> {
-    let runtime = Runtime::start("fusee-status").ok()?;
+    let runtime = secret::runtime("fusee-status").ok()?;
     let master = MasterClient::new(&runtime, master).with_deadline(PATIENCE);
     match master.call_blocking(MasterRequest::Status) {
         Ok(MasterReply::Status(status)) => Some(flags::in_text(&status.problem?)),
@@ -92,7 +93,7 @@ pub fn check_address(masters: &str) -> Result<(), Failure> {
 /// A failure to reach the cluster, with the next step.
 pub fn explain(master: &str, error: &RpcError) -> Failure {
     // It has been reached, and says what to do.
-    if let RpcError::WrongCluster { .. } = error {
+    if let RpcError::WrongCluster { .. } | RpcError::Keys { .. } = error {
         return Failure::unreachable(flags::in_text(&error.to_string()));
     }
     Failure::unreachable(format!(

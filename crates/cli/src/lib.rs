@@ -14,4 +14,5 @@ pub mod memory;
 pub mod output;
 pub mod quantity;
 pub mod recoveries;
+pub mod secret;
 pub mod standing;

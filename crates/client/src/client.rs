@@ -71,7 +71,7 @@ impl Client {
     pub fn connect_with(master: &str, options: Options) -> Result<Client, ConnectError> {
         // Before there are more threads, if this is a program's beginning.
         barrier::prepare();
-        let runtime = Runtime::start("fusee-control")?;
+        let runtime = Runtime::with_keys("fusee-control", options.keys.clone())?;
         let master = MasterClient::new(&runtime, master);
         Client::join(runtime, master, options, HashMap::new(), None)
     }

@@ -69,6 +69,7 @@ pub use demotion::{DemotionOrder, DemotionOutcome};
 #[cfg(feature = "embedded")]
 pub use embedded::EmbeddedOptions;
 pub use error::ConnectError;
+pub use fusee_auth::{KeyError, Keys};
 pub use fusee_control::rpc::{Role, RpcError};
 pub use fusee_core::code::{Coding, CodingError};
 pub use fusee_core::data::{

@@ -7,6 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use fusee_auth::Keys;
 use fusee_core::data::RedundancyRules;
 use fusee_fabric::{FabricKind, SwitchAt};
 
@@ -132,6 +133,8 @@ pub struct Options {
     /// How long to wait for a cluster that is still forming, and for each of its members.
     /// Default: 5 s.
     pub connect_timeout: Duration,
+    /// Keys of the cluster's secret, which its servers want to be proved, and prove themselves. Default: none.
+    pub keys: Option<Keys>,
     /// The redundancy of new pairs, where the program does not name one; pairs that exist keep what they have.
     /// Default: `None`, as the cluster's rules say, which are its master's to tell.
     ///
@@ -161,6 +164,7 @@ impl Default for Options {
             cache_threshold: 0.5,
             op_timeout: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(5),
+            keys: None,
             redundancy: None,
             work_table: WorkTable::Off,
         }
@@ -206,6 +210,21 @@ impl Options {
     /// Sets [`Options::work_table`].
     pub fn with_work_table(self, work_table: WorkTable) -> Options {
         Options { work_table, ..self }
+    }
+
+    /// Sets [`Options::keys`].
+    ///
+    /// ```no_run
+    /// use std::path::Path;
+    ///
+    /// use fusee_client::{Client, Keys, Options};
+    ///
+    /// let keys = Keys::of_client(Path::new("/etc/fusee/client.key"))?;
+    /// let client = Client::connect_with("10.0.0.1:7400", Options::default().with_keys(keys))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn with_keys(self, keys: impl Into<Option<Keys>>) -> Options {
+        Options { keys: keys.into(), ..self }
     }
 
     /// Sets [`Options::connect_timeout`].

@@ -226,15 +226,17 @@ fn poke(addr: &str, bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn malformed_input_closes_only_its_own_connection() {
-    const HELLO: &[u8] = b"FUSEE\x08\x01\0";
+    const HELLO: &[u8] =
+        b"FUSEE\x09\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
     let runtime = runtime();
     let (_server, addr) = counting_node(&runtime, "127.0.0.1:0");
     let client = NodeClient::new(&runtime, addr.clone());
     assert_eq!(usage(&client), 0);
     // No hello at all; then hellos followed by an over-long frame and by one of garbage.
     assert_eq!(poke(&addr, b"GET / HTTP/1.1\r\n\r\n"), b"");
-    assert_eq!(poke(&addr, &[HELLO, &u32::MAX.to_be_bytes()].concat()), HELLO);
-    assert_eq!(poke(&addr, &[HELLO, &[0, 0, 0, 3, 9, 9, 9]].concat()), HELLO);
+    let welcome = [HELLO, &[0; 32]].concat();
+    assert_eq!(poke(&addr, &[HELLO, &u32::MAX.to_be_bytes()].concat()), welcome);
+    assert_eq!(poke(&addr, &[HELLO, &[0, 0, 0, 3, 9, 9, 9]].concat()), welcome);
     // Who only connects is sent away as well.
     assert_eq!(poke(&addr, b""), b"");
     assert_eq!(usage(&client), 1);

@@ -10,7 +10,8 @@ use fusee_control::rpc::{
 };
 use fusee_core::verbs::ClientId;
 
-const HELLO: &[u8] = b"FUSEE\x08\x01\0";
+const HELLO: &[u8] =
+    b"FUSEE\x09\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 /// Longer than anything here takes on a loaded machine.
 const WAIT: Duration = Duration::from_secs(60);
 
@@ -100,7 +101,7 @@ const USAGE: u8 = 13;
 /// Asks for the first time, and receives the answer, to the hello as well.
 fn ask(stream: &mut TcpStream) {
     stream.write_all(&request(1, USAGE)).unwrap();
-    stream.read_exact(&mut [0; 8]).unwrap();
+    stream.read_exact(&mut [0; 72]).unwrap();
     receive(stream);
 }
 

@@ -1,7 +1,10 @@
 //! The command line: which commands there are, and who carries them out.
 
+use std::path::PathBuf;
+
 use clap::{ArgAction, Parser, Subcommand};
 use fusee_cli::failure::{EXIT_CODES, Failure};
+use fusee_cli::secret;
 
 use crate::logging::Usual;
 use crate::{backup, destroy, drain, form, kv, server, shell, status, up};
@@ -27,6 +30,10 @@ pub struct Cli {
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub verbose: u8,
 
+    /// The file of the cluster's secret, or of a key of it (`fusee secret`); servers need the secret itself
+    #[arg(long, global = true, env = secret::VARIABLE, value_name = "FILE")]
+    pub secret: Option<PathBuf>,
+
     /// What to do
     #[command(subcommand)]
     pub command: Command,
@@ -45,6 +52,9 @@ pub enum Command {
     Switch(server::switch::Args),
     /// Form a new cluster: once, after its master was started over an empty store
     Form(form::Args),
+    /// Make the secret of a cluster, or a key of it
+    #[command(subcommand)]
+    Secret(crate::secret::SecretCommand),
     /// Give a cluster up, with all that it holds; shows what that is, unless it is told more
     Destroy(destroy::Args),
     /// Print the value of a key
@@ -110,6 +120,7 @@ impl Command {
             Command::MemoryNode(args) => server::memory_node::run(args),
             Command::Switch(args) => server::switch::run(args),
             Command::Form(args) => form::run(&args),
+            Command::Secret(command) => crate::secret::run(&command),
             Command::Destroy(args) => destroy::run(&args),
             Command::Get(args) => kv::get(&args),
             Command::Insert(args) => kv::write(kv::Write::Insert, &args),

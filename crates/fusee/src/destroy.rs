@@ -8,10 +8,10 @@ use fusee_cli::connect::{self, DEFAULT_MASTER};
 use fusee_cli::failure::Failure;
 use fusee_cli::quantity::counted;
 use fusee_cli::standing::ask_status;
-use fusee_cli::{flags, output};
+use fusee_cli::{flags, output, secret};
 use fusee_client::{Status, View};
 use fusee_control::master::{MasterReply, MasterRequest, MemberState};
-use fusee_control::rpc::{MasterClient, Runtime};
+use fusee_control::rpc::MasterClient;
 use fusee_core::verbs::ClusterId;
 
 use crate::drain::TIMEOUT;
@@ -49,8 +49,7 @@ fn cluster_id(text: &str) -> Result<ClusterId, String> {
 /// Shows what there is to lose, and destroys it if it is told to.
 pub fn run(args: &Args) -> Result<(), Failure> {
     connect::check_address(&args.master)?;
-    let runtime = Runtime::start("fusee-destroy")
-        .map_err(|error| Failure::operation(format!("cannot start a thread: {error}")))?;
+    let runtime = secret::runtime("fusee-destroy")?;
     let master = MasterClient::new(&runtime, &args.master[..]).with_deadline(TIMEOUT);
     let status = ask_status(&master, &args.master)?;
     let Some(cluster) = status.cluster else {

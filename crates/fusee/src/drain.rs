@@ -9,8 +9,9 @@ use std::time::Duration;
 use fusee_cli::connect::{self, DEFAULT_MASTER};
 use fusee_cli::failure::Failure;
 use fusee_cli::output;
+use fusee_cli::secret;
 use fusee_cli::standing::{Standing, ask, ask_status};
-use fusee_control::rpc::{MasterClient, Runtime};
+use fusee_control::rpc::MasterClient;
 use fusee_core::verbs::MnId;
 use serde::Serialize;
 
@@ -74,8 +75,7 @@ fn node_name(text: &str) -> Result<MnId, String> {
 /// Drains a node, or takes that back.
 pub fn run(args: &Args) -> Result<(), Failure> {
     connect::check_address(&args.master)?;
-    let runtime = Runtime::start("fusee-drain")
-        .map_err(|error| Failure::operation(format!("cannot start a thread: {error}")))?;
+    let runtime = secret::runtime("fusee-drain")?;
     let master = MasterClient::new(&runtime, &args.master[..]).with_deadline(TIMEOUT);
     let begun = std::time::Instant::now();
     let Standing { subtables, regions, .. } =

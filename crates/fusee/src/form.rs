@@ -10,9 +10,9 @@ use std::time::Duration;
 use fusee_cli::connect::{self, DEFAULT_MASTER};
 use fusee_cli::failure::Failure;
 use fusee_cli::standing::ask_status;
-use fusee_cli::{flags, output};
+use fusee_cli::{flags, output, secret};
 use fusee_control::master::{MasterReply, MasterRequest};
-use fusee_control::rpc::{MasterClient, RpcError, Runtime};
+use fusee_control::rpc::{MasterClient, RpcError};
 use fusee_core::verbs::ClusterId;
 use fusee_master::random_cluster;
 use serde::Serialize;
@@ -57,8 +57,7 @@ struct Report {
 /// Forms a cluster.
 pub fn run(args: &Args) -> Result<(), Failure> {
     connect::check_address(&args.master)?;
-    let runtime = Runtime::start("fusee-form")
-        .map_err(|error| Failure::operation(format!("cannot start a thread: {error}")))?;
+    let runtime = secret::runtime("fusee-form")?;
     let master = MasterClient::new(&runtime, &args.master[..]).with_deadline(TIMEOUT);
     let cluster = random_cluster();
     ask(&master, &args.master, cluster)?;

@@ -14,6 +14,7 @@ mod drain;
 mod form;
 mod kv;
 mod logging;
+mod secret;
 mod server;
 mod shell;
 #[cfg(feature = "sim")]
@@ -27,6 +28,9 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();
+    if let Some(file) = cli.secret {
+        fusee_cli::secret::set(file);
+    }
     logging::start(cli.verbose, cli.command.usual_log());
     match cli.command.run(cli.verbose) {
         Ok(()) => ExitCode::SUCCESS,

@@ -35,6 +35,10 @@ fn pairs_go_into_a_file_and_into_a_cluster_of_another_geometry() {
     let cut = up.scratch.file("cut", &bytes[..bytes.len() - 50]);
     up.run(&["import", &cut]).expect_error(1, "--partial takes it");
     up.run(&["import", "/dev/null", "--check"]).expect_error(1, "no export of FUSEE");
+    bytes.push(0);
+    let longer = up.scratch.file("longer", &bytes);
+    up.run(&["import", &longer, "--check"]).expect_error(1, "behind its end");
+    up.run(&["restore", "/dev/stdin"]).expect_error(2, "from a file");
 
     let other = Up::start(&["--memory-nodes", "5", "--data-replicas", "3", "--index-keys", "1000"]);
     other.run(&["put", "user:1", "mine"]).expect_code(0);
@@ -77,7 +81,8 @@ fn keys_are_listed_and_counted() {
     assert_eq!(keys, expected);
     assert_eq!(up.run(&["keys", "--hex", "--prefix", "00"]).expect_code(0).text(), "00ff0a\n");
     up.run(&["keys", "--hex", "--prefix", "0"]).expect_error(2, "hexadecimal");
-    assert_eq!(up.run(&["keys", "--limit", "5"]).expect_code(0).text().lines().count(), 5);
+    let five = up.run(&["keys", "--limit", "5", "--hex"]).expect_code(0);
+    assert_eq!(five.text().lines().count(), 5);
     let counted = up.run(&["count", "--json"]).expect_code(0).json();
     assert_eq!((&counted["pairs"], &counted["damaged"]), (&14.into(), &0.into()));
 }
@@ -98,6 +103,18 @@ fn an_export_that_is_interrupted_is_gone_on_with() {
     assert_eq!(report["pairs"], 14);
     let checked = up.run(&["import", &file, "--check", "--json"]).expect_code(0).json();
     assert_eq!((&checked["pairs"], &checked["whole"]), (&14.into(), &true.into()));
+    // One that was written to its end, and has not got its name.
+    fs::rename(&file, format!("{file}.part")).unwrap();
+    up.run(&["export", &file, "--resume"]).expect_code(0);
+    assert_eq!(fs::read(&file).unwrap().len(), bytes.len());
+    // Of one that is damaged nothing counts that comes behind, and it goes on from there.
+    let mut rotten = fs::read(&file).unwrap();
+    rotten[100] ^= 1;
+    fs::remove_file(&file).unwrap();
+    fs::write(format!("{file}.part"), &rotten).unwrap();
+    let report = up.run(&["export", &file, "--resume", "--json"]).expect_code(0).json();
+    assert_eq!(report["pairs"], 14);
+    up.run(&["import", &file, "--check"]).expect_code(0);
     // Not with that of another cluster.
     let other = Up::start(&[]);
     fs::rename(&file, format!("{file}.part")).unwrap();

@@ -31,6 +31,7 @@ mod lines;
 mod memory;
 mod policy;
 mod redundancy;
+mod secrets;
 mod servers;
 #[cfg(feature = "sim")]
 mod sim;

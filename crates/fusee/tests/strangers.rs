@@ -14,7 +14,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::common::Up;
 
 /// What a client of the master says first.
-const HELLO: &[u8] = b"FUSEE\x08\x02\0";
+const HELLO: &[u8] =
+    b"FUSEE\x09\x02\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 const MIB: u64 = 1 << 20;
 
 /// A line of a process's status, in bytes.

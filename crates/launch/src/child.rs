@@ -5,6 +5,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use fusee_cli::failure::Failure;
+use fusee_cli::secret;
 use futures_util::future::join_all;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{ChildStdin, ChildStdout, Command};
@@ -40,6 +41,10 @@ impl Child {
             std::env::vars().map(|(key, _)| key).filter(|key| key.starts_with("FUSEE_")).collect();
         for name in &settings {
             command.env_remove(name);
+        }
+        // But for the secret, which all of them share with who uses them.
+        if let Some(file) = secret::file() {
+            command.env(secret::VARIABLE, file);
         }
         if verbose == 0 && std::env::var_os("RUST_LOG").is_none() {
             command.env("RUST_LOG", "warn");

@@ -7,9 +7,10 @@
 use std::time::{Duration, Instant};
 
 use fusee_cli::failure::Failure;
+use fusee_cli::secret;
 use fusee_client::View;
 use fusee_control::master::{MasterReply, MasterRequest};
-use fusee_control::rpc::{MasterClient, Runtime};
+use fusee_control::rpc::MasterClient;
 use fusee_master::random_cluster;
 use futures_util::future::select_all;
 
@@ -100,7 +101,7 @@ fn name_nodes(
 /// Asks for the cluster: its master's store is empty, in a fresh directory.
 async fn form(address: &str) -> Result<(), Failure> {
     let cannot = |what: String| Failure::operation(format!("the cluster cannot be formed: {what}"));
-    let runtime = Runtime::start("fusee-launch").map_err(|error| cannot(error.to_string()))?;
+    let runtime = secret::runtime("fusee-launch")?;
     let master = MasterClient::new(&runtime, address);
     match master.call(MasterRequest::Form { cluster: random_cluster() }).await {
         Ok(MasterReply::Done) => Ok(()),
@@ -113,7 +114,7 @@ async fn form(address: &str) -> Result<(), Failure> {
 /// Waits until clients can join.
 async fn formed(address: &str) -> Result<View, Failure> {
     let cannot = |what: String| Failure::operation(format!("the cluster cannot be formed: {what}"));
-    let runtime = Runtime::start("fusee-launch").map_err(|error| cannot(error.to_string()))?;
+    let runtime = secret::runtime("fusee-launch")?;
     let master = MasterClient::new(&runtime, address);
     let start = Instant::now();
     loop {

@@ -10,6 +10,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
+use fusee_auth::Keys;
 use fusee_core::data::Policy;
 use fusee_core::view::Geometry;
 use serde::{Deserialize, Serialize};
@@ -43,6 +44,10 @@ pub fn default_data_dir() -> Option<PathBuf> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
+    /// Keys of the cluster's secret, which others have to prove, too. None by default: whoever reaches the port is
+    /// heard.
+    #[serde(skip)]
+    pub keys: Option<Keys>,
     /// Host and port to listen at; `127.0.0.1:7400` by default.
     pub listen: String,
     /// Directory of the store; [`default_data_dir`] by default, and empty where there is none.
@@ -84,6 +89,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Config {
         Config {
+            keys: None,
             listen: "127.0.0.1:7400".into(),
             data_dir: default_data_dir().unwrap_or_default(),
             store: None,

@@ -135,7 +135,7 @@ impl MasterServer {
         let settings = config.settings();
         settings.check()?;
         let shared = config.shared_store()?;
-        let runtime = Runtime::start("fusee-master-io")?;
+        let runtime = Runtime::with_keys("fusee-master-io", config.keys.clone())?;
         let listener = rpc::bind(&config.listen)?;
         let addr = listener.local_addr()?;
         let connect = connector(&runtime);

@@ -11,6 +11,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use fusee_auth::Keys;
 use serde::{Deserialize, Serialize};
 
 use crate::server::StartError;
@@ -22,6 +23,10 @@ pub const DEFAULT_MASTER_PORT: u16 = 7400;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
+    /// Keys of the cluster's secret, which others have to prove, too. None by default: whoever reaches the port is
+    /// heard.
+    #[serde(skip)]
+    pub keys: Option<Keys>,
     /// Host and port of the control service. Port 0, as in the default `127.0.0.1:0`, is any
     /// free one.
     pub listen: String,
@@ -55,6 +60,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Config {
         Config {
+            keys: None,
             listen: "127.0.0.1:0".into(),
             tcp: Some("127.0.0.1:0".into()),
             verbs: None,

@@ -115,13 +115,15 @@ impl MemoryNode {
     /// Starts a memory node with its own threads. It joins the master in the background, as soon
     /// as the master is there.
     pub fn start(mut config: Config) -> Result<MemoryNode, StartError> {
-        let runtime = Runtime::start("fusee-mn")?;
+        let runtime = Runtime::with_keys("fusee-mn", config.keys.clone())?;
         let identity: u64 = rand::random();
         let listener = rpc::bind(&config.listen)?;
         let at = listener.local_addr()?;
         let control = config.advertised(at)?;
         config.listen = at.to_string();
-        let socket = |dir: &std::path::PathBuf| dir.join(format!("fusee-{identity:016x}.sock"));
+        // Not its identity: whoever knows that may attach, and everybody may read names of files.
+        let name: u64 = rand::random();
+        let socket = |dir: &std::path::PathBuf| dir.join(format!("fusee-{name:016x}.sock"));
         let (pool, pool_bytes) = make_pool(config.pool_bytes, config.huge_pages)?;
         let fabrics = NodeFabrics::start(NodeFabricsOptions {
             pool,

@@ -5,10 +5,12 @@
 //! task of the [`Runtime`], so the caller may await it from any executor.
 
 use std::fmt;
+use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use fusee_auth::Keys;
 use fusee_core::verbs::ClusterId;
 use tarpc::client::{Channel, NewClient, RpcError as TarpcError};
 use tarpc::{ClientMessage, Response, context};
@@ -51,6 +53,7 @@ impl<S: Service> fmt::Debug for RpcClient<S> {
 
 struct Shared<S: Service> {
     runtime: Handle,
+    keys: Option<Arc<Keys>>,
     addr: String,
     /// Whether a broken connection can be made anew; not so inside a process.
     reconnect: bool,
@@ -136,7 +139,8 @@ fn part_later<S: Service>(link: Link<S>) {
 impl<S: Service> RpcClient<S> {
     /// A client of the service at `addr` (host and port); connects when it is first called.
     pub fn new(runtime: &Runtime, addr: impl Into<String>) -> RpcClient<S> {
-        RpcClient::with_link(runtime.handle(), addr.into(), true, None)
+        let carrier = (runtime.handle(), runtime.keys());
+        RpcClient::with_link(carrier, addr.into(), true, None)
     }
 
     /// As [`RpcClient::new`], but connects now, and so tells whether the service is there.
@@ -159,17 +163,17 @@ impl<S: Service> RpcClient<S> {
             + 'static,
     {
         let link = Link::start(transport, name.to_owned());
-        RpcClient::with_link(runtime.handle(), name.to_owned(), false, Some(link))
+        RpcClient::with_link((runtime.handle(), None), name.to_owned(), false, Some(link))
     }
 
     fn with_link(
-        runtime: &Handle,
+        (runtime, keys): (&Handle, Option<&Arc<Keys>>),
         addr: String,
         reconnect: bool,
         link: Option<Link<S>>,
     ) -> RpcClient<S> {
-        let (runtime, link) = (runtime.clone(), Mutex::new(link));
-        let shared = Shared { runtime, addr, reconnect, link };
+        let (runtime, keys, link) = (runtime.clone(), keys.cloned(), Mutex::new(link));
+        let shared = Shared { runtime, keys, addr, reconnect, link };
         RpcClient { shared: Arc::new(shared), deadline: DEFAULT_DEADLINE, cluster: None }
     }
 
@@ -204,7 +208,8 @@ impl<S: Service> RpcClient<S> {
 
     /// A client of the same service at another address.
     pub(super) fn sibling(&self, addr: String) -> RpcClient<S> {
-        RpcClient::with_link(&self.shared.runtime, addr, true, None)
+        let carrier = (&self.shared.runtime, self.shared.keys.as_ref());
+        RpcClient::with_link(carrier, addr, true, None)
     }
 
     /// Asks once. Dropping the future does not take the request back.
@@ -260,6 +265,9 @@ impl<S: Service> Shared<S> {
             }
             Err(TarpcError::Send(cause)) => {
                 Err(RpcError::Protocol { addr: addr(), what: cause.to_string() })
+            }
+            Err(TarpcError::Server(error)) if error.kind == ErrorKind::PermissionDenied => {
+                Err(RpcError::Keys { addr: addr(), what: error.detail })
             }
             Err(TarpcError::Server(error)) => {
                 Err(RpcError::Protocol { addr: addr(), what: error.detail })
@@ -320,7 +328,7 @@ impl<S: Service> Shared<S> {
             .map_err(|error| unreachable(error.to_string()))?;
         // Small requests and replies: waiting to fill a segment would only add latency.
         stream.set_nodelay(true).map_err(|error| unreachable(error.to_string()))?;
-        match hello::ask(&mut stream, S::ROLE).await {
+        match hello::ask(&mut stream, S::ROLE, self.keys.as_deref()).await {
             Ok(()) => Ok(stream),
             Err(HelloError::Stranger(found)) => {
                 Err(RpcError::WrongService { addr: addr(), expected: S::ROLE, found })
@@ -328,6 +336,8 @@ impl<S: Service> Shared<S> {
             // The request has not been sent: nothing of it can take effect.
             Err(HelloError::Silent) => Err(unreachable("connected, but no hello in time".into())),
             Err(HelloError::Closed) => Err(unreachable("it closes connections at once".into())),
+            Err(HelloError::Random(error)) => Err(unreachable(error.to_string())),
+            Err(HelloError::Keys(what)) => Err(RpcError::Keys { addr: addr(), what: what.into() }),
         }
     }
 }

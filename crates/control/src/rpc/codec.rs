@@ -38,7 +38,15 @@ enum Envelope<R> {
 #[derive(Serialize, Deserialize)]
 struct Answer<R> {
     id: u64,
-    outcome: Result<R, String>,
+    outcome: Result<R, Failed>,
+}
+
+#[derive(Serialize, Deserialize)]
+enum Failed {
+    /// The handler did.
+    Handler(String),
+    /// The request is for who has another key.
+    Denied(String),
 }
 
 /// Encodes one direction and decodes the other.
@@ -171,7 +179,11 @@ impl<Req, Reply: Serialize> Serializer<Response<Reply>> for Codec<(Req, Reply)> 
     type Error = io::Error;
 
     fn serialize(self: Pin<&mut Self>, response: &Response<Reply>) -> io::Result<Bytes> {
-        let outcome = response.message.as_ref().map_err(|error| error.detail.clone());
+        let failed = |error: &ServerError| match error.kind {
+            io::ErrorKind::PermissionDenied => Failed::Denied(error.detail.clone()),
+            _ => Failed::Handler(error.detail.clone()),
+        };
+        let outcome = response.message.as_ref().map_err(failed);
         encode(&Answer { id: response.request_id, outcome })
     }
 }
@@ -184,7 +196,10 @@ where
 
     fn deserialize(self: Pin<&mut Self>, bytes: &BytesMut) -> io::Result<Response<Reply>> {
         let Answer { id, outcome } = decode(bytes)?;
-        let failed = |detail| ServerError::new(io::ErrorKind::Other, detail);
+        let failed = |failed| match failed {
+            Failed::Handler(detail) => ServerError::new(io::ErrorKind::Other, detail),
+            Failed::Denied(detail) => ServerError::new(io::ErrorKind::PermissionDenied, detail),
+        };
         Ok(Response { request_id: id, message: outcome.map_err(failed) })
     }
 }

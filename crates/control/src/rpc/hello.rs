@@ -1,17 +1,26 @@
 //! The hello: what the two ends of a connection tell each other first.
 //!
 //! ```text
-//! | "FUSEE" 5 | version 1 | role 1 | zero 1 |
+//! client → server | "FUSEE" 5 | version 1 | role 1 | who 1 | nonce 32 |
+//! server → client | "FUSEE" 5 | version 1 | role 1 | has a secret 1 | nonce 32 | proof 32 |
+//! client → server | proof 32 |                    if both have a secret
+//! server → client | 1 |                           if the proof is good
 //! ```
 //!
 //! The client sends the role it looks for, the server always answers with the role it has, and
 //! closes if they differ; each end waits [`HELLO_TIMEOUT`] at most. So a client of the wrong port
 //! learns what is there, a stranger cannot hold a connection by saying nothing, and a later
 //! version can tell an older one apart before the first frame.
+//!
+//! Where a process has keys ([`fusee_auth`]), the other end has to prove that it has them, too: the client
+//! says as whom it comes ([`Who`], 0 without keys), the server proves that it has the key of that, then
+//! the client does. A client with keys goes away from a server without, a server with keys sends clients
+//! without away: both ends are told why. Without keys nonces and proofs are zeros.
 
 use std::fmt;
 use std::io;
 
+use fusee_auth::{BYTES, Keys, Nonce, Proof, Said, Side, Who};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -20,9 +29,11 @@ use super::HELLO_TIMEOUT;
 
 const MAGIC: &[u8; 5] = b"FUSEE";
 /// 5: a block is taken over once; and who speaks it starts again where it loses to a Move (rule L).
-/// 7: sessions are told the cluster's policy for redundancy; views know of pairs that are lost.
-const VERSION: u8 = 8;
-const HELLO_BYTES: usize = 8;
+/// 7: sessions are told the cluster's policy for redundancy; views know of pairs that are lost. 9: keys.
+const VERSION: u8 = 9;
+const START_BYTES: usize = 8;
+/// What proofs are about, with its version.
+const KIND: &str = "control 1";
 
 /// Who answers at a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +75,18 @@ pub(super) enum HelloError {
     Silent,
     /// It closed the connection.
     Closed,
+    /// One of the two has not the keys of the other; in words, for the side that hears of it.
+    Keys(&'static str),
+    /// There are no random numbers.
+    Random(io::Error),
 }
+
+const NEEDS_KEY: &str =
+    "it wants a key of its cluster's secret; name the file with --secret, or FUSEE_SECRET";
+const NO_SECRET: &str =
+    "it has no secret: it is of another cluster, or was started with --insecure";
+const OTHER_SECRET: &str = "it has another secret than this process";
+const REFUSED: &str = "it does not take the key: that is of another secret";
 
 impl fmt::Display for HelloError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -72,56 +94,123 @@ impl fmt::Display for HelloError {
             HelloError::Stranger(what) => write!(f, "the other end is {what}"),
             HelloError::Silent => f.write_str("no hello in time"),
             HelloError::Closed => f.write_str("closed before the hello"),
+            HelloError::Keys(what) => f.write_str(what),
+            HelloError::Random(error) => write!(f, "no random numbers: {error}"),
         }
     }
 }
 
-pub(super) fn encode(role: Role) -> [u8; HELLO_BYTES] {
-    let mut bytes = [0; HELLO_BYTES];
+/// `says`: as whom a client comes, or whether a server has a secret.
+pub(super) fn encode(role: Role, says: u8) -> [u8; START_BYTES] {
+    let mut bytes = [0; START_BYTES];
     bytes[..5].copy_from_slice(MAGIC);
-    bytes[5] = VERSION;
-    bytes[6] = role.code();
+    bytes[5..].copy_from_slice(&[VERSION, role.code(), says]);
     bytes
 }
 
-pub(super) fn decode(bytes: &[u8; HELLO_BYTES]) -> Result<Role, String> {
+pub(super) fn decode(bytes: &[u8; START_BYTES]) -> Result<(Role, u8), String> {
     if !bytes.starts_with(MAGIC) {
         return Err("something that does not speak FUSEE's control protocol".into());
     }
     if bytes[5] != VERSION {
         return Err(format!("FUSEE's control protocol in version {}, not {VERSION}", bytes[5]));
     }
-    Role::from_code(bytes[6]).ok_or_else(|| format!("an unknown FUSEE service ({})", bytes[6]))
+    let role = Role::from_code(bytes[6]);
+    let role = role.ok_or_else(|| format!("an unknown FUSEE service ({})", bytes[6]))?;
+    Ok((role, bytes[7]))
 }
 
-async fn receive(stream: &mut TcpStream) -> Result<Role, HelloError> {
-    let mut bytes = [0; HELLO_BYTES];
+async fn receive<const N: usize>(stream: &mut TcpStream) -> Result<[u8; N], HelloError> {
+    let mut bytes = [0; N];
     match timeout(HELLO_TIMEOUT, stream.read_exact(&mut bytes)).await {
         Err(_) => Err(HelloError::Silent),
         Ok(Err(_)) => Err(HelloError::Closed),
-        Ok(Ok(_)) => decode(&bytes).map_err(HelloError::Stranger),
+        Ok(Ok(_)) => Ok(bytes),
     }
 }
 
-async fn send(stream: &mut TcpStream, role: Role) -> Result<(), HelloError> {
-    let sent: io::Result<()> = stream.write_all(&encode(role)).await;
+async fn send(stream: &mut TcpStream, parts: &[&[u8]]) -> Result<(), HelloError> {
+    let sent: io::Result<()> = stream.write_all(&parts.concat()).await;
     sent.map_err(|_| HelloError::Closed)
 }
 
-/// The client's side: fails unless `role` answers.
-pub(super) async fn ask(stream: &mut TcpStream, role: Role) -> Result<(), HelloError> {
-    send(stream, role).await?;
-    match receive(stream).await? {
-        found if found == role => Ok(()),
-        found => Err(HelloError::Stranger(found.to_string())),
+fn nonce(keys: Option<&Keys>) -> Result<Nonce, HelloError> {
+    keys.map_or(Ok([0; BYTES]), |_| fusee_auth::nonce().map_err(HelloError::Random))
+}
+
+/// The client's side: fails unless `role` answers, and has the keys that this process has.
+pub(super) async fn ask(
+    stream: &mut TcpStream,
+    role: Role,
+    keys: Option<&Keys>,
+) -> Result<(), HelloError> {
+    let own = nonce(keys)?;
+    let hello = encode(role, keys.map_or(0, |keys| keys.acts_as().code()));
+    send(stream, &[&hello, &own]).await?;
+    let welcome = receive(stream).await?;
+    let (found, has_secret) = decode(&welcome).map_err(HelloError::Stranger)?;
+    if found != role {
+        return Err(HelloError::Stranger(found.to_string()));
+    }
+    let (theirs, proof): (Nonce, Proof) = (receive(stream).await?, receive(stream).await?);
+    let Some(keys) = keys else {
+        return if has_secret == 0 { Ok(()) } else { Err(HelloError::Keys(NEEDS_KEY)) };
+    };
+    if has_secret == 0 {
+        return Err(HelloError::Keys(NO_SECRET));
+    }
+    let about = [hello, welcome].concat();
+    let said = Said { kind: KIND, about: &about, asker: &own, answerer: &theirs };
+    let who = keys.acts_as();
+    if !keys.proves(who, Side::Answerer, &said, &proof) {
+        return Err(HelloError::Keys(OTHER_SECRET));
+    }
+    let proof = keys.proof(who, Side::Asker, &said).ok_or(HelloError::Keys(REFUSED))?;
+    send(stream, &[&proof]).await?;
+    match receive(stream).await {
+        Ok([1]) => Ok(()),
+        Ok(_) | Err(HelloError::Closed) => Err(HelloError::Keys(REFUSED)),
+        Err(error) => Err(error),
     }
 }
 
-/// The server's side: tells its role, then fails unless it is the one looked for.
-pub(super) async fn answer(stream: &mut TcpStream, role: Role) -> Result<(), HelloError> {
-    let wanted = receive(stream).await?;
-    send(stream, role).await?;
-    if wanted == role { Ok(()) } else { Err(HelloError::Stranger(format!("looking for {wanted}"))) }
+/// The server's side: tells its role, then fails unless it is the one looked for, by somebody who has a key. As whom
+/// the client has come; `None` if nobody has to say so here.
+pub(super) async fn answer(
+    stream: &mut TcpStream,
+    role: Role,
+    keys: Option<&Keys>,
+) -> Result<Option<Who>, HelloError> {
+    let hello = receive(stream).await?;
+    let (wanted, who) = match decode(&hello) {
+        Ok(wanted) => wanted,
+        Err(what) => {
+            // Another version learns which one this is.
+            if hello.starts_with(MAGIC) {
+                send(stream, &[&encode(role, 0)]).await?;
+            }
+            return Err(HelloError::Stranger(what));
+        }
+    };
+    let theirs: Nonce = receive(stream).await?;
+    let own = nonce(keys)?;
+    let welcome = encode(role, keys.is_some().into());
+    let about = [hello, welcome].concat();
+    let said = Said { kind: KIND, about: &about, asker: &theirs, answerer: &own };
+    let who = Who::from_code(who);
+    let proof = keys.zip(who).and_then(|(keys, who)| keys.proof(who, Side::Answerer, &said));
+    send(stream, &[&welcome, &own, &proof.unwrap_or([0; BYTES])]).await?;
+    if wanted != role {
+        return Err(HelloError::Stranger(format!("looking for {wanted}")));
+    }
+    let Some(keys) = keys else { return Ok(None) };
+    let Some(who) = who else { return Err(HelloError::Keys("it has no key")) };
+    let proof = receive(stream).await?;
+    if !keys.proves(who, Side::Asker, &said, &proof) {
+        return Err(HelloError::Keys("its key is of another secret"));
+    }
+    send(stream, &[&[1]]).await?;
+    Ok(Some(who))
 }
 
 #[cfg(test)]
@@ -131,10 +220,10 @@ mod tests {
     #[test]
     fn hellos_come_back_and_strangers_are_named() {
         for role in [Role::MemoryNode, Role::Master] {
-            assert_eq!(decode(&encode(role)), Ok(role));
+            assert_eq!(decode(&encode(role, 2)), Ok((role, 2)));
         }
         assert!(decode(b"HTTP/1.1").unwrap_err().contains("does not speak"));
-        assert!(decode(b"FUSEE\x09\x01\0").unwrap_err().contains("version 9"));
-        assert!(decode(b"FUSEE\x08\x09\0").unwrap_err().contains("unknown"));
+        assert!(decode(b"FUSEE\x0a\x01\0").unwrap_err().contains("version 10"));
+        assert!(decode(b"FUSEE\x09\x09\0").unwrap_err().contains("unknown"));
     }
 }

@@ -5,8 +5,10 @@
 //! without any port, and the client of either is the same [`RpcClient`], so an embedded cluster
 //! and a real one differ in one line.
 //!
-//! * Every connection starts with a hello of 8 bytes each way (module `hello`), so that a wrong
-//!   port or a master in place of a memory node is named as such.
+//! * Every connection starts with a hello (module `hello`), so that a wrong port or a master in place of
+//!   a memory node is named as such, and that both ends prove to have the cluster's secret, or a key of
+//!   it, if they have one. The keys are those of the [`Runtime`]. Whose a request is, [`Service::needs`]
+//!   says.
 //! * Then come frames: length (4 bytes, big-endian), then one message in postcard encoding. A
 //!   frame is at most [`MAX_FRAME_BYTES`]; whatever cannot be decoded closes its connection, and
 //!   nothing else, with a line in the log.
@@ -47,6 +49,7 @@ pub use runtime::Runtime;
 pub use server::{Server, bind, serve, serve_connections, serve_limited, serve_local};
 pub use stamp::{Caller, Stamped};
 
+use fusee_auth::Who;
 use fusee_core::verbs::ClusterId;
 
 use crate::master::{MasterReply, MasterRequest};
@@ -74,6 +77,9 @@ pub trait Service: Send + Sync + 'static {
     type Reply: Serialize + DeserializeOwned + Send + 'static;
     /// Who answers.
     const ROLE: Role;
+
+    /// Whose request it is, where peers have to prove who they are.
+    fn needs(request: &Self::Request) -> Who;
 }
 
 /// What memory nodes answer.
@@ -84,6 +90,26 @@ impl Service for NodeService {
     type Request = NodeRequest;
     type Reply = NodeReply;
     const ROLE: Role = Role::MemoryNode;
+
+    fn needs(request: &NodeRequest) -> Who {
+        use NodeRequest::*;
+        match request {
+            Describe | Usage | Alloc { .. } | SetOwner { .. } | InTurn { .. } | Bar { .. } => {
+                Who::Client
+            }
+            Format { .. }
+            | Reserve { .. }
+            | TakeBack { .. }
+            | BlocksOf { .. }
+            | OwnersOf { .. }
+            | SetOwners { .. }
+            | Lead { .. }
+            | Release { .. }
+            | Fence { .. }
+            | StandAt { .. }
+            | Unbar { .. } => Who::Server,
+        }
+    }
 }
 
 /// What the master answers.
@@ -94,6 +120,26 @@ impl Service for MasterService {
     type Request = MasterRequest;
     type Reply = MasterReply;
     const ROLE: Role = Role::Master;
+
+    fn needs(request: &MasterRequest) -> Who {
+        use MasterRequest::*;
+        match request {
+            Form { .. } | Destroy { .. } | Drain { .. } => Who::Admin,
+            Join { .. } | Alive { .. } => Who::Server,
+            Open
+            | TakeOrphan { .. }
+            | HandOn { .. }
+            | Close { .. }
+            | Heartbeat { .. }
+            | Abandon { .. }
+            | Unreachable { .. }
+            | Split { .. }
+            | MoreRoom { .. }
+            | GetView { .. }
+            | Status
+            | Owners => Who::Client,
+        }
+    }
 }
 
 /// Calls a memory node.
@@ -199,6 +245,14 @@ pub enum RpcError {
         /// The cluster of the master.
         found: Option<ClusterId>,
     },
+    /// One side has not the keys that the other one wants. The request did not take effect.
+    #[error("{addr}: {what}")]
+    Keys {
+        /// Whom the call was for.
+        addr: String,
+        /// Which, and what to do.
+        what: String,
+    },
     /// The two sides do not understand each other, or the handler failed.
     #[error("{addr}: {what}")]
     Protocol {
@@ -218,6 +272,7 @@ impl RpcError {
                 | RpcError::WrongService { .. }
                 | RpcError::NoLeader { .. }
                 | RpcError::WrongCluster { .. }
+                | RpcError::Keys { .. }
         )
     }
 }

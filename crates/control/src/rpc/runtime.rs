@@ -9,6 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fusee_auth::Keys;
 use tokio::runtime::{Builder, Handle};
 
 /// How long the end of a runtime waits for work that cannot be interrupted.
@@ -18,6 +19,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug)]
 pub struct Runtime {
     owned: Arc<Owned>,
+    keys: Option<Arc<Keys>>,
 }
 
 #[derive(Debug)]
@@ -28,13 +30,24 @@ struct Owned {
 impl Runtime {
     /// Starts the thread; `name` shows in debuggers and in `/proc`.
     pub fn start(name: &str) -> io::Result<Runtime> {
+        Runtime::with_keys(name, None)
+    }
+
+    /// The same, for who has keys of a secret: all its connections prove it, and want it proved.
+    pub fn with_keys(name: &str, keys: Option<Keys>) -> io::Result<Runtime> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name(name)
             .enable_io()
             .enable_time()
             .build()?;
-        Ok(Runtime { owned: Arc::new(Owned { runtime: Some(runtime) }) })
+        let owned = Arc::new(Owned { runtime: Some(runtime) });
+        Ok(Runtime { owned, keys: keys.map(Arc::new) })
+    }
+
+    /// The keys of its connections.
+    pub fn keys(&self) -> Option<&Arc<Keys>> {
+        self.keys.as_ref()
     }
 
     /// Where to spawn.

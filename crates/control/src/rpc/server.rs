@@ -10,6 +10,7 @@ use std::net::{SocketAddr, TcpListener as StdListener, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fusee_auth::{Keys, Who};
 use futures_util::StreamExt;
 use tarpc::server::{BaseChannel, Channel};
 use tarpc::{ClientMessage, Response, ServerError};
@@ -28,7 +29,7 @@ use super::{
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Over the one connection inside of a process.
-const LOCAL: Caller = Caller { connection: 0, cluster: None, elsewhere: false };
+const LOCAL: Caller = Caller { connection: 0, cluster: None, elsewhere: false, who: None };
 
 /// A running service. Dropping it closes its port and its connections.
 #[derive(Debug)]
@@ -131,7 +132,8 @@ where
     drop(entered);
     let (stop, stopped) = oneshot::channel();
     let guests = Guests::new(limits);
-    let accepting = accept::<S, H, F, C>(listener, handler, closed, stopped, guests);
+    let keys = runtime.keys().cloned();
+    let accepting = accept::<S, H, F, C>(listener, (handler, keys), closed, stopped, guests);
     let task = runtime.handle().spawn(accepting);
     Ok(Server {
         runtime: runtime.handle().clone(),
@@ -173,7 +175,7 @@ where
 
 async fn accept<S, H, F, C>(
     listener: TcpListener,
-    handler: H,
+    (handler, keys): (H, Option<Arc<Keys>>),
     closed: C,
     mut stopped: oneshot::Receiver<()>,
     guests: Guests,
@@ -211,11 +213,12 @@ async fn accept<S, H, F, C>(
         };
         number += 1;
         let guest = guests.enter(number, peer.ip().to_canonical());
-        let (handler, open) = (handler.clone(), Open { number, closed: closed.clone() });
+        let open = Open { number, closed: closed.clone() };
+        let (handler, keys) = (handler.clone(), keys.clone());
         connections.spawn(async move {
             let number = open.number;
             tokio::select! {
-                () = greet::<S, _, F>(stream, handler, number, peer, guest.clone()) => {}
+                () = greet::<S, _, F>(stream, (handler, keys), number, peer, guest.clone()) => {}
                 why = guest.overstays() => send_away(peer, why),
             }
             drop((open, guest));
@@ -251,7 +254,7 @@ impl<C: Fn(u64)> Drop for Open<C> {
 
 async fn greet<S, H, F>(
     mut stream: TcpStream,
-    handler: H,
+    (handler, keys): (H, Option<Arc<Keys>>),
     number: u64,
     peer: SocketAddr,
     guest: Guest,
@@ -260,16 +263,16 @@ async fn greet<S, H, F>(
     H: Fn(Caller, S::Request) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = S::Reply> + Send + 'static,
 {
-    if let Err(error) = hello::answer(&mut stream, S::ROLE).await {
-        tracing::warn!(%peer, %error, "control connection refused");
-        return;
-    }
+    let who = match hello::answer(&mut stream, S::ROLE, keys.as_deref()).await {
+        Ok(who) => who,
+        Err(error) => return tracing::warn!(%peer, %error, "control connection refused"),
+    };
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%peer, %error, "no TCP_NODELAY");
     }
     // Who connects to an address of its own machine does so from that address.
     let elsewhere = stream.local_addr().is_ok_and(|own| own.ip() != peer.ip());
-    let from = Caller { connection: number, cluster: None, elsewhere };
+    let from = Caller { connection: number, cluster: None, elsewhere, who };
     let transport: ServerTransport<Stamped<S::Request>, S::Reply> =
         transport(stream, Some(guest.clone()));
     let (transport, peer) = (Ending::new(transport), peer.to_string());
@@ -317,7 +320,11 @@ async fn answer<S, H, F, T>(
             request
                 .execute(tarpc::server::serve(|_, message| {
                     let Stamped { cluster, request }: Stamped<S::Request> = message;
-                    run(handler(Caller { cluster, ..from }, request), held)
+                    let needs = S::needs(&request);
+                    let may = from.who.is_none_or(|who| who.may(needs));
+                    let handled =
+                        may.then(|| run(handler(Caller { cluster, ..from }, request), held));
+                    async move { handled.ok_or_else(|| denied(needs))?.await }
                 }))
                 .await;
             true
@@ -326,6 +333,12 @@ async fn answer<S, H, F, T>(
     let mut answers = std::pin::pin!(answers.buffer_unordered(MAX_REQUESTS_PER_CONNECTION));
     // Replies are written while the stream is polled, so keep at it until either side closes.
     while answers.next().await == Some(true) {}
+}
+
+/// Whoever asks for this has to come as somebody else.
+fn denied(needs: Who) -> ServerError {
+    let what = format!("that is for who has the secret's key for `{needs}`, or the secret");
+    ServerError::new(std::io::ErrorKind::PermissionDenied, what)
 }
 
 /// The kind of an error, or of the one that it wraps.

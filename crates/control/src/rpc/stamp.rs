@@ -4,6 +4,7 @@
 //! over that of another cluster, and a memory node may be a member of another cluster than the asker
 //! believes. So the receiver compares clusters before it acts. Who belongs to no cluster yet says so.
 
+use fusee_auth::Who;
 use fusee_core::verbs::ClusterId;
 use serde::{Deserialize, Serialize};
 
@@ -31,4 +32,6 @@ pub struct Caller {
     pub cluster: Option<ClusterId>,
     /// Whether it asks from another machine, as far as the ends of its connection tell.
     pub elsewhere: bool,
+    /// As whom it has proved to come; `None` where nobody has to.
+    pub who: Option<Who>,
 }

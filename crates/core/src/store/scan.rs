@@ -35,7 +35,9 @@ use crate::stats::OpKind;
 use crate::verbs::{Fabric, MAX_BATCH_VERBS, MnId, Span, VerbError};
 use crate::view::{MAX_DEPTH, SlotRef, View};
 
-/// Bytes of objects that it reads, at most, unless a single one has more.
+/// How often a slot is looked at again that others change meanwhile, before its piece is begun anew.
+const MAX_LOOKS: u32 = 4;
+/// Bytes of objects that a piece reads, at most, unless a single one has more.
 const PIECE_BYTES: u64 = 2 << 20;
 
 /// A part of the hash space, of whose subtables the slots from one on are left.
@@ -73,6 +75,16 @@ pub struct ScanCursor {
     parts: Vec<Part>,
 }
 
+/// What a scan reads next.
+enum Next {
+    /// This subtable, from this slot on.
+    Subtable(u32, u32),
+    /// Nothing is left.
+    Nothing,
+    /// A part of a subtable that the view has not split.
+    Ahead,
+}
+
 impl ScanCursor {
     /// All is left.
     pub fn start() -> ScanCursor {
@@ -90,17 +102,17 @@ impl ScanCursor {
         1.0 - left.sum::<f64>().min(1.0)
     }
 
-    /// The next part, as deep as its subtable, with that. `None` if nothing is left.
-    fn next(&mut self, view: &View) -> Result<Option<(u32, u32)>, Error> {
+    /// The next part, as deep as its subtable.
+    fn next(&mut self, view: &View) -> Next {
         loop {
-            let Some(part) = self.parts.last() else { return Ok(None) };
+            let Some(part) = self.parts.last() else { return Next::Nothing };
             let subtable = part.subtable(view);
             let local_depth = view.subtables[subtable as usize].local_depth;
             if part.depth == local_depth {
-                return Ok(Some((subtable, part.slot)));
+                return Next::Subtable(subtable, part.slot);
             }
             if part.depth > local_depth {
-                return Err(Error::Corrupt { what: "a scan's cursor is of another cluster" });
+                return Next::Ahead;
             }
             let [first, second] = part.halves();
             self.parts.pop();
@@ -219,9 +231,18 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     ) -> Result<u64, Error> {
         loop {
             let mut next = cursor.clone();
-            let Some((subtable, first)) = next.next(&self.view)? else {
-                *cursor = next;
-                return Ok(0);
+            let (subtable, first) = match next.next(&self.view) {
+                Next::Subtable(subtable, first) => (subtable, first),
+                Next::Nothing => {
+                    *cursor = next;
+                    return Ok(0);
+                }
+                // By a session that has heard of a split which this one has not heard of yet.
+                Next::Ahead => {
+                    self.wait_for_change().await?;
+                    self.view = self.pin.resume();
+                    continue;
+                }
             };
             if !self.may_scan(subtable).await? {
                 continue;
@@ -242,6 +263,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             }
             next.advance(end, self.view.geometry.subtable_slots());
             *cursor = next;
+            // What is shown is in the batch: whoever looks at it may take his time, and use the store.
+            if !self.pin.posted && !self.pin.on_its_way {
+                self.pin.pause();
+            }
             for Good { key, value, redundancy } in good {
                 let [key, value] = [key, value].map(|span| self.batch.bytes(span));
                 show(ScannedPair { key, value, redundancy });
@@ -350,7 +375,17 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// Looks again at a slot whose object proves nothing. False if a change had to be waited for.
     async fn scan_again(&mut self, piece: &mut Piece, mut hint: Hint) -> Result<bool, Error> {
         let primary = self.primary(hint.slot).node;
-        loop {
+        for looks in 0.. {
+            if looks > MAX_LOOKS {
+                // What the others showed is not needed, if the piece is begun again.
+                return match self.pause().await {
+                    Ok(()) => Ok(false),
+                    Err(_) => Err(Error::GaveUp {
+                        waiting_for: "a slot that others keep changing",
+                        outcome: Outcome::NotApplied,
+                    }),
+                };
+            }
             match self.look_at_word(hint, primary, None).await {
                 Ok(Look::Pair { key, value }) => {
                     self.add_scanned(piece, hint.slot.subtable, hint.word, (key, value));
@@ -375,11 +410,18 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             if hint.word.is_free() || hint.word.is_tentative() || self.is_gone(hint.word) {
                 return Ok(true);
             }
-            if self.pause().await.is_err() {
-                let waiting_for = "a slot that others keep changing";
-                return Err(Error::GaveUp { waiting_for, outcome: Outcome::NotApplied });
+            // The object of that word is complete, and stays, until this operation has ended: it need not be there
+            // when the slot is read once more.
+            self.batch.next_phase();
+            let Some(fetch) = self.fetch(primary, hint.word) else { continue };
+            self.phase().await;
+            let shown = fetch.pair(&mut self.batch, hint.word).map_err(|f| self.failed(f))?;
+            if let Some(pair) = shown {
+                self.add_scanned(piece, hint.slot.subtable, hint.word, pair);
+                return Ok(true);
             }
         }
+        unreachable!("it looks until it knows")
     }
 
     /// A pair was read, which is to be shown if it belongs where it was found.

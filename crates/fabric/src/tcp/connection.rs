@@ -266,7 +266,12 @@ impl Connection {
             // Counted before the client can know that it is welcome.
             Status::Welcome
         };
-        let (identity, pool_bytes) = (context.identity, context.pool.bytes());
+        // Who expects another node learns nothing of this one: its identity is told by the control plane, which knows
+        // to whom.
+        let (identity, pool_bytes) = match status {
+            Status::WrongIdentity => (0, 0),
+            _ => (context.identity, context.pool.bytes()),
+        };
         self.output.append(&Welcome { identity, pool_bytes, status }.encode());
         match status {
             Status::Welcome => {

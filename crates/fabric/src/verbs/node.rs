@@ -224,7 +224,8 @@ impl Loop {
             return Err(Misbehaved::NotAClient);
         }
         if hello.identity != self.identity {
-            connection.last_words(&refusal(Status::WrongIdentity));
+            // It learns nothing of this one, as over TCP.
+            connection.last_words(&Welcome::refusal(0, Status::WrongIdentity).encode());
             return Err(Misbehaved::WrongIdentity(hello.identity));
         }
         if self.guests.fenced.contains(&hello.client) {

@@ -12,12 +12,14 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fusee_backup::format::{Head, Totals};
-use fusee_backup::{Export, ExportError};
+use fusee_backup::{Export, ExportError, Resumed};
 use fusee_cli::connect::ConnectArgs;
 use fusee_cli::failure::Failure;
 use fusee_cli::quantity::{Bytes, counted};
 use fusee_cli::{interrupt, output};
 use fusee_client::Client;
+use rustix::fs::{CWD, RenameFlags};
+use rustix::io::Errno;
 use serde::Serialize;
 
 use super::{Progress, rate, snapshots};
@@ -229,10 +231,20 @@ fn into(args: &Args, client: &Client, file: &Path, resume: bool) -> Result<Repor
     options.read(true).write(true).mode(0o600);
     let mut export = if resume {
         let opened = options.open(&part).map_err(|error| cannot(&part, &error))?;
-        let (export, head) = Export::resume(opened, cluster_of(client)).map_err(failed)?;
+        hold(&opened, &part)?;
+        let (resumed, head) = Export::resume(opened, cluster_of(client)).map_err(failed)?;
+        let export = match resumed {
+            Resumed::Part(export) => export,
+            // It has not got its name.
+            Resumed::Whole(written, totals) => {
+                name_it(&written, &part, file).map_err(|error| cannot(file, &error))?;
+                let (name, seconds) = (file.display().to_string(), totals.seconds as f64);
+                return Ok(report(client, name, true, totals, seconds));
+            }
+        };
         if !args.json {
-            let since =
-                humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(head.begun));
+            let since = UNIX_EPOCH + Duration::from_secs(head.begun);
+            let since = humantime::format_rfc3339_seconds(since);
             eprintln!("goes on with {} pairs of an export begun at {since}", export.totals().pairs);
         }
         export
@@ -245,11 +257,18 @@ fn into(args: &Args, client: &Client, file: &Path, resume: bool) -> Result<Repor
             )),
             _ => cannot(&part, &error),
         })?;
+        hold(&opened, &part)?;
         let head = Head { cluster: cluster_of(client), begun: now() };
         Export::begin(opened, &head).map_err(failed)?
     };
     let mut progress = Progress::new(args.json);
-    let is_done = write(args, client, &mut export, &mut progress).map_err(failed)?;
+    let is_done = write(args, client, &mut export, &mut progress).map_err(|error| {
+        // What is left of one of many is of no use: the next one begins anew.
+        if args.dir.is_some() {
+            let _gone = fs::remove_file(&part);
+        }
+        failed(error)
+    })?;
     let seconds = progress.seconds();
     let name = file.display().to_string();
     if !is_done {
@@ -263,13 +282,22 @@ fn into(args: &Args, client: &Client, file: &Path, resume: bool) -> Result<Repor
     Ok(report(client, name, true, totals, seconds))
 }
 
+/// Nobody else writes into it.
+fn hold(file: &File, part: &Path) -> Result<(), Failure> {
+    file.try_lock().map_err(|_| {
+        Failure::operation(format!("{}: another process writes it now", part.display()))
+    })
+}
+
 /// What was written is on the disk before it has its name, and so is the name.
 fn name_it(written: &File, part: &Path, file: &Path) -> io::Result<()> {
-    written.set_len(rustix::fs::tell(written)?)?;
     written.sync_all()?;
     // Nobody else may have made it meanwhile.
-    fs::hard_link(part, file)?;
-    fs::remove_file(part)?;
+    match rustix::fs::renameat_with(CWD, part, CWD, file, RenameFlags::NOREPLACE) {
+        // Not every file system can.
+        Err(Errno::INVAL | Errno::NOSYS) if !file.exists() => fs::rename(part, file)?,
+        renamed => renamed?,
+    }
     let directory = file.parent().filter(|directory| !directory.as_os_str().is_empty());
     File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
 }
@@ -304,15 +332,13 @@ fn to_directory(args: &Args, client: Client, directory: &Path) -> Result<(), Fai
 fn snapshot(args: &Args, client: &Client, directory: &Path) -> Result<(), Failure> {
     let cluster = cluster_of(client);
     let file = directory.join(snapshots::name(cluster, now()));
-    let made = into(args, client, &file, false);
-    if !made.as_ref().is_ok_and(|report| report.whole) {
-        let _gone = fs::remove_file(part_of(&file));
-    }
-    let mut report = made?;
+    let mut report = into(args, client, &file, false)?;
     if !report.whole {
+        let _gone = fs::remove_file(part_of(&file));
         return Ok(());
     }
-    if let Some(kept) = args.keep {
+    // What this one lacks an older one may have.
+    if let Some(kept) = args.keep.filter(|_| report.damaged == 0) {
         let removed = snapshots::keep_newest(directory, cluster, kept as usize);
         let removed = removed.map_err(|error| cannot(directory, &error))?;
         report.removed = removed.iter().map(|path| path.display().to_string()).collect();

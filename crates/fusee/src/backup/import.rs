@@ -3,8 +3,9 @@
 //! A file is read to its end before anything is written, so that one that is damaged, or not whole, changes nothing.
 //! Standard input is written as it comes.
 
+use std::fmt::Display;
 use std::fs::File;
-use std::io::{BufReader, Read, stdin};
+use std::io::{BufReader, Read, Seek, stdin};
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
@@ -32,7 +33,7 @@ use super::{Progress, rate, snapshots};
     Exit codes: 0 done; 1 something failed, or the export is damaged or not whole; 2 wrong usage; 3 the\n\
     cluster cannot be reached; 128 and the number of the signal that ended it.")]
 pub struct Args {
-    /// The file; a directory with exports, of which the newest is taken; or - for standard input
+    /// The file; a directory with exports of one cluster, of which the newest is taken; or - for standard input
     #[arg(value_name = "FILE|DIR")]
     file: PathBuf,
 
@@ -134,11 +135,11 @@ impl Report {
 /// Imports.
 pub fn run(args: &Args) -> Result<(), Failure> {
     interrupt::watch()?;
-    let source = Source::of(&args.file)?;
+    let mut source = Source::of(&args.file, None)?;
     if args.check {
         return tell(args.json, &source.check(args.how.partial, args.json)?);
     }
-    if let Source::File(_) = source {
+    if source.file.is_some() {
         source.check(args.how.partial, args.json)?;
     }
     let client = args.connect.connect()?;
@@ -150,59 +151,81 @@ fn tell(is_json: bool, report: &Report) -> Result<(), Failure> {
         true => serde_json::to_string(report).expect("numbers and names") + "\n",
         false => report.text(),
     })?;
-    interrupt::failure().map_or(Ok(()), Err)
+    if let Some(interrupted) = interrupt::failure() {
+        return Err(interrupted);
+    }
+    match report.damaged {
+        0 => Ok(()),
+        damaged => Err(Failure::operation(format!(
+            "{}: {} missing, since they were damaged when it was made",
+            report.file,
+            counted(damaged, "pair")
+        ))),
+    }
+}
+
+/// The newest export in a directory, of this cluster if there are those of several.
+fn newest(directory: &Path, cluster: Option<u64>) -> Result<PathBuf, Failure> {
+    let failed =
+        |what: &dyn Display| Failure::operation(format!("{}: {what}", directory.display()));
+    let all = snapshots::all(directory, None).map_err(|error| failed(&error))?;
+    let Some((first, _)) = all.first() else {
+        return Err(failed(&"there is no export in it"));
+    };
+    let is_one = all.iter().all(|(of, _)| of == first);
+    let cluster = if is_one { Some(*first) } else { cluster };
+    let newest = all.iter().rfind(|(of, _)| Some(*of) == cluster);
+    let several = || failed(&"there are exports of several clusters in it; name the file");
+    newest.map(|(_, path)| path.clone()).ok_or_else(several)
 }
 
 /// Where the pairs come from.
-pub enum Source {
-    File(PathBuf),
-    Stdin,
+struct Source {
+    name: String,
+    /// If it can be read twice.
+    file: Option<File>,
+    /// Else: what was read of it is gone.
+    stream: Option<Box<dyn Read>>,
 }
 
 impl Source {
     /// What is named so; of a directory, the newest export.
-    pub fn of(path: &Path) -> Result<Source, Failure> {
+    fn of(path: &Path, cluster: Option<u64>) -> Result<Source, Failure> {
         if path.as_os_str() == "-" {
-            return Ok(Source::Stdin);
+            let stream: Box<dyn Read> = Box::new(stdin().lock());
+            return Ok(Source { name: "standard input".into(), file: None, stream: Some(stream) });
         }
-        if !path.is_dir() {
-            return Ok(Source::File(path.into()));
-        }
-        let cannot = |error| Failure::operation(format!("{}: {error}", path.display()));
-        let newest = snapshots::all(path, None).map_err(cannot)?.pop();
-        let none = || Failure::operation(format!("{}: there is no export in it", path.display()));
-        newest.map(Source::File).ok_or_else(none)
-    }
-
-    fn name(&self) -> String {
-        match self {
-            Source::File(path) => path.display().to_string(),
-            Source::Stdin => "standard input".into(),
-        }
-    }
-
-    fn open(&self) -> Result<Box<dyn Read>, Failure> {
-        Ok(match self {
-            Source::Stdin => Box::new(stdin().lock()),
-            Source::File(path) => {
-                let opened = File::open(path);
-                let opened = opened.map_err(|error| self.failed(&error))?;
-                Box::new(BufReader::with_capacity(1 << 20, opened))
-            }
+        let path = if path.is_dir() { newest(path, cluster)? } else { path.to_owned() };
+        let name = path.display().to_string();
+        let cannot = |error| Failure::operation(format!("{name}: {error}"));
+        let file = File::open(&path).map_err(cannot)?;
+        Ok(match file.metadata().map_err(cannot)?.is_file() {
+            true => Source { name, file: Some(file), stream: None },
+            false => Source { name, file: None, stream: Some(Box::new(file)) },
         })
     }
 
-    fn failed(&self, error: &dyn std::fmt::Display) -> Failure {
-        Failure::operation(format!("{}: {error}", self.name()))
+    /// From its beginning.
+    fn open(&mut self) -> Result<Box<dyn Read>, Failure> {
+        let Some(file) = &self.file else {
+            return Ok(self.stream.take().expect("it is read once"));
+        };
+        let again = file.try_clone().and_then(|mut file| file.rewind().map(|()| file));
+        let again = again.map_err(|error| self.failed(&error))?;
+        Ok(Box::new(BufReader::with_capacity(1 << 20, again)))
+    }
+
+    fn failed(&self, error: &dyn Display) -> Failure {
+        Failure::operation(format!("{}: {error}", self.name))
     }
 
     /// Reads it to its end.
-    fn check(&self, partial: bool, is_quiet: bool) -> Result<Report, Failure> {
+    fn check(&mut self, partial: bool, is_quiet: bool) -> Result<Report, Failure> {
         self.each(partial, ("checked", is_quiet), |_| Ok(None))
     }
 
     /// Writes its pairs.
-    fn import(&self, client: &Client, how: How, is_quiet: bool) -> Result<Report, Failure> {
+    fn import(&mut self, client: &Client, how: How, is_quiet: bool) -> Result<Report, Failure> {
         let import = Import {
             existing: match how.existing {
                 ExistingArg::Replace => Existing::Replaced,
@@ -217,7 +240,7 @@ impl Source {
         let mut imported = Imported::default();
         self.each(how.partial, ("imported", is_quiet), |block| {
             let written = import.block(client, block, &mut imported);
-            written.map_err(|error| self.failed(&error))?;
+            written.map_err(|error| Failure::operation(error.to_string()))?;
             let Imported { written, existed, by_rules, .. } = imported;
             Ok(Some(Written { pairs: written, existed, by_rules }))
         })
@@ -225,7 +248,7 @@ impl Source {
 
     /// Shows all blocks, or those up to a signal.
     fn each(
-        &self,
+        &mut self,
         partial: bool,
         (verb, is_quiet): (&str, bool),
         mut show: impl FnMut(&Block) -> Result<Option<Written>, Failure>,
@@ -247,7 +270,7 @@ impl Source {
                         FormatError::CutOff { .. } => "; --partial takes it",
                         _ => "",
                     };
-                    return Err(Failure::operation(format!("{}: {error}{hint}", self.name())));
+                    return Err(Failure::operation(format!("{}: {error}{hint}", self.name)));
                 }
             }
             let Totals { pairs, bytes, .. } = reader.totals();
@@ -257,7 +280,7 @@ impl Source {
         let (Head { cluster, begun }, seconds) = (reader.head(), progress.seconds());
         let Totals { pairs, bytes, damaged, .. } = reader.totals();
         Ok(Report {
-            file: self.name(),
+            file: self.name.clone(),
             of_cluster: format!("{cluster:016x}"),
             begun,
             whole,
@@ -273,13 +296,13 @@ impl Source {
 
 /// For `restore`: checks a file, then has a cluster made for it, and writes its pairs there.
 pub fn restore(
-    path: &Path,
+    (path, of_cluster): (&Path, Option<u64>),
     how: How,
     is_json: bool,
     cluster: impl FnOnce() -> Result<Client, Failure>,
 ) -> Result<(), Failure> {
-    let source = Source::of(path)?;
-    if let Source::Stdin = source {
+    let mut source = Source::of(path, of_cluster)?;
+    if source.file.is_none() {
         return Err(Failure::usage("a cluster is restored from a file, which is checked before"));
     }
     source.check(how.partial, is_json)?;

@@ -101,10 +101,11 @@ impl Which {
 pub fn keys(args: &KeysArgs) -> Result<(), Failure> {
     let client = args.connect.connect()?;
     interrupt::watch()?;
-    let (mut left, lines) = (args.limit.unwrap_or(u64::MAX), std::cell::RefCell::new(Vec::new()));
+    let left = std::cell::Cell::new(args.limit.unwrap_or(u64::MAX));
+    let lines = std::cell::RefCell::new(Vec::new());
     let show = |pair: ScannedPair<'_>| {
-        if let Some(less) = left.checked_sub(1) {
-            left = less;
+        if let Some(less) = left.get().checked_sub(1) {
+            left.set(less);
             let mut lines = lines.borrow_mut();
             match args.which.hex {
                 true => lines
@@ -114,13 +115,11 @@ pub fn keys(args: &KeysArgs) -> Result<(), Failure> {
             lines.push(b'\n');
         }
     };
-    let mut shown = 0;
     let damaged = args.which.each(&client, show, |_| {
         let mut lines = lines.borrow_mut();
-        shown += lines.iter().filter(|byte| **byte == b'\n').count() as u64;
         output::raw(&lines)?;
         lines.clear();
-        Ok(output::is_read() && args.limit.is_none_or(|limit| shown < limit))
+        Ok(output::is_read() && left.get() > 0)
     })?;
     missing(damaged)
 }

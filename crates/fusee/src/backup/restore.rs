@@ -8,9 +8,10 @@ use std::path::PathBuf;
 use fusee_cli::connect::ConnectArgs;
 use fusee_cli::failure::Failure;
 use fusee_cli::standing::ask_status;
-use fusee_cli::{connect, flags, interrupt};
+use fusee_cli::{connect, flags, interrupt, secret};
 use fusee_control::master::{MasterReply, MasterRequest};
-use fusee_control::rpc::{MasterClient, Runtime};
+use fusee_control::rpc::MasterClient;
+use fusee_core::verbs::ClusterId;
 
 use super::import::{self, How};
 use crate::drain::TIMEOUT;
@@ -26,7 +27,8 @@ use crate::form;
     Exit codes: 0 done; 1 nothing was changed, or something failed; 2 wrong usage; 3 the cluster cannot be\n\
     reached; 128 and the number of the signal that ended it.")]
 pub struct Args {
-    /// The export, or a directory with exports, of which the newest is taken
+    /// The export, or a directory with exports: the newest is taken, of the cluster that the master has if there are
+    /// those of several
     #[arg(value_name = "FILE|DIR")]
     file: PathBuf,
 
@@ -50,20 +52,20 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let address = &args.connect.master;
     connect::check_address(address)?;
     interrupt::watch()?;
-    import::restore(&args.file, args.how, args.json, || {
-        let runtime = Runtime::start("fusee-restore")
-            .map_err(|error| Failure::operation(format!("cannot start a thread: {error}")))?;
-        let master = MasterClient::new(&runtime, &address[..]).with_deadline(TIMEOUT);
-        give_up(args, &master)?;
+    let runtime = secret::runtime("fusee-restore")?;
+    let master = MasterClient::new(&runtime, &address[..]).with_deadline(TIMEOUT);
+    let cluster = ask_status(&master, address)?.cluster;
+    let from = (&*args.file, cluster.map(|cluster| cluster.word()));
+    import::restore(from, args.how, args.json, || {
+        give_up(args, &master, cluster)?;
         form::form(&master, address, args.json)?;
         args.connect.connect()
     })
 }
 
 /// The master has no cluster any more.
-fn give_up(args: &Args, master: &MasterClient) -> Result<(), Failure> {
-    let address = &args.connect.master;
-    let Some(cluster) = ask_status(master, address)?.cluster else { return Ok(()) };
+fn give_up(args: &Args, master: &MasterClient, cluster: Option<ClusterId>) -> Result<(), Failure> {
+    let Some(cluster) = cluster else { return Ok(()) };
     if !args.destroy_data {
         return Err(Failure::operation(format!(
             "the master has a cluster, {cluster}. If it is to get the pairs: `fusee import`. If all of its \
@@ -80,6 +82,6 @@ fn give_up(args: &Args, master: &MasterClient) -> Result<(), Failure> {
         Ok(other) => {
             Err(Failure::unreachable(format!("the master answered with something else: {other:?}")))
         }
-        Err(error) => Err(connect::explain(address, &error)),
+        Err(error) => Err(connect::explain(&args.connect.master, &error)),
     }
 }

@@ -17,31 +17,41 @@ pub fn name(cluster: u64, begun: u64) -> String {
     format!("fusee-{cluster:016x}-{time}{SUFFIX}")
 }
 
-/// The whole exports in a directory, of a cluster or of all, the oldest first.
-pub fn all(directory: &Path, cluster: Option<u64>) -> io::Result<Vec<PathBuf>> {
-    let prefix = cluster.map_or("fusee-".into(), |cluster| format!("fusee-{cluster:016x}-"));
+/// The whole exports in a directory, of a cluster or of all, the oldest first; each with its cluster.
+pub fn all(directory: &Path, cluster: Option<u64>) -> io::Result<Vec<(u64, PathBuf)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
-        let name = path.file_name().and_then(|name| name.to_str());
-        if name.is_some_and(|name| name.starts_with(&prefix) && name.ends_with(SUFFIX)) {
-            found.push(path);
+        let named = path.file_name().and_then(|name| name.to_str()).and_then(parse);
+        if let Some((of, time)) = named.filter(|(of, _)| cluster.is_none_or(|one| one == *of)) {
+            found.push((time.to_owned(), of, path.clone()));
         }
     }
-    // Of several clusters as well: the time is what follows the last hyphen.
-    found.sort_by_key(|path| {
-        let name = path.to_string_lossy().into_owned();
-        (name.rsplit('-').next().map(str::to_owned), name)
-    });
-    Ok(found)
+    found.sort_unstable();
+    Ok(found.into_iter().map(|(_, of, path)| (of, path)).collect())
+}
+
+/// The cluster and the time that a name says.
+fn parse(name: &str) -> Option<(u64, &str)> {
+    let rest = name.strip_prefix("fusee-")?.strip_suffix(SUFFIX)?;
+    let (cluster, time) = rest.split_once('-')?;
+    let of = u64::from_str_radix(cluster, 16).ok().filter(|_| cluster.len() == 16)?;
+    let is_of_time = |(at, byte): (usize, u8)| match at {
+        8 => byte == b'T',
+        15 => byte == b'Z',
+        _ => byte.is_ascii_digit(),
+    };
+    let is_time = time.len() == 16 && time.bytes().enumerate().all(is_of_time);
+    is_time.then_some((of, time))
 }
 
 /// Removes all but the newest of a cluster's; returns those that are gone.
 pub fn keep_newest(directory: &Path, cluster: u64, kept: usize) -> io::Result<Vec<PathBuf>> {
     let mut all = all(directory, Some(cluster))?;
     all.truncate(all.len().saturating_sub(kept));
-    all.iter().try_for_each(fs::remove_file)?;
-    Ok(all)
+    let gone: Vec<PathBuf> = all.into_iter().map(|(_, path)| path).collect();
+    gone.iter().try_for_each(fs::remove_file)?;
+    Ok(gone)
 }
 
 #[cfg(test)]
@@ -55,18 +65,26 @@ mod tests {
             std::env::temp_dir().join(format!("fusee-snapshots-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let names = [name(1, 1_790_000_000), name(1, 1_780_000_000), name(2, 1_785_000_000)];
-        for name in names.iter().map(String::as_str).chain(["notes.txt", "fusee-x.fusee.part"]) {
+        for name in names.iter().map(String::as_str).chain([
+            "notes.txt",
+            "fusee-x.fusee.part",
+            "fusee-before.fusee",
+            "fusee-0000000000000001-old.fusee",
+        ]) {
             fs::write(directory.join(name), b"").unwrap();
         }
         let paths = |names: &[&String]| -> Vec<PathBuf> {
             names.iter().map(|name| directory.join(name)).collect()
         };
         let [newest, oldest, other] = &names;
-        assert_eq!(all(&directory, None).unwrap(), paths(&[oldest, other, newest]));
-        assert_eq!(all(&directory, Some(2)).unwrap(), paths(&[other]));
+        let of = |cluster| -> Vec<PathBuf> {
+            all(&directory, cluster).unwrap().into_iter().map(|(_, path)| path).collect()
+        };
+        assert_eq!(of(None), paths(&[oldest, other, newest]));
+        assert_eq!(of(Some(2)), paths(&[other]));
         assert_eq!(keep_newest(&directory, 1, 1).unwrap(), paths(&[oldest]));
         assert_eq!(keep_newest(&directory, 1, 1).unwrap(), paths(&[]));
-        assert_eq!(fs::read_dir(&directory).unwrap().count(), 4);
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 6);
         fs::remove_dir_all(&directory).unwrap();
     }
 }

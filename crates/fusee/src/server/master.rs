@@ -6,6 +6,7 @@ use fusee_cli::connect::{DEFAULT_MASTER, check_address};
 use fusee_cli::failure::Failure;
 use fusee_cli::flags;
 use fusee_cli::quantity::Bytes;
+use fusee_cli::secret;
 use fusee_client::Geometry;
 use fusee_launch::announcement;
 use fusee_master::{Config, MasterServer, default_data_dir};
@@ -130,6 +131,15 @@ struct Settings {
 
     #[arg(skip)]
     redundancy: Option<redundancy::Table>,
+
+    /// The file of the cluster's secret; --secret beats it
+    #[arg(skip)]
+    secret: Option<PathBuf>,
+
+    /// Listen at addresses of other machines without a secret: whoever reaches them may read, write and
+    /// destroy everything [default: false]
+    #[arg(long, env = "FUSEE_INSECURE", num_args = 0..=1, default_missing_value = "true")]
+    insecure: Option<bool>,
 }
 
 impl Settings {
@@ -154,6 +164,8 @@ impl Settings {
             max_value_bytes: self.max_value_bytes.or(other.max_value_bytes),
             rules: self.rules.or(other.rules),
             redundancy: self.redundancy.or(other.redundancy),
+            secret: self.secret.or(other.secret),
+            insecure: self.insecure.or(other.insecure),
         }
     }
 
@@ -170,8 +182,14 @@ impl Settings {
             Some(Bytes(bytes)) => u32::try_from(bytes)
                 .map_err(|_| Failure::usage(format!("--{name} must be less than 4GiB"))),
         };
+        let keys = secret::of_server(self.secret.as_deref())?;
+        let listen = self.listen.unwrap_or_else(|| DEFAULT_MASTER.into());
+        if keys.is_none() && !self.insecure.unwrap_or(false) {
+            super::check_reach([&*listen])?;
+        }
         let config = Config {
-            listen: self.listen.unwrap_or_else(|| DEFAULT_MASTER.into()),
+            keys,
+            listen,
             data_dir: self.data_dir.or_else(default_data_dir).unwrap_or_default(),
             store: self.store,
             advertise: self.advertise,

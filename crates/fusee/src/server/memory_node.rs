@@ -7,6 +7,7 @@ use clap::ValueEnum;
 use fusee_cli::connect::{DEFAULT_MASTER, check_address};
 use fusee_cli::failure::Failure;
 use fusee_cli::quantity::Bytes;
+use fusee_cli::secret;
 use fusee_client::FabricKind;
 use fusee_launch::announcement;
 use fusee_memory_node::config::Config;
@@ -121,6 +122,15 @@ struct Settings {
     /// processor time at the price of latency [default: 50]
     #[arg(long, env = "FUSEE_SPIN_US", value_name = "US")]
     spin_us: Option<u32>,
+
+    /// The file of the cluster's secret; --secret beats it
+    #[arg(skip)]
+    secret: Option<PathBuf>,
+
+    /// Listen at addresses of other machines without a secret: whoever reaches them may read, write and
+    /// destroy everything [default: false]
+    #[arg(long, env = "FUSEE_INSECURE", num_args = 0..=1, default_missing_value = "true")]
+    insecure: Option<bool>,
 }
 
 impl Settings {
@@ -137,6 +147,8 @@ impl Settings {
             pool: self.pool.or(other.pool),
             huge_pages: self.huge_pages.or(other.huge_pages),
             spin_us: self.spin_us.or(other.spin_us),
+            secret: self.secret.or(other.secret),
+            insecure: self.insecure.or(other.insecure),
         }
     }
 
@@ -158,7 +170,14 @@ impl Settings {
         let tcp = self.tcp.unwrap_or_else(|| beside.clone());
         let verbs = self.verbs.unwrap_or(beside);
         let shm_dir = self.shm_dir.unwrap_or_else(std::env::temp_dir);
+        let keys = secret::of_server(self.secret.as_deref())?;
+        if keys.is_none() && !self.insecure.unwrap_or(false) {
+            let tcp = serve.contains(&Serve::Tcp).then_some(&*tcp);
+            let verbs = serve.contains(&Serve::Verbs).then_some(&*verbs);
+            super::check_reach([Some(&*listen), tcp, verbs].into_iter().flatten())?;
+        }
         Ok(Config {
+            keys,
             listen,
             tcp: serve.contains(&Serve::Tcp).then_some(tcp),
             verbs: serve.contains(&Serve::Verbs).then_some(verbs),

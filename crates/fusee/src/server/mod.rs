@@ -14,6 +14,7 @@ pub mod redundancy;
 mod stop;
 pub mod switch;
 
+use std::net::ToSocketAddrs;
 use std::path::Path;
 
 use fusee_cli::failure::Failure;
@@ -27,6 +28,23 @@ pub fn read_file<S: DeserializeOwned + Default>(path: Option<&Path>) -> Result<S
     let text = std::fs::read_to_string(path)
         .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))?;
     toml::from_str(&text).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
+}
+
+/// Refuses to be reached from other machines by whoever wants to.
+fn check_reach<'a>(addresses: impl IntoIterator<Item = &'a str>) -> Result<(), Failure> {
+    let is_open = |address: &&str| {
+        // What cannot be listened at is told by whoever tries.
+        let mut resolved = address.to_socket_addrs().into_iter().flatten();
+        resolved.any(|at| !at.ip().to_canonical().is_loopback())
+    };
+    match addresses.into_iter().find(is_open) {
+        None => Ok(()),
+        Some(open) => Err(Failure::usage(format!(
+            "{open} may be reached from other machines, and there is no secret: whoever reaches it could read, \
+             write and destroy everything. Make one with `fusee secret new FILE`, and give it to all servers with \
+             --secret FILE; or say --insecure, where nobody else is in the network"
+        ))),
+    }
 }
 
 /// Takes as many file descriptors as the process may have: there is one for each connection, and the usual limit
@@ -45,4 +63,20 @@ fn announce(addresses: &impl serde::Serialize) -> Result<(), Failure> {
     let json = serde_json::to_string(addresses)
         .map_err(|error| Failure::operation(format!("cannot announce: {error}")))?;
     output::line(&json)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_reach_needs_a_secret() {
+        for here in ["127.0.0.1:7400", "[::1]:0", "localhost:1", "no address at all"] {
+            assert_eq!(check_reach([here]), Ok(()), "{here}");
+        }
+        for open in ["0.0.0.0:7400", "[::]:7400", "192.0.2.1:7400"] {
+            let refused = check_reach(["127.0.0.1:0", open]).unwrap_err().to_string();
+            assert!(refused.contains(open) && refused.contains("--insecure"), "{refused}");
+        }
+    }
 }

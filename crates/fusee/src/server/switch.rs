@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use fusee_cli::connect::{DEFAULT_MASTER, check_address, explain};
 use fusee_cli::failure::Failure;
 use fusee_cli::output;
+use fusee_cli::secret;
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::rpc::{MasterClient, Runtime};
 use fusee_core::verbs::MnId;
@@ -209,8 +210,7 @@ impl Members {
 /// Starts a switch that sessions connect to over TCP.
 fn listen(args: &Args, switch: Box<Ours>) -> Result<Running, Failure> {
     check_address(&args.master)?;
-    let runtime = Runtime::start("fusee-switch-rpc")
-        .map_err(|error| Failure::operation(format!("cannot start a runtime: {error}")))?;
+    let runtime = secret::runtime("fusee-switch-rpc")?;
     let master = MasterClient::new(&runtime, &args.master).with_deadline(PATIENCE);
     let members = Members { _runtime: runtime, master, known: Mutex::default() };
     // A wrong address shows now, and not with the first session.

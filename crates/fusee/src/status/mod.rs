@@ -18,6 +18,7 @@ use fusee_cli::connect::{self, ConnectArgs};
 use fusee_cli::failure::Failure;
 use fusee_cli::output;
 use fusee_cli::recoveries;
+use fusee_cli::secret;
 use fusee_client::Status;
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest};
@@ -89,8 +90,7 @@ pub fn table(master: &str) -> Result<String, Failure> {
 
 fn ask(master: &str) -> Result<Report, Failure> {
     connect::check_address(master)?;
-    let runtime = Runtime::start("fusee-status")
-        .map_err(|error| Failure::operation(format!("cannot start a thread: {error}")))?;
+    let runtime = secret::runtime("fusee-status")?;
     let client = MasterClient::new(&runtime, master).with_deadline(TIMEOUT);
     let status = match client.call_blocking(MasterRequest::Status) {
         Ok(MasterReply::Status(status)) => *status,

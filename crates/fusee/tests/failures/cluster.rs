@@ -96,6 +96,9 @@ impl Server {
         let mut command = command_in(network.as_deref(), "sh");
         command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(binary.get_program());
         command.args(binary.get_args()).args(["--announce", "--stop-with-stdin"]);
+        if at.is_some() {
+            command.arg("--insecure");
+        }
         let environment = binary.get_envs();
         environment.filter(|(_, value)| value.is_none()).for_each(|(name, _)| {
             command.env_remove(name);

@@ -3,14 +3,19 @@
 //! Runs itself under valgrind's callgrind, which counts only what is done inside [`measured`]. The
 //! count does not depend on what else the machine does; it does on the compiler, on the processor
 //! (as far as valgrind knows its instructions), and by a few per cent on the memory's layout.
-//! Which part of the program they are of is told by the files of source: [`parts`].
+//! Which part of the program they are of is told by the files of source: [`parts`]. [`profile`] samples the same work:
+//! not what it takes of instructions, but of time.
 
 mod parts;
+pub mod profile;
+mod sampled;
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use clap::ValueEnum;
 use fusee_cli::failure::Failure;
+use fusee_client::FabricKind;
 use serde::Serialize;
 
 use crate::loaded::{Loaded, Size, numbers};
@@ -39,12 +44,19 @@ pub struct Args {
     output: Output,
 }
 
-/// What to do under valgrind.
+/// What to do under valgrind, or perf.
 #[derive(clap::Args, Debug)]
-#[command(after_help = "Example: started by `fusee bench counts`")]
+#[command(after_help = "Example: started by `fusee bench counts` and `fusee bench profile`")]
 pub struct WorkArgs {
     #[command(flatten)]
     size: Size,
+
+    #[arg(long, default_value = "shm")]
+    fabric: FabricKind,
+
+    /// Where perf can be told when to begin
+    #[arg(long)]
+    perf: Option<PathBuf>,
 
     #[arg(long)]
     kind: Kind,
@@ -53,12 +65,21 @@ pub struct WorkArgs {
     operations: u32,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
 enum Kind {
     Get,
     Update,
     Insert,
     Delete,
+}
+
+impl Kind {
+    const ALL: [Kind; 4] = [Kind::Get, Kind::Update, Kind::Insert, Kind::Delete];
+
+    fn name(self) -> String {
+        self.to_possible_value().expect("none is skipped").get_name().to_string()
+    }
 }
 
 /// Keys in the cluster: few, since loading them is slow there.
@@ -116,8 +137,7 @@ impl Findings for Found {
 /// Runs it and prints a report.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let shell = Shell::begin("counts", &args.output);
-    let [get, update, insert, delete] =
-        [Kind::Get, Kind::Update, Kind::Insert, Kind::Delete].map(|kind| count(args, kind));
+    let [get, update, insert, delete] = Kind::ALL.map(|kind| count(args, kind));
     let [get, update, insert, delete] = [get?, update?, insert?, delete?];
     let of_one = |(_, parts): &(u64, Parts), part| {
         parts.get(&part).copied().unwrap_or(0) / u64::from(args.operations)
@@ -134,14 +154,14 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         update_instructions: update.0,
         insert_instructions: insert.0,
         delete_instructions: delete.0,
-        parts: Part::ALL.map(of_part).into(),
+        // callgrind sees nothing of the kernel.
+        parts: Part::ALL.into_iter().filter(|part| *part != Part::Kernel).map(of_part).collect(),
     };
     shell.tell(args, None, found, None)
 }
 
 /// Instructions of one operation, and of all of them by part.
 fn count(args: &Args, kind: Kind) -> Result<(u64, Parts), Failure> {
-    let kind_name = kind.to_possible_value().expect("none is skipped");
     // All that are counted exist, each once.
     let keys = match kind {
         Kind::Get | Kind::Update => KEYS,
@@ -154,7 +174,7 @@ fn count(args: &Args, kind: Kind) -> Result<(u64, Parts), Failure> {
         .arg(format!("--callgrind-out-file={}", written.display()))
         .arg("--toggle-collect=*fusee_bench*counts*measured*")
         .arg(std::env::current_exe()?)
-        .args(["bench", "work", "--kind", kind_name.get_name()])
+        .args(["bench", "work", "--kind", &kind.name()])
         .args(["--keys", &keys.to_string(), "--pair-bytes", &args.pair_bytes.to_string()])
         .args(["--operations", &args.operations.to_string()])
         .output()
@@ -174,9 +194,9 @@ fn count(args: &Args, kind: Kind) -> Result<(u64, Parts), Failure> {
     Ok((count / u64::from(args.operations), parts))
 }
 
-/// What valgrind runs.
+/// What valgrind runs, and perf.
 pub fn work(args: &WorkArgs) -> Result<(), Failure> {
-    let loaded = Loaded::new(&args.size)?;
+    let loaded = Loaded::over(&args.size, args.fabric)?;
     let all: Vec<u32> = (0..args.size.keys).collect();
     loaded.gets(&all)?;
     loaded.updates(&all)?;
@@ -187,7 +207,10 @@ pub fn work(args: &WorkArgs) -> Result<(), Failure> {
     if let Kind::Insert = args.kind {
         loaded.deletes(&numbers)?;
     }
-    measured(&loaded, args.kind, &numbers)
+    match &args.perf {
+        None => measured(&loaded, args.kind, &numbers),
+        Some(directory) => sampled::work(directory, || measured(&loaded, args.kind, &numbers)),
+    }
 }
 
 /// Its name is what valgrind looks for.

@@ -1,4 +1,4 @@
-//! Which part of the program an instruction is of, by the source file that callgrind names for it.
+//! Which part of the program an instruction is of, by the file of its source.
 //!
 //! callgrind writes, for each function, lines with the instructions of one line of source, and names the file where
 //! that changes, also within a function that others are inlined into. Code of the standard library that is inlined
@@ -32,13 +32,15 @@ pub enum Part {
     Session,
     /// The heap, in the system's library.
     Heap,
+    /// System calls, and whatever else the kernel does.
+    Kernel,
     /// Whatever called it, and what is none of these.
     Rest,
 }
 
 impl Part {
     /// All, in the order in which they are shown.
-    pub const ALL: [Part; 11] = [
+    pub const ALL: [Part; 12] = [
         Part::Protocol,
         Part::Layouts,
         Part::Memory,
@@ -49,6 +51,7 @@ impl Part {
         Part::IndexCache,
         Part::Session,
         Part::Heap,
+        Part::Kernel,
         Part::Rest,
     ];
 
@@ -65,12 +68,13 @@ impl Part {
             Part::IndexCache => "index cache",
             Part::Session => "session",
             Part::Heap => "heap",
+            Part::Kernel => "kernel",
             Part::Rest => "rest",
         }
     }
 
     /// By a file of source, if it says so.
-    fn of_file(file: &str) -> Option<Part> {
+    pub fn of_file(file: &str) -> Option<Part> {
         const FILES: [(&str, Part); 16] = [
             ("crates/fabric/src/copy", Part::Copies),
             ("crates/fabric/", Part::Verbs),
@@ -93,7 +97,7 @@ impl Part {
     }
 
     /// By a function whose file is not known.
-    fn of_function(function: &str) -> Part {
+    pub fn of_function(function: &str) -> Part {
         const FUNCTIONS: [(&str, Part); 7] = [
             ("mem", Part::Copies),
             ("__mem", Part::Copies),

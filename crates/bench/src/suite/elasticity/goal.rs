@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use fusee_cli::failure::Failure;
+use fusee_cli::secret;
 use fusee_cli::standing::{self, Standing};
 use fusee_client::{Client, MnId, View};
 use fusee_control::rpc::{MasterClient, Runtime};
@@ -96,8 +97,7 @@ pub struct Drain {
 impl Drain {
     /// Tells the master to drain a node.
     pub fn begin(address: &str, node: MnId) -> Result<Drain, Failure> {
-        let runtime = Runtime::start("fusee-bench")
-            .map_err(|error| Failure::operation(format!("cannot start a thread: {error}")))?;
+        let runtime = secret::runtime("fusee-bench")?;
         let master = MasterClient::new(&runtime, address).with_deadline(TIMEOUT);
         let status = standing::ask_status(&master, address)?;
         let first = Standing::of(node, &status);

@@ -1,0 +1,130 @@
+//! `fusee bench profile`: where the time of an operation goes, by samples.
+//!
+//! Each kind of operation is done some hundred thousand times in a process of its own, over a cluster in that process,
+//! and perf looks ten thousand times a second where its thread is ([`sampled`]). The time of one operation, told apart
+//! by the shares of the samples, is what each part takes. [`counts`](super) tells the instructions of the same work:
+//! where a part takes more of the time than of the instructions, it waits for memory.
+
+use fusee_cli::failure::Failure;
+use fusee_client::FabricKind;
+use serde::Serialize;
+
+use super::parts::Part;
+use super::{Kind, sampled};
+use crate::report::{Findings, Output, Report, Shell};
+use crate::temporary::Temporary;
+
+/// How to run it.
+#[derive(clap::Args, Debug, Serialize)]
+#[command(after_help = "Examples:\n  \
+    fusee bench profile\n  \
+    fusee bench profile --fabric tcp --operations 50000 --json\n\n\
+perf must be installed (Debian: linux-perf), and the program must have its line tables, as it is built.")]
+pub struct Args {
+    /// shm, tcp or verbs
+    #[arg(long, default_value = "shm")]
+    #[serde(skip)]
+    fabric: FabricKind,
+
+    /// Pairs
+    #[arg(long, default_value_t = 100_000, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    keys: u32,
+
+    /// Bytes of key and value together; keys have 16
+    #[arg(long, default_value_t = 1024, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(16..=65_536))]
+    pair_bytes: u32,
+
+    /// Operations that are sampled of each kind: of inserts and deletes as many as there are pairs, at most
+    #[arg(long, default_value_t = 500_000, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    operations: u32,
+
+    #[command(flatten)]
+    #[serde(skip)]
+    output: Output,
+}
+
+#[derive(Debug, Serialize)]
+struct Found {
+    kinds: Vec<OfKind>,
+}
+
+/// One kind of operation, its hint right where it has one.
+#[derive(Debug, Serialize)]
+struct OfKind {
+    kind: Kind,
+    operations: u32,
+    /// One takes so long.
+    ns: f64,
+    samples: u64,
+    parts: Vec<OfPart>,
+}
+
+#[derive(Debug, Serialize)]
+struct OfPart {
+    part: Part,
+    samples: u64,
+    ns: f64,
+}
+
+/// Runs it and prints a report.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let shell = Shell::begin("profile", &args.output);
+    let kinds: Result<Vec<OfKind>, Failure> =
+        Kind::ALL.into_iter().map(|kind| profile(args, kind)).collect();
+    shell.tell(args, None, Found { kinds: kinds? }, None)
+}
+
+fn profile(args: &Args, kind: Kind) -> Result<OfKind, Failure> {
+    let operations = match kind {
+        Kind::Get | Kind::Update => args.operations,
+        Kind::Insert | Kind::Delete => args.operations.min(args.keys),
+    };
+    let directory = Temporary::directory().map_err(|e| Failure::operation(e.to_string()))?;
+    let sampled = sampled::sample(directory.path(), |command| {
+        let numbers = [args.keys, args.pair_bytes, operations].map(|number| number.to_string());
+        let [keys, pair_bytes, operations] = &numbers;
+        command.args(["--kind", &kind.name(), "--fabric", &args.fabric.to_string()]);
+        command.args(["--keys", keys, "--pair-bytes", pair_bytes, "--operations", operations]);
+    })?;
+    let samples: u64 = sampled.parts.values().sum();
+    if samples == 0 {
+        return Err(Failure::operation("perf has no sample: do more --operations"));
+    }
+    let ns = sampled.ns / f64::from(operations);
+    let of_part = |part: Part| {
+        let of_part = sampled.parts.get(&part).copied()?;
+        Some(OfPart { part, samples: of_part, ns: ns * of_part as f64 / samples as f64 })
+    };
+    let parts = Part::ALL.into_iter().filter_map(of_part).collect();
+    Ok(OfKind { kind, operations, ns, samples, parts })
+}
+
+impl Findings for Found {
+    type Settings = Args;
+
+    fn title(report: &Report<'_, Found>) -> String {
+        let Args { fabric, keys, pair_bytes, .. } = report.settings;
+        format!("{keys} pairs of {pair_bytes} bytes, {fabric}, hints right; ns of one, by samples")
+    }
+
+    fn rows(report: &Report<'_, Found>) -> String {
+        let kinds = &report.findings.kinds;
+        let row = |name: &str, of: &dyn Fn(&OfKind) -> String| {
+            let cells: String = kinds.iter().map(|kind| format!("{:>12}", of(kind))).collect();
+            format!("{name:<12}{cells}\n")
+        };
+        let mut text = format!("\n{}", row("", &|kind| kind.kind.name()));
+        for part in Part::ALL {
+            let of = |kind: &OfKind| kind.parts.iter().find(|of| of.part == part).map(|of| of.ns);
+            if kinds.iter().any(|kind| of(kind).is_some()) {
+                text +=
+                    &row(part.name(), &|kind| of(kind).map_or("-".into(), |ns| format!("{ns:.0}")));
+            }
+        }
+        text += &row("all", &|kind| format!("{:.0}", kind.ns));
+        text + &row("samples", &|kind| kind.samples.to_string())
+    }
+}

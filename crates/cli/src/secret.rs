@@ -1,0 +1,44 @@
+//! The file of the cluster's secret, or of a key of it, which one flag of the program names for all of its commands.
+//!
+//! What the flag says is set once, at the beginning. Without it nobody has to prove anything.
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use fusee_auth::Keys;
+use fusee_control::rpc::Runtime;
+
+use crate::failure::Failure;
+
+static FILE: OnceLock<PathBuf> = OnceLock::new();
+
+/// The environment variable that says the same as the flag.
+pub const VARIABLE: &str = "FUSEE_SECRET";
+
+/// The flag names this file.
+pub fn set(file: PathBuf) {
+    FILE.get_or_init(|| file);
+}
+
+/// The file that the flag names.
+pub fn file() -> Option<&'static Path> {
+    FILE.get().map(PathBuf::as_path)
+}
+
+/// The keys of a tool: what its file has.
+pub fn keys() -> Result<Option<Keys>, Failure> {
+    let keys = file().map(Keys::of_client).transpose();
+    keys.map_err(|error| Failure::usage(error.to_string()))
+}
+
+/// The keys of a server, which needs the secret itself. `configured`: what its configuration says; the flag beats it.
+pub fn of_server(configured: Option<&Path>) -> Result<Option<Keys>, Failure> {
+    let keys = file().or(configured).map(Keys::of_server).transpose();
+    keys.map_err(|error| Failure::usage(error.to_string()))
+}
+
+/// A runtime whose connections prove what the flag says.
+pub fn runtime(name: &str) -> Result<Runtime, Failure> {
+    let runtime = Runtime::with_keys(name, keys()?);
+    runtime.map_err(|error| Failure::operation(format!("cannot start a thread: {error}")))
+}

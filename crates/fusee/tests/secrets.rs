@@ -1,0 +1,165 @@
+//! Clusters with a secret: who has it or a key of it is heard, and strangers are not, whatever they try.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_control::node::{Bars, Extent, NodeRequest};
+use fusee_control::rpc::{MasterClient, NodeClient, RpcError, Runtime};
+use fusee_core::verbs::{ClientId, ClusterId, MnId};
+
+use super::common::{Scratch, Up, finish, fusee};
+
+struct Secret {
+    scratch: Scratch,
+}
+
+impl Secret {
+    fn new() -> Secret {
+        let scratch = Scratch::new();
+        let secret = Secret { scratch };
+        finish(&mut fusee(&["secret", "new", &secret.file("secret")])).expect_code(0);
+        for of in ["client", "admin"] {
+            let key = secret.file(of);
+            let line = ["secret", "key", of, &key, "--secret", &secret.file("secret")];
+            finish(&mut fusee(&line)).expect_code(0);
+        }
+        secret
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.scratch.path().join(name).display().to_string()
+    }
+
+    fn up(&self) -> Up {
+        Up::start(&["--secret", &self.file("secret"), "--fabric", "tcp"])
+    }
+}
+
+#[test]
+fn each_key_opens_what_it_is_for() {
+    let secret = Secret::new();
+    let up = secret.up();
+    let with = |name: &str, line: &[&str]| {
+        let file = secret.file(name);
+        up.run(&[line, &["--secret", &file]].concat())
+    };
+    for name in ["client", "admin", "secret"] {
+        with(name, &["put", "key", name]).expect_code(0);
+        assert_eq!(with(name, &["get", "key"]).expect_code(0).stdout, name.as_bytes());
+        with(name, &["status"]).expect_code(0);
+        with(name, &["count"]).expect_code(0);
+    }
+    with("client", &["drain", "mn0"]).expect_error(3, "`admin`");
+    with("client", &["destroy", "--destroy-data"]).expect_error(3, "`admin`");
+    with("client", &["form"]).expect_error(3, "`admin`");
+    // It is heard, and refused for what it asks.
+    with("admin", &["form"]).expect_error(1, "cluster");
+    with("admin", &["drain", "mn0", "--no-wait"]).expect_error(1, "mn0");
+
+    up.run(&["get", "key"]).expect_error(3, "--secret");
+    up.run(&["status"]).expect_error(3, "--secret");
+    let other = Secret::new();
+    let line = ["get", "key", "--secret", &other.file("client")];
+    up.run(&line).expect_error(3, "another secret");
+    // Who has a key does not believe a cluster without.
+    let open = Up::start(&["--fabric", "tcp"]);
+    let line = ["put", "key", "mine", "--secret", &secret.file("client")];
+    open.run(&line).expect_error(3, "no secret");
+}
+
+#[test]
+fn strangers_get_nothing_whatever_they_ask() {
+    let secret = Secret::new();
+    let up = secret.up();
+    let runtime = Runtime::start("stranger").unwrap();
+    let master = MasterClient::new(&runtime, &up.master[..]);
+    let client = ClientId(1);
+    for request in [
+        MasterRequest::Open,
+        MasterRequest::Status,
+        MasterRequest::GetView { newer_than: 0 },
+        MasterRequest::Drain { node: MnId(0), cancel: false },
+        MasterRequest::Form { cluster: ClusterId::from_word(7).unwrap() },
+        MasterRequest::Destroy {
+            cluster: ClusterId::from_word(7).unwrap(),
+            with_living_data: true,
+        },
+        MasterRequest::Abandon { client },
+        MasterRequest::Unreachable { node: MnId(0) },
+    ] {
+        let answer = master.call_blocking(request.clone());
+        assert!(matches!(answer, Err(RpcError::Keys { .. })), "{request:?}: {answer:?}");
+    }
+    let control = up.report["memory_nodes"][0]["control"].as_str().unwrap();
+    let node = NodeClient::new(&runtime, control);
+    for request in [
+        NodeRequest::Describe,
+        NodeRequest::Usage,
+        NodeRequest::Fence { clients: (0..1000).map(ClientId).collect() },
+        NodeRequest::Release { extent: Extent::Subtable { subtable: 0 }, view: u64::MAX },
+        NodeRequest::StandAt { cluster: ClusterId::from_word(7).unwrap(), view: u64::MAX },
+    ] {
+        let answer = node.call_blocking(request.clone());
+        assert!(matches!(answer, Err(RpcError::Keys { .. })), "{request:?}: {answer:?}");
+    }
+
+    // The port of the memory itself: who does not know the node's identity learns nothing of it.
+    let tcp = up.report["memory_nodes"][0]["tcp"].as_str().unwrap();
+    for identity in [0_u64, 1, u64::MAX] {
+        let mut stream = TcpStream::connect(tcp).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let mut hello = b"FUSEtcp1".to_vec();
+        hello.extend_from_slice(&identity.to_le_bytes());
+        hello.extend_from_slice(&1_u32.to_le_bytes());
+        hello.extend_from_slice(&[0; 4]);
+        stream.write_all(&hello).unwrap();
+        let mut said = Vec::new();
+        let _reset_at_most = stream.read_to_end(&mut said);
+        assert!(said.iter().skip(8).take(16).all(|byte| *byte == 0), "{said:?}");
+    }
+    let file = secret.file("client");
+    up.run(&["put", "key", "value", "--secret", &file]).expect_code(0);
+    let status = up.run(&["status", "--json", "--secret", &file]).expect_code(0).json();
+    assert!(
+        status["memory_nodes"].as_array().unwrap().iter().all(|node| node["reachable"] == true)
+    );
+}
+
+#[test]
+fn a_memory_node_of_another_secret_does_not_join() {
+    let secret = Secret::new();
+    let up = secret.up();
+    let runtime = Runtime::start("stranger").unwrap();
+    let master = MasterClient::new(&runtime, &up.master[..]);
+    let alive = master.call_blocking(MasterRequest::Status);
+    assert!(matches!(alive, Err(RpcError::Keys { .. })), "{alive:?}");
+    // A client's key is not enough, either.
+    let keys = fusee_auth::Keys::of_client(secret.file("client").as_ref()).unwrap();
+    let runtime = Runtime::with_keys("client", Some(keys)).unwrap();
+    let master = MasterClient::new(&runtime, &up.master[..]);
+    assert!(matches!(master.call_blocking(MasterRequest::Status), Ok(MasterReply::Status(_))));
+    let heard = MasterRequest::Alive { identity: 1, heard: None, bars: Bars::default() };
+    let answer = master.call_blocking(heard);
+    assert!(matches!(answer, Err(RpcError::Keys { .. })), "{answer:?}");
+}
+
+#[test]
+fn files_of_secrets_are_made_once_and_kept_secret() {
+    let secret = Secret::new();
+    let file = secret.file("secret");
+    finish(&mut fusee(&["secret", "new", &file])).expect_error(1, "exists");
+    let line =
+        ["secret", "key", "client", &secret.file("second"), "--secret", &secret.file("admin")];
+    finish(&mut fusee(&line)).expect_error(2, "the secret itself");
+    finish(&mut fusee(&["secret", "key", "client", "x"])).expect_error(2, "--secret");
+    for server in ["master", "memory-node"] {
+        let line = [server, "--secret", &secret.file("client")];
+        finish(&mut fusee(&line)).expect_error(2, "the secret itself");
+        let line = [server, "--listen", "192.0.2.1:7400"];
+        finish(&mut fusee(&line)).expect_error(2, "--insecure");
+    }
+    std::process::Command::new("chmod").args(["644", &file]).status().unwrap();
+    finish(&mut fusee(&["get", "key", "--secret", &file])).expect_error(2, "other users");
+}
