@@ -14,6 +14,7 @@ mod drain;
 mod form;
 mod kv;
 mod logging;
+mod manual;
 mod server;
 mod shell;
 #[cfg(feature = "sim")]
