@@ -361,8 +361,8 @@ fn message(data: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
     message.msg_iov = data;
     message.msg_iovlen = 1;
     message.msg_control = control.0.as_mut_ptr().cast();
-    // SAFETY: pure arithmetic.
-    message.msg_controllen = unsafe { libc::CMSG_SPACE(size_of::<c_int>() as u32) } as usize;
+    // SAFETY: pure arithmetic. (Its type is another one with musl.)
+    message.msg_controllen = unsafe { libc::CMSG_SPACE(size_of::<c_int>() as u32) } as _;
     message
 }
 
@@ -377,7 +377,7 @@ pub(crate) fn send_with_fd(to: &impl AsRawFd, bytes: &[u8], fd: &impl AsFd) -> i
         let header = libc::CMSG_FIRSTHDR(&raw const message);
         (*header).cmsg_level = libc::SOL_SOCKET;
         (*header).cmsg_type = libc::SCM_RIGHTS;
-        (*header).cmsg_len = libc::CMSG_LEN(size_of::<c_int>() as u32) as usize;
+        (*header).cmsg_len = libc::CMSG_LEN(size_of::<c_int>() as u32) as _;
         libc::CMSG_DATA(header).cast::<c_int>().write_unaligned(fd.as_fd().as_raw_fd());
         libc::sendmsg(to.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL)
     };
@@ -399,7 +399,7 @@ pub(crate) fn receive_with_fd(
     // SAFETY: the kernel has filled in the header; null means that nothing came along.
     let fd = unsafe {
         let header = libc::CMSG_FIRSTHDR(&raw const message);
-        let one = libc::CMSG_LEN(size_of::<c_int>() as u32) as usize;
+        let one = libc::CMSG_LEN(size_of::<c_int>() as u32) as _;
         let descriptor = !header.is_null()
             && (*header).cmsg_level == libc::SOL_SOCKET
             && (*header).cmsg_type == libc::SCM_RIGHTS

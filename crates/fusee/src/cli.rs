@@ -7,7 +7,7 @@ use fusee_cli::failure::{EXIT_CODES, Failure};
 use fusee_cli::secret;
 
 use crate::logging::Usual;
-use crate::{backup, destroy, drain, form, kv, server, shell, status, up};
+use crate::{backup, destroy, drain, form, kv, manual, server, shell, status, up};
 
 const EXAMPLES: &str = "Examples:\n  \
     fusee up                          start a cluster on this machine to play with\n  \
@@ -97,6 +97,10 @@ pub enum Command {
     /// Attack the protocol: whole clusters under simulated faults, from one seed each
     #[cfg(feature = "sim")]
     Sim(crate::sim::Args),
+    /// Print a script that has a shell complete these commands
+    Completions(manual::CompletionsArgs),
+    /// Write manual pages, one for each command
+    Man(manual::ManArgs),
 }
 
 impl Command {
@@ -142,6 +146,8 @@ impl Command {
             Command::Lab(lab) => lab.run(),
             #[cfg(feature = "sim")]
             Command::Sim(args) => crate::sim::run(&args),
+            Command::Completions(args) => manual::completions(&args),
+            Command::Man(args) => manual::man(&args),
         }
     }
 }

@@ -14,6 +14,7 @@ mod drain;
 mod form;
 mod kv;
 mod logging;
+mod manual;
 mod secret;
 mod server;
 mod shell;

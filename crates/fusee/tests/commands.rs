@@ -28,6 +28,7 @@ mod growth;
 #[cfg(feature = "lab")]
 mod lab;
 mod lines;
+mod manual;
 mod memory;
 mod policy;
 mod redundancy;

@@ -71,6 +71,26 @@ fn short_values_are_measured_beside_long_ones() {
 }
 
 #[test]
+fn time_is_told_apart_by_parts() {
+    // Not everywhere is perf, or may it be used.
+    let output = bench("profile --keys 2000 --operations 20000 --json");
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("perf"), "{said}");
+        return;
+    }
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let kinds = report["kinds"].as_array().unwrap();
+    assert_eq!(kinds.len(), 4, "{report}");
+    for kind in kinds {
+        let parts = kind["parts"].as_array().unwrap();
+        let sum: f64 = parts.iter().map(|part| part["ns"].as_f64().unwrap()).sum();
+        assert!((sum - kind["ns"].as_f64().unwrap()).abs() < 1.0, "{kind}");
+        assert!(parts.iter().any(|part| part["part"] == "protocol"), "{kind}");
+    }
+}
+
+#[test]
 fn cold_starts_are_measured_step_by_step() {
     let output = bench("cold --rounds 2 --json");
     assert!(output.status.success(), "{output:?}");

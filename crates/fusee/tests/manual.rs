@@ -1,0 +1,67 @@
+//! What packages ship beside the program: completions, manual pages, and settings that servers take.
+
+use std::fs::read_to_string;
+use std::path::Path;
+
+use crate::common::{Scratch, finish, fusee};
+
+/// Commands of every build.
+const COMMANDS: [&str; 5] = ["master", "memory-node", "form", "status", "completions"];
+
+#[test]
+fn completions_know_every_command() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = finish(&mut fusee(&["completions", shell])).expect_code(0).text();
+        for word in COMMANDS.iter().chain(&["data-dir"]) {
+            assert!(script.contains(word), "{shell} does not complete {word}");
+        }
+    }
+    finish(&mut fusee(&["completions", "dos"])).expect_error(2, "invalid value 'dos'");
+}
+
+#[test]
+fn every_command_has_a_manual_page() {
+    let scratch = Scratch::new();
+    finish(&mut fusee(&["man", scratch.path().to_str().unwrap()])).expect_code(0);
+    let page = |name: &str| {
+        let path = scratch.path().join(format!("{name}.1"));
+        read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    };
+    assert!(page("fusee").contains(".TH fusee 1"));
+    for command in COMMANDS {
+        // In roff a hyphen of the text is `\-`.
+        let page = page(&format!("fusee-{command}")).replace("\\-", "-");
+        assert!(page.contains(&format!("fusee {command}")), "an example of {command}: {page}");
+    }
+    let missing = scratch.path().join("missing");
+    let missing = missing.to_str().unwrap();
+    finish(&mut fusee(&["man", missing])).expect_error(1, missing);
+}
+
+/// Servers start with the settings of the Debian package as they are, and know those in comments.
+#[test]
+fn servers_take_the_settings_of_the_package() {
+    let scratch = Scratch::new();
+    let directory = scratch.path().to_str().unwrap();
+    let secret = scratch.path().join("secret");
+    finish(&mut fusee(&["secret", "new", secret.to_str().unwrap()])).expect_code(0);
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/debian");
+    let master = ["master", "--listen", "127.0.0.1:0", "--data-dir", directory];
+    let node = ["memory-node", "--shm-dir", directory, "--pool", "64MiB"];
+    for (server, file) in [(&master[..], "master.toml"), (&node[..], "memory-node.toml")] {
+        let text = read_to_string(root.join(file)).unwrap();
+        let is_setting = |line: &str| line.starts_with("#[") || line.contains(" = ");
+        let all = text.lines().filter(|line| is_setting(line) && !line.starts_with("# "));
+        // What is elsewhere cannot be tried here.
+        let all: Vec<&str> = all.filter(|line| !line.contains("10.0.0.")).collect();
+        assert!(all.iter().any(|line| line.starts_with('#')), "{file} shows settings in comments");
+        let all = all.iter().map(|line| line.trim_start_matches('#').to_owned() + "\n");
+        for text in [text.clone(), all.collect()] {
+            // Where nobody has made one, it is another file.
+            let text = text.replace("/etc/fusee/secret", secret.to_str().unwrap());
+            let file = scratch.file(file, text.as_bytes());
+            let arguments = [server, &["--config", &file, "--stop-with-stdin"]].concat();
+            finish(&mut fusee(&arguments)).expect_code(0);
+        }
+    }
+}
