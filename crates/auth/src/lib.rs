@@ -116,7 +116,7 @@ pub enum KeyError {
     },
     /// Others may read it.
     #[error(
-        "{} may be read by other users, so it is no secret any more; make a new one, with `chmod 600`",
+        "{} may be read or written by other users; `chmod 600` it, and if they have read it, make a new secret",
         path.display()
     )]
     Readable {
@@ -281,8 +281,11 @@ fn read(path: &Path) -> Result<Content, KeyError> {
     let failed = |error| KeyError::File { path: path.into(), error };
     let file = File::open(path).map_err(failed)?;
     let about = file.metadata().map_err(failed)?;
-    // A pipe or a socket is whoever's made it.
-    if about.is_file() && about.mode() & 0o077 != 0 {
+    // Who hands files to services of other users lets the group read them: they are not this user's then. A pipe is
+    // whoever's made it.
+    let is_own = about.uid() == rustix::process::geteuid().as_raw();
+    let of_others = if is_own { 0o077 } else { 0o037 };
+    if about.is_file() && about.mode() & of_others != 0 {
         return Err(KeyError::Readable { path: path.into() });
     }
     let text = io::read_to_string(io::Read::take(file, 4096)).map_err(failed)?;

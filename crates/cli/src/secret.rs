@@ -25,10 +25,15 @@ pub fn file() -> Option<&'static Path> {
     FILE.get().map(PathBuf::as_path)
 }
 
-/// The keys of a tool: what its file has.
+/// The keys of a tool: what its file has. It is read once: it may be a pipe.
 pub fn keys() -> Result<Option<Keys>, Failure> {
+    static KEYS: OnceLock<Option<Keys>> = OnceLock::new();
+    if let Some(known) = KEYS.get() {
+        return Ok(known.clone());
+    }
     let keys = file().map(Keys::of_client).transpose();
-    keys.map_err(|error| Failure::usage(error.to_string()))
+    let keys = keys.map_err(|error| Failure::usage(error.to_string()))?;
+    Ok(KEYS.get_or_init(|| keys).clone())
 }
 
 /// The keys of a server, which needs the secret itself. `configured`: what its configuration says; the flag beats it.

@@ -7,7 +7,7 @@ use std::sync::Barrier;
 use std::thread;
 
 use common::{fabrics, on_every_fabric, options};
-use fusee_client::{Client, Error, FabricKind, Geometry, OpKind, Options};
+use fusee_client::{Client, Error, FabricKind, Geometry, OpKind, Options, ScanCursor, ScannedPair};
 use futures_util::future::join_all;
 
 #[test]
@@ -661,4 +661,64 @@ fn a_phase_over_verbs_is_one_doorbell_for_each_memory_node() {
             assert!(posts > phases && posts <= phases * nodes, "{op:?}: {posts}, {phases}");
         }
     }
+}
+
+fn scanned(client: &Client, cursor: &mut ScanCursor, pieces: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut pairs = Vec::new();
+    for _ in 0..pieces {
+        if cursor.is_done() {
+            break;
+        }
+        let show = |pair: ScannedPair<'_>| pairs.push((pair.key.to_vec(), pair.value.to_vec()));
+        assert_eq!(client.scan(cursor, show), Ok(0), "nothing is damaged");
+    }
+    pairs
+}
+
+#[test]
+fn a_scan_that_one_session_begins_another_one_ends() {
+    on_every_fabric(|client| {
+        let all: Vec<(Vec<u8>, Vec<u8>)> = (0..2000_u32)
+            .map(|n| (format!("key {n}").into_bytes(), vec![n as u8; (n % 700) as usize]))
+            .collect();
+        for outcome in client.put_many(&all) {
+            outcome.unwrap();
+        }
+        let mut cursor = ScanCursor::start();
+        let mut found = scanned(&client, &mut cursor, 3);
+        assert!(!found.is_empty() && found.len() < all.len());
+        let written = cursor.to_string();
+        let others = thread::spawn({
+            let client = client.clone();
+            move || scanned(&client, &mut written.parse().unwrap(), usize::MAX)
+        });
+        found.extend(others.join().unwrap());
+        found.sort();
+        let mut all = all;
+        all.sort();
+        assert!(found == all, "each pair once: {} of {}", found.len(), all.len());
+        assert_eq!(scanned(&client, &mut ScanCursor::start(), usize::MAX).len(), all.len());
+    });
+}
+
+/// What waits for all sessions, as the split of a full index does, does not wait for who looks at a pair.
+#[test]
+fn who_looks_at_scanned_pairs_does_not_hold_up_the_cluster() {
+    let mut options = options(FabricKind::Shm);
+    options.index_keys = 1;
+    let client = Client::embedded(options).unwrap();
+    client.put(b"first", b"value").unwrap();
+    let (mut cursor, mut written) = (ScanCursor::start(), 0);
+    while !cursor.is_done() {
+        let show = |_: ScannedPair<'_>| {
+            let keys = if written == 0 { 0..60_000_u32 } else { 0..0 };
+            for n in keys {
+                client.insert(&n.to_le_bytes(), b"x").unwrap();
+                written += 1;
+            }
+        };
+        client.scan(&mut cursor, show).unwrap();
+    }
+    assert_eq!(written, 60_000);
+    assert!(client.view().subtables.len() > 1, "it has grown");
 }

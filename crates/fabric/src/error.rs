@@ -33,16 +33,8 @@ pub enum AttachCause {
     NotAMemoryNode,
     /// A memory node answers, but another one: the view is older than a restart, or the address
     /// belongs to another cluster.
-    #[error(
-        "another memory node is there: it is {found:016x}, the view expects {expected:016x}; get \
-         a new view from the master"
-    )]
-    WrongIdentity {
-        /// The identity in the view.
-        expected: u64,
-        /// The identity of the node that answers.
-        found: u64,
-    },
+    #[error("another memory node is there than the view expects; get a new view from the master")]
+    WrongIdentity,
     /// The node has fenced this client.
     #[error("this client has been fenced; join again to get a new client id")]
     Fenced,

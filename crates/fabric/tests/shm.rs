@@ -131,8 +131,7 @@ fn another_node_at_the_path_is_told_apart() {
     let mut at = member(MN, &served);
     at.identity += 1 << 20;
     let error = attach_all(FabricKind::Shm, ClientId(1), &[at.clone()]).unwrap_err();
-    assert!(matches!(error.cause, AttachCause::WrongIdentity { found, .. }
-        if found == served.identity));
+    assert!(matches!(error.cause, AttachCause::WrongIdentity), "{error}");
     assert!(error.to_string().contains(at.shm.as_deref().unwrap()), "{error}");
     drop(served);
     let error = attach_all(FabricKind::Shm, ClientId(1), &[at]).unwrap_err();

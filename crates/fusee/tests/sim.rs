@@ -18,9 +18,9 @@ fn json(args: &[&str]) -> Value {
 
 #[test]
 fn seeds_of_all_scenarios_keep_every_promise() {
-    let report = json(&["--seed", "9200", "--seeds", "150", "--json"]);
+    let report = json(&["--seed", "9200", "--seeds", "160", "--json"]);
     assert_eq!(report["violations"], 0);
-    assert_eq!(report["runs"], 150);
+    assert_eq!(report["runs"], 160);
     assert!(report["operations"].as_u64().unwrap() > 60_000);
     for (what, count) in report["happened"].as_object().unwrap() {
         assert!(count.as_u64().unwrap() > 0, "{what} never happened");
@@ -41,6 +41,7 @@ fn seeds_of_all_scenarios_keep_every_promise() {
         "none",
         "correlated",
         "storm",
+        "scans",
     ] {
         assert_eq!(report["scenarios"][scenario]["runs"], 10, "{scenario}");
     }

@@ -18,6 +18,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
+use fusee_auth::Who;
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::{
@@ -237,7 +238,19 @@ impl MasterServer {
     /// If the calling thread is an async runtime's.
     pub fn form(&self) -> Result<ClusterId, FormError> {
         let cluster = random_cluster();
-        match self.client.call_blocking(MasterRequest::Form { cluster })? {
+        let request = MasterRequest::Form { cluster };
+        let answer = match (self.runtime.keys(), self.addr()) {
+            // That is for an administrator.
+            (Some(keys), Some(addr)) => {
+                let keys = keys.acting_as(Who::Admin);
+                let runtime = Runtime::with_keys("fusee-form", Some(keys)).map_err(|error| {
+                    FormError::Refused(format!("cannot start a thread: {error}"))
+                })?;
+                MasterClient::new(&runtime, addr.to_string()).call_blocking(request)?
+            }
+            _ => self.client.call_blocking(request)?,
+        };
+        match answer {
             MasterReply::Done => Ok(cluster),
             MasterReply::Refused { reason } => Err(FormError::Refused(reason)),
             other => Err(FormError::Refused(format!("wrong answer: {other:?}"))),

@@ -169,7 +169,7 @@ pub(super) async fn ask(
     send(stream, &[&proof]).await?;
     match receive(stream).await {
         Ok([1]) => Ok(()),
-        Ok(_) | Err(HelloError::Closed) => Err(HelloError::Keys(REFUSED)),
+        Ok(_) => Err(HelloError::Keys(REFUSED)),
         Err(error) => Err(error),
     }
 }

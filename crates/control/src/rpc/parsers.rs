@@ -116,7 +116,7 @@ pub fn first_message(bytes: &[u8]) -> bool {
     let Some(Ok(role)) = bytes.first_chunk().map(hello::decode) else { return false };
     // The last byte is not looked at.
     let (role, says) = role;
-    assert_eq!(hello::encode(role, says), *bytes);
+    assert_eq!(hello::encode(role, says), bytes[..8]);
     true
 }
 

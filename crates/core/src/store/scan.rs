@@ -445,6 +445,8 @@ mod tests {
     use alloc::string::ToString;
 
     use super::*;
+    use crate::verbs::ClusterId;
+    use crate::view::{Geometry, Subtable};
 
     fn cursor(parts: &[(u64, u8, u32)]) -> ScanCursor {
         let part =
@@ -457,6 +459,35 @@ mod tests {
         let [first, second] = Part { hash: 1 << 63, depth: 1, slot: 40 }.halves();
         assert_eq!(first, Part { hash: 1 << 63, depth: 2, slot: 40 });
         assert_eq!(second, Part { hash: 3 << 62, depth: 2, slot: 40 });
+    }
+
+    #[test]
+    fn a_cursor_is_taken_to_the_depth_of_the_index_and_waits_if_it_is_ahead() {
+        let view = |depth: u8| View {
+            number: 1,
+            cluster: ClusterId::from_word(1).unwrap(),
+            geometry: Geometry::default(),
+            members: Vec::new(),
+            regions: Vec::new(),
+            directory: (0..1 << depth).collect(),
+            subtables: (0..1 << depth).map(|_| Subtable::new(depth, Vec::new())).collect(),
+            change: None,
+        };
+        let mut all = ScanCursor::start();
+        assert!(matches!(all.next(&view(2)), Next::Subtable(0, 0)));
+        all.advance(9, 100);
+        assert!(matches!(all.next(&view(3)), Next::Subtable(0, 9)));
+        all.advance(100, 100);
+        assert!(matches!(all.next(&view(3)), Next::Subtable(1, 9)), "the other half, from there");
+        assert!(matches!(all.next(&view(2)), Next::Ahead), "who has not heard of the split");
+        for subtable in 1..8 {
+            let first = if subtable == 1 { 9 } else { 0 };
+            assert!(
+                matches!(all.next(&view(3)), Next::Subtable(s, f) if (s, f) == (subtable, first))
+            );
+            all.advance(100, 100);
+        }
+        assert!(matches!(all.next(&view(3)), Next::Nothing) && all.is_done());
     }
 
     #[test]

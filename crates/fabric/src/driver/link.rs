@@ -37,13 +37,6 @@ pub struct Target<'a> {
     pub(crate) goes_on: GoesOn<'a>,
 }
 
-impl Target<'_> {
-    /// Another memory node answers.
-    pub(crate) fn wrong_identity(&self, found: u64) -> AttachCause {
-        AttachCause::WrongIdentity { expected: self.identity, found }
-    }
-}
-
 /// One session's connection to one memory node.
 pub trait Link: fmt::Debug + Sized {
     /// Whether it posts and looks without system calls. Then a batch is posted at once, and each turn

@@ -184,10 +184,7 @@ impl ShmFabric {
         let welcome = Welcome::decode(&bytes).ok_or(AttachCause::NotAMemoryNode)?;
         match welcome.status {
             Status::Welcome if welcome.identity == identity => {}
-            Status::Welcome | Status::WrongIdentity => {
-                let found = welcome.identity;
-                return Err(AttachCause::WrongIdentity { expected: identity, found });
-            }
+            Status::Welcome | Status::WrongIdentity => return Err(AttachCause::WrongIdentity),
             Status::Fenced => return Err(AttachCause::Fenced),
             Status::NotFenceable => return Err(AttachCause::NotFenceable),
             Status::Full => return Err(AttachCause::Full),

@@ -50,8 +50,8 @@ pub(super) enum Misbehaved {
     Frame(#[from] FrameError),
     #[error("a verb is {0}")]
     Verb(#[from] VerbError),
-    #[error("it expects another memory node, {0:016x}")]
-    WrongIdentity(u64),
+    #[error("it expects another memory node")]
+    WrongIdentity,
     #[error("{0} has been fenced")]
     Fenced(ClientId),
     #[error("{0}")]
@@ -280,7 +280,7 @@ impl Connection {
             }
             Status::WrongIdentity => {
                 self.last_words();
-                Err(Misbehaved::WrongIdentity(hello.identity))
+                Err(Misbehaved::WrongIdentity)
             }
             Status::Fenced => {
                 self.last_words();

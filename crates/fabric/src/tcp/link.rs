@@ -224,7 +224,7 @@ impl driver::Link for Link {
         match welcome.status {
             Status::Welcome if welcome.identity == to.identity => {}
             Status::Welcome | Status::WrongIdentity => {
-                return Err(to.wrong_identity(welcome.identity));
+                return Err(AttachCause::WrongIdentity);
             }
             Status::Fenced => return Err(AttachCause::Fenced),
             Status::Full => return Err(AttachCause::Full),

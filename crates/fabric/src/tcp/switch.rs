@@ -216,7 +216,7 @@ fn serve(shared: &Arc<Shared>, mut client: TcpStream) -> io::Result<()> {
     };
     let Some((node, address)) = (shared.find)(hello.identity) else {
         let status = Status::WrongIdentity;
-        let welcome = Welcome { identity: hello.identity, pool_bytes: 0, status };
+        let welcome = Welcome { identity: 0, pool_bytes: 0, status };
         return client.write_all(&welcome.encode());
     };
     let address =

@@ -113,8 +113,8 @@ enum Misbehaved {
     NotAClient,
     #[error("it says more than hello")]
     Talks,
-    #[error("it expects another memory node, {0:016x}")]
-    WrongIdentity(u64),
+    #[error("it expects another memory node")]
+    WrongIdentity,
     #[error("{0} has been fenced")]
     Fenced(ClientId),
     #[error("{0}")]
@@ -226,7 +226,7 @@ impl Loop {
         if hello.identity != self.identity {
             // It learns nothing of this one, as over TCP.
             connection.last_words(&Welcome::refusal(0, Status::WrongIdentity).encode());
-            return Err(Misbehaved::WrongIdentity(hello.identity));
+            return Err(Misbehaved::WrongIdentity);
         }
         if self.guests.fenced.contains(&hello.client) {
             connection.last_words(&refusal(Status::Fenced));

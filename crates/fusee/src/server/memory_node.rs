@@ -260,7 +260,8 @@ mod tests {
         let at = |listen: &str, tcp: Option<&str>| {
             let (listen, tcp) = (Some(listen.into()), tcp.map(str::to_owned));
             let serve = Some(vec![Serve::Tcp, Serve::Verbs]);
-            let settings = Settings { listen, tcp, serve, ..Settings::default() };
+            let settings =
+                Settings { listen, tcp, serve, insecure: Some(true), ..Settings::default() };
             let config = settings.config().unwrap();
             (config.tcp.unwrap(), config.verbs.unwrap())
         };

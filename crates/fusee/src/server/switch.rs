@@ -66,6 +66,10 @@ pub struct Args {
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..))]
     forget_every: Option<u32>,
 
+    /// Listen at an address of other machines without a secret
+    #[arg(long, conflicts_with = "wire")]
+    insecure: bool,
+
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -210,6 +214,9 @@ impl Members {
 /// Starts a switch that sessions connect to over TCP.
 fn listen(args: &Args, switch: Box<Ours>) -> Result<Running, Failure> {
     check_address(&args.master)?;
+    if secret::file().is_none() && !args.insecure {
+        super::check_reach([&*args.listen.to_string()])?;
+    }
     let runtime = secret::runtime("fusee-switch-rpc")?;
     let master = MasterClient::new(&runtime, &args.master).with_deadline(PATIENCE);
     let members = Members { _runtime: runtime, master, known: Mutex::default() };
