@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use fusee_cli::failure::Failure;
 use fusee_cli::quantity::Bytes;
-use fusee_cli::{connect, interrupt};
+use fusee_cli::{connect, interrupt, secret};
 use fusee_client::{Client, Error, FabricChoice, FabricKind, Options};
 use fusee_launch::{Plan, Servers};
 use fusee_master::settings::{
@@ -206,6 +206,9 @@ fn program(
         let mut program = Command::new(env::current_exe().map_err(cannot_run)?);
         program.args(command).args(["--master", master, "--fabric", &fabric.to_string()]);
         program.stdin(Stdio::null()).stdout(Stdio::null());
+        if let Some(file) = secret::file() {
+            program.env(secret::VARIABLE, file);
+        }
         let ended = times.of(step, || program.status());
         let ended = ended.map_err(cannot_run)?;
         if !ended.success() {
