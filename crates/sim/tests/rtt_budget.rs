@@ -8,7 +8,7 @@ use fusee_core::code::Coding;
 use fusee_core::data::{Orientation, Redundancy, RedundancyError, RedundancyRules};
 use fusee_core::error::Error;
 use fusee_core::stats::{OpKind, Stats};
-use fusee_core::store::{Hint, Transition, Written};
+use fusee_core::store::{Hint, ScanCursor, Transition, Written};
 use fusee_core::view::Geometry;
 use fusee_sim::{Cluster, ClusterOptions, Sim, SimStore};
 
@@ -61,6 +61,20 @@ fn search_of_an_absent_key_takes_1_phase() {
         assert_eq!(store.search(b"absent", None).await.unwrap().value(), None);
     });
     assert_eq!(phases(&stats, OpKind::Search), 1);
+}
+
+#[test]
+fn a_piece_of_a_scan_takes_2_phases_and_1_where_nothing_is() {
+    let stats = run(3, async |store| {
+        store.insert(b"key", b"value").await.unwrap();
+        let (mut cursor, mut shown) = (ScanCursor::start(), 0);
+        while !cursor.is_done() {
+            assert_eq!(store.scan(&mut cursor, 10_000, |_| shown += 1).await, Ok(0));
+        }
+        assert_eq!(shown, 1);
+    });
+    let scan = stats.kind(OpKind::Scan);
+    assert_eq!((scan.max_phases, scan.phases), (2, scan.operations + 1));
 }
 
 #[test]

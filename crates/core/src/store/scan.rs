@@ -309,7 +309,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Ok(())
     }
 
-    /// The pairs of some slots, from this one on. `None` if a change had to be waited for.
+    /// The pairs of some slots, from this one on. `None` if they have to be read anew.
     async fn scan_piece(
         &mut self,
         subtable: u32,
@@ -372,7 +372,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Ok(Some(piece))
     }
 
-    /// Looks again at a slot whose object proves nothing. False if a change had to be waited for.
+    /// Looks again at a slot whose object proves nothing. False if its piece has to be begun anew.
     async fn scan_again(&mut self, piece: &mut Piece, mut hint: Hint) -> Result<bool, Error> {
         let primary = self.primary(hint.slot).node;
         for looks in 0.. {

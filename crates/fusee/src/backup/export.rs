@@ -220,16 +220,15 @@ fn into(args: &Args, client: &Client, file: &Path, resume: bool) -> Result<Repor
         )));
     }
     let failed = |error: ExportError| match error {
-        ExportError::Store(_) | ExportError::Write(_) => Failure::operation(format!(
-            "{}: {error}; what is there is good: go on with --resume",
-            part.display()
-        )),
+        ExportError::Store(_) | ExportError::Write(_) if args.dir.is_none() => Failure::operation(
+            format!("{}: {error}; what is there is good: go on with --resume", part.display()),
+        ),
         error => cannot(&part, &error),
     };
     let mut options = OpenOptions::new();
     // Nobody else reads what the pairs hold.
     options.read(true).write(true).mode(0o600);
-    let mut export = if resume {
+    let export = if resume {
         let opened = options.open(&part).map_err(|error| cannot(&part, &error))?;
         hold(&opened, &part)?;
         let (resumed, head) = Export::resume(opened, cluster_of(client)).map_err(failed)?;
@@ -247,7 +246,7 @@ fn into(args: &Args, client: &Client, file: &Path, resume: bool) -> Result<Repor
             let since = humantime::format_rfc3339_seconds(since);
             eprintln!("goes on with {} pairs of an export begun at {since}", export.totals().pairs);
         }
-        export
+        Ok(export)
     } else {
         let opened = options.create_new(true).open(&part);
         let opened = opened.map_err(|error| match error.kind() {
@@ -259,27 +258,35 @@ fn into(args: &Args, client: &Client, file: &Path, resume: bool) -> Result<Repor
         })?;
         hold(&opened, &part)?;
         let head = Head { cluster: cluster_of(client), begun: now() };
-        Export::begin(opened, &head).map_err(failed)?
+        Export::begin(opened, &head)
     };
+    let went = export.and_then(|export| finish(args, client, export, &part, file));
+    // What is left of one of many is of no use, and takes the room of the next one, which begins anew.
+    if args.dir.is_some() && !went.as_ref().is_ok_and(|report| report.whole) {
+        let _gone = fs::remove_file(&part);
+    }
+    went.map_err(failed)
+}
+
+/// Writes what is left, up to a signal.
+fn finish(
+    args: &Args,
+    client: &Client,
+    mut export: Export<File>,
+    part: &Path,
+    file: &Path,
+) -> Result<Report, ExportError> {
     let mut progress = Progress::new(args.json);
-    let is_done = write(args, client, &mut export, &mut progress).map_err(|error| {
-        // What is left of one of many is of no use: the next one begins anew.
-        if args.dir.is_some() {
-            let _gone = fs::remove_file(&part);
-        }
-        failed(error)
-    })?;
+    let is_done = write(args, client, &mut export, &mut progress)?;
     let seconds = progress.seconds();
-    let name = file.display().to_string();
     if !is_done {
         let totals = export.totals();
-        export.pause().map_err(failed)?;
+        export.pause()?;
         return Ok(report(client, part.display().to_string(), false, totals, seconds));
     }
-    let (written, totals) = export.end(seconds as u64).map_err(failed)?;
-    let named = name_it(&written, &part, file);
-    named.map_err(|error| cannot(file, &error))?;
-    Ok(report(client, name, true, totals, seconds))
+    let (written, totals) = export.end(seconds as u64)?;
+    name_it(&written, part, file).map_err(ExportError::Write)?;
+    Ok(report(client, file.display().to_string(), true, totals, seconds))
 }
 
 /// Nobody else writes into it.
@@ -328,13 +335,12 @@ fn to_directory(args: &Args, client: Client, directory: &Path) -> Result<(), Fai
     }
 }
 
-/// One export into a directory; what is left of one that failed goes.
+/// One export into a directory.
 fn snapshot(args: &Args, client: &Client, directory: &Path) -> Result<(), Failure> {
     let cluster = cluster_of(client);
     let file = directory.join(snapshots::name(cluster, now()));
     let mut report = into(args, client, &file, false)?;
     if !report.whole {
-        let _gone = fs::remove_file(part_of(&file));
         return Ok(());
     }
     // What this one lacks an older one may have.
