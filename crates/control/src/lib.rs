@@ -8,6 +8,7 @@
 //! allocate a block.
 #![forbid(unsafe_code)]
 
+pub mod events;
 pub mod master;
 pub mod node;
 pub mod rpc;

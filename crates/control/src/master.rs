@@ -2,12 +2,13 @@
 
 use fusee_core::data::{Policy, Redundancy, Transitions};
 use fusee_core::layout::SizeClass;
-use fusee_core::stats::Damage;
+use fusee_core::stats::{Damage, Work};
 use fusee_core::update::ViewUpdate;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::View;
 use serde::{Deserialize, Serialize};
 
+use crate::events::ClusterEvent;
 use crate::node::{Bars, BlockId};
 
 /// A block that a client has left, for others to go on with.
@@ -55,6 +56,8 @@ pub struct SessionHeartbeat {
     pub damage: Damage,
     /// What it has done about redundancy since it began, by its policy.
     pub transitions: Transitions,
+    /// What its operations came to since it began.
+    pub work: Work,
     /// Whether it may soon free memory, or have some to hand on, by what it does now.
     pub stirs: bool,
 }
@@ -217,6 +220,11 @@ pub enum MasterRequest {
     Status,
     /// Whose names may stand in the block tables? Answer: `Owners`, or `NotReady`.
     Owners,
+    /// What has happened? Answer: `Events`.
+    Events {
+        /// The serial of the newest event that the asker knows; 0 for none.
+        after: u64,
+    },
 }
 
 /// An answer of the master.
@@ -300,6 +308,14 @@ pub enum MasterReply {
     Status(Box<Status>),
     /// To `Owners`.
     Owners(Owners),
+    /// To `Events`: those of later serials that the master still has, the oldest first, as many as one
+    /// answer tells ([`MAX_TOLD`](crate::events::MAX_TOLD)).
+    Events {
+        /// The events.
+        events: Vec<ClusterEvent>,
+        /// The serial of the newest one that there is. It goes back only if the master's store was replaced.
+        newest: u64,
+    },
     /// It is so.
     Done,
     /// The cluster is still forming; ask again.
@@ -372,6 +388,12 @@ pub struct Status {
     pub policy: Policy,
     /// What sessions have done by that since this master started.
     pub transitions: Transitions,
+    /// What operations of sessions came to since this master started, as far as they have told.
+    pub work: Work,
+    /// The current epoch.
+    pub epoch: u64,
+    /// The lease, in milliseconds.
+    pub lease_ms: u64,
     /// What was found where nobody had looked.
     pub scrub: Scrub,
     /// What keeps the cluster from forming or from being whole, and what to do.

@@ -1,5 +1,8 @@
 //! Counters per kind of operation. The RTT budget is a test on them.
 
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
+
 use serde::{Deserialize, Serialize};
 
 /// Kinds of operations that are counted apart.
@@ -121,28 +124,18 @@ pub struct Steered {
     pub right: u64,
 }
 
-/// Counters of one session.
+/// Sums of one session, or of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     kinds: [KindStats; OpKind::ALL.len()],
     damage: Damage,
     left_to_comparison: u64,
     gone: u64,
+    lost_rounds: u64,
     steered: Steered,
 }
 
 impl Stats {
-    /// Counts one operation.
-    pub fn add(&mut self, kind: OpKind, cost: &Cost) {
-        let sums = &mut self.kinds[kind as usize];
-        sums.operations += 1;
-        sums.phases += u64::from(cost.phases);
-        sums.max_phases = sums.max_phases.max(cost.phases);
-        sums.verbs += u64::from(cost.verbs);
-        sums.atomics += u64::from(cost.atomics);
-        sums.bytes += cost.bytes;
-    }
-
     /// The sums of one kind.
     pub fn kind(&self, kind: OpKind) -> &KindStats {
         &self.kinds[kind as usize]
@@ -159,17 +152,14 @@ impl Stats {
         self.left_to_comparison
     }
 
-    pub(crate) fn add_left_to_comparison(&mut self, objects: u64) {
-        self.left_to_comparison += objects;
-    }
-
     /// Words that operations met whose pairs were lost with their only memory node.
     pub fn gone(&self) -> u64 {
         self.gone
     }
 
-    pub(crate) fn add_gone(&mut self) {
-        self.gone += 1;
+    /// Rounds of SNAPSHOT that its writes lost to others: conflicts.
+    pub fn lost_rounds(&self) -> u64 {
+        self.lost_rounds
     }
 
     /// What its steered READs came to.
@@ -177,16 +167,7 @@ impl Stats {
         self.steered
     }
 
-    pub(crate) fn add_steered(&mut self, is_right: bool) {
-        self.steered.tried += 1;
-        self.steered.right += u64::from(is_right);
-    }
-
-    pub(crate) fn add_damage(&mut self, damage: Damage) {
-        self.damage.add(damage);
-    }
-
-    /// Adds the counters of another session.
+    /// Adds the sums of another session.
     pub fn merge(&mut self, other: &Stats) {
         for (mine, theirs) in self.kinds.iter_mut().zip(&other.kinds) {
             mine.operations += theirs.operations;
@@ -199,7 +180,175 @@ impl Stats {
         self.damage.add(other.damage);
         self.left_to_comparison += other.left_to_comparison;
         self.gone += other.gone;
+        self.lost_rounds += other.lost_rounds;
         self.steered.tried += other.steered.tried;
         self.steered.right += other.steered.right;
+    }
+}
+
+/// A number that one thread adds to, and others read. Adding takes no more than adding to a plain number.
+#[derive(Debug, Default)]
+struct Counter(AtomicU64);
+
+impl Counter {
+    fn add(&self, n: u64) {
+        // Relaxed: there is one writer, and nothing rests on what others read.
+        self.0.store(self.get().wrapping_add(n), Relaxed);
+    }
+
+    fn raise(&self, n: u64) {
+        if n > self.get() {
+            self.0.store(n, Relaxed);
+        }
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// Counts of one kind, as [`KindStats`].
+#[derive(Debug, Default)]
+struct KindCounters {
+    operations: Counter,
+    phases: Counter,
+    max_phases: Counter,
+    verbs: Counter,
+    atomics: Counter,
+    bytes: Counter,
+}
+
+/// What a session counts. The session alone does, and any thread of its process may look meanwhile: then an
+/// operation that is just being counted may be counted in a part.
+#[derive(Debug, Default)]
+pub struct Counters {
+    kinds: [KindCounters; OpKind::ALL.len()],
+    found: Counter,
+    repaired: Counter,
+    left_to_comparison: Counter,
+    gone: Counter,
+    lost_rounds: Counter,
+    tried: Counter,
+    right: Counter,
+}
+
+impl Counters {
+    /// Counts one operation.
+    pub(crate) fn add(&self, kind: OpKind, cost: &Cost) {
+        let sums = &self.kinds[kind as usize];
+        sums.operations.add(1);
+        sums.phases.add(u64::from(cost.phases));
+        sums.max_phases.raise(u64::from(cost.phases));
+        sums.verbs.add(u64::from(cost.verbs));
+        sums.atomics.add(u64::from(cost.atomics));
+        sums.bytes.add(cost.bytes);
+    }
+
+    pub(crate) fn add_left_to_comparison(&self, objects: u64) {
+        self.left_to_comparison.add(objects);
+    }
+
+    pub(crate) fn add_gone(&self) {
+        self.gone.add(1);
+    }
+
+    pub(crate) fn add_lost_round(&self) {
+        self.lost_rounds.add(1);
+    }
+
+    pub(crate) fn add_steered(&self, is_right: bool) {
+        self.tried.add(1);
+        self.right.add(u64::from(is_right));
+    }
+
+    pub(crate) fn add_damage(&self, damage: Damage) {
+        self.found.add(damage.found);
+        self.repaired.add(damage.repaired);
+    }
+
+    /// The sums so far.
+    pub fn stats(&self) -> Stats {
+        let kind = |sums: &KindCounters| KindStats {
+            operations: sums.operations.get(),
+            phases: sums.phases.get(),
+            max_phases: sums.max_phases.get() as u32,
+            verbs: sums.verbs.get(),
+            atomics: sums.atomics.get(),
+            bytes: sums.bytes.get(),
+        };
+        Stats {
+            kinds: self.kinds.each_ref().map(kind),
+            damage: Damage { found: self.found.get(), repaired: self.repaired.get() },
+            left_to_comparison: self.left_to_comparison.get(),
+            gone: self.gone.get(),
+            lost_rounds: self.lost_rounds.get(),
+            steered: Steered { tried: self.tried.get(), right: self.right.get() },
+        }
+    }
+}
+
+/// What sessions have done, as the master hears it: for people, and nothing rests on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Work {
+    /// Operations, by [`OpKind`].
+    pub operations: [u64; OpKind::ALL.len()],
+    /// Their phases.
+    pub phases: [u64; OpKind::ALL.len()],
+    /// Verbs of all of them.
+    pub verbs: u64,
+    /// Bytes that they moved.
+    pub bytes: u64,
+    /// Rounds of SNAPSHOT that writes lost to others: conflicts.
+    pub lost_rounds: u64,
+    /// Accesses that asked the index cache.
+    pub cache_accesses: u64,
+    /// Those of them that used a hint.
+    pub hints: u64,
+    /// Hints that turned out to be wrong.
+    pub wrong_hints: u64,
+}
+
+impl Work {
+    /// Adds what somebody else did, who may say anything.
+    pub fn add(&mut self, other: &Work) {
+        self.combine(other, u64::saturating_add);
+    }
+
+    /// What was done since an earlier time.
+    pub fn since(mut self, earlier: &Work) -> Work {
+        self.combine(earlier, u64::saturating_sub);
+        self
+    }
+
+    fn combine(&mut self, other: &Work, by: fn(u64, u64) -> u64) {
+        let arrays = [(&mut self.operations, &other.operations), (&mut self.phases, &other.phases)];
+        for (mine, theirs) in arrays {
+            mine.iter_mut().zip(theirs).for_each(|(mine, theirs)| *mine = by(*mine, *theirs));
+        }
+        for (mine, theirs) in [
+            (&mut self.verbs, other.verbs),
+            (&mut self.bytes, other.bytes),
+            (&mut self.lost_rounds, other.lost_rounds),
+            (&mut self.cache_accesses, other.cache_accesses),
+            (&mut self.hints, other.hints),
+            (&mut self.wrong_hints, other.wrong_hints),
+        ] {
+            *mine = by(*mine, theirs);
+        }
+    }
+}
+
+impl From<&Stats> for Work {
+    /// Without what the index cache knows.
+    fn from(stats: &Stats) -> Work {
+        let sum = |of: fn(&KindStats) -> u64| stats.kinds.iter().map(of).sum();
+        Work {
+            operations: stats.kinds.map(|kind| kind.operations),
+            phases: stats.kinds.map(|kind| kind.phases),
+            verbs: sum(|kind| kind.verbs),
+            bytes: sum(|kind| kind.bytes),
+            lost_rounds: stats.lost_rounds,
+            ..Work::default()
+        }
     }
 }

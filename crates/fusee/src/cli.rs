@@ -7,7 +7,7 @@ use fusee_cli::failure::{EXIT_CODES, Failure};
 use fusee_cli::secret;
 
 use crate::logging::Usual;
-use crate::{backup, destroy, drain, form, kv, manual, server, shell, status, up};
+use crate::{backup, destroy, drain, events, form, kv, manual, server, shell, status, up};
 
 const EXAMPLES: &str = "Examples:\n  \
     fusee up                          start a cluster on this machine to play with\n  \
@@ -84,6 +84,8 @@ pub enum Command {
     Shell(shell::Args),
     /// Show the cluster's memory nodes, addresses, usage and sessions
     Status(status::Args),
+    /// Show what happened to the cluster: joins, losses, repairs, drains, splits, expired sessions
+    Events(events::Args),
     /// Take a memory node out of the cluster: what it holds moves to others first
     Drain(drain::Args),
     /// Measure, and verify every value on the way
@@ -139,6 +141,7 @@ impl Command {
             Command::Restore(args) => backup::restore::run(&args),
             Command::Shell(args) => shell::run(&args),
             Command::Status(args) => status::run(&args),
+            Command::Events(args) => events::run(&args),
             Command::Drain(args) => drain::run(&args),
             #[cfg(feature = "bench")]
             Command::Bench(benchmark) => benchmark.run(),

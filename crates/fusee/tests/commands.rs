@@ -21,15 +21,18 @@ mod documented;
 mod drivers;
 #[cfg(feature = "bench")]
 mod elasticity;
+mod events;
 #[cfg(feature = "bench")]
 mod failover;
 #[cfg(feature = "bench")]
 mod growth;
+mod http;
 #[cfg(feature = "lab")]
 mod lab;
 mod lines;
 mod manual;
 mod memory;
+mod page;
 mod policy;
 mod redundancy;
 mod secrets;

@@ -3,6 +3,8 @@
 //! `fusee master`, `fusee memory-node` and `fusee switch` write it when they are told to (`--announce`);
 //! whoever started them reads it.
 
+use std::net::SocketAddr;
+
 use fusee_cli::failure::Failure;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -12,6 +14,8 @@ use serde::{Deserialize, Serialize};
 pub struct Master {
     /// Host and port that it listens at.
     pub control: String,
+    /// Where it serves its page.
+    pub http: Option<SocketAddr>,
 }
 
 /// What a memory node announces.
@@ -25,6 +29,8 @@ pub struct MemoryNode {
     pub shm: Option<String>,
     /// Host and port at which it hands out queue pairs.
     pub verbs: Option<String>,
+    /// Where it serves its metrics.
+    pub http: Option<SocketAddr>,
 }
 
 /// What a switch announces.

@@ -4,6 +4,7 @@
 //! processes that ends with them. Each server is this same executable; it ends when its standard
 //! input does, so none outlives its parent, whatever that died of.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use fusee_cli::failure::Failure;
@@ -28,6 +29,8 @@ const FORM_POLL: Duration = Duration::from_millis(20);
 pub struct Started {
     /// Host and port of the master.
     pub master: String,
+    /// Where it serves its page, if it was told to.
+    pub http: Option<SocketAddr>,
     /// The memory nodes, in the order of their names.
     pub nodes: Vec<announcement::MemoryNode>,
 }
@@ -43,8 +46,8 @@ pub async fn start(
     let mut master = Child::spawn("master", verbose, &plan.master_arguments(directory))?;
     let announced = master.announcement().await;
     children.push(master);
-    let address =
-        announced.and_then(|line| announcement::parse::<announcement::Master>(&line))?.control;
+    let announcement::Master { control: address, http } =
+        announced.and_then(|line| announcement::parse(&line))?;
     form(&address).await?;
     for number in 0..plan.memory_nodes {
         let arguments = plan.node_arguments(directory, &address);
@@ -62,7 +65,7 @@ pub async fn start(
         }
     };
     let nodes = name_nodes(children, nodes, &view);
-    Ok(Started { master: address, nodes })
+    Ok(Started { master: address, http, nodes })
 }
 
 /// Waits for the end of any of them; gives its name and how it ended.

@@ -10,6 +10,7 @@ pub mod config;
 #[cfg(feature = "etcd")]
 mod election;
 pub mod jobs;
+mod journal;
 pub mod logic;
 pub mod placement;
 pub mod plan;

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 
+use fusee_control::events::ClusterEvent;
 use fusee_control::master::Orphan;
 use fusee_control::node::BlockId;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
@@ -71,6 +72,13 @@ pub enum Record {
     /// Names below the first one never given that belong to nobody, and never belonged to a member; the one that
     /// has been free for longest first.
     FreeNames(Vec<u16>),
+    /// A page of the events ([`Journal`](crate::journal::Journal)).
+    Events {
+        /// Its number.
+        page: u64,
+        /// The oldest first.
+        events: Vec<ClusterEvent>,
+    },
 }
 
 /// A change of the store.
@@ -102,6 +110,7 @@ impl Record {
             Record::Former(_) => FORMER_KEY.into(),
             Record::Settled { .. } => SETTLED_KEY.into(),
             Record::FreeNames(_) => "free-names".into(),
+            Record::Events { page, .. } => format!("events/{page:02}"),
             Record::Destroyed(cluster) => format!("{DESTROYED}{cluster}"),
         }
     }

@@ -19,6 +19,7 @@ use std::thread::{Builder, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use fusee_auth::Who;
+use fusee_control::events::{Level, Topic};
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::{
@@ -33,7 +34,8 @@ use crate::config::Config;
 #[cfg(feature = "etcd")]
 use crate::election::{Candidate, Platform};
 use crate::jobs::{Job, JobError, JobReport};
-use crate::logic::{Action, Event, Level, Master, RestoreError};
+use crate::journal::Journal;
+use crate::logic::{Action, Event, Master, RestoreError};
 use crate::record::{Record, Write};
 use crate::repairer::{Order, Repairer};
 use crate::seat::Seat;
@@ -345,6 +347,8 @@ fn connector(runtime: &Runtime) -> impl Fn(&str) -> NodeClient + Clone + Send + 
 struct Driver<C> {
     logic: Master,
     store: Store,
+    /// What was told, and is in the store.
+    journal: Journal,
     /// Makes a client for a control address.
     connect: C,
     nodes: HashMap<String, NodeClient>,
@@ -369,15 +373,20 @@ where
     C: Fn(&str) -> NodeClient + Send + 'static,
 {
     let geometry = settings.geometry;
-    let records = store.load()?;
+    let mut records = store.load()?;
+    let mut journal = Journal::restore(&mut records);
     let logic = Master::restore(settings, rand::random(), records)?;
     if logic.cluster().is_none() {
         // What may be left of one that was destroyed.
         store.clear()?;
+        journal.clear();
     }
     let name = store.name();
     match logic.cluster() {
-        Some(cluster) => tracing::info!(%cluster, store = name, "goes on from its store"),
+        Some(cluster) => {
+            tracing::info!(%cluster, store = name, "goes on from its store");
+            journal.add(Level::Info, Topic::Master, "a master leads, and goes on from its store");
+        }
         // No warning: it is how every cluster begins, and whoever asks is told.
         None => tracing::info!(
             store = name,
@@ -400,6 +409,7 @@ where
         job: None,
         logic,
         store,
+        journal,
         connect,
         nodes: HashMap::new(),
         handle: runtime.handle().clone(),
@@ -421,11 +431,13 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
             let wait = next_tick.saturating_duration_since(Instant::now());
             let events = match messages.recv_timeout(wait) {
                 Ok(first) => {
-                    let more = messages.try_iter().take(MAX_TOGETHER - 1);
-                    let events = once(first).chain(more).map(|message| self.event(message));
-                    let Some(events) = events.collect::<Option<Vec<Event>>>() else {
-                        return "it was stopped".into();
-                    };
+                    let mut events = Vec::new();
+                    for message in once(first).chain(messages.try_iter().take(MAX_TOGETHER - 1)) {
+                        if matches!(message, Message::Stop) {
+                            return "it was stopped".into();
+                        }
+                        events.extend(self.event(message));
+                    }
                     events
                 }
                 // Only if nothing waits in the queue, however overdue it is: the store may have
@@ -454,17 +466,24 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
         for event in events {
             actions.extend(self.logic.handle(now_ms, event));
             // What comes after it is not to be cleared.
-            if actions.contains(&Action::Clear) {
-                self.perform_all(std::mem::take(&mut actions))?;
+            if let Some(at) = actions.iter().position(|action| *action == Action::Clear) {
+                let after = actions.split_off(at + 1);
+                self.perform_all(std::mem::replace(&mut actions, after))?;
             }
         }
         self.overtake_job();
         self.perform_all(actions)
     }
 
-    /// `None` if it is time to stop.
+    /// What the logic is to hear of.
     fn event(&mut self, message: Message) -> Option<Event> {
         Some(match message {
+            Message::Request { request: MasterRequest::Events { after }, reply, .. } => {
+                let (events, newest) = self.journal.after(after);
+                // Who asked may have gone.
+                let _gone = reply.send(MasterReply::Events { events, newest });
+                return None;
+            }
             Message::Request { caller, request, reply } => {
                 let token = self.next_token;
                 self.next_token += 1;
@@ -474,7 +493,7 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
             Message::Closed { connection } => Event::ConnectionClosed { connection },
             Message::Done { token, result } => Event::JobDone { token, result },
             Message::Answer { node, token, result } => Event::NodeAnswer { node, token, result },
-            Message::Stop => return None,
+            Message::Stop => unreachable!("it is looked for before"),
         })
     }
 
@@ -487,9 +506,14 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
             match action {
                 // The last write to a key is the one that counts.
                 Action::Persist(more) => writes.extend(more.into_iter().map(|w| (w.key(), w))),
+                Action::Tell(level, topic, text) => {
+                    self.journal.add(level, topic, &text);
+                    others.push(Action::Tell(level, topic, text));
+                }
                 other => others.push(other),
             }
         }
+        writes.extend(self.journal.writes().into_iter().map(|write| (write.key(), write)));
         if !writes.is_empty() {
             self.store.persist(writes.into_values().collect())?;
         }
@@ -500,6 +524,7 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
         match action {
             Action::Clear => {
                 self.nodes.clear();
+                self.journal.clear();
                 self.store.clear()?;
             }
             Action::Persist(_) => unreachable!("these are performed before"),
@@ -513,8 +538,8 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
                 self.call(node, control, token, request);
             }
             Action::Job { token, client, view, job } => self.start(token, client, *view, job),
-            Action::Log(Level::Info, text) => tracing::info!("{text}"),
-            Action::Log(Level::Warn, text) => tracing::warn!("{text}"),
+            Action::Tell(Level::Info, _, text) => tracing::info!("{text}"),
+            Action::Tell(Level::Warn, _, text) => tracing::warn!("{text}"),
         }
         Ok(())
     }

@@ -28,7 +28,7 @@ use fusee_control::master::{Orphan, SessionHeartbeat};
 use fusee_control::node::BlockId;
 use fusee_core::data::Transitions;
 use fusee_core::layout::{BlockShape, SizeClass};
-use fusee_core::stats::Damage;
+use fusee_core::stats::{Damage, Work};
 use fusee_core::verbs::ClientId;
 use fusee_core::view::View;
 
@@ -61,6 +61,8 @@ pub struct SessionState {
     damage: Damage,
     /// As in the heartbeat.
     transitions: Transitions,
+    /// As in the heartbeat.
+    work: Work,
     /// As in the heartbeat; 0 if this process has not heard it.
     pinned_in: u64,
     /// As in the heartbeat.
@@ -94,6 +96,8 @@ pub struct Sessions {
     damage: Damage,
     /// What all sessions did about redundancy, as far as this process has heard.
     transitions: Transitions,
+    /// What the operations of all sessions came to, as far as this process has heard.
+    work: Work,
     /// See [`Sessions::handed_on`].
     handed_on: u64,
 }
@@ -113,6 +117,7 @@ impl Sessions {
             limbo: BTreeMap::new(),
             damage: Damage::default(),
             transitions: Transitions::default(),
+            work: Work::default(),
             handed_on: 0,
         }
     }
@@ -246,6 +251,9 @@ impl Sessions {
         let news = heartbeat.transitions.since(session.transitions);
         self.transitions.add(news);
         session.transitions.add(news);
+        let news = heartbeat.work.since(&session.work);
+        self.work.add(&news);
+        session.work.add(&news);
         session.pinned_in = session.pinned_in.max(heartbeat.pinned_in);
         session.frees_in = session.frees_in.max(heartbeat.frees_in);
     }
@@ -253,6 +261,11 @@ impl Sessions {
     /// What all sessions found damaged.
     pub fn damage(&self) -> Damage {
         self.damage
+    }
+
+    /// What the operations of all sessions came to.
+    pub fn work(&self) -> Work {
+        self.work
     }
 
     /// What all sessions did about redundancy.

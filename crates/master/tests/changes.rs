@@ -306,6 +306,7 @@ fn renew(client: ClientId, pinned_by: u64, newer_than: u64) -> MasterRequest {
         has_suspended: false,
         damage: Damage::default(),
         transitions: Default::default(),
+        work: Default::default(),
         stirs: true,
     };
     let known = Epochs::default();

@@ -354,6 +354,7 @@ fn a_session_that_stops_to_renew_is_fenced_and_recovered() {
         has_suspended: false,
         damage: Damage::default(),
         transitions: Default::default(),
+        work: Default::default(),
         stirs: true,
     };
     let renew = MasterRequest::Heartbeat {

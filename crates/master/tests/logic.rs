@@ -164,7 +164,7 @@ impl World {
                 self.disk.retain(|key, _| key.starts_with(DESTROYED));
                 None
             }
-            Action::Log(_, text) => {
+            Action::Tell(_, _, text) => {
                 self.log.push(text);
                 None
             }

@@ -252,6 +252,11 @@ impl MemoryNode {
         *self.joined.borrow()
     }
 
+    /// Its name, as it changes.
+    pub fn names(&self) -> watch::Receiver<Option<MnId>> {
+        self.joined.clone()
+    }
+
     /// What to start a node with that takes the place of this one: the same, at the same addresses.
     /// `None` of a node inside of a process.
     pub fn config(&self) -> Option<&Config> {

@@ -370,7 +370,7 @@ impl MasterHost {
                 self.work(cluster, token, client, *view, job);
             }
             Action::Clear => unreachable!("nobody destroys this cluster"),
-            Action::Log(_, text) => cluster.sim().note(&[10], || format!("master: {text}")),
+            Action::Tell(_, _, text) => cluster.sim().note(&[10], || format!("master: {text}")),
         }
     }
 

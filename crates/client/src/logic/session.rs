@@ -146,8 +146,10 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         let promoter = |promotion| RefCell::new(Promoter::new(promotion, now));
         let (demotion, promoter) = (policy.demotion.map(pace), policy.promotion.map(promoter));
         let cache = IndexCache::new(options.cache_entries, options.cache_threshold);
+        let store = Store::new(fabric, host, client, view);
+        store.host().gate().counts_with(store.counters());
         SessionLogic {
-            store: Store::new(fabric, host, client, view),
+            store,
             cache: Cached::own(cache),
             redundancy,
             demotion,

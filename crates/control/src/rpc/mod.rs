@@ -137,7 +137,8 @@ impl Service for MasterService {
             | MoreRoom { .. }
             | GetView { .. }
             | Status
-            | Owners => Who::Client,
+            | Owners
+            | Events { .. } => Who::Client,
         }
     }
 }
@@ -189,6 +190,7 @@ impl tarpc::RequestName for MasterRequest {
             MasterRequest::GetView { .. } => "GetView",
             MasterRequest::Status => "Status",
             MasterRequest::Owners => "Owners",
+            MasterRequest::Events { .. } => "Events",
         }
     }
 }

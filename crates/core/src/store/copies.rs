@@ -127,7 +127,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         match found {
             Some(found) => found.iter().map(|copy| copy.address()).collect(),
             None => {
-                self.stats.borrow_mut().add_left_to_comparison(words.len() as u64);
+                self.counters.add_left_to_comparison(words.len() as u64);
                 Vec::new()
             }
         }

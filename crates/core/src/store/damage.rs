@@ -184,7 +184,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     fn note_damage(&self, damage: Damage) {
-        self.store.stats.borrow_mut().add_damage(damage);
+        self.store.counters.add_damage(damage);
         self.store.host.found_damage(damage);
     }
 }

@@ -66,7 +66,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let found = op.pair_at(address, class).await;
         let cost = op.cost;
         self.recycle(core::mem::take(&mut op.batch));
-        self.stats.borrow_mut().add(crate::stats::OpKind::Reclaim, &cost);
+        self.counters.add(crate::stats::OpKind::Reclaim, &cost);
         found
     }
 
@@ -77,7 +77,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let words = op.words_of(subtable).await;
         let cost = op.cost;
         self.recycle(core::mem::take(&mut op.batch));
-        self.stats.borrow_mut().add(crate::stats::OpKind::Reclaim, &cost);
+        self.counters.add(crate::stats::OpKind::Reclaim, &cost);
         words
     }
 }

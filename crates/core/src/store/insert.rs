@@ -76,6 +76,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             Contended::Won(winner, Some(look)) => (winner, look),
             Contended::Won(_, None) => unreachable!("a winner with backups has looked"),
             Contended::Lost => {
+                self.store.counters.add_lost_round();
                 let Some(end) = self.await_end(slot, old).await? else {
                     return Ok(Some(Ended::Suspended));
                 };

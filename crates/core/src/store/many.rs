@@ -125,7 +125,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         keys.iter().try_for_each(|k| self.check_key(&k.key))?;
         let mut cost = Cost::default();
         let result = self.search_rounds(keys, &mut found, &mut cost).await;
-        self.stats.borrow_mut().add(OpKind::SearchMany, &cost);
+        self.counters.add(OpKind::SearchMany, &cost);
         result
     }
 

@@ -80,7 +80,7 @@ use crate::layout::{HEADER_BYTES, Identity, Object, SizeClass, Slot, UNIT_BYTES}
 use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, Key, MAX_CANDIDATES, Words};
 use crate::slab::Slabs;
-use crate::stats::{Cost, OpKind, Stats};
+use crate::stats::{Cost, Counters, OpKind, Stats};
 use crate::verbs::{Batch, ClientId, Fabric, FailedVerb, MnId, Ticket, Verb, VerbError};
 use crate::view::{Place, SlotRef, View};
 
@@ -145,7 +145,7 @@ pub struct Store<F, H> {
     view: RefCell<ViewRef>,
     slabs: RefCell<Slabs>,
     batches: RefCell<Vec<Batch>>,
-    stats: RefCell<Stats>,
+    counters: Arc<Counters>,
     /// Whether an operation left a write round half-way.
     half_way: Cell<bool>,
     /// Since when the running operations act.
@@ -186,7 +186,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             view: RefCell::new(Rc::new(view)),
             slabs: RefCell::new(slabs),
             batches: RefCell::default(),
-            stats: RefCell::default(),
+            counters: Arc::default(),
             half_way: Cell::new(false),
             local_epochs: LocalEpochs::default(),
             freed: Freed::default(),
@@ -225,7 +225,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     /// The counters so far.
     pub fn stats(&self) -> Stats {
-        *self.stats.borrow()
+        self.counters.stats()
+    }
+
+    /// What it counts, for other threads of its process to look at.
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.counters
     }
 
     /// Whether a write of this session ended with an unknown outcome, or was dropped after its
@@ -401,7 +406,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
     /// Ends the operation: counts it and keeps its batch for the next one.
     fn finish(self, kind: OpKind) {
-        self.store.stats.borrow_mut().add(kind, &self.cost);
+        self.store.counters.add(kind, &self.cost);
         self.store.recycle(self.batch);
     }
 
@@ -579,7 +584,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     fn is_gone(&self, word: Slot) -> bool {
         let is_gone = self.view.is_gone(word);
         if is_gone {
-            self.store.stats.borrow_mut().add_gone();
+            self.store.counters.add_gone();
         }
         is_gone
     }

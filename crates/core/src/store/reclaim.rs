@@ -228,7 +228,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 self.freed.since.set(None);
             }
             if !may_set {
-                self.stats.borrow_mut().add_left_to_comparison(taken as u64);
+                self.counters.add_left_to_comparison(taken as u64);
                 return;
             }
         }

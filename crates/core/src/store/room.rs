@@ -166,7 +166,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     pub(super) fn take_back(&self) {
         let gone = self.host.take_back();
         let unmarked = self.slabs.borrow_mut().take_back(&gone);
-        self.stats.borrow_mut().add_left_to_comparison(unmarked);
+        self.counters.add_left_to_comparison(unmarked);
     }
 
     /// Gets something to allocate from, unless a newer view comes.

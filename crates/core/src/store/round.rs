@@ -153,6 +153,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 Ok(self.ended(attempt, done))
             }
             Contended::Lost => {
+                self.store.counters.add_lost_round();
                 let hurries = attempt.intent.opcode == Opcode::Move
                     && removed(Mutant::OvertakenMoveDoesNotWait);
                 if removed(Mutant::LoserDoesNotWait) {

@@ -80,7 +80,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         if let Some(first) = hint {
             match self.search_now(key, first, &mut cost) {
                 Ok(found) => {
-                    self.stats.borrow_mut().add(OpKind::Search, &cost);
+                    self.counters.add(OpKind::Search, &cost);
                     return Ok(found);
                 }
                 Err(next) => hint = next,
@@ -90,7 +90,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         op.cost = cost;
         let result = op.search(key, hint).await;
         let (batch, beside) = (core::mem::take(&mut op.batch), op.beside);
-        self.stats.borrow_mut().add(OpKind::Search, &op.cost);
+        self.counters.add(OpKind::Search, &op.cost);
         match result {
             Ok(found) => Ok(Searched { store: self, batch, found, beside }),
             Err(error) => {

@@ -141,7 +141,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             _ => None,
         };
         self.store.steering.note(brought.is_some());
-        self.store.stats.borrow_mut().add_steered(brought.is_some());
+        self.store.counters.add_steered(brought.is_some());
         Ok(brought)
     }
 }

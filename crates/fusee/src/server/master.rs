@@ -15,6 +15,7 @@ use serde::Deserialize;
 use super::redundancy;
 use super::stop::Stop;
 use super::{announce, read_file};
+use crate::http::{ClusterPages, Http};
 
 /// How to run a master.
 #[derive(clap::Args, Debug)]
@@ -132,6 +133,11 @@ struct Settings {
     #[arg(skip)]
     redundancy: Option<redundancy::Table>,
 
+    /// Serve metrics, health and a page with the status by HTTP at this address: /, /metrics, /healthz,
+    /// /readyz, /status.json. Whoever reaches it may look [default: not]
+    #[arg(long, env = "FUSEE_HTTP", value_name = "HOST:PORT")]
+    http: Option<String>,
+
     /// The file of the cluster's secret; --secret beats it
     #[arg(skip)]
     secret: Option<PathBuf>,
@@ -164,6 +170,7 @@ impl Settings {
             max_value_bytes: self.max_value_bytes.or(other.max_value_bytes),
             rules: self.rules.or(other.rules),
             redundancy: self.redundancy.or(other.redundancy),
+            http: self.http.or(other.http),
             secret: self.secret.or(other.secret),
             insecure: self.insecure.or(other.insecure),
         }
@@ -230,17 +237,22 @@ impl Settings {
 /// Runs a master until it is told to stop.
 pub fn run(args: Args) -> Result<(), Failure> {
     super::take_descriptors();
-    let config = args.settings.or(read_file(args.config.as_deref())?).config()?;
+    let settings = args.settings.or(read_file(args.config.as_deref())?);
+    let http = settings.http.clone();
+    let config = settings.config()?;
     let failed = |error: String| {
         Failure::operation(format!("the master cannot start: {}", flags::in_text(&error)))
     };
     let server = MasterServer::start(config).map_err(|error| failed(error.to_string()))?;
+    let control = server.addr().map(|at| at.to_string()).unwrap_or_default();
+    let pages = || ClusterPages::new(server.runtime(), control.clone());
+    let http = http.map(|at| Http::serve(server.runtime(), &at, pages())).transpose()?;
     if args.announce {
-        let control = server.addr().map(|at| at.to_string()).unwrap_or_default();
-        announce(&announcement::Master { control })?;
+        announce(&announcement::Master { control, http: http.as_ref().map(Http::addr) })?;
     }
     // What cannot remember must not decide, and is of no use: let a supervisor start it again.
     let ended = Stop::watch(args.stop_with_stdin)?.unless(server.ended());
+    drop(http);
     server.stop();
     match ended {
         None => Ok(()),

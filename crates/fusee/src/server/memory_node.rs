@@ -14,8 +14,11 @@ use fusee_memory_node::config::Config;
 use fusee_memory_node::server::{Dismissal, MemoryNode};
 use serde::Deserialize;
 
+use tokio::sync::watch;
+
 use super::stop::Stop;
 use super::{announce, read_file};
+use crate::http::{Http, NodePages, NodeView};
 use fusee_cli::memory;
 
 /// How to run a memory node.
@@ -123,6 +126,11 @@ struct Settings {
     #[arg(long, env = "FUSEE_SPIN_US", value_name = "US")]
     spin_us: Option<u32>,
 
+    /// Serve metrics, health and a page with the status by HTTP at this address: /, /metrics, /healthz,
+    /// /readyz, /status.json. Whoever reaches it may look [default: not]
+    #[arg(long, env = "FUSEE_HTTP", value_name = "HOST:PORT")]
+    http: Option<String>,
+
     /// The file of the cluster's secret; --secret beats it
     #[arg(skip)]
     secret: Option<PathBuf>,
@@ -147,6 +155,7 @@ impl Settings {
             pool: self.pool.or(other.pool),
             huge_pages: self.huge_pages.or(other.huge_pages),
             spin_us: self.spin_us.or(other.spin_us),
+            http: self.http.or(other.http),
             secret: self.secret.or(other.secret),
             insecure: self.insecure.or(other.insecure),
         }
@@ -198,9 +207,15 @@ impl Settings {
 /// silent, joins anew with nothing in it; one that was drained ends.
 pub fn run(args: Args) -> Result<(), Failure> {
     super::take_descriptors();
-    let config = args.settings.or(read_file(args.config.as_deref())?).config()?;
+    let settings = args.settings.or(read_file(args.config.as_deref())?);
+    let http = settings.http.clone();
+    let config = settings.config()?;
     memory::warn_of_pools(config.pool_bytes, 1);
     let mut node = start(config)?;
+    // It outlives a node that starts again.
+    let io = secret::runtime("fusee-mn-http")?;
+    let (shown, pages) = watch::channel(view(&node));
+    let http = http.map(|at| Http::serve(&io, &at, NodePages::new(pages))).transpose()?;
     if args.announce {
         let description = node.description();
         announce(&announcement::MemoryNode {
@@ -208,6 +223,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
             tcp: description.tcp.clone(),
             shm: description.shm.clone(),
             verbs: description.verbs.clone(),
+            http: http.as_ref().map(Http::addr),
         })?;
     }
     let mut stop = Stop::watch(args.stop_with_stdin)?;
@@ -224,7 +240,9 @@ pub fn run(args: Args) -> Result<(), Failure> {
         node.stop();
         tracing::warn!("starting again, empty");
         node = start(config)?;
+        shown.send_replace(view(&node));
     }
+    drop(http);
     // Whoever ends it with its standard input ends the cluster.
     if let Some(name) = node.name().filter(|_| !is_drained && !args.stop_with_stdin) {
         tracing::warn!(
@@ -234,6 +252,11 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     node.stop();
     Ok(())
+}
+
+/// What its pages need of a node.
+fn view(node: &MemoryNode) -> NodeView {
+    NodeView { client: node.client(), joined: node.names() }
 }
 
 fn start(config: Config) -> Result<MemoryNode, Failure> {

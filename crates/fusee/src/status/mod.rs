@@ -22,9 +22,10 @@ use fusee_cli::secret;
 use fusee_client::Status;
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest};
-use fusee_control::rpc::{MasterClient, NodeClient, Runtime};
+use fusee_control::rpc::{MasterClient, NodeClient, RpcError, Runtime};
 
-use report::{Report, Usages};
+use report::Usages;
+pub use report::{NodeReport, Report};
 use serde::Serialize;
 
 /// How long to wait for each answer.
@@ -100,13 +101,30 @@ fn ask(master: &str) -> Result<Report, Failure> {
         }
         Err(error) => return Err(connect::explain(master, &error)),
     };
-    let usages = runtime.block_on(usages(&runtime, &status));
+    let usages = runtime.block_on(usages(&runtime, &status, TIMEOUT));
     Ok(Report::new(&client.answered_by(), status, usages))
 }
 
-async fn usages(runtime: &Runtime, status: &Status) -> Usages {
+/// Asks the master, and each memory node for so long.
+pub async fn gather(
+    runtime: &Runtime,
+    master: &MasterClient,
+    node_deadline: Duration,
+) -> Result<Report, RpcError> {
+    let status = match master.call(MasterRequest::Status).await? {
+        MasterReply::Status(status) => *status,
+        other => {
+            let (addr, what) = (master.answered_by(), format!("it answered with {other:?}"));
+            return Err(RpcError::Protocol { addr, what });
+        }
+    };
+    let usages = usages(runtime, &status, node_deadline).await;
+    Ok(Report::new(&master.answered_by(), status, usages))
+}
+
+async fn usages(runtime: &Runtime, status: &Status, deadline: Duration) -> Usages {
     let asked = status.members.iter().map(async |member| {
-        let node = NodeClient::new(runtime, member.control.clone()).with_deadline(TIMEOUT);
+        let node = NodeClient::new(runtime, member.control.clone()).with_deadline(deadline);
         let usage = match node.call(NodeRequest::Usage).await {
             Ok(NodeReply::Usage(usage)) => Ok(usage),
             Ok(other) => Err(format!("answered with something else: {other:?}")),

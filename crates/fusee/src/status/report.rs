@@ -12,6 +12,7 @@ use fusee_client::{Status, Usage, View};
 use fusee_control::master::{MemberStatus, Reconfiguration, Scrub};
 use fusee_core::change::{Change, Stage};
 use fusee_core::data::{Redundancy, Region};
+use fusee_core::stats::{OpKind, Work};
 use serde::Serialize;
 
 use super::policy::{PolicyReport, TransitionReport};
@@ -53,6 +54,55 @@ pub struct LostPairs {
     pub regions: u64,
     /// What these had room for.
     pub bytes: u64,
+}
+
+/// What regions of one redundancy take.
+#[derive(Debug, Serialize)]
+pub struct SchemeReport {
+    pub redundancy: String,
+    pub regions: u64,
+    /// On all memory nodes together.
+    pub bytes: u64,
+}
+
+/// Operations of one kind.
+#[derive(Debug, Serialize)]
+pub struct KindReport {
+    pub kind: &'static str,
+    pub operations: u64,
+    pub phases: u64,
+}
+
+/// What the operations of sessions came to, as far as they have told.
+#[derive(Debug, Serialize)]
+pub struct WorkReport {
+    pub kinds: Vec<KindReport>,
+    pub verbs: u64,
+    pub bytes: u64,
+    /// Rounds that writes lost to others.
+    pub conflicts: u64,
+    pub cache_accesses: u64,
+    pub hints: u64,
+    pub wrong_hints: u64,
+}
+
+impl From<Work> for WorkReport {
+    fn from(work: Work) -> WorkReport {
+        let kind = |kind: OpKind| KindReport {
+            kind: kind.name(),
+            operations: work.operations[kind as usize],
+            phases: work.phases[kind as usize],
+        };
+        WorkReport {
+            kinds: OpKind::ALL.map(kind).into(),
+            verbs: work.verbs,
+            bytes: work.bytes,
+            conflicts: work.lost_rounds,
+            cache_accesses: work.cache_accesses,
+            hints: work.hints,
+            wrong_hints: work.wrong_hints,
+        }
+    }
 }
 
 /// A change of the view that is under way.
@@ -102,6 +152,8 @@ pub struct Report {
     pub expected_memory_nodes: u32,
     /// 0 while the cluster forms.
     pub view: u64,
+    pub epoch: u64,
+    pub lease_ms: u64,
     pub view_age_ms: u64,
     /// `None` if the view is stable.
     pub change: Option<ChangeReport>,
@@ -116,6 +168,8 @@ pub struct Report {
     pub coded_regions: usize,
     /// Those of pairs without redundancy, and of those that were lost.
     pub single_regions: usize,
+    /// The regions by their redundancy.
+    pub schemes: Vec<SchemeReport>,
     pub lost_without_redundancy: Vec<LostPairs>,
     pub open_sessions: u64,
     pub expired_sessions: u64,
@@ -129,6 +183,7 @@ pub struct Report {
     pub redundancy: PolicyReport,
     /// What sessions have done by that.
     pub transitions: TransitionReport,
+    pub work: WorkReport,
     /// What was found where nobody had looked.
     pub scrub: ScrubReport,
     pub last_recoveries: Vec<RecoveryReport>,
@@ -181,6 +236,8 @@ impl Report {
             ready: view.is_some() && nodes.iter().all(|node| node.reachable || !node.in_view),
             expected_memory_nodes: status.expected_memory_nodes,
             view: view.map_or(0, |view| view.number),
+            epoch: status.epoch,
+            lease_ms: status.lease_ms,
             view_age_ms: status.view_age_ms,
             change: change.map(change_report),
             index_replicas: status.index_replicas,
@@ -198,6 +255,7 @@ impl Report {
                 let single = |region: &&Region| region.has_single_pairs();
                 view.regions.iter().filter(single).count()
             }),
+            schemes: view.map_or_else(Vec::new, schemes),
             lost_without_redundancy: view.map_or_else(Vec::new, lost_pairs),
             open_sessions: status.open_sessions,
             expired_sessions: status.expired_sessions,
@@ -207,6 +265,7 @@ impl Report {
             repaired_replicas: status.damage.repaired,
             redundancy: PolicyReport::from(&status.policy),
             transitions: TransitionReport::from(status.transitions),
+            work: WorkReport::from(status.work),
             scrub: ScrubReport::from(status.scrub),
             last_recoveries: status.last_recoveries.iter().map(RecoveryReport::from).collect(),
             reconfigurations: status.reconfigurations,
@@ -252,6 +311,18 @@ fn node(member: &MemberStatus, view: Option<&View>, usage: Result<Usage, String>
         subtables: view.map_or(0, |view| view.subtables_on(member.node)),
         regions: view.map_or(0, |view| view.regions_on(member.node)),
     }
+}
+
+fn schemes(view: &View) -> Vec<SchemeReport> {
+    let mut schemes = BTreeMap::<String, (u64, u64)>::new();
+    for region in &view.regions {
+        let places = region.places().len() as u64;
+        let (regions, bytes) = schemes.entry(region.redundancy().to_string()).or_default();
+        *regions += 1;
+        *bytes += places * view.geometry.region_bytes;
+    }
+    let report = |(redundancy, (regions, bytes))| SchemeReport { redundancy, regions, bytes };
+    schemes.into_iter().map(report).collect()
 }
 
 fn lost_pairs(view: &View) -> Vec<LostPairs> {

@@ -91,6 +91,10 @@ pub struct Args {
     #[arg(long, default_value_t = DEFAULT_PORT, value_name = "PORT")]
     port: u16,
 
+    /// Port of the page with the status and of metrics, on 127.0.0.1; 0 is any free one
+    #[arg(long, default_value_t = 0, value_name = "PORT")]
+    http: u16,
+
     /// Fabrics that the memory nodes serve, separated by commas
     #[arg(long, value_delimiter = ',', default_value = "shm,tcp", value_name = "FABRICS")]
     fabric: Vec<memory_node::Serve>,
@@ -128,7 +132,8 @@ impl Args {
     fn for_master(&self) -> Vec<String> {
         let rules = self.redundancy.iter().map(|rules| format!("--redundancy={rules}"));
         let config = self.config.iter().map(|file| format!("--config={}", file.display()));
-        rules.chain(config).collect()
+        let http = format!("--http=127.0.0.1:{}", self.http);
+        rules.chain(config).chain([http]).collect()
     }
 
     /// Tells early what the master would refuse.
@@ -206,7 +211,7 @@ async fn live(
         true => Some(start_switch(&started.master, verbose, children).await?),
         false => None,
     };
-    let report = Report::new(directory, &started.master, children, started.nodes, switch);
+    let report = Report::new(directory, started, children, switch);
     output::text(&if args.json { report.json()? } else { report.table() })?;
     watch(children).await
 }

@@ -1,11 +1,12 @@
 //! What `up` tells when the cluster is ready.
 
 use std::fmt::Write as _;
+use std::net::SocketAddr;
 
 use fusee_cli::connect::DEFAULT_MASTER;
 use fusee_cli::failure::Failure;
 use fusee_launch::announcement;
-use fusee_launch::{Child, Directory};
+use fusee_launch::{Child, Directory, Started};
 use serde::Serialize;
 
 /// Where everything is.
@@ -23,6 +24,7 @@ pub struct Report {
 struct Master {
     pid: u32,
     control: String,
+    http: Option<SocketAddr>,
 }
 
 #[derive(Debug, Serialize)]
@@ -44,11 +46,11 @@ impl Report {
     /// anywhere.
     pub fn new(
         directory: &Directory,
-        master: &str,
+        started: Started,
         children: &[Child],
-        nodes: Vec<announcement::MemoryNode>,
         switch: Option<String>,
     ) -> Report {
+        let Started { master, http, nodes } = started;
         let (first, others) = children.split_first().expect("there is a master");
         let nodes = others.iter().zip(nodes).map(|(child, addresses)| Node {
             node: child.name().to_string(),
@@ -60,7 +62,7 @@ impl Report {
         Report {
             pid: std::process::id(),
             directory: directory.path().display().to_string(),
-            master: Master { pid: first.pid(), control: master.to_string() },
+            master: Master { pid: first.pid(), control: master, http },
             memory_nodes: nodes.collect(),
             switch,
         }
@@ -106,6 +108,8 @@ impl Report {
             Some(switch) => format!("{option} --switch {}", switch.tcp),
             None => option.clone(),
         };
+        let page = self.master.http.map(|at| format!("Its page is http://{at}/.\n"));
+        let page = page.unwrap_or_default();
         let _ = write!(
             text,
             "\nThe cluster is ready. In another terminal:\n\
@@ -113,7 +117,7 @@ impl Report {
              \x20 fusee get{way} greeting\n\
              \x20 fusee status{option}\n\
              \x20 fusee shell{way}\n\
-             Ctrl-C here stops everything and leaves nothing behind.\n"
+             {page}Ctrl-C here stops everything and leaves nothing behind.\n"
         );
         text
     }

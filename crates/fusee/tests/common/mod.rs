@@ -1,6 +1,8 @@
 //! Runs the real binary, with a time limit, and a cluster of `fusee up` in a directory of its own.
 #![allow(dead_code)] // Every test file uses a part.
 
+pub mod http;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};

@@ -36,6 +36,7 @@
 //! as those have. So a region counts with its share of the index: it is added only where both fit,
 //! and the index can always grow with the data that there is room for.
 
+use fusee_control::events::Topic;
 use std::collections::{BTreeMap, BTreeSet};
 
 use fusee_control::master::MasterReply;
@@ -235,7 +236,7 @@ impl State {
                 self.adding.under_way = None;
                 self.adding.not_before_ms = ctx.now_ms + PAUSE_MS;
                 let text = format!("no region is added yet: {problem}");
-                ctx.warn(text);
+                ctx.warn(Topic::Room, text);
                 self.probe(ctx, node);
             }
         }
@@ -264,7 +265,7 @@ impl State {
         if let Err(error) = next.check() {
             // The offsets come from elsewhere.
             let text = format!("memory nodes gave room for regions that is none: {error}");
-            ctx.warn(text);
+            ctx.warn(Topic::Room, text);
             self.adding.not_before_ms = ctx.now_ms + PAUSE_MS;
             return;
         }
@@ -274,7 +275,7 @@ impl State {
             places.len(),
             next.regions.len()
         );
-        self.set_view(ctx, next, Vec::new(), text);
+        self.set_view(ctx, next, Vec::new(), (Topic::Room, text));
     }
 }
 

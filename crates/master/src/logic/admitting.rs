@@ -8,6 +8,7 @@
 //!
 //! Nothing of that is stored before the view; a master that starts anew asks again.
 
+use fusee_control::events::Topic;
 use std::collections::BTreeSet;
 
 use fusee_control::node::{NodeReply, NodeRequest};
@@ -110,7 +111,7 @@ impl State {
         };
         self.admitting.not_before_ms = ctx.now_ms + PAUSE_MS;
         let text = format!("{node} does not become a member: {problem}");
-        ctx.warn(text);
+        ctx.warn(Topic::Member, text);
     }
 
     fn take_member_in(&mut self, ctx: &mut Ctx<'_>, node: MnId) {
@@ -123,6 +124,6 @@ impl State {
         let text = format!("view {}: {node} is a member", next.number);
         let writes = vec![self.members_change(next.number)];
         self.growth.look_again();
-        self.set_view(ctx, next, writes, text);
+        self.set_view(ctx, next, writes, (Topic::Member, text));
     }
 }

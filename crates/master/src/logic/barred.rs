@@ -15,6 +15,7 @@
 //! is restarted often would settle them again and again. As long as there are bars no member is
 //! added, nor leaves.
 
+use fusee_control::events::Topic;
 use std::collections::{BTreeMap, BTreeSet};
 
 use fusee_control::node::{Bar, NodeReply, NodeRequest};
@@ -125,7 +126,7 @@ impl State {
             next.number,
             missing.len()
         );
-        self.set_view(ctx, next, Vec::new(), text);
+        self.set_view(ctx, next, Vec::new(), (Topic::View, text));
         true
     }
 
@@ -170,7 +171,7 @@ impl State {
         );
         let writes = vec![self.members_change(next.number)];
         self.settling.is_frozen = true;
-        self.set_view(ctx, next, writes, text);
+        self.set_view(ctx, next, writes, (Topic::View, text));
         true
     }
 
@@ -187,7 +188,7 @@ impl State {
                 ctx.now_ms
             }
             other => {
-                ctx.info(format!("{node} keeps its bars: {other:?}"));
+                ctx.info(Topic::View, format!("{node} keeps its bars: {other:?}"));
                 self.probe(ctx, node);
                 ctx.now_ms + PAUSE_MS
             }

@@ -17,6 +17,7 @@
 //! Jobs are in `repair`, losses in `losing`. If the last replica of anything is lost, the view stays as it
 //! is: there is no better one.
 
+use fusee_control::events::Topic;
 use fusee_core::change::Stage;
 use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::ClientId;
@@ -116,7 +117,7 @@ impl State {
             None => "stable",
         };
         let text = format!("view {}: {stage}", view.number);
-        self.set_view(ctx, view, writes, text);
+        self.set_view(ctx, view, writes, (Topic::View, text));
     }
 
     /// The stage of the change that is under way.
@@ -130,12 +131,12 @@ impl State {
         ctx: &mut Ctx<'_>,
         view: View,
         mut writes: Vec<Write>,
-        text: String,
+        (topic, text): (Topic, String),
     ) {
         view.check().expect("a view that follows from a good one is good");
         writes.push(Write::Put(Record::View(view.clone())));
         ctx.persist(writes);
-        ctx.info(text);
+        ctx.info(topic, text);
         if let Phase::Formed(old) = &self.phase {
             self.history.view_changes(ctx.now_ms, old, &view);
         }

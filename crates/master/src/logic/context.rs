@@ -6,11 +6,12 @@
 
 use std::collections::BTreeMap;
 
+use fusee_control::events::{Level, Topic};
 use fusee_control::node::NodeRequest;
 use fusee_core::verbs::{ClientId, MnId};
 
+use super::Action;
 use super::roster::Roster;
-use super::{Action, Level};
 use crate::record::Write;
 use crate::settings::Settings;
 
@@ -106,14 +107,14 @@ impl<'a> Ctx<'a> {
         }
     }
 
-    /// Logs what is as it should be.
-    pub fn info(&mut self, text: impl Into<String>) {
-        self.push(Action::Log(Level::Info, text.into()));
+    /// Tells what is as it should be.
+    pub fn info(&mut self, topic: Topic, text: impl Into<String>) {
+        self.push(Action::Tell(Level::Info, topic, text.into()));
     }
 
-    /// Logs what is worth a look.
-    pub fn warn(&mut self, text: impl Into<String>) {
-        self.push(Action::Log(Level::Warn, text.into()));
+    /// Tells what is worth a look.
+    pub fn warn(&mut self, topic: Topic, text: impl Into<String>) {
+        self.push(Action::Tell(Level::Warn, topic, text.into()));
     }
 
     /// Calls a member or candidate, once. `None` if there is no such node.

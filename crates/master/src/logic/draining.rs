@@ -19,6 +19,7 @@
 //! already need as well. No region is added where they need it. If they lose room otherwise, with a node that is lost,
 //! or as the index grows, it waits, and the status says so.
 
+use fusee_control::events::Topic;
 use fusee_control::master::MasterReply;
 use fusee_core::data::Region;
 use fusee_core::verbs::MnId;
@@ -52,7 +53,7 @@ impl State {
             (true, true) => {
                 let write = self.roster.keep(node);
                 ctx.persist(vec![write]);
-                ctx.info(format!("{node} stays after all"));
+                ctx.info(Topic::Drain, format!("{node} stays after all"));
             }
             (false, true) => {}
             (false, false) => {
@@ -61,7 +62,10 @@ impl State {
                 }
                 let write = self.roster.drain(node);
                 ctx.persist(vec![write]);
-                ctx.info(format!("{node} is to leave, what it holds moves to others"));
+                ctx.info(
+                    Topic::Drain,
+                    format!("{node} is to leave, what it holds moves to others"),
+                );
             }
         }
         self.growth.look_again();
@@ -159,7 +163,7 @@ impl State {
             let next = view.giving_up(&copies);
             let text =
                 format!("view {}: frozen; {} regions of copies go", next.number, copies.len());
-            self.set_view(ctx, next, Vec::new(), text);
+            self.set_view(ctx, next, Vec::new(), (Topic::Drain, text));
             return true;
         }
         let empty = |node: &MnId| view.member(*node).is_some() && !view.uses(*node);
@@ -170,7 +174,7 @@ impl State {
         self.presences.forget(node);
         self.losing.forget(node);
         let text = format!("view {}: without {node}, which is drained", next.number);
-        self.set_view(ctx, next, writes, text);
+        self.set_view(ctx, next, writes, (Topic::Drain, text));
         true
     }
 }

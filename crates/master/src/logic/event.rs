@@ -1,5 +1,6 @@
 //! What happens to the master, and what it has its host do.
 
+use fusee_control::events::{Level, Topic};
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::Caller;
@@ -49,15 +50,6 @@ pub enum Event {
     Tick,
 }
 
-/// How much an [`Action::Log`] matters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
-    /// As it should be.
-    Info,
-    /// Worth a look.
-    Warn,
-}
-
 /// What the host has to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 // An action is carried out as soon as it is made: a few of them exist at a time.
@@ -98,8 +90,8 @@ pub enum Action {
     /// Remove all records but those of destroyed clusters, some at a time: none of them counts any more. To
     /// be done before anything of a later event.
     Clear,
-    /// Tell people.
-    Log(Level, String),
+    /// Tell people: in the log, and as an event.
+    Tell(Level, Topic, String),
 }
 
 /// Why a store's contents cannot be gone on with.

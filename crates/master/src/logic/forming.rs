@@ -9,6 +9,7 @@
 //! memory. Whatever goes wrong ends the attempt with a text for people, which is also what
 //! sessions are told; another attempt follows, after a pause or when another node joins.
 
+use fusee_control::events::Topic;
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_core::verbs::MnId;
 use fusee_core::view::{Member, View};
@@ -82,7 +83,7 @@ impl State {
         self.last_attempt += 1;
         ctx.persist(vec![Write::Put(Record::Attempt(self.last_attempt))]);
         let text = format!("forming the cluster of {} memory nodes", plan.members().len());
-        ctx.info(text);
+        ctx.info(Topic::Cluster, text);
         let begun = Attempt::new(plan, cluster, self.last_attempt);
         let calls = begun.first_calls();
         if let Phase::Forming(forming) = &mut self.phase {
@@ -119,7 +120,7 @@ impl State {
     /// Says what the matter is, once.
     fn report(&mut self, ctx: &mut Ctx<'_>, problem: String) {
         if self.problem.as_ref() != Some(&problem) {
-            ctx.warn(format!("cannot form the cluster: {problem}"));
+            ctx.warn(Topic::Cluster, format!("cannot form the cluster: {problem}"));
             self.problem = Some(problem);
         }
     }
@@ -166,7 +167,7 @@ impl State {
         );
         // From this record on, nothing is ever released again.
         ctx.persist(vec![Write::Put(Record::View(view.clone()))]);
-        ctx.info(text);
+        ctx.info(Topic::Cluster, text);
         self.problem = None;
         self.standing.restore_number(view.number);
         self.phase = Phase::Formed(view);

@@ -12,6 +12,7 @@
 //! same places. A node may have less room than the view tells, if an earlier choice was given up:
 //! it says so, and is passed over until something else changes.
 
+use fusee_control::events::Topic;
 use std::collections::BTreeSet;
 
 use fusee_control::node::{Extent, NodeRefusal, NodeReply, NodeRequest};
@@ -143,7 +144,7 @@ impl State {
         match problem {
             Some(text) => {
                 if self.problem.as_ref() != Some(&text) {
-                    ctx.warn(text.clone());
+                    ctx.warn(Topic::Repair, text.clone());
                     self.problem = Some(text);
                 }
                 self.growth.told = true;
@@ -184,7 +185,7 @@ impl State {
             until_ms: 0,
         };
         let text = format!("{node} gets replicas of {} extents", gains.len());
-        ctx.info(text);
+        ctx.info(Topic::Repair, text);
         self.growth.under_way = Some(growing);
         self.ask_for_room(ctx);
     }
@@ -232,7 +233,7 @@ impl State {
                 if !matches!(refusal, NodeRefusal::PoolFull { .. }) {
                     self.growth.full.insert((node, !region));
                     let text = format!("{node} gets no replica: {refusal}");
-                    ctx.warn(text);
+                    ctx.warn(Topic::Repair, text);
                 }
                 if growing.places.is_empty() {
                     self.growth.under_way = None;
@@ -248,7 +249,7 @@ impl State {
         if let Some(problem) = problem {
             self.growth.under_way = None;
             self.growth.not_before_ms = ctx.now_ms + PAUSE_MS;
-            ctx.warn(format!("no replica is added: {problem}"));
+            ctx.warn(Topic::Repair, format!("no replica is added: {problem}"));
             return self.probe(ctx, node);
         }
         growing.done += 1;
@@ -280,7 +281,7 @@ impl State {
         if let Err(error) = next.check() {
             // The offsets come from elsewhere.
             let text = format!("{} gave room that is none: {error}", member.node);
-            ctx.warn(text);
+            ctx.warn(Topic::Repair, text);
             self.growth.full.extend([(growing.node, false), (growing.node, true)]);
             return;
         }
@@ -293,6 +294,6 @@ impl State {
         );
         let pause_ms = moved_bytes.saturating_mul(1_000) / ctx.settings.move_bytes_per_s;
         self.growth.next_move_ms = self.growth.next_move_ms.max(ctx.now_ms + pause_ms);
-        self.set_view(ctx, next, Vec::new(), text);
+        self.set_view(ctx, next, Vec::new(), (Topic::Repair, text));
     }
 }

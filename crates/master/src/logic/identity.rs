@@ -13,6 +13,7 @@
 //! refused before anything else is looked at, so that their requests have no effect here, and this
 //! master's word none there: a memory node never hears from it that it is expelled.
 
+use fusee_control::events::Topic;
 use std::collections::BTreeSet;
 
 use fusee_control::master::{Epochs, MasterReply, MasterRequest};
@@ -106,7 +107,7 @@ impl State {
                     "cluster {cluster} is to be formed, as soon as {} memory nodes have joined",
                     ctx.settings.memory_nodes
                 );
-                ctx.info(text);
+                ctx.info(Topic::Cluster, text);
                 MasterReply::Done
             }
             Some(own) if own == cluster => MasterReply::Done,
@@ -140,7 +141,7 @@ impl State {
         writes.push(Write::Put(Record::Destroyed(cluster)));
         ctx.persist(writes);
         ctx.push(Action::Clear);
-        ctx.warn(format!("cluster {cluster} is destroyed, as somebody asked"));
+        ctx.warn(Topic::Cluster, format!("cluster {cluster} is destroyed, as somebody asked"));
         let waiting = self.held.take();
         let identity = self.identity.without_own();
         // Answers to calls and jobs of the old cluster may still come: their names are not used again.
@@ -195,7 +196,7 @@ impl State {
              what they hold and wait for their master: if it should be this one, stop it, and start it on \
              the store of cluster {stranger} (data_dir, or store)"
         );
-        ctx.warn(text);
+        ctx.warn(Topic::Cluster, text);
     }
 }
 

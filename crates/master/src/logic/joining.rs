@@ -1,5 +1,6 @@
 //! Memory nodes that offer themselves. What the names mean stands in the module above.
 
+use fusee_control::events::Topic;
 use std::net::IpAddr;
 
 use fusee_control::master::MasterReply;
@@ -50,14 +51,14 @@ impl State {
         };
         let node = new.node;
         if let Some(old) = old {
-            ctx.info(format!("{node} takes the place of {old}"));
+            ctx.info(Topic::Member, format!("{node} takes the place of {old}"));
             self.forget_candidate(ctx, old, &mut writes);
             self.abandon_attempt_of(ctx, old);
         }
         self.its_place_is_taken(ctx, &new, &mut writes);
         ctx.persist(writes);
         let text = format!("{node} joined from {}", new.control);
-        ctx.info(text);
+        ctx.info(Topic::Member, text);
         self.arrived(ctx, node);
         MasterReply::Joined { node }
     }

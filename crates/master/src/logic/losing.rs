@@ -3,6 +3,7 @@
 //! `presence` and `probe`s say who is gone. A member that could not be done without stays in the view, and
 //! in the list here, until it is heard again or others can go.
 
+use fusee_control::events::Topic;
 use std::collections::BTreeSet;
 
 use fusee_core::change::Change;
@@ -42,7 +43,7 @@ impl State {
     /// A member is gone, as far as the cluster is concerned.
     pub(super) fn suspect(&mut self, ctx: &mut Ctx<'_>, node: MnId, why: &str) {
         if self.in_view(node) && self.losing.gone.insert(node) {
-            ctx.warn(format!("{node} is lost: {why}"));
+            ctx.warn(Topic::Loss, format!("{node} is lost: {why}"));
         }
     }
 
@@ -84,7 +85,7 @@ impl State {
         if let Some((node, nothing)) = problem {
             let problem =
                 format!("{node} is lost, and without it {nothing}. {}", self.what_is_gone());
-            ctx.warn(problem.clone());
+            ctx.warn(Topic::Loss, problem.clone());
             self.problem = Some(problem);
         }
     }
@@ -132,6 +133,6 @@ impl State {
         self.splitting.abandon();
         self.adding.abandon();
         self.history.lost(ctx.now_ms, lost);
-        self.set_view(ctx, view, writes, text);
+        self.set_view(ctx, view, writes, (Topic::Loss, text));
     }
 }

@@ -87,7 +87,7 @@ use barred::Settling;
 use contact::Contact;
 use context::{Calls, Ctx, Purpose};
 use epochs::Epoch;
-pub use event::{Action, Event, Level, RestoreError};
+pub use event::{Action, Event, RestoreError};
 use fencing::Fences;
 use forming::Forming;
 use growth::Growth;
@@ -243,6 +243,8 @@ impl State {
             }
             Record::Repairer(client) => self.retire(client),
             Record::Orphan(orphan) => self.sessions.restore_orphan(orphan),
+            // Those are the host's.
+            Record::Events { .. } => {}
             Record::Destroyed(cluster) => self.identity.restore_destroyed(cluster),
             Record::Former(former) => self.standing.restore_former(former),
             Record::Settled { before, barred } => self.settling.restore(before, barred),

@@ -11,6 +11,7 @@
 //! Nothing but detection rests on clocks. When the master itself was away, all silence counts from
 //! its return: nobody could have renewed anything.
 
+use fusee_control::events::Topic;
 use std::collections::BTreeMap;
 
 use fusee_control::master::{MasterReply, Note, SessionHeartbeat};
@@ -200,7 +201,7 @@ impl State {
                 self.forget_candidate(ctx, node, &mut writes);
                 ctx.persist(writes);
                 let text = format!("{node} is forgotten, it was no member yet: {why}");
-                ctx.warn(text);
+                ctx.warn(Topic::Member, text);
             } else {
                 self.suspect(ctx, node, why);
             }
@@ -241,7 +242,7 @@ impl State {
         }
         ctx.persist(writes);
         for (client, why) in clients {
-            ctx.warn(format!("{client} has expired: {why}"));
+            ctx.warn(Topic::Session, format!("{client} has expired: {why}"));
         }
     }
 

@@ -5,6 +5,7 @@
 //! up, and the next job has another one. So it is with the repairers of an earlier master. A job
 //! that began by an older view counts as a session that still is pinned by it.
 
+use fusee_control::events::{Level, Topic};
 use std::collections::BTreeSet;
 
 use fusee_core::mutant::{Mutant, removed};
@@ -12,7 +13,7 @@ use fusee_core::stats::Damage;
 use fusee_core::verbs::ClientId;
 
 use super::context::Ctx;
-use super::{Action, Level, Phase, State};
+use super::{Action, Phase, State};
 use crate::jobs::{Job, JobError, JobReport, Recovered};
 use crate::record::{Record, Write};
 
@@ -136,7 +137,7 @@ impl State {
                     self.retire(repairer);
                 }
                 let text = format!("a repair stopped, and is tried again: {error}");
-                ctx.warn(text);
+                ctx.warn(Topic::Repair, text);
                 if let Some(node) = error.node {
                     self.probe(ctx, node);
                 }
@@ -153,7 +154,7 @@ impl State {
                 if self.view().is_some_and(|view| view.number == by) {
                     if slots_changed > 0 {
                         let text = format!("{slots_changed} moved entries are cleared");
-                        ctx.info(text);
+                        ctx.info(Topic::Repair, text);
                     }
                     // There may be room again where there was none.
                     self.growth.look_again();
@@ -167,14 +168,14 @@ impl State {
                         "{damaged} objects are damaged where they were copied from; the copies are of \
                          other replicas"
                     );
-                    ctx.warn(text);
+                    ctx.warn(Topic::Damage, text);
                 }
                 if self.view().is_some_and(|view| view.number == by) {
                     let text = format!(
                         "replicas are equal: {slots_changed} slots changed, {bytes_copied} bytes \
                          copied"
                     );
-                    ctx.info(text);
+                    ctx.info(Topic::Repair, text);
                     self.advance(ctx);
                 }
             }
@@ -207,7 +208,7 @@ impl State {
         }
         ctx.persist(writes);
         for (level, text) in texts {
-            ctx.push(Action::Log(level, text));
+            ctx.push(Action::Tell(level, Topic::Session, text));
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What the master is asked, except for the joining of memory nodes.
 
+use fusee_control::events::Topic;
 use fusee_control::master::{
     MasterReply, MasterRequest, MemberState, MemberStatus, Orphan, Owners, Status,
 };
@@ -95,6 +96,7 @@ impl State {
                 Phase::Forming(_) => self.not_ready(ctx),
             },
             MasterRequest::Status => MasterReply::Status(Box::new(self.status(ctx))),
+            MasterRequest::Events { .. } => refused("its host keeps the events"),
             MasterRequest::Owners => match &self.phase {
                 Phase::Formed(_) => MasterReply::Owners(self.owners()),
                 Phase::Forming(_) => self.not_ready(ctx),
@@ -183,7 +185,7 @@ impl State {
         match closed {
             Ok(()) => MasterReply::Done,
             Err(reason) => {
-                ctx.warn(format!("end of {client}: {reason}"));
+                ctx.warn(Topic::Session, format!("end of {client}: {reason}"));
                 refused(reason)
             }
         }
@@ -236,6 +238,9 @@ impl State {
             damage: self.sessions.damage(),
             policy: ctx.settings.redundancy,
             transitions: self.sessions.transitions(),
+            work: self.sessions.work(),
+            epoch: self.epochs().newest,
+            lease_ms: ctx.settings.lease.lease_ms,
             scrub: self.scrubbed(),
             problem: self.problem.clone().or_else(nothing),
         }

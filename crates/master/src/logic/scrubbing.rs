@@ -13,6 +13,7 @@
 //!
 //! Nothing of that is stored: a master that starts anew begins with the first slot.
 
+use fusee_control::events::Topic;
 use std::collections::{BTreeMap, BTreeSet};
 
 use fusee_control::master::Scrub;
@@ -109,7 +110,7 @@ impl State {
         self.scrubbing.marked.retain(|region| !marked.contains(region));
         self.scrubbing.so_far.settled_subtables += unequal.len() as u64;
         self.scrubbing.so_far.renewed_regions += marked.len() as u64;
-        self.set_view(ctx, next, Vec::new(), text);
+        self.set_view(ctx, next, Vec::new(), (Topic::Damage, text));
         true
     }
 
@@ -130,7 +131,7 @@ impl State {
             let text = format!(
                 "{found} replicas or chunks of objects are damaged, {repaired} of them repaired"
             );
-            ctx.warn(text);
+            ctx.warn(Topic::Damage, text);
         }
         for slot in lost {
             self.scrubbing.lost += 1;
@@ -138,11 +139,11 @@ impl State {
                 "slot {slot} of index subtable {subtable} leads to an object of which too little is \
                  undamaged: the pair is lost, until somebody writes that key again"
             );
-            ctx.warn(text);
+            ctx.warn(Topic::Damage, text);
         }
         for region in marked {
             let text = format!("a free bitmap of region {region} marks an object that is in use");
-            ctx.warn(text);
+            ctx.warn(Topic::Damage, text);
             self.scrubbing.marked.insert(region);
         }
         let patience_ms = self.patience_ms(ctx);
@@ -164,7 +165,7 @@ impl State {
                         "the replicas of slot {slot} of index subtable {subtable} differ, and nobody is \
                          writing there"
                     );
-                    ctx.warn(text);
+                    ctx.warn(Topic::Damage, text);
                     found.unequal.insert(subtable);
                 }
                 Some(seen) => drop(found.suspects.insert(at, seen)),

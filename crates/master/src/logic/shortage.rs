@@ -18,6 +18,7 @@
 //!
 //! Nothing of that is stored: a master that starts anew knows none of the names, and calls again.
 
+use fusee_control::events::Topic;
 use std::collections::BTreeSet;
 
 use fusee_control::master::{MasterReply, Orphan};
@@ -167,7 +168,7 @@ impl State {
         match handed {
             Ok(()) => MasterReply::Done,
             Err(reason) => {
-                ctx.warn(format!("{client}: {reason}"));
+                ctx.warn(Topic::Session, format!("{client}: {reason}"));
                 refused(reason)
             }
         }

@@ -10,6 +10,7 @@
 //! room for one, those after it are left out, since the numbers would not be right any more. Room that
 //! was reserved for nothing is found again under its number.
 
+use fusee_control::events::Topic;
 use std::collections::BTreeSet;
 
 use fusee_control::master::MasterReply;
@@ -143,7 +144,7 @@ impl State {
                 self.splitting.under_way = None;
                 self.splitting.not_before_ms = ctx.now_ms + PAUSE_MS;
                 let text = format!("the index does not grow yet: {problem}");
-                ctx.warn(text);
+                ctx.warn(Topic::Split, text);
                 self.probe(ctx, node);
             }
         }
@@ -165,7 +166,7 @@ impl State {
         if let Err(error) = next.check() {
             // The offsets come from elsewhere.
             let text = format!("memory nodes gave room for the index that is none: {error}");
-            ctx.warn(text);
+            ctx.warn(Topic::Split, text);
             self.splitting.not_before_ms = ctx.now_ms + PAUSE_MS;
             return;
         }
@@ -175,7 +176,7 @@ impl State {
             splits.len(),
             next.subtables.len()
         );
-        self.set_view(ctx, next, Vec::new(), text);
+        self.set_view(ctx, next, Vec::new(), (Topic::Split, text));
     }
 }
 

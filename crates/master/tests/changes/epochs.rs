@@ -35,6 +35,7 @@ impl Sessions {
             has_suspended: false,
             damage: Damage::default(),
             transitions: Default::default(),
+            work: Default::default(),
             stirs: true,
         };
         let sessions = self.clients.iter().map(heartbeat).collect();

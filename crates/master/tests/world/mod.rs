@@ -295,7 +295,7 @@ impl World {
                 self.disk.retain(|key, _| key.starts_with(DESTROYED));
                 Ok(None)
             }
-            Action::Log(_, text) => {
+            Action::Tell(_, _, text) => {
                 self.log.push(format!("{} ms: {text}", self.now_ms));
                 Ok(None)
             }
@@ -504,6 +504,7 @@ impl World {
             has_suspended,
             damage: Damage::default(),
             transitions: Default::default(),
+            work: Default::default(),
             stirs: session.stirs,
         };
         let request = MasterRequest::Heartbeat {

@@ -19,7 +19,7 @@ mod questions;
 mod wakers;
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ use fusee_control::master::{Orphan, SessionHeartbeat};
 use fusee_core::change::Stage;
 use fusee_core::data::{Policy, Transitions};
 use fusee_core::host::Pinned;
-use fusee_core::stats::Damage;
+use fusee_core::stats::{Counters, Damage, Stats, Work};
 use fusee_core::verbs::ClientId;
 use fusee_core::view::View;
 use futures_util::task::AtomicWaker;
@@ -63,6 +63,8 @@ pub struct Gate {
     policy: Policy,
     /// What it has done by that. Nothing rests on it, so no model checker need look at it.
     transitions: Mutex<Transitions>,
+    /// What its operations come to, once it has begun.
+    counters: OnceLock<Arc<Counters>>,
     /// Whether memory is short, as far as this process knows.
     short: AtomicBool,
     /// Whether somebody found no memory, since the session asked last.
@@ -85,6 +87,7 @@ impl Gate {
             repaired: AtomicU64::new(0),
             policy: Policy::default(),
             transitions: Mutex::default(),
+            counters: OnceLock::new(),
             short: AtomicBool::new(false),
             called: AtomicBool::new(false),
             expelled: AtomicBool::new(false),
@@ -218,6 +221,16 @@ impl Gate {
         self.transitions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// From the session: where it counts.
+    pub fn counts_with(&self, counters: &Arc<Counters>) {
+        self.counters.get_or_init(|| counters.clone());
+    }
+
+    /// What the session's operations came to so far.
+    pub fn stats(&self) -> Stats {
+        self.counters.get().map(|counters| counters.stats()).unwrap_or_default()
+    }
+
     /// To the session: the name of this moment, for [`Questions::has_passed`] and
     /// [`Questions::is_settled`]. The keeper asks the master soon what has passed.
     pub fn mark(&self) -> u64 {
@@ -262,6 +275,7 @@ impl Gate {
                 repaired: self.repaired.load(Relaxed),
             },
             transitions: *self.transitions(),
+            work: Work::from(&self.stats()),
             stirs,
         }
     }

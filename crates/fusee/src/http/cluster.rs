@@ -1,0 +1,133 @@
+//! What a master shows: the cluster.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_control::rpc::{MasterClient, RpcError, Runtime};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::history::History;
+use super::{Page, Pages, metrics, text};
+use crate::events;
+use crate::status::{self, Report};
+
+/// So old may be what is shown.
+const FRESH: Duration = Duration::from_millis(900);
+/// How long a memory node may take to say how full it is.
+const NODE_DEADLINE: Duration = Duration::from_millis(500);
+/// How long a master may take.
+const MASTER_DEADLINE: Duration = Duration::from_secs(2);
+/// How often the history gets another sample.
+const PERIOD: Duration = Duration::from_secs(1);
+
+const INDEX: &str = include_str!("page/index.html");
+const SCRIPT: &str = include_str!("page/page.js");
+const STYLE: &str = include_str!("page/page.css");
+
+/// The cluster at some time, or why it is not known.
+#[derive(Clone, Debug)]
+struct Seen {
+    at: Instant,
+    report: Result<Arc<Report>, RpcError>,
+}
+
+/// The pages of a master.
+#[derive(Debug)]
+pub struct ClusterPages {
+    runtime: Runtime,
+    master: MasterClient,
+    /// The address of this master, as it names itself where it leads.
+    own: String,
+    seen: tokio::sync::Mutex<Option<Seen>>,
+    history: Arc<Mutex<History>>,
+}
+
+impl ClusterPages {
+    /// Of the master that listens there. The history begins now.
+    pub fn new(runtime: &Runtime, own: String) -> ClusterPages {
+        let master = MasterClient::new(runtime, own.clone()).with_deadline(MASTER_DEADLINE);
+        let history = Arc::<Mutex<History>>::default();
+        runtime.handle().spawn(remember(master.clone(), own.clone(), Arc::downgrade(&history)));
+        ClusterPages { runtime: runtime.clone(), master, own, seen: Default::default(), history }
+    }
+
+    /// The cluster as it is now or was a moment ago; whoever comes meanwhile waits for the same answer.
+    async fn look(&self) -> Result<Arc<Report>, RpcError> {
+        let mut seen = self.seen.lock().await;
+        if let Some(Seen { at, report }) = &*seen
+            && at.elapsed() < FRESH
+        {
+            return report.clone();
+        }
+        let report = status::gather(&self.runtime, &self.master, NODE_DEADLINE).await.map(Arc::new);
+        *seen = Some(Seen { at: Instant::now(), report: report.clone() });
+        report
+    }
+
+    async fn metrics(&self) -> String {
+        // Of several masters the one that leads shows the cluster, or it would be counted twice.
+        let report = self.look().await.ok().filter(|report| report.master == self.own);
+        metrics::of(report.as_deref())
+    }
+
+    /// What the page asks for, each second.
+    async fn status(&self) -> Page {
+        match self.look().await {
+            Ok(report) => Page::json(&*report),
+            Err(error) => Page::health(Err(error.to_string())),
+        }
+    }
+
+    async fn events(&self) -> Page {
+        match events::ask(&self.master, 0).await {
+            Ok(events) => {
+                let events: Vec<events::EventReport<'_>> = events.iter().map(Into::into).collect();
+                Page::json(&events)
+            }
+            Err(error) => Page::health(Err(error.to_string())),
+        }
+    }
+}
+
+impl Pages for ClusterPages {
+    async fn get(&self, path: &str) -> Option<Page> {
+        Some(match path {
+            "/" => Page::ok("text/html; charset=utf-8", INDEX),
+            "/page.js" => Page::ok("text/javascript; charset=utf-8", SCRIPT),
+            "/page.css" => Page::ok("text/css; charset=utf-8", STYLE),
+            "/metrics" => Page::ok(text::CONTENT_TYPE, self.metrics().await),
+            // It works also where no master leads.
+            "/healthz" => Page::health(match self.look().await {
+                Ok(_) | Err(RpcError::NoLeader { .. }) => Ok(()),
+                Err(error) => Err(error.to_string()),
+            }),
+            "/readyz" => Page::health(self.look().await.map(drop).map_err(|e| e.to_string())),
+            "/status.json" => self.status().await,
+            "/events.json" => self.events().await,
+            "/history.json" => {
+                let history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+                Page::json(&history.rates())
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// Keeps the history, as long as somebody has it.
+async fn remember(master: MasterClient, own: String, history: std::sync::Weak<Mutex<History>>) {
+    let mut ticks = interval(PERIOD);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        let status = master.call(MasterRequest::Status).await;
+        let Some(history) = history.upgrade() else { return };
+        if let Ok(MasterReply::Status(status)) = status
+            && master.answered_by() == own
+        {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let mut history = history.lock().unwrap_or_else(PoisonError::into_inner);
+            history.add(now.as_millis() as u64, status.work, status.damage.found);
+        }
+    }
+}

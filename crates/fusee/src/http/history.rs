@@ -1,0 +1,130 @@
+//! What the cluster did in the last minutes, a second at a time, for the page.
+
+use std::collections::VecDeque;
+
+use fusee_core::stats::{OpKind, Work};
+use serde::Serialize;
+
+/// Seconds that are kept.
+const KEPT: usize = 600;
+
+/// The sums at a time.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    at_ms: u64,
+    work: Work,
+    damaged: u64,
+}
+
+/// The last minutes.
+#[derive(Debug, Default)]
+pub struct History(VecDeque<Sample>);
+
+/// Rates, each as long as `at_ms`.
+#[derive(Debug, Serialize, PartialEq)]
+pub struct Rates {
+    /// The ends of the seconds, in milliseconds since 1970.
+    at_ms: Vec<u64>,
+    /// Searches, writes and others, a second.
+    reads: Vec<f64>,
+    writes: Vec<f64>,
+    others: Vec<f64>,
+    /// Mean phases of an operation; 0 where there was none.
+    phases: Vec<f64>,
+    conflicts: Vec<f64>,
+    damaged: Vec<f64>,
+}
+
+/// What a kind of operation counts as.
+fn class(kind: OpKind) -> usize {
+    match kind {
+        OpKind::Search | OpKind::SearchMany => 0,
+        OpKind::Insert | OpKind::Update | OpKind::Upsert | OpKind::Delete => 1,
+        OpKind::Move | OpKind::Scan | OpKind::Reclaim => 2,
+    }
+}
+
+impl History {
+    /// Adds what there is now.
+    pub fn add(&mut self, at_ms: u64, work: Work, damaged: u64) {
+        // Another master, or another clock: nothing from before compares with it.
+        let is_later = self.0.back().is_none_or(|last| {
+            let begins = |kind: usize| work.operations[kind] >= last.work.operations[kind];
+            at_ms > last.at_ms && (0..OpKind::ALL.len()).all(begins)
+        });
+        if !is_later {
+            self.0.clear();
+        }
+        if self.0.len() > KEPT {
+            self.0.pop_front();
+        }
+        self.0.push_back(Sample { at_ms, work, damaged });
+    }
+
+    /// What happened between them.
+    pub fn rates(&self) -> Rates {
+        let mut rates = Rates {
+            at_ms: Vec::new(),
+            reads: Vec::new(),
+            writes: Vec::new(),
+            others: Vec::new(),
+            phases: Vec::new(),
+            conflicts: Vec::new(),
+            damaged: Vec::new(),
+        };
+        for (before, after) in self.0.iter().zip(self.0.iter().skip(1)) {
+            let seconds = (after.at_ms - before.at_ms) as f64 / 1e3;
+            let work = after.work.since(&before.work);
+            let mut sums = [0; 3];
+            for kind in OpKind::ALL {
+                sums[class(kind)] += work.operations[kind as usize];
+            }
+            let [reads, writes, others] = sums.map(|sum| sum as f64 / seconds);
+            let operations: u64 = sums.iter().sum();
+            let phases: u64 = work.phases.iter().sum();
+            rates.at_ms.push(after.at_ms);
+            rates.reads.push(reads);
+            rates.writes.push(writes);
+            rates.others.push(others);
+            rates.phases.push(phases as f64 / operations.max(1) as f64);
+            rates.conflicts.push(work.lost_rounds as f64 / seconds);
+            rates.damaged.push(after.damaged.saturating_sub(before.damaged) as f64 / seconds);
+        }
+        rates
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn work(searches: u64, phases: u64) -> Work {
+        let mut work = Work::default();
+        work.operations[OpKind::Search as usize] = searches;
+        work.phases[OpKind::Search as usize] = phases;
+        work
+    }
+
+    #[test]
+    fn rates_are_between_samples() {
+        let mut history = History::default();
+        history.add(1_000, work(0, 0), 0);
+        history.add(2_000, work(100, 150), 0);
+        history.add(4_000, work(200, 250), 4);
+        let rates = history.rates();
+        assert_eq!(rates.at_ms, [2_000, 4_000]);
+        assert_eq!((rates.reads, rates.phases), (vec![100.0, 50.0], vec![1.5, 1.0]));
+        assert_eq!(rates.damaged, [0.0, 2.0]);
+    }
+
+    #[test]
+    fn another_master_begins_anew_and_nothing_grows_forever() {
+        let mut history = History::default();
+        for second in 1..2_000 {
+            history.add(second * 1_000, work(second, second), 0);
+        }
+        assert_eq!(history.rates().at_ms.len(), KEPT);
+        history.add(2_001_000, work(5, 5), 0);
+        assert_eq!(history.rates().at_ms.len(), 0);
+    }
+}

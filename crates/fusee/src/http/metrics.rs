@@ -1,0 +1,190 @@
+//! The metrics of a master: of the cluster, if it leads one.
+
+use super::process;
+use super::text::{Kind, Metrics};
+use crate::status::Report;
+
+/// All states of a memory node, so that none vanishes when it is rare.
+const STATES: [&str; 6] = ["in_view", "joining", "waiting", "draining", "drained", "lost"];
+
+/// The page. Without a report this master leads nothing.
+pub fn of(report: Option<&Report>) -> String {
+    let mut metrics = Metrics::default();
+    let leads = u8::from(report.is_some());
+    let help =
+        "Whether this master leads; of several masters the others show nothing of the cluster.";
+    metrics.one(Kind::Gauge, "fusee_master_leads", help, leads);
+    if let Some(report) = report {
+        cluster(&mut metrics, report);
+        nodes(&mut metrics, report);
+        memory(&mut metrics, report);
+        sessions(&mut metrics, report);
+        repairs(&mut metrics, report);
+    }
+    process::add(&mut metrics);
+    metrics.into_text()
+}
+
+fn cluster(metrics: &mut Metrics, report: &Report) {
+    let changing = report.change.as_ref().map(|change| change.stage);
+    for (name, help, value) in [
+        ("fusee_cluster_formed", "Whether there is a cluster.", u64::from(report.view > 0)),
+        (
+            "fusee_cluster_ready",
+            "Whether clients can join: formed, and all members answer.",
+            u64::from(report.ready),
+        ),
+        (
+            "fusee_cluster_problem",
+            "Whether something keeps the cluster from being whole; the status says what.",
+            u64::from(report.problem.is_some()),
+        ),
+        ("fusee_view_number", "Number of the view.", report.view),
+        ("fusee_epoch", "The newest epoch.", report.epoch),
+        ("fusee_subtables", "Index subtables.", report.subtables as u64),
+        (
+            "fusee_rebalancing",
+            "Whether replicas move between memory nodes.",
+            u64::from(report.rebalancing),
+        ),
+    ] {
+        metrics.one(Kind::Gauge, name, help, value);
+    }
+    let (age, lease) = (report.view_age_ms as f64 / 1e3, report.lease_ms as f64 / 1e3);
+    let help = "For how long the view has been in force, in seconds.";
+    metrics.one(Kind::Gauge, "fusee_view_age_seconds", help, age);
+    let help = "After so many seconds of silence a session or a memory node is given up.";
+    metrics.one(Kind::Gauge, "fusee_lease_seconds", help, lease);
+    let help = "The stage of the change of the view that is under way.";
+    let mut stages = metrics.family(Kind::Gauge, "fusee_view_changing", help);
+    for stage in ["frozen", "transforming", "switched"] {
+        stages.sample(&[("stage", stage)], u8::from(changing == Some(stage)));
+    }
+}
+
+fn nodes(metrics: &mut Metrics, report: &Report) {
+    let nodes = &report.memory_nodes;
+    let mut states = metrics.family(Kind::Gauge, "fusee_memory_nodes", "Memory nodes by state.");
+    for state in STATES {
+        let count = nodes.iter().filter(|node| node.state == state).count();
+        states.sample(&[("state", state)], count);
+    }
+    // Of one that has gone for good nothing is expected.
+    let expected = || nodes.iter().filter(|node| report.needs(node));
+    let help = "Whether a memory node answers.";
+    let mut up = metrics.family(Kind::Gauge, "fusee_memory_node_up", help);
+    for node in expected() {
+        up.sample(&[("node", &node.node)], u8::from(node.reachable));
+    }
+    type Of = fn(&crate::status::NodeReport) -> Option<u64>;
+    let all: [(&'static str, &str, Of); 7] = [
+        ("fusee_memory_node_pool_bytes", "Memory that it lends.", |node| node.pool_bytes),
+        ("fusee_memory_node_reserved_bytes", "Of that, taken by regions and the index.", |node| {
+            node.reserved_bytes
+        }),
+        ("fusee_memory_node_blocks", "Blocks of the regions that it leads.", |node| {
+            node.primary_blocks
+        }),
+        ("fusee_memory_node_blocks_owned", "Of these, with an owner.", |node| {
+            node.primary_blocks_owned
+        }),
+        ("fusee_memory_node_attached_clients", "Sessions that reach it.", |node| {
+            node.attached_clients
+        }),
+        ("fusee_memory_node_subtables", "Replicas of subtables there.", |node| {
+            Some(node.subtables)
+        }),
+        ("fusee_memory_node_regions", "Replicas or chunks of regions there.", |node| {
+            Some(node.regions)
+        }),
+    ];
+    for (name, help, of) in all {
+        let mut family = metrics.family(Kind::Gauge, name, help);
+        for node in expected() {
+            if let Some(value) = of(node) {
+                family.sample(&[("node", &node.node)], value);
+            }
+        }
+    }
+}
+
+fn memory(metrics: &mut Metrics, report: &Report) {
+    let help = "Regions by the redundancy of what they hold.";
+    let mut regions = metrics.family(Kind::Gauge, "fusee_regions", help);
+    for scheme in &report.schemes {
+        regions.sample(&[("redundancy", &scheme.redundancy)], scheme.regions);
+    }
+    let help = "Memory that regions take on all nodes together, by redundancy.";
+    let mut bytes = metrics.family(Kind::Gauge, "fusee_region_bytes", help);
+    for scheme in &report.schemes {
+        bytes.sample(&[("redundancy", &scheme.redundancy)], scheme.bytes);
+    }
+    let lost: u64 = report.lost_without_redundancy.iter().map(|lost| lost.regions).sum();
+    let help = "Regions of pairs without redundancy that went with their memory node.";
+    metrics.one(Kind::Gauge, "fusee_lost_regions", help, lost);
+}
+
+fn sessions(metrics: &mut Metrics, report: &Report) {
+    let (open, expired) = (report.open_sessions, report.expired_sessions);
+    metrics.one(Kind::Gauge, "fusee_sessions_open", "Sessions.", open);
+    let help = "Sessions that expired and are not recovered yet.";
+    metrics.one(Kind::Gauge, "fusee_sessions_expired", help, expired);
+    let work = &report.work;
+    let help = "Operations, as far as sessions have told.";
+    let mut operations = metrics.family(Kind::Counter, "fusee_operations_total", help);
+    for kind in &work.kinds {
+        operations.sample(&[("kind", kind.kind)], kind.operations);
+    }
+    let help = "Phases of these operations: round trips.";
+    let mut phases = metrics.family(Kind::Counter, "fusee_phases_total", help);
+    for kind in &work.kinds {
+        phases.sample(&[("kind", kind.kind)], kind.phases);
+    }
+    let TransitionCounts { demoted, promoted, fallbacks } = transitions(report);
+    for (name, help, value) in [
+        ("fusee_sessions_opened_total", "Ids of sessions ever used.", report.sessions_opened),
+        ("fusee_verbs_total", "Verbs of sessions.", work.verbs),
+        ("fusee_verb_bytes_total", "Bytes that verbs moved.", work.bytes),
+        ("fusee_conflicts_total", "Rounds that writes lost to others.", work.conflicts),
+        ("fusee_cache_accesses_total", "Accesses that asked the index cache.", work.cache_accesses),
+        ("fusee_cache_hints_total", "Those of them that used a hint.", work.hints),
+        ("fusee_cache_wrong_hints_total", "Hints that were wrong.", work.wrong_hints),
+        ("fusee_demoted_pairs_total", "Pairs that were demoted.", demoted),
+        ("fusee_promoted_pairs_total", "Pairs that were promoted.", promoted),
+        ("fusee_fallbacks_total", "Writes that were replicated instead of coded.", fallbacks),
+    ] {
+        metrics.one(Kind::Counter, name, help, value);
+    }
+}
+
+struct TransitionCounts {
+    demoted: u64,
+    promoted: u64,
+    fallbacks: u64,
+}
+
+fn transitions(report: &Report) -> TransitionCounts {
+    let of = &report.transitions;
+    TransitionCounts {
+        demoted: of.demoted_pairs,
+        promoted: of.promoted_pairs,
+        fallbacks: of.fallbacks,
+    }
+}
+
+fn repairs(metrics: &mut Metrics, report: &Report) {
+    let help = "Replicas of subtables and regions that lack.";
+    metrics.one(Kind::Gauge, "fusee_missing_replicas", help, report.missing_replicas);
+    let help = "Pairs of which no replica was whole when the scrubber looked last.";
+    metrics.one(Kind::Gauge, "fusee_scrub_lost_pairs", help, report.scrub.lost_pairs);
+    for (name, help, value) in [
+        ("fusee_recoveries_total", "Sessions that were recovered.", report.recoveries),
+        ("fusee_reconfigurations_total", "Changes of the view.", report.reconfigurations),
+        ("fusee_damaged_replicas_total", "Replicas found damaged.", report.damaged_replicas),
+        ("fusee_repaired_replicas_total", "Of these, written anew.", report.repaired_replicas),
+        ("fusee_scrub_passes_total", "How often all was looked at.", report.scrub.passes),
+        ("fusee_scrub_bytes_total", "Bytes that the scrubber read.", report.scrub.bytes),
+    ] {
+        metrics.one(Kind::Counter, name, help, value);
+    }
+}

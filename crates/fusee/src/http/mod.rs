@@ -1,0 +1,174 @@
+//! `--http`: metrics, health, and a page to look at, by HTTP.
+//!
+//! It shows and changes nothing, needs no key, and tells nothing that lets anybody at the memory: no identity
+//! of a memory node, no key of a pair. Strangers may come: connections are bounded in number and time, heads in
+//! bytes, and however many ask, the cluster is looked at once a second at most.
+
+mod cluster;
+mod history;
+mod metrics;
+mod node;
+mod process;
+mod text;
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fusee_cli::failure::Failure;
+use fusee_control::rpc::Runtime;
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+pub use cluster::ClusterPages;
+pub use node::{NodePages, NodeView};
+
+/// Connections at a time; whoever comes then is sent away.
+const MAX_CONNECTIONS: usize = 256;
+/// Of the head of a request.
+const MAX_HEAD_BYTES: usize = 8 << 10;
+/// For the head of a request.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// Then a connection ends, whatever it does.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
+/// After a connection that could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The page loads what comes from here, and nothing else.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+                      img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// An answer.
+#[derive(Debug)]
+pub struct Page {
+    status: StatusCode,
+    content_type: &'static str,
+    body: Bytes,
+}
+
+impl Page {
+    fn ok(content_type: &'static str, body: impl Into<Bytes>) -> Page {
+        Page { status: StatusCode::OK, content_type, body: body.into() }
+    }
+
+    fn text(status: StatusCode, text: impl Into<String>) -> Page {
+        let body = Bytes::from(text.into() + "\n");
+        Page { status, content_type: "text/plain; charset=utf-8", body }
+    }
+
+    fn json(value: &impl serde::Serialize) -> Page {
+        match serde_json::to_vec(value) {
+            Ok(body) => Page::ok("application/json", body),
+            Err(error) => Page::text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+        }
+    }
+
+    /// Good news, or why not: for who looks after a process.
+    fn health(health: Result<(), String>) -> Page {
+        match health {
+            Ok(()) => Page::text(StatusCode::OK, "ok"),
+            Err(why) => Page::text(StatusCode::SERVICE_UNAVAILABLE, why),
+        }
+    }
+}
+
+/// What a server shows.
+pub trait Pages: Send + Sync + 'static {
+    /// The answer to GET of a path; `None` if there is no such page.
+    fn get(&self, path: &str) -> impl Future<Output = Option<Page>> + Send;
+}
+
+/// Serves pages. Dropping it ends it.
+#[derive(Debug)]
+pub struct Http {
+    addr: SocketAddr,
+    accepting: JoinHandle<()>,
+}
+
+impl Drop for Http {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+impl Http {
+    /// Serves `pages` at an address, on a runtime's thread.
+    pub fn serve(runtime: &Runtime, addr: &str, pages: impl Pages) -> Result<Http, Failure> {
+        let failed = |error: std::io::Error| {
+            Failure::operation(format!("cannot listen at {addr} (--http): {error}"))
+        };
+        let listener = runtime.block_on(TcpListener::bind(addr)).map_err(failed)?;
+        let addr = listener.local_addr().map_err(failed)?;
+        tracing::info!(%addr, "metrics and status by HTTP");
+        let accepting = runtime.handle().spawn(accept(listener, Arc::new(pages)));
+        Ok(Http { addr, accepting })
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+}
+
+async fn accept(listener: TcpListener, pages: Arc<impl Pages>) {
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            // No descriptors, probably: there may be some again.
+            sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
+        let pages = Arc::clone(&pages);
+        tokio::spawn(async move {
+            // How it ended is of no use to anybody here.
+            let _ended = timeout(CONNECTION_TIMEOUT, connection(stream, pages)).await;
+            drop(place);
+        });
+    }
+}
+
+async fn connection(stream: TcpStream, pages: Arc<impl Pages>) -> Result<(), hyper::Error> {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let pages = Arc::clone(&pages);
+        async move { Ok::<_, Infallible>(answer(&*pages, &request).await) }
+    });
+    http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(MAX_HEAD_BYTES)
+        .serve_connection(TokioIo::new(stream), service)
+        .await
+}
+
+async fn answer(pages: &impl Pages, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+    let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+    let page = match is_read {
+        true => pages.get(request.uri().path()).await,
+        false => {
+            Some(Page::text(StatusCode::METHOD_NOT_ALLOWED, "there is nothing to change here"))
+        }
+    };
+    let page = page.unwrap_or_else(|| Page::text(StatusCode::NOT_FOUND, "there is no such page"));
+    let mut response = Response::new(Full::new(page.body));
+    *response.status_mut() = page.status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(page.content_type));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+    if !is_read {
+        headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+    }
+    response
+}

@@ -1,0 +1,111 @@
+//! What a memory node shows.
+
+use fusee_client::Usage;
+use fusee_control::node::{NodeReply, NodeRequest};
+use fusee_control::rpc::NodeClient;
+use hyper::StatusCode;
+use tokio::sync::watch;
+
+use super::text::{self, Kind, Metrics};
+use super::{Page, Pages, process};
+
+/// The pages of a memory node. It may be another one, at the same addresses, when the cluster has given one up.
+#[derive(Debug)]
+pub struct NodePages {
+    node: watch::Receiver<NodeView>,
+}
+
+/// A memory node, as its pages see it.
+#[derive(Clone, Debug)]
+pub struct NodeView {
+    /// A client of it.
+    pub client: NodeClient,
+    /// Its name in the cluster, once it has joined.
+    pub joined: watch::Receiver<Option<fusee_core::verbs::MnId>>,
+}
+
+impl NodePages {
+    /// Of the node that this shows.
+    pub fn new(node: watch::Receiver<NodeView>) -> NodePages {
+        NodePages { node }
+    }
+
+    async fn usage(&self) -> Result<Usage, String> {
+        let client = self.node.borrow().client.clone();
+        match client.call(NodeRequest::Usage).await {
+            Ok(NodeReply::Usage(usage)) => Ok(usage),
+            Ok(other) => Err(format!("{other:?}")),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn name(&self) -> Option<String> {
+        let joined = self.node.borrow().joined.clone();
+        let name = *joined.borrow();
+        name.map(|name| name.to_string())
+    }
+
+    async fn metrics(&self) -> Metrics {
+        let mut metrics = Metrics::default();
+        let name = self.name();
+        let joined = u8::from(name.is_some());
+        let help = "Whether it has joined a cluster.";
+        let node = name.unwrap_or_default();
+        let mut family = metrics.family(Kind::Gauge, "fusee_node_joined", help);
+        family.sample(&[("node", &node)], joined);
+        if let Ok(Usage {
+            pool_bytes,
+            reserved_bytes,
+            primary_blocks,
+            primary_blocks_owned,
+            attached_clients,
+        }) = self.usage().await
+        {
+            for (name, help, value) in [
+                ("fusee_node_pool_bytes", "Memory that it lends.", pool_bytes),
+                (
+                    "fusee_node_reserved_bytes",
+                    "Of that, for regions and the index.",
+                    reserved_bytes,
+                ),
+                ("fusee_node_blocks", "Blocks of the regions that it leads.", primary_blocks),
+                ("fusee_node_blocks_owned", "Of these, with an owner.", primary_blocks_owned),
+                ("fusee_node_attached_clients", "Sessions that reach it.", attached_clients),
+            ] {
+                metrics.family(Kind::Gauge, name, help).sample(&[("node", &node)], value);
+            }
+        }
+        process::add(&mut metrics);
+        metrics
+    }
+}
+
+impl Pages for NodePages {
+    async fn get(&self, path: &str) -> Option<Page> {
+        Some(match path {
+            "/" => {
+                let about = "a memory node of FUSEE: /metrics /healthz /readyz /status.json";
+                Page::text(StatusCode::OK, about)
+            }
+            "/metrics" => Page::ok(text::CONTENT_TYPE, self.metrics().await.into_text()),
+            "/healthz" => Page::health(self.usage().await.map(drop)),
+            "/readyz" => Page::health(match self.name() {
+                Some(_) => Ok(()),
+                None => Err("it has not joined a cluster yet".into()),
+            }),
+            "/status.json" => {
+                let usage = self.usage().await.ok();
+                Page::json(&serde_json::json!({
+                    "node": self.name(),
+                    "version": env!("CARGO_PKG_VERSION"),
+                    "pool_bytes": usage.map(|usage| usage.pool_bytes),
+                    "reserved_bytes": usage.map(|usage| usage.reserved_bytes),
+                    "primary_blocks": usage.map(|usage| usage.primary_blocks),
+                    "primary_blocks_owned": usage.map(|usage| usage.primary_blocks_owned),
+                    "attached_clients": usage.map(|usage| usage.attached_clients),
+                }))
+            }
+            _ => return None,
+        })
+    }
+}

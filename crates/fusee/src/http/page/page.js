@@ -1,0 +1,265 @@
+// The status of a cluster, drawn from what its master says each second. Text is only ever set as text, so
+// nothing that a server says can become part of the page.
+'use strict';
+
+const $ = id => document.getElementById(id);
+const PERIOD_MS = 1000;
+
+function element(name, text, className) {
+  const made = document.createElement(name);
+  if (text !== undefined) made.textContent = text;
+  if (className) made.className = className;
+  return made;
+}
+
+function svg(name, attributes, text) {
+  const made = document.createElementNS('http://www.w3.org/2000/svg', name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+
+function bytes(count) {
+  if (count === null || count === undefined) return '–';
+  const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'];
+  let unit = 0;
+  while (count >= 1024 && unit < units.length - 1) { count /= 1024; unit += 1; }
+  return `${count >= 100 || unit === 0 ? Math.round(count) : count.toFixed(1)} ${units[unit]}`;
+}
+
+function short(count) {
+  if (count >= 1e6) return `${(count / 1e6).toFixed(count >= 1e7 ? 0 : 1)} M`;
+  if (count >= 1e3) return `${(count / 1e3).toFixed(count >= 1e4 ? 0 : 1)} k`;
+  return count >= 100 || Number.isInteger(count) ? String(Math.round(count)) : count.toFixed(1);
+}
+
+const number = count => count === null || count === undefined ? '–' : count.toLocaleString('en');
+
+function duration(ms) {
+  if (ms === null || ms === undefined) return '–';
+  if (ms < 1000) return `${ms} ms`;
+  const s = ms / 1000;
+  if (s < 120) return `${s.toFixed(1)} s`;
+  if (s < 7200) return `${Math.round(s / 60)} min`;
+  return `${Math.round(s / 3600)} h`;
+}
+
+// Rows of cells: texts, or [text, class], or elements.
+function fill(body, rows, none) {
+  const columns = body.closest('table').querySelectorAll('th').length;
+  const made = rows.map(({ cells, className }) => {
+    const row = element('tr', undefined, className);
+    for (const cell of cells) {
+      if (cell instanceof Element) { const td = element('td'); td.append(cell); row.append(td); }
+      else if (Array.isArray(cell)) row.append(element('td', cell[0], cell[1]));
+      else row.append(element('td', cell));
+    }
+    return row;
+  });
+  if (made.length === 0) {
+    const row = element('tr'), cell = element('td', none, 'none');
+    cell.colSpan = columns;
+    row.append(cell);
+    made.push(row);
+  }
+  body.replaceChildren(...made);
+}
+
+function facts(list, pairs) {
+  list.replaceChildren(...pairs.flatMap(([name, value]) => [element('dt', name), element('dd', value)]));
+}
+
+function bar(used, all) {
+  const share = all ? Math.min(used / all, 1) : 0;
+  const made = svg('svg', { class: 'bar', viewBox: '0 0 100 10', preserveAspectRatio: 'none' });
+  made.append(svg('rect', { class: 'all', width: 100, height: 10 }));
+  made.append(svg('rect', { class: 'used', width: share * 100, height: 10 }));
+  return made;
+}
+
+// A step above the largest value: 1, 2 or 5 times a power of ten.
+function ceiling(value) {
+  const power = 10 ** Math.floor(Math.log10(Math.max(value, 1)));
+  return [1, 2, 5, 10].map(n => n * power).find(n => n >= value) ?? 10 * power;
+}
+
+const SECONDS = 600;
+
+function chart(target, history, lines) {
+  const width = target.clientWidth || 900, height = target.clientHeight || 170;
+  const left = 46, right = 8, top = 18, bottom = 20;
+  const times = history.at_ms;
+  const last = times.length ? times[times.length - 1] : Date.now();
+  const most = Math.max(0, ...lines.flatMap(line => history[line]));
+  const full = ceiling(most);
+  const x = at => left + (width - left - right) * (1 - (last - at) / (SECONDS * 1000));
+  const y = value => top + (height - top - bottom) * (1 - value / full);
+  const parts = [];
+  for (const share of [0, 0.5, 1]) {
+    const at = y(share * full);
+    parts.push(svg('line', { class: 'grid', x1: left, x2: width - right, y1: at, y2: at }));
+    parts.push(svg('text', { x: left - 6, y: at + 4, 'text-anchor': 'end' }, short(share * full)));
+  }
+  for (const minutes of [10, 8, 6, 4, 2, 0]) {
+    const anchor = minutes === 0 ? 'end' : 'middle';
+    const text = minutes === 0 ? 'now' : `−${minutes} min`;
+    parts.push(svg('text', { x: x(last - minutes * 60000), y: height - 6, 'text-anchor': anchor }, text));
+  }
+  lines.forEach((line, n) => {
+    const values = history[line];
+    // A pause, as of a master that was away, is no line.
+    const path = times.map((at, i) => {
+      const begins = i === 0 || at - times[i - 1] > 5000;
+      return `${begins ? 'M' : 'L'}${x(at).toFixed(1)},${y(values[i]).toFixed(1)}`;
+    });
+    parts.push(svg('path', { class: line, d: path.join('') }));
+    const now = values.length ? short(values[values.length - 1]) : '–';
+    parts.push(svg('text', { class: line, x: left + 8 + n * 110, y: 12 }, `${line} ${now}`));
+  });
+  target.setAttribute('viewBox', `0 0 ${width} ${height}`);
+  target.replaceChildren(...parts);
+}
+
+const BAD = new Set(['lost']), BUSY = new Set(['joining', 'waiting', 'draining']);
+
+function showStatus(status) {
+  const change = status.change;
+  const [text, kind] = status.view === 0 ? ['no cluster', 'bad']
+    : status.problem || !status.ready ? ['needs a look', 'bad']
+    : status.missing_replicas > 0 || change ? ['repairing', 'busy']
+    : status.rebalancing ? ['moving replicas', 'busy'] : ['whole', 'good'];
+  $('badge').textContent = text;
+  $('badge').className = `badge ${kind}`;
+  const members = status.memory_nodes.filter(node => node.in_view).length;
+  $('summary').textContent = status.view === 0 ? `master ${status.master}`
+    : `cluster ${status.cluster}, view ${status.view}, ${members} memory nodes, ${number(status.open_sessions)} sessions`;
+  $('problem').hidden = !status.problem;
+  $('problem').textContent = status.problem ?? '';
+  fill($('nodes'), status.memory_nodes.map(node => ({
+    className: BAD.has(node.state) || (node.in_view && !node.reachable) ? 'bad' : BUSY.has(node.state) ? 'busy' : '',
+    cells: [
+      node.node,
+      node.state.replace('_', ' ') + (node.in_view && !node.reachable ? ', silent' : ''),
+      node.control,
+      bar(node.reserved_bytes ?? 0, node.pool_bytes),
+      `${bytes(node.reserved_bytes)} of ${bytes(node.pool_bytes)}`,
+      [node.primary_blocks === null ? '–' : `${number(node.primary_blocks_owned)} of ${number(node.primary_blocks)}`, 'n'],
+      [number(node.attached_clients), 'n'],
+      [number(node.subtables), 'n'],
+      [number(node.regions), 'n'],
+    ],
+  })), 'no memory node has joined');
+  fill($('schemes'), status.schemes.map(scheme => ({
+    cells: [scheme.redundancy, [number(scheme.regions), 'n'], [bytes(scheme.bytes), 'n']],
+  })), 'no region yet');
+  facts($('facts'), [
+    ['replicas', `${status.index_replicas} of the index, ${status.data_replicas} of the data`],
+    ['lease', duration(status.lease_ms)],
+    ['view in force for', duration(status.view_age_ms)],
+    ['epoch', number(status.epoch)],
+    ['sessions', `${number(status.open_sessions)} open, ${number(status.expired_sessions)} expired, ${number(status.sessions_opened)} ever`],
+  ]);
+  showWork(status.work);
+  showRepairs(status);
+  $('footer').textContent = `master ${status.master}, at ${new Date().toLocaleTimeString()}`;
+}
+
+function showWork(work) {
+  fill($('kinds'), work.kinds.filter(kind => kind.operations > 0).map(kind => ({
+    cells: [kind.kind, [number(kind.operations), 'n'], [(kind.phases / kind.operations).toFixed(2), 'n']],
+  })), 'no session has told of an operation yet');
+  const share = (part, all) => all ? `${(100 * part / all).toFixed(1)} %` : '–';
+  facts($('work'), [
+    ['verbs', number(work.verbs)],
+    ['bytes moved by verbs', bytes(work.bytes)],
+    ['conflicts', `${number(work.conflicts)} rounds lost to other writers`],
+    ['index cache', `${share(work.hints, work.cache_accesses)} of ${number(work.cache_accesses)} accesses used a hint, ${share(work.wrong_hints, work.hints)} of these were wrong`],
+  ]);
+}
+
+function showRepairs(status) {
+  const change = status.change;
+  facts($('now'), [
+    ['view', change ? `${change.stage}: ${change.subtables} subtables and ${change.regions} regions in the scope, ${change.joining} replicas join` : 'stable'],
+    ['missing replicas', number(status.missing_replicas)],
+    ['moving', status.rebalancing ? 'replicas move between memory nodes' : 'nothing'],
+    ['sessions to be recovered', number(status.expired_sessions)],
+    ['sessions recovered', number(status.recoveries)],
+  ]);
+  fill($('changes'), [...status.last_reconfigurations].reverse().slice(0, 30).map(past => ({
+    className: past.under_way ? 'busy' : '',
+    cells: [
+      past.lost.join(', ') || '–', [number(past.subtables), 'n'], [number(past.joined), 'n'], [number(past.moved), 'n'],
+      [duration(past.frozen_ms), 'n'], [duration(past.transforming_ms), 'n'], [duration(past.switched_ms), 'n'],
+      past.under_way ? 'under way' : past.lost.length === 0 ? '–' : past.whole_after_ms === null ? 'not yet' : duration(past.whole_after_ms),
+    ],
+  })), 'none since this master started');
+  const scrub = status.scrub;
+  facts($('damage'), [
+    ['replicas found damaged', `${number(status.damaged_replicas)}, of these ${number(status.repaired_replicas)} written anew`],
+    ['scrubber', `${number(scrub.passes)} passes, ${bytes(scrub.bytes)} read`],
+    ['lost pairs', number(scrub.lost_pairs)],
+  ]);
+}
+
+let log = [];
+
+function showEvents() {
+  const topic = $('topic').value, warnings = $('warnings').checked;
+  const wanted = log.filter(event => (!topic || event.topic === topic) && (!warnings || event.level === 'warn'));
+  fill($('log'), wanted.reverse().slice(0, 200).map(event => ({
+    className: event.level === 'warn' ? 'warn' : '',
+    cells: [event.time.replace('T', ' ').replace('Z', ''), event.topic, event.text],
+  })), 'nothing');
+}
+
+function takeEvents(events) {
+  log = events;
+  const known = new Set([...$('topic').options].map(option => option.value));
+  const topics = new Set(events.map(event => event.topic));
+  for (const topic of [...topics].filter(topic => !known.has(topic)).sort()) {
+    const option = element('option', topic);
+    option.value = topic;
+    $('topic').append(option);
+  }
+  showEvents();
+}
+
+function showHistory(history) {
+  chart($('throughput'), history, ['reads', 'writes', 'others']);
+  chart($('phases'), history, ['phases']);
+  chart($('conflicts'), history, ['conflicts']);
+}
+
+async function ask(what) {
+  const answer = await fetch(what, { cache: 'no-store' });
+  if (!answer.ok) throw new Error(await answer.text());
+  return answer.json();
+}
+
+async function look() {
+  try {
+    const [status, history, events] = await Promise.all(['status.json', 'history.json', 'events.json'].map(ask));
+    showStatus(status);
+    showHistory(history);
+    takeEvents(events);
+  } catch (error) {
+    $('badge').textContent = 'no answer';
+    $('badge').className = 'badge bad';
+    $('problem').hidden = false;
+    $('problem').textContent = `This master does not answer: ${error.message}`;
+  }
+  setTimeout(look, PERIOD_MS);
+}
+
+function select(tab) {
+  for (const other of document.querySelectorAll('[role=tab]')) {
+    other.setAttribute('aria-selected', other === tab);
+    $(other.getAttribute('aria-controls')).hidden = other !== tab;
+  }
+}
+
+for (const tab of document.querySelectorAll('[role=tab]')) tab.addEventListener('click', () => select(tab));
+$('topic').addEventListener('change', showEvents);
+$('warnings').addEventListener('change', showEvents);
+look();

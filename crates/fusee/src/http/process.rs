@@ -1,0 +1,57 @@
+//! What the system knows of this process, under the names that all exporters use.
+
+use std::fs;
+
+use super::text::{Kind, Metrics};
+
+/// Adds the metrics of this process, as far as `/proc` tells.
+pub fn add(metrics: &mut Metrics) {
+    let mut version = metrics.family(Kind::Gauge, "fusee_build_info", "The program; always 1.");
+    version.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
+    if let Some(Usage { cpu_s, resident_bytes, started_s }) = usage() {
+        let (cpu, resident) = ("process_cpu_seconds_total", "process_resident_memory_bytes");
+        metrics.one(Kind::Counter, cpu, "Processor time, in seconds.", cpu_s);
+        metrics.one(Kind::Gauge, resident, "Memory that it has, in bytes.", resident_bytes);
+        let name = "process_start_time_seconds";
+        metrics.one(Kind::Gauge, name, "When it started, in seconds since 1970.", started_s);
+    }
+    if let Ok(open) = fs::read_dir("/proc/self/fd") {
+        metrics.one(Kind::Gauge, "process_open_fds", "Open file descriptors.", open.count());
+    }
+}
+
+struct Usage {
+    cpu_s: f64,
+    resident_bytes: u64,
+    started_s: f64,
+}
+
+/// `proc(5)`: `/proc/self/stat`, behind the name of the program, which may hold anything.
+fn usage() -> Option<Usage> {
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
+    // They are counted from 1, and the first two are cut off.
+    let field = |n: usize| fields.get(n - 3)?.parse::<u64>().ok();
+    let per_second = rustix::param::clock_ticks_per_second() as f64;
+    let boot = fs::read_to_string("/proc/stat").ok()?;
+    let boot = boot.lines().find_map(|line| line.strip_prefix("btime "))?.parse::<f64>().ok()?;
+    Some(Usage {
+        cpu_s: (field(14)? + field(15)?) as f64 / per_second,
+        resident_bytes: field(24)? * rustix::param::page_size() as u64,
+        started_s: boot + field(22)? as f64 / per_second,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_has_memory_and_began_in_the_past() {
+        let Usage { resident_bytes, started_s, .. } = usage().unwrap();
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        assert!(resident_bytes > 1 << 20, "{resident_bytes}");
+        let age = now.as_secs_f64() - started_s;
+        assert!((-2.0..3600.0).contains(&age), "{age}");
+    }
+}

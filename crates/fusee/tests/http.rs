@@ -1,0 +1,186 @@
+//! `--http`: metrics, health and status of servers.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::common::http::{get, json, request};
+use crate::common::{Up, eventually, finish, finish_with, fusee, signal};
+
+pub fn page_of(up: &Up) -> SocketAddr {
+    up.report["master"]["http"].as_str().unwrap().parse().unwrap()
+}
+
+/// The value of a sample.
+#[track_caller]
+fn value(metrics: &str, sample: &str) -> f64 {
+    let found = metrics.lines().find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
+    found.unwrap_or_else(|| panic!("no {sample} in:\n{metrics}")).parse().unwrap()
+}
+
+/// Some operations, of a session that lives long enough to tell of them.
+pub fn load(up: &Up, writes: usize) {
+    let lines: String = (0..writes).map(|n| format!("put key{} value{n}\n", n % 100)).collect();
+    finish_with(&mut up.command(&["shell"]), lines.as_bytes()).expect_code(0);
+}
+
+/// What Prometheus' own tool says of a page, or of files.
+fn promtool(arguments: &[&str], input: &str) {
+    let mut command = Command::new("promtool");
+    if command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
+        assert!(std::env::var_os("FUSEE_PROMTOOL_REQUIRED").is_none(), "no promtool");
+        eprintln!("SKIPPED: no promtool to check metrics and rules with");
+        return;
+    }
+    let output = finish_with(Command::new("promtool").args(arguments), input.as_bytes());
+    assert_eq!((output.code, &*output.stderr), (Some(0), ""), "{}", output.text());
+}
+
+#[test]
+fn a_master_shows_its_cluster() {
+    let up = Up::start(&["--pool", "512MiB"]);
+    let at = page_of(&up);
+    assert_eq!(get(at, "/healthz"), "ok\n");
+    assert_eq!(get(at, "/readyz"), "ok\n");
+    let page = get(at, "/");
+    assert!(page.contains("<title>FUSEE</title>") && page.contains("page.js"), "{page}");
+    let status = json(at, "/status.json");
+    assert_eq!(status, {
+        let mut same = up.run(&["status", "--json"]).expect_code(0).json();
+        // These go on.
+        for field in ["view_age_ms", "epoch", "scrub", "work", "memory_nodes", "sessions_opened"] {
+            same[field] = status[field].clone();
+        }
+        same
+    });
+    eventually("operations are told", || {
+        load(&up, 500);
+        value(&get(at, "/metrics"), "fusee_operations_total{kind=\"upsert\"}") > 0.0
+    });
+    let metrics = get(at, "/metrics");
+    for (sample, expected) in [
+        ("fusee_master_leads", 1.0),
+        ("fusee_cluster_formed", 1.0),
+        ("fusee_cluster_ready", 1.0),
+        ("fusee_cluster_problem", 0.0),
+        ("fusee_missing_replicas", 0.0),
+        ("fusee_memory_nodes{state=\"in_view\"}", 3.0),
+        ("fusee_memory_node_up{node=\"mn2\"}", 1.0),
+        ("fusee_memory_node_pool_bytes{node=\"mn0\"}", f64::from(512 << 20)),
+        ("fusee_lease_seconds", 1.0),
+    ] {
+        assert_eq!(value(&metrics, sample), expected, "{sample}");
+    }
+    assert!(value(&metrics, "fusee_region_bytes{redundancy=\"replicated\"}") > 0.0);
+    assert!(value(&metrics, "fusee_phases_total{kind=\"upsert\"}") > 0.0);
+    promtool(&["check", "metrics"], &metrics);
+    assert!(!json(at, "/history.json")["at_ms"].as_array().unwrap().is_empty());
+    assert!(!json(at, "/events.json").as_array().unwrap().is_empty());
+    signal("KILL", up.pids()[3]);
+    eventually("a loss shows", || {
+        let metrics = get(at, "/metrics");
+        value(&metrics, "fusee_missing_replicas") > 0.0
+            && value(&metrics, "fusee_memory_nodes{state=\"lost\"}") == 1.0
+    });
+    promtool(&["check", "metrics"], &get(at, "/metrics"));
+}
+
+#[test]
+fn a_memory_node_shows_itself() {
+    let up = Up::start(&["--pool", "512MiB"]);
+    let mut node = fusee(&["memory-node", "--pool", "64MiB", "--http", "127.0.0.1:0", "--announce"]);
+    node.args(["--stop-with-stdin", "--master", &up.master]);
+    let mut node = node.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut line = String::new();
+    let stdout = node.stdout.take().unwrap();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
+    let announced: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let at: SocketAddr = announced["http"].as_str().unwrap().parse().unwrap();
+    assert_eq!(get(at, "/healthz"), "ok\n");
+    eventually("it has joined", || request(at, "GET", "/readyz", "").unwrap().status == 200);
+    let metrics = get(at, "/metrics");
+    assert_eq!(value(&metrics, "fusee_node_joined{node=\"mn3\"}"), 1.0);
+    assert_eq!(value(&metrics, "fusee_node_pool_bytes{node=\"mn3\"}"), f64::from(64 << 20));
+    promtool(&["check", "metrics"], &metrics);
+    assert_eq!(json(at, "/status.json")["node"], "mn3");
+    assert_eq!(request(at, "GET", "/events.json", "").unwrap().status, 404);
+    drop(node.stdin.take());
+    crate::common::wait(&mut node);
+}
+
+#[test]
+fn strangers_may_look_and_nothing_else() {
+    let up = Up::start(&["--pool", "512MiB"]);
+    let at = page_of(&up);
+    for method in ["POST", "PUT", "DELETE", "OPTIONS"] {
+        assert_eq!(request(at, method, "/status.json", "{}").unwrap().status, 405, "{method}");
+    }
+    for path in ["/../etc/passwd", "/status.json/x", "//metrics", "/%2e%2e/page.js", "/page"] {
+        assert_eq!(request(at, "GET", path, "").unwrap().status, 404, "{path}");
+    }
+    let answer = request(at, "GET", "/", "").unwrap();
+    for header in ["content-security-policy: default-src 'none'", "nosniff", "no-store"] {
+        assert!(answer.head.contains(header), "{header}: {}", answer.head);
+    }
+    // No identity of a memory node: who knows one may read and write its memory.
+    let status = get(at, "/status.json");
+    assert!(!status.contains("identity"), "{status}");
+    // What is no request, too long, or never comes to its end.
+    let mut garbage = TcpStream::connect(at).unwrap();
+    garbage.write_all(&[0x16, 3, 1, 0, 200, 1, 0]).unwrap();
+    let mut long = TcpStream::connect(at).unwrap();
+    let _refused = long.write_all(format!("GET / HTTP/1.1\r\nX: {}", "a".repeat(1 << 20)).as_bytes());
+    let begun = Instant::now();
+    let slow: Vec<TcpStream> = (0..300)
+        .map(|_| {
+            let mut stream = TcpStream::connect(at).unwrap();
+            let _sent_away = stream.write_all(b"GET /metrics HTTP/1.1\r\n");
+            stream
+        })
+        .collect();
+    eventually("the slow ones are cut off", || {
+        request(at, "GET", "/healthz", "").is_ok_and(|answer| answer.status == 200)
+    });
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    drop(slow);
+    up.run(&["put", "k", "v"]).expect_code(0);
+}
+
+#[test]
+fn an_address_that_is_taken_is_named() {
+    let up = Up::start(&["--pool", "512MiB", "--memory-nodes", "1"]);
+    let at = page_of(&up).to_string();
+    let dir = up.scratch.path().join("other");
+    let mut master = fusee(&["master", "--listen", "127.0.0.1:0", "--http", &at]);
+    finish(master.arg("--data-dir").arg(&dir)).expect_error(1, &format!("cannot listen at {at} (--http)"));
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn rules_for_alarms_are_rules_and_fire() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/monitoring");
+    let file = |name: &str| root.join(name).to_str().unwrap().to_owned();
+    promtool(&["check", "rules", &file("alerts.yml")], "");
+    promtool(&["test", "rules", &file("alerts-test.yml")], "");
+}
+
+#[test]
+fn dashboards_and_rules_ask_for_metrics_that_there_are() {
+    let up = Up::start(&["--pool", "512MiB"]);
+    let metrics = get(page_of(&up), "/metrics");
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/monitoring");
+    let mut asked = 0;
+    for name in ["alerts.yml", "grafana.json"] {
+        let text = std::fs::read_to_string(root.join(name)).unwrap();
+        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let words = text.split(|c| !is_part(c));
+        for word in words.filter(|word| word.starts_with("fusee_") && !word.starts_with("fusee_node")) {
+            asked += 1;
+            assert!(metrics.contains(&format!("# TYPE {word} ")), "{name} asks for {word}");
+        }
+    }
+    assert!(asked > 20, "{asked}");
+    let grafana = std::fs::read_to_string(root.join("grafana.json")).unwrap();
+    let _json: serde_json::Value = serde_json::from_str(&grafana).unwrap();
+}

@@ -1,0 +1,169 @@
+//! The page of a master, in a real browser: headless Chromium, by WebDriver.
+//!
+//! `FUSEE_SCREENSHOTS=DIR` keeps pictures of it: `tests/page/screenshots` makes those of the documents.
+
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::common::http::request;
+use crate::common::{Scratch, Up, eventually, signal};
+use crate::http::{load, page_of};
+
+/// A browser with one window.
+struct Browser {
+    driver: Child,
+    at: SocketAddr,
+    session: String,
+    _profile: Scratch,
+}
+
+impl Browser {
+    /// `None` where there is none.
+    fn start() -> Option<Browser> {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let mut driver = Command::new("chromedriver");
+        driver.arg(format!("--port={}", free.port())).stdout(Stdio::null()).stderr(Stdio::null());
+        let Ok(driver) = driver.spawn() else {
+            assert!(std::env::var_os("FUSEE_BROWSER_REQUIRED").is_none(), "no chromedriver");
+            eprintln!("SKIPPED: no chromedriver, so nobody looks at the page");
+            return None;
+        };
+        let profile = Scratch::new();
+        let mut browser = Browser { driver, at: free, session: String::new(), _profile: profile };
+        eventually("the driver is there", || {
+            request(free, "GET", "/status", "").is_ok_and(|answer| answer.status == 200)
+        });
+        let directory = format!("--user-data-dir={}", browser._profile.path().display());
+        let arguments = [
+            "--headless=new",
+            // Tests may run as root, in containers.
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--window-size=1240,1000",
+            &directory,
+        ];
+        let wanted = json!({"capabilities": {"alwaysMatch": {
+            "goog:chromeOptions": {"args": arguments},
+            "goog:loggingPrefs": {"browser": "ALL"},
+        }}});
+        let made = browser.ask("POST", "/session", &wanted);
+        browser.session = format!("/session/{}", made["sessionId"].as_str().unwrap());
+        Some(browser)
+    }
+
+    #[track_caller]
+    fn ask(&self, method: &str, path: &str, body: &Value) -> Value {
+        let path = format!("{}{path}", self.session);
+        let body = if method == "GET" { String::new() } else { body.to_string() };
+        let answer = request(self.at, method, &path, &body).unwrap();
+        let mut value: Value = serde_json::from_str(&answer.body).unwrap();
+        assert_eq!(answer.status, 200, "{path}: {value}");
+        value["value"].take()
+    }
+
+    fn find(&self, selector: &str) -> String {
+        let by = json!({"using": "css selector", "value": selector});
+        let found = self.ask("POST", "/element", &by);
+        let (_, id) = found.as_object().unwrap().iter().next().unwrap();
+        format!("/element/{}", id.as_str().unwrap())
+    }
+
+    /// The text that somebody sees there.
+    fn text(&self, selector: &str) -> String {
+        let text = self.ask("GET", &format!("{}/text", self.find(selector)), &Value::Null);
+        text.as_str().unwrap().to_owned()
+    }
+
+    fn click(&self, selector: &str) {
+        self.ask("POST", &format!("{}/click", self.find(selector)), &json!({}));
+    }
+
+    /// Runs a script in the page.
+    fn run(&self, script: &str) -> Value {
+        self.ask("POST", "/execute/sync", &json!({"script": script, "args": []}))
+    }
+
+    /// Keeps a picture, if somebody wants it.
+    fn keep(&self, name: &str) {
+        let Some(directory) = std::env::var_os("FUSEE_SCREENSHOTS") else { return };
+        let picture = self.ask("GET", "/screenshot", &Value::Null);
+        let mut decode = Command::new("base64");
+        decode.arg("-d").stdin(Stdio::piped());
+        let path = std::path::Path::new(&directory).join(format!("{name}.png"));
+        let mut child = decode.stdout(std::fs::File::create(path).unwrap()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        std::io::Write::write_all(&mut stdin, picture.as_str().unwrap().as_bytes()).unwrap();
+        drop(stdin);
+        assert!(child.wait().unwrap().success());
+    }
+
+    /// What the browser complained about: errors of the script, what its policy refused.
+    fn complaints(&self) -> Vec<String> {
+        let log = self.ask("POST", "/se/log", &json!({"type": "browser"}));
+        log.as_array().unwrap().iter().map(Value::to_string).collect()
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        if !self.session.is_empty() {
+            let _ended = request(self.at, "DELETE", &self.session, "");
+        }
+        let _ended = self.driver.kill();
+        let _ended = self.driver.wait();
+    }
+}
+
+#[test]
+fn somebody_looks_at_a_cluster_that_loses_a_node() {
+    let Some(browser) = Browser::start() else { return };
+    let up = Up::start(&["--memory-nodes", "4", "--pool", "1GiB"]);
+    browser.ask("POST", "/url", &json!({"url": format!("http://{}/", page_of(&up))}));
+    eventually("the page shows a cluster", || browser.text("#badge") == "whole");
+    let rows = || browser.run("return document.querySelectorAll('#nodes tr').length");
+    assert_eq!(rows(), 4);
+    assert!(browser.text("#summary").contains("4 memory nodes"), "{}", browser.text("#summary"));
+    browser.keep("idle");
+
+    load(&up, 3_000);
+    browser.click("#tab-operations");
+    assert!(browser.text("#operations").contains("Phases per operation"));
+    eventually("operations are counted", || browser.text("#kinds").contains("upsert"));
+    assert_eq!(browser.text("#cluster"), "", "it is hidden");
+    browser.click("#tab-cluster");
+    eventually("they are drawn", || {
+        let drawn = browser.run(
+            "return document.querySelector('#throughput path.writes').getAttribute('d').length",
+        );
+        drawn.as_u64().unwrap() > 20
+    });
+    browser.keep("load");
+
+    signal("KILL", up.pids()[2]);
+    eventually("the loss shows", || browser.text("#nodes tr:nth-child(2)").contains("lost"));
+    browser.keep("lost");
+    browser.click("#tab-repairs");
+    eventually("others hold what it held", || {
+        let badge = browser.text("#badge");
+        badge == "whole" && browser.text("#changes").contains("mn1")
+    });
+    browser.keep("repairs");
+
+    browser.click("#tab-events");
+    eventually("the loss is told", || browser.text("#log").contains("mn1 is lost"));
+    assert!(browser.text("#log").contains("joined from"));
+    browser.click("#warnings");
+    assert!(browser.text("#log").contains("mn1 is lost"));
+    assert!(!browser.text("#log").contains("joined from"));
+    browser.click("#warnings");
+    browser.click("#topic option[value=loss]");
+    assert!(!browser.text("#log").contains("joined from"));
+    browser.keep("events");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+
+    signal("KILL", up.pids()[0]);
+    eventually("nobody answers", || browser.text("#badge") == "no answer");
+}

@@ -1,0 +1,148 @@
+//! What happened to the cluster, for people: the newest events, kept in the store.
+//!
+//! Events are written in pages of a few, which are used in turn: so a store has so many records of them
+//! and no more, and an event costs a record of a few kilobytes. Whatever is told is in the store
+//! before, as all that the master says.
+
+use std::collections::BTreeSet;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use fusee_control::events::{ClusterEvent, Level, MAX_TEXT_BYTES, MAX_TOLD, Topic};
+
+use crate::record::{Record, Write};
+
+/// Events in a page, at most.
+const PER_PAGE: u64 = 16;
+/// Pages: all events but those of the oldest page are kept.
+const PAGES: u64 = 33;
+
+/// The newest events.
+#[derive(Debug)]
+pub struct Journal {
+    /// The oldest first in each.
+    pages: Vec<Vec<ClusterEvent>>,
+    /// Those that differ from the store's.
+    changed: BTreeSet<u64>,
+    newest: u64,
+}
+
+impl Default for Journal {
+    fn default() -> Journal {
+        let pages = (0..PAGES).map(|_| Vec::new()).collect();
+        Journal { pages, changed: BTreeSet::new(), newest: 0 }
+    }
+}
+
+impl Journal {
+    /// Takes the events out of a store's records.
+    pub fn restore(records: &mut Vec<Record>) -> Journal {
+        let mut journal = Journal::default();
+        for record in records.extract_if(.., |record| matches!(record, Record::Events { .. })) {
+            if let Record::Events { page, events } = record
+                && let Some(kept) = journal.pages.get_mut(page as usize)
+            {
+                journal.newest =
+                    events.iter().map(|event| event.serial).fold(journal.newest, u64::max);
+                *kept = events;
+            }
+        }
+        journal
+    }
+
+    /// Adds an event that happens now.
+    pub fn add(&mut self, level: Level, topic: Topic, text: &str) {
+        self.newest += 1;
+        let serial = self.newest;
+        let number = serial / PER_PAGE % PAGES;
+        let page = &mut self.pages[number as usize];
+        // What was there is of the last turn.
+        page.retain(|event| event.serial / PER_PAGE == serial / PER_PAGE);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let text = text[..text.floor_char_boundary(MAX_TEXT_BYTES)].to_owned();
+        page.push(ClusterEvent { serial, at_ms: now.as_millis() as u64, level, topic, text });
+        self.changed.insert(number);
+    }
+
+    /// What the store has to be told.
+    pub fn writes(&mut self) -> Vec<Write> {
+        let changed = std::mem::take(&mut self.changed).into_iter();
+        let page = |page: u64| Record::Events { page, events: self.pages[page as usize].clone() };
+        changed.map(|number| Write::Put(page(number))).collect()
+    }
+
+    /// All of it has gone from the store: the events of a cluster go with it. Serials go on.
+    pub fn clear(&mut self) {
+        *self = Journal { newest: self.newest, ..Journal::default() };
+    }
+
+    /// The events after this serial, as many as one answer tells; and the newest serial.
+    pub fn after(&self, serial: u64) -> (Vec<ClusterEvent>, u64) {
+        let later = self.pages.iter().flatten().filter(|event| event.serial > serial);
+        let mut later: Vec<&ClusterEvent> = later.collect();
+        later.sort_by_key(|event| event.serial);
+        (later.into_iter().take(MAX_TOLD).cloned().collect(), self.newest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored(journal: &mut Journal, store: &mut std::collections::BTreeMap<String, Record>) {
+        for write in journal.writes() {
+            let key = write.key();
+            let Write::Put(record) = write else { panic!("nothing is removed") };
+            store.insert(key, record);
+        }
+    }
+
+    #[test]
+    fn a_store_has_the_newest_events_and_not_more() {
+        let (mut journal, mut store) = (Journal::default(), std::collections::BTreeMap::new());
+        for n in 1..=2_000 {
+            journal.add(Level::Info, Topic::View, &format!("view {n}"));
+            if n % 7 == 0 {
+                stored(&mut journal, &mut store);
+            }
+        }
+        stored(&mut journal, &mut store);
+        let mut records: Vec<Record> = store.into_values().collect();
+        records.push(Record::Attempt(3));
+        let restored = Journal::restore(&mut records);
+        assert_eq!(records, [Record::Attempt(3)]);
+        let (events, newest) = restored.after(0);
+        assert_eq!((events, newest), journal.after(0));
+        let (mut known, mut all) = (0, Vec::new());
+        loop {
+            let (events, newest) = restored.after(known);
+            assert_eq!(newest, 2_000);
+            assert!(events.len() <= MAX_TOLD);
+            let Some(last) = events.last() else { break };
+            known = last.serial;
+            all.extend(events);
+        }
+        let serials: Vec<u64> = all.iter().map(|event| event.serial).collect();
+        let first = serials[0];
+        assert!(2_000 - first >= (PAGES - 1) * PER_PAGE - 1, "{first}");
+        assert_eq!(serials, (first..=2_000).collect::<Vec<u64>>());
+        assert!(all.iter().all(|event| event.text == format!("view {}", event.serial)));
+    }
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        let mut journal = Journal::default();
+        journal.add(Level::Warn, Topic::Damage, &"é".repeat(400));
+        let (events, _) = journal.after(0);
+        assert_eq!(events[0].text.len(), MAX_TEXT_BYTES);
+    }
+
+    #[test]
+    fn the_events_of_a_cluster_go_with_it_and_serials_go_on() {
+        let mut journal = Journal::default();
+        journal.add(Level::Info, Topic::Cluster, "formed");
+        journal.clear();
+        assert_eq!(journal.after(0), (vec![], 1));
+        journal.add(Level::Warn, Topic::Cluster, "destroyed");
+        assert_eq!(journal.after(0).0[0].serial, 2);
+    }
+}
