@@ -21,7 +21,7 @@
 
 use fusee_core::layout::Slot;
 use fusee_core::race::Key;
-use fusee_core::store::{Hint, Sight, Written};
+use fusee_core::store::{Hint, SearchKey, Sight, Written};
 use fusee_core::view::SlotRef;
 
 use super::certainty::Certainty;
@@ -194,6 +194,17 @@ impl IndexCache {
         }
         let is_old = is_young && self.is_doubted() && asked();
         Some(if is_old { doubted } else { Hint { seen: self.certainty.of(at, key), ..hint } })
+    }
+
+    /// As [`IndexCache::hint`] for each of these keys; no doubted hint is asked for.
+    pub fn hint_all(&mut self, keys: &mut [SearchKey<'_>]) {
+        for SearchKey { key, .. } in &*keys {
+            self.prefetch(key);
+        }
+        // Now that all of them are on their way.
+        for SearchKey { key, hint } in keys {
+            *hint = self.hint(key, || false);
+        }
     }
 
     /// Takes note of where a read found the key.
