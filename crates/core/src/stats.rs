@@ -188,10 +188,12 @@ impl Stats {
 
 /// A number that one thread adds to, and others read. Adding takes no more than adding to a plain number.
 #[derive(Debug, Default)]
-struct Counter(AtomicU64);
+pub struct Counter(AtomicU64);
 
 impl Counter {
-    fn add(&self, n: u64) {
+    /// Adds to it. Only ever called by one thread at a time.
+    #[inline]
+    pub fn add(&self, n: u64) {
         // Relaxed: there is one writer, and nothing rests on what others read.
         self.0.store(self.get().wrapping_add(n), Relaxed);
     }
@@ -202,7 +204,9 @@ impl Counter {
         }
     }
 
-    fn get(&self) -> u64 {
+    /// The number.
+    #[inline]
+    pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
 }

@@ -247,7 +247,8 @@ const ALIGN: usize = 64;
 #[derive(Default)]
 pub struct Batch {
     bytes: Vec<u8>,
-    base: usize,
+    /// Where the memory begins in `bytes`: less than [`ALIGN`]. Short, since batches are handed on by value.
+    base: u32,
     used: usize,
     verbs: Vec<Verb>,
     /// CASes and FAAs among the verbs, and the bytes that all of them touch.
@@ -280,6 +281,11 @@ impl Batch {
         (self.atomics, self.touched) = (0, 0);
     }
 
+    #[inline]
+    fn base(&self) -> usize {
+        self.base as usize
+    }
+
     /// Bytes of memory set aside since the last [`Batch::clear`].
     pub fn staged_bytes(&self) -> usize {
         self.used
@@ -297,7 +303,7 @@ impl Batch {
         let start = self.used.next_multiple_of(ALIGN);
         let end = start + len as usize;
         assert!(u32::try_from(end).is_ok(), "a batch holds less than 4 GiB");
-        if self.base + end > self.bytes.len() {
+        if self.base() + end > self.bytes.len() {
             self.grow(end);
         }
         self.used = end;
@@ -309,20 +315,21 @@ impl Batch {
         let capacity = end.next_power_of_two().max(4096);
         let mut bytes = alloc::vec![0; capacity + ALIGN];
         let base = bytes.as_ptr().align_offset(ALIGN).min(ALIGN);
-        bytes[base..base + self.used].copy_from_slice(&self.bytes[self.base..][..self.used]);
+        bytes[base..base + self.used].copy_from_slice(&self.bytes[self.base()..][..self.used]);
         self.bytes = bytes;
-        self.base = base;
+        self.base = base as u32;
     }
 
     /// The bytes of a span.
     #[inline]
     pub fn bytes(&self, span: Span) -> &[u8] {
-        &self.bytes[self.base..][span.range()]
+        &self.bytes[self.base()..][span.range()]
     }
 
     /// The bytes of a span, to be filled.
     pub fn bytes_mut(&mut self, span: Span) -> &mut [u8] {
-        &mut self.bytes[self.base..][span.range()]
+        let base = self.base();
+        &mut self.bytes[base..][span.range()]
     }
 
     #[inline]
@@ -342,7 +349,8 @@ impl Batch {
         make: impl FnOnce(&[u8], &mut [u8]) -> T,
     ) -> (Span, T) {
         let span = self.stage(len);
-        let (before, from_there) = self.bytes[self.base..].split_at_mut(span.start as usize);
+        let base = self.base();
+        let (before, from_there) = self.bytes[base..].split_at_mut(span.start as usize);
         (span, make(before, &mut from_there[..len as usize]))
     }
 
@@ -405,7 +413,8 @@ impl Batch {
 
     /// For fabrics: the verbs and the memory their spans lie in.
     pub fn parts_mut(&mut self) -> (&mut [Verb], &mut [u8]) {
-        (&mut self.verbs, &mut self.bytes[self.base..])
+        let base = self.base();
+        (&mut self.verbs, &mut self.bytes[base..])
     }
 
     /// The first verb that failed, as an error. A steered READ that would go beyond the pool is none: it brings

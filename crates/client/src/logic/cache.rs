@@ -19,9 +19,12 @@
 //! The cache is bounded. When it is full, a key is forgotten that was not used since a hand that goes
 //! round has passed it the last time (CLOCK).
 
+use std::sync::Arc;
+
 use fusee_core::layout::Slot;
 use fusee_core::race::Key;
-use fusee_core::store::{Hint, Sight, Written};
+use fusee_core::stats::Counter;
+use fusee_core::store::{Hint, SearchKey, Sight, Written};
 use fusee_core::view::SlotRef;
 
 use super::certainty::Certainty;
@@ -113,6 +116,27 @@ impl CacheStats {
     }
 }
 
+/// What a session counts of [`CacheStats`]. It alone does, and any thread of its process may look meanwhile.
+#[derive(Debug, Default)]
+pub struct CacheCounters {
+    accesses: Counter,
+    hints: Counter,
+    wrong: Counter,
+    bypassed: Counter,
+}
+
+impl CacheCounters {
+    /// The sums so far.
+    pub fn stats(&self) -> CacheStats {
+        CacheStats {
+            accesses: self.accesses.get(),
+            hints: self.hints.get(),
+            wrong: self.wrong.get(),
+            bypassed: self.bypassed.get(),
+        }
+    }
+}
+
 /// An index cache: a table with linear probing.
 pub struct IndexCache {
     /// A power of two, of which at most 5/8 are taken; empty if there is no cache.
@@ -121,7 +145,8 @@ pub struct IndexCache {
     capacity: usize,
     hand: usize,
     threshold: f32,
-    stats: CacheStats,
+    /// Of the session that uses it now.
+    counters: Arc<CacheCounters>,
     /// How often hints of keys that the session had seen before turned out to be right or wrong; and wrong.
     again: (u32, u32),
     /// By the places of the table.
@@ -133,9 +158,9 @@ impl IndexCache {
     pub fn new(capacity: usize, threshold: f64) -> IndexCache {
         let table =
             if capacity > 0 { fusee_fabric::filled(Entry::FREE, MIN_PLACES) } else { Vec::new() };
-        let (stats, threshold) = (CacheStats::default(), threshold as f32);
+        let (counters, threshold) = (Arc::default(), threshold as f32);
         let (again, certainty) = ((0, 0), Certainty::default());
-        IndexCache { table, len: 0, capacity, hand: 0, threshold, stats, again, certainty }
+        IndexCache { table, len: 0, capacity, hand: 0, threshold, counters, again, certainty }
     }
 
     /// What it remembers, in another session's cache that has neither counted nor confirmed anything.
@@ -143,18 +168,23 @@ impl IndexCache {
         let entry = |e: &Entry| Entry { accesses: 0, wrong: 0, state: e.state, ..*e };
         let table = self.table.iter().map(entry).collect();
         let IndexCache { len, capacity, hand, threshold, .. } = *self;
-        let (stats, again, certainty) = (CacheStats::default(), (0, 0), Certainty::default());
-        IndexCache { table, len, capacity, hand, threshold, stats, again, certainty }
+        let (counters, again, certainty) = (Arc::default(), (0, 0), Certainty::default());
+        IndexCache { table, len, capacity, hand, threshold, counters, again, certainty }
+    }
+
+    /// The same, where somebody else counts.
+    pub fn counting_with(self, counters: Arc<CacheCounters>) -> IndexCache {
+        IndexCache { counters, ..self }
     }
 
     /// The counters so far.
     pub fn stats(&self) -> CacheStats {
-        self.stats
+        self.counters.stats()
     }
 
-    /// Them, for who counts for several sessions.
-    pub(super) fn stats_mut(&mut self) -> &mut CacheStats {
-        &mut self.stats
+    /// Where it counts, for who uses it for several sessions.
+    pub(super) fn counters(&mut self) -> &mut Arc<CacheCounters> {
+        &mut self.counters
     }
 
     /// Has the processor fetch what a look for a hint takes, for soon.
@@ -173,7 +203,7 @@ impl IndexCache {
     /// Counts an access, and hints where the key is. What is bypassed is no hint, or a doubted one if it is `asked`
     /// for.
     pub fn hint(&mut self, key: &Key<'_>, asked: impl FnOnce() -> bool) -> Option<Hint> {
-        self.stats.accesses += 1;
+        self.counters.accesses.add(1);
         let at = self.find(key.hash())?;
         let entry = &mut self.table[at];
         entry.state = State::Used;
@@ -185,8 +215,8 @@ impl IndexCache {
         let tolerated = self.threshold * f32::from(entry.accesses);
         let bypass = entry.accesses > MIN_ACCESSES && f32::from(entry.wrong) > tolerated;
         let hint = Hint { slot: entry.slot, word: entry.word, seen: Sight::Sometime };
-        let counter = if bypass { &mut self.stats.bypassed } else { &mut self.stats.hints };
-        *counter += 1;
+        let counter = if bypass { &self.counters.bypassed } else { &self.counters.hints };
+        counter.add(1);
         let is_young = entry.is_young();
         let doubted = Hint { seen: Sight::Doubted, ..hint };
         if bypass {
@@ -194,6 +224,17 @@ impl IndexCache {
         }
         let is_old = is_young && self.is_doubted() && asked();
         Some(if is_old { doubted } else { Hint { seen: self.certainty.of(at, key), ..hint } })
+    }
+
+    /// As [`IndexCache::hint`] for each of these keys; no doubted hint is asked for.
+    pub fn hint_all(&mut self, keys: &mut [SearchKey<'_>]) {
+        for SearchKey { key, .. } in &*keys {
+            self.prefetch(key);
+        }
+        // Now that all of them are on their way.
+        for SearchKey { key, hint } in keys {
+            *hint = self.hint(key, || false);
+        }
     }
 
     /// Takes note of where a read found the key.
@@ -237,7 +278,7 @@ impl IndexCache {
         if let Some(at) = self.find(key.hash()) {
             self.again.1 += u32::from(self.table[at].is_young());
         }
-        self.stats.wrong += u64::from(!hint.is_some_and(|hint| hint.is_doubted()));
+        self.counters.wrong.add(u64::from(!hint.is_some_and(|hint| hint.is_doubted())));
     }
 
     /// Forgets a key that does not exist.

@@ -3,52 +3,59 @@
 //! Where verbs travel, sessions share theirs: what one of them writes makes the hints of the others wrong else, and a
 //! lock costs nothing beside a phase. Where a phase is a function call each session has its own.
 
-use std::cell::{Cell, RefCell};
-use std::mem;
+use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::cache::{CacheStats, IndexCache};
+use super::cache::{CacheCounters, CacheStats, IndexCache};
 
-/// An index cache, and what became of a session's accesses to it.
-pub(super) enum Cached {
-    /// Of one session, which it counts itself.
+/// An index cache, and where a session counts what became of its accesses to it.
+pub(super) struct Cached {
+    cache: Sharing,
+    counters: Arc<CacheCounters>,
+}
+
+enum Sharing {
+    /// It is this session's.
     Own(RefCell<IndexCache>),
-    /// Of several ones.
-    Shared(Arc<Mutex<IndexCache>>, Cell<CacheStats>),
+    /// It is several ones'.
+    Shared(Arc<Mutex<IndexCache>>),
 }
 
 impl Cached {
     /// The cache of one session.
-    pub fn own(cache: IndexCache) -> Cached {
-        Cached::Own(RefCell::new(cache))
+    pub fn own(mut cache: IndexCache) -> Cached {
+        let counters = cache.counters().clone();
+        Cached { cache: Sharing::Own(RefCell::new(cache)), counters }
     }
 
     /// A cache that others have, too.
     pub fn shared(cache: Arc<Mutex<IndexCache>>) -> Cached {
-        Cached::Shared(cache, Cell::default())
+        Cached { cache: Sharing::Shared(cache), counters: Arc::default() }
     }
 
     /// Uses it. What is counted meanwhile is this session's.
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(&mut IndexCache) -> R) -> R {
-        match self {
-            Cached::Own(cache) => f(&mut cache.borrow_mut()),
-            Cached::Shared(cache, stats) => {
+        match &self.cache {
+            Sharing::Own(cache) => f(&mut cache.borrow_mut()),
+            Sharing::Shared(cache) => {
                 let mut cache = cache.lock().unwrap_or_else(PoisonError::into_inner);
-                let others = mem::replace(cache.stats_mut(), stats.get());
-                let result = f(&mut cache);
-                stats.set(mem::replace(cache.stats_mut(), others));
-                result
+                if !Arc::ptr_eq(cache.counters(), &self.counters) {
+                    *cache.counters() = self.counters.clone();
+                }
+                f(&mut cache)
             }
         }
     }
 
     /// What became of the session's accesses so far.
     pub fn stats(&self) -> CacheStats {
-        match self {
-            Cached::Own(cache) => cache.borrow().stats(),
-            Cached::Shared(_, stats) => stats.get(),
-        }
+        self.counters.stats()
+    }
+
+    /// Where they are counted, for other threads of the process to look at.
+    pub fn counters(&self) -> &Arc<CacheCounters> {
+        &self.counters
     }
 }
 

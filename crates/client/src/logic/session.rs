@@ -28,6 +28,9 @@ use super::pace::{Pace, Promoter};
 use super::{Environment, SessionHost, WorkTable};
 use crate::error::ConnectError;
 
+/// Keys of one call whose hints are fetched from memory together.
+const HINTED_TOGETHER: usize = 64;
+
 /// How a session works.
 #[derive(Clone, Copy, Debug)]
 pub struct LogicOptions {
@@ -198,7 +201,8 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     /// for long.
     pub fn learn_from(&self, other: &SessionLogic<F, E>) {
         let learnt = other.cache.with(|cache| cache.copied());
-        self.cache.with(|cache| *cache = learnt);
+        let counters = self.cache.counters().clone();
+        self.cache.with(|cache| *cache = learnt.counting_with(counters));
     }
 
     /// The operations without the cache.
@@ -275,15 +279,12 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         keys: &[K],
         mut f: impl FnMut(usize, Option<&[u8]>),
     ) -> Result<(), Error> {
-        let mut wanted: Vec<SearchKey<'_>> = keys
-            .iter()
-            .map(|key| Key::new(key.as_ref()))
-            .inspect(|key| self.cache.with(|cache| cache.prefetch(key)))
-            .map(|key| SearchKey { key, hint: None })
-            .collect();
-        // Now that all of them are on their way.
-        for SearchKey { key, hint } in &mut wanted {
-            *hint = self.cache.with(|cache| cache.hint(key, || false));
+        let mut wanted: Vec<SearchKey<'_>> = Vec::with_capacity(keys.len());
+        for keys in keys.chunks(HINTED_TOGETHER) {
+            let first = wanted.len();
+            let keys = keys.iter().map(|key| Key::new(key.as_ref()));
+            wanted.extend(keys.map(|key| SearchKey { key, hint: None }));
+            self.cache.with(|cache| cache.hint_all(&mut wanted[first..]));
         }
         let found = |i: usize, value: Option<&[u8]>, place: Option<Hint>| {
             f(i, value);
@@ -466,6 +467,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         Ok(())
     }
 
+    #[inline]
     pub(super) fn hint(&self, key: &Key<'_>) -> Option<Hint> {
         self.cache.with(|cache| cache.hint(key, || self.store.asks_switches()))
     }

@@ -222,7 +222,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let target = target.ok_or_else(|| Buckets::of(next.key, &self.view));
             let (bytes, verbs) = match &target {
                 Ok(target) => {
-                    let (bytes, verbs) = self.takes(target.hint.word);
+                    let whole = target.whole_bytes().map(|bytes| (bytes, 1));
+                    let (bytes, verbs) = whole.unwrap_or_else(|| self.takes(target.hint.word));
                     (SLOT_BYTES + bytes, 1 + verbs)
                 }
                 Err(buckets) => (2 * buckets.read_bytes(), 2),

@@ -77,13 +77,23 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let key = key.into();
         self.check_key(&key)?;
         let (mut hint, mut cost) = (hint, Cost::default());
-        if let Some(first) = hint {
-            match self.search_now(key, first, &mut cost) {
-                Ok(found) => {
+        if let Some(first) = hint.filter(|_| self.fabric.is_immediate()) {
+            let mut batch = self.batches.borrow_mut().pop().unwrap_or_default();
+            match self.search_now(&mut batch, key, first, &mut cost) {
+                Ok(span) => {
                     self.counters.add(OpKind::Search, &cost);
-                    return Ok(found);
+                    // Made here and not in there: it is large.
+                    return Ok(Searched {
+                        store: self,
+                        batch,
+                        found: Some((first, span)),
+                        beside: false,
+                    });
                 }
-                Err(next) => hint = next,
+                Err(next) => {
+                    self.recycle(batch);
+                    hint = next;
+                }
             }
         }
         let mut op = self.operation();
@@ -120,28 +130,17 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// may wait. If that does not find the key, gives the hint for one that may.
     fn search_now(
         &self,
+        batch: &mut Batch,
         key: Key<'_>,
         hint: Hint,
         cost: &mut Cost,
-    ) -> Result<Searched<'_, F, H>, Option<Hint>> {
-        if !self.fabric.is_immediate() {
-            return Err(Some(hint));
-        }
-        let mut batch = self.batches.borrow_mut().pop().unwrap_or_default();
+    ) -> Result<Span, Option<Hint>> {
         let (view, local_epoch) = self.begin();
-        let found = look_at(&self.fabric, &view, &self.silent, &mut batch, cost, key, hint);
+        let found = look_at(&self.fabric, &view, &self.silent, batch, cost, key, hint);
         // Who is not heard any more goes the long way, and asks.
         let found = found.and_then(|span| if self.is_heard() { Ok(span) } else { Err(Some(hint)) });
         self.end(local_epoch);
-        match found {
-            Ok(span) => {
-                Ok(Searched { store: self, batch, found: Some((hint, span)), beside: false })
-            }
-            Err(next) => {
-                self.recycle(batch);
-                Err(next)
-            }
-        }
+        found
     }
 }
 

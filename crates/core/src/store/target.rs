@@ -94,6 +94,12 @@ impl Target {
         object.fetch(batch, self.object, |node| silent.has(node))
     }
 
+    /// Bytes of the object, if one READ brings all of it.
+    #[inline]
+    pub fn whole_bytes(&self) -> Option<u64> {
+        self.is_whole.then(|| self.class.bytes())
+    }
+
     /// Whether all of the object lies on the node of its slot.
     pub fn is_beside_its_slot(&self) -> bool {
         self.is_whole && self.object.node == self.slot.node
