@@ -28,6 +28,7 @@ use crate::demotion::{DemotionOrder, DemotionOutcome};
 use crate::driver::Driver;
 use crate::error::ConnectError;
 use crate::logic::WorkTableStats;
+use crate::metrics::ClientMetrics;
 use crate::options::{FabricChoice, Options, WorkTable};
 use crate::session::{KeepAlive, Session};
 use crate::shared::{Shared, first_view, reachable_fabric, wait};
@@ -503,6 +504,19 @@ impl Client {
     /// Which fabric its sessions use.
     pub fn fabric(&self) -> FabricKind {
         self.handle.shared.kind
+    }
+
+    /// What its sessions have done so far, also those that have ended. Any thread may ask, at any time.
+    ///
+    /// ```no_run
+    /// # let client = fusee_client::Client::connect("127.0.0.1:7400")?;
+    /// let mut page = fusee_client::prometheus::Metrics::default();
+    /// client.metrics().write(&mut page);
+    /// println!("{}", page.into_text()); // for whoever answers GET /metrics in this program
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn metrics(&self) -> ClientMetrics {
+        self.handle.shared.metrics()
     }
 
     /// What its work table has done so far; `None` without one.

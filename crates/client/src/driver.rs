@@ -95,14 +95,20 @@ impl Driver {
     ) -> impl Future<Output = Result<R, Error>> + Send + 'static {
         let (sender, receiver) = oneshot::channel();
         let state = self.state.clone();
+        #[cfg(feature = "telemetry")]
+        let caller = tracing::Span::current();
         let job: Job = Box::new(move |session| {
-            Box::pin(async move {
+            let operate = async move {
                 let result = operation(&session).await;
                 if session.is_lost() {
                     state.lost.store(true, Ordering::Relaxed);
                 }
                 drop(sender.send(result));
-            })
+            };
+            // Its span belongs to the caller's, who is on another thread.
+            #[cfg(feature = "telemetry")]
+            let operate = tracing::Instrument::instrument(operate, caller);
+            Box::pin(operate)
         });
         if let Some(jobs) = &self.jobs {
             let _ = jobs.send(job);

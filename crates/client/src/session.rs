@@ -23,7 +23,7 @@ use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::RpcError;
 use fusee_core::data::{Redundancy, RedundancyRules};
 use fusee_core::layout::Slot;
-use fusee_core::stats::Stats;
+use fusee_core::stats::{OpKind, Stats};
 use fusee_core::store::{ScanCursor, ScannedPair, Transition};
 use fusee_core::verbs::{ClientId, MnId, VerbError};
 use fusee_core::view::View;
@@ -38,6 +38,7 @@ use crate::executor::Reactor;
 use crate::logic::{self, CacheStats, Environment, Gate, LogicOptions};
 use crate::shared::{NodeClients, Shared};
 use crate::survey::FoundPair;
+use crate::telemetry::{Begun, Latencies};
 
 /// What must not end before a session does.
 pub(crate) type KeepAlive = Arc<dyn Send + Sync>;
@@ -56,6 +57,8 @@ pub struct Session {
     attachments: Rc<Attachments>,
     reactor: Rc<Reactor>,
     shared: Arc<Shared>,
+    /// How long its operations took.
+    latencies: Arc<Latencies>,
     /// It met an error after which another session does better.
     lost: Cell<bool>,
     /// Keeps an embedded cluster alive; not held by the sessions that threads get by themselves.
@@ -75,7 +78,11 @@ impl Session {
         Session::attach(shared, keep_alive, gate).inspect_err(|_| {
             // The master need not count a session that never was.
             shared.keeper.close(client);
-            shared.close_session(MasterRequest::Close { client, orphans: Vec::new() });
+            shared.close_session(MasterRequest::Close {
+                client,
+                orphans: Vec::new(),
+                work: Default::default(),
+            });
         })
     }
 
@@ -103,11 +110,21 @@ impl Session {
         };
         let fabric = attachments.fabric().clone();
         gate.set_waker(fabric.waker());
+        let latencies = Arc::<Latencies>::default();
         let logic = logic::SessionLogic::behind(gate, view, fabric, env, options)
             .with_work_table(shared.table.clone())
-            .with_cache(shared.cache.clone());
+            .with_cache(shared.cache.clone())
+            .shows_counters(latencies.clone());
         let (shared, lost) = (shared.clone(), Cell::new(false));
-        Ok(Session { logic, attachments, reactor, shared, lost, _keep_alive: keep_alive })
+        Ok(Session {
+            logic,
+            attachments,
+            reactor,
+            shared,
+            latencies,
+            lost,
+            _keep_alive: keep_alive,
+        })
     }
 
     /// Runs a future that uses this session to its end, on the calling thread.
@@ -184,16 +201,18 @@ impl Session {
     }
 
     /// An operation begins, unless the session is fenced.
-    fn begin(&self) -> Result<(), Error> {
+    fn begin(&self, kind: OpKind) -> Result<Begun, Error> {
         match self.gate().is_expelled() {
             true => Err(Error::Expelled { outcome: Outcome::NotApplied }),
-            false => Ok(()),
+            false => Ok(Begun::now(kind)),
         }
     }
 
     /// An operation has ended. If the session is fenced, that is what its errors say.
-    fn end<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
-        result.map_err(|error| self.error(error))
+    fn end<T>(&self, begun: Begun, result: Result<T, Error>) -> Result<T, Error> {
+        let result = result.map_err(|error| self.error(error));
+        begun.ends(&self.latencies, &result);
+        result
     }
 
     #[cold]
@@ -232,14 +251,14 @@ impl Session {
         key: &[u8],
         f: impl FnOnce(Option<&[u8]>) -> R,
     ) -> Result<R, Error> {
-        self.begin()?;
-        self.end(self.logic.get_with(key, f).await)
+        let begun = self.begin(OpKind::Search)?;
+        self.end(begun, self.logic.get_with(key, f).await)
     }
 
     /// The value of a key; `None` if it does not exist.
     pub async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        self.begin()?;
-        self.end(self.logic.get(key).await)
+        let begun = self.begin(OpKind::Search)?;
+        self.end(begun, self.logic.get(key).await)
     }
 
     /// As [`Client::get_into`](crate::Client::get_into).
@@ -268,8 +287,8 @@ impl Session {
         &self,
         keys: &[K],
     ) -> Result<Vec<Option<Vec<u8>>>, Error> {
-        self.begin()?;
-        self.end(self.logic.get_many(keys).await)
+        let begun = self.begin(OpKind::SearchMany)?;
+        self.end(begun, self.logic.get_many(keys).await)
     }
 
     /// As [`Session::get_many`], but shows each value to `f` where it was fetched, without another copy:
@@ -279,14 +298,14 @@ impl Session {
         keys: &[K],
         f: impl FnMut(usize, Option<&[u8]>),
     ) -> Result<(), Error> {
-        self.begin()?;
-        self.end(self.logic.get_many_with(keys, f).await)
+        let begun = self.begin(OpKind::SearchMany)?;
+        self.end(begun, self.logic.get_many_with(keys, f).await)
     }
 
     /// Adds a key; [`Error::AlreadyExists`] if it exists.
     pub async fn insert(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        self.begin()?;
-        self.end(self.logic.insert(key, value).await)
+        let begun = self.begin(OpKind::Insert)?;
+        self.end(begun, self.logic.insert(key, value).await)
     }
 
     /// As [`Session::insert`], with this redundancy, whatever the rules of the client say.
@@ -296,14 +315,14 @@ impl Session {
         value: &[u8],
         redundancy: Redundancy,
     ) -> Result<(), Error> {
-        self.begin()?;
-        self.end(self.logic.insert_with(key, value, redundancy).await)
+        let begun = self.begin(OpKind::Insert)?;
+        self.end(begun, self.logic.insert_with(key, value, redundancy).await)
     }
 
     /// Replaces the value of a key; [`Error::NotFound`] if it does not exist.
     pub async fn update(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        self.begin()?;
-        self.end(self.logic.update(key, value).await)
+        let begun = self.begin(OpKind::Update)?;
+        self.end(begun, self.logic.update(key, value).await)
     }
 
     /// As [`Session::update`], with this redundancy, whatever the rules of the client say.
@@ -313,14 +332,14 @@ impl Session {
         value: &[u8],
         redundancy: Redundancy,
     ) -> Result<(), Error> {
-        self.begin()?;
-        self.end(self.logic.update_with(key, value, redundancy).await)
+        let begun = self.begin(OpKind::Update)?;
+        self.end(begun, self.logic.update_with(key, value, redundancy).await)
     }
 
     /// Adds a key, or replaces its value.
     pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        self.begin()?;
-        self.end(self.logic.put(key, value).await)
+        let begun = self.begin(OpKind::Upsert)?;
+        self.end(begun, self.logic.put(key, value).await)
     }
 
     /// As [`Session::put`], with this redundancy, whatever the rules of the client say.
@@ -330,8 +349,8 @@ impl Session {
         value: &[u8],
         redundancy: Redundancy,
     ) -> Result<(), Error> {
-        self.begin()?;
-        self.end(self.logic.put_with(key, value, redundancy).await)
+        let begun = self.begin(OpKind::Upsert)?;
+        self.end(begun, self.logic.put_with(key, value, redundancy).await)
     }
 
     /// As [`Client::put_from`](crate::Client::put_from).
@@ -341,8 +360,8 @@ impl Session {
         value_bytes: usize,
         fill: impl FnMut(&mut [u8]),
     ) -> Result<(), Error> {
-        self.begin()?;
-        self.end(self.logic.put_from(key, value_bytes, fill).await)
+        let begun = self.begin(OpKind::Upsert)?;
+        self.end(begun, self.logic.put_from(key, value_bytes, fill).await)
     }
 
     /// Adds many keys, or replaces their values; each with its own outcome, in their order.
@@ -358,7 +377,7 @@ impl Session {
         &self,
         pairs: &[(K, V)],
     ) -> Vec<Result<(), Error>> {
-        self.each(pairs.len(), self.logic.put_many(pairs)).await
+        self.each(OpKind::Upsert, pairs.len(), self.logic.put_many(pairs)).await
     }
 
     /// As [`Session::put_many`], of keys that do not exist: the others have [`Error::AlreadyExists`].
@@ -366,7 +385,7 @@ impl Session {
         &self,
         pairs: &[(K, V)],
     ) -> Vec<Result<(), Error>> {
-        self.each(pairs.len(), self.logic.insert_many(pairs)).await
+        self.each(OpKind::Insert, pairs.len(), self.logic.insert_many(pairs)).await
     }
 
     /// As [`Session::put_many`], of keys that exist: the others have [`Error::NotFound`].
@@ -374,26 +393,33 @@ impl Session {
         &self,
         pairs: &[(K, V)],
     ) -> Vec<Result<(), Error>> {
-        self.each(pairs.len(), self.logic.update_many(pairs)).await
+        self.each(OpKind::Update, pairs.len(), self.logic.update_many(pairs)).await
     }
 
     /// Removes many keys, each with its own outcome, as [`Session::put_many`]; those that do not exist have
     /// [`Error::NotFound`].
     pub async fn delete_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<(), Error>> {
-        self.each(keys.len(), self.logic.delete_many(keys)).await
+        self.each(OpKind::Delete, keys.len(), self.logic.delete_many(keys)).await
     }
 
     /// The outcomes of so many writes.
     async fn each(
         &self,
+        kind: OpKind,
         writes: usize,
         outcomes: impl Future<Output = Vec<Result<(), Error>>>,
     ) -> Vec<Result<(), Error>> {
-        if let Err(error) = self.begin() {
-            return vec![Err(error); writes];
-        }
+        let begun = match self.begin(kind) {
+            Ok(begun) => begun,
+            Err(error) => return vec![Err(error); writes],
+        };
         let outcomes = outcomes.await;
-        outcomes.into_iter().map(|outcome| self.end(outcome)).collect()
+        let outcomes: Vec<Result<(), Error>> = outcomes
+            .into_iter()
+            .map(|outcome| outcome.map_err(|error| self.error(error)))
+            .collect();
+        begun.ends_with(&outcomes);
+        outcomes
     }
 
     /// Shows the next pairs of a scan, and moves its cursor on; returns how many pairs were passed over because all of
@@ -414,14 +440,14 @@ impl Session {
         cursor: &mut ScanCursor,
         show: impl FnMut(ScannedPair<'_>),
     ) -> Result<u64, Error> {
-        self.begin()?;
-        self.end(self.logic.scan(cursor, SCAN_SLOTS, show).await)
+        let begun = self.begin(OpKind::Scan)?;
+        self.end(begun, self.logic.scan(cursor, SCAN_SLOTS, show).await)
     }
 
     /// Removes a key; [`Error::NotFound`] if it does not exist.
     pub async fn delete(&self, key: &[u8]) -> Result<(), Error> {
-        self.begin()?;
-        self.end(self.logic.delete(key).await)
+        let begun = self.begin(OpKind::Delete)?;
+        self.end(begun, self.logic.delete(key).await)
     }
 
     /// Gives a key's value another redundancy; [`Error::NotFound`] if the key does not exist. The value stays, for
@@ -432,14 +458,14 @@ impl Session {
         key: &[u8],
         redundancy: Redundancy,
     ) -> Result<Transition, Error> {
-        self.begin()?;
-        self.end(self.logic.set_redundancy(key, redundancy).await)
+        let begun = self.begin(OpKind::Move)?;
+        self.end(begun, self.logic.set_redundancy(key, redundancy).await)
     }
 
     /// See [`Store::words_of`](fusee_core::Store::words_of).
     pub(crate) async fn words_of(&self, subtable: u32) -> Result<Option<Vec<Slot>>, Error> {
-        self.begin()?;
-        self.end(self.logic.store().words_of(subtable).await)
+        let begun = self.begin(OpKind::Scan)?;
+        self.end(begun, self.logic.store().words_of(subtable).await)
     }
 
     /// Makes a pair erasure-coded that was found before, if it is still there.
@@ -448,8 +474,8 @@ impl Session {
         pair: &FoundPair,
         order: &DemotionOrder,
     ) -> Result<DemotionOutcome, Error> {
-        self.begin()?;
-        self.end(order.carry_out(self.logic.store(), pair).await)
+        let begun = self.begin(OpKind::Move)?;
+        self.end(begun, order.carry_out(self.logic.store(), pair).await)
     }
 
     /// As [`Client::redundancy_rules`](crate::Client::redundancy_rules).
@@ -459,8 +485,8 @@ impl Session {
 
     /// The redundancy of a key's value; `None` if it does not exist.
     pub async fn redundancy_of(&self, key: &[u8]) -> Result<Option<Redundancy>, Error> {
-        self.begin()?;
-        self.end(self.logic.redundancy_of(key).await)
+        let begun = self.begin(OpKind::Search)?;
+        self.end(begun, self.logic.redundancy_of(key).await)
     }
 }
 
@@ -501,7 +527,7 @@ impl Drop for Session {
         // While panicking an operation may be half-way: that is a crash, not an end.
         let is_lost = self.is_lost() || std::thread::panicking();
         let leaving = if is_lost { None } else { self.block_on(self.logic.leave()) };
-        self.shared.keeper.close(self.id());
+        self.shared.ended(self.gate());
         // First: the master fences whoever is abandoned, and over shared memory a node can do that
         // to an attached session only by killing the process.
         let patience = if leaving.is_some() { Duration::ZERO } else { LEAVE_PATIENCE };

@@ -22,6 +22,7 @@ use tokio::task::JoinHandle;
 
 use crate::error::ConnectError;
 use crate::logic::{self, Gate, Keeper, Keeping, Opened, Timing};
+use crate::metrics::ClientMetrics;
 use crate::options::{Options, WorkTable};
 
 /// How often a cluster that is forming is asked whether it is ready.
@@ -53,6 +54,8 @@ pub(crate) struct Shared {
     pub kind: FabricKind,
     pub options: Options,
     pub keeper: Arc<Keeper>,
+    /// What sessions did that have ended.
+    ended: Mutex<ClientMetrics>,
     /// The work table of all sessions, if there is one.
     pub table: Option<Arc<logic::WorkTable>>,
     /// The index cache of all sessions, where they do not have one each.
@@ -80,6 +83,24 @@ struct Nodes {
 pub(crate) type NodeClients = Arc<HashMap<MnId, NodeClient>>;
 
 impl Shared {
+    /// A session has ended.
+    pub fn ended(&self, gate: &Gate) {
+        // Held for both, so that who looks sees it once.
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.add(gate);
+        self.keeper.close(gate.client());
+    }
+
+    /// What all sessions did.
+    pub fn metrics(&self) -> ClientMetrics {
+        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut metrics = ended.clone();
+        let open = self.keeper.gates();
+        metrics.sessions = open.len() as u64;
+        open.iter().for_each(|gate| metrics.add(gate));
+        metrics
+    }
+
     pub fn new(
         runtime: Runtime,
         master: MasterClient,
@@ -111,6 +132,7 @@ impl Shared {
             kind,
             options,
             keeper,
+            ended: Mutex::default(),
             table,
             cache,
             keeping,

@@ -146,6 +146,8 @@ pub enum MasterRequest {
         client: ClientId,
         /// What it hands on.
         orphans: Vec<Orphan>,
+        /// What its operations came to since it began.
+        work: Box<Work>,
     },
     /// The sessions of a client process are there. The answer waits until there is a newer view,
     /// or until it is time to say so again. Answer: `Heartbeat`.

@@ -89,9 +89,11 @@ fn a_master_shows_its_cluster() {
 #[test]
 fn a_memory_node_shows_itself() {
     let up = Up::start(&["--pool", "512MiB"]);
-    let mut node = fusee(&["memory-node", "--pool", "64MiB", "--http", "127.0.0.1:0", "--announce"]);
+    let mut node =
+        fusee(&["memory-node", "--pool", "64MiB", "--http", "127.0.0.1:0", "--announce"]);
     node.args(["--stop-with-stdin", "--master", &up.master]);
-    let mut node = node.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut node =
+        node.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut line = String::new();
     let stdout = node.stdout.take().unwrap();
     std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
@@ -130,7 +132,8 @@ fn strangers_may_look_and_nothing_else() {
     let mut garbage = TcpStream::connect(at).unwrap();
     garbage.write_all(&[0x16, 3, 1, 0, 200, 1, 0]).unwrap();
     let mut long = TcpStream::connect(at).unwrap();
-    let _refused = long.write_all(format!("GET / HTTP/1.1\r\nX: {}", "a".repeat(1 << 20)).as_bytes());
+    let _refused =
+        long.write_all(format!("GET / HTTP/1.1\r\nX: {}", "a".repeat(1 << 20)).as_bytes());
     let begun = Instant::now();
     let slow: Vec<TcpStream> = (0..300)
         .map(|_| {
@@ -153,7 +156,8 @@ fn an_address_that_is_taken_is_named() {
     let at = page_of(&up).to_string();
     let dir = up.scratch.path().join("other");
     let mut master = fusee(&["master", "--listen", "127.0.0.1:0", "--http", &at]);
-    finish(master.arg("--data-dir").arg(&dir)).expect_error(1, &format!("cannot listen at {at} (--http)"));
+    finish(master.arg("--data-dir").arg(&dir))
+        .expect_error(1, &format!("cannot listen at {at} (--http)"));
     std::fs::remove_dir_all(dir).unwrap();
 }
 
@@ -175,7 +179,9 @@ fn dashboards_and_rules_ask_for_metrics_that_there_are() {
         let text = std::fs::read_to_string(root.join(name)).unwrap();
         let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
         let words = text.split(|c| !is_part(c));
-        for word in words.filter(|word| word.starts_with("fusee_") && !word.starts_with("fusee_node")) {
+        for word in
+            words.filter(|word| word.starts_with("fusee_") && !word.starts_with("fusee_node"))
+        {
             asked += 1;
             assert!(metrics.contains(&format!("# TYPE {word} ")), "{name} asks for {word}");
         }

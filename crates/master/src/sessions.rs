@@ -251,16 +251,22 @@ impl Sessions {
         let news = heartbeat.transitions.since(session.transitions);
         self.transitions.add(news);
         session.transitions.add(news);
-        let news = heartbeat.work.since(&session.work);
-        self.work.add(&news);
-        session.work.add(&news);
         session.pinned_in = session.pinned_in.max(heartbeat.pinned_in);
         session.frees_in = session.frees_in.max(heartbeat.frees_in);
+        self.worked(heartbeat.client, &heartbeat.work);
     }
 
     /// What all sessions found damaged.
     pub fn damage(&self) -> Damage {
         self.damage
+    }
+
+    /// A session says what its operations came to so far.
+    pub fn worked(&mut self, client: ClientId, work: &Work) {
+        let Some(session) = self.open.get_mut(&client) else { return };
+        let news = work.since(&session.work);
+        self.work.add(&news);
+        session.work.add(&news);
     }
 
     /// What the operations of all sessions came to.

@@ -223,7 +223,8 @@ fn a_session_that_ends_half_way_is_recovered_and_its_orphan_returns() {
     let block = give_block(&world, first, true);
     let class = SizeClass::from_code(2).unwrap();
     let orphan = Orphan { block, owner: first, class, first: 3, marked: Some(1) };
-    let close = MasterRequest::Close { client: first, orphans: vec![orphan] };
+    let close =
+        MasterRequest::Close { client: first, orphans: vec![orphan], work: Default::default() };
     assert_eq!(world.ask(close), Some(MasterReply::Done));
     let number = world.view().number;
     let take = |client| MasterRequest::TakeOrphan {

@@ -538,7 +538,8 @@ fn orphans_pass_to_one_later_session_each() {
     world.form();
     let (first, _) = world.open().unwrap();
     let mine = vec![orphan(3, first, 5), orphan(4, first, 0)];
-    let close = MasterRequest::Close { client: first, orphans: mine.clone() };
+    let close =
+        MasterRequest::Close { client: first, orphans: mine.clone(), work: Default::default() };
     assert_eq!(world.ask(close.clone()), Some(MasterReply::Done));
     assert_eq!(world.ask(close), Some(MasterReply::Done), "repeated");
     let (second, given) = world.open().unwrap();
@@ -550,7 +551,7 @@ fn orphans_pass_to_one_later_session_each() {
     let (used, taken_over) = (orphan(3, first, 9), orphan(4, second, 0));
     let orphans = vec![used, taken_over];
     assert_eq!(
-        world.ask(MasterRequest::Close { client: second, orphans }),
+        world.ask(MasterRequest::Close { client: second, orphans, work: Default::default() }),
         Some(MasterReply::Done)
     );
     let other_class = SizeClass::from_code(3).unwrap();
@@ -578,16 +579,22 @@ fn orphans_pass_to_one_later_session_each() {
     for wrong in wrong {
         let (client, _) = world.open().unwrap();
         let wrong = Orphan { owner: if wrong.owner == third { client } else { second }, ..wrong };
-        let refused = world.ask(MasterRequest::Close { client, orphans: vec![wrong] });
+        let refused = world.ask(MasterRequest::Close {
+            client,
+            orphans: vec![wrong],
+            work: Default::default(),
+        });
         assert!(matches!(refused, Some(MasterReply::Refused { .. })), "{wrong:?}");
     }
     // Less used than it was given: its first objects are in use.
     let orphans = vec![orphan(3, first, 8)];
-    let refused = world.ask(MasterRequest::Close { client: third, orphans });
+    let refused =
+        world.ask(MasterRequest::Close { client: third, orphans, work: Default::default() });
     assert!(matches!(refused, Some(MasterReply::Refused { .. })), "{refused:?}");
     // What it does not mention it may never have heard of.
     assert_eq!(world.open().unwrap().1, [taken_over]);
-    let never = MasterRequest::Close { client: ClientId(4000), orphans: vec![] };
+    let never =
+        MasterRequest::Close { client: ClientId(4000), orphans: vec![], work: Default::default() };
     assert!(matches!(world.ask(never), Some(MasterReply::Refused { .. })));
 }
 
@@ -599,7 +606,8 @@ fn the_master_tells_who_may_own_blocks() {
     let (first, _) = world.open().unwrap();
     let (second, _) = world.open().unwrap();
     let mine = orphan(3, first, 5);
-    let close = MasterRequest::Close { client: first, orphans: vec![mine] };
+    let close =
+        MasterRequest::Close { client: first, orphans: vec![mine], work: Default::default() };
     assert_eq!(world.ask(close), Some(MasterReply::Done));
     let Some(MasterReply::Owners(owners)) = world.ask(MasterRequest::Owners) else { panic!() };
     assert_eq!((owners.open, owners.expired), (vec![second], vec![]));
@@ -617,8 +625,11 @@ fn a_restart_keeps_orphans_and_sessions() {
     world.form();
     let (first, _) = world.open().unwrap();
     let (second, _) = world.open().unwrap();
-    let close =
-        |client, block| MasterRequest::Close { client, orphans: vec![orphan(block, client, 0)] };
+    let close = |client, block| MasterRequest::Close {
+        client,
+        orphans: vec![orphan(block, client, 0)],
+        work: Default::default(),
+    };
     assert_eq!(world.ask(close(first, 1)), Some(MasterReply::Done));
     world.restart_master();
     assert_eq!(world.open().unwrap().1, [orphan(1, first, 0)]);
@@ -642,7 +653,7 @@ fn a_orphan_is_never_handed_out_twice_whenever_the_master_crashes() {
         let mut taken = Vec::new();
         if let Some((client, _)) = world.open() {
             let orphans = vec![orphan(3, client, 0)];
-            world.ask(MasterRequest::Close { client, orphans });
+            world.ask(MasterRequest::Close { client, orphans, work: Default::default() });
         }
         for _ in 0..3 {
             taken.extend(world.open().into_iter().flat_map(|(_, taken)| taken));

@@ -30,9 +30,9 @@ mod tabled;
 mod waiting;
 pub mod work_table;
 
-pub use cache::{CacheStats, IndexCache};
+pub use cache::{CacheCounters, CacheStats, IndexCache};
 pub use environment::Environment;
-pub use gate::{Freed, Gate, Lease, Offers, Questions};
+pub use gate::{Counted, Freed, Gate, Lease, Offers, Questions};
 pub use keeper::{Keeper, Keeping, Timing, counted};
 pub use session::{Leaving, LogicOptions, Opened, SessionLogic};
 pub use waiting::SessionHost;

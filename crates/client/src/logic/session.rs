@@ -13,7 +13,7 @@ use fusee_control::master::{MasterReply, MasterRequest, Orphan};
 use fusee_core::data::{Demotion, Policy, Redundancy, RedundancyRules, Wanted};
 use fusee_core::layout::Opcode;
 use fusee_core::race::Key;
-use fusee_core::stats::Stats;
+use fusee_core::stats::{Stats, Work};
 use fusee_core::store::{Hint, ScanCursor, ScannedPair, SearchKey, Transition};
 use fusee_core::verbs::{ClientId, Fabric};
 use fusee_core::view::View;
@@ -22,11 +22,12 @@ use fusee_core::{Error, Store};
 use super::blocks::BlockSource;
 use super::cache::{CacheStats, IndexCache};
 use super::cached::Cached;
-use super::gate::Gate;
+use super::gate::{Counted, Gate};
 use super::keeper::heard_until;
 use super::pace::{Pace, Promoter};
 use super::{Environment, SessionHost, WorkTable};
 use crate::error::ConnectError;
+use crate::telemetry::Latencies;
 
 /// Keys of one call whose hints are fetched from memory together.
 const HINTED_TOGETHER: usize = 64;
@@ -96,12 +97,15 @@ pub struct Leaving {
     pub client: ClientId,
     /// Its blocks.
     pub orphans: Vec<Orphan>,
+    /// What its operations came to.
+    pub work: Work,
 }
 
 impl Leaving {
     /// What to tell the master.
     pub fn request(self) -> MasterRequest {
-        MasterRequest::Close { client: self.client, orphans: self.orphans }
+        let Leaving { client, orphans, work } = self;
+        MasterRequest::Close { client, orphans, work: Box::new(work) }
     }
 }
 
@@ -149,10 +153,8 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         let promoter = |promotion| RefCell::new(Promoter::new(promotion, now));
         let (demotion, promoter) = (policy.demotion.map(pace), policy.promotion.map(promoter));
         let cache = IndexCache::new(options.cache_entries, options.cache_threshold);
-        let store = Store::new(fabric, host, client, view);
-        store.host().gate().counts_with(store.counters());
         SessionLogic {
-            store,
+            store: Store::new(fabric, host, client, view),
             cache: Cached::own(cache),
             redundancy,
             demotion,
@@ -170,6 +172,13 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     /// The same, with an index cache that other sessions of its process have, too, if there is one.
     pub fn with_cache(self, cache: Option<Arc<Mutex<IndexCache>>>) -> SessionLogic<F, E> {
         SessionLogic { cache: cache.map_or(self.cache, Cached::shared), ..self }
+    }
+
+    /// From now on the keeper sees what it counts.
+    pub fn shows_counters(self, latencies: Arc<Latencies>) -> SessionLogic<F, E> {
+        let (store, cache) = (self.store.counters().clone(), self.cache.counters().clone());
+        self.gate().counts_with(Counted { store, cache, latencies });
+        self
     }
 
     /// The session's name in the cluster.
@@ -227,7 +236,8 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         }
         let found = blocks.settle(&view).await?;
         let rests = rests.into_iter().chain(found).collect();
-        Some(Leaving { client: self.id(), orphans: blocks.give_up(rests, &view) })
+        let (orphans, work) = (blocks.give_up(rests, &view), self.gate().work());
+        Some(Leaving { client: self.id(), orphans, work })
     }
 
     /// Looks a key up and shows the value to `f` where it was fetched, without another copy.

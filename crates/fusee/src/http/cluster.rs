@@ -3,12 +3,13 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use fusee_client::prometheus;
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::rpc::{MasterClient, RpcError, Runtime};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::history::History;
-use super::{Page, Pages, metrics, text};
+use super::{Page, Pages, metrics};
 use crate::events;
 use crate::status::{self, Report};
 
@@ -96,7 +97,7 @@ impl Pages for ClusterPages {
             "/" => Page::ok("text/html; charset=utf-8", INDEX),
             "/page.js" => Page::ok("text/javascript; charset=utf-8", SCRIPT),
             "/page.css" => Page::ok("text/css; charset=utf-8", STYLE),
-            "/metrics" => Page::ok(text::CONTENT_TYPE, self.metrics().await),
+            "/metrics" => Page::ok(prometheus::CONTENT_TYPE, self.metrics().await),
             // It works also where no master leads.
             "/healthz" => Page::health(match self.look().await {
                 Ok(_) | Err(RpcError::NoLeader { .. }) => Ok(()),

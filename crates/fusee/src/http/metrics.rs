@@ -1,8 +1,8 @@
 //! The metrics of a master: of the cluster, if it leads one.
 
 use super::process;
-use super::text::{Kind, Metrics};
 use crate::status::Report;
+use fusee_client::prometheus::{Kind, Metrics};
 
 /// All states of a memory node, so that none vanishes when it is rare.
 const STATES: [&str; 6] = ["in_view", "joining", "waiting", "draining", "drained", "lost"];

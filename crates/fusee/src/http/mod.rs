@@ -9,7 +9,6 @@ mod history;
 mod metrics;
 mod node;
 mod process;
-mod text;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

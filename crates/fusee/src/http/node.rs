@@ -6,8 +6,8 @@ use fusee_control::rpc::NodeClient;
 use hyper::StatusCode;
 use tokio::sync::watch;
 
-use super::text::{self, Kind, Metrics};
 use super::{Page, Pages, process};
+use fusee_client::prometheus::{self, Kind, Metrics};
 
 /// The pages of a memory node. It may be another one, at the same addresses, when the cluster has given one up.
 #[derive(Debug)]
@@ -87,7 +87,7 @@ impl Pages for NodePages {
                 let about = "a memory node of FUSEE: /metrics /healthz /readyz /status.json";
                 Page::text(StatusCode::OK, about)
             }
-            "/metrics" => Page::ok(text::CONTENT_TYPE, self.metrics().await.into_text()),
+            "/metrics" => Page::ok(prometheus::CONTENT_TYPE, self.metrics().await.into_text()),
             "/healthz" => Page::health(self.usage().await.map(drop)),
             "/readyz" => Page::health(match self.name() {
                 Some(_) => Ok(()),

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::text::{Kind, Metrics};
+use fusee_client::prometheus::{Kind, Metrics};
 
 /// Adds the metrics of this process, as far as `/proc` tells.
 pub fn add(metrics: &mut Metrics) {

@@ -30,7 +30,7 @@ pub fn request(at: SocketAddr, method: &str, path: &str, body: &str) -> std::io:
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
     let status = status.ok_or_else(|| std::io::Error::other(format!("no HTTP: {head}")))?;
     let lower = head.to_lowercase();
-    let length = lower.lines().find_map(|line| line.strip_prefix("content-length: "));
+    let length = lower.lines().find_map(|line| line.strip_prefix("content-length:"));
     let mut body = Vec::new();
     match length.and_then(|length| length.trim().parse().ok()) {
         Some(length) => reader.take(length).read_to_end(&mut body)?,

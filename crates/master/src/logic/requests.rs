@@ -46,7 +46,10 @@ impl State {
             MasterRequest::HandOn { client, serial, orphans, used } => {
                 self.hand_on(ctx, (client, serial), (&orphans, &used))
             }
-            MasterRequest::Close { client, orphans } => self.close(ctx, client, &orphans),
+            MasterRequest::Close { client, orphans, work } => {
+                self.sessions.worked(client, &work);
+                self.close(ctx, client, &orphans)
+            }
             MasterRequest::Heartbeat { sessions, newer_than, known, reclaims, acked } => {
                 if self.view().is_none() {
                     return Some(self.not_ready(ctx));

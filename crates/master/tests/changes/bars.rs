@@ -32,7 +32,7 @@ fn led_by(view: &View, node: MnId) -> Vec<u32> {
 fn behind_ms(world: &mut World) -> u64 {
     match world.ask(MasterRequest::Open) {
         Some(MasterReply::Opened { behind_ms, client, .. }) => {
-            world.ask(MasterRequest::Close { client, orphans: vec![] });
+            world.ask(MasterRequest::Close { client, orphans: vec![], work: Default::default() });
             behind_ms
         }
         other => panic!("{other:?}"),

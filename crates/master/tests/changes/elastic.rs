@@ -331,7 +331,7 @@ fn who_has_taken_over_a_block_says_when_it_was_given_that() {
         let told = world.ask(take(taker, turn, vec![(block, adopted)]));
         assert_eq!(told, Some(NO_ORPHAN));
         for client in [taker, owner] {
-            world.ask(MasterRequest::Close { client, orphans: vec![] });
+            world.ask(MasterRequest::Close { client, orphans: vec![], work: Default::default() });
         }
         let left = if is_late { handed_on(false) } else { Some(NO_ORPHAN) };
         assert_eq!(world.ask(take(client, 0, vec![])), left);
@@ -381,7 +381,7 @@ fn what_a_session_has_handed_on_again_is_not_offered_as_it_once_was() {
     };
     let handed_on =
         |owner_lives, orphan| Some(MasterReply::Orphan { orphan: Some(orphan), owner_lives });
-    let close = |client| MasterRequest::Close { client, orphans: vec![] };
+    let close = |client| MasterRequest::Close { client, orphans: vec![], work: Default::default() };
     assert_eq!(world.ask(hand_on(1, left(3))), Some(MasterReply::Done));
     assert_eq!(world.ask(take(first)), handed_on(true, left(3)));
     // The first one has given it back to the pool, where the owner has got it again.
@@ -428,7 +428,11 @@ fn what_a_dead_session_was_given_waits_for_an_owner_that_lives() {
             assert_eq!(world.ask(hand_on), Some(MasterReply::Done));
             assert_eq!(world.ask(take(taker)), handed_on(true, orphan));
             if ends_in_order {
-                let close = MasterRequest::Close { client: taker, orphans: vec![] };
+                let close = MasterRequest::Close {
+                    client: taker,
+                    orphans: vec![],
+                    work: Default::default(),
+                };
                 assert_eq!(world.ask(close), Some(MasterReply::Done));
             } else {
                 world.ask(MasterRequest::Abandon { client: taker });
@@ -438,7 +442,7 @@ fn what_a_dead_session_was_given_waits_for_an_owner_that_lives() {
             assert_eq!(world.ask(take(client)), Some(NO_ORPHAN));
             let now = Orphan { first: 5, ..orphan };
             let orphans = if has_it_again { vec![now] } else { vec![] };
-            world.ask(MasterRequest::Close { client: owner, orphans });
+            world.ask(MasterRequest::Close { client: owner, orphans, work: Default::default() });
             let left = if has_it_again { now } else { orphan };
             assert_eq!(world.ask(take(client)), handed_on(false, left));
             assert_eq!(world.ask(take(client)), Some(NO_ORPHAN));

@@ -384,7 +384,11 @@ impl Run {
         self.orphans.borrow_mut().extend(orphans.iter().map(|left| (left.block, *left)));
         // The master has not heard of others, which came by views that somebody made in its stead.
         orphans.retain(|left| left.block.region < self.regions);
-        let answer = self.cluster.peek_master(MasterRequest::Close { client, orphans });
+        let answer = self.cluster.peek_master(MasterRequest::Close {
+            client,
+            orphans,
+            work: Default::default(),
+        });
         assert_eq!(answer, Some(MasterReply::Done));
     }
 

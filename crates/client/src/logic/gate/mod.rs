@@ -38,10 +38,23 @@ use self::local_epochs::LocalEpochs;
 pub use self::offers::Offers;
 pub use self::questions::Questions;
 use self::wakers::Wakers;
+use super::cache::{CacheCounters, CacheStats};
 use crate::sync::{AtomicBool, AtomicU64};
+use crate::telemetry::Latencies;
 
 /// Epochs after which what waits to be set free is revoked.
 const REVOKED_AFTER: u64 = 16;
+
+/// Where a session counts. Nothing rests on it, so no model checker need look at it.
+#[derive(Debug)]
+pub struct Counted {
+    /// Operations.
+    pub store: Arc<Counters>,
+    /// Accesses to its index cache.
+    pub cache: Arc<CacheCounters>,
+    /// How long operations took.
+    pub latencies: Arc<Latencies>,
+}
 
 /// What a session and its keeper share.
 #[derive(Debug)]
@@ -64,7 +77,7 @@ pub struct Gate {
     /// What it has done by that. Nothing rests on it, so no model checker need look at it.
     transitions: Mutex<Transitions>,
     /// What its operations come to, once it has begun.
-    counters: OnceLock<Arc<Counters>>,
+    counted: OnceLock<Counted>,
     /// Whether memory is short, as far as this process knows.
     short: AtomicBool,
     /// Whether somebody found no memory, since the session asked last.
@@ -87,7 +100,7 @@ impl Gate {
             repaired: AtomicU64::new(0),
             policy: Policy::default(),
             transitions: Mutex::default(),
-            counters: OnceLock::new(),
+            counted: OnceLock::new(),
             short: AtomicBool::new(false),
             called: AtomicBool::new(false),
             expelled: AtomicBool::new(false),
@@ -222,13 +235,29 @@ impl Gate {
     }
 
     /// From the session: where it counts.
-    pub fn counts_with(&self, counters: &Arc<Counters>) {
-        self.counters.get_or_init(|| counters.clone());
+    pub fn counts_with(&self, counted: Counted) {
+        self.counted.get_or_init(|| counted);
     }
 
-    /// What the session's operations came to so far.
-    pub fn stats(&self) -> Stats {
-        self.counters.get().map(|counters| counters.stats()).unwrap_or_default()
+    /// What the session's operations came to so far, and its accesses to the index cache.
+    pub fn stats(&self) -> (Stats, CacheStats) {
+        let counted = self.counted.get();
+        counted.map(|counted| (counted.store.stats(), counted.cache.stats())).unwrap_or_default()
+    }
+
+    /// How long its operations took.
+    #[cfg(feature = "telemetry")]
+    pub fn latencies(&self) -> Option<&Latencies> {
+        self.counted.get().map(|counted| &*counted.latencies)
+    }
+
+    /// The same, for the master.
+    pub fn work(&self) -> Work {
+        let (stats, CacheStats { accesses, hints, wrong, .. }) = self.stats();
+        let cache = Work { cache_accesses: accesses, hints, wrong_hints: wrong, ..Work::default() };
+        let mut work = Work::from(&stats);
+        work.add(&cache);
+        work
     }
 
     /// To the session: the name of this moment, for [`Questions::has_passed`] and
@@ -275,7 +304,7 @@ impl Gate {
                 repaired: self.repaired.load(Relaxed),
             },
             transitions: *self.transitions(),
-            work: Work::from(&self.stats()),
+            work: self.work(),
             stirs,
         }
     }

@@ -1,4 +1,4 @@
-//! Metrics in the text format of Prometheus, version 0.0.4.
+//! Metrics in the text format of Prometheus, version 0.0.4: for programs that show what their clients do.
 //!
 //! Values are read when somebody asks, so there is no registry: each page writes its own. The samples of a
 //! metric stand together under one head, as the format wants it: [`Metrics::family`] makes that the only way
@@ -12,8 +12,23 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Whether a value may only grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
+    /// It grows, and begins anew with the process.
     Counter,
+    /// It goes up and down.
     Gauge,
+    /// Counts by size: [`Family::histogram`].
+    Histogram,
+}
+
+/// A histogram: how many were no larger than each bound, their sum and their count.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Buckets {
+    /// Bounds, which grow, with how many were no larger.
+    pub bounds: Vec<(f64, u64)>,
+    /// The sum of all.
+    pub sum: f64,
+    /// How many there were.
+    pub count: u64,
 }
 
 /// A page of metrics.
@@ -33,6 +48,7 @@ impl Metrics {
         let kind = match kind {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
         };
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
         Family { text: &mut self.0, name }
@@ -50,9 +66,24 @@ impl Metrics {
 }
 
 impl Family<'_> {
+    /// Adds a histogram under this label.
+    pub fn histogram(&mut self, label: (&str, &str), buckets: &Buckets) -> &mut Self {
+        for (bound, count) in &buckets.bounds {
+            self.part("_bucket", &[label, ("le", &bound.to_string())], count);
+        }
+        self.part("_bucket", &[label, ("le", "+Inf")], buckets.count);
+        self.part("_sum", &[label], buckets.sum);
+        self.part("_count", &[label], buckets.count)
+    }
+
     /// Adds a value under these labels.
     pub fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) -> &mut Self {
+        self.part("", labels, value)
+    }
+
+    fn part(&mut self, part: &str, labels: &[(&str, &str)], value: impl Display) -> &mut Self {
         self.text.push_str(self.name);
+        self.text.push_str(part);
         for (n, (label, value)) in labels.iter().enumerate() {
             let _ = write!(self.text, "{}{label}=\"", if n == 0 { '{' } else { ',' });
             for c in value.chars() {

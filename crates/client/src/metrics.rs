@@ -1,0 +1,77 @@
+//! What a client has done, for its program to show.
+
+use fusee_core::stats::{OpKind, Stats};
+
+use crate::logic::{CacheStats, Gate};
+use crate::prometheus::{Kind, Metrics};
+#[cfg(feature = "telemetry")]
+use crate::telemetry::LatencySums;
+
+/// What all sessions of a client have done since it joined, those that have ended as well
+/// ([`Client::metrics`](crate::Client::metrics)). Operations are counted whether anybody asks or not.
+#[derive(Clone, Debug, Default)]
+pub struct ClientMetrics {
+    /// Sessions that are open.
+    pub sessions: u64,
+    /// Operations: how many, their phases, verbs and bytes.
+    pub stats: Stats,
+    /// Accesses to the index caches.
+    pub cache: CacheStats,
+    /// How long operations took.
+    #[cfg(feature = "telemetry")]
+    pub latencies: LatencySums,
+}
+
+impl ClientMetrics {
+    pub(crate) fn add(&mut self, gate: &Gate) {
+        let (stats, cache) = gate.stats();
+        self.stats.merge(&stats);
+        self.cache.merge(&cache);
+        #[cfg(feature = "telemetry")]
+        if let Some(latencies) = gate.latencies() {
+            self.latencies.add(latencies);
+        }
+    }
+
+    /// Adds them to a page for Prometheus, as `fusee_client_…`.
+    pub fn write(&self, metrics: &mut Metrics) {
+        let ClientMetrics { sessions, stats, cache, .. } = self;
+        metrics.one(Kind::Gauge, "fusee_client_sessions", "Sessions that are open.", sessions);
+        let help = "Operations that ended.";
+        let mut family = metrics.family(Kind::Counter, "fusee_client_operations_total", help);
+        for kind in OpKind::ALL {
+            family.sample(&[("kind", kind.name())], stats.kind(kind).operations);
+        }
+        let help = "Their phases: round trips.";
+        let mut family = metrics.family(Kind::Counter, "fusee_client_phases_total", help);
+        for kind in OpKind::ALL {
+            family.sample(&[("kind", kind.name())], stats.kind(kind).phases);
+        }
+        let sum = |of: fn(&crate::KindStats) -> u64| -> u64 {
+            OpKind::ALL.iter().map(|kind| of(stats.kind(*kind))).sum()
+        };
+        let damage = stats.damage();
+        for (name, help, value) in [
+            ("fusee_client_verbs_total", "Verbs.", sum(|kind| kind.verbs)),
+            ("fusee_client_atomics_total", "CAS and FAA among them.", sum(|kind| kind.atomics)),
+            ("fusee_client_verb_bytes_total", "Bytes that they moved.", sum(|kind| kind.bytes)),
+            ("fusee_client_conflicts_total", "Rounds lost to others.", stats.lost_rounds()),
+            ("fusee_client_damaged_replicas_total", "Replicas found damaged.", damage.found),
+            ("fusee_client_repaired_replicas_total", "Of these, written anew.", damage.repaired),
+            ("fusee_client_cache_accesses_total", "Accesses to index caches.", cache.accesses),
+            ("fusee_client_cache_hints_total", "Those that used a hint.", cache.hints),
+            ("fusee_client_cache_wrong_hints_total", "Hints that were wrong.", cache.wrong),
+        ] {
+            metrics.one(Kind::Counter, name, help, value);
+        }
+        #[cfg(feature = "telemetry")]
+        {
+            let help = "How long operations took, in seconds.";
+            let name = "fusee_client_operation_seconds";
+            let mut family = metrics.family(Kind::Histogram, name, help);
+            for kind in OpKind::ALL.into_iter().filter(|kind| stats.kind(*kind).operations > 0) {
+                family.histogram(("kind", kind.name()), &self.latencies.kind(kind));
+            }
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! What is seen of single operations, with the feature `telemetry`: a span of each for `tracing`, and how long it
+//! took. Without the feature nothing of this is in the program.
+//!
+//! Spans are of the target `fusee::operation` and the level INFO, with the fields that OpenTelemetry names
+//! (`otel.kind`, `otel.status_code`, `db.system.name`, `db.operation.name`, `error.type`): with the crate
+//! `tracing-opentelemetry` they are its traces. Keys and values are not in them.
+
+use std::time::Instant;
+
+use fusee_core::Error;
+use fusee_core::stats::{Counter, OpKind};
+use tracing::Span;
+use tracing::field::Empty;
+
+use crate::prometheus::Buckets;
+
+/// Upper bounds of buckets, two in each power of two, from 128 ns on: 128, 192, 256, 384, ...
+const BOUNDS: usize = 54;
+const FIRST_POWER: u32 = 7;
+
+/// A bound, in nanoseconds.
+const fn bound_ns(n: usize) -> u64 {
+    let power = 1 << (FIRST_POWER + n as u32 / 2);
+    power + if n % 2 == 1 { power / 2 } else { 0 }
+}
+
+/// The bucket of a time: the first whose bound is not below; `BOUNDS` if there is none.
+fn bucket(ns: u64) -> usize {
+    // The time lies above `below` and up to twice that.
+    let power = (ns.max(2) - 1).ilog2();
+    let Some(octave) = power.checked_sub(FIRST_POWER) else { return 0 };
+    let below = 1u64 << power;
+    let first = 2 * octave as usize + 1;
+    (first + usize::from(ns > below + below / 2)).min(BOUNDS)
+}
+
+/// How long operations of one kind took.
+#[derive(Debug)]
+struct Times {
+    buckets: [Counter; BOUNDS + 1],
+    sum_ns: Counter,
+}
+
+impl Default for Times {
+    fn default() -> Times {
+        Times { buckets: std::array::from_fn(|_| Counter::default()), sum_ns: Counter::default() }
+    }
+}
+
+/// How long a session's operations took. It alone counts.
+#[derive(Debug, Default)]
+pub struct Latencies([Times; OpKind::ALL.len()]);
+
+/// Sums of [`Latencies`].
+#[derive(Clone, Debug, Default)]
+pub struct LatencySums(Vec<(u64, Vec<u64>)>);
+
+impl LatencySums {
+    pub(crate) fn add(&mut self, latencies: &Latencies) {
+        self.0.resize_with(OpKind::ALL.len(), || (0, vec![0; BOUNDS + 1]));
+        for ((sum_ns, buckets), times) in self.0.iter_mut().zip(&latencies.0) {
+            *sum_ns += times.sum_ns.get();
+            buckets.iter_mut().zip(&times.buckets).for_each(|(sum, n)| *sum += n.get());
+        }
+    }
+
+    /// The histogram of a kind: its bounds, in seconds, with how many took no longer; the sum, in seconds; and the
+    /// count.
+    pub fn kind(&self, kind: OpKind) -> Buckets {
+        let Some((sum_ns, counts)) = self.0.get(kind as usize) else { return Buckets::default() };
+        let mut count = 0;
+        let bounds = counts[..BOUNDS].iter().enumerate().map(|(n, in_bucket)| {
+            count += in_bucket;
+            (bound_ns(n) as f64 / 1e9, count)
+        });
+        let bounds = bounds.collect();
+        Buckets { bounds, sum: *sum_ns as f64 / 1e9, count: count + counts[BOUNDS] }
+    }
+}
+
+/// An operation that has begun.
+pub struct Begun {
+    kind: OpKind,
+    at: Instant,
+    span: Span,
+}
+
+impl Begun {
+    pub fn now(kind: OpKind) -> Begun {
+        let span = tracing::info_span!(
+            target: "fusee::operation",
+            "fusee",
+            otel.name = kind.name(),
+            otel.kind = "client",
+            otel.status_code = Empty,
+            db.system.name = "fusee",
+            db.operation.name = kind.name(),
+            error.type = Empty,
+        );
+        Begun { kind, at: Instant::now(), span }
+    }
+
+    pub fn ends<T>(self, latencies: &Latencies, result: &Result<T, Error>) {
+        let ns = self.at.elapsed().as_nanos() as u64;
+        let times = &latencies.0[self.kind as usize];
+        times.buckets[bucket(ns)].add(1);
+        times.sum_ns.add(ns);
+        if let Err(error) = result {
+            self.failed(error);
+        }
+    }
+
+    /// The same, of many writes together: how long each took is not known.
+    pub fn ends_with(self, outcomes: &[Result<(), Error>]) {
+        let wrong = |outcome: &Result<(), Error>| outcome.clone().err().filter(is_wrong);
+        if let Some(error) = outcomes.iter().find_map(wrong) {
+            self.failed(&error);
+        }
+    }
+
+    fn failed(&self, error: &Error) {
+        if is_wrong(error) {
+            self.span.record("otel.status_code", "ERROR");
+            self.span.record("error.type", tracing::field::display(error));
+        }
+    }
+}
+
+/// Whether it is more than an answer.
+fn is_wrong(error: &Error) -> bool {
+    !matches!(error, Error::NotFound | Error::AlreadyExists)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_time_is_in_the_first_bucket_that_holds_it() {
+        for n in 1..BOUNDS {
+            assert!(bound_ns(n) > bound_ns(n - 1));
+        }
+        let times = (0..3_000).chain(
+            (12..40)
+                .flat_map(|power| [-1, 0, 1].map(|by| (1u64 << power).saturating_add_signed(by))),
+        );
+        for ns in times.chain([u64::MAX]) {
+            let first = (0..BOUNDS).find(|n| ns <= bound_ns(*n)).unwrap_or(BOUNDS);
+            assert_eq!(bucket(ns), first, "{ns}");
+        }
+    }
+}

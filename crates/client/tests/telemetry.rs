@@ -1,0 +1,68 @@
+//! Traces and latencies of operations, with the feature `telemetry`: what OpenTelemetry is given.
+
+use fusee_client::{Client, EmbeddedOptions, OpKind};
+use opentelemetry::trace::{SpanId, SpanKind, Status, TracerProvider as _};
+use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanData};
+use tracing_subscriber::layer::SubscriberExt;
+
+fn attribute(span: &SpanData, name: &str) -> Option<String> {
+    let found = span.attributes.iter().find(|attribute| attribute.key.as_str() == name);
+    found.map(|attribute| attribute.value.to_string())
+}
+
+#[test]
+fn operations_are_spans_of_their_callers() {
+    let exporter = InMemorySpanExporter::default();
+    let provider = SdkTracerProvider::builder().with_simple_exporter(exporter.clone()).build();
+    let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("test"));
+    let subscriber = tracing_subscriber::registry().with(layer);
+    // Async calls run on the client's own thread.
+    tracing::subscriber::set_global_default(subscriber).unwrap();
+    let client = Client::embedded(EmbeddedOptions::default()).unwrap();
+    let request = tracing::info_span!("request").entered();
+    client.put(b"key", b"value").unwrap();
+    client.get(b"key").unwrap();
+    client.insert(b"key", b"other").unwrap_err();
+    let pending = client.get_async(b"key");
+    pollster(pending).unwrap();
+    client.get(b"").unwrap_err();
+    client.put_many(&[(b"a", b"1"), (b"b", b"2")]);
+    drop(request);
+    let spans = exporter.get_finished_spans().unwrap();
+    let request = spans.iter().find(|span| span.name == "request").unwrap();
+    let operations: Vec<&SpanData> =
+        spans.iter().filter(|span| attribute(span, "db.system.name").is_some()).collect();
+    let names: Vec<&str> = operations.iter().map(|span| &*span.name).collect();
+    assert_eq!(names, ["upsert", "search", "insert", "search", "search", "upsert"]);
+    for span in &operations {
+        assert_eq!(span.parent_span_id, request.span_context.span_id(), "{}", span.name);
+        assert_ne!(span.parent_span_id, SpanId::INVALID);
+        assert_eq!(span.span_kind, SpanKind::Client);
+        assert_eq!(attribute(span, "db.operation.name").as_deref(), Some(&*span.name));
+        assert!(!format!("{span:?}").contains("value"), "no values");
+    }
+    // That a key exists is an answer; that it is empty is not.
+    let failed: Vec<bool> =
+        operations.iter().map(|s| matches!(s.status, Status::Error { .. })).collect();
+    assert_eq!(failed, [false, false, false, false, true, false]);
+
+    let metrics = client.metrics();
+    let searches = metrics.latencies.kind(OpKind::Search);
+    assert_eq!(searches.count, 3);
+    assert!(searches.sum > 0.0 && searches.sum < 60.0);
+    assert!(searches.bounds.windows(2).all(|two| two[0].0 < two[1].0 && two[0].1 <= two[1].1));
+    let mut page = fusee_client::prometheus::Metrics::default();
+    metrics.write(&mut page);
+    let page = page.into_text();
+    let count = "fusee_client_operation_seconds_count{kind=\"search\"} 3\n";
+    assert!(page.contains(count), "{page}");
+    assert!(
+        page.contains("fusee_client_operation_seconds_bucket{kind=\"search\",le=\"+Inf\"} 3\n")
+    );
+}
+
+/// Waits for a future on this thread.
+fn pollster<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(future)
+}
