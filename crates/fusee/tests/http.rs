@@ -75,6 +75,10 @@ fn a_master_shows_its_cluster() {
     assert!(value(&metrics, "fusee_region_bytes{redundancy=\"replicated\"}") > 0.0);
     assert!(value(&metrics, "fusee_phases_total{kind=\"upsert\"}") > 0.0);
     promtool(&["check", "metrics"], &metrics);
+    let memory = get(at, "/metrics/memory");
+    assert!(value(&memory, "fusee_pairs{redundancy=\"replicated\"}") >= 100.0);
+    assert!(value(&memory, "fusee_class_blocks{object_bytes=\"64\"}") >= 1.0);
+    promtool(&["check", "metrics"], &memory);
     assert!(!json(at, "/history.json")["at_ms"].as_array().unwrap().is_empty());
     assert!(!json(at, "/events.json").as_array().unwrap().is_empty());
     signal("KILL", up.pids()[3]);

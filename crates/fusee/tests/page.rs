@@ -71,9 +71,13 @@ impl Browser {
         format!("/element/{}", id.as_str().unwrap())
     }
 
-    /// The text that somebody sees there.
+    /// The text that somebody sees there; nothing of what is hidden. In one step: the page is drawn anew each
+    /// second.
     fn text(&self, selector: &str) -> String {
-        let text = self.ask("GET", &format!("{}/text", self.find(selector)), &Value::Null);
+        let text = self.run(&format!(
+            "const found = document.querySelector('{selector}'); \
+             return found?.checkVisibility() ? found.innerText : ''"
+        ));
         text.as_str().unwrap().to_owned()
     }
 
@@ -159,6 +163,7 @@ fn somebody_looks_at_a_cluster_that_loses_a_node() {
     assert!(browser.text("#log").contains("mn1 is lost"));
     assert!(!browser.text("#log").contains("joined from"));
     browser.click("#warnings");
+    browser.click("#topic");
     browser.click("#topic option[value=loss]");
     assert!(!browser.text("#log").contains("joined from"));
     browser.keep("events");

@@ -9,6 +9,7 @@ use fusee_control::rpc::{MasterClient, RpcError, Runtime};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::history::History;
+use super::memory::Memory;
 use super::{Page, Pages, metrics};
 use crate::events;
 use crate::status::{self, Report};
@@ -42,6 +43,7 @@ pub struct ClusterPages {
     own: String,
     seen: tokio::sync::Mutex<Option<Seen>>,
     history: Arc<Mutex<History>>,
+    memory: Memory,
 }
 
 impl ClusterPages {
@@ -50,7 +52,8 @@ impl ClusterPages {
         let master = MasterClient::new(runtime, own.clone()).with_deadline(MASTER_DEADLINE);
         let history = Arc::<Mutex<History>>::default();
         runtime.handle().spawn(remember(master.clone(), own.clone(), Arc::downgrade(&history)));
-        ClusterPages { runtime: runtime.clone(), master, own, seen: Default::default(), history }
+        let (runtime, seen, memory) = (runtime.clone(), Default::default(), Memory::default());
+        ClusterPages { runtime, master, own, seen, history, memory }
     }
 
     /// The cluster as it is now or was a moment ago; whoever comes meanwhile waits for the same answer.
@@ -98,6 +101,10 @@ impl Pages for ClusterPages {
             "/page.js" => Page::ok("text/javascript; charset=utf-8", SCRIPT),
             "/page.css" => Page::ok("text/css; charset=utf-8", STYLE),
             "/metrics" => Page::ok(prometheus::CONTENT_TYPE, self.metrics().await),
+            "/metrics/memory" => match self.memory.metrics(&self.runtime, &self.own).await {
+                Ok(text) => Page::ok(prometheus::CONTENT_TYPE, text),
+                Err(error) => Page::health(Err(error)),
+            },
             // It works also where no master leads.
             "/healthz" => Page::health(match self.look().await {
                 Ok(_) | Err(RpcError::NoLeader { .. }) => Ok(()),

@@ -6,6 +6,7 @@
 
 mod cluster;
 mod history;
+mod memory;
 mod metrics;
 mod node;
 mod process;

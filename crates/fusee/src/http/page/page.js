@@ -39,7 +39,7 @@ function duration(ms) {
   if (ms === null || ms === undefined) return '–';
   if (ms < 1000) return `${ms} ms`;
   const s = ms / 1000;
-  if (s < 120) return `${s.toFixed(1)} s`;
+  if (s < 120) return `${Number.isInteger(s) ? s : s.toFixed(1)} s`;
   if (s < 7200) return `${Math.round(s / 60)} min`;
   return `${Math.round(s / 3600)} h`;
 }
@@ -92,7 +92,9 @@ function chart(target, history, lines) {
   const last = times.length ? times[times.length - 1] : Date.now();
   const most = Math.max(0, ...lines.flatMap(line => history[line]));
   const full = ceiling(most);
-  const x = at => left + (width - left - right) * (1 - (last - at) / (SECONDS * 1000));
+  // At first there is little to show.
+  const span = Math.min(SECONDS, Math.max(60, times.length ? (last - times[0]) / 1000 : 0)) * 1000;
+  const x = at => left + (width - left - right) * (1 - (last - at) / span);
   const y = value => top + (height - top - bottom) * (1 - value / full);
   const parts = [];
   for (const share of [0, 0.5, 1]) {
@@ -100,10 +102,10 @@ function chart(target, history, lines) {
     parts.push(svg('line', { class: 'grid', x1: left, x2: width - right, y1: at, y2: at }));
     parts.push(svg('text', { x: left - 6, y: at + 4, 'text-anchor': 'end' }, short(share * full)));
   }
-  for (const minutes of [10, 8, 6, 4, 2, 0]) {
-    const anchor = minutes === 0 ? 'end' : 'middle';
-    const text = minutes === 0 ? 'now' : `−${minutes} min`;
-    parts.push(svg('text', { x: x(last - minutes * 60000), y: height - 6, 'text-anchor': anchor }, text));
+  for (const share of [1, 0.75, 0.5, 0.25, 0]) {
+    const anchor = share === 0 ? 'end' : share === 1 ? 'start' : 'middle';
+    const text = share === 0 ? 'now' : `−${duration(share * span)}`;
+    parts.push(svg('text', { x: x(last - share * span), y: height - 6, 'text-anchor': anchor }, text));
   }
   lines.forEach((line, n) => {
     const values = history[line];

@@ -1,0 +1,73 @@
+//! Where the memory goes, for whoever asks for that alone: a survey joins the cluster as `fusee status --memory`
+//! does, and reads 1/512 of the used memory.
+
+use std::time::{Duration, Instant};
+
+use fusee_auth::Who;
+use fusee_client::prometheus::{Kind, Metrics};
+use fusee_client::{Client, Keys, MemorySurvey, Options, RedundancyMemory};
+use fusee_control::rpc::Runtime;
+use tokio::sync::Mutex;
+
+/// So old a survey may be; another one is not made before.
+const FRESH: Duration = Duration::from_secs(60);
+
+/// The last survey.
+#[derive(Debug, Default)]
+pub struct Memory(Mutex<Option<(Instant, Result<String, String>)>>);
+
+impl Memory {
+    /// The metrics of a survey that is fresh; or why there is none.
+    pub async fn metrics(&self, runtime: &Runtime, master: &str) -> Result<String, String> {
+        let mut last = self.0.lock().await;
+        if let Some((at, text)) = &*last
+            && at.elapsed() < FRESH
+        {
+            return text.clone();
+        }
+        let keys = runtime.keys().map(|keys| keys.acting_as(Who::Client));
+        let master = master.to_owned();
+        // It waits for memory nodes, and must not keep others from answers.
+        let made = tokio::task::spawn_blocking(move || survey(&master, keys)).await;
+        let made = made.unwrap_or_else(|error| Err(error.to_string()));
+        *last = Some((Instant::now(), made.clone()));
+        made
+    }
+}
+
+fn survey(master: &str, keys: Option<Keys>) -> Result<String, String> {
+    let client = Client::connect_with(master, Options::default().with_keys(keys));
+    let client = client.map_err(|error| error.to_string())?;
+    client.survey_memory().map(|survey| text(&survey)).map_err(|error| error.to_string())
+}
+
+fn text(survey: &MemorySurvey) -> String {
+    let mut metrics = Metrics::default();
+    let mut blocks =
+        metrics.family(Kind::Gauge, "fusee_class_blocks", "Blocks by the size of their objects.");
+    for class in &survey.classes {
+        blocks.sample(&[("object_bytes", &class.object_bytes.to_string())], class.blocks);
+    }
+    let help = "Bytes of objects, by their size: in use, or set free and waiting to be used again.";
+    let mut bytes = metrics.family(Kind::Gauge, "fusee_class_bytes", help);
+    for class in &survey.classes {
+        let size = class.object_bytes.to_string();
+        let used = class.objects - class.marked.min(class.objects) - class.new.min(class.objects);
+        bytes.sample(&[("object_bytes", &size), ("state", "used")], used * class.object_bytes);
+        let free = [("object_bytes", &*size), ("state", "free")];
+        bytes.sample(&free, class.marked * class.object_bytes);
+    }
+    type Of = fn(&RedundancyMemory) -> u64;
+    let all: [(&'static str, &str, Of); 3] = [
+        ("fusee_pairs", "Pairs by redundancy.", |of| of.pairs),
+        ("fusee_pair_bytes", "Bytes of keys and values, at most.", |of| of.value_bytes),
+        ("fusee_pair_memory_bytes", "Bytes of objects on all places.", |of| of.memory_bytes),
+    ];
+    for (name, help, of) in all {
+        let mut family = metrics.family(Kind::Gauge, name, help);
+        for redundancy in &survey.redundancies {
+            family.sample(&[("redundancy", &redundancy.redundancy.to_string())], of(redundancy));
+        }
+    }
+    metrics.into_text()
+}
