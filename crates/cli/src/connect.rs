@@ -90,6 +90,17 @@ pub fn check_address(masters: &str) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Refuses what is no address of one service: host and port.
+pub fn check_host_port(address: &str) -> Result<(), Failure> {
+    let parts = address.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+    match parts.is_some_and(|(_, port)| port.parse::<u16>().is_ok()) {
+        true => Ok(()),
+        false => Err(Failure::usage(format!(
+            "`{address}` is no address; write host and port, like 127.0.0.1:7400"
+        ))),
+    }
+}
+
 /// A failure to reach the cluster, with the next step.
 pub fn explain(master: &str, error: &RpcError) -> Failure {
     // It has been reached, and says what to do.

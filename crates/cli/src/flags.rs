@@ -23,6 +23,7 @@ const FIELDS: [&str; 13] = [
 /// The text with flags in place of fields.
 pub fn in_text(text: &str) -> String {
     let text = text.replace("geometry: geometry", "geometry").replace("geometry.", "");
+    let text = text.replace("geometry: invalid view: ", "");
     let mut text = text.replace("lease_ms", "--lease");
     for field in FIELDS {
         text = text.replace(field, &format!("--{}", field.replace('_', "-")));

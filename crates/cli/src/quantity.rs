@@ -6,6 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// So many of something.
@@ -69,18 +70,40 @@ impl fmt::Display for Bytes {
     }
 }
 
+/// As settings have it: exactly, with the largest unit that does.
+pub fn exact(bytes: u64) -> String {
+    let units = [(1u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    let whole = units.into_iter().find(|(unit, _)| bytes > 0 && bytes.is_multiple_of(*unit));
+    whole.map_or(bytes.to_string(), |(unit, name)| format!("{}{name}", bytes / unit))
+}
+
 impl<'de> Deserialize<'de> for Bytes {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Form {
-            Number(u64),
-            Text(String),
-        }
-        match Form::deserialize(deserializer)? {
-            Form::Number(bytes) => Ok(Bytes(bytes)),
-            Form::Text(text) => text.parse().map_err(serde::de::Error::custom),
-        }
+        deserializer.deserialize_any(Form)
+    }
+}
+
+/// A number, or text with a unit.
+struct Form;
+
+impl Visitor<'_> for Form {
+    type Value = Bytes;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number of bytes, like 1048576 or \"512MiB\"")
+    }
+
+    fn visit_u64<E>(self, bytes: u64) -> Result<Bytes, E> {
+        Ok(Bytes(bytes))
+    }
+
+    fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<Bytes, E> {
+        let number = u64::try_from(bytes).map(Bytes);
+        number.map_err(|_| E::invalid_value(de::Unexpected::Signed(bytes), &self))
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Bytes, E> {
+        text.parse().map_err(E::custom)
     }
 }
 
@@ -113,6 +136,13 @@ mod tests {
         assert_eq!(Bytes(100).to_string(), "100 B");
         assert_eq!(Bytes(1536).to_string(), "1.5 KiB");
         assert_eq!(Bytes(1 << 30).to_string(), "1.0 GiB");
+    }
+
+    #[test]
+    fn exact_quantities_come_back() {
+        for (bytes, text) in [(0, "0"), (3 << 20, "3MiB"), (1025, "1025"), (1 << 40, "1TiB")] {
+            assert_eq!((exact(bytes), text.parse()), (text.into(), Ok(Bytes(bytes))));
+        }
     }
 
     proptest::proptest! {

@@ -42,6 +42,12 @@ pub fn of_server(configured: Option<&Path>) -> Result<Option<Keys>, Failure> {
     keys.map_err(|error| Failure::usage(error.to_string()))
 }
 
+/// The keys of what connects as a tool does, if this file is named or the flag names one: as much as the file has.
+pub fn tool(configured: Option<&Path>) -> Result<Option<Keys>, Failure> {
+    let keys = file().or(configured).map(Keys::of_client).transpose();
+    keys.map_err(|error| Failure::usage(error.to_string()))
+}
+
 /// A runtime whose connections prove what the flag says.
 pub fn runtime(name: &str) -> Result<Runtime, Failure> {
     let runtime = Runtime::with_keys(name, keys()?);

@@ -100,6 +100,13 @@ impl NodeFabrics {
         self.shm.as_ref().map(|shm| shm.path().to_owned())
     }
 
+    /// The software NIC, if there is one, looks for requests for so long before it sleeps, from now on.
+    pub fn set_spin(&self, spin: Duration) {
+        if let Some(tcp) = &self.tcp {
+            tcp.set_spin(spin);
+        }
+    }
+
     /// Fences a client for ever. When this returns, no verb of it executes here any more.
     ///
     /// A client process that has mapped the pool is killed; see [`shm`](crate::shm) for why.

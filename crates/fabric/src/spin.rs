@@ -30,6 +30,11 @@ impl Spin {
         Spin { longest, pause: 0, next_pause: 1 }
     }
 
+    /// Looks for at most so long from now on.
+    pub(crate) fn set(&mut self, longest: Duration) {
+        self.longest = longest;
+    }
+
     /// Calls `look` until it is true or time is over; whether it was true.
     pub(crate) fn until(&mut self, mut look: impl FnMut() -> bool) -> bool {
         if self.pause > 0 || self.longest.is_zero() {

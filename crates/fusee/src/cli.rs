@@ -7,7 +7,7 @@ use fusee_cli::failure::{EXIT_CODES, Failure};
 use fusee_cli::secret;
 
 use crate::logging::Usual;
-use crate::{backup, destroy, drain, events, form, kv, manual, server, shell, status, up};
+use crate::{backup, config, destroy, drain, events, form, kv, manual, server, shell, status, up};
 
 const EXAMPLES: &str = "Examples:\n  \
     fusee up                          start a cluster on this machine to play with\n  \
@@ -50,6 +50,9 @@ pub enum Command {
     MemoryNode(server::memory_node::Args),
     /// Run a switch in the path from clients to memory nodes
     Switch(server::switch::Args),
+    /// Check the settings of a server, or show them
+    #[command(subcommand)]
+    Config(config::ConfigCommand),
     /// Form a new cluster: once, after its master was started over an empty store
     Form(form::Args),
     /// Make the secret of a cluster, or a key of it
@@ -125,6 +128,7 @@ impl Command {
             Command::Master(args) => server::master::run(args),
             Command::MemoryNode(args) => server::memory_node::run(args),
             Command::Switch(args) => server::switch::run(args),
+            Command::Config(command) => config::run(&command),
             Command::Form(args) => form::run(&args),
             Command::Secret(command) => crate::secret::run(&command),
             Command::Destroy(args) => destroy::run(&args),

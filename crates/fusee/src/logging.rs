@@ -2,10 +2,13 @@
 //!
 //! Servers tell what they do (`info`), other commands only what goes wrong (`warn`), and the
 //! simulator nothing, since things go wrong there all the time. `-v` shows more, `RUST_LOG` decides
-//! if it is set.
+//! if it is set. The filter of a server is one of its settings, and may change while it runs.
 
 use std::io::{IsTerminal, stderr};
+use std::str::FromStr;
+use std::sync::OnceLock;
 
+use serde::{Deserialize, Deserializer, Serialize};
 use tracing_subscriber::EnvFilter;
 
 /// What a command logs by itself.
@@ -20,8 +23,71 @@ pub enum Usual {
     Everything,
 }
 
+/// Directives of what is logged, as `RUST_LOG` has them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Filter(String);
+
+impl Filter {
+    /// What a server logs that was started with `-v` so many times.
+    pub fn of_server(verbose: u8) -> Filter {
+        Filter(usual(verbose, Usual::Everything))
+    }
+}
+
+impl FromStr for Filter {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Filter, String> {
+        match EnvFilter::try_new(text) {
+            Ok(_) => Ok(Filter(text.to_owned())),
+            Err(error) => Err(format!(
+                "`{text}` is no filter of a log: {error}; write it like `debug`, or `warn,fusee_master=debug`"
+            )),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Filter {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Filter, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// Changes the filter of this process.
+type Set = Box<dyn Fn(EnvFilter) + Send + Sync>;
+
+static SET: OnceLock<Set> = OnceLock::new();
+
+/// Logs what this filter lets through from now on.
+pub fn set(filter: Option<&Filter>) {
+    if let (Some(set), Some(Filter(directives))) = (SET.get(), filter) {
+        set(EnvFilter::new(directives));
+    }
+}
+
 /// Starts to log.
-pub fn start(verbose: u8, usual: Usual) {
+pub fn start(verbose: u8, usual_log: Usual) {
+    let filter = match std::env::var("RUST_LOG") {
+        Ok(directives) if !directives.is_empty() => EnvFilter::new(directives),
+        _ => EnvFilter::new(usual(verbose, usual_log)),
+    };
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(stderr)
+        .with_ansi(stderr().is_terminal())
+        .with_target(verbose > 0)
+        .with_filter_reloading();
+    let handle = subscriber.reload_handle();
+    let _first = SET.set(Box::new(move |filter| {
+        if let Err(error) = handle.reload(filter) {
+            tracing::error!(%error, "the filter of the log cannot change");
+        }
+    }));
+    subscriber.init();
+}
+
+/// The directives, unless somebody says others.
+fn usual(verbose: u8, usual: Usual) -> String {
     let level = match (verbose, usual) {
         (0, Usual::Nothing) => "off",
         (0, Usual::Problems) | (1, Usual::Nothing) => "warn",
@@ -31,17 +97,7 @@ pub fn start(verbose: u8, usual: Usual) {
     };
     // The libraries beneath tell a lot; what they do is of interest only when asked for. That of the control
     // messages calls every question an error that was not answered in time: whoever asked knows better.
-    let ours = format!("warn,tarpc=off,{}", crates(level));
-    let filter = match std::env::var("RUST_LOG") {
-        Ok(directives) if !directives.is_empty() => EnvFilter::new(directives),
-        _ => EnvFilter::new(ours),
-    };
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(stderr)
-        .with_ansi(stderr().is_terminal())
-        .with_target(verbose > 0)
-        .init();
+    format!("warn,tarpc=off,{}", crates(level))
 }
 
 fn crates(level: &str) -> String {

@@ -8,6 +8,7 @@
 
 mod backup;
 mod cli;
+mod config;
 mod demote;
 mod destroy;
 mod drain;

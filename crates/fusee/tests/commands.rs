@@ -15,6 +15,7 @@ mod check;
 #[cfg(feature = "bench")]
 mod churn;
 mod common;
+mod config;
 #[cfg(feature = "bench")]
 mod costs;
 mod documented;

@@ -109,7 +109,7 @@ fn rules_of_the_cluster_count_for_everybody_and_are_shown() {
         let config = scratch.file("bad.toml", text);
         finish(&mut fusee(&["up", "--port", "0", "--config", &config])).expect_error(2, says);
     };
-    refused(b"[redundancy]\ndemote-above = 2.0", "demote-above is 2; it must be 0.01..=0.99");
+    refused(b"[redundancy]\ndemote-above = 2.0", "demote-above: it is 2, and must be 0.01..=0.99");
     refused(b"[redundancy]\ndefault = \"ec:1+1\"", "k is at least 2");
     refused(b"memory-nodes = 3", "unknown field `memory-nodes`");
     let bad = ["up", "--port", "0", "--redundancy", "64KiB=ec:4+2,4KiB=ec:2+1"];

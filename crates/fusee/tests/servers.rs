@@ -74,8 +74,8 @@ fn mistakes_in_a_file_are_named_with_their_line() {
     let scratch = Scratch::new();
     for (server, text, says) in [
         ("master", "memory-nodes = 3\nreplicas = 2\n", "unknown field `replicas`"),
-        ("master", "listen = 5\n", "line 1"),
-        ("memory-node", "\n\npol = \"1GiB\"\n", "line 3"),
+        ("master", "listen = 5\n", ":1:10: listen: invalid type"),
+        ("memory-node", "\n\npol = \"1GiB\"\n", ":3:1: unknown field `pol`"),
         ("memory-node", "pool = \"lots\"\n", "is no number of bytes"),
         ("memory-node", "serve = [\"pigeon\"]\n", "pigeon"),
     ] {

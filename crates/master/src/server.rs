@@ -117,6 +117,8 @@ pub struct MasterServer {
     client: MasterClient,
     /// Why it decides nothing any more.
     ended: watch::Receiver<Option<String>>,
+    /// The settings in force, for whoever decides.
+    settings: watch::Sender<Settings>,
     _work: Work,
     runtime: Runtime,
 }
@@ -143,13 +145,14 @@ impl MasterServer {
         let addr = listener.local_addr()?;
         let connect = connector(&runtime);
         let (end, ended) = watch::channel(None);
+        let (settings, told) = watch::channel(settings);
         let (seat, work) = match shared {
             None => {
                 if config.data_dir.as_os_str().is_empty() {
                     return Err(StartError::NoDataDir);
                 }
                 let store = Store::open(&config.data_dir)?;
-                let (queue, thread) = drive(&runtime, settings, store, connect, end)?;
+                let (queue, thread) = drive(&runtime, told, store, connect, end)?;
                 (Arc::new(Seat::sole(queue.clone())), Work::Sole { queue, thread: Some(thread) })
             }
             #[cfg(feature = "etcd")]
@@ -159,7 +162,7 @@ impl MasterServer {
                     move |store| {
                         // The end of a term is not the end of this master.
                         let (term, _) = watch::channel(None);
-                        drive(&runtime, settings.clone(), store, connect.clone(), term)
+                        drive(&runtime, told.clone(), store, connect.clone(), term)
                     }
                 };
                 let advertise = config.advertise.unwrap_or_else(|| addr.to_string());
@@ -174,7 +177,8 @@ impl MasterServer {
         // Made first: if anything fails from here on, dropping it ends the thread.
         let client = MasterClient::new(&runtime, addr.to_string());
         let io = runtime.clone();
-        let mut master = MasterServer { server: None, client, ended, _work: work, runtime };
+        let mut master =
+            MasterServer { server: None, client, ended, settings, _work: work, runtime };
         let closed = closed(Arc::clone(&seat));
         let server =
             rpc::serve_connections::<MasterService, _, _, _>(&io, listener, handler(seat), closed)?;
@@ -199,12 +203,13 @@ impl MasterServer {
             let named = nodes.iter().find(|node| node.addr() == control);
             named.cloned().unwrap_or_else(|| NodeClient::new(&remote, control))
         };
-        let (queue, thread) = drive(runtime, settings, store, connect, end)?;
+        let (settings, told) = watch::channel(settings);
+        let (queue, thread) = drive(runtime, told, store, connect, end)?;
         let answer = handler(Arc::new(Seat::sole(queue.clone())));
         let (client, server) = rpc::serve_local::<MasterService, _, _>(runtime, "master", answer);
         let _work = Work::Sole { queue, thread: Some(thread) };
         let (server, runtime) = (Some(server), runtime.clone());
-        Ok(MasterServer { server, client: client.into(), ended, _work, runtime })
+        Ok(MasterServer { server, client: client.into(), ended, settings, _work, runtime })
     }
 
     /// Where it listens; `None` inside a process.
@@ -232,6 +237,11 @@ impl MasterServer {
                 Err(_) => "its thread panicked; see its log".into(),
             }
         }
+    }
+
+    /// Takes over what a running master can change: see [`Settings::adjust`].
+    pub fn adjust(&self, new: &Settings) {
+        self.settings.send_modify(|settings| settings.adjust(new));
     }
 
     /// Asks for a new cluster, of a master that has none yet: of the memory nodes that join.
@@ -346,6 +356,8 @@ fn connector(runtime: &Runtime) -> impl Fn(&str) -> NodeClient + Clone + Send + 
 /// Carries out what the logic decides.
 struct Driver<C> {
     logic: Master,
+    /// Settings that change.
+    settings: watch::Receiver<Settings>,
     store: Store,
     /// What was told, and is in the store.
     journal: Journal,
@@ -364,7 +376,7 @@ struct Driver<C> {
 
 fn drive<C>(
     runtime: &Runtime,
-    settings: Settings,
+    mut settings: watch::Receiver<Settings>,
     mut store: Store,
     connect: C,
     ended: watch::Sender<Option<String>>,
@@ -372,10 +384,11 @@ fn drive<C>(
 where
     C: Fn(&str) -> NodeClient + Send + 'static,
 {
-    let geometry = settings.geometry;
+    let now = settings.borrow_and_update().clone();
+    let geometry = now.geometry;
     let mut records = store.load()?;
     let mut journal = Journal::restore(&mut records);
-    let logic = Master::restore(settings, rand::random(), records)?;
+    let logic = Master::restore(now, rand::random(), records)?;
     if logic.cluster().is_none() {
         // What may be left of one that was destroyed.
         store.clear()?;
@@ -408,6 +421,7 @@ where
         repairer,
         job: None,
         logic,
+        settings,
         store,
         journal,
         connect,
@@ -451,6 +465,10 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
             if !self.store.holds() {
                 tracing::warn!("this master's term is over");
                 return "its term is over".into();
+            }
+            // An error: who could change them is gone.
+            if self.settings.has_changed().unwrap_or(false) {
+                self.logic.adjust(&self.settings.borrow_and_update());
             }
             let now_ms = self.begun.elapsed().as_millis() as u64;
             let decided = self.decide(now_ms, events).and_then(|()| self.store.settle());

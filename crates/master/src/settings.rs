@@ -109,8 +109,8 @@ pub enum SettingsError {
     },
     /// Replicas lie on different memory nodes.
     #[error(
-        "{setting} is {replicas}, but the cluster has {memory_nodes} memory nodes and every \
-         replica needs its own; start more memory nodes, or lower {setting}"
+        "{setting} is {replicas}, but memory_nodes is {memory_nodes}, and every replica needs a memory \
+         node of its own; raise memory_nodes, or lower {setting}"
     )]
     TooFewMemoryNodes {
         /// The setting's name.
@@ -180,6 +180,14 @@ impl Settings {
         Ok(())
     }
 
+    /// Takes over what a running master can change: paces, from the next step on, and redundancy, for
+    /// sessions that open from now on. The rest is the cluster's, or sessions rely on it.
+    pub fn adjust(&mut self, new: &Settings) {
+        self.move_bytes_per_s = new.move_bytes_per_s;
+        self.scrub_bytes_per_s = new.scrub_bytes_per_s;
+        self.redundancy = new.redundancy;
+    }
+
     /// The number of subtables: the power of two that holds the keys at the planned load.
     pub fn subtables(&self) -> u64 {
         let keys_per_subtable = self.geometry.subtable_slots() * PLANNED_LOAD_PERCENT / 100;
@@ -209,6 +217,16 @@ mod tests {
     }
 
     #[test]
+    fn paces_and_redundancy_change_while_a_master_runs() {
+        let mut now = settings();
+        let demotion = Some(Demotion { above_percent: 50, bytes_per_s: 1 });
+        let redundancy = Policy { demotion, ..Policy::default() };
+        let live = Settings { move_bytes_per_s: 1, scrub_bytes_per_s: 2, redundancy, ..settings() };
+        now.adjust(&Settings { memory_nodes: 7, index_keys: 1, ..live.clone() });
+        assert_eq!(now, live);
+    }
+
+    #[test]
     fn the_index_has_room_for_its_keys() {
         let settings = settings();
         settings.check().unwrap();
@@ -227,7 +245,7 @@ mod tests {
         says(Settings { memory_nodes: 0, ..settings() }, "must be 1..=1024");
         says(Settings { index_replicas: 0, ..settings() }, "index_replicas is 0");
         says(Settings { data_replicas: 6, ..settings() }, "must be 1..=5");
-        says(Settings { data_replicas: 4, ..settings() }, "start more memory nodes, or lower");
+        says(Settings { data_replicas: 4, ..settings() }, "raise memory_nodes, or lower");
         says(Settings { index_keys: u64::MAX, ..settings() }, "raise geometry.groups");
         let geometry = Geometry { block_bytes: 5, ..Geometry::default() };
         says(Settings { geometry, ..settings() }, "geometry: ");

@@ -211,7 +211,7 @@ fn the_wrong_service_and_a_port_in_use_are_named() {
     assert!(matches!(twice, Err(StartError::Store(StoreError::Locked { .. }))), "{twice:?}");
     let few = Config { memory_nodes: 1, ..other };
     let error = MasterServer::start(few).unwrap_err().to_string();
-    assert!(error.contains("start more memory nodes"), "{error}");
+    assert!(error.contains("raise memory_nodes"), "{error}");
 }
 
 #[test]

@@ -257,6 +257,14 @@ impl MemoryNode {
         self.joined.clone()
     }
 
+    /// The software NIC looks for requests for so long before it sleeps, from now on.
+    pub fn set_spin(&mut self, spin: Duration) {
+        self.shared.fabrics.set_spin(spin);
+        if let Some(config) = &mut self.config {
+            config.spin = spin;
+        }
+    }
+
     /// What to start a node with that takes the place of this one: the same, at the same addresses.
     /// `None` of a node inside of a process.
     pub fn config(&self) -> Option<&Config> {

@@ -14,6 +14,8 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fusee_core::verbs::ClientId;
@@ -35,6 +37,7 @@ const STUCK_LOOK: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub struct TcpNode {
     server: Server,
+    spin_us: Arc<AtomicU64>,
 }
 
 impl TcpNode {
@@ -61,6 +64,8 @@ impl TcpNode {
         let name = ("the software NIC", "fusee-tcp");
         let interest = Interest::READABLE | Interest::WRITABLE;
         let budget = move || Budget::new(limits.frame_bytes, limits.frame_bytes_per_peer);
+        let spin_us = Arc::new(AtomicU64::new(spin.as_micros() as u64));
+        let told = Arc::clone(&spin_us);
         let server = Server::start(name, addr, limits, interest, move |guests| {
             let nic = Loop {
                 guests,
@@ -74,10 +79,17 @@ impl TcpNode {
                 waiting: VecDeque::new(),
                 stuck_look: Instant::now(),
                 spin: Spin::new(spin),
+                spin_us: told,
             };
             nic.run();
         })?;
-        Ok(TcpNode { server })
+        Ok(TcpNode { server, spin_us })
+    }
+
+    /// Looks for requests for so long before it sleeps, from now on.
+    pub fn set_spin(&self, spin: Duration) {
+        // Relaxed: the number is all there is to know.
+        self.spin_us.store(spin.as_micros() as u64, Ordering::Relaxed);
     }
 
     /// Where it listens, with the actual port.
@@ -115,6 +127,8 @@ struct Loop {
     /// When to look next whether somebody is stuck.
     stuck_look: Instant,
     spin: Spin,
+    /// How long it looks at most, in microseconds.
+    spin_us: Arc<AtomicU64>,
 }
 
 impl Loop {
@@ -122,6 +136,7 @@ impl Loop {
         let mut events = Events::with_capacity(256);
         loop {
             let wait = self.wait();
+            self.spin.set(Duration::from_micros(self.spin_us.load(Ordering::Relaxed)));
             // A poll that fails while it spins fails again right behind.
             let has_news = wait != Some(Duration::ZERO)
                 && self.spin.until(|| {

@@ -2,20 +2,26 @@
 
 use std::path::PathBuf;
 
-use fusee_cli::connect::{DEFAULT_MASTER, check_address};
+use clap::ArgAction;
+use fusee_cli::connect::{DEFAULT_MASTER, check_address, check_host_port};
 use fusee_cli::failure::Failure;
 use fusee_cli::flags;
 use fusee_cli::quantity::Bytes;
 use fusee_cli::secret;
 use fusee_client::Geometry;
 use fusee_launch::announcement;
+use fusee_master::settings::DEFAULT_LEASE_MS;
 use fusee_master::{Config, MasterServer, default_data_dir};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
+use super::announce;
 use super::redundancy;
-use super::stop::Stop;
-use super::{announce, read_file};
+use super::reload::Reloader;
+use super::settings::problem::Problems;
+use super::settings::{self, Given, LIVE};
+use super::stop::{Stop, Wake};
 use crate::http::{ClusterPages, Http};
+use crate::logging::Filter;
 
 /// How to run a master.
 #[derive(clap::Args, Debug)]
@@ -30,11 +36,11 @@ use crate::http::{ClusterPages, Http};
     by. Give all their addresses to --master of memory nodes and tools.\n\n\
     The file holds the same names, e.g. `memory-nodes = 3`. Flags beat the environment,\n\
     the environment beats the file. Its table `[redundancy]` says which redundancy what is written\n\
-    gets, and when that changes by itself; --redundancy replaces the rules in it.")]
+    gets, and when that changes by itself; --redundancy replaces the rules in it. On SIGHUP a master\n\
+    reads its file again; `fusee config` checks a file, and shows what is in force.")]
 pub struct Args {
-    /// Read settings from this TOML file
-    #[arg(long, env = "FUSEE_CONFIG", value_name = "FILE")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    given: Given<Settings>,
 
     /// Print one JSON line with the address on standard output once the port is open
     #[arg(long)]
@@ -43,18 +49,15 @@ pub struct Args {
     /// Stop at the end of standard input, too
     #[arg(long)]
     stop_with_stdin: bool,
-
-    #[command(flatten)]
-    settings: Settings,
 }
 
 /// Settings, in whatever form.
-#[derive(clap::Args, Clone, Debug, Default, Deserialize)]
+#[derive(clap::Args, Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
-struct Settings {
-    /// Host and port to listen at [default: 127.0.0.1:7400]
-    #[arg(long, env = "FUSEE_LISTEN", value_name = "HOST:PORT")]
-    listen: Option<String>,
+pub struct Settings {
+    /// Host and port to listen at
+    #[arg(long, env = "FUSEE_LISTEN", default_value = DEFAULT_MASTER, value_name = "HOST:PORT")]
+    listen: String,
 
     /// Directory of what the master must remember [default: /var/lib/fusee/master for root, otherwise
     /// fusee/master in $XDG_STATE_HOME or ~/.local/state]
@@ -70,68 +73,49 @@ struct Settings {
     #[arg(long, env = "FUSEE_ADVERTISE", value_name = "HOST:PORT")]
     advertise: Option<String>,
 
-    /// How long a leader that has died stays in office, with --store: 2 to 60 seconds [default: 3]
-    #[arg(long, env = "FUSEE_LEASE_TTL_S", value_name = "SECONDS")]
-    lease_ttl_s: Option<u64>,
+    /// How long a leader that has died stays in office, with --store: 2 to 60 seconds
+    #[arg(long, env = "FUSEE_LEASE_TTL_S", default_value_t = 3, value_name = "SECONDS")]
+    lease_ttl_s: u64,
 
     /// A client or memory node that is silent for so many milliseconds is taken for gone; at least 4
-    /// [default: 1000]
-    #[arg(long, env = "FUSEE_LEASE", value_name = "MS")]
-    lease: Option<u64>,
+    #[arg(long, env = "FUSEE_LEASE", default_value_t = DEFAULT_LEASE_MS, value_name = "MS")]
+    lease: u64,
 
-    /// Bytes a second at most that move between memory nodes to even out their shares, or off one
-    /// that is drained [default: 512MiB]
-    #[arg(long, env = "FUSEE_MOVE_BYTES_PER_S", value_name = "BYTES")]
-    move_bytes_per_s: Option<Bytes>,
+    /// The cluster is formed when so many memory nodes have joined
+    #[arg(long, env = "FUSEE_MEMORY_NODES", default_value_t = 3, value_name = "N")]
+    memory_nodes: u32,
 
-    /// Bytes a second at most that are read to find damage where nobody looks; 0: none [default: 4MiB]
-    #[arg(long, env = "FUSEE_SCRUB_BYTES_PER_S", value_name = "BYTES")]
-    scrub_bytes_per_s: Option<Bytes>,
+    /// Replicas of the index, 1 to 5
+    #[arg(long, env = "FUSEE_INDEX_REPLICAS", default_value_t = 3, value_name = "N")]
+    index_replicas: u8,
 
-    /// The cluster is formed when so many memory nodes have joined [default: 3]
-    #[arg(long, env = "FUSEE_MEMORY_NODES", value_name = "N")]
-    memory_nodes: Option<u32>,
+    /// Replicas of keys and values, 1 to 5
+    #[arg(long, env = "FUSEE_DATA_REPLICAS", default_value_t = 2, value_name = "N")]
+    data_replicas: u8,
 
-    /// Replicas of the index, 1 to 5 [default: 3]
-    #[arg(long, env = "FUSEE_INDEX_REPLICAS", value_name = "N")]
-    index_replicas: Option<u8>,
+    /// The number of keys to make the index for
+    #[arg(long, env = "FUSEE_INDEX_KEYS", default_value_t = 1_000_000, value_name = "N")]
+    index_keys: u64,
 
-    /// Replicas of keys and values, 1 to 5 [default: 2]
-    #[arg(long, env = "FUSEE_DATA_REPLICAS", value_name = "N")]
-    data_replicas: Option<u8>,
+    /// Size of a region, a power of two
+    #[arg(long, env = "FUSEE_REGION_BYTES", default_value = "256MiB", value_name = "BYTES")]
+    region_bytes: Bytes,
 
-    /// The number of keys to make the index for [default: 1000000]
-    #[arg(long, env = "FUSEE_INDEX_KEYS", value_name = "N")]
-    index_keys: Option<u64>,
+    /// Size of a block, a power of two up to 16MiB
+    #[arg(long, env = "FUSEE_BLOCK_BYTES", default_value = "16MiB", value_name = "BYTES")]
+    block_bytes: Bytes,
 
-    /// Size of a region, a power of two [default: 256MiB]
-    #[arg(long, env = "FUSEE_REGION_BYTES", value_name = "BYTES")]
-    region_bytes: Option<Bytes>,
+    /// Buckets of an index subtable, in groups of three; a power of two
+    #[arg(long, env = "FUSEE_GROUPS_PER_SUBTABLE", default_value_t = 1024, value_name = "N")]
+    groups_per_subtable: u32,
 
-    /// Size of a block, a power of two up to 16MiB [default: 16MiB]
-    #[arg(long, env = "FUSEE_BLOCK_BYTES", value_name = "BYTES")]
-    block_bytes: Option<Bytes>,
-
-    /// Buckets of an index subtable, in groups of three; a power of two [default: 1024]
-    #[arg(long, env = "FUSEE_GROUPS_PER_SUBTABLE", value_name = "N")]
-    groups_per_subtable: Option<u32>,
-
-    /// The longest key [default: 64KiB]
-    #[arg(long, env = "FUSEE_MAX_KEY_BYTES", value_name = "BYTES")]
-    max_key_bytes: Option<Bytes>,
+    /// The longest key
+    #[arg(long, env = "FUSEE_MAX_KEY_BYTES", default_value = "64KiB", value_name = "BYTES")]
+    max_key_bytes: Bytes,
 
     /// The longest value [default: 4MiB, or less if a block does not hold one]
     #[arg(long, env = "FUSEE_MAX_VALUE_BYTES", value_name = "BYTES")]
     max_value_bytes: Option<Bytes>,
-
-    /// The redundancy of what is written, by the length of the value: like `16KiB=ec:4+2`, or
-    /// `replicated,4KiB=eor:2:4+2,64KiB=ec:4+2` [default: replicated]
-    #[arg(long = "redundancy", env = "FUSEE_REDUNDANCY", value_name = "RULES")]
-    #[serde(skip)]
-    rules: Option<redundancy::Rules>,
-
-    #[arg(skip)]
-    redundancy: Option<redundancy::Table>,
 
     /// Serve metrics, health and a page with the status by HTTP at this address: /, /metrics, /healthz,
     /// /readyz, /status.json. Whoever reaches it may look [default: not]
@@ -143,103 +127,109 @@ struct Settings {
     secret: Option<PathBuf>,
 
     /// Listen at addresses of other machines without a secret: whoever reaches them may read, write and
-    /// destroy everything [default: false]
-    #[arg(long, env = "FUSEE_INSECURE", num_args = 0..=1, default_missing_value = "true")]
-    insecure: Option<bool>,
+    /// destroy everything
+    #[arg(long, env = "FUSEE_INSECURE", action = ArgAction::Set, num_args = 0..=1,
+          default_value_t = false, default_missing_value = "true")]
+    insecure: bool,
+
+    /// Bytes a second at most that move between memory nodes to even out their shares, or off one
+    /// that is drained
+    #[arg(long, env = "FUSEE_MOVE_BYTES_PER_S", default_value = "512MiB", value_name = "BYTES")]
+    #[arg(help_heading = LIVE)]
+    move_bytes_per_s: Bytes,
+
+    /// Bytes a second at most that are read to find damage where nobody looks; 0: none
+    #[arg(long, env = "FUSEE_SCRUB_BYTES_PER_S", default_value = "4MiB", value_name = "BYTES")]
+    #[arg(help_heading = LIVE)]
+    scrub_bytes_per_s: Bytes,
+
+    /// The redundancy of what is written, by the length of the value: like `16KiB=ec:4+2`, or
+    /// `replicated,4KiB=eor:2:4+2,64KiB=ec:4+2` [default: replicated]
+    #[arg(long, env = "FUSEE_REDUNDANCY", value_name = "RULES", help_heading = LIVE)]
+    redundancy: Option<redundancy::Table>,
+
+    /// What is logged, as of RUST_LOG, which beats -v, and that beats the file [default: info, or more
+    /// with -v]
+    #[arg(long, env = "RUST_LOG", value_name = "FILTER", help_heading = LIVE)]
+    log: Option<Filter>,
 }
 
-impl Settings {
-    fn or(self, other: Settings) -> Settings {
-        Settings {
-            listen: self.listen.or(other.listen),
-            data_dir: self.data_dir.or(other.data_dir),
-            store: self.store.or(other.store),
-            advertise: self.advertise.or(other.advertise),
-            lease_ttl_s: self.lease_ttl_s.or(other.lease_ttl_s),
-            lease: self.lease.or(other.lease),
-            move_bytes_per_s: self.move_bytes_per_s.or(other.move_bytes_per_s),
-            scrub_bytes_per_s: self.scrub_bytes_per_s.or(other.scrub_bytes_per_s),
-            memory_nodes: self.memory_nodes.or(other.memory_nodes),
-            index_replicas: self.index_replicas.or(other.index_replicas),
-            data_replicas: self.data_replicas.or(other.data_replicas),
-            index_keys: self.index_keys.or(other.index_keys),
-            region_bytes: self.region_bytes.or(other.region_bytes),
-            block_bytes: self.block_bytes.or(other.block_bytes),
-            groups_per_subtable: self.groups_per_subtable.or(other.groups_per_subtable),
-            max_key_bytes: self.max_key_bytes.or(other.max_key_bytes),
-            max_value_bytes: self.max_value_bytes.or(other.max_value_bytes),
-            rules: self.rules.or(other.rules),
-            redundancy: self.redundancy.or(other.redundancy),
-            http: self.http.or(other.http),
-            secret: self.secret.or(other.secret),
-            insecure: self.insecure.or(other.insecure),
-        }
+impl Default for Settings {
+    fn default() -> Settings {
+        settings::defaults()
+    }
+}
+
+impl settings::Settings for Settings {
+    type Config = Config;
+
+    fn log(&self) -> Option<&Filter> {
+        self.log.as_ref()
     }
 
-    fn config(self) -> Result<Config, Failure> {
-        let Config { geometry, lease_ms, move_bytes_per_s, scrub_bytes_per_s, .. } =
-            Config::default();
-        let bytes = |given: Option<Bytes>, default: u64| given.map_or(default, |bytes| bytes.0);
-        let geometry = Geometry::with_blocks(
-            bytes(self.region_bytes, geometry.region_bytes),
-            bytes(self.block_bytes, geometry.block_bytes),
-        );
-        let limit = |name: &str, bytes: Option<Bytes>, default: u32| match bytes {
-            None => Ok(default),
-            Some(Bytes(bytes)) => u32::try_from(bytes)
-                .map_err(|_| Failure::usage(format!("--{name} must be less than 4GiB"))),
-        };
-        let keys = secret::of_server(self.secret.as_deref())?;
-        let listen = self.listen.unwrap_or_else(|| DEFAULT_MASTER.into());
-        if keys.is_none() && !self.insecure.unwrap_or(false) {
-            super::check_reach([&*listen])?;
+    fn filled(mut self) -> Settings {
+        self.data_dir = self.data_dir.or_else(default_data_dir);
+        let geometry = Geometry::with_blocks(self.region_bytes.0, self.block_bytes.0);
+        self.max_value_bytes.get_or_insert(Bytes(geometry.max_value_bytes.into()));
+        self.redundancy = Some(self.redundancy.unwrap_or_default().filled());
+        self.log.get_or_insert(Filter::of_server(0));
+        self
+    }
+
+    fn config(&self) -> Result<Config, Problems> {
+        let mut wrong = Problems::default();
+        let filled = self.clone().filled();
+        let keys = wrong.about("secret", secret::of_server(self.secret.as_deref())).flatten();
+        let is_open = keys.is_none() && !self.insecure && self.secret.is_none();
+        if is_open {
+            wrong.about("listen", super::check_reach([&*self.listen]));
         }
+        wrong.about("listen", check_host_port(&self.listen));
+        wrong.about("http", self.http.as_deref().map_or(Ok(()), check_host_port));
+        wrong.about("advertise", self.advertise.as_deref().map_or(Ok(()), check_address));
+        let geometry = Geometry::with_blocks(self.region_bytes.0, self.block_bytes.0);
+        let mut limit = |name: &str, bytes: Bytes| {
+            let number = u32::try_from(bytes.0);
+            wrong.about(name, number.map_err(|_| format!("--{name} must be less than 4GiB")))
+        };
+        let max_key_bytes = limit("max-key-bytes", self.max_key_bytes);
+        let max_value_bytes = filled.max_value_bytes.and_then(|b| limit("max-value-bytes", b));
+        let policy = wrong.note(filled.redundancy.unwrap_or_default().policy());
         let config = Config {
             keys,
-            listen,
-            data_dir: self.data_dir.or_else(default_data_dir).unwrap_or_default(),
-            store: self.store,
-            advertise: self.advertise,
-            lease_ttl_s: self.lease_ttl_s.unwrap_or(3),
-            lease_ms: self.lease.unwrap_or(lease_ms),
-            move_bytes_per_s: self.move_bytes_per_s.map_or(move_bytes_per_s, |b| b.0),
-            scrub_bytes_per_s: self.scrub_bytes_per_s.map_or(scrub_bytes_per_s, |b| b.0),
-            memory_nodes: self.memory_nodes.unwrap_or(3),
-            index_replicas: self.index_replicas.unwrap_or(3),
-            data_replicas: self.data_replicas.unwrap_or(2),
-            index_keys: self.index_keys.unwrap_or(1_000_000),
+            listen: self.listen.clone(),
+            data_dir: filled.data_dir.unwrap_or_default(),
+            store: self.store.clone(),
+            advertise: self.advertise.clone(),
+            lease_ttl_s: self.lease_ttl_s,
+            lease_ms: self.lease,
+            move_bytes_per_s: self.move_bytes_per_s.0,
+            scrub_bytes_per_s: self.scrub_bytes_per_s.0,
+            memory_nodes: self.memory_nodes,
+            index_replicas: self.index_replicas,
+            data_replicas: self.data_replicas,
+            index_keys: self.index_keys,
             geometry: Geometry {
-                groups_per_subtable: self
-                    .groups_per_subtable
-                    .unwrap_or(geometry.groups_per_subtable),
-                max_key_bytes: limit("max-key-bytes", self.max_key_bytes, geometry.max_key_bytes)?,
-                max_value_bytes: limit(
-                    "max-value-bytes",
-                    self.max_value_bytes,
-                    geometry.max_value_bytes,
-                )?,
+                groups_per_subtable: self.groups_per_subtable,
+                max_key_bytes: max_key_bytes.unwrap_or(geometry.max_key_bytes),
+                max_value_bytes: max_value_bytes.unwrap_or(geometry.max_value_bytes),
                 ..geometry
             },
-            redundancy: redundancy::policy(self.redundancy, self.rules)?,
+            redundancy: policy.unwrap_or_default(),
         };
-        config
-            .settings()
-            .check()
-            .map_err(|error| Failure::usage(flags::in_text(&error.to_string())))?;
-        config.check_store().map_err(|error| Failure::usage(flags::in_text(&error.to_string())))?;
-        if let Some(advertise) = &config.advertise {
-            check_address(advertise)?;
-        }
-        Ok(config)
+        let in_text = |error: &dyn ToString| flags::in_text(&error.to_string());
+        wrong.note(config.settings().check().map_err(|error| in_text(&error)));
+        wrong.note(config.check_store().map_err(|error| in_text(&error)));
+        wrong.or(config)
     }
 }
 
 /// Runs a master until it is told to stop.
 pub fn run(args: Args) -> Result<(), Failure> {
     super::take_descriptors();
-    let settings = args.settings.or(read_file(args.config.as_deref())?);
-    let http = settings.http.clone();
-    let config = settings.config()?;
+    let mut stop = Stop::watch(args.stop_with_stdin, args.given.has_file())?;
+    let (mut reloader, config) = Reloader::new(args.given)?;
+    let http = reloader.settings().http.clone();
     let failed = |error: String| {
         Failure::operation(format!("the master cannot start: {}", flags::in_text(&error)))
     };
@@ -250,8 +240,18 @@ pub fn run(args: Args) -> Result<(), Failure> {
     if args.announce {
         announce(&announcement::Master { control, http: http.as_ref().map(Http::addr) })?;
     }
-    // What cannot remember must not decide, and is of no use: let a supervisor start it again.
-    let ended = Stop::watch(args.stop_with_stdin)?.unless(server.ended());
+    let ended = loop {
+        match stop.wait(server.ended()) {
+            Wake::Stop => break None,
+            // What cannot remember must not decide, and is of no use: let a supervisor start it again.
+            Wake::Event(why) => break Some(why),
+            Wake::Hangup => {
+                if let Some(config) = reloader.again() {
+                    server.adjust(&config.settings());
+                }
+            }
+        }
+    };
     drop(http);
     server.stop();
     match ended {
@@ -268,77 +268,72 @@ mod tests {
     use fusee_master::settings::LeaseSettings;
 
     use super::*;
+    use crate::server::settings::tests::{all_settings, of_text};
+
+    fn config(text: &str) -> Result<Config, String> {
+        of_text::<Settings>(text)?.config().map_err(|problems| problems.to_string())
+    }
 
     #[test]
-    fn the_file_fills_what_flags_leave_open() {
-        let file: Settings =
-            toml::from_str("memory-nodes = 5\nindex-keys = 7\nregion-bytes = \"1GiB\"").unwrap();
-        let flags = Settings { index_keys: Some(9), ..Settings::default() };
-        let config = flags.or(file).config().unwrap();
-        assert_eq!((config.memory_nodes, config.index_keys), (5, 9));
-        assert_eq!(config.geometry.region_bytes, 1 << 30);
-        assert_eq!((config.index_replicas, config.data_replicas), (3, 2));
+    fn settings_are_complete() {
+        all_settings::<Settings>();
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_a_master() {
+        assert_eq!(config(""), Ok(Config::default()));
     }
 
     #[test]
     fn a_store_that_makes_no_sense_is_refused_before_the_start() {
-        let says = |settings: Settings, text: &str| {
-            let error = settings.config().unwrap_err().to_string();
-            assert!(error.contains(text), "{error}");
+        let says = |text: &str, says: &str| {
+            let error = config(text).unwrap_err();
+            assert!(error.contains(says), "{error}");
         };
-        let store = |store: &str| Settings { store: Some(store.into()), ..Settings::default() };
-        says(store("zk://a:1"), "write it like etcd://");
-        says(Settings { lease_ttl_s: Some(1), ..store("etcd://a/x") }, "--lease-ttl-s is 1");
+        says("store = \"zk://a:1\"", "write it like etcd://");
+        says("store = \"etcd://a/x\"\nlease-ttl-s = 1", "f:2:1: --lease-ttl-s is 1");
         #[cfg(not(feature = "etcd"))]
-        says(store("etcd://a:2379/x"), "--features etcd");
+        says("store = \"etcd://a:2379/x\"", "--features etcd");
         #[cfg(feature = "etcd")]
-        assert!(store("etcd://a:2379/x").config().is_ok());
+        assert!(config("store = \"etcd://a:2379/x\"").is_ok());
     }
 
     #[test]
     fn the_table_of_redundancy_is_part_of_the_file() {
-        let file: Settings = toml::from_str(
-            "memory-nodes = 6\n[redundancy]\nfallback = \"replicated\"\n\
-             [[redundancy.rules]]\nfrom = \"16KiB\"\nredundancy = \"ec:4+2\"",
-        )
-        .unwrap();
-        let policy = file.clone().config().unwrap().settings().redundancy;
+        let text = "memory-nodes = 6\n[redundancy]\nfallback = \"replicated\"\n\
+             [[redundancy.rules]]\nfrom = \"16KiB\"\nredundancy = \"ec:4+2\"";
+        let policy = config(text).unwrap().redundancy;
         assert_eq!(policy.rules.of(16 << 10).to_string(), "ec:4+2");
-        let flags = Settings { rules: Some("eor:2:4+2".parse().unwrap()), ..Settings::default() };
-        let rules = flags.or(file).config().unwrap().settings().redundancy.rules;
-        assert_eq!(rules.of(16 << 10).to_string(), "eor:2:4+2");
-        assert_eq!(rules.fallback(), fusee_client::Fallback::Replicated);
-        let text = "[redundancy]\ndemote = 1";
-        let error = toml::from_str::<Settings>(text).unwrap_err().to_string();
-        assert!(error.contains("line 2") && error.contains("demote-above"), "{error}");
-    }
-
-    #[test]
-    fn unknown_names_are_refused_with_their_line() {
-        let error = toml::from_str::<Settings>("memory-nodes = 5\nmemorynodes = 3").unwrap_err();
-        let text = error.to_string();
-        assert!(text.contains("line 2") && text.contains("memorynodes"), "{text}");
+        assert_eq!(policy.rules.fallback(), fusee_client::Fallback::Replicated);
+        let error = config("[redundancy]\ndemote = 1").unwrap_err();
+        assert!(error.contains("f:2:1") && error.contains("demote-above"), "{error}");
+        let error = config("[redundancy]\npromote-after = 1").unwrap_err();
+        assert!(error.starts_with("f:2:1: redundancy.promote-after is 1"), "{error}");
     }
 
     #[test]
     fn the_lease_is_a_second_unless_it_is_set() {
-        assert_eq!(
-            Settings::default().config().unwrap().settings().lease,
-            LeaseSettings::default()
-        );
-        let file: Settings = toml::from_str("lease = 200").unwrap();
-        assert_eq!(Settings::default().or(file).config().unwrap().settings().lease.lease_ms, 200);
-        let settings = Settings { lease: Some(3), ..Settings::default() };
-        let error = settings.config().unwrap_err().to_string();
-        assert!(error.contains("--lease is 3; it must be at least 4"), "{error}");
+        assert_eq!(config("").unwrap().settings().lease, LeaseSettings::default());
+        assert_eq!(config("lease = 200").unwrap().settings().lease.lease_ms, 200);
+        let error = config("lease = 3").unwrap_err();
+        assert_eq!(error, "f:1:1: --lease is 3; it must be at least 4");
     }
 
     #[test]
     fn contradictions_are_refused_before_the_start() {
-        let settings = Settings { memory_nodes: Some(2), ..Settings::default() };
-        assert!(settings.config().unwrap_err().to_string().contains("lower --index-replicas"));
-        let settings = Settings { max_value_bytes: Some(Bytes(1 << 40)), ..Settings::default() };
-        assert!(settings.config().unwrap_err().to_string().contains("less than 4GiB"));
+        for (text, says) in [
+            ("\nmemory-nodes = 2", "f:2:1: --index-replicas is 3, but --memory-nodes is 2"),
+            ("max-value-bytes = \"1TiB\"", "f:1:1: --max-value-bytes must be less than 4GiB"),
+            ("listen = \"here\"", "f:1:1: `here` is no address"),
+            ("listen = \"0.0.0.0:1\"", "f:1:1: 0.0.0.0:1 may be reached from other machines"),
+            ("region-bytes = 5000", "f:1:1: --region-bytes must be a power of two"),
+            ("secret = \"/no/such\"", "f:1:1: /no/such: "),
+        ] {
+            let error = config(text).unwrap_err();
+            assert!(error.starts_with(says), "{error}");
+        }
+        let both = "lease = 3\nlisten = \"x\"\nsecret = \"/no/such\"";
+        assert_eq!(config(both).unwrap_err().lines().count(), 3);
     }
 
     proptest::proptest! {
@@ -346,9 +341,8 @@ mod tests {
         fn any_file_is_a_configuration_or_an_error(
             text in crate::server::any_file::text(crate::server::any_file::names::<Settings>())
         ) {
-            let settings = toml::from_str::<Settings>(&text);
-            if let Ok(Err(error)) = settings.map(|file| Settings::default().or(file).config()) {
-                proptest::prop_assert!(!error.to_string().is_empty());
+            if let Err(error) = config(&text) {
+                proptest::prop_assert!(error.starts_with("f:"), "{}", error);
             }
         }
     }

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::ValueEnum;
-use fusee_cli::connect::{DEFAULT_MASTER, check_address};
+use clap::{ArgAction, ValueEnum};
+use fusee_cli::connect::{DEFAULT_MASTER, check_address, check_host_port};
 use fusee_cli::failure::Failure;
 use fusee_cli::quantity::Bytes;
 use fusee_cli::secret;
@@ -12,13 +12,17 @@ use fusee_client::FabricKind;
 use fusee_launch::announcement;
 use fusee_memory_node::config::Config;
 use fusee_memory_node::server::{Dismissal, MemoryNode};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use tokio::sync::watch;
 
-use super::stop::Stop;
-use super::{announce, read_file};
+use super::announce;
+use super::reload::Reloader;
+use super::settings::problem::Problems;
+use super::settings::{self, Given, LIVE};
+use super::stop::{Stop, Wake};
 use crate::http::{Http, NodePages, NodeView};
+use crate::logging::Filter;
 use fusee_cli::memory;
 
 /// How to run a memory node.
@@ -30,11 +34,11 @@ use fusee_cli::memory;
     To stop one, `fusee drain` it: it ends when others hold what it held. SIGTERM and SIGINT end it at\n\
     once, and what it holds is gone: a loss, which its replicas on other nodes make good.\n\n\
     The file holds the same names, e.g. `pool = \"64GiB\"`. Flags beat the environment,\n\
-    the environment beats the file.")]
+    the environment beats the file. On SIGHUP a memory node reads its file again; `fusee config`\n\
+    checks a file, and shows what is in force.")]
 pub struct Args {
-    /// Read settings from this TOML file
-    #[arg(long, env = "FUSEE_CONFIG", value_name = "FILE")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    given: Given<Settings>,
 
     /// Print one JSON line with the addresses on standard output once the ports are open
     #[arg(long)]
@@ -43,13 +47,10 @@ pub struct Args {
     /// Stop at the end of standard input, too
     #[arg(long)]
     stop_with_stdin: bool,
-
-    #[command(flatten)]
-    settings: Settings,
 }
 
 /// A way in which memory is lent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Serve {
     /// To processes of this host.
@@ -72,21 +73,26 @@ impl From<Serve> for FabricKind {
 }
 
 /// Settings, in whatever form.
-#[derive(clap::Args, Clone, Debug, Default, Deserialize)]
+#[derive(clap::Args, Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
-struct Settings {
-    /// Address of the master; of several masters, their addresses, separated by commas [default:
-    /// 127.0.0.1:7400]
-    #[arg(long, env = "FUSEE_MASTER", value_name = "HOST:PORT,..")]
-    master: Option<String>,
+pub struct Settings {
+    /// Address of the master; of several masters, their addresses, separated by commas
+    #[arg(long, env = "FUSEE_MASTER", default_value = DEFAULT_MASTER, value_name = "HOST:PORT,..")]
+    master: String,
 
-    /// Host and port of the control service; port 0 is any free one [default: 127.0.0.1:0]
-    #[arg(long, env = "FUSEE_LISTEN", value_name = "HOST:PORT")]
-    listen: Option<String>,
+    /// Host and port of the control service; port 0 is any free one
+    #[arg(long, env = "FUSEE_LISTEN", default_value = "127.0.0.1:0", value_name = "HOST:PORT")]
+    listen: String,
 
-    /// Fabrics to serve, separated by commas [default: shm,tcp]
-    #[arg(long, env = "FUSEE_SERVE", value_delimiter = ',', value_name = "FABRICS")]
-    serve: Option<Vec<Serve>>,
+    /// Fabrics to serve, separated by commas
+    #[arg(
+        long,
+        env = "FUSEE_SERVE",
+        value_delimiter = ',',
+        default_value = "shm,tcp",
+        value_name = "FABRICS"
+    )]
+    serve: Vec<Serve>,
 
     /// Host and port of the software NIC; port 0 is any free one [default: any free port of the host
     /// of --listen]
@@ -100,9 +106,10 @@ struct Settings {
     verbs: Option<String>,
 
     /// Let switches on the wire steer READs over verbs (`fusee switch --wire`). The pool is registered twice then,
-    /// which counts twice against the limit of locked memory [default: false]
-    #[arg(long, env = "FUSEE_STEERED", num_args = 0..=1, default_missing_value = "true")]
-    steered: Option<bool>,
+    /// which counts twice against the limit of locked memory
+    #[arg(long, env = "FUSEE_STEERED", action = ArgAction::Set, num_args = 0..=1,
+          default_value_t = false, default_missing_value = "true")]
+    steered: bool,
 
     /// Directory for the socket that hands memory to processes of this host [default: the
     /// system's directory for temporary files]
@@ -113,18 +120,14 @@ struct Settings {
     #[arg(long, env = "FUSEE_ADVERTISE", value_name = "HOST")]
     advertise: Option<String>,
 
-    /// Memory to lend; it is taken from the system as it is used [default: 4GiB]
-    #[arg(long, env = "FUSEE_POOL", value_name = "BYTES")]
-    pool: Option<Bytes>,
+    /// Memory to lend; it is taken from the system as it is used
+    #[arg(long, env = "FUSEE_POOL", default_value = "4GiB", value_name = "BYTES")]
+    pool: Bytes,
 
-    /// Ask for huge pages [default: false]
-    #[arg(long, env = "FUSEE_HUGE_PAGES", num_args = 0..=1, default_missing_value = "true")]
-    huge_pages: Option<bool>,
-
-    /// How long the software NIC looks for requests before it sleeps, in microseconds; 0 saves
-    /// processor time at the price of latency [default: 50]
-    #[arg(long, env = "FUSEE_SPIN_US", value_name = "US")]
-    spin_us: Option<u32>,
+    /// Ask for huge pages
+    #[arg(long, env = "FUSEE_HUGE_PAGES", action = ArgAction::Set, num_args = 0..=1,
+          default_value_t = false, default_missing_value = "true")]
+    huge_pages: bool,
 
     /// Serve metrics, health and a page with the status by HTTP at this address: /, /metrics, /healthz,
     /// /readyz, /status.json. Whoever reaches it may look [default: not]
@@ -136,70 +139,87 @@ struct Settings {
     secret: Option<PathBuf>,
 
     /// Listen at addresses of other machines without a secret: whoever reaches them may read, write and
-    /// destroy everything [default: false]
-    #[arg(long, env = "FUSEE_INSECURE", num_args = 0..=1, default_missing_value = "true")]
-    insecure: Option<bool>,
+    /// destroy everything
+    #[arg(long, env = "FUSEE_INSECURE", action = ArgAction::Set, num_args = 0..=1,
+          default_value_t = false, default_missing_value = "true")]
+    insecure: bool,
+
+    /// How long the software NIC looks for requests before it sleeps, in microseconds; 0 saves
+    /// processor time at the price of latency
+    #[arg(long, env = "FUSEE_SPIN_US", default_value_t = 50, value_name = "US", help_heading = LIVE)]
+    spin_us: u32,
+
+    /// What is logged, as of RUST_LOG, which beats -v, and that beats the file [default: info, or more
+    /// with -v]
+    #[arg(long, env = "RUST_LOG", value_name = "FILTER", help_heading = LIVE)]
+    log: Option<Filter>,
 }
 
-impl Settings {
-    fn or(self, other: Settings) -> Settings {
-        Settings {
-            master: self.master.or(other.master),
-            listen: self.listen.or(other.listen),
-            serve: self.serve.or(other.serve),
-            tcp: self.tcp.or(other.tcp),
-            verbs: self.verbs.or(other.verbs),
-            steered: self.steered.or(other.steered),
-            shm_dir: self.shm_dir.or(other.shm_dir),
-            advertise: self.advertise.or(other.advertise),
-            pool: self.pool.or(other.pool),
-            huge_pages: self.huge_pages.or(other.huge_pages),
-            spin_us: self.spin_us.or(other.spin_us),
-            http: self.http.or(other.http),
-            secret: self.secret.or(other.secret),
-            insecure: self.insecure.or(other.insecure),
-        }
+impl Default for Settings {
+    fn default() -> Settings {
+        settings::defaults()
+    }
+}
+
+impl settings::Settings for Settings {
+    type Config = Config;
+
+    fn log(&self) -> Option<&Filter> {
+        self.log.as_ref()
     }
 
-    fn config(self) -> Result<Config, Failure> {
-        let serve = self.serve.unwrap_or_else(|| vec![Serve::Shm, Serve::Tcp]);
-        if serve.is_empty() {
-            return Err(Failure::usage("serve names no fabric; there are shm, tcp and verbs"));
-        }
-        let steered = self.steered.unwrap_or(false);
-        if steered && !serve.contains(&Serve::Verbs) {
-            return Err(Failure::usage("--steered is for verbs: name them in --serve"));
-        }
-        let master = self.master.unwrap_or_else(|| DEFAULT_MASTER.into());
-        check_address(&master)?;
-        let listen = self.listen.unwrap_or_else(|| "127.0.0.1:0".into());
+    fn filled(mut self) -> Settings {
         // Where the control service is, others look for the fabrics, too.
-        let beside = listen.rsplit_once(':').map_or("127.0.0.1", |(host, _)| host);
+        let beside = self.listen.rsplit_once(':').map_or("127.0.0.1", |(host, _)| host);
         let beside = format!("{beside}:0");
-        let tcp = self.tcp.unwrap_or_else(|| beside.clone());
-        let verbs = self.verbs.unwrap_or(beside);
-        let shm_dir = self.shm_dir.unwrap_or_else(std::env::temp_dir);
-        let keys = secret::of_server(self.secret.as_deref())?;
-        if keys.is_none() && !self.insecure.unwrap_or(false) {
-            let tcp = serve.contains(&Serve::Tcp).then_some(&*tcp);
-            let verbs = serve.contains(&Serve::Verbs).then_some(&*verbs);
-            super::check_reach([Some(&*listen), tcp, verbs].into_iter().flatten())?;
+        self.tcp.get_or_insert_with(|| beside.clone());
+        self.verbs.get_or_insert(beside);
+        self.shm_dir.get_or_insert_with(std::env::temp_dir);
+        self.log.get_or_insert(Filter::of_server(0));
+        self
+    }
+
+    fn config(&self) -> Result<Config, Problems> {
+        let mut wrong = Problems::default();
+        let filled = self.clone().filled();
+        let keys = wrong.about("secret", secret::of_server(self.secret.as_deref())).flatten();
+        let served = |fabric: Serve| self.serve.contains(&fabric);
+        let tcp = filled.tcp.filter(|_| served(Serve::Tcp));
+        let verbs = filled.verbs.filter(|_| served(Serve::Verbs));
+        let is_open = keys.is_none() && !self.insecure && self.secret.is_none();
+        let listening =
+            [("listen", Some(&self.listen)), ("tcp", tcp.as_ref()), ("verbs", verbs.as_ref())];
+        for (name, address) in listening {
+            let Some(address) = address else { continue };
+            let checked = check_host_port(address);
+            let open = if is_open { super::check_reach([&**address]) } else { Ok(()) };
+            wrong.about(name, checked.and(open));
         }
-        Ok(Config {
+        wrong.about("http", self.http.as_deref().map_or(Ok(()), check_host_port));
+        wrong.about("master", check_address(&self.master));
+        let problem = |is_so: bool, text: &'static str| if is_so { Err(text) } else { Ok(()) };
+        let none = "it names no fabric; there are shm, tcp and verbs";
+        wrong.about("serve", problem(self.serve.is_empty(), none));
+        let steered = self.steered && !served(Serve::Verbs);
+        wrong.about("steered", problem(steered, "--steered is for verbs: name them in --serve"));
+        let has_port =
+            |host: &String| host.rsplit_once(':').is_some_and(|(host, _)| !host.contains(':'));
+        let advertise = self.advertise.as_ref().is_some_and(has_port);
+        wrong.about("advertise", problem(advertise, "it is a host alone; its ports are known"));
+        let config = Config {
             keys,
-            listen,
-            tcp: serve.contains(&Serve::Tcp).then_some(tcp),
-            verbs: serve.contains(&Serve::Verbs).then_some(verbs),
-            steered,
-            shm_dir: serve.contains(&Serve::Shm).then_some(shm_dir),
-            advertise: self.advertise,
-            master,
-            pool_bytes: self.pool.map_or(4 << 30, |pool| pool.0),
-            huge_pages: self.huge_pages.unwrap_or(false),
-            spin: self
-                .spin_us
-                .map_or(Config::default().spin, |us| Duration::from_micros(us.into())),
-        })
+            listen: self.listen.clone(),
+            tcp,
+            verbs,
+            steered: self.steered,
+            shm_dir: filled.shm_dir.filter(|_| served(Serve::Shm)),
+            advertise: self.advertise.clone(),
+            master: self.master.clone(),
+            pool_bytes: self.pool.0,
+            huge_pages: self.huge_pages,
+            spin: Duration::from_micros(self.spin_us.into()),
+        };
+        wrong.or(config)
     }
 }
 
@@ -207,9 +227,9 @@ impl Settings {
 /// silent, joins anew with nothing in it; one that was drained ends.
 pub fn run(args: Args) -> Result<(), Failure> {
     super::take_descriptors();
-    let settings = args.settings.or(read_file(args.config.as_deref())?);
-    let http = settings.http.clone();
-    let config = settings.config()?;
+    let mut stop = Stop::watch(args.stop_with_stdin, args.given.has_file())?;
+    let (mut reloader, config) = Reloader::new(args.given)?;
+    let http = reloader.settings().http.clone();
     memory::warn_of_pools(config.pool_bytes, 1);
     let mut node = start(config)?;
     // It outlives a node that starts again.
@@ -226,22 +246,29 @@ pub fn run(args: Args) -> Result<(), Failure> {
             http: http.as_ref().map(Http::addr),
         })?;
     }
-    let mut stop = Stop::watch(args.stop_with_stdin)?;
-    let mut is_drained = false;
-    while let Some(why) = stop.unless(node.expelled()) {
-        if why == Dismissal::Drained {
-            tracing::warn!("drained: the cluster needs this node no more, it ends");
-            is_drained = true;
-            break;
+    let is_drained = loop {
+        match stop.wait(node.expelled()) {
+            Wake::Stop => break false,
+            Wake::Hangup => {
+                if let Some(config) = reloader.again() {
+                    node.set_spin(config.spin);
+                }
+            }
+            Wake::Event(Dismissal::Drained) => {
+                tracing::warn!("drained: the cluster needs this node no more, it ends");
+                break true;
+            }
+            Wake::Event(_) => {
+                // Sessions that have not heard of it yet must reach nothing that is used anew: another
+                // pool, another identity. The addresses stay, as they were announced.
+                let config = node.config().cloned().expect("it was started with one");
+                node.stop();
+                tracing::warn!("starting again, empty");
+                node = start(config)?;
+                shown.send_replace(view(&node));
+            }
         }
-        // Sessions that have not heard of it yet must reach nothing that is used anew: another
-        // pool, another identity. The addresses stay, as they were announced.
-        let config = node.config().cloned().expect("it was started with one");
-        node.stop();
-        tracing::warn!("starting again, empty");
-        node = start(config)?;
-        shown.send_replace(view(&node));
-    }
+    };
     drop(http);
     // Whoever ends it with its standard input ends the cluster.
     if let Some(name) = node.name().filter(|_| !is_drained && !args.stop_with_stdin) {
@@ -267,38 +294,55 @@ fn start(config: Config) -> Result<MemoryNode, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::settings::tests::{all_settings, of_text};
+
+    fn config(text: &str) -> Result<Config, String> {
+        of_text::<Settings>(text)?.config().map_err(|problems| problems.to_string())
+    }
 
     #[test]
-    fn the_file_fills_what_flags_leave_open() {
-        let file: Settings =
-            toml::from_str("pool = 1024\nserve = [\"tcp\"]\nmaster = \"m:1\"").unwrap();
-        let flags = Settings { pool: Some(Bytes(4096)), ..Settings::default() };
-        let config = flags.or(file).config().unwrap();
-        assert_eq!((config.pool_bytes, config.master.as_str()), (4096, "m:1"));
-        assert_eq!((config.tcp.is_some(), config.shm_dir), (true, None));
+    fn settings_are_complete() {
+        all_settings::<Settings>();
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_a_memory_node() {
+        assert_eq!(config(""), Ok(Config::default()));
     }
 
     #[test]
     fn the_fabrics_are_where_the_control_service_is() {
-        let at = |listen: &str, tcp: Option<&str>| {
-            let (listen, tcp) = (Some(listen.into()), tcp.map(str::to_owned));
-            let serve = Some(vec![Serve::Tcp, Serve::Verbs]);
-            let settings =
-                Settings { listen, tcp, serve, insecure: Some(true), ..Settings::default() };
-            let config = settings.config().unwrap();
+        let at = |text: &str| {
+            let file = format!("serve = [\"tcp\", \"verbs\"]\ninsecure = true\n{text}");
+            let config = config(&file).unwrap();
             (config.tcp.unwrap(), config.verbs.unwrap())
         };
-        assert_eq!(at("10.0.0.3:7401", None), ("10.0.0.3:0".into(), "10.0.0.3:0".into()));
-        assert_eq!(at("[fd00::1]:0", None).0, "[fd00::1]:0");
-        assert_eq!(at("10.0.0.3:7401", Some("10.1.0.3:5")).0, "10.1.0.3:5");
+        let beside = ("10.0.0.3:0".into(), "10.0.0.3:0".into());
+        assert_eq!(at("listen = \"10.0.0.3:7401\""), beside);
+        assert_eq!(at("listen = \"[fd00::1]:0\"").0, "[fd00::1]:0");
+        assert_eq!(at("listen = \"10.0.0.3:7401\"\ntcp = \"10.1.0.3:5\"").0, "10.1.0.3:5");
     }
 
     #[test]
-    fn unknown_names_and_wrong_values_are_refused_with_their_line() {
-        for (text, line) in [("pool = 1\npol = 2", "line 2"), ("pool = \"much\"", "line 1")] {
-            let error = toml::from_str::<Settings>(text).unwrap_err().to_string();
-            assert!(error.contains(line), "{error}");
+    fn mistakes_are_named_with_their_line() {
+        for (text, says) in [
+            ("pool = 1\npol = 2", "f:2:1: unknown field `pol`"),
+            ("pool = \"much\"", "f:1:8: pool: `much` is no number of bytes"),
+            (
+                "pool = 1.5",
+                "f:1:8: pool: invalid type: floating point `1.5`, expected a number of bytes",
+            ),
+            ("serve = [\"tcp\", \"pigeon\"]", "f:1:17: serve: unknown variant `pigeon`"),
+            ("serve = []", "f:1:1: it names no fabric"),
+            ("steered = true", "f:1:1: --steered is for verbs"),
+            ("advertise = \"mn1:7400\"", "f:1:1: it is a host alone"),
+            ("master = \"a:1,b\"", "f:1:1: `b` is no address of a master"),
+            ("tcp = \"0.0.0.0:7402\"", "f:1:1: 0.0.0.0:7402 may be reached"),
+        ] {
+            let error = config(text).unwrap_err();
+            assert!(error.starts_with(says), "{error}");
         }
+        assert!(config("advertise = \"fd00::1\"").is_ok());
     }
 
     proptest::proptest! {
@@ -306,9 +350,8 @@ mod tests {
         fn any_file_is_a_configuration_or_an_error(
             text in crate::server::any_file::text(crate::server::any_file::names::<Settings>())
         ) {
-            let settings = toml::from_str::<Settings>(&text);
-            if let Ok(Err(error)) = settings.map(|file| Settings::default().or(file).config()) {
-                proptest::prop_assert!(!error.to_string().is_empty());
+            if let Err(error) = config(&text) {
+                proptest::prop_assert!(error.starts_with("f:"), "{}", error);
             }
         }
     }

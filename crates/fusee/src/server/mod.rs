@@ -2,33 +2,24 @@
 //!
 //! Every setting has one name, as a flag (`--index-keys`), in the file of `--config`
 //! (`index-keys = 5`) and in the environment (`FUSEE_INDEX_KEYS`). A flag beats the environment,
-//! the environment beats the file, and the file beats the default. One struct describes all
-//! three: clap fills it from flags and environment, serde from the file, and the gaps of the
-//! first are filled from the second.
+//! the environment beats the file, and the file beats the default. One struct describes all four:
+//! [`settings`] lays them over each other, [`reload`] does so again in a running server.
 
 #[cfg(test)]
 mod any_file;
 pub mod master;
 pub mod memory_node;
 pub mod redundancy;
+mod reload;
+pub mod settings;
 mod stop;
 pub mod switch;
 
 use std::net::ToSocketAddrs;
-use std::path::Path;
 
 use fusee_cli::failure::Failure;
 use fusee_cli::output;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use serde::de::DeserializeOwned;
-
-/// Settings of a file. Unknown names and wrong types are errors that name the line.
-pub fn read_file<S: DeserializeOwned + Default>(path: Option<&Path>) -> Result<S, Failure> {
-    let Some(path) = path else { return Ok(S::default()) };
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))?;
-    toml::from_str(&text).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
-}
 
 /// Refuses to be reached from other machines by whoever wants to.
 fn check_reach<'a>(addresses: impl IntoIterator<Item = &'a str>) -> Result<(), Failure> {

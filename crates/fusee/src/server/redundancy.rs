@@ -3,34 +3,34 @@
 
 use std::str::FromStr;
 
-use fusee_cli::failure::Failure;
 use fusee_cli::quantity::Bytes;
 use fusee_client::{
     Demotion, Fallback, Policy, Promoted, Promotion, Redundancy, RedundancyRules, SizeRule,
 };
-use serde::{Deserialize, Deserializer};
+use fusee_core::data::PolicyError;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Bytes a second, unless the table says otherwise.
-const BYTES_PER_S: u64 = 16 << 20;
+const BYTES_PER_S: Bytes = Bytes(16 << 20);
 const PROMOTE_WINDOW_MS: u32 = 10_000;
 
-/// The table `[redundancy]`.
-#[derive(Clone, Debug, Default, Deserialize)]
+/// The table `[redundancy]`. What it leaves open has a default.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct Table {
-    default: Named,
-    rules: Vec<Line>,
-    fallback: By,
-    demote_above: Option<f64>,
+    default: Option<Named>,
+    rules: Option<Vec<Line>>,
+    fallback: Option<By>,
+    demote_above: Option<Share>,
     demote_bytes_per_s: Option<Bytes>,
     promote_after: Option<u16>,
     promote_window_ms: Option<u32>,
-    promote_to: To,
+    promote_to: Option<To>,
     promote_bytes_per_s: Option<Bytes>,
 }
 
 /// A rule.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
     from: Bytes,
@@ -48,7 +48,29 @@ impl<'de> Deserialize<'de> for Named {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+impl Serialize for Named {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+/// A share of memory.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Share(f64);
+
+impl<'de> Deserialize<'de> for Share {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Share, D::Error> {
+        let share = f64::deserialize(deserializer)?;
+        match (0.01..=0.99).contains(&share) {
+            true => Ok(Share(share)),
+            false => {
+                Err(serde::de::Error::custom(format!("it is {share}, and must be 0.01..=0.99")))
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum By {
     #[default]
@@ -56,7 +78,7 @@ enum By {
     Replicated,
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum To {
     #[default]
@@ -64,80 +86,80 @@ enum To {
     Replicated,
 }
 
-/// Rules on the command line: `ec:4+2`, `16KiB=ec:4+2`, or several of these, separated by commas.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rules {
-    default: Redundancy,
-    by_size: Vec<SizeRule>,
-}
-
-impl FromStr for Rules {
+/// Rules on the command line: `ec:4+2`, `16KiB=ec:4+2`, or several of these, separated by commas. They say all that
+/// values get by their length, and nothing else.
+impl FromStr for Table {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Rules, String> {
-        let mut rules = Rules { default: Redundancy::default(), by_size: Vec::new() };
+    fn from_str(text: &str) -> Result<Table, String> {
+        let (mut default, mut rules) = (Named::default(), Vec::new());
         let redundancy = |text: &str| {
             let found = text.trim().parse::<Redundancy>();
-            found.map_err(|error| format!("{error}; write rules like `16KiB=ec:4+2`"))
+            found.map(Named).map_err(|error| format!("{error}; write rules like `16KiB=ec:4+2`"))
         };
         for (number, rule) in text.split(',').enumerate() {
             match rule.split_once('=') {
                 Some((from, text)) => {
-                    let Bytes(from) = from.parse()?;
-                    rules.by_size.push(SizeRule { from, redundancy: redundancy(text)? });
+                    rules.push(Line { from: from.parse()?, redundancy: redundancy(text)? });
                 }
-                None if number == 0 => rules.default = redundancy(rule)?,
+                None if number == 0 => default = redundancy(rule)?,
                 None => {
                     return Err(format!("`{rule}` has no length; write it like `16KiB={rule}`"));
                 }
             }
         }
-        Ok(rules)
+        Ok(Table { default: Some(default), rules: Some(rules), ..Table::default() })
     }
 }
 
-/// What a file and the command line say together: rules there replace those of the file.
-pub fn policy(table: Option<Table>, rules: Option<Rules>) -> Result<Policy, Failure> {
-    let table = table.unwrap_or_default();
-    let Rules { default, by_size } = rules.unwrap_or_else(|| {
-        let rule = |line: &Line| SizeRule { from: line.from.0, redundancy: line.redundancy.0 };
-        Rules { default: table.default.0, by_size: table.rules.iter().map(rule).collect() }
-    });
-    let rules = RedundancyRules::new(default, &by_size).map_err(usage)?;
-    let rules = rules.with_fallback(match table.fallback {
-        By::Refuse => Fallback::Refuse,
-        By::Replicated => Fallback::Replicated,
-    });
-    let bytes_per_s = |given: Option<Bytes>| given.map_or(BYTES_PER_S, |bytes| bytes.0);
-    let demotion = table.demote_above.map(|above| {
-        if !(0.01..=0.99).contains(&above) {
-            let text = format!("redundancy.demote-above is {above}; it must be 0.01..=0.99");
-            return Err(Failure::usage(text));
+impl Table {
+    /// With all defaults. Without `demote-above` nothing is demoted, and without `promote-after` promoted.
+    pub fn filled(self) -> Table {
+        Table {
+            default: Some(self.default.unwrap_or_default()),
+            rules: Some(self.rules.unwrap_or_default()),
+            fallback: Some(self.fallback.unwrap_or_default()),
+            demote_above: self.demote_above,
+            demote_bytes_per_s: Some(self.demote_bytes_per_s.unwrap_or(BYTES_PER_S)),
+            promote_after: self.promote_after,
+            promote_window_ms: Some(self.promote_window_ms.unwrap_or(PROMOTE_WINDOW_MS)),
+            promote_to: Some(self.promote_to.unwrap_or_default()),
+            promote_bytes_per_s: Some(self.promote_bytes_per_s.unwrap_or(BYTES_PER_S)),
         }
-        let above_percent = (above * 100.0).round() as u8;
-        Ok(Demotion { above_percent, bytes_per_s: bytes_per_s(table.demote_bytes_per_s) })
-    });
-    let promotion = table.promote_after.map(|after_reads| Promotion {
-        after_reads,
-        window_ms: table.promote_window_ms.unwrap_or(PROMOTE_WINDOW_MS),
-        to: match table.promote_to {
-            To::Eor => Promoted::Oriented,
-            To::Replicated => Promoted::Replicated,
-        },
-        bytes_per_s: bytes_per_s(table.promote_bytes_per_s),
-    });
-    let policy = Policy { rules, demotion: demotion.transpose()?, promotion };
-    policy.check().map_err(usage)?;
-    Ok(policy)
-}
+    }
 
-fn usage(error: impl ToString) -> Failure {
-    Failure::usage(error.to_string())
+    /// What it says.
+    pub fn policy(&self) -> Result<Policy, PolicyError> {
+        let rule = |line: &Line| SizeRule { from: line.from.0, redundancy: line.redundancy.0 };
+        let by_size: Vec<SizeRule> = self.rules.iter().flatten().map(rule).collect();
+        let rules = RedundancyRules::new(self.default.unwrap_or_default().0, &by_size)?;
+        let rules = rules.with_fallback(match self.fallback.unwrap_or_default() {
+            By::Refuse => Fallback::Refuse,
+            By::Replicated => Fallback::Replicated,
+        });
+        let bytes_per_s = |given: Option<Bytes>| given.unwrap_or(BYTES_PER_S).0;
+        let demotion = self.demote_above.map(|Share(above)| Demotion {
+            above_percent: (above * 100.0).round() as u8,
+            bytes_per_s: bytes_per_s(self.demote_bytes_per_s),
+        });
+        let promotion = self.promote_after.map(|after_reads| Promotion {
+            after_reads,
+            window_ms: self.promote_window_ms.unwrap_or(PROMOTE_WINDOW_MS),
+            to: match self.promote_to.unwrap_or_default() {
+                To::Eor => Promoted::Oriented,
+                To::Replicated => Promoted::Replicated,
+            },
+            bytes_per_s: bytes_per_s(self.promote_bytes_per_s),
+        });
+        let policy = Policy { rules, demotion, promotion };
+        policy.check().map(|()| policy)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::settings::laid;
 
     const WHOLE: &str = r#"
         default = "replicated"
@@ -159,8 +181,8 @@ mod tests {
     "#;
 
     fn table(text: &str) -> Result<Policy, String> {
-        let table = toml::from_str(text).map_err(|error| error.to_string())?;
-        policy(Some(table), None).map_err(|error| error.to_string())
+        let table: Table = toml::from_str(text).map_err(|error| error.to_string())?;
+        table.policy().map_err(|error| error.to_string())
     }
 
     #[test]
@@ -180,7 +202,7 @@ mod tests {
         assert_eq!(policy.promotion, Some(promotion));
         assert_eq!(table(""), Ok(Policy::default()));
         let only = |text: &str| table(text).unwrap();
-        assert_eq!(only("demote-above = 0.5").demotion.unwrap().bytes_per_s, BYTES_PER_S);
+        assert_eq!(only("demote-above = 0.5").demotion.unwrap().bytes_per_s, BYTES_PER_S.0);
         let promotion = only("promote-after = 2").promotion.unwrap();
         assert_eq!((promotion.window_ms, promotion.to), (PROMOTE_WINDOW_MS, Promoted::Oriented));
     }
@@ -191,8 +213,8 @@ mod tests {
             ("default = \"raid\"", "`raid` is no redundancy"),
             ("default = \"ec:1+1\"", "ec:1+1"),
             ("fallback = \"ask\"", "`refuse` or `replicated`"),
-            ("demote-above = 1.0", "redundancy.demote-above is 1; it must be 0.01..=0.99"),
-            ("demote-above = nan", "demote-above is NaN"),
+            ("demote-above = 1.0", "it is 1, and must be 0.01..=0.99"),
+            ("demote-above = nan", "it is NaN, and must be"),
             (
                 "demote-above = 0.5\ndemote-bytes-per-s = 0",
                 "demote-bytes-per-s is 0; it must be 1..",
@@ -215,8 +237,9 @@ mod tests {
 
     #[test]
     fn rules_on_the_command_line_replace_those_of_the_file() {
-        let rules: Rules = "eor:2:2+1,16KiB=ec:4+2,1MiB=replicated".parse().unwrap();
-        let policy = policy(Some(toml::from_str(WHOLE).unwrap()), Some(rules)).unwrap();
+        let rules: Table = "eor:2:2+1,16KiB=ec:4+2,1MiB=replicated".parse().unwrap();
+        let file: Table = toml::from_str(WHOLE).unwrap();
+        let policy = laid(&file, &rules).policy().unwrap();
         for (bytes, says) in [(0, "eor:2:2+1"), (16_384, "ec:4+2"), (1 << 20, "replicated")] {
             assert_eq!(policy.rules.of(bytes).to_string(), says);
         }
@@ -227,7 +250,7 @@ mod tests {
             ("ec:4+2,ec:2+1", "`ec:2+1` has no length; write it like `16KiB=ec:2+1`"),
             ("x=ec:4+2", "no number of bytes"),
         ] {
-            let error = text.parse::<Rules>().unwrap_err();
+            let error = text.parse::<Table>().unwrap_err();
             assert!(error.contains(says), "{text}: {error}");
         }
     }

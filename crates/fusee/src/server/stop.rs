@@ -1,4 +1,5 @@
-//! When a server ends: on SIGINT, SIGTERM or SIGHUP, or with whoever started it.
+//! When a server ends: on SIGINT and SIGTERM, or with whoever started it. On SIGHUP one with a file of
+//! settings reads it again; one without ends, as programs do when their terminal is gone.
 //!
 //! `fusee up` holds the other end of its servers' standard input and never writes to it. The
 //! system closes that end when `up` is gone, whatever it died of, so no server outlives it.
@@ -10,16 +11,30 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
+/// What a server waits for.
+#[derive(Debug)]
+pub enum Wake<T> {
+    /// What came before its end.
+    Event(T),
+    /// It is to read its settings again.
+    Hangup,
+    /// It is to end.
+    Stop,
+}
+
 /// Waits for the end, several times: nothing is missed in between.
 pub struct Stop {
     runtime: Runtime,
-    signals: [(Signal, &'static str); 3],
+    signals: [(Signal, &'static str); 2],
+    hangup: Signal,
+    reads_again: bool,
     stdin: Option<oneshot::Receiver<()>>,
 }
 
 impl Stop {
-    /// From now on. With `with_stdin` the end of standard input is one.
-    pub fn watch(with_stdin: bool) -> Result<Stop, Failure> {
+    /// From now on. With `with_stdin` the end of standard input is one, and SIGHUP is one unless it
+    /// `reads_again`.
+    pub fn watch(with_stdin: bool, reads_again: bool) -> Result<Stop, Failure> {
         let cannot = |error| Failure::operation(format!("cannot wait for signals: {error}"));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(cannot)?;
@@ -27,16 +42,17 @@ impl Stop {
         let signals = [
             (signal(SignalKind::interrupt()).map_err(cannot)?, "SIGINT"),
             (signal(SignalKind::terminate()).map_err(cannot)?, "SIGTERM"),
-            (signal(SignalKind::hangup()).map_err(cannot)?, "SIGHUP"),
         ];
+        let hangup = signal(SignalKind::hangup()).map_err(cannot)?;
         drop(entered);
-        Ok(Stop { runtime, signals, stdin: with_stdin.then(stdin_end) })
+        let stdin = with_stdin.then(stdin_end);
+        Ok(Stop { runtime, signals, hangup, reads_again, stdin })
     }
 
     /// Waits for the end, or for what comes before it.
-    pub fn unless<T>(&mut self, event: impl Future<Output = T>) -> Option<T> {
-        let [(interrupt, first), (terminate, second), (hangup, third)] = &mut self.signals;
-        let stdin = &mut self.stdin;
+    pub fn wait<T>(&mut self, event: impl Future<Output = T>) -> Wake<T> {
+        let [(interrupt, first), (terminate, second)] = &mut self.signals;
+        let (hangup, stdin) = (&mut self.hangup, &mut self.stdin);
         let ended = async {
             match stdin {
                 Some(stdin) => drop(stdin.await),
@@ -48,15 +64,16 @@ impl Stop {
                 event = event => Ok(event),
                 _ = interrupt.recv() => Err(*first),
                 _ = terminate.recv() => Err(*second),
-                _ = hangup.recv() => Err(*third),
+                _ = hangup.recv() => Err("SIGHUP"),
                 () = ended => Err("the end of standard input"),
             }
         };
         match self.runtime.block_on(event_or_reason) {
-            Ok(event) => Some(event),
+            Ok(event) => Wake::Event(event),
+            Err("SIGHUP") if self.reads_again => Wake::Hangup,
             Err(reason) => {
                 tracing::info!(reason, "stopping");
-                None
+                Wake::Stop
             }
         }
     }

@@ -1,10 +1,12 @@
 //! `fusee switch`.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use clap::ArgAction;
 use fusee_cli::connect::{DEFAULT_MASTER, check_address, explain};
 use fusee_cli::failure::Failure;
 use fusee_cli::output;
@@ -17,12 +19,18 @@ use fusee_fabric::verbs::WireSwitch;
 use fusee_launch::announcement;
 use fusee_switch::ours::{Options, Ours};
 use fusee_switch::{Bytes, Counts};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::stop::Stop;
+use super::reload::Reloader;
+use super::settings::problem::Problems;
+use super::settings::{self, Given, LIVE};
+use super::stop::{Stop, Wake};
+use crate::logging::Filter;
 
 /// How long the master may take to tell the members.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Where it listens unless it is told otherwise.
+const DEFAULT_LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7480));
 
 /// How to run a switch.
 #[derive(clap::Args, Debug)]
@@ -36,39 +44,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
     try, and to test.\n\n\
     With --listen sessions reach their memory nodes over TCP and through it. With --wire it joins two network\n\
     interfaces: all that comes in at one goes out at the other, and it looks for RDMA among that.\n\n\
-    To stop one, send it SIGTERM or SIGINT: the sessions behind it lose their memory nodes then, and open anew.")]
+    To stop one, send it SIGTERM or SIGINT: the sessions behind it lose their memory nodes then, and open anew.\n\n\
+    With --config FILE it takes its settings from a TOML file, too, and reads that again on SIGHUP.")]
 pub struct Args {
-    /// Address of the master; of several masters, their addresses, separated by commas
-    #[arg(long, env = "FUSEE_MASTER", default_value = DEFAULT_MASTER, value_name = "HOST:PORT,..")]
-    master: String,
-
-    /// Address and port to listen at; port 0 is any free one
-    #[arg(long, default_value = "127.0.0.1:7480", value_name = "IP:PORT")]
-    listen: SocketAddr,
-
-    /// Join these two network interfaces instead, for RDMA (RoCE v2) between them; as root, or with CAP_NET_RAW
-    #[arg(long, value_name = "A,B", value_delimiter = ',', conflicts_with = "listen")]
-    wire: Option<Vec<String>>,
-
-    /// Keys whose objects it can know
-    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(0..=10_000_000))]
-    slots: u32,
-
-    /// Writes of one key at once that it can put in order; 0: none
-    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=65_536))]
-    rounds: u32,
-
-    /// Print what it has done every so many seconds; at the end it does so in any case
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
-    every: Option<u32>,
-
-    /// Forget everything every so many milliseconds, to try that nothing rests on it
-    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..))]
-    forget_every: Option<u32>,
-
-    /// Listen at an address of other machines without a secret
-    #[arg(long, conflicts_with = "wire")]
-    insecure: bool,
+    #[command(flatten)]
+    given: Given<Settings>,
 
     /// Print JSON
     #[arg(long)]
@@ -81,6 +61,139 @@ pub struct Args {
     /// Stop at the end of standard input, too
     #[arg(long)]
     stop_with_stdin: bool,
+}
+
+/// Settings, in whatever form.
+#[derive(clap::Args, Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct Settings {
+    /// Address of the master; of several masters, their addresses, separated by commas
+    #[arg(long, env = "FUSEE_MASTER", default_value = DEFAULT_MASTER, value_name = "HOST:PORT,..")]
+    master: String,
+
+    /// Address and port to listen at; port 0 is any free one [default: 127.0.0.1:7480]
+    #[arg(long, env = "FUSEE_LISTEN", value_name = "IP:PORT")]
+    listen: Option<SocketAddr>,
+
+    /// Join these two network interfaces instead, for RDMA (RoCE v2) between them; as root, or with CAP_NET_RAW
+    #[arg(long, env = "FUSEE_WIRE", value_name = "A,B", value_delimiter = ',')]
+    wire: Option<Vec<String>>,
+
+    /// Keys whose objects it can know, up to 10,000,000
+    #[arg(long, env = "FUSEE_SLOTS", default_value_t = 100_000, value_name = "N")]
+    slots: u32,
+
+    /// Writes of one key at once that it can put in order, up to 65,536; 0: none
+    #[arg(long, env = "FUSEE_ROUNDS", default_value_t = 0, value_name = "N")]
+    rounds: u32,
+
+    /// The file of the cluster's secret; --secret beats it
+    #[arg(skip)]
+    secret: Option<PathBuf>,
+
+    /// Listen at an address of other machines without a secret
+    #[arg(long, env = "FUSEE_INSECURE", action = ArgAction::Set, num_args = 0..=1,
+          default_value_t = false, default_missing_value = "true")]
+    insecure: bool,
+
+    /// Print what it has done every so many seconds; at the end it does so in any case
+    #[arg(long, env = "FUSEE_EVERY", value_name = "SECONDS", help_heading = LIVE)]
+    every: Option<u32>,
+
+    /// Forget everything every so many milliseconds, to try that nothing rests on it
+    #[arg(long, env = "FUSEE_FORGET_EVERY", value_name = "MS", help_heading = LIVE)]
+    forget_every: Option<u32>,
+
+    /// What is logged, as of RUST_LOG, which beats -v, and that beats the file [default: info, or more
+    /// with -v]
+    #[arg(long, env = "RUST_LOG", value_name = "FILTER", help_heading = LIVE)]
+    log: Option<Filter>,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        settings::defaults()
+    }
+}
+
+/// What a switch is started with.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Config {
+    master: String,
+    at: At,
+    options: Options,
+    every: Option<Duration>,
+    forget_every: Option<Duration>,
+}
+
+/// Where a switch is.
+#[derive(Debug, PartialEq, Eq)]
+enum At {
+    Address(SocketAddr),
+    Wire([String; 2]),
+}
+
+impl settings::Settings for Settings {
+    type Config = Config;
+
+    fn log(&self) -> Option<&Filter> {
+        self.log.as_ref()
+    }
+
+    fn filled(mut self) -> Settings {
+        if self.wire.is_none() {
+            self.listen.get_or_insert(DEFAULT_LISTEN);
+        }
+        self.log.get_or_insert(Filter::of_server(0));
+        self
+    }
+
+    fn config(&self) -> Result<Config, Problems> {
+        let mut wrong = Problems::default();
+        let problem = |is_so: bool, text: &'static str| if is_so { Err(text) } else { Ok(()) };
+        let listen = self.listen.unwrap_or(DEFAULT_LISTEN);
+        let at = match self.wire.as_deref() {
+            None => {
+                wrong.about("master", check_address(&self.master));
+                let keys = wrong.about("secret", secret::tool(self.secret.as_deref())).flatten();
+                if keys.is_none() && !self.insecure && self.secret.is_none() {
+                    wrong.about("listen", super::check_reach([&*listen.to_string()]));
+                }
+                At::Address(listen)
+            }
+            Some([a, b]) => {
+                let both = self.listen.is_some() || self.insecure;
+                let text = "--wire is instead of --listen and --insecure: leave them out";
+                wrong.about("wire", problem(both, text));
+                wrong.about(
+                    "wire",
+                    problem(a == b, "--wire takes two interfaces, and these are one"),
+                );
+                At::Wire([a.clone(), b.clone()])
+            }
+            Some(_) => {
+                let text = "--wire takes two interfaces, as in --wire eth1,eth2";
+                wrong.about("wire", problem(true, text));
+                At::Address(listen)
+            }
+        };
+        let mut most = |name: &str, value: u32, most: u32| {
+            let text = format!("--{name} is {value}; it must be at most {most}");
+            wrong.about(name, if value > most { Err(text) } else { Ok(()) });
+        };
+        most("slots", self.slots, 10_000_000);
+        most("rounds", self.rounds, 65_536);
+        wrong.about("every", problem(self.every == Some(0), "--every must be at least 1"));
+        let forget = self.forget_every == Some(0);
+        wrong.about("forget-every", problem(forget, "--forget-every must be at least 1"));
+        wrong.or(Config {
+            master: self.master.clone(),
+            at,
+            options: Options { slots: self.slots as usize, rounds: self.rounds as usize },
+            every: self.every.map(|seconds| Duration::from_secs(seconds.into())),
+            forget_every: self.forget_every.map(|ms| Duration::from_millis(ms.into())),
+        })
+    }
 }
 
 /// A switch that runs.
@@ -212,20 +325,21 @@ impl Members {
 }
 
 /// Starts a switch that sessions connect to over TCP.
-fn listen(args: &Args, switch: Box<Ours>) -> Result<Running, Failure> {
-    check_address(&args.master)?;
-    if secret::file().is_none() && !args.insecure {
-        super::check_reach([&*args.listen.to_string()])?;
-    }
+fn listen(
+    at: SocketAddr,
+    master: &str,
+    announce: bool,
+    switch: Box<Ours>,
+) -> Result<Running, Failure> {
     let runtime = secret::runtime("fusee-switch-rpc")?;
-    let master = MasterClient::new(&runtime, &args.master).with_deadline(PATIENCE);
+    let master = MasterClient::new(&runtime, master).with_deadline(PATIENCE);
     let members = Members { _runtime: runtime, master, known: Mutex::default() };
     // A wrong address shows now, and not with the first session.
     members.ask()?;
     let find = Box::new(move |identity| members.find(identity));
-    let switch = TcpSwitch::start(args.listen, switch, find)
+    let switch = TcpSwitch::start(at, switch, find)
         .map_err(|error| Failure::operation(error.to_string()))?;
-    if args.announce {
+    if announce {
         super::announce(&announcement::Switch { switch: switch.addr().to_string() })?;
     }
     tracing::info!(at = %switch.addr(), "a switch");
@@ -233,13 +347,7 @@ fn listen(args: &Args, switch: Box<Ours>) -> Result<Running, Failure> {
 }
 
 /// Starts a switch between two interfaces.
-fn join(interfaces: &[String], announce: bool, switch: Box<Ours>) -> Result<Running, Failure> {
-    let [a, b] = interfaces else {
-        return Err(Failure::usage("--wire takes two interfaces, as in --wire eth1,eth2"));
-    };
-    if a == b {
-        return Err(Failure::usage("--wire takes two interfaces, and these are one"));
-    }
+fn join([a, b]: &[String; 2], announce: bool, switch: Box<Ours>) -> Result<Running, Failure> {
     let switch =
         WireSwitch::start([a, b], switch).map_err(|error| Failure::operation(error.to_string()))?;
     if announce {
@@ -252,28 +360,41 @@ fn join(interfaces: &[String], announce: bool, switch: Box<Ours>) -> Result<Runn
 /// Runs a switch until it is told to stop.
 pub fn run(args: Args) -> Result<(), Failure> {
     super::take_descriptors();
-    let options = Options { slots: args.slots as usize, rounds: args.rounds as usize };
-    let switch = Box::new(Ours::new(options));
-    let switch = match &args.wire {
-        Some(interfaces) => join(interfaces, args.announce, switch)?,
-        None => listen(&args, switch)?,
+    let mut stop = Stop::watch(args.stop_with_stdin, args.given.has_file())?;
+    let (mut reloader, config) = Reloader::new(args.given)?;
+    if let Some(file) = &reloader.settings().secret {
+        secret::set(file.clone());
+    }
+    let switch = Box::new(Ours::new(config.options));
+    let switch = match &config.at {
+        At::Wire(interfaces) => join(interfaces, args.announce, switch)?,
+        At::Address(at) => listen(*at, &config.master, args.announce, switch)?,
     };
-    let mut stop = Stop::watch(args.stop_with_stdin)?;
-    let every = |ms: Option<u32>| Alarm::every(ms.map(|ms| Duration::from_millis(ms.into())));
-    let mut report = every(args.every.map(|seconds| seconds.saturating_mul(1_000)));
-    let mut forget = every(args.forget_every);
+    let mut report = Alarm::every(config.every);
+    let mut forget = Alarm::every(config.forget_every);
     let sleep = |until: Option<Instant>| async move {
         match until {
             Some(until) => tokio::time::sleep_until(until.into()).await,
             None => std::future::pending().await,
         }
     };
-    while stop.unless(sleep(report.next.into_iter().chain(forget.next).min())).is_some() {
-        if report.rings() {
-            Report::of(&switch).print(args.json)?;
-        }
-        if forget.rings() {
-            switch.forget();
+    loop {
+        match stop.wait(sleep(report.next.into_iter().chain(forget.next).min())) {
+            Wake::Stop => break,
+            Wake::Hangup => {
+                if let Some(config) = reloader.again() {
+                    report = Alarm::every(config.every);
+                    forget = Alarm::every(config.forget_every);
+                }
+            }
+            Wake::Event(()) => {
+                if report.rings() {
+                    Report::of(&switch).print(args.json)?;
+                }
+                if forget.rings() {
+                    switch.forget();
+                }
+            }
         }
     }
     Report::of(&switch).print(args.json)
@@ -298,5 +419,50 @@ impl Alarm {
             self.next = Some(now + self.period);
         }
         rings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::settings::tests::{all_settings, of_text};
+
+    fn config(text: &str) -> Result<Config, String> {
+        of_text::<Settings>(text)?.config().map_err(|problems| problems.to_string())
+    }
+
+    #[test]
+    fn settings_are_complete() {
+        all_settings::<Settings>();
+    }
+
+    #[test]
+    fn a_switch_listens_or_joins_two_interfaces() {
+        assert_eq!(config("").unwrap().at, At::Address(DEFAULT_LISTEN));
+        let wire = config("wire = [\"a\", \"b\"]").unwrap();
+        assert_eq!(wire.at, At::Wire(["a".into(), "b".into()]));
+        for (text, says) in [
+            ("wire = [\"a\"]", "f:1:1: --wire takes two interfaces, as in"),
+            ("wire = [\"a\", \"a\"]", "f:1:1: --wire takes two interfaces, and these are one"),
+            ("wire = [\"a\", \"b\"]\ninsecure = true", "f:1:1: --wire is instead of"),
+            ("slots = 10_000_001", "f:1:1: --slots is 10000001; it must be at most"),
+            ("every = 0", "f:1:1: --every must be at least 1"),
+            ("listen = \"0.0.0.0:7480\"", "f:1:1: 0.0.0.0:7480 may be reached"),
+            ("listen = \"localhost:7480\"", "f:1:10: listen: invalid socket address"),
+        ] {
+            let error = config(text).unwrap_err();
+            assert!(error.starts_with(says), "{error}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_file_is_a_configuration_or_an_error(
+            text in crate::server::any_file::text(crate::server::any_file::names::<Settings>())
+        ) {
+            if let Err(error) = config(&text) {
+                proptest::prop_assert!(error.starts_with("f:"), "{}", error);
+            }
+        }
     }
 }

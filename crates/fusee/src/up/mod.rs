@@ -28,7 +28,7 @@ use serde::Deserialize;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::report::Report;
-use crate::server::{memory_node, read_file, redundancy};
+use crate::server::{memory_node, redundancy, settings};
 use fusee_cli::memory;
 
 /// Sizes that make small pools useful.
@@ -138,9 +138,10 @@ impl Args {
 
     /// Tells early what the master would refuse.
     fn check_policy(&self) -> Result<(), Failure> {
-        let File { redundancy } = read_file(self.config.as_deref())?;
+        let File { redundancy } = settings::of_file(self.config.as_deref())?;
         let rules = self.redundancy.as_ref().and_then(|rules| rules.parse().ok());
-        redundancy::policy(redundancy, rules).map(|_| ())
+        let table = settings::laid(&redundancy, &rules.unwrap_or_default());
+        table.policy().map(|_| ()).map_err(|error| Failure::usage(error.to_string()))
     }
 }
 
@@ -148,12 +149,12 @@ impl Args {
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct File {
-    redundancy: Option<redundancy::Table>,
+    redundancy: redundancy::Table,
 }
 
 /// The text, if it says rules.
 fn rules(text: &str) -> Result<String, String> {
-    text.parse::<redundancy::Rules>().map(|_| text.to_owned())
+    text.parse::<redundancy::Table>().map(|_| text.to_owned())
 }
 
 /// Runs a cluster until it is told to stop.

@@ -170,6 +170,11 @@ impl Master {
         self.state.view()
     }
 
+    /// Takes over settings that may change: see [`Settings::adjust`].
+    pub fn adjust(&mut self, new: &Settings) {
+        self.settings.adjust(new);
+    }
+
     /// Decides about an event. `now_ms` grows; where it starts does not matter.
     pub fn handle(&mut self, now_ms: u64, event: Event) -> Vec<Action> {
         let Master { settings, calls, state } = self;

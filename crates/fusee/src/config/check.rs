@@ -1,0 +1,111 @@
+//! `fusee config check`.
+
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+use fusee_cli::failure::Failure;
+use fusee_cli::output;
+use fusee_cli::quantity::counted;
+use serde::Serialize;
+use toml::de::DeTable;
+
+use super::{About, Server, problems};
+use crate::server::settings::problem::{Problem, Problems};
+use crate::server::settings::{Given, Settings, names};
+
+/// Which file.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    fusee config check /etc/fusee/master.toml\n  \
+    fusee config check --for switch settings.toml --json\n\n\
+    The file is checked as the server would read it, alone: neither the environment nor flags count. What it\n\
+    names, such as the secret, is read. Nothing is started or changed.\n\n\
+    Exit codes: 0 nothing is wrong; 1 something is; 2 wrong usage.")]
+pub struct Args {
+    /// The file
+    file: PathBuf,
+
+    /// Whose file it is [default: whose settings it has]
+    #[arg(long = "for", value_name = "SERVER")]
+    server: Option<Server>,
+
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    file: &'a Path,
+    server: &'a str,
+    problems: &'a [Problem],
+}
+
+/// Checks it.
+pub fn run(args: &Args) -> Result<(), Failure> {
+    let server = args.server.map_or_else(|| guess(&args.file), Ok)?;
+    let Problems(problems) = server.answer(Check(&args.file));
+    let name = server.to_possible_value().map(|value| value.get_name().to_owned());
+    let server = &*name.unwrap_or_default();
+    let file = args.file.display();
+    if args.json {
+        let report = Report { file: &args.file, server, problems: &problems };
+        output::line(&serde_json::to_string(&report).expect("names and texts"))?;
+    } else if problems.is_empty() {
+        output::line(&format!("{file}: nothing is wrong with these settings of a {server}"))?;
+    } else {
+        problems.iter().try_for_each(|problem| output::line(&problem.to_string()))?;
+    }
+    match problems.len() {
+        0 => Ok(()),
+        many => Err(Failure::operation(format!(
+            "{} in {file}, the settings of a {server}",
+            counted(many as u64, "mistake")
+        ))),
+    }
+}
+
+struct Check<'a>(&'a Path);
+
+impl About for Check<'_> {
+    type Answer = Problems;
+
+    fn of<S: Settings>(self) -> Problems {
+        problems(&Given::<S>::file(self.0.to_owned()))
+    }
+}
+
+/// The names of the settings of a server.
+struct Names;
+
+impl About for Names {
+    type Answer = Vec<String>;
+
+    fn of<S: Settings>(self) -> Vec<String> {
+        names::<S>()
+    }
+}
+
+/// Whose settings a file has: those of the server that knows most of its names.
+fn guess(path: &Path) -> Result<Server, Failure> {
+    let unclear = |why: String| {
+        let which = "say with --for whether it is of a master, memory-node or switch";
+        Failure::usage(format!("{}: {why}; {which}", path.display()))
+    };
+    let text = std::fs::read_to_string(path);
+    let text = text.map_err(|error| unclear(format!("cannot be read: {error}")))?;
+    let (table, _) = DeTable::parse_recoverable(&text);
+    let known = |server: &Server| {
+        let names = server.answer(Names);
+        table.get_ref().keys().filter(|key| names.iter().any(|name| name == key.get_ref())).count()
+    };
+    let counts: Vec<(usize, Server)> =
+        Server::value_variants().iter().map(|server| (known(server), *server)).collect();
+    let most = counts.iter().map(|(known, _)| *known).max().unwrap_or(0);
+    let best: Vec<Server> =
+        counts.iter().filter(|(known, _)| *known == most).map(|(_, server)| *server).collect();
+    match best[..] {
+        [server] => Ok(server),
+        _ => Err(unclear("its names are those of several servers".into())),
+    }
+}

@@ -1,0 +1,71 @@
+//! Settings of a running server, read again on SIGHUP.
+//!
+//! Those under the heading [`LIVE`](super::settings::LIVE) change at once. Others are named in the
+//! log and stay as they are, and a file with a mistake changes nothing.
+
+use fusee_cli::failure::Failure;
+
+use super::settings::problem::Problems;
+use super::settings::{Effective, Given, Settings, is_live};
+use crate::logging;
+
+/// Knows what is in force.
+pub struct Reloader<S> {
+    given: Given<S>,
+    current: Effective<S>,
+}
+
+impl<S: Settings> Reloader<S> {
+    /// Reads everything for the start, and logs as it says from now on.
+    pub fn new(given: Given<S>) -> Result<(Reloader<S>, S::Config), Failure> {
+        let current = given.effective()?;
+        let config = current.config()?;
+        logging::set(current.settings.log());
+        Ok((Reloader { given, current }, config))
+    }
+
+    /// The settings in force.
+    pub fn settings(&self) -> &S {
+        &self.current.settings
+    }
+
+    /// Reads everything again. What is in force then, if that has changed: the log has already.
+    pub fn again(&mut self) -> Option<S::Config> {
+        match self.read() {
+            Ok(config) => config,
+            Err(problems) => {
+                for problem in problems.0 {
+                    tracing::error!("{problem}");
+                }
+                tracing::error!("the settings cannot be read again; those of before stay in force");
+                None
+            }
+        }
+    }
+
+    fn read(&mut self) -> Result<Option<S::Config>, Problems> {
+        let new = self.given.effective()?;
+        new.config()?;
+        let (changed, fixed): (Vec<_>, Vec<_>) =
+            self.current.changes(&new).into_iter().partition(|name| is_live::<S>(name));
+        for name in fixed {
+            tracing::warn!("{name} has another value now: that needs a restart");
+        }
+        if changed.is_empty() {
+            tracing::info!("the settings were read again; nothing changes");
+            return Ok(None);
+        }
+        let merged = self.current.with(&new, &changed);
+        let config = merged.config()?;
+        self.current = merged;
+        logging::set(self.current.settings.log());
+        for (name, value) in self.current.values() {
+            let table = name.split('.').next();
+            if changed.iter().any(|changed| Some(&**changed) == table) {
+                tracing::debug!("{name} = {value} ({})", self.current.origin(&name));
+            }
+        }
+        tracing::info!("the settings were read again; in force now: {}", changed.join(", "));
+        Ok(Some(config))
+    }
+}

@@ -1,0 +1,109 @@
+//! What is wrong with settings, and where it stands.
+
+use std::fmt;
+
+use fusee_cli::failure::Failure;
+use serde::Serialize;
+
+use super::{Origin, Origins};
+
+/// Something that is wrong with settings.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// The setting, where one is known.
+    pub setting: Option<String>,
+    /// Where its value comes from.
+    #[serde(flatten)]
+    pub origin: Origin,
+    /// What is wrong, and what to do.
+    pub message: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.origin {
+            Origin::File { .. } => write!(f, "{}: {}", self.origin, self.message),
+            Origin::Environment { .. } => write!(f, "{} ({})", self.message, self.origin),
+            Origin::Flag { .. } | Origin::Default => f.write_str(&self.message),
+        }
+    }
+}
+
+/// All that is wrong with settings.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Problems(pub Vec<Problem>);
+
+impl Problems {
+    /// Takes note of an error that is about this setting.
+    pub fn about<T, E: fmt::Display>(&mut self, setting: &str, result: Result<T, E>) -> Option<T> {
+        let error = result.map_err(|error| self.add(Some(setting), error.to_string()));
+        error.ok()
+    }
+
+    /// Takes note of an error whose text names the settings that it is about.
+    pub fn note<T, E: fmt::Display>(&mut self, result: Result<T, E>) -> Option<T> {
+        result.map_err(|error| self.add(None, error.to_string())).ok()
+    }
+
+    fn add(&mut self, setting: Option<&str>, message: String) {
+        let setting = setting.map(str::to_owned);
+        self.0.push(Problem { setting, origin: Origin::Default, message });
+    }
+
+    /// The value, if nothing is wrong.
+    pub fn or<T>(self, value: T) -> Result<T, Problems> {
+        if self.0.is_empty() { Ok(value) } else { Err(self) }
+    }
+
+    /// The same, each with its place: that of its setting, or of the first that its text names and
+    /// that somebody has set; or else the file.
+    pub fn located(mut self, origins: &Origins) -> Problems {
+        for problem in &mut self.0 {
+            let own = problem.setting.iter().map(String::as_str);
+            let mut names = own.chain(mentioned(&problem.message));
+            let set = names.find_map(|name| Some((name.to_owned(), origins.of(name)?.clone())));
+            drop(names);
+            if let Some((setting, origin)) = set {
+                (problem.setting, problem.origin) = (Some(setting), origin);
+            } else if let Some(file) = &origins.file {
+                problem.origin = Origin::File { file: file.clone(), place: None };
+            }
+        }
+        self
+    }
+}
+
+/// The settings that a text names: `--lease`, `redundancy.rules`.
+fn mentioned(text: &str) -> impl Iterator<Item = &str> {
+    let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-' || c == '.'));
+    let is_below = |word: &str| word.find('.').is_some_and(|at| at > 0);
+    words.filter_map(move |word| {
+        let word = word.trim_end_matches('.');
+        word.strip_prefix("--").or_else(|| is_below(word).then_some(word))
+    })
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines: Vec<String> = self.0.iter().map(Problem::to_string).collect();
+        f.write_str(&lines.join("\n"))
+    }
+}
+
+impl From<Problems> for Failure {
+    fn from(problems: Problems) -> Failure {
+        Failure::usage(problems.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_name_settings() {
+        let text = "--lease is 3; see redundancy.rules[1].from, or lower --index-replicas.";
+        let names: Vec<&str> = mentioned(text).collect();
+        assert_eq!(names, ["lease", "redundancy.rules", "index-replicas"]);
+    }
+}
