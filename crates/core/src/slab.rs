@@ -135,12 +135,17 @@ impl Slabs {
     }
 
     fn slab(&mut self, kind: SlabKind) -> &mut Slab {
+        let number = self.slab_number(kind);
+        &mut self.slabs[number]
+    }
+
+    /// Which of the slabs is that of a kind. It stays so.
+    fn slab_number(&mut self, kind: SlabKind) -> usize {
         let found = self.slabs.iter().position(|s| s.kind == kind);
-        let at = found.unwrap_or_else(|| {
+        found.unwrap_or_else(|| {
             self.slabs.push(Slab::new(kind, self.block_bytes));
             self.slabs.len() - 1
-        });
-        &mut self.slabs[at]
+        })
     }
 
     /// Whether the caller is the one to ask for a block of this class; the others wait for it.
@@ -178,8 +183,8 @@ impl Slabs {
         is_frozen: impl Fn(Address) -> bool,
         best: Option<(u32, impl Fn(Address) -> bool)>,
     ) -> Option<Allocation> {
-        let owner = self.owner;
-        let slab = self.slab(kind);
+        let (owner, number) = (self.owner, self.slab_number(kind));
+        let slab = &mut self.slabs[number];
         slab.content_for = slab.content_for.saturating_sub(1);
         let is_best = |b: &Block| best.as_ref().is_none_or(|(_, is_best)| is_best(b.address));
         let gives = |b: &Block| b.has_room() && !is_frozen(b.address);
@@ -195,7 +200,7 @@ impl Slabs {
         let at = at
             .or_else(|| self.take_into_use(kind, least, &is_frozen, is_best))
             .or_else(|| self.take_into_use(kind, least, &is_frozen, |_| true));
-        let (at, slab) = (at?, self.slab(kind));
+        let (at, slab) = (at?, &mut self.slabs[number]);
         let block = &mut slab.in_use[at];
         let index = match block.free.pop_front() {
             Some(index) => index,

@@ -247,7 +247,7 @@ const ALIGN: usize = 64;
 #[derive(Default)]
 pub struct Batch {
     bytes: Vec<u8>,
-    /// Where the memory begins in `bytes`: less than [`ALIGN`]. Short, since batches are handed on by value.
+    /// Where the memory begins in `bytes`: at most [`ALIGN`]. Short, since batches are handed on by value.
     base: u32,
     used: usize,
     verbs: Vec<Verb>,

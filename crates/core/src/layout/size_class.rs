@@ -88,8 +88,8 @@ const fn bytes_of(code: u8) -> u64 {
         code as u64
     } else {
         let beyond = (code - EXACT - 1) as u64;
-        let k = 4 + beyond / STEPS as u64;
-        (1 << k) + (beyond % STEPS as u64 + 1) * (1 << (k - 3))
+        // 2^k, k >= 4, and from there on steps of an eighth of it.
+        (STEPS as u64 + beyond % STEPS as u64 + 1) << (1 + beyond / STEPS as u64)
     };
     units * UNIT_BYTES
 }

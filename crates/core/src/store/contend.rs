@@ -149,8 +149,8 @@ impl Contend for Snapshot {
         round: &Round,
         look: Option<&Buckets>,
     ) -> Posted {
-        let backups = op.backups(round.slot);
-        let swaps = backups.iter().map(|place| (*place, round.old));
+        let view = op.view.clone();
+        let swaps = view.slot_on_backups(round.slot).map(|place| (place, round.old));
         op.post_backups(swaps, round.own, look)
     }
 

@@ -56,6 +56,7 @@ impl LocalEpochs {
     }
 
     /// Returns whether the oldest local epoch changed.
+    #[inline]
     fn end(&self, local_epoch: u64) -> bool {
         let mut pinned = self.pinned.borrow_mut();
         let at = pinned.iter().position(|(m, _)| *m == local_epoch).expect("it has begun");
@@ -84,6 +85,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// The newest view that has come.
+    #[inline]
     pub(super) fn newest_view(&self) -> ViewRef {
         self.follow_view();
         self.view.borrow().clone()

@@ -50,7 +50,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         to: Slot,
     ) -> PerBackup<Ticket> {
         self.batch.next_phase();
-        let backups = self.backups(slot).into_iter();
+        let view = self.view.clone();
+        let backups = view.slot_on_backups(slot);
         backups.map(|place| self.batch.cas(place.node, place.offset, from.0, to.0)).collect()
     }
 
