@@ -38,8 +38,7 @@
 //!   without: `default-features = false`.
 //!
 //! * `telemetry`, off by default: a span of each operation for `tracing`, by which traces of
-//!   OpenTelemetry are made, and how long operations took, in [`Client::metrics`]. An operation takes some
-//!   100 ns more then.
+//!   OpenTelemetry are made, and how long operations took, in [`Client::metrics`].
 //!
 //! # Examples
 //!
