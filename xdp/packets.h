@@ -69,7 +69,7 @@ struct atomic_ack {
 
 // --- What sessions and memory nodes say over TCP before: crates/fabric/src/verbs/wire.rs, little-endian. ---
 
-#define MAGIC "FUSErd02"
+#define MAGIC "FUSErd03"
 
 struct address {
 	__u32 queue_pair;
@@ -84,6 +84,7 @@ struct hello {
 	__u32 magic[2];
 	__u32 identity[2];
 	__u32 client;
+	__u32 layout; // of pools, which does not matter here
 	struct address address;
 };
 
@@ -92,6 +93,7 @@ struct welcome {
 	__u32 identity[2];
 	__u32 pool_bytes[2];
 	__u32 status;
+	__u32 layout;
 	__u32 key;
 	__u32 header_key;
 	__u32 steered_key; // 0: there is none
@@ -101,7 +103,7 @@ struct welcome {
 
 _Static_assert(sizeof(struct bth) == 12 && sizeof(struct reth) == 16, "InfiniBand says so");
 _Static_assert(sizeof(struct cas) == 12 + 28 + 4 && sizeof(struct atomic_ack) == 12 + 4 + 8 + 4, "and so");
-_Static_assert(sizeof(struct hello) == 48 && sizeof(struct welcome) == 76, "wire.rs says so");
+_Static_assert(sizeof(struct hello) == 52 && sizeof(struct welcome) == 80, "wire.rs says so");
 
 // Of a pool its first bytes are the node's own, and have another key.
 enum { POOL_HEADER_BYTES = 4096 };

@@ -104,7 +104,8 @@ pub fn check_host_port(address: &str) -> Result<(), Failure> {
 /// A failure to reach the cluster, with the next step.
 pub fn explain(master: &str, error: &RpcError) -> Failure {
     // It has been reached, and says what to do.
-    if let RpcError::WrongCluster { .. } | RpcError::Keys { .. } = error {
+    if let RpcError::WrongCluster { .. } | RpcError::Keys { .. } | RpcError::Version { .. } = error
+    {
         return Failure::unreachable(flags::in_text(&error.to_string()));
     }
     Failure::unreachable(format!(

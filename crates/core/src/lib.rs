@@ -39,6 +39,7 @@ pub mod stats;
 pub mod store;
 pub mod update;
 pub mod verbs;
+pub mod version;
 pub mod view;
 
 pub use error::{Error, Outcome};

@@ -6,6 +6,9 @@
 use std::io;
 
 use fusee_core::verbs::MnId;
+use fusee_core::version::VersionError;
+
+use crate::version::Foreign;
 
 /// Why a client cannot attach to a memory node.
 #[derive(Debug, thiserror::Error)]
@@ -27,10 +30,13 @@ pub enum AttachCause {
     Unreachable(io::Error),
     /// Somebody else answers.
     #[error(
-        "this is no memory node, or one of another version; check the address and use the same \
+        "this is no memory node, or one that is too old to say so; check the address, and use the same \
          version on both sides"
     )]
     NotAMemoryNode,
+    /// A memory node of another version answers.
+    #[error("{0}")]
+    Version(#[from] VersionError),
     /// A memory node answers, but another one: the view is older than a restart, or the address
     /// belongs to another cluster.
     #[error("another memory node is there than the view expects; get a new view from the master")]
@@ -66,6 +72,15 @@ pub enum AttachCause {
     /// The operating system refuses.
     #[error("{0}")]
     Io(#[from] io::Error),
+}
+
+impl From<Foreign> for AttachCause {
+    fn from(foreign: Foreign) -> AttachCause {
+        match foreign {
+            Foreign::Stranger => AttachCause::NotAMemoryNode,
+            Foreign::Version(error) => AttachCause::Version(error),
+        }
+    }
 }
 
 /// Why a memory node's fabrics cannot start.

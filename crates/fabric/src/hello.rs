@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 
 use mio::{Events, Interest, Poll, Token};
 
+use fusee_core::version::End;
+
 use crate::error::AttachCause;
+use crate::version::Protocol;
 
 /// Whether whoever attaches still wants to.
 pub(crate) type GoesOn<'a> = &'a dyn Fn() -> bool;
@@ -80,12 +83,12 @@ fn connect_one(address: SocketAddr, wait: Duration, goes_on: GoesOn<'_>) -> io::
     }
 }
 
-/// Says hello, and receives an answer of this length that begins with this magic, within `wait` and as long
+/// Says hello, and receives an answer of this length and protocol, within `wait` and as long
 /// as `goes_on`: a peer that feeds it byte by byte has no more time than any other.
 pub(crate) fn exchange<const N: usize>(
     stream: &mut TcpStream,
     hello: &[u8],
-    magic: [u8; 8],
+    protocol: &Protocol,
     wait: Duration,
     goes_on: GoesOn<'_>,
 ) -> Result<[u8; N], AttachCause> {
@@ -110,10 +113,7 @@ pub(crate) fn exchange<const N: usize>(
                 _ => return Err(AttachCause::Unreachable(error)),
             },
         }
-        let seen = got.min(magic.len());
-        if bytes[..seen] != magic[..seen] {
-            return Err(AttachCause::NotAMemoryNode);
-        }
+        protocol.check(End::Client, &bytes[..got])?;
     }
     Ok(bytes)
 }

@@ -38,6 +38,7 @@ pub mod serve;
 pub mod shm;
 pub mod tcp;
 pub mod verbs;
+mod version;
 
 mod bytes;
 // As for `pool`.

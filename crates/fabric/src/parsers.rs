@@ -67,29 +67,29 @@ pub fn tcp_welcome(bytes: &[u8]) -> bool {
 
 /// The first message to a memory node that shares its memory.
 pub fn shm_hello(bytes: &[u8]) -> bool {
-    let Some(hello) = shm::Hello::decode(bytes) else { return false };
+    let Some(Ok(hello)) = bytes.first_chunk().map(shm::Hello::decode) else { return false };
     assert!(bytes.starts_with(&hello.encode()));
     true
 }
 
 /// The answer to it.
 pub fn shm_welcome(bytes: &[u8]) -> bool {
-    let Some(welcome) = shm::Welcome::decode(bytes) else { return false };
-    assert_eq!(shm::Welcome::decode(&welcome.encode()), Some(welcome));
+    let Some(Ok(welcome)) = bytes.first_chunk().map(shm::Welcome::decode) else { return false };
+    assert_eq!(shm::Welcome::decode(&welcome.encode()), Ok(welcome));
     true
 }
 
 /// The first message to a memory node with a network card.
 pub fn verbs_hello(bytes: &[u8]) -> bool {
-    let Some(hello) = bytes.first_chunk().and_then(verbs::Hello::decode) else { return false };
+    let Some(Ok(hello)) = bytes.first_chunk().map(verbs::Hello::decode) else { return false };
     assert!(bytes.starts_with(&hello.encode()));
     true
 }
 
 /// The answer to it.
 pub fn verbs_welcome(bytes: &[u8]) -> bool {
-    let Some(welcome) = bytes.first_chunk().and_then(verbs::Welcome::decode) else { return false };
-    assert_eq!(verbs::Welcome::decode(&welcome.encode()), Some(welcome));
+    let Some(Ok(welcome)) = bytes.first_chunk().map(verbs::Welcome::decode) else { return false };
+    assert_eq!(verbs::Welcome::decode(&welcome.encode()), Ok(welcome));
     assert!(welcome.base.checked_add(welcome.pool_bytes).is_some());
     true
 }

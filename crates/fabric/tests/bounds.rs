@@ -9,6 +9,7 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use fusee_core::layout::LAYOUT_VERSION;
 use fusee_core::verbs::{Batch, ClientId, Fabric, MAX_VERB_BYTES, MnId, VerbError};
 use fusee_fabric::tcp::frame::{self, HEADER_BYTES, VERB_BYTES, WireOp, WireVerb};
 use fusee_fabric::{
@@ -192,9 +193,9 @@ fn silent_connections_make_room_for_who_says_hello() {
     let silent: Vec<UnixStream> = (0..100).map(|_| UnixStream::connect(&path).unwrap()).collect();
     let mut socket = UnixStream::connect(&path).unwrap();
     socket.set_read_timeout(Some(WAIT)).unwrap();
-    let mut hello = b"FUSEsm01".to_vec();
+    let mut hello = b"FUSEsm02".to_vec();
     hello.extend_from_slice(&served.identity.to_le_bytes());
-    hello.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0]);
+    hello.extend_from_slice(&[1, 0, 0, 0, LAYOUT_VERSION as u8, 0, 0, 0]);
     socket.write_all(&hello).unwrap();
     // It is heard: a process that serves memory is refused for that.
     let mut welcome = Vec::new();

@@ -8,6 +8,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
+use fusee_core::layout::LAYOUT_VERSION;
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, VerbError};
 use fusee_fabric::tcp::DEFAULT_SPIN;
 use fusee_fabric::{
@@ -171,9 +172,9 @@ fn the_nodes_own_process_is_refused_at_the_socket() {
     let served = node(2 * START, Some(path.clone()));
     let mut socket = UnixStream::connect(&path).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    let mut hello = b"FUSEsm01".to_vec();
+    let mut hello = b"FUSEsm02".to_vec();
     hello.extend_from_slice(&served.identity.to_le_bytes());
-    hello.extend_from_slice(&[1, 0, 0, 0, 0, 0, 0, 0]);
+    hello.extend_from_slice(&[1, 0, 0, 0, LAYOUT_VERSION as u8, 0, 0, 0]);
     socket.write_all(&hello).unwrap();
     let mut welcome = Vec::new();
     socket.read_to_end(&mut welcome).unwrap();

@@ -110,11 +110,6 @@ fn strangers_are_sent_away() {
     let mut http = dial(&served);
     http.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     assert!(is_closed(http));
-    let mut reserved = dial(&served);
-    let mut hello = Hello { identity: served.identity, client: ClientId(1) }.encode();
-    hello[20] = 1;
-    reserved.write_all(&hello).unwrap();
-    assert!(is_closed(reserved));
     assert_eq!(served.fabrics.attached_clients(), 0);
     probe(&served);
 }

@@ -11,6 +11,7 @@ use std::net::TcpStream;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use fusee_core::layout::LAYOUT_VERSION;
 use fusee_core::verbs::{Batch, ClientId, Fabric, MAX_BATCH_VERBS, MnId, VerbError};
 use fusee_fabric::driver::Options;
 use fusee_fabric::verbs::{CardCounts, VerbsFabric};
@@ -329,9 +330,10 @@ fn say(served: &Served, bytes: &[u8]) -> Vec<u8> {
 
 /// A hello as `docs/fabric.md` draws it.
 fn hello(identity: u64, client: u32, mtu: u8) -> Vec<u8> {
-    let mut bytes = b"FUSErd02".to_vec();
+    let mut bytes = b"FUSErd03".to_vec();
     bytes.extend(identity.to_le_bytes());
     bytes.extend(client.to_le_bytes());
+    bytes.extend(LAYOUT_VERSION.to_le_bytes());
     bytes.extend([1, 0, 0, 0, 1, 0, 0, 0, 0, 0, mtu, 1]);
     bytes.extend([0; 16]);
     bytes

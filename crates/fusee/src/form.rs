@@ -27,14 +27,24 @@ const PERIOD: Duration = Duration::from_millis(50);
 /// Where to form a cluster.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  fusee form\n  fusee form --master 10.0.0.1:7400 --json\n  \
-    fusee form --no-wait              the memory nodes are started later\n\n\
+    fusee form --no-wait              the memory nodes are started later\n  \
+    fusee form --id 5f0c3a9e27d1b864  may be repeated: it is the same cluster\n  \
+    fusee form --if-unformed          may be repeated, whichever cluster it is\n\n\
     The master's settings say of how many memory nodes, and with how many replicas. A master that has\n\
     a cluster forms no other.\n\n\
-    Exit codes: 0 formed; 1 refused; 2 wrong usage; 3 the master cannot be reached.")]
+    Exit codes: 0 formed, or as it should be already; 1 refused; 2 wrong usage; 3 the master cannot be reached.")]
 pub struct Args {
     /// Address of the master; of several masters, their addresses, separated by commas
     #[arg(long, env = "FUSEE_MASTER", default_value = DEFAULT_MASTER, value_name = "HOST:PORT,..")]
     master: String,
+
+    /// The number of the cluster, 16 hexadecimal digits, not all 0 [default: random]
+    #[arg(long, value_name = "ID", value_parser = cluster_id)]
+    id: Option<ClusterId>,
+
+    /// If the master has a cluster already, wait for that one
+    #[arg(long, conflicts_with = "id")]
+    if_unformed: bool,
 
     /// Return as soon as the master has taken note of it, before the memory nodes have joined
     #[arg(long)]
@@ -59,8 +69,14 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     connect::check_address(&args.master)?;
     let runtime = secret::runtime("fusee-form")?;
     let master = MasterClient::new(&runtime, &args.master[..]).with_deadline(TIMEOUT);
-    let cluster = random_cluster();
-    ask(&master, &args.master, cluster)?;
+    let cluster = match args.if_unformed {
+        true => form_if_unformed(&master, &args.master)?,
+        false => {
+            let cluster = args.id.unwrap_or_else(random_cluster);
+            ask(&master, &args.master, cluster)?;
+            cluster
+        }
+    };
     let memory_nodes = ask_status(&master, &args.master)?.expected_memory_nodes;
     if !args.no_wait {
         wait(&args.master, args.json, &master)?;
@@ -73,6 +89,27 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             "cluster {cluster} will be formed as soon as {memory_nodes} memory nodes have joined\n"
         ),
     })
+}
+
+/// A cluster's number as it is shown.
+fn cluster_id(text: &str) -> Result<ClusterId, String> {
+    let is_whole = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let word = u64::from_str_radix(text, 16).ok().filter(|_| is_whole);
+    let cluster = word.and_then(ClusterId::from_word);
+    cluster.ok_or_else(|| "write 16 hexadecimal digits, not all 0, like 5f0c3a9e27d1b864".into())
+}
+
+/// Forms a cluster, unless there is one. Which there is then.
+fn form_if_unformed(master: &MasterClient, address: &str) -> Result<ClusterId, Failure> {
+    if let Some(cluster) = ask_status(master, address)?.cluster {
+        return Ok(cluster);
+    }
+    let cluster = random_cluster();
+    match ask(master, address, cluster) {
+        Ok(()) => Ok(cluster),
+        // Somebody else may have been faster.
+        Err(refused) => ask_status(master, address)?.cluster.ok_or(refused),
+    }
 }
 
 /// Forms a cluster, and waits until clients can join.

@@ -110,10 +110,10 @@ fn strangers_get_nothing_whatever_they_ask() {
     for identity in [0_u64, 1, u64::MAX] {
         let mut stream = TcpStream::connect(tcp).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        let mut hello = b"FUSEtcp1".to_vec();
+        let mut hello = b"FUSEtcp2".to_vec();
         hello.extend_from_slice(&identity.to_le_bytes());
         hello.extend_from_slice(&1_u32.to_le_bytes());
-        hello.extend_from_slice(&[0; 4]);
+        hello.extend_from_slice(&[4, 0, 0, 0]);
         stream.write_all(&hello).unwrap();
         let mut said = Vec::new();
         let _reset_at_most = stream.read_to_end(&mut said);

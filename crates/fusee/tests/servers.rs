@@ -45,7 +45,11 @@ impl Drop for Server {
 }
 
 fn status(master: &str) -> Value {
-    finish(&mut fusee(&["status", "--json", "--master", master])).expect_code(0).json()
+    let output = finish(&mut fusee(&["status", "--json", "--master", master]));
+    // 1 while there is no cluster that serves.
+    let report = output.json();
+    output.expect_code(i32::from(report["ready"] != true));
+    report
 }
 
 #[test]
@@ -101,13 +105,23 @@ fn servers_form_a_cluster_and_stop_cleanly() {
     assert_eq!((&empty["ready"], &empty["cluster"]), (&false.into(), &Value::Null));
     let get = ["get", "k", "--master", &address];
     finish(&mut fusee(&get)).expect_error(3, &format!("fusee form --master {address}"));
+    finish(&mut fusee(&["status", "--master", &address])).expect_error(1, "run `fusee form`");
     let form = ["form", "--no-wait", "--json", "--master", &address];
-    let formed = finish(&mut fusee(&form)).expect_code(0).json();
+    finish(fusee(&form).args(["--id", "0"])).expect_error(2, "16 hexadecimal digits");
+    let named = [&form[..], &["--id", "00000000000000ab"]].concat();
+    let formed = finish(&mut fusee(&named)).expect_code(0).json();
+    assert_eq!(formed["cluster"], "00000000000000ab");
     let forming = status(&address);
     assert_eq!((&forming["ready"], &forming["view"]), (&false.into(), &0.into()));
     assert_eq!(forming["cluster"], formed["cluster"]);
-    // Only one, ever.
+    finish(&mut fusee(&["status", "--master", &address])).expect_error(1, "is forming");
+    // Only one, ever; but who asks for that one again gets it.
     finish(&mut fusee(&form)).expect_error(1, formed["cluster"].as_str().unwrap());
+    let other = [&form[..], &["--id", "00000000000000ac"]].concat();
+    finish(&mut fusee(&other)).expect_error(1, "00000000000000ab");
+    for again in [&named, &[&form[..], &["--if-unformed"]].concat()] {
+        assert_eq!(finish(&mut fusee(again)).expect_code(0).json(), formed);
+    }
     let file = scratch.file("node.toml", b"pool = \"256MiB\"\nserve = [\"shm\", \"tcp\"]\n");
     let sockets = scratch.path().join("sockets");
     std::fs::create_dir(&sockets).unwrap();
@@ -115,6 +129,9 @@ fn servers_form_a_cluster_and_stop_cleanly() {
     node.env("FUSEE_MASTER", &address).env("FUSEE_SHM_DIR", &sockets);
     let node = Server::start(&mut node);
     eventually("the cluster is ready", || status(&address)["ready"] == true);
+    let again = ["form", "--if-unformed", "--json", "--master", &address];
+    let again = finish(&mut fusee(&again)).expect_code(0).json();
+    assert_eq!((&again["cluster"], &again["formed"]), (&formed["cluster"], &true.into()));
     finish(&mut fusee(&["put", "k", "v", "--master", &address])).expect_code(0);
     assert_eq!(std::fs::read_dir(&sockets).unwrap().count(), 1);
     node.stop("INT");

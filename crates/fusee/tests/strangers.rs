@@ -93,10 +93,10 @@ fn half_received_writes_cost_a_memory_node_a_bounded_part() {
     for number in 0..100u32 {
         let mut stream = TcpStream::connect(member.tcp.as_ref().unwrap()).unwrap();
         // Hello: magic, identity, client.
-        let mut bytes = b"FUSEtcp1".to_vec();
+        let mut bytes = b"FUSEtcp2".to_vec();
         bytes.extend_from_slice(&member.identity.to_le_bytes());
         bytes.extend_from_slice(&(3_000_000_000 + number).to_le_bytes());
-        bytes.extend_from_slice(&[0; 4]);
+        bytes.extend_from_slice(&[4, 0, 0, 0]);
         stream.write_all(&bytes).unwrap();
         stream.read_exact(&mut [0; 32]).unwrap();
         // A request: body bytes, verbs, id; then one WRITE of 16 MiB.

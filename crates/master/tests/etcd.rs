@@ -30,6 +30,8 @@ const LONG_TTL_S: u64 = 60;
 
 const STORE: &str = "FUSEE_TEST_MASTER_STORE";
 const TTL: &str = "FUSEE_TEST_MASTER_TTL_S";
+/// Where it listens.
+const LISTEN: &str = "FUSEE_TEST_LISTEN";
 
 fn config(store: &str, lease_ttl_s: u64) -> Config {
     Config {
@@ -56,7 +58,8 @@ fn config(store: &str, lease_ttl_s: u64) -> Config {
 fn a_master_process() {
     let Ok(store) = std::env::var(STORE) else { return };
     let ttl_s = std::env::var(TTL).unwrap().parse().unwrap();
-    let master = MasterServer::start(config(&store, ttl_s)).unwrap();
+    let listen = std::env::var(LISTEN).unwrap();
+    let master = MasterServer::start(Config { listen, ..config(&store, ttl_s) }).unwrap();
     println!("\nmaster at {}", master.addr().unwrap());
     let _end = std::io::stdin().read_to_end(&mut Vec::new());
     master.stop();
@@ -76,9 +79,13 @@ impl MasterProcess {
     }
 
     fn start_with(store: &str, ttl_s: u64) -> MasterProcess {
+        MasterProcess::start_at(store, ttl_s, "127.0.0.1:0")
+    }
+
+    fn start_at(store: &str, ttl_s: u64, listen: &str) -> MasterProcess {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "a_master_process", "--ignored", "--nocapture"]);
-        command.env(STORE, store).env(TTL, ttl_s.to_string());
+        command.env(STORE, store).env(TTL, ttl_s.to_string()).env(LISTEN, listen);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -443,6 +450,40 @@ fn the_load_goes_on_when_the_leader_dies_and_a_memory_node_with_it() {
         let view = cluster.status().view.unwrap();
         assert_eq!(view.members.len(), 2);
     });
+}
+
+/// As an upgrade does it: the stand-bys first, then the leader, each at its address.
+#[test]
+fn masters_are_restarted_in_turn_and_the_load_goes_on() {
+    let Some(mut cluster) = Cluster::start_with(64 << 20) else { return };
+    let mut addrs: Vec<String> = cluster.masters.iter().map(|m| m.addr.clone()).collect();
+    let options = Options::default().with_fabric(FabricKind::Tcp).with_op_timeout(LONG);
+    let client = Client::connect_with(&addrs.join(","), options).unwrap();
+    let load = Load::default();
+    let names = cluster.names();
+    let leader = cluster.client.answered_by();
+    addrs.sort_by_key(|addr| *addr == leader);
+    std::thread::scope(|scope| {
+        for key in ["one", "two"] {
+            let (load, client) = (&load, client.clone());
+            scope.spawn(move || load.run(&client, key));
+        }
+        let _ending = Ending(&load);
+        for addr in &addrs {
+            load.gets_on();
+            let at = cluster.masters.iter().position(|master| master.addr == *addr).unwrap();
+            cluster.masters.remove(at).stop();
+            cluster.masters.push(MasterProcess::start_at(&cluster.store, TTL_S, addr));
+            // The connection may only now be found broken.
+            let in_flight = cluster.client.call_blocking(MasterRequest::Status);
+            assert!(matches!(in_flight, Ok(_) | Err(RpcError::Closed { .. })), "{in_flight:?}");
+            assert!(cluster.open());
+        }
+        load.gets_on();
+        println!("masters were restarted in turn; the load waited {:?}", load.longest());
+    });
+    assert_ne!(cluster.client.answered_by(), leader);
+    assert_eq!((cluster.names(), cluster.status().recoveries), (names, 0));
 }
 
 #[test]

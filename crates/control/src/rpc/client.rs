@@ -20,7 +20,7 @@ use tokio::sync::Mutex;
 use tokio::time::{timeout, timeout_at};
 
 use super::codec::{ClientTransport, transport};
-use super::hello::{self, HelloError};
+use super::hello::{self, HelloError, Stranger};
 use super::{DEFAULT_DEADLINE, HELLO_TIMEOUT, REUSE_TIMEOUT, RpcError, Runtime, Service, Stamped};
 
 /// How long to wait for a connection before the address counts as unreachable.
@@ -330,7 +330,10 @@ impl<S: Service> Shared<S> {
         stream.set_nodelay(true).map_err(|error| unreachable(error.to_string()))?;
         match hello::ask(&mut stream, S::ROLE, self.keys.as_deref()).await {
             Ok(()) => Ok(stream),
-            Err(HelloError::Stranger(found)) => {
+            Err(HelloError::Stranger(Stranger::Version(error))) => {
+                Err(RpcError::Version { addr: addr(), error })
+            }
+            Err(HelloError::Stranger(Stranger::Other(found))) => {
                 Err(RpcError::WrongService { addr: addr(), expected: S::ROLE, found })
             }
             // The request has not been sent: nothing of it can take effect.

@@ -12,6 +12,10 @@
 //! learns what is there, a stranger cannot hold a connection by saying nothing, and a later
 //! version can tell an older one apart before the first frame.
 //!
+//! For ever, whatever the version: each side first sends 8 bytes, of which "FUSEE" and the version keep
+//! their places; a server reads these before anything else, and answers another version with its own 8
+//! before it closes ([`fusee_core::version`]).
+//!
 //! Where a process has keys ([`fusee_auth`]), the other end has to prove that it has them, too: the client
 //! says as whom it comes ([`Who`], 0 without keys), the server proves that it has the key of that, then
 //! the client does. A client with keys goes away from a server without, a server with keys sends clients
@@ -21,6 +25,7 @@ use std::fmt;
 use std::io;
 
 use fusee_auth::{BYTES, Keys, Nonce, Proof, Said, Side, Who};
+use fusee_core::version::{End, VersionError, Versions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -66,11 +71,29 @@ impl fmt::Display for Role {
     }
 }
 
+/// The control protocols that this program understands.
+pub const CONTROL: Versions = Versions::only("control protocol", VERSION as u32);
+
+/// What else the other end is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Stranger {
+    /// In words.
+    Other(String),
+    /// Of another version.
+    Version(VersionError),
+}
+
+impl From<String> for Stranger {
+    fn from(what: String) -> Stranger {
+        Stranger::Other(what)
+    }
+}
+
 /// Why a hello failed.
 #[derive(Debug)]
 pub(super) enum HelloError {
-    /// The other end is something else; in words.
-    Stranger(String),
+    /// The other end is something else.
+    Stranger(Stranger),
     /// It said nothing.
     Silent,
     /// It closed the connection.
@@ -91,7 +114,8 @@ const REFUSED: &str = "it does not take the key: that is of another secret";
 impl fmt::Display for HelloError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            HelloError::Stranger(what) => write!(f, "the other end is {what}"),
+            HelloError::Stranger(Stranger::Other(what)) => write!(f, "the other end is {what}"),
+            HelloError::Stranger(Stranger::Version(error)) => error.fmt(f),
             HelloError::Silent => f.write_str("no hello in time"),
             HelloError::Closed => f.write_str("closed before the hello"),
             HelloError::Keys(what) => f.write_str(what),
@@ -108,13 +132,11 @@ pub(super) fn encode(role: Role, says: u8) -> [u8; START_BYTES] {
     bytes
 }
 
-pub(super) fn decode(bytes: &[u8; START_BYTES]) -> Result<(Role, u8), String> {
+pub(super) fn decode(bytes: &[u8; START_BYTES], own: End) -> Result<(Role, u8), Stranger> {
     if !bytes.starts_with(MAGIC) {
-        return Err("something that does not speak FUSEE's control protocol".into());
+        return Err("something that does not speak FUSEE's control protocol".to_owned().into());
     }
-    if bytes[5] != VERSION {
-        return Err(format!("FUSEE's control protocol in version {}, not {VERSION}", bytes[5]));
-    }
+    CONTROL.check(own, bytes[5].into()).map_err(Stranger::Version)?;
     let role = Role::from_code(bytes[6]);
     let role = role.ok_or_else(|| format!("an unknown FUSEE service ({})", bytes[6]))?;
     Ok((role, bytes[7]))
@@ -148,9 +170,9 @@ pub(super) async fn ask(
     let hello = encode(role, keys.map_or(0, |keys| keys.acts_as().code()));
     send(stream, &[&hello, &own]).await?;
     let welcome = receive(stream).await?;
-    let (found, has_secret) = decode(&welcome).map_err(HelloError::Stranger)?;
+    let (found, has_secret) = decode(&welcome, End::Client).map_err(HelloError::Stranger)?;
     if found != role {
-        return Err(HelloError::Stranger(found.to_string()));
+        return Err(HelloError::Stranger(found.to_string().into()));
     }
     let (theirs, proof): (Nonce, Proof) = (receive(stream).await?, receive(stream).await?);
     let Some(keys) = keys else {
@@ -182,12 +204,14 @@ pub(super) async fn answer(
     keys: Option<&Keys>,
 ) -> Result<Option<Who>, HelloError> {
     let hello = receive(stream).await?;
-    let (wanted, who) = match decode(&hello) {
+    let (wanted, who) = match decode(&hello, End::Server) {
         Ok(wanted) => wanted,
         Err(what) => {
             // Another version learns which one this is.
             if hello.starts_with(MAGIC) {
                 send(stream, &[&encode(role, 0)]).await?;
+                // What is left unread when a connection is closed may take back what was said.
+                let _rest = timeout(HELLO_TIMEOUT, stream.read(&mut [0; BYTES])).await;
             }
             return Err(HelloError::Stranger(what));
         }
@@ -201,7 +225,7 @@ pub(super) async fn answer(
     let proof = keys.zip(who).and_then(|(keys, who)| keys.proof(who, Side::Answerer, &said));
     send(stream, &[&welcome, &own, &proof.unwrap_or([0; BYTES])]).await?;
     if wanted != role {
-        return Err(HelloError::Stranger(format!("looking for {wanted}")));
+        return Err(HelloError::Stranger(format!("looking for {wanted}").into()));
     }
     let Some(keys) = keys else { return Ok(None) };
     let Some(who) = who else { return Err(HelloError::Keys("it has no key")) };
@@ -220,10 +244,14 @@ mod tests {
     #[test]
     fn hellos_come_back_and_strangers_are_named() {
         for role in [Role::MemoryNode, Role::Master] {
-            assert_eq!(decode(&encode(role, 2)), Ok((role, 2)));
+            assert_eq!(decode(&encode(role, 2), End::Client), Ok((role, 2)));
         }
-        assert!(decode(b"HTTP/1.1").unwrap_err().contains("does not speak"));
-        assert!(decode(b"FUSEE\x0a\x01\0").unwrap_err().contains("version 10"));
-        assert!(decode(b"FUSEE\x09\x09\0").unwrap_err().contains("unknown"));
+        let says =
+            |bytes| HelloError::Stranger(decode(bytes, End::Client).unwrap_err()).to_string();
+        assert!(says(b"HTTP/1.1").contains("does not speak"));
+        assert!(says(&[b'F', b'U', b'S', b'E', b'E', VERSION, 9, 0]).contains("unknown"));
+        // For ever: the version is the byte behind the name.
+        assert!(says(b"FUSEE\x05\x01\0").contains("the server 5: upgrade the server"));
+        assert!(says(b"FUSEE\xff\xff\xff").contains("the server 255: upgrade the client"));
     }
 }

@@ -43,7 +43,7 @@ use serde::de::DeserializeOwned;
 
 pub use client::RpcClient;
 pub use guests::Limits;
-pub use hello::Role;
+pub use hello::{CONTROL, Role};
 pub use masters::MasterClient;
 pub use runtime::Runtime;
 pub use server::{Server, bind, serve, serve_connections, serve_limited, serve_local};
@@ -51,6 +51,7 @@ pub use stamp::{Caller, Stamped};
 
 use fusee_auth::Who;
 use fusee_core::verbs::ClusterId;
+use fusee_core::version::VersionError;
 
 use crate::master::{MasterReply, MasterRequest};
 use crate::node::{NodeReply, NodeRequest};
@@ -216,6 +217,14 @@ pub enum RpcError {
         /// What answered.
         found: String,
     },
+    /// What listens there speaks another version. The request did not take effect.
+    #[error("{addr}: {error}")]
+    Version {
+        /// Whom the call was for.
+        addr: String,
+        /// Which of both is too old.
+        error: VersionError,
+    },
     /// No answer before the deadline. The request may still take effect.
     #[error("{addr} did not answer in time")]
     TimedOut {
@@ -272,6 +281,7 @@ impl RpcError {
             self,
             RpcError::Unreachable { .. }
                 | RpcError::WrongService { .. }
+                | RpcError::Version { .. }
                 | RpcError::NoLeader { .. }
                 | RpcError::WrongCluster { .. }
                 | RpcError::Keys { .. }

@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::time::Instant;
 
 use fusee_core::update::ViewUpdate;
+use fusee_core::version::End;
 use fusee_core::view::View;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -113,7 +114,9 @@ pub fn answer_of_node(bytes: &[u8]) -> bool {
 
 /// The first message of a connection.
 pub fn first_message(bytes: &[u8]) -> bool {
-    let Some(Ok(role)) = bytes.first_chunk().map(hello::decode) else { return false };
+    let Some(Ok(role)) = bytes.first_chunk().map(|bytes| hello::decode(bytes, End::Server)) else {
+        return false;
+    };
     // The last byte is not looked at.
     let (role, says) = role;
     assert_eq!(hello::encode(role, says), bytes[..8]);

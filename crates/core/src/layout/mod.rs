@@ -30,7 +30,7 @@ pub use object::{
     object_bytes,
 };
 pub use pool::{
-    BARS_BYTES, HeaderWord, LAYOUT_VERSION, LAYOUT_WORD, MAX_BARRED_VIEW, MAX_BARS,
+    BARS_BYTES, HeaderWord, LAYOUT_VERSION, LAYOUT_WORD, LAYOUTS, MAX_BARRED_VIEW, MAX_BARS,
     POOL_HEADER_BYTES, PoolHeader, bar_word, first_extent, has_bar,
 };
 pub use size_class::SizeClass;

@@ -16,12 +16,13 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, VerbError};
+use fusee_core::version::End;
 
 use super::gate::{Gate, Inside};
 use super::hub::Hub;
 use super::monitor::{self, Watch};
 use super::sessions::{Access, Refusal, SessionId};
-use super::wire::{Hello, Status, WELCOME_BYTES, Welcome};
+use super::wire::{Hello, PROTOCOL, Status, WELCOME_BYTES, Welcome};
 use crate::error::{AttachCause, AttachError};
 use crate::hello::{self, GoesOn, LOOK};
 use crate::pool::{Order, Pool};
@@ -171,7 +172,10 @@ impl ShmFabric {
             }
             match sys::receive_with_fd(&socket, &mut bytes[got..]) {
                 Ok((0, _)) => return Err(AttachCause::NotAMemoryNode),
-                Ok((n, fd)) => (got, file) = (got + n, fd.or(file)),
+                Ok((n, fd)) => {
+                    (got, file) = (got + n, fd.or(file));
+                    PROTOCOL.check(End::Client, &bytes[..got])?;
+                }
                 // Nothing yet.
                 Err(error)
                     if matches!(
@@ -181,13 +185,14 @@ impl ShmFabric {
                 Err(error) => return Err(AttachCause::Unreachable(error)),
             }
         }
-        let welcome = Welcome::decode(&bytes).ok_or(AttachCause::NotAMemoryNode)?;
+        let welcome = Welcome::decode(&bytes)?;
         match welcome.status {
             Status::Welcome if welcome.identity == identity => {}
             Status::Welcome | Status::WrongIdentity => return Err(AttachCause::WrongIdentity),
             Status::Fenced => return Err(AttachCause::Fenced),
             Status::NotFenceable => return Err(AttachCause::NotFenceable),
             Status::Full => return Err(AttachCause::Full),
+            Status::OtherVersion => return Err(AttachCause::NotAMemoryNode),
         }
         let file = file.ok_or(AttachCause::NotAMemoryNode)?;
         let gate = Arc::new(Gate::new());

@@ -14,6 +14,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use fusee_core::verbs::ClientId;
+use fusee_core::version::End;
 use mio::net::{UnixListener, UnixStream};
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
@@ -21,10 +22,11 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use super::hub::Hub;
 use super::sessions::{Access, Refusal, SessionId};
 use super::socket_file::SocketFile;
-use super::wire::{GOODBYE, HELLO_BYTES, Hello, Status, Welcome};
+use super::wire::{GOODBYE, HELLO_BYTES, Hello, PROTOCOL, Status, Welcome};
 use crate::doors::{ACCEPT_RETRY, Doors, HELLO_WAIT, NEWCOMER_GRACE, NodeLimits, ROOM_RETRY};
 use crate::error::ServeError;
 use crate::sys::{self, Process};
+use crate::version::Foreign;
 
 const LISTENER: Token = Token(0);
 const WAKER: Token = Token(1);
@@ -281,11 +283,29 @@ impl Connection {
                 Ok(0) | Err(_) => self.socket = None,
                 Ok(_) => {}
             }
-            if let Stage::Greeting { hello, got: HELLO_BYTES, .. } = self.stage {
-                self.answer(&hello, hub, doors, poll, id)?;
+            if let Stage::Greeting { hello, got, .. } = self.stage {
+                // At once: a hello of another version may be shorter.
+                if let Err(foreign) = PROTOCOL.check(End::Server, &hello[..got]) {
+                    return self.send_away(foreign);
+                }
+                if got == HELLO_BYTES {
+                    self.answer(&hello, hub, doors, poll, id)?;
+                }
             }
         }
         Ok(Verdict::Keep)
+    }
+
+    /// Another version learns which one this is.
+    fn send_away<T>(&mut self, foreign: Foreign) -> io::Result<T> {
+        let Foreign::Version(error) = foreign else {
+            return Err(io::Error::other("it is no client"));
+        };
+        let (identity, pool_bytes, status) = (0, 0, Status::OtherVersion);
+        let welcome = Welcome { identity, pool_bytes, status }.encode();
+        // Best effort: it is sent away in any case.
+        drop(self.socket.as_mut().map(|socket| io::Write::write(socket, &welcome)));
+        Err(io::Error::other(error))
     }
 
     fn answer(
@@ -296,8 +316,11 @@ impl Connection {
         poll: &Poll,
         id: usize,
     ) -> io::Result<()> {
+        let hello = match Hello::decode(hello) {
+            Ok(hello) => hello,
+            Err(foreign) => return self.send_away(foreign),
+        };
         let socket = self.socket.as_ref().expect("just read from it");
-        let hello = Hello::decode(hello).ok_or_else(|| io::Error::other("it is no client"))?;
         let welcome = |status| {
             let (identity, pool_bytes) = (hub.identity(), hub.pool().bytes());
             Welcome { identity, pool_bytes, status }.encode()

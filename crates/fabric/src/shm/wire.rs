@@ -1,21 +1,24 @@
 //! What a shared-memory client and a memory node say to each other on the Unix socket.
 //!
 //! ```text
-//! hello, 24 bytes     | magic 8 | identity 8 | client 4 | zero 4 |
-//! welcome, 32 bytes   | magic 8 | identity 8 | pool bytes 8 | status 4 | zero 4 |  + the memfd
+//! hello, 24 bytes     | magic 8 | identity 8 | client 4 | layout 4 |
+//! welcome, 32 bytes   | magic 8 | identity 8 | pool bytes 8 | status 4 | layout 4 |  + the memfd
 //! goodbye, 1 byte     | 'b' |
 //! ```
 //!
-//! Numbers are little-endian. The magic ends in the version. The memfd comes with a welcome of
-//! status 0, as ancillary data. The client sends goodbye when no code is left in it that could
-//! execute verbs of the session; then it closes the connection.
+//! Numbers are little-endian. The magic ends in the version, and the layout is that of pools.
+//! The memfd comes with a welcome of status 0, as ancillary data. The client sends goodbye when no code
+//! is left in it that could execute verbs of the session; then it closes the connection.
 
+use fusee_core::layout::{LAYOUT_VERSION, LAYOUTS};
 use fusee_core::verbs::ClientId;
+use fusee_core::version::End;
 
 use crate::bytes::{u32_at, u64_at};
+use crate::version::{Foreign, Protocol};
 
-/// Tells this protocol and version from others.
-pub(crate) const MAGIC: [u8; 8] = *b"FUSEsm01";
+/// How hellos begin. 2: they say the layout of pools.
+pub(crate) const PROTOCOL: Protocol = Protocol::new("FUSEsm", "the shared-memory protocol", 2);
 pub(crate) const HELLO_BYTES: usize = 24;
 pub(crate) const WELCOME_BYTES: usize = 32;
 pub(crate) const GOODBYE: u8 = b'b';
@@ -28,6 +31,8 @@ pub(crate) enum Status {
     Fenced,
     NotFenceable,
     Full,
+    /// The client has another version. A client finds that before it looks at this.
+    OtherVersion,
 }
 
 /// A client's first message.
@@ -48,15 +53,21 @@ pub(crate) struct Welcome {
 impl Hello {
     pub(crate) fn encode(self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
-        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[..8].copy_from_slice(&PROTOCOL.begin());
         bytes[8..16].copy_from_slice(&self.identity.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.client.0.to_le_bytes());
+        bytes[20..].copy_from_slice(&LAYOUT_VERSION.to_le_bytes());
         bytes
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Hello> {
-        let hello = Hello { identity: u64_at(bytes, 8)?, client: ClientId(u32_at(bytes, 16)?) };
-        (bytes.starts_with(&MAGIC) && u32_at(bytes, 20)? == 0).then_some(hello)
+    pub(crate) fn decode(bytes: &[u8; HELLO_BYTES]) -> Result<Hello, Foreign> {
+        PROTOCOL.check(End::Server, bytes)?;
+        let fields = (u64_at(bytes, 8), u32_at(bytes, 16), u32_at(bytes, 20));
+        let (Some(identity), Some(client), Some(layout)) = fields else {
+            return Err(Foreign::Stranger);
+        };
+        LAYOUTS.check(End::Server, layout).map_err(Foreign::Version)?;
+        Ok(Hello { identity, client: ClientId(client) })
     }
 }
 
@@ -68,27 +79,36 @@ impl Welcome {
             Status::Fenced => 2,
             Status::NotFenceable => 3,
             Status::Full => 4,
+            Status::OtherVersion => 5,
         };
         let mut bytes = [0; WELCOME_BYTES];
-        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[..8].copy_from_slice(&PROTOCOL.begin());
         bytes[8..16].copy_from_slice(&self.identity.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.pool_bytes.to_le_bytes());
         bytes[24..28].copy_from_slice(&status.to_le_bytes());
+        bytes[28..].copy_from_slice(&LAYOUT_VERSION.to_le_bytes());
         bytes
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Welcome> {
-        let bytes = bytes.get(..WELCOME_BYTES)?;
-        let status = match u32_at(bytes, 24)? {
+    pub(crate) fn decode(bytes: &[u8; WELCOME_BYTES]) -> Result<Welcome, Foreign> {
+        PROTOCOL.check(End::Client, bytes)?;
+        let (Some(identity), Some(pool_bytes)) = (u64_at(bytes, 8), u64_at(bytes, 16)) else {
+            return Err(Foreign::Stranger);
+        };
+        let (Some(status), Some(layout)) = (u32_at(bytes, 24), u32_at(bytes, 28)) else {
+            return Err(Foreign::Stranger);
+        };
+        LAYOUTS.check(End::Client, layout).map_err(Foreign::Version)?;
+        let status = match status {
             0 => Status::Welcome,
             1 => Status::WrongIdentity,
             2 => Status::Fenced,
             3 => Status::NotFenceable,
             4 => Status::Full,
-            _ => return None,
+            5 => Status::OtherVersion,
+            _ => return Err(Foreign::Stranger),
         };
-        let (identity, pool_bytes) = (u64_at(bytes, 8)?, u64_at(bytes, 16)?);
-        bytes.starts_with(&MAGIC).then_some(Welcome { identity, pool_bytes, status })
+        Ok(Welcome { identity, pool_bytes, status })
     }
 }
 
@@ -99,17 +119,20 @@ mod tests {
     #[test]
     fn messages_survive_the_wire_and_nothing_else_is_taken_for_one() {
         let hello = Hello { identity: u64::MAX - 1, client: ClientId(7) };
-        assert_eq!(Hello::decode(&hello.encode()), Some(hello));
+        assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
         let welcome = Welcome { identity: 3, pool_bytes: 4096, status: Status::NotFenceable };
-        assert_eq!(Welcome::decode(&welcome.encode()), Some(welcome));
+        assert_eq!(Welcome::decode(&welcome.encode()), Ok(welcome));
         for at in 0..8 {
             let mut bytes = hello.encode();
             bytes[at] ^= 1;
-            assert_eq!(Hello::decode(&bytes), None);
+            assert!(Hello::decode(&bytes).is_err());
         }
-        assert_eq!(Hello::decode(&hello.encode()[..23]), None);
         let mut bytes = welcome.encode();
-        bytes[24] = 5;
-        assert_eq!(Welcome::decode(&bytes), None);
+        bytes[24] = 6;
+        assert_eq!(Welcome::decode(&bytes), Err(Foreign::Stranger));
+        let (mut hello, mut welcome) = (hello.encode(), welcome.encode());
+        (hello[20], welcome[28]) = (LAYOUT_VERSION as u8 + 1, LAYOUT_VERSION as u8 - 1);
+        assert!(matches!(Hello::decode(&hello), Err(Foreign::Version(_))));
+        assert!(matches!(Welcome::decode(&welcome), Err(Foreign::Version(_))));
     }
 }

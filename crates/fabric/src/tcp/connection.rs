@@ -250,7 +250,19 @@ impl Connection {
 
     /// Answers the hello, if it has arrived.
     fn greet(&mut self, context: &mut Context<'_>) -> Result<bool, Misbehaved> {
-        let Some(hello) = Hello::decode(self.input.filled())? else { return Ok(false) };
+        let hello = match Hello::decode(self.input.filled()) {
+            Ok(Some(hello)) => hello,
+            Ok(None) => return Ok(false),
+            Err(error) => {
+                // Another version learns which one this is.
+                if matches!(error, FrameError::Version(_)) {
+                    let (identity, pool_bytes, status) = (0, 0, Status::OtherVersion);
+                    self.output.append(&Welcome { identity, pool_bytes, status }.encode());
+                    self.last_words();
+                }
+                return Err(error.into());
+            }
+        };
         self.input.consume(frame::HELLO_BYTES);
         // "Nobody" cannot be fenced.
         if hello.client == ClientId::NOBODY {
@@ -290,6 +302,7 @@ impl Connection {
                 self.last_words();
                 Err(Misbehaved::Full(Full))
             }
+            Status::OtherVersion => unreachable!("its hello could not be read"),
         }
     }
 

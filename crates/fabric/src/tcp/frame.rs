@@ -1,8 +1,8 @@
 //! The frames of the TCP fabric: pure encoding and decoding.
 //!
 //! ```text
-//! hello, 24 bytes      | magic 8 | identity 8 | client 4 | zero 4 |                    client → node
-//! welcome, 32 bytes    | magic 8 | identity 8 | pool bytes 8 | status 4 | zero 4 |     node → client
+//! hello, 24 bytes      | magic 8 | identity 8 | client 4 | layout 4 |                  client → node
+//! welcome, 32 bytes    | magic 8 | identity 8 | pool bytes 8 | status 4 | layout 4 |   node → client
 //!
 //! request, 16 + body   | body bytes 4 | verbs 4 | id 8 | verb, verb, …                 client → node
 //!   verb               | opcode 1 | zero 3 | len 4 | offset 8 | operands
@@ -17,7 +17,8 @@
 //!   kind 1, fenced     no body; the node closes the connection
 //! ```
 //!
-//! Numbers are little-endian. The magic ends in the version. Every length is a multiple of 8.
+//! Numbers are little-endian. The magic ends in the version; the layout is that of pools.
+//! Every length is a multiple of 8.
 //! The id is the client's; replies come in the order of the requests.
 //!
 //! Limits: [`MAX_BODY_BYTES`] for the bodies of a request *and* of the reply that it leads to,
@@ -25,12 +26,18 @@
 //!
 //! A decoder takes any bytes: it gives an error for what no client sends, and never panics.
 
+use fusee_core::layout::{LAYOUT_VERSION, LAYOUTS};
 use fusee_core::verbs::{
     ClientId, MAX_BATCH_VERBS, MAX_VERB_BYTES, MnId, Op, Span, Verb, VerbError,
 };
+use fusee_core::version::{End, VersionError};
 
+use crate::version::{Foreign, Protocol};
+
+/// How hellos begin. 2: they say the layout of pools.
+pub(crate) const PROTOCOL: Protocol = Protocol::new("FUSEtcp", "the TCP protocol", 2);
 /// Tells this protocol and version from others.
-pub const MAGIC: [u8; 8] = *b"FUSEtcp1";
+pub const MAGIC: [u8; 8] = PROTOCOL.begin();
 /// Length of a hello, in bytes.
 pub const HELLO_BYTES: usize = 24;
 /// Length of a welcome, in bytes.
@@ -52,8 +59,11 @@ const STEERED: u8 = 5;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// It does not start with the magic.
-    #[error("not our protocol, or another version of it")]
+    #[error("not our protocol")]
     Magic,
+    /// Its sender has another version.
+    #[error("{0}")]
+    Version(#[from] VersionError),
     /// A length exceeds a limit.
     #[error("a frame, or the reply it asks for, is too long")]
     TooLong,
@@ -63,6 +73,15 @@ pub enum FrameError {
     /// The body does not consist of the verbs it should.
     #[error("a frame is malformed: {0}")]
     Malformed(&'static str),
+}
+
+impl From<Foreign> for FrameError {
+    fn from(foreign: Foreign) -> FrameError {
+        match foreign {
+            Foreign::Stranger => FrameError::Magic,
+            Foreign::Version(error) => FrameError::Version(error),
+        }
+    }
 }
 
 /// Takes `N` bytes off the front.
@@ -112,22 +131,20 @@ impl Hello {
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..16].copy_from_slice(&self.identity.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.client.0.to_le_bytes());
+        bytes[20..].copy_from_slice(&LAYOUT_VERSION.to_le_bytes());
         bytes
     }
 
     /// Reads a hello; fails on a wrong magic as soon as it shows. `None`: bytes are missing.
     pub fn decode(mut bytes: &[u8]) -> Result<Option<Hello>, FrameError> {
-        let seen = bytes.len().min(MAGIC.len());
-        if bytes[..seen] != MAGIC[..seen] {
-            return Err(FrameError::Magic);
-        }
+        PROTOCOL.check(End::Server, bytes)?;
         let bytes = &mut bytes;
         let fields = (take_u64(bytes), take_u64(bytes), take_u32(bytes), take_u32(bytes));
         match fields {
-            (Some(_), Some(identity), Some(client), Some(0)) => {
+            (Some(_), Some(identity), Some(client), Some(layout)) => {
+                LAYOUTS.check(End::Server, layout)?;
                 Ok(Some(Hello { identity, client: ClientId(client) }))
             }
-            (.., Some(_)) => Err(FrameError::Malformed("reserved bytes")),
             _ => Ok(None),
         }
     }
@@ -144,6 +161,8 @@ pub enum Status {
     Fenced,
     /// There is no room for another session.
     Full,
+    /// The client has another version. A client finds that before it looks at this.
+    OtherVersion,
 }
 
 /// A node's answer to a hello.
@@ -165,31 +184,36 @@ impl Welcome {
             Status::WrongIdentity => 1,
             Status::Fenced => 2,
             Status::Full => 3,
+            Status::OtherVersion => 4,
         };
         let mut bytes = [0; WELCOME_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..16].copy_from_slice(&self.identity.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.pool_bytes.to_le_bytes());
         bytes[24..28].copy_from_slice(&status.to_le_bytes());
+        bytes[28..].copy_from_slice(&LAYOUT_VERSION.to_le_bytes());
         bytes
     }
 
     /// Reads a welcome.
     pub fn decode(bytes: &[u8; WELCOME_BYTES]) -> Result<Welcome, FrameError> {
         let bytes = &mut &bytes[..];
-        let (Some(magic), Some(identity), Some(pool_bytes), Some(status)) =
-            (take::<8>(bytes), take_u64(bytes), take_u64(bytes), take_u32(bytes))
+        PROTOCOL.check(End::Client, bytes)?;
+        let (Some(_), Some(identity), Some(pool_bytes)) =
+            (take_u64(bytes), take_u64(bytes), take_u64(bytes))
         else {
             return Err(FrameError::Malformed("short welcome"));
         };
-        if magic != MAGIC {
-            return Err(FrameError::Magic);
-        }
+        let (Some(status), Some(layout)) = (take_u32(bytes), take_u32(bytes)) else {
+            return Err(FrameError::Malformed("short welcome"));
+        };
+        LAYOUTS.check(End::Client, layout)?;
         let status = match status {
             0 => Status::Welcome,
             1 => Status::WrongIdentity,
             2 => Status::Fenced,
             3 => Status::Full,
+            4 => Status::OtherVersion,
             _ => return Err(FrameError::Malformed("unknown status")),
         };
         Ok(Welcome { identity, pool_bytes, status })

@@ -219,8 +219,11 @@ impl driver::Link for Link {
     fn connect(to: &Target<'_>) -> Result<Link, AttachCause> {
         let mut stream = hello::connect(to.address, to.wait, to.goes_on)?;
         let hello = Hello { identity: to.identity, client: to.client }.encode();
-        let welcome = hello::exchange(&mut stream, &hello, frame::MAGIC, to.wait, to.goes_on)?;
-        let welcome = Welcome::decode(&welcome).map_err(|_| AttachCause::NotAMemoryNode)?;
+        let welcome = hello::exchange(&mut stream, &hello, &frame::PROTOCOL, to.wait, to.goes_on)?;
+        let welcome = Welcome::decode(&welcome).map_err(|error| match error {
+            FrameError::Version(error) => AttachCause::Version(error),
+            _ => AttachCause::NotAMemoryNode,
+        })?;
         match welcome.status {
             Status::Welcome if welcome.identity == to.identity => {}
             Status::Welcome | Status::WrongIdentity => {
@@ -228,6 +231,7 @@ impl driver::Link for Link {
             }
             Status::Fenced => return Err(AttachCause::Fenced),
             Status::Full => return Err(AttachCause::Full),
+            Status::OtherVersion => return Err(AttachCause::NotAMemoryNode),
         }
         stream.set_nonblocking(true)?;
         Ok(Link {

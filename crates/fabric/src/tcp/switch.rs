@@ -23,11 +23,12 @@ use fusee_switch::{
 };
 
 use super::frame::{
-    self, HELLO_BYTES, Hello, MAX_BODY_BYTES, Reply, ReplyKind, Request, Status, WELCOME_BYTES,
-    Welcome, WireOp,
+    self, FrameError, HELLO_BYTES, Hello, MAX_BODY_BYTES, Reply, ReplyKind, Request, Status,
+    WELCOME_BYTES, Welcome, WireOp,
 };
 use crate::error::ServeError;
 use crate::sys;
+use crate::version::BEGIN_BYTES;
 
 /// Connections at one time, those that have not said hello among them.
 const CONNECTIONS: usize = 1_024;
@@ -206,14 +207,27 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     sys::keep_alive(stream)
 }
 
+/// A client's hello. One of another version learns which one this is.
+fn read_hello(client: &mut TcpStream, bytes: &mut [u8; HELLO_BYTES]) -> io::Result<Hello> {
+    let (begin, rest) = bytes.split_at_mut(BEGIN_BYTES);
+    client.read_exact(begin)?;
+    let mut decoded = Hello::decode(begin);
+    if decoded == Ok(None) {
+        client.read_exact(rest)?;
+        decoded = Hello::decode(bytes);
+    }
+    if let Err(FrameError::Version(_)) = decoded {
+        let (identity, pool_bytes, status) = (0, 0, Status::OtherVersion);
+        client.write_all(&Welcome { identity, pool_bytes, status }.encode())?;
+    }
+    decoded.map_err(garbage)?.ok_or_else(|| garbage("half a hello"))
+}
+
 /// From the hello to the end.
 fn serve(shared: &Arc<Shared>, mut client: TcpStream) -> io::Result<()> {
     prepare(&client)?;
     let mut bytes = [0; HELLO_BYTES];
-    client.read_exact(&mut bytes)?;
-    let Some(hello) = Hello::decode(&bytes).map_err(garbage)? else {
-        return Err(garbage("half a hello"));
-    };
+    let hello = read_hello(&mut client, &mut bytes)?;
     let Some((node, address)) = (shared.find)(hello.identity) else {
         let status = Status::WrongIdentity;
         let welcome = Welcome { identity: 0, pool_bytes: 0, status };

@@ -35,7 +35,7 @@ use mio::{Interest, Registry, Token};
 
 use super::device;
 use super::requester::{ARENA_BYTES, CardCounts, Completion, Requester, Work};
-use super::wire::{FENCED, Hello, MAGIC, Status, Welcome};
+use super::wire::{FENCED, Hello, PROTOCOL, Status, Welcome};
 use crate::driver::{self, LinkError, Slots, Target, is_for};
 use crate::error::{AttachCause, RdmaError};
 use crate::hello;
@@ -293,8 +293,8 @@ impl driver::Link for Link {
         let mut requester = Requester::new(&device, &port)?;
         let (identity, client, address) = (to.identity, to.client, requester.address());
         let hello = Hello { identity, client, address }.encode();
-        let welcome = hello::exchange(&mut stream, &hello, MAGIC, to.wait, to.goes_on)?;
-        let welcome = Welcome::decode(&welcome).ok_or(AttachCause::NotAMemoryNode)?;
+        let welcome = hello::exchange(&mut stream, &hello, &PROTOCOL, to.wait, to.goes_on)?;
+        let welcome = Welcome::decode(&welcome)?;
         match welcome.status {
             Status::Welcome if welcome.identity == to.identity => {}
             Status::Welcome | Status::WrongIdentity => {
@@ -302,6 +302,7 @@ impl driver::Link for Link {
             }
             Status::Fenced => return Err(AttachCause::Fenced),
             Status::Full => return Err(AttachCause::Full),
+            Status::OtherVersion => return Err(AttachCause::NotAMemoryNode),
             Status::Unable => return Err(AttachCause::NotConnectable),
         }
         requester.connect(&welcome)?;

@@ -16,16 +16,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fusee_core::verbs::ClientId;
+use fusee_core::version::{End, VersionError};
 use mio::net::TcpStream;
 use mio::{Events, Interest, Token};
 
 use super::device::{self, Device, Registered, Responder};
 use super::ports::Selected;
-use super::wire::{FENCED, HELLO_BYTES, Hello, Status, Welcome};
+use super::wire::{FENCED, HELLO_BYTES, Hello, PROTOCOL, Status, Welcome};
 use crate::doors::{Full, NodeLimits};
 use crate::error::{RdmaError, ServeError};
 use crate::pool::Pool;
 use crate::reception::{Ended, Guest, LISTENER, Reception, Server, WAKER};
+use crate::version::Foreign;
 
 /// A pool that network cards reach; dropping it ends all sessions.
 #[derive(Debug)]
@@ -109,8 +111,10 @@ struct Connection {
 /// Why a connection is closed by the node.
 #[derive(Debug, thiserror::Error)]
 enum Misbehaved {
-    #[error("it is no client, or one of another version")]
+    #[error("it is no client")]
     NotAClient,
+    #[error("{0}")]
+    Version(#[from] VersionError),
     #[error("it says more than hello")]
     Talks,
     #[error("it expects another memory node")]
@@ -297,8 +301,21 @@ impl Connection {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),
             }
-            if is_greeting && self.got == HELLO_BYTES {
-                return Hello::decode(&self.hello).map(Some).ok_or(Misbehaved::NotAClient);
+            if is_greeting {
+                let mut hello = PROTOCOL.check(End::Server, &self.hello[..self.got]).map(|_| None);
+                if self.got == HELLO_BYTES {
+                    hello = Hello::decode(&self.hello).map(Some);
+                }
+                match hello {
+                    Ok(None) => {}
+                    Ok(hello) => return Ok(hello),
+                    Err(Foreign::Stranger) => return Err(Misbehaved::NotAClient),
+                    Err(Foreign::Version(error)) => {
+                        // It learns which one this is.
+                        self.last_words(&Welcome::refusal(0, Status::OtherVersion).encode());
+                        return Err(error.into());
+                    }
+                }
             }
         }
     }

@@ -2,28 +2,31 @@
 //!
 //! ```text
 //! address, 28 bytes   | queue pair 4 | first packet 4 | lid 2 | mtu 1 | depth 1 | gid 16 |
-//! hello, 48 bytes     | magic 8 | identity 8 | client 4 | address 28 |
-//! welcome, 76 bytes   | magic 8 | identity 8 | pool bytes 8 | status 4 | key 4 | header key 4 |
-//!                     | steered key 4 | base 8 | address 28 |
+//! hello, 52 bytes     | magic 8 | identity 8 | client 4 | layout 4 | address 28 |
+//! welcome, 80 bytes   | magic 8 | identity 8 | pool bytes 8 | status 4 | layout 4 | key 4 |
+//!                     | header key 4 | steered key 4 | base 8 | address 28 |
 //! fenced, 1 byte      | 'f' |
 //! ```
 //!
-//! Numbers are little-endian. The magic ends in the version. `mtu` counts as libibverbs does, 1 for 256
-//! bytes to 5 for 4096; `depth` is how many READs and atomics the card has room for at a time. With a
-//! status that is no welcome, the rest is zero.
+//! Numbers are little-endian. The magic ends in the version, and the layout is that of pools.
+//! `mtu` counts as libibverbs does, 1 for 256 bytes to 5 for 4096; `depth` is how many READs and atomics
+//! the card has room for at a time. With a status that is no welcome, the rest is zero.
 //!
 //! The connection stays open as long as the session lasts, and is its lease: the node destroys the queue
 //! pair when it is closed, and a session takes the node for lost.
 
+use fusee_core::layout::{LAYOUT_VERSION, LAYOUTS};
 use fusee_core::verbs::ClientId;
+use fusee_core::version::End;
 
 use crate::bytes::{u32_at, u64_at};
+use crate::version::{Foreign, Protocol};
 
-/// Tells this protocol and version from others.
-pub(crate) const MAGIC: [u8; 8] = *b"FUSErd02";
+/// How hellos begin. 3: they say the layout of pools.
+pub(crate) const PROTOCOL: Protocol = Protocol::new("FUSErd", "the verbs protocol", 3);
 pub(crate) const ADDRESS_BYTES: usize = 28;
-pub(crate) const HELLO_BYTES: usize = 20 + ADDRESS_BYTES;
-pub(crate) const WELCOME_BYTES: usize = 48 + ADDRESS_BYTES;
+pub(crate) const HELLO_BYTES: usize = 24 + ADDRESS_BYTES;
+pub(crate) const WELCOME_BYTES: usize = 52 + ADDRESS_BYTES;
 /// What a node says to a session that it has fenced.
 pub(crate) const FENCED: u8 = b'f';
 
@@ -56,6 +59,8 @@ pub(crate) enum Status {
     Unable,
     /// There is no room for another session.
     Full,
+    /// The session has another version. It finds that before it looks at this.
+    OtherVersion,
 }
 
 /// The node's answer.
@@ -105,17 +110,24 @@ impl Address {
 impl Hello {
     pub(crate) fn encode(self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
-        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[..8].copy_from_slice(&PROTOCOL.begin());
         bytes[8..16].copy_from_slice(&self.identity.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.client.0.to_le_bytes());
-        self.address.encode(&mut bytes[20..]);
+        bytes[20..24].copy_from_slice(&LAYOUT_VERSION.to_le_bytes());
+        self.address.encode(&mut bytes[24..]);
         bytes
     }
 
-    pub(crate) fn decode(bytes: &[u8; HELLO_BYTES]) -> Option<Hello> {
-        let client = ClientId(u32_at(bytes, 16)?);
-        let (identity, address) = (u64_at(bytes, 8)?, Address::decode(&bytes[20..])?);
-        bytes.starts_with(&MAGIC).then_some(Hello { identity, client, address })
+    pub(crate) fn decode(bytes: &[u8; HELLO_BYTES]) -> Result<Hello, Foreign> {
+        PROTOCOL.check(End::Server, bytes)?;
+        let layout = u32_at(bytes, 20).ok_or(Foreign::Stranger)?;
+        LAYOUTS.check(End::Server, layout).map_err(Foreign::Version)?;
+        let hello = || {
+            let client = ClientId(u32_at(bytes, 16)?);
+            let (identity, address) = (u64_at(bytes, 8)?, Address::decode(&bytes[24..])?);
+            Some(Hello { identity, client, address })
+        };
+        hello().ok_or(Foreign::Stranger)
     }
 }
 
@@ -135,21 +147,31 @@ impl Welcome {
             Status::Fenced => 2,
             Status::Unable => 3,
             Status::Full => 4,
+            Status::OtherVersion => 5,
         };
         let mut bytes = [0; WELCOME_BYTES];
-        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[..8].copy_from_slice(&PROTOCOL.begin());
         bytes[8..16].copy_from_slice(&self.identity.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.pool_bytes.to_le_bytes());
         bytes[24..28].copy_from_slice(&status.to_le_bytes());
-        bytes[28..32].copy_from_slice(&self.key.to_le_bytes());
-        bytes[32..36].copy_from_slice(&self.header_key.to_le_bytes());
-        bytes[36..40].copy_from_slice(&self.steered_key.to_le_bytes());
-        bytes[40..48].copy_from_slice(&self.base.to_le_bytes());
-        self.address.encode(&mut bytes[48..]);
+        bytes[28..32].copy_from_slice(&LAYOUT_VERSION.to_le_bytes());
+        bytes[32..36].copy_from_slice(&self.key.to_le_bytes());
+        bytes[36..40].copy_from_slice(&self.header_key.to_le_bytes());
+        bytes[40..44].copy_from_slice(&self.steered_key.to_le_bytes());
+        bytes[44..52].copy_from_slice(&self.base.to_le_bytes());
+        self.address.encode(&mut bytes[52..]);
         bytes
     }
 
-    pub(crate) fn decode(bytes: &[u8; WELCOME_BYTES]) -> Option<Welcome> {
+    pub(crate) fn decode(bytes: &[u8; WELCOME_BYTES]) -> Result<Welcome, Foreign> {
+        PROTOCOL.check(End::Client, bytes)?;
+        let layout = u32_at(bytes, 28).ok_or(Foreign::Stranger)?;
+        LAYOUTS.check(End::Client, layout).map_err(Foreign::Version)?;
+        Welcome::fields(bytes).ok_or(Foreign::Stranger)
+    }
+
+    /// What comes behind the beginning.
+    fn fields(bytes: &[u8; WELCOME_BYTES]) -> Option<Welcome> {
         let (identity, pool_bytes) = (u64_at(bytes, 8)?, u64_at(bytes, 16)?);
         let status = match u32_at(bytes, 24)? {
             0 => Status::Welcome,
@@ -157,19 +179,17 @@ impl Welcome {
             2 => Status::Fenced,
             3 => Status::Unable,
             4 => Status::Full,
+            5 => Status::OtherVersion,
             _ => return None,
         };
-        if !bytes.starts_with(&MAGIC) {
-            return None;
-        }
         if status != Status::Welcome {
             return Some(Welcome::refusal(identity, status));
         }
-        let (key, header_key) = (u32_at(bytes, 28)?, u32_at(bytes, 32)?);
-        let (steered_key, base) = (u32_at(bytes, 36)?, u64_at(bytes, 40)?);
+        let (key, header_key) = (u32_at(bytes, 32)?, u32_at(bytes, 36)?);
+        let (steered_key, base) = (u32_at(bytes, 40)?, u64_at(bytes, 44)?);
         // No verb inside of the pool may count beyond the end of memory.
         base.checked_add(pool_bytes)?;
-        let address = Address::decode(&bytes[48..])?;
+        let address = Address::decode(&bytes[52..])?;
         let pool = Welcome { pool_bytes, base, ..Welcome::refusal(identity, status) };
         Some(Welcome { key, header_key, steered_key, address, ..pool })
     }
@@ -190,20 +210,24 @@ mod tests {
             gid: std::array::from_fn(|i| i as u8),
         };
         let hello = Hello { identity: u64::MAX - 1, client: ClientId(7), address };
-        assert_eq!(Hello::decode(&hello.encode()), Some(hello));
+        assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
         let (key, header_key, steered_key, base) = (9, 10, 11, 1 << 40);
         let (identity, pool_bytes, status) = (3, 4096, Status::Welcome);
         let pool = Welcome { pool_bytes, base, ..Welcome::refusal(identity, status) };
         let welcome = Welcome { key, header_key, steered_key, address, ..pool };
-        assert_eq!(Welcome::decode(&welcome.encode()), Some(welcome));
+        assert_eq!(Welcome::decode(&welcome.encode()), Ok(welcome));
         for status in [Status::WrongIdentity, Status::Fenced, Status::Unable, Status::Full] {
             let refusal = Welcome::refusal(3, status);
-            assert_eq!(Welcome::decode(&refusal.encode()), Some(refusal));
+            assert_eq!(Welcome::decode(&refusal.encode()), Ok(refusal));
         }
+        let (mut other, mut another) = (hello.encode(), welcome.encode());
+        (other[20], another[28]) = (LAYOUT_VERSION as u8 + 1, LAYOUT_VERSION as u8 - 1);
+        assert!(matches!(Hello::decode(&other), Err(Foreign::Version(_))));
+        assert!(matches!(Welcome::decode(&another), Err(Foreign::Version(_))));
         for at in 0..8 {
             let (mut first, mut second) = (hello.encode(), welcome.encode());
             (first[at], second[at]) = (first[at] ^ 1, second[at] ^ 1);
-            assert_eq!((Hello::decode(&first), Welcome::decode(&second)), (None, None));
+            assert!(Hello::decode(&first).is_err() && Welcome::decode(&second).is_err());
         }
     }
 
@@ -219,15 +243,16 @@ mod tests {
             Address { depth: 0, ..good },
         ] {
             let hello = Hello { identity: 1, client: ClientId(1), address };
-            assert_eq!(Hello::decode(&hello.encode()), None, "{address:?}");
+            assert_eq!(Hello::decode(&hello.encode()), Err(Foreign::Stranger), "{address:?}");
         }
         let (identity, pool_bytes, status) = (1, 4096, Status::Welcome);
         let base = u64::MAX - 4095;
         let pool = Welcome { pool_bytes, base, ..Welcome::refusal(identity, status) };
         let welcome = Welcome { key: 1, header_key: 2, address: good, ..pool };
-        assert_eq!(Welcome::decode(&welcome.encode()), None, "a pool beyond the end of memory");
+        let beyond = Welcome::decode(&welcome.encode());
+        assert_eq!(beyond, Err(Foreign::Stranger), "a pool beyond the end of memory");
         let mut unknown = Welcome { base: 0, ..welcome }.encode();
-        unknown[24] = 5;
-        assert_eq!(Welcome::decode(&unknown), None);
+        unknown[24] = 6;
+        assert_eq!(Welcome::decode(&unknown), Err(Foreign::Stranger));
     }
 }

@@ -1,7 +1,8 @@
 //! `fusee status`: the cluster as the master and the memory nodes see it.
 //!
 //! Asks them directly, without joining: it works while the cluster is still forming, and when a
-//! memory node does not answer. What only that node knows is then unknown, and the exit code is 1.
+//! memory node does not answer. What only that node knows is then unknown, and the exit code is 1, as it is
+//! while there is no cluster.
 //! So it is for a memory node that is lost, until the others hold all that it held. From then on it is
 //! history, as one that is drained: listed until another takes its address, and nobody need look.
 //!
@@ -38,8 +39,9 @@ const TIMEOUT: Duration = Duration::from_secs(3);
     fusee status --memory             how the memory is used, and what waits to be used again\n  \
     fusee status --memory --json | jq .size_classes\n  \
     fusee status --master a:7400,b:7400,c:7400\n\n\
-    Only --memory makes use of --fabric. Exit code 1 if a memory node does not answer,\n\
-    but not for one that is drained, or lost and replaced.")]
+    Only --memory makes use of --fabric.\n\n\
+    Exit codes: 0 the cluster serves, and all of it; 1 there is none, it is forming, or a memory node does not\n\
+    answer, but not for one that is drained, or lost and replaced; 2 wrong usage; 3 the master cannot be reached.")]
 pub struct Args {
     #[command(flatten)]
     connect: ConnectArgs,
@@ -72,6 +74,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let expected = report.memory_nodes.iter().filter(|node| report.needs(node));
     let silent = expected.filter(|node| !node.reachable);
     let silent: Vec<&str> = silent.map(|node| node.node.as_str()).collect();
+    if report.cluster.is_none() {
+        return Err(Failure::operation("the master has no cluster; to form one, run `fusee form`"));
+    }
+    if report.view == 0 {
+        return Err(Failure::operation("the cluster is forming"));
+    }
     if silent.is_empty() {
         return Ok(());
     }

@@ -86,6 +86,7 @@ impl Server {
         scratch: &Scratch,
         name: &str,
         arguments: &[&str],
+        program: Option<&str>,
         (net, at): (Option<&Net>, Option<Place>),
     ) -> Server {
         let network = net.zip(at).map(|(net, at)| net.path(at));
@@ -94,7 +95,8 @@ impl Server {
         let binary = fusee(arguments);
         // Where a file may not grow any more, a write is to fail, and not to kill the process.
         let mut command = command_in(network.as_deref(), "sh");
-        command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(binary.get_program());
+        let program = program.map_or(binary.get_program(), str::as_ref);
+        command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(program);
         command.args(binary.get_args()).args(["--announce", "--stop-with-stdin"]);
         if at.is_some() {
             command.arg("--insecure");
@@ -288,7 +290,8 @@ impl Cluster {
             _ => &[],
         };
         let line = [&line[..], &["--listen", &listen], serve, more].concat();
-        let node = Server::start(&self.scratch, &name, &line, (self.net.as_ref(), at));
+        let program = self.shape.program;
+        let node = Server::start(&self.scratch, &name, &line, program, (self.net.as_ref(), at));
         self.nodes.push(node);
     }
 
@@ -327,6 +330,13 @@ impl Cluster {
 
     pub fn kill_master(&mut self) {
         self.master.take().expect("it runs").kill();
+    }
+
+    /// As an operator does.
+    pub fn stop_master(&mut self) {
+        let mut master = self.master.take().expect("it runs");
+        master.signal("TERM");
+        assert_eq!(master.exit_code(), Some(0));
     }
 
     /// From its store, at its address.
@@ -602,6 +612,8 @@ pub struct Shape {
     pub apart: bool,
     /// The size of a file system of its own for the master's store.
     pub store_mib: Option<u32>,
+    /// What servers are started from, instead of the program under test.
+    pub program: Option<&'static str>,
 }
 
 impl Default for Shape {
@@ -617,6 +629,7 @@ impl Default for Shape {
             hosts: ["127.0.0.1"; 2],
             apart: false,
             store_mib: None,
+            program: None,
         }
     }
 }
@@ -643,6 +656,6 @@ impl Shape {
         ];
         let numbers = numbers.each_ref().map(String::as_str);
         let line = [&line[..], &sizes, &index, &numbers].concat();
-        Server::start(scratch, "master", &line, at)
+        Server::start(scratch, "master", &line, self.program, at)
     }
 }

@@ -24,6 +24,7 @@ mod net;
 mod pause;
 mod porcupine;
 mod refill;
+mod rolling;
 mod rot;
 mod silence;
 mod single;

@@ -182,7 +182,7 @@ impl Path {
 
     /// Somebody says something over TCP: a hello, perhaps, or what is said to one.
     fn hear(&mut self, flow: Flow, bytes: &[u8], ends: bool) {
-        if let Some(hello) = bytes.first_chunk::<HELLO_BYTES>().and_then(Hello::decode)
+        if let Some(Ok(hello)) = bytes.first_chunk::<HELLO_BYTES>().map(Hello::decode)
             && bytes.len() == HELLO_BYTES
             && hello.address.gid == flow.from.0
         {
@@ -190,7 +190,7 @@ impl Path {
                 self.hellos.pop_front();
             }
             self.hellos.push_back((flow, hello));
-        } else if let Some(welcome) = bytes.first_chunk::<WELCOME_BYTES>().and_then(Welcome::decode)
+        } else if let Some(Ok(welcome)) = bytes.first_chunk::<WELCOME_BYTES>().map(Welcome::decode)
             && welcome.status == Status::Welcome
             && welcome.address.gid == flow.from.0
             && let Some(at) = self.hellos.iter().rposition(|(hello, _)| *hello == flow.back())

@@ -1,0 +1,98 @@
+//! Versions of protocols and layouts: what a program says of itself, and whom it understands.
+//!
+//! A hello names the version that its sender wants to speak, in bytes that programs of every version
+//! find. Who is spoken to in a version that it understands goes on in that one; otherwise it says its
+//! own, and closes. A newer program that still understands that one may then begin anew with it.
+//!
+//! So two programs understand each other if the ranges of their [`Versions`] overlap. Messages have no
+//! optional parts yet, so every range has one version today.
+
+use core::fmt;
+
+/// The versions of a protocol or layout that this program understands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Versions {
+    /// What it is, as people are told.
+    pub what: &'static str,
+    /// The oldest one that it understands.
+    pub oldest: u32,
+    /// The newest one, which it speaks by itself.
+    pub current: u32,
+}
+
+/// The end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Who connects.
+    Client,
+    /// Who is connected to.
+    Server,
+}
+
+/// Two programs that do not understand each other. It says which one is too old.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VersionError {
+    /// The protocol or layout.
+    pub what: &'static str,
+    /// Which end this program is.
+    pub own: End,
+    /// The newest version that this program understands.
+    pub current: u32,
+    /// The version that the other one speaks.
+    pub theirs: u32,
+}
+
+impl Versions {
+    /// Of what has one version.
+    pub const fn only(what: &'static str, version: u32) -> Versions {
+        Versions { what, oldest: version, current: version }
+    }
+
+    /// Checks the version of a peer's hello, as seen from this end.
+    pub fn check(&self, own: End, theirs: u32) -> Result<(), VersionError> {
+        match (self.oldest..=self.current).contains(&theirs) {
+            true => Ok(()),
+            false => Err(VersionError { what: self.what, own, current: self.current, theirs }),
+        }
+    }
+}
+
+impl fmt::Display for VersionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let VersionError { what, own, current, theirs } = self;
+        let (own, other) = match own {
+            End::Client => ("client", "server"),
+            End::Server => ("server", "client"),
+        };
+        let old = if theirs < current { other } else { own };
+        write!(f, "this {own} speaks {what} {current}, the {other} {theirs}: upgrade the {old}")
+    }
+}
+
+impl core::error::Error for VersionError {}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+
+    use super::*;
+
+    #[test]
+    fn versions_of_the_range_are_understood_and_others_name_who_is_too_old() {
+        let versions = Versions { what: "protocol", oldest: 3, current: 5 };
+        for theirs in 3..=5 {
+            assert_eq!(versions.check(End::Client, theirs), Ok(()));
+        }
+        let says = |own, theirs| versions.check(own, theirs).unwrap_err().to_string();
+        for (own, theirs, text) in [
+            (End::Client, 2, "this client speaks protocol 5, the server 2: upgrade the server"),
+            (End::Client, 6, "this client speaks protocol 5, the server 6: upgrade the client"),
+            (End::Server, 2, "this server speaks protocol 5, the client 2: upgrade the client"),
+            (End::Server, 6, "this server speaks protocol 5, the client 6: upgrade the server"),
+        ] {
+            assert_eq!(says(own, theirs), text);
+        }
+        let only = Versions::only("layout", 4);
+        assert!(only.check(End::Server, 4).is_ok() && only.check(End::Server, 3).is_err());
+    }
+}

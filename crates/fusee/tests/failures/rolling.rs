@@ -1,0 +1,83 @@
+//! A rolling restart under load, as `docs/operations/upgrades.md` has it: each memory node is drained,
+//! ends, and another takes its place; then the master. Nobody else notices more than a delay.
+//!
+//! The tests that run by themselves go from one build to the same. `tests/upgrade/run` builds two
+//! versions and goes from one to the other, and back.
+
+use std::time::Instant;
+
+use super::cluster::{Cluster, LONG_LEASE_MS, Shape};
+
+/// One more than the index has replicas: a memory node may be drained before another has come.
+const NODES: u32 = 4;
+/// Client processes, and writers in each.
+const CLIENTS: (usize, u32) = (2, 2);
+
+/// Takes each server over from the program that it was started with to `to`, one after the other.
+fn roll(cluster: &mut Cluster, to: Option<&'static str>) {
+    cluster.shape.program = to;
+    let members = |cluster: &Cluster| {
+        let view = cluster.status().unwrap().view.unwrap();
+        view.members.iter().map(|member| member.node).collect::<Vec<_>>()
+    };
+    let before = members(cluster);
+    for number in 0..NODES {
+        let begun = Instant::now();
+        cluster.drain(0);
+        cluster.nodes.remove(0);
+        cluster.all_get_on("while one memory node is away");
+        cluster.start_node();
+        cluster.until_stable(NODES as usize, true);
+        cluster.all_get_on("with the memory node that took its place");
+        println!("memory node {number}: {:.1} s", begun.elapsed().as_secs_f64());
+    }
+    assert!(members(cluster).iter().all(|node| !before.contains(node)), "all are new");
+    let begun = Instant::now();
+    cluster.stop_master();
+    cluster.all_get_on("while the master is away");
+    cluster.restart_master();
+    cluster.until_stable(NODES as usize, true);
+    cluster.all_get_on("with the master that goes on");
+    println!("the master: {:.1} s", begun.elapsed().as_secs_f64());
+}
+
+fn rolling(fabric: &'static str, programs: [Option<&'static str>; 3]) {
+    let [first, rest @ ..] = programs;
+    let lease_ms = LONG_LEASE_MS;
+    let mut cluster =
+        Cluster::of(Shape { fabric, nodes: NODES, lease_ms, program: first, ..Shape::default() });
+    cluster.load(CLIENTS.0, CLIENTS.1);
+    let sessions = cluster.status().unwrap().open_sessions;
+    for to in rest {
+        roll(&mut cluster, to);
+    }
+    // The sessions are the same: nobody had to open another one, and nobody was given up.
+    let status = cluster.status().unwrap();
+    assert_eq!((status.open_sessions, status.recoveries), (sessions, 0), "{status:#?}");
+    cluster.finish();
+}
+
+#[test]
+fn servers_are_restarted_in_turn_on_shared_memory() {
+    rolling("shm", [None; 3]);
+}
+
+#[test]
+fn servers_are_restarted_in_turn_over_tcp() {
+    rolling("tcp", [None; 3]);
+}
+
+/// By hand: from `FUSEE_UPGRADE_FROM` to `FUSEE_UPGRADE_TO`, two programs, and back.
+#[test]
+#[ignore = "tests/upgrade/run builds what it needs"]
+fn servers_are_upgraded_in_turn() {
+    let program = |name| {
+        let path = std::env::var(name).unwrap_or_else(|_| panic!("{name} names no program"));
+        Some(&*path.leak())
+    };
+    let (from, to) = (program("FUSEE_UPGRADE_FROM"), program("FUSEE_UPGRADE_TO"));
+    for fabric in ["tcp", "shm"] {
+        println!("== {fabric}");
+        rolling(fabric, [from, to, from]);
+    }
+}
