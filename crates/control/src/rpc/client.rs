@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use fusee_auth::Keys;
+use fusee_auth::{Codes, Keys};
 use fusee_core::verbs::ClusterId;
 use tarpc::client::{Channel, NewClient, RpcError as TarpcError};
 use tarpc::{ClientMessage, Response, context};
@@ -308,8 +308,9 @@ impl<S: Service> Shared<S> {
         if !self.reconnect {
             return Err(RpcError::Closed { addr: self.addr.clone() });
         }
-        let stream = self.dial().await?;
-        let transport: ClientTransport<Stamped<S::Request>, S::Reply> = transport(stream, None);
+        let (stream, codes) = self.dial().await?;
+        let transport: ClientTransport<Stamped<S::Request>, S::Reply> =
+            transport(stream, None, codes);
         let link = Link::start(transport, self.addr.clone());
         *current = Some(link.clone());
         Ok(link)
@@ -319,7 +320,7 @@ impl<S: Service> Shared<S> {
         RpcError::Unreachable { addr: self.addr.clone(), cause: cause.into() }
     }
 
-    async fn dial(&self) -> Result<TcpStream, RpcError> {
+    async fn dial(&self) -> Result<(TcpStream, Option<Codes>), RpcError> {
         let addr = || self.addr.clone();
         let unreachable = |cause: String| self.unreachable(&cause);
         let mut stream = timeout(CONNECT_TIMEOUT, TcpStream::connect(&self.addr))
@@ -329,7 +330,7 @@ impl<S: Service> Shared<S> {
         // Small requests and replies: waiting to fill a segment would only add latency.
         stream.set_nodelay(true).map_err(|error| unreachable(error.to_string()))?;
         match hello::ask(&mut stream, S::ROLE, self.keys.as_deref()).await {
-            Ok(()) => Ok(stream),
+            Ok(codes) => Ok((stream, codes)),
             Err(HelloError::Stranger(found)) => {
                 Err(RpcError::WrongService { addr: addr(), expected: S::ROLE, found })
             }

@@ -17,6 +17,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use fusee_auth::Codes;
 use futures_util::{Sink, Stream};
 use serde::{Deserialize, Serialize};
 use tarpc::tokio_serde::{Deserializer, Serializer};
@@ -72,8 +73,9 @@ pub(super) type ServerTransport<Req, Reply> =
 pub(super) fn transport<In, Out, R>(
     stream: TcpStream,
     guest: Option<Guest>,
+    codes: Option<Codes>,
 ) -> Transport<In, Out, R> {
-    Framed::new(stream, Frames::new(guest))
+    Framed::new(stream, Frames::new(guest, codes))
 }
 
 /// A transport whose end is an error. Without that tarpc answers what it was asked before it

@@ -16,11 +16,14 @@
 //! says as whom it comes ([`Who`], 0 without keys), the server proves that it has the key of that, then
 //! the client does. A client with keys goes away from a server without, a server with keys sends clients
 //! without away: both ends are told why. Without keys nonces and proofs are zeros.
+//!
+//! Frames that follow a proof have codes, which come of the same key and nonces: so whoever has only passed these
+//! messages on cannot go on by itself.
 
 use std::fmt;
 use std::io;
 
-use fusee_auth::{BYTES, Keys, Nonce, Proof, Said, Side, Who};
+use fusee_auth::{BYTES, Codes, Keys, Nonce, Proof, Said, Side, Who};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -29,11 +32,12 @@ use super::HELLO_TIMEOUT;
 
 const MAGIC: &[u8; 5] = b"FUSEE";
 /// 5: a block is taken over once; and who speaks it starts again where it loses to a Move (rule L).
-/// 7: sessions are told the cluster's policy for redundancy; views know of pairs that are lost. 9: keys.
-const VERSION: u8 = 9;
+/// 7: sessions are told the cluster's policy for redundancy; views know of pairs that are lost. 9: keys. 10: codes of
+/// frames.
+const VERSION: u8 = 10;
 const START_BYTES: usize = 8;
 /// What proofs are about, with its version.
-const KIND: &str = "control 1";
+const KIND: &str = "control 2";
 
 /// Who answers at a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,12 +142,13 @@ fn nonce(keys: Option<&Keys>) -> Result<Nonce, HelloError> {
     keys.map_or(Ok([0; BYTES]), |_| fusee_auth::nonce().map_err(HelloError::Random))
 }
 
-/// The client's side: fails unless `role` answers, and has the keys that this process has.
+/// The client's side: fails unless `role` answers, and has the keys that this process has. Gives the codes of what
+/// follows; `None` without keys.
 pub(super) async fn ask(
     stream: &mut TcpStream,
     role: Role,
     keys: Option<&Keys>,
-) -> Result<(), HelloError> {
+) -> Result<Option<Codes>, HelloError> {
     let own = nonce(keys)?;
     let hello = encode(role, keys.map_or(0, |keys| keys.acts_as().code()));
     send(stream, &[&hello, &own]).await?;
@@ -154,7 +159,7 @@ pub(super) async fn ask(
     }
     let (theirs, proof): (Nonce, Proof) = (receive(stream).await?, receive(stream).await?);
     let Some(keys) = keys else {
-        return if has_secret == 0 { Ok(()) } else { Err(HelloError::Keys(NEEDS_KEY)) };
+        return if has_secret == 0 { Ok(None) } else { Err(HelloError::Keys(NEEDS_KEY)) };
     };
     if has_secret == 0 {
         return Err(HelloError::Keys(NO_SECRET));
@@ -168,19 +173,19 @@ pub(super) async fn ask(
     let proof = keys.proof(who, Side::Asker, &said).ok_or(HelloError::Keys(REFUSED))?;
     send(stream, &[&proof]).await?;
     match receive(stream).await {
-        Ok([1]) => Ok(()),
+        Ok([1]) => Ok(keys.codes(who, Side::Asker, &said)),
         Ok(_) => Err(HelloError::Keys(REFUSED)),
         Err(error) => Err(error),
     }
 }
 
 /// The server's side: tells its role, then fails unless it is the one looked for, by somebody who has a key. As whom
-/// the client has come; `None` if nobody has to say so here.
+/// the client has come, and the codes of what follows; `None` if nobody has to say so here.
 pub(super) async fn answer(
     stream: &mut TcpStream,
     role: Role,
     keys: Option<&Keys>,
-) -> Result<Option<Who>, HelloError> {
+) -> Result<Option<(Who, Codes)>, HelloError> {
     let hello = receive(stream).await?;
     let (wanted, who) = match decode(&hello) {
         Ok(wanted) => wanted,
@@ -210,7 +215,7 @@ pub(super) async fn answer(
         return Err(HelloError::Keys("its key is of another secret"));
     }
     send(stream, &[&[1]]).await?;
-    Ok(Some(who))
+    Ok(keys.codes(who, Side::Answerer, &said).map(|codes| (who, codes)))
 }
 
 #[cfg(test)]
@@ -223,7 +228,7 @@ mod tests {
             assert_eq!(decode(&encode(role, 2)), Ok((role, 2)));
         }
         assert!(decode(b"HTTP/1.1").unwrap_err().contains("does not speak"));
-        assert!(decode(b"FUSEE\x0a\x01\0").unwrap_err().contains("version 10"));
-        assert!(decode(b"FUSEE\x09\x09\0").unwrap_err().contains("unknown"));
+        assert!(decode(b"FUSEE\x09\x01\0").unwrap_err().contains("version 9"));
+        assert!(decode(b"FUSEE\x0a\x09\0").unwrap_err().contains("unknown"));
     }
 }

@@ -9,9 +9,9 @@
 //!   a memory node is named as such, and that both ends prove to have the cluster's secret, or a key of
 //!   it, if they have one. The keys are those of the [`Runtime`]. Whose a request is, [`Service::needs`]
 //!   says.
-//! * Then come frames: length (4 bytes, big-endian), then one message in postcard encoding. A
-//!   frame is at most [`MAX_FRAME_BYTES`]; whatever cannot be decoded closes its connection, and
-//!   nothing else, with a line in the log.
+//! * Then come frames: length (4 bytes, big-endian), then one message in postcard encoding, then a code
+//!   (16 bytes) if keys were proved. A frame is at most [`MAX_FRAME_BYTES`]; whatever cannot be decoded
+//!   closes its connection, and nothing else, with a line in the log.
 //! * With every request comes the cluster that the asker belongs to ([`Stamped`]), so that nobody obeys
 //!   a stranger who has taken over the address of somebody else.
 //! * A call has a deadline. When it passes, the call may still take effect: the messages are made

@@ -263,8 +263,8 @@ async fn greet<S, H, F>(
     H: Fn(Caller, S::Request) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = S::Reply> + Send + 'static,
 {
-    let who = match hello::answer(&mut stream, S::ROLE, keys.as_deref()).await {
-        Ok(who) => who,
+    let (who, codes) = match hello::answer(&mut stream, S::ROLE, keys.as_deref()).await {
+        Ok(proved) => proved.unzip(),
         Err(error) => return tracing::warn!(%peer, %error, "control connection refused"),
     };
     if let Err(error) = stream.set_nodelay(true) {
@@ -274,7 +274,7 @@ async fn greet<S, H, F>(
     let elsewhere = stream.local_addr().is_ok_and(|own| own.ip() != peer.ip());
     let from = Caller { connection: number, cluster: None, elsewhere, who };
     let transport: ServerTransport<Stamped<S::Request>, S::Reply> =
-        transport(stream, Some(guest.clone()));
+        transport(stream, Some(guest.clone()), codes);
     let (transport, peer) = (Ending::new(transport), peer.to_string());
     answer::<S, H, F, _>(transport, handler, from, peer, Some(guest)).await;
 }
