@@ -124,7 +124,7 @@ pub enum KeyError {
     },
     /// Others may read it.
     #[error(
-        "{} may be read or written by other users; `chmod 600` it, and if they have read it, make a new secret",
+        "{} may be read or written by other users; `chmod 600` it, and if they have read it, make a new one",
         path.display()
     )]
     Readable {
@@ -361,6 +361,11 @@ fn random() -> Result<[u8; BYTES], KeyError> {
 }
 
 fn read(path: &Path) -> Result<Content, KeyError> {
+    content(&read_private(path, 4096)?).ok_or_else(|| KeyError::NoKey { path: path.into() })
+}
+
+/// The text of a file that nobody else may read, up to so many bytes.
+pub fn read_private(path: &Path, most_bytes: u64) -> Result<String, KeyError> {
     let failed = |error| KeyError::File { path: path.into(), error };
     let file = File::open(path).map_err(failed)?;
     let about = file.metadata().map_err(failed)?;
@@ -371,8 +376,7 @@ fn read(path: &Path) -> Result<Content, KeyError> {
     if about.is_file() && about.mode() & of_others != 0 {
         return Err(KeyError::Readable { path: path.into() });
     }
-    let text = io::read_to_string(io::Read::take(file, 4096)).map_err(failed)?;
-    content(&text).ok_or_else(|| KeyError::NoKey { path: path.into() })
+    io::read_to_string(io::Read::take(file, most_bytes)).map_err(failed)
 }
 
 fn content(text: &str) -> Option<Content> {

@@ -84,6 +84,7 @@ pub use fusee_core::{Error, Outcome};
 pub use fusee_fabric::any::UnknownFabric;
 pub use fusee_fabric::verbs::CardCounts;
 pub use fusee_fabric::{AttachCause, AttachError, FabricKind, RdmaError, SwitchAt};
+pub use fusee_tls::{Tls, TlsError};
 pub use logic::{CacheStats, WorkTableStats};
 pub use options::{FabricChoice, Options, WorkTable};
 pub use session::Session;

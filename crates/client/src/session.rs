@@ -29,7 +29,7 @@ use fusee_core::verbs::{ClientId, MnId, VerbError};
 use fusee_core::view::View;
 use fusee_core::{Error, Outcome};
 use fusee_fabric::verbs::CardCounts;
-use fusee_fabric::{AnyFabric, AttachCause, Clock, FabricKind};
+use fusee_fabric::{AnyFabric, AttachCause, Clock, FabricKind, Way};
 
 use crate::attachments::Attachments;
 use crate::demotion::{DemotionOrder, DemotionOutcome};
@@ -473,12 +473,16 @@ fn attach_to_newest(
     let end = Instant::now() + shared.options.connect_timeout;
     loop {
         let view = gate.view();
-        let switch = shared.options.switch.as_ref();
-        let error = match Attachments::new(shared.kind, switch, gate.clone(), &view) {
+        let (switch, tls) = (shared.options.switch.as_ref(), shared.options.tls.as_ref());
+        let way = Way { kind: shared.kind, switch, tls };
+        let error = match Attachments::new(way, gate.clone(), &view) {
             Ok(attachments) => return Ok((attachments, view)),
             Err(error) => error,
         };
-        let is_hopeless = matches!(error.cause, AttachCause::Fenced | AttachCause::NotOffered);
+        let is_hopeless = matches!(
+            error.cause,
+            AttachCause::Fenced | AttachCause::NotOffered | AttachCause::Tls(_)
+        );
         if !is_hopeless {
             tracing::info!(client = %gate.client(), %error, "cannot start, waits for another view");
         }

@@ -17,6 +17,8 @@
 //!   kind 1, fenced     no body; the node closes the connection
 //! ```
 //!
+//! Over TLS all of that is inside of it; what comes first tells, since a record of TLS does not begin like a hello.
+//!
 //! Numbers are little-endian. The magic ends in the version. Every length is a multiple of 8.
 //! The id is the client's; replies come in the order of the requests.
 //!
@@ -144,6 +146,8 @@ pub enum Status {
     Fenced,
     /// There is no room for another session.
     Full,
+    /// The node speaks TLS only.
+    WantsTls,
 }
 
 /// A node's answer to a hello.
@@ -165,6 +169,7 @@ impl Welcome {
             Status::WrongIdentity => 1,
             Status::Fenced => 2,
             Status::Full => 3,
+            Status::WantsTls => 4,
         };
         let mut bytes = [0; WELCOME_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
@@ -190,6 +195,7 @@ impl Welcome {
             1 => Status::WrongIdentity,
             2 => Status::Fenced,
             3 => Status::Full,
+            4 => Status::WantsTls,
             _ => return Err(FrameError::Malformed("unknown status")),
         };
         Ok(Welcome { identity, pool_bytes, status })

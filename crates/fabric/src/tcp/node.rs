@@ -17,6 +17,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use fusee_core::verbs::ClientId;
+use fusee_tls::Tls;
 use mio::event::Event;
 use mio::{Events, Interest, Token};
 
@@ -47,15 +48,15 @@ impl TcpNode {
         addr: SocketAddr,
         spin: Duration,
     ) -> Result<TcpNode, ServeError> {
-        TcpNode::start_limited(pool, identity, addr, spin, NodeLimits::default())
+        TcpNode::start_limited((pool, identity), addr, spin, None, NodeLimits::default())
     }
 
-    /// As [`TcpNode::start`], with other limits.
+    /// As [`TcpNode::start`], with other limits, and with TLS, if it has a certificate.
     pub fn start_limited(
-        pool: Pool,
-        identity: u64,
+        (pool, identity): (Pool, u64),
         addr: SocketAddr,
         spin: Duration,
+        tls: Option<Tls>,
         limits: NodeLimits,
     ) -> Result<TcpNode, ServeError> {
         let name = ("the software NIC", "fusee-tcp");
@@ -74,6 +75,7 @@ impl TcpNode {
                 waiting: VecDeque::new(),
                 stuck_look: Instant::now(),
                 spin: Spin::new(spin),
+                tls,
             };
             nic.run();
         })?;
@@ -115,6 +117,7 @@ struct Loop {
     /// When to look next whether somebody is stuck.
     stuck_look: Instant,
     spin: Spin,
+    tls: Option<Tls>,
 }
 
 impl Loop {
@@ -250,6 +253,7 @@ impl Loop {
             doors: &mut self.guests.doors,
             requests: &mut self.requests,
             replies: &mut self.replies,
+            tls: self.tls.as_ref(),
         };
         let served = connection.serve(&mut context);
         match served {

@@ -21,6 +21,7 @@ use fusee_core::view::Place;
 use fusee_switch::{
     Answer, Bytes, Connection, Counts, Forget, Request as Asked, Switch, Verb, Verdict,
 };
+use fusee_tls::FIRST_BYTE;
 
 use super::frame::{
     self, HELLO_BYTES, Hello, MAX_BODY_BYTES, Reply, ReplyKind, Request, Status, WELCOME_BYTES,
@@ -211,6 +212,13 @@ fn serve(shared: &Arc<Shared>, mut client: TcpStream) -> io::Result<()> {
     prepare(&client)?;
     let mut bytes = [0; HELLO_BYTES];
     client.read_exact(&mut bytes)?;
+    if bytes[0] == FIRST_BYTE {
+        // To somebody who waits for TLS that is none.
+        let status = Status::WrongIdentity;
+        let welcome = Welcome { identity: 0, pool_bytes: 0, status };
+        client.write_all(&welcome.encode())?;
+        return Err(garbage("it speaks TLS, and a switch does not"));
+    }
     let Some(hello) = Hello::decode(&bytes).map_err(garbage)? else {
         return Err(garbage("half a hello"));
     };

@@ -7,6 +7,7 @@ use fusee_cli::failure::Failure;
 use fusee_cli::flags;
 use fusee_cli::quantity::Bytes;
 use fusee_cli::secret;
+use fusee_cli::tls::{self, Files};
 use fusee_client::Geometry;
 use fusee_launch::announcement;
 use fusee_master::{Config, MasterServer, default_data_dir};
@@ -64,6 +65,18 @@ struct Settings {
     /// etcd://HOST:PORT,HOST:PORT/PREFIX. Needs a build with `--features etcd`
     #[arg(long, env = "FUSEE_STORE", value_name = "URL")]
     store: Option<String>,
+
+    /// Reach etcd over TLS: the file of the certificates of the authorities (PEM) that its members' have to be of
+    #[arg(long, env = "FUSEE_STORE_CA", value_name = "FILE")]
+    store_ca: Option<PathBuf>,
+
+    /// With --store-ca: the file of this master's certificate (PEM), where etcd wants one
+    #[arg(long, env = "FUSEE_STORE_CERT", value_name = "FILE")]
+    store_cert: Option<PathBuf>,
+
+    /// With --store-cert: the file of its key (PEM)
+    #[arg(long, env = "FUSEE_STORE_KEY", value_name = "FILE")]
+    store_key: Option<PathBuf>,
 
     /// Host and port under which others reach this master, with --store [default: as it listens]
     #[arg(long, env = "FUSEE_ADVERTISE", value_name = "HOST:PORT")]
@@ -136,6 +149,16 @@ struct Settings {
     #[arg(skip)]
     secret: Option<PathBuf>,
 
+    /// The files of TLS; --tls-ca, --tls-cert and --tls-key beat them
+    #[arg(skip)]
+    tls_ca: Option<PathBuf>,
+
+    #[arg(skip)]
+    tls_cert: Option<PathBuf>,
+
+    #[arg(skip)]
+    tls_key: Option<PathBuf>,
+
     /// Listen at addresses of other machines without a secret: whoever reaches them may read, write and
     /// destroy everything [default: false]
     #[arg(long, env = "FUSEE_INSECURE", num_args = 0..=1, default_missing_value = "true")]
@@ -148,6 +171,9 @@ impl Settings {
             listen: self.listen.or(other.listen),
             data_dir: self.data_dir.or(other.data_dir),
             store: self.store.or(other.store),
+            store_ca: self.store_ca.or(other.store_ca),
+            store_cert: self.store_cert.or(other.store_cert),
+            store_key: self.store_key.or(other.store_key),
             advertise: self.advertise.or(other.advertise),
             lease_ttl_s: self.lease_ttl_s.or(other.lease_ttl_s),
             lease: self.lease.or(other.lease),
@@ -165,6 +191,9 @@ impl Settings {
             rules: self.rules.or(other.rules),
             redundancy: self.redundancy.or(other.redundancy),
             secret: self.secret.or(other.secret),
+            tls_ca: self.tls_ca.or(other.tls_ca),
+            tls_cert: self.tls_cert.or(other.tls_cert),
+            tls_key: self.tls_key.or(other.tls_key),
             insecure: self.insecure.or(other.insecure),
         }
     }
@@ -183,15 +212,21 @@ impl Settings {
                 .map_err(|_| Failure::usage(format!("--{name} must be less than 4GiB"))),
         };
         let keys = secret::of_server(self.secret.as_deref())?;
+        let tls =
+            tls::of_server(Files { ca: self.tls_ca, cert: self.tls_cert, key: self.tls_key })?;
         let listen = self.listen.unwrap_or_else(|| DEFAULT_MASTER.into());
         if keys.is_none() && !self.insecure.unwrap_or(false) {
             super::check_reach([&*listen])?;
         }
         let config = Config {
             keys,
+            tls,
             listen,
             data_dir: self.data_dir.or_else(default_data_dir).unwrap_or_default(),
             store: self.store,
+            store_ca: self.store_ca,
+            store_cert: self.store_cert,
+            store_key: self.store_key,
             advertise: self.advertise,
             lease_ttl_s: self.lease_ttl_s.unwrap_or(3),
             lease_ms: self.lease.unwrap_or(lease_ms),

@@ -8,6 +8,7 @@ use fusee_cli::connect::{DEFAULT_MASTER, check_address};
 use fusee_cli::failure::Failure;
 use fusee_cli::quantity::Bytes;
 use fusee_cli::secret;
+use fusee_cli::tls::{self, Files};
 use fusee_client::FabricKind;
 use fusee_launch::announcement;
 use fusee_memory_node::config::Config;
@@ -127,6 +128,16 @@ struct Settings {
     #[arg(skip)]
     secret: Option<PathBuf>,
 
+    /// The files of TLS; --tls-ca, --tls-cert and --tls-key beat them
+    #[arg(skip)]
+    tls_ca: Option<PathBuf>,
+
+    #[arg(skip)]
+    tls_cert: Option<PathBuf>,
+
+    #[arg(skip)]
+    tls_key: Option<PathBuf>,
+
     /// Listen at addresses of other machines without a secret: whoever reaches them may read, write and
     /// destroy everything [default: false]
     #[arg(long, env = "FUSEE_INSECURE", num_args = 0..=1, default_missing_value = "true")]
@@ -148,6 +159,9 @@ impl Settings {
             huge_pages: self.huge_pages.or(other.huge_pages),
             spin_us: self.spin_us.or(other.spin_us),
             secret: self.secret.or(other.secret),
+            tls_ca: self.tls_ca.or(other.tls_ca),
+            tls_cert: self.tls_cert.or(other.tls_cert),
+            tls_key: self.tls_key.or(other.tls_key),
             insecure: self.insecure.or(other.insecure),
         }
     }
@@ -171,6 +185,8 @@ impl Settings {
         let verbs = self.verbs.unwrap_or(beside);
         let shm_dir = self.shm_dir.unwrap_or_else(std::env::temp_dir);
         let keys = secret::of_server(self.secret.as_deref())?;
+        let tls =
+            tls::of_server(Files { ca: self.tls_ca, cert: self.tls_cert, key: self.tls_key })?;
         if keys.is_none() && !self.insecure.unwrap_or(false) {
             let tcp = serve.contains(&Serve::Tcp).then_some(&*tcp);
             let verbs = serve.contains(&Serve::Verbs).then_some(&*verbs);
@@ -178,6 +194,7 @@ impl Settings {
         }
         Ok(Config {
             keys,
+            tls,
             listen,
             tcp: serve.contains(&Serve::Tcp).then_some(tcp),
             verbs: serve.contains(&Serve::Verbs).then_some(verbs),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use fusee_cli::connect::{DEFAULT_MASTER, check_address, explain};
 use fusee_cli::failure::Failure;
 use fusee_cli::output;
-use fusee_cli::secret;
+use fusee_cli::{secret, tls};
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::rpc::{MasterClient, Runtime};
 use fusee_core::verbs::MnId;
@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
     It has READs of hot keys go to where these are by now, which saves round trips; what it knows may be wrong or\n\
     missing, and nothing comes of that. As a process it adds a hop, which takes longer than it saves: it is there to\n\
     try, and to test.\n\n\
-    With --listen sessions reach their memory nodes over TCP and through it. With --wire it joins two network\n\
+    With --listen sessions reach their memory nodes over TCP and through it, without TLS. With --wire it joins two network\n\
     interfaces: all that comes in at one goes out at the other, and it looks for RDMA among that.\n\n\
     To stop one, send it SIGTERM or SIGINT: the sessions behind it lose their memory nodes then, and open anew.")]
 pub struct Args {
@@ -216,6 +216,12 @@ fn listen(args: &Args, switch: Box<Ours>) -> Result<Running, Failure> {
     check_address(&args.master)?;
     if secret::file().is_none() && !args.insecure {
         super::check_reach([&*args.listen.to_string()])?;
+    }
+    if tls::of_client()?.is_some() {
+        return Err(Failure::usage(
+            "a switch reads what goes by, and TLS is there so that nobody does: sessions whose memory nodes speak TLS \
+             go without a switch",
+        ));
     }
     let runtime = secret::runtime("fusee-switch-rpc")?;
     let master = MasterClient::new(&runtime, &args.master).with_deadline(PATIENCE);
