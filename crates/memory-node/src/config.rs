@@ -28,8 +28,8 @@ pub struct Config {
     /// heard.
     #[serde(skip)]
     pub keys: Option<Keys>,
-    /// Certificates: all that is dialled has TLS, and all that is answered, at the control service and over TCP. None by
-    /// default.
+    /// Certificates: all that is dialled has TLS, and all that is answered, at the control service and over TCP. None
+    /// by default.
     #[serde(skip)]
     pub tls: Option<Tls>,
     /// Host and port of the control service. Port 0, as in the default `127.0.0.1:0`, is any

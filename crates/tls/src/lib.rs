@@ -1,9 +1,9 @@
 //! TLS: who reads and writes what goes over a connection, beside its two ends: nobody.
 //!
-//! A [`Tls`] is what a process has for that: the certificates of the authorities that it believes, and if it is a server
-//! its own certificate and key. A process that has one speaks TLS over everything that it dials, and over everything
-//! that it answers if it is a server; nobody speaks both ways at one port. TLS 1.3 alone, without resumption: connections
-//! stay, so what a later one would save is not worth the state.
+//! A [`Tls`] is what a process has for that: the certificates of the authorities that it believes, and if it is a
+//! server its own certificate and key. A process that has one speaks TLS over everything that it dials, and over
+//! everything that it answers if it is a server; nobody speaks both ways at one port. TLS 1.3 alone, without
+//! resumption: connections stay, so what a later one would save is not worth the state.
 //!
 //! TLS tells the client that it has reached a server of that name. Who may ask for what is the business of the
 //! cluster's secret (`fusee-auth`), whose proofs take in the connection that they go over.
@@ -100,7 +100,8 @@ pub fn failure(error: &io::Error) -> Option<String> {
 pub const NO_TLS: &str =
     "it speaks no TLS, and this process is told to (--tls-ca, or FUSEE_TLS_CA)";
 /// A client that does not reaches a server that speaks TLS.
-pub const WANTS_TLS: &str = "it speaks TLS only; name the file of its authority's certificate with --tls-ca, or FUSEE_TLS_CA";
+pub const WANTS_TLS: &str =
+    "it speaks TLS only; name its authority's certificate with --tls-ca, or FUSEE_TLS_CA";
 /// For the log of a server without a certificate.
 pub const SPEAKS_TLS: &str =
     "it speaks TLS, and this server has no certificate (--tls-cert, --tls-key)";

@@ -127,7 +127,13 @@ impl AsyncRead for Wire {
         match self.get_mut() {
             Wire::Plain(stream) => Pin::new(stream).poll_read(context, buf),
             #[cfg(feature = "tls")]
-            Wire::Tls(stream) => Pin::new(&mut **stream).poll_read(context, buf),
+            Wire::Tls(stream) => match Pin::new(&mut **stream).poll_read(context, buf) {
+                // An end without a goodbye is one as well: frames say how long they are.
+                Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    Poll::Ready(Ok(()))
+                }
+                read => read,
+            },
         }
     }
 }

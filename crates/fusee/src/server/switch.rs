@@ -34,8 +34,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
     It has READs of hot keys go to where these are by now, which saves round trips; what it knows may be wrong or\n\
     missing, and nothing comes of that. As a process it adds a hop, which takes longer than it saves: it is there to\n\
     try, and to test.\n\n\
-    With --listen sessions reach their memory nodes over TCP and through it, without TLS. With --wire it joins two network\n\
-    interfaces: all that comes in at one goes out at the other, and it looks for RDMA among that.\n\n\
+    With --listen sessions reach their memory nodes over TCP and through it, without TLS. With --wire it joins\n\
+    two network interfaces: all that comes in at one goes out at the other, and it looks for RDMA among that.\n\n\
     To stop one, send it SIGTERM or SIGINT: the sessions behind it lose their memory nodes then, and open anew.")]
 pub struct Args {
     /// Address of the master; of several masters, their addresses, separated by commas
