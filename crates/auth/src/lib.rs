@@ -12,7 +12,11 @@
 //!
 //! A *proof* is the keyed BLAKE3 hash of all of that: of the kind of connection, of the side, of what both have said,
 //! and of both nonces. So a proof is of no use in any other connection, nor to the other side of the same one, and
-//! nobody learns a key from it. What goes over the connection afterwards is neither encrypted nor authenticated by it.
+//! nobody learns a key from it.
+//!
+//! Whoever passes the three messages on has the connection, and not the key. So each frame that follows has a *code*
+//! ([`Codes`]): a keyed hash of the frame and of how many there were before, under a key for one direction of this
+//! connection, which comes of the same as the proofs. Nothing is encrypted by that.
 //!
 //! This crate does no I/O but to read and write files of keys.
 
@@ -24,6 +28,8 @@ use std::path::{Path, PathBuf};
 
 /// Bytes of a secret, of a key, of a nonce and of a proof.
 pub const BYTES: usize = 32;
+/// Bytes of the code of a frame.
+pub const CODE_BYTES: usize = 16;
 /// The first words of a file of keys.
 const MAGIC: &str = "fusee-key 1";
 
@@ -31,6 +37,8 @@ const MAGIC: &str = "fusee-key 1";
 pub type Nonce = [u8; BYTES];
 /// What shows that somebody has a key.
 pub type Proof = [u8; BYTES];
+/// What shows that a frame is of somebody who has a key, and the next one.
+pub type Code = [u8; CODE_BYTES];
 
 /// A kind of peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -116,7 +124,7 @@ pub enum KeyError {
     },
     /// Others may read it.
     #[error(
-        "{} may be read or written by other users; `chmod 600` it, and if they have read it, make a new secret",
+        "{} may be read or written by other users; `chmod 600` it, and if they have read it, make a new one",
         path.display()
     )]
     Readable {
@@ -226,9 +234,23 @@ impl Keys {
 
     /// The proof of one side of a connection. `None`: this process has no such key.
     pub fn proof(&self, who: Who, side: Side, said: &Said<'_>) -> Option<Proof> {
+        self.hash(who, side as u8, said)
+    }
+
+    /// The codes of the frames of a connection, for this side of it. `None`: this process has no such key.
+    pub fn codes(&self, who: Who, side: Side, said: &Said<'_>) -> Option<Codes> {
+        // Hashes that are no proofs, which go over the network.
+        let of = |side| {
+            let key = self.hash(who, CODES | side as u8, said).map(Key)?;
+            Some(Direction { key, frames: 0 })
+        };
+        Some(Codes { sent: of(side)?, received: of(side.other())? })
+    }
+
+    fn hash(&self, who: Who, what: u8, said: &Said<'_>) -> Option<[u8; BYTES]> {
         let key = self.keys[who as usize]?;
         let mut hasher = blake3::Hasher::new_keyed(&key.0);
-        hasher.update(&[side as u8, who.code(), said.kind.len() as u8]);
+        hasher.update(&[what, who.code(), said.kind.len() as u8]);
         hasher.update(said.kind.as_bytes());
         hasher.update(&(said.about.len() as u32).to_le_bytes());
         hasher.update(said.about);
@@ -251,6 +273,67 @@ pub enum Side {
     Asker = 1,
     /// Who is connected to.
     Answerer = 2,
+}
+
+impl Side {
+    fn other(self) -> Side {
+        match self {
+            Side::Asker => Side::Answerer,
+            Side::Answerer => Side::Asker,
+        }
+    }
+}
+
+/// Tells the keys of codes from proofs, beside the side.
+const CODES: u8 = 0x10;
+
+/// The frames of one direction of a connection.
+struct Direction {
+    key: Key,
+    /// How many there were.
+    frames: u64,
+}
+
+impl Direction {
+    /// The code of the next frame.
+    fn next(&mut self, frame: &[u8]) -> Code {
+        let mut hasher = blake3::Hasher::new_keyed(&self.key.0);
+        hasher.update(&self.frames.to_le_bytes()).update(frame);
+        self.frames += 1;
+        *hasher.finalize().as_bytes().first_chunk().expect("a hash is longer than a code")
+    }
+}
+
+/// What one end of a connection needs to know frames of the other end from those of anybody else, and to show its own
+/// for what they are. Frames have one order in each direction.
+pub struct Codes {
+    sent: Direction,
+    received: Direction,
+}
+
+impl Codes {
+    /// The code of the next frame to send.
+    pub fn of_sent(&mut self, frame: &[u8]) -> Code {
+        self.sent.next(frame)
+    }
+
+    /// Whether this is the next frame of the other end.
+    pub fn is_received(&mut self, frame: &[u8], code: &Code) -> bool {
+        // Compared in a time that says nothing of where they differ.
+        let whole = |code: &Code| {
+            let mut hash = [0; BYTES];
+            hash[..CODE_BYTES].copy_from_slice(code);
+            blake3::Hash::from_bytes(hash)
+        };
+        whole(&self.received.next(frame)) == whole(code)
+    }
+}
+
+/// Never shows a key.
+impl fmt::Debug for Codes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "codes after {} and {} frames", self.sent.frames, self.received.frames)
+    }
 }
 
 /// What both ends have said to each other.
@@ -278,6 +361,11 @@ fn random() -> Result<[u8; BYTES], KeyError> {
 }
 
 fn read(path: &Path) -> Result<Content, KeyError> {
+    content(&read_private(path, 4096)?).ok_or_else(|| KeyError::NoKey { path: path.into() })
+}
+
+/// The text of a file that nobody else may read, up to so many bytes.
+pub fn read_private(path: &Path, most_bytes: u64) -> Result<String, KeyError> {
     let failed = |error| KeyError::File { path: path.into(), error };
     let file = File::open(path).map_err(failed)?;
     let about = file.metadata().map_err(failed)?;
@@ -288,8 +376,7 @@ fn read(path: &Path) -> Result<Content, KeyError> {
     if about.is_file() && about.mode() & of_others != 0 {
         return Err(KeyError::Readable { path: path.into() });
     }
-    let text = io::read_to_string(io::Read::take(file, 4096)).map_err(failed)?;
-    content(&text).ok_or_else(|| KeyError::NoKey { path: path.into() })
+    io::read_to_string(io::Read::take(file, most_bytes)).map_err(failed)
 }
 
 fn content(text: &str) -> Option<Content> {
@@ -360,6 +447,39 @@ mod tests {
         changed[31] ^= 1;
         assert!(!keys.proves(Who::Client, Side::Asker, &here, &changed));
         assert_ne!(nonce().unwrap(), nonce().unwrap());
+    }
+
+    #[test]
+    fn a_code_is_of_one_frame_one_direction_and_one_connection() {
+        let keys = Secret([1; BYTES]).keys(Who::Client);
+        let (asker, answerer) = ([3; BYTES], [4; BYTES]);
+        let codes = |side, said| keys.codes(Who::Client, side, said).unwrap();
+        let here = said(b"", &asker, &answerer);
+        let (mut one, mut other) = (codes(Side::Asker, &here), codes(Side::Answerer, &here));
+        for frame in [&b"first"[..], b"", b"third"] {
+            let code = one.of_sent(frame);
+            assert!(other.is_received(frame, &code));
+            let code = other.of_sent(frame);
+            assert!(one.is_received(frame, &code));
+        }
+        // The same frame again has another code, and a frame that was left out shows.
+        let (fourth, fifth) = (one.of_sent(b"x"), one.of_sent(b"x"));
+        assert_ne!(fourth, fifth);
+        assert!(!other.is_received(b"x", &fifth));
+        // Not to the side that has sent it; not elsewhere; not for another frame.
+        let elsewhere = said(b"", &asker, &asker);
+        for (side, said, frame) in [
+            (Side::Asker, &here, &b"x"[..]),
+            (Side::Answerer, &elsewhere, b"x"),
+            (Side::Answerer, &here, b"y"),
+        ] {
+            let code = codes(Side::Asker, &here).of_sent(b"x");
+            assert!(!codes(side, said).is_received(frame, &code), "{side:?} {frame:?}");
+        }
+        let code = codes(Side::Asker, &here).of_sent(b"x");
+        let proof = keys.proof(Who::Client, Side::Asker, &here).unwrap();
+        assert_ne!(code[..], proof[..CODE_BYTES]);
+        assert!(codes(Side::Answerer, &here).is_received(b"x", &code));
     }
 
     #[test]

@@ -6,9 +6,10 @@
 use std::io::{BufRead, Write, stdin, stdout};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
+use fusee_cli::connect;
 use fusee_cli::failure::Failure;
 use fusee_cli::interrupt;
-use fusee_client::{Client, FabricChoice, Options};
+use fusee_client::{FabricChoice, Options};
 
 use super::clock::Clock;
 use super::driver::{self, Crew, Steps};
@@ -43,7 +44,7 @@ fn take_part() -> Result<(), Failure> {
         .with_cache_threshold(spec.cache_threshold)
         .with_work_table(spec.work_table.parse().map_err(Failure::usage)?);
     options.switch = spec.switch.as_deref().map(Into::into);
-    let client = Client::connect_with(&spec.master, options)?;
+    let client = connect::join(&spec.master, options)?;
     let mut board = Board::new(spec.pair_bytes, spec.run.seed);
     board.clock = Clock::shared(spec.origin_ns);
     board.part = spec.part;

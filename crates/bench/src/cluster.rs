@@ -242,7 +242,7 @@ pub fn open(
             more: Vec::new(),
         })?;
         let options = options.with_fabric(fabric);
-        let client = Client::connect_with(servers.master(), options)?;
+        let client = connect::join(servers.master(), options)?;
         return Ok(Target { client, servers: Some(servers) });
     }
     let embedded = EmbeddedOptions::default()

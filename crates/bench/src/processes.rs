@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use fusee_cli::failure::Failure;
 use fusee_cli::interrupt;
+use fusee_cli::secret;
 
 use super::gather::{Gathered, PHASES, Share, gather};
 use super::message::{GO, Results, STOP, Said, Spec};
@@ -89,7 +90,7 @@ impl Processes {
             };
             let path = std::env::current_exe().map_err(|error| cannot(error.to_string()))?;
             let mut command = Command::new(path);
-            command.args(["bench", "client"]).process_group(0);
+            command.args(["bench", "client"]).envs(secret::environment()).process_group(0);
             command.stdin(Stdio::piped()).stdout(Stdio::piped());
             let mut child = command.spawn().map_err(|error| cannot(error.to_string()))?;
             let (stdin, stdout) = (child.stdin.take(), child.stdout.take());

@@ -8,7 +8,7 @@ use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::rpc::{MasterClient, RpcError};
 
 use crate::failure::Failure;
-use crate::{flags, secret};
+use crate::{flags, secret, tls};
 
 /// The port at which a master listens unless it is told otherwise.
 pub const DEFAULT_PORT: u16 = 7400;
@@ -55,7 +55,7 @@ impl ConnectArgs {
 /// Joins the cluster of the master at this address, or of the masters at these.
 pub fn join(master: &str, options: Options) -> Result<Client, Failure> {
     check_address(master)?;
-    let options = options.with_keys(secret::keys()?);
+    let options = options.with_keys(secret::keys()?).with_tls(tls::of_client()?);
     Client::connect_with(master, options).map_err(|error| match error {
         ConnectError::Master(error) | ConnectError::WrongCluster(error) => explain(master, &error),
         ConnectError::Attach(_) => match problem(master) {
@@ -104,7 +104,10 @@ pub fn check_host_port(address: &str) -> Result<(), Failure> {
 /// A failure to reach the cluster, with the next step.
 pub fn explain(master: &str, error: &RpcError) -> Failure {
     // It has been reached, and says what to do.
-    if let RpcError::WrongCluster { .. } | RpcError::Keys { .. } | RpcError::Version { .. } = error
+    if let RpcError::WrongCluster { .. }
+    | RpcError::Keys { .. }
+    | RpcError::Tls { .. }
+    | RpcError::Version { .. } = error
     {
         return Failure::unreachable(flags::in_text(&error.to_string()));
     }

@@ -16,3 +16,4 @@ pub mod quantity;
 pub mod recoveries;
 pub mod secret;
 pub mod standing;
+pub mod tls;

@@ -9,6 +9,7 @@ use fusee_auth::Keys;
 use fusee_control::rpc::Runtime;
 
 use crate::failure::Failure;
+use crate::tls;
 
 static FILE: OnceLock<PathBuf> = OnceLock::new();
 
@@ -48,8 +49,15 @@ pub fn tool(configured: Option<&Path>) -> Result<Option<Keys>, Failure> {
     keys.map_err(|error| Failure::usage(error.to_string()))
 }
 
-/// A runtime whose connections prove what the flag says.
+/// A runtime whose connections prove what the flag says, over TLS if flags say so.
 pub fn runtime(name: &str) -> Result<Runtime, Failure> {
-    let runtime = Runtime::with_keys(name, keys()?);
-    runtime.map_err(|error| Failure::operation(format!("cannot start a thread: {error}")))
+    let runtime = Runtime::with_keys(name, keys()?)
+        .map_err(|error| Failure::operation(format!("cannot start a thread: {error}")))?;
+    Ok(runtime.with_tls(tls::of_client()?))
+}
+
+/// What makes a process that is started by this one prove the same, and speak TLS as this one does.
+pub fn environment() -> Vec<(&'static str, PathBuf)> {
+    let secret = file().map(|file| (VARIABLE, file.to_owned()));
+    secret.into_iter().chain(tls::environment()).collect()
 }

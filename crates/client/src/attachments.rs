@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Member, View};
-use fusee_fabric::{AnyFabric, AttachError, FabricKind, SwitchAt, attach_all, attach_all_through};
+use fusee_fabric::{AnyFabric, AttachError, Way, attach_all_by};
 
 use crate::logic::Gate;
 
@@ -47,18 +47,10 @@ fn key(member: &Member) -> (MnId, u64) {
 }
 
 impl Attachments {
-    /// Attaches to all members of a view; through a switch, if there is one.
-    pub fn new(
-        kind: FabricKind,
-        switch: Option<&SwitchAt>,
-        gate: Arc<Gate>,
-        view: &View,
-    ) -> Result<Attachments, AttachError> {
+    /// Attaches to all members of a view.
+    pub fn new(way: Way<'_>, gate: Arc<Gate>, view: &View) -> Result<Attachments, AttachError> {
         let (client, members) = (gate.client(), &view.members);
-        let fabric = Rc::new(match switch {
-            None => attach_all(kind, client, members)?,
-            Some(switch) => attach_all_through(switch, client, members)?,
-        });
+        let fabric = Rc::new(attach_all_by(way, client, members, &|| true)?);
         fabric.set_silence(silence(gate.lease.longest()));
         Ok(Attachments {
             fabric,
@@ -137,7 +129,7 @@ mod tests {
     use fusee_core::verbs::{Batch, ClusterId, Fabric, VerbError};
     use fusee_core::view::Geometry;
     use fusee_fabric::tcp::DEFAULT_SPIN;
-    use fusee_fabric::{NodeFabrics, NodeFabricsOptions, Pool, PoolOptions};
+    use fusee_fabric::{FabricKind, NodeFabrics, NodeFabricsOptions, Pool, PoolOptions};
 
     use super::*;
 
@@ -156,6 +148,7 @@ mod tests {
             shm: None,
             verbs: None,
             steered: false,
+            tls: None,
         };
         let fabrics = NodeFabrics::start(options).unwrap();
         let tcp = fabrics.tcp_addr().map(|addr| addr.to_string());
@@ -207,7 +200,8 @@ mod tests {
             });
             let [a, b, c] = &members;
             let gate = Arc::new(Gate::new(ClientId(5), view(1, &[a, b]), 0));
-            let attachments = Attachments::new(kind, None, gate.clone(), &gate.view()).unwrap();
+            let attachments =
+                Attachments::new(Way::plain(kind), gate.clone(), &gate.view()).unwrap();
             let nobody = |node| panic!("cannot attach to {node}");
             assert_eq!(reached(&attachments), [0, 1]);
             gate.publish_view(&view(2, &[a, c]));

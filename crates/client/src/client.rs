@@ -73,6 +73,7 @@ impl Client {
         // Before there are more threads, if this is a program's beginning.
         barrier::prepare();
         let runtime = Runtime::with_keys("fusee-control", options.keys.clone())?;
+        let runtime = runtime.with_tls(options.tls.clone());
         let master = MasterClient::new(&runtime, master);
         Client::join(runtime, master, options, HashMap::new(), None)
     }

@@ -90,6 +90,7 @@ pub use fusee_core::{Error, Outcome};
 pub use fusee_fabric::any::UnknownFabric;
 pub use fusee_fabric::verbs::CardCounts;
 pub use fusee_fabric::{AttachCause, AttachError, FabricKind, RdmaError, SwitchAt};
+pub use fusee_tls::{Tls, TlsError};
 pub use logic::{CacheStats, WorkTableStats};
 pub use metrics::ClientMetrics;
 pub use options::{FabricChoice, Options, WorkTable};

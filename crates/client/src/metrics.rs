@@ -2,7 +2,7 @@
 
 use fusee_core::stats::{OpKind, Stats};
 
-use crate::logic::{CacheStats, Gate};
+use crate::logic::{CacheStats, Counted};
 use crate::prometheus::{Kind, Metrics};
 #[cfg(feature = "telemetry")]
 use crate::telemetry::LatencySums;
@@ -23,14 +23,11 @@ pub struct ClientMetrics {
 }
 
 impl ClientMetrics {
-    pub(crate) fn add(&mut self, gate: &Gate) {
-        let (stats, cache) = gate.stats();
-        self.stats.merge(&stats);
-        self.cache.merge(&cache);
+    pub(crate) fn add(&mut self, counted: &Counted) {
+        self.stats.merge(&counted.store.stats());
+        self.cache.merge(&counted.cache.stats());
         #[cfg(feature = "telemetry")]
-        if let Some(latencies) = gate.latencies() {
-            self.latencies.add(latencies);
-        }
+        self.latencies.add(&counted.latencies);
     }
 
     /// Adds them to a page for Prometheus, as `fusee_client_…`.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use fusee_auth::Keys;
 use fusee_core::data::RedundancyRules;
 use fusee_fabric::{FabricKind, SwitchAt};
+use fusee_tls::Tls;
 
 /// Which fabric a client uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -135,6 +136,9 @@ pub struct Options {
     pub connect_timeout: Duration,
     /// Keys of the cluster's secret, which its servers want to be proved, and prove themselves. Default: none.
     pub keys: Option<Keys>,
+    /// What connections have TLS by, to the master and to memory nodes over TCP; servers that speak it hear nobody
+    /// without. Needs the feature `tls`. Default: none.
+    pub tls: Option<Tls>,
     /// The redundancy of new pairs, where the program does not name one; pairs that exist keep what they have.
     /// Default: `None`, as the cluster's rules say, which are its master's to tell.
     ///
@@ -165,6 +169,7 @@ impl Default for Options {
             op_timeout: Duration::from_secs(5),
             connect_timeout: Duration::from_secs(5),
             keys: None,
+            tls: None,
             redundancy: None,
             work_table: WorkTable::Off,
         }
@@ -225,6 +230,21 @@ impl Options {
     /// ```
     pub fn with_keys(self, keys: impl Into<Option<Keys>>) -> Options {
         Options { keys: keys.into(), ..self }
+    }
+
+    /// Sets [`Options::tls`].
+    ///
+    /// ```no_run
+    /// use std::path::Path;
+    ///
+    /// use fusee_client::{Client, Options, Tls};
+    ///
+    /// let tls = Tls::of_client(Path::new("/etc/fusee/ca.pem"))?;
+    /// let client = Client::connect_with("store-1:7400", Options::default().with_tls(tls))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn with_tls(self, tls: impl Into<Option<Tls>>) -> Options {
+        Options { tls: tls.into(), ..self }
     }
 
     /// Sets [`Options::connect_timeout`].

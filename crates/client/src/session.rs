@@ -29,7 +29,7 @@ use fusee_core::verbs::{ClientId, MnId, VerbError};
 use fusee_core::view::View;
 use fusee_core::{Error, Outcome};
 use fusee_fabric::verbs::CardCounts;
-use fusee_fabric::{AnyFabric, AttachCause, Clock, FabricKind};
+use fusee_fabric::{AnyFabric, AttachCause, Clock, FabricKind, Way};
 
 use crate::attachments::Attachments;
 use crate::demotion::{DemotionOrder, DemotionOutcome};
@@ -113,8 +113,8 @@ impl Session {
         let latencies = Arc::<Latencies>::default();
         let logic = logic::SessionLogic::behind(gate, view, fabric, env, options)
             .with_work_table(shared.table.clone())
-            .with_cache(shared.cache.clone())
-            .shows_counters(latencies.clone());
+            .with_cache(shared.cache.clone());
+        shared.began(logic.id(), logic.shows_counters(latencies.clone()));
         let (shared, lost) = (shared.clone(), Cell::new(false));
         Ok(Session {
             logic,
@@ -499,12 +499,16 @@ fn attach_to_newest(
     let end = Instant::now() + shared.options.connect_timeout;
     loop {
         let view = gate.view();
-        let switch = shared.options.switch.as_ref();
-        let error = match Attachments::new(shared.kind, switch, gate.clone(), &view) {
+        let (switch, tls) = (shared.options.switch.as_ref(), shared.options.tls.as_ref());
+        let way = Way { kind: shared.kind, switch, tls };
+        let error = match Attachments::new(way, gate.clone(), &view) {
             Ok(attachments) => return Ok((attachments, view)),
             Err(error) => error,
         };
-        let is_hopeless = matches!(error.cause, AttachCause::Fenced | AttachCause::NotOffered);
+        let is_hopeless = matches!(
+            error.cause,
+            AttachCause::Fenced | AttachCause::NotOffered | AttachCause::Tls(_)
+        );
         if !is_hopeless {
             tracing::info!(client = %gate.client(), %error, "cannot start, waits for another view");
         }
@@ -521,13 +525,13 @@ fn attach_to_newest(
 impl Drop for Session {
     fn drop(&mut self) {
         if self.shared.is_cluster_gone() {
-            self.shared.keeper.close(self.id());
+            self.shared.ended(self.id());
             return;
         }
         // While panicking an operation may be half-way: that is a crash, not an end.
         let is_lost = self.is_lost() || std::thread::panicking();
         let leaving = if is_lost { None } else { self.block_on(self.logic.leave()) };
-        self.shared.ended(self.gate());
+        self.shared.ended(self.id());
         // First: the master fences whoever is abandoned, and over shared memory a node can do that
         // to an attached session only by killing the process.
         let patience = if leaving.is_some() { Duration::ZERO } else { LEAVE_PATIENCE };

@@ -4,24 +4,24 @@
 //! Control messages travel on the client's own runtime. A thread that needs an answer waits for it
 //! with [`wait`], which works on any thread, also on one of somebody else's async runtime.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest, Usage};
 use fusee_control::rpc::{MasterClient, NodeClient, RpcError, Runtime};
 use fusee_core::data::Policy;
-use fusee_core::verbs::MnId;
+use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Member, View};
 use fusee_fabric::{Clock, FabricKind};
 
 use tokio::task::JoinHandle;
 
 use crate::error::ConnectError;
-use crate::logic::{self, Gate, Keeper, Keeping, Opened, Timing};
+use crate::logic::{self, Counted, Gate, Keeper, Keeping, Opened, Timing};
 use crate::metrics::ClientMetrics;
 use crate::options::{Options, WorkTable};
 
@@ -54,8 +54,7 @@ pub(crate) struct Shared {
     pub kind: FabricKind,
     pub options: Options,
     pub keeper: Arc<Keeper>,
-    /// What sessions did that have ended.
-    ended: Mutex<ClientMetrics>,
+    counts: Mutex<Counts>,
     /// The work table of all sessions, if there is one.
     pub table: Option<Arc<logic::WorkTable>>,
     /// The index cache of all sessions, where they do not have one each.
@@ -73,6 +72,14 @@ pub(crate) struct Shared {
     cluster_gone: AtomicBool,
 }
 
+/// What sessions count.
+#[derive(Default)]
+struct Counts {
+    open: BTreeMap<ClientId, Arc<Counted>>,
+    /// The sums of those that have ended.
+    ended: ClientMetrics,
+}
+
 /// The control connections to the members of a view.
 struct Nodes {
     /// The number of the view.
@@ -83,22 +90,31 @@ struct Nodes {
 pub(crate) type NodeClients = Arc<HashMap<MnId, NodeClient>>;
 
 impl Shared {
+    /// A session has begun, which counts there.
+    pub fn began(&self, client: ClientId, counted: Arc<Counted>) {
+        self.counts().open.insert(client, counted);
+    }
+
     /// A session has ended.
-    pub fn ended(&self, gate: &Gate) {
-        // Held for both, so that who looks sees it once.
-        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        ended.add(gate);
-        self.keeper.close(gate.client());
+    pub fn ended(&self, client: ClientId) {
+        self.keeper.close(client);
+        let mut counts = self.counts();
+        if let Some(counted) = counts.open.remove(&client) {
+            counts.ended.add(&counted);
+        }
     }
 
     /// What all sessions did.
     pub fn metrics(&self) -> ClientMetrics {
-        let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut metrics = ended.clone();
-        let open = self.keeper.gates();
-        metrics.sessions = open.len() as u64;
-        open.iter().for_each(|gate| metrics.add(gate));
+        let counts = self.counts();
+        let mut metrics = counts.ended.clone();
+        metrics.sessions = counts.open.len() as u64;
+        counts.open.values().for_each(|counted| metrics.add(counted));
         metrics
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn new(
@@ -132,7 +148,7 @@ impl Shared {
             kind,
             options,
             keeper,
-            ended: Mutex::default(),
+            counts: Mutex::default(),
             table,
             cache,
             keeping,

@@ -1,11 +1,17 @@
 //! Who has a key of the secret is heard, for what that is; whoever has not is told so.
 
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
 use fusee_auth::{Keys, Secret, Who};
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::{
-    Caller, MasterClient, MasterService, NodeClient, NodeService, RpcError, Runtime, Server, bind,
-    serve,
+    Caller, MasterClient, MasterService, NodeClient, NodeService, RpcError, Runtime, Server,
+    Stamped, bind, parsers, serve,
 };
 use fusee_core::verbs::{ClientId, ClusterId};
 
@@ -92,4 +98,86 @@ fn who_has_a_key_believes_nobody_without() {
     assert_eq!(asks(&addr, None, fence()), Ok(NodeReply::Done), "nobody has to say who it is");
     let keys = Secret::random().unwrap().keys(Who::Client);
     is_refused(asks(&addr, Some(keys), NodeRequest::Usage), "no secret");
+}
+
+/// A memory node that counts what it is asked.
+fn counting_node(runtime: &Runtime) -> (Server, TcpStream, Arc<AtomicUsize>) {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    let handler = move |_: Caller, _| {
+        count.fetch_add(1, Ordering::SeqCst);
+        async { NodeReply::Done }
+    };
+    let server = serve::<NodeService, _, _>(runtime, bind("127.0.0.1:0").unwrap(), handler);
+    let server = server.unwrap();
+    let stream = TcpStream::connect(server.addr().unwrap()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    (server, stream, asked)
+}
+
+/// A request as it goes over a connection without codes.
+fn bare_frame(request: NodeRequest) -> Vec<u8> {
+    // A call, its number, and the time it has.
+    let call = [&[0, 0, 100][..], &parsers::written(&Stamped { cluster: None, request })].concat();
+    [&(call.len() as u32).to_be_bytes()[..], &call].concat()
+}
+
+/// Passes a message of so many bytes on.
+fn pass_on(from: &mut TcpStream, to: &mut TcpStream, bytes: usize) -> Vec<u8> {
+    let mut message = vec![0; bytes];
+    from.read_exact(&mut message).unwrap();
+    to.write_all(&message).unwrap();
+    message
+}
+
+/// Whether the other end closes the connection, without a word.
+fn is_closed(mut stream: TcpStream) -> bool {
+    let mut said = Vec::new();
+    let ended = stream.read_to_end(&mut said);
+    let is_reset = |error: std::io::Error| error.kind() == std::io::ErrorKind::ConnectionReset;
+    said.is_empty() && ended.err().is_none_or(is_reset)
+}
+
+const HELLO_BYTES: usize = 8 + 32;
+const WELCOME_BYTES: usize = 8 + 32 + 32;
+const PROOF_BYTES: usize = 32;
+
+#[test]
+fn who_passes_proofs_on_has_no_connection_of_its_own() {
+    // What it tries has an effect on whoever wants no proof.
+    let without = runtime(None);
+    let (open, mut stream, asked) = counting_node(&without);
+    stream.write_all(b"FUSEE\x0a\x01\0").unwrap();
+    stream.write_all(&[0; 32]).unwrap();
+    stream.read_exact(&mut [0; WELCOME_BYTES]).unwrap();
+    stream.write_all(&bare_frame(fence())).unwrap();
+    assert_eq!(stream.read(&mut [0; 1]).unwrap(), 1, "an answer");
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
+    drop(open);
+
+    let secret = Secret::random().unwrap();
+    let serving = runtime(Some(secret.keys(Who::Server)));
+    let (_server, mut server, asked) = counting_node(&serving);
+    // A server with all rights dials somebody who has taken over an address.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap().to_string();
+    let dials = runtime(Some(secret.keys(Who::Server)));
+    let dialler = NodeClient::new(&dials, addr);
+    let calling = std::thread::spawn(move || dialler.call_blocking(NodeRequest::Usage));
+    let (mut client, _) = listener.accept().unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    pass_on(&mut client, &mut server, HELLO_BYTES);
+    pass_on(&mut server, &mut client, WELCOME_BYTES);
+    pass_on(&mut client, &mut server, PROOF_BYTES);
+    assert_eq!(pass_on(&mut server, &mut client, 1), [1], "the server has taken the proof");
+    // It does not get further with either: a frame of its own, with a code or without.
+    let fence = bare_frame(fence());
+    server.write_all(&[&fence[..], &[0; 16], &fence].concat()).unwrap();
+    assert!(is_closed(server));
+    assert_eq!(asked.load(Ordering::SeqCst), 0);
+    let done = parsers::written(&(0u64, Ok::<_, ()>(NodeReply::Done)));
+    client.read_exact(&mut [0; 4]).unwrap();
+    client.write_all(&[&(done.len() as u32).to_be_bytes()[..], &done, &[0; 16]].concat()).unwrap();
+    let answer = calling.join().unwrap();
+    assert!(matches!(answer, Err(RpcError::Closed { .. })), "{answer:?}");
 }

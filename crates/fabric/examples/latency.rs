@@ -67,6 +67,7 @@ fn main() {
         shm: None,
         verbs: None,
         steered: false,
+        tls: None,
     };
     let node = NodeFabrics::start(options).expect("a node");
     let member = Member {

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
 use fusee_core::view::Member;
+use fusee_tls::Tls;
 
 use crate::driver::{self, Options};
 use crate::error::{AttachCause, AttachError};
@@ -155,7 +156,7 @@ pub fn attach_all(
     client: ClientId,
     members: &[Member],
 ) -> Result<AnyFabric, AttachError> {
-    attach_all_while(kind, client, members, &|| true)
+    attach_all_by(Way::plain(kind), client, members, &|| true)
 }
 
 /// As [`attach_all`], with READs that the switch there may steer, over the fabric that it is for.
@@ -164,25 +165,34 @@ pub fn attach_all_through(
     client: ClientId,
     members: &[Member],
 ) -> Result<AnyFabric, AttachError> {
-    attach_by(switch.fabric(), client, members, Some(switch), &|| true)
+    let way = Way { switch: Some(switch), ..Way::plain(switch.fabric()) };
+    attach_all_by(way, client, members, &|| true)
 }
 
-/// As [`attach_all`], as long as `goes_on`: a memory node that takes connections and does not answer is
-/// waited for no longer. (For one that takes none, up to the time that a connection may take.)
-pub fn attach_all_while(
-    kind: FabricKind,
-    client: ClientId,
-    members: &[Member],
-    goes_on: &dyn Fn() -> bool,
-) -> Result<AnyFabric, AttachError> {
-    attach_by(kind, client, members, None, goes_on)
+/// How a session reaches memory nodes.
+#[derive(Clone, Copy, Debug)]
+pub struct Way<'a> {
+    /// Over which fabric.
+    pub kind: FabricKind,
+    /// Through which switch, if any; it is for that fabric.
+    pub switch: Option<&'a SwitchAt>,
+    /// With TLS, over TCP.
+    pub tls: Option<&'a Tls>,
 }
 
-fn attach_by(
-    kind: FabricKind,
+impl Way<'_> {
+    /// Without a switch, without TLS.
+    pub fn plain(kind: FabricKind) -> Way<'static> {
+        Way { kind, switch: None, tls: None }
+    }
+}
+
+/// As [`attach_all`], in this way, and as long as `goes_on`: a memory node that takes connections and does not answer
+/// is waited for no longer. (For one that takes none, up to the time that a connection may take.)
+pub fn attach_all_by(
+    Way { kind, switch, tls }: Way<'_>,
     client: ClientId,
     members: &[Member],
-    switch: Option<&SwitchAt>,
     goes_on: &dyn Fn() -> bool,
 ) -> Result<AnyFabric, AttachError> {
     let fabric = AnyFabric::new(kind, client).map_err(|error| AttachError {
@@ -194,6 +204,9 @@ fn attach_by(
         (AnyFabric::Tcp(tcp), Some(switch)) => tcp.go_through(switch),
         (AnyFabric::Verbs(verbs), Some(switch)) => verbs.go_through(switch),
         _ => {}
+    }
+    if let (AnyFabric::Tcp(tcp), Some(tls)) = (&fabric, tls) {
+        tcp.secure(tls);
     }
     members.iter().try_for_each(|member| fabric.attach_while(member, goes_on))?;
     Ok(fabric)

@@ -41,6 +41,9 @@ pub enum AttachCause {
     /// belongs to another cluster.
     #[error("another memory node is there than the view expects; get a new view from the master")]
     WrongIdentity,
+    /// One side speaks TLS and the other does not, or the certificate is not good.
+    #[error("{0}")]
+    Tls(String),
     /// The node has fenced this client.
     #[error("this client has been fenced; join again to get a new client id")]
     Fenced,

@@ -6,6 +6,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
+use fusee_tls::Stream;
 use mio::{Events, Interest, Poll, Token};
 
 use fusee_core::version::End;
@@ -84,16 +85,17 @@ fn connect_one(address: SocketAddr, wait: Duration, goes_on: GoesOn<'_>) -> io::
 }
 
 /// Says hello, and receives an answer of this length and protocol, within `wait` and as long
-/// as `goes_on`: a peer that feeds it byte by byte has no more time than any other.
+/// as `goes_on`: a peer that feeds it byte by byte has no more time than any other. With TLS its handshake is part of
+/// it.
 pub(crate) fn exchange<const N: usize>(
-    stream: &mut TcpStream,
+    stream: &mut Stream<TcpStream>,
     hello: &[u8],
     protocol: &Protocol,
     wait: Duration,
     goes_on: GoesOn<'_>,
 ) -> Result<[u8; N], AttachCause> {
-    stream.write_all(hello).map_err(AttachCause::Unreachable)?;
-    stream.set_read_timeout(Some(LOOK.min(wait)))?;
+    stream.write_all(hello).map_err(failed)?;
+    stream.socket().set_read_timeout(Some(LOOK.min(wait)))?;
     let deadline = Instant::now() + wait;
     let (mut bytes, mut got) = ([0; N], 0);
     while got < bytes.len() {
@@ -110,12 +112,19 @@ pub(crate) fn exchange<const N: usize>(
                 | io::ErrorKind::WouldBlock
                 | io::ErrorKind::TimedOut => {}
                 io::ErrorKind::ConnectionReset => return Err(AttachCause::NotAMemoryNode),
-                _ => return Err(AttachCause::Unreachable(error)),
+                _ => return Err(failed(error)),
             },
         }
         protocol.check(End::Client, &bytes[..got])?;
     }
     Ok(bytes)
+}
+
+fn failed(error: io::Error) -> AttachCause {
+    match fusee_tls::failure(&error) {
+        Some(what) => AttachCause::Tls(what),
+        None => AttachCause::Unreachable(error),
+    }
 }
 
 #[cfg(test)]

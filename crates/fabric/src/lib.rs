@@ -59,7 +59,9 @@ mod sync;
 #[allow(unsafe_code)]
 mod sys;
 
-pub use any::{AnyFabric, FabricKind, SwitchAt, attach_all, attach_all_through, attach_all_while};
+pub use any::{
+    AnyFabric, FabricKind, SwitchAt, Way, attach_all, attach_all_by, attach_all_through,
+};
 pub use clock::Clock;
 pub use doors::NodeLimits;
 pub use error::{AttachCause, AttachError, RdmaError, ServeError};

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fusee_core::verbs::ClientId;
+use fusee_tls::Tls;
 
 use crate::doors::NodeLimits;
 use crate::error::ServeError;
@@ -43,6 +44,8 @@ pub struct NodeFabricsOptions {
     /// Whether switches on the wire may steer READs over verbs: the pool is registered a second time, under the key of
     /// these.
     pub steered: bool,
+    /// Over TCP whoever connects has to speak TLS, if this has a certificate.
+    pub tls: Option<Tls>,
 }
 
 /// The running fabrics of one memory node.
@@ -68,7 +71,7 @@ impl NodeFabrics {
         options: NodeFabricsOptions,
         limits: NodeLimits,
     ) -> Result<NodeFabrics, ServeError> {
-        let NodeFabricsOptions { pool, identity, tcp, spin, shm, verbs, steered } = options;
+        let NodeFabricsOptions { pool, identity, tcp, spin, shm, verbs, steered, tls } = options;
         let start = |at| VerbsNode::start_limited(&pool, identity, at, steered, limits);
         let verbs = verbs.map(start).transpose()?;
         let alone = verbs.as_ref().map(VerbsNode::device).filter(|(_, shares)| !shares);
@@ -79,7 +82,7 @@ impl NodeFabrics {
             return Ok(NodeFabrics { shm: None, tcp: None, verbs, hub: None, pool });
         }
         let hub = Hub::start(pool.clone(), identity)?;
-        let start = |at| TcpNode::start_limited(pool.clone(), identity, at, spin, limits);
+        let start = |at| TcpNode::start_limited((pool.clone(), identity), at, spin, tls, limits);
         let tcp = tcp.map(start).transpose()?;
         let shm = shm.map(|path| ShmServer::start(hub.clone(), &path, limits)).transpose()?;
         Ok(NodeFabrics { shm, tcp, verbs, hub: Some(hub), pool })

@@ -29,6 +29,7 @@ fn options(identity: u64, shm: Option<std::path::PathBuf>) -> NodeFabricsOptions
         shm,
         verbs: None,
         steered: false,
+        tls: None,
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Parser, Subcommand};
 use fusee_cli::failure::{EXIT_CODES, Failure};
-use fusee_cli::secret;
+use fusee_cli::{secret, tls};
 
 use crate::logging::Usual;
 use crate::{backup, config, destroy, drain, events, form, kv, manual, server, shell, status, up};
@@ -34,6 +34,18 @@ pub struct Cli {
     #[arg(long, global = true, env = secret::VARIABLE, value_name = "FILE")]
     pub secret: Option<PathBuf>,
 
+    /// Speak TLS: the file of the certificates of the authorities (PEM) that servers' certificates have to be of
+    #[arg(long, global = true, env = tls::CA, value_name = "FILE")]
+    pub tls_ca: Option<PathBuf>,
+
+    /// For servers: the file of their certificate (PEM), and of those between that and its authority's
+    #[arg(long, global = true, env = tls::CERT, value_name = "FILE", hide_short_help = true)]
+    pub tls_cert: Option<PathBuf>,
+
+    /// For servers: the file of the key of that certificate (PEM)
+    #[arg(long, global = true, env = tls::KEY, value_name = "FILE", hide_short_help = true)]
+    pub tls_key: Option<PathBuf>,
+
     /// What to do
     #[command(subcommand)]
     pub command: Command,
@@ -45,7 +57,7 @@ pub enum Command {
     /// Start a master and memory nodes on this machine, to play with, until Ctrl-C
     Up(up::Args),
     /// Run a master
-    Master(server::master::Args),
+    Master(Box<server::master::Args>),
     /// Run a memory node
     MemoryNode(server::memory_node::Args),
     /// Run a switch in the path from clients to memory nodes
@@ -125,7 +137,7 @@ impl Command {
     pub fn run(self, verbose: u8) -> Result<(), Failure> {
         match self {
             Command::Up(args) => up::run(&args, verbose),
-            Command::Master(args) => server::master::run(args),
+            Command::Master(args) => server::master::run(*args),
             Command::MemoryNode(args) => server::memory_node::run(args),
             Command::Switch(args) => server::switch::run(args),
             Command::Config(command) => config::run(&command),

@@ -29,12 +29,14 @@ mod up;
 use std::process::ExitCode;
 
 use clap::Parser;
+use fusee_cli::tls::Files;
 
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();
     if let Some(file) = cli.secret {
         fusee_cli::secret::set(file);
     }
+    fusee_cli::tls::set(Files { ca: cli.tls_ca, cert: cli.tls_cert, key: cli.tls_key });
     logging::start(cli.verbose, cli.command.usual_log());
     match cli.command.run(cli.verbose) {
         Ok(()) => ExitCode::SUCCESS,

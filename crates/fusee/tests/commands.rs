@@ -44,5 +44,7 @@ mod strangers;
 #[cfg(feature = "bench")]
 mod sweep;
 mod switch;
+#[cfg(feature = "tls")]
+mod tls;
 mod up;
 mod ycsb_files;

@@ -42,10 +42,8 @@ impl Child {
         for name in &settings {
             command.env_remove(name);
         }
-        // But for the secret, which all of them share with who uses them.
-        if let Some(file) = secret::file() {
-            command.env(secret::VARIABLE, file);
-        }
+        // But for the secret and the certificates, which all of them share with who uses them.
+        command.envs(secret::environment());
         if verbose == 0 && std::env::var_os("RUST_LOG").is_none() {
             command.env("RUST_LOG", "warn");
         }

@@ -13,12 +13,13 @@ use std::path::PathBuf;
 use fusee_auth::Keys;
 use fusee_core::data::Policy;
 use fusee_core::view::Geometry;
+use fusee_tls::Tls;
 use serde::{Deserialize, Serialize};
 
 use crate::settings::{
     DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S, LeaseSettings, Settings,
 };
-use crate::store::address::{StoreAddress, StoreAddressError};
+use crate::store::address::{StoreAddress, StoreAddressError, StoreTls};
 
 #[cfg(feature = "etcd")]
 type SharedStore = StoreAddress;
@@ -48,6 +49,9 @@ pub struct Config {
     /// heard.
     #[serde(skip)]
     pub keys: Option<Keys>,
+    /// Certificates: all that is dialled has TLS, and all that is answered. None by default.
+    #[serde(skip)]
+    pub tls: Option<Tls>,
     /// Host and port to listen at; `127.0.0.1:7400` by default.
     pub listen: String,
     /// Directory of the store; [`default_data_dir`] by default, and empty where there is none.
@@ -55,6 +59,13 @@ pub struct Config {
     /// A store that several masters share, which then elect one of them to lead: for example
     /// `etcd://10.0.0.5:2379,10.0.0.6:2379/fusee`. None by default: `data_dir` holds the store.
     pub store: Option<String>,
+    /// With a shared store: the file of the certificates of the authorities that its members' have to be of, which are
+    /// reached over TLS then. None by default.
+    pub store_ca: Option<PathBuf>,
+    /// With `store_ca`: the files of this master's certificate and key, where the store wants them.
+    pub store_cert: Option<PathBuf>,
+    /// See `store_cert`.
+    pub store_key: Option<PathBuf>,
     /// Host and port under which others reach this master; as it listens by default. With a shared
     /// store, stand-bys send everybody there.
     pub advertise: Option<String>,
@@ -90,9 +101,13 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             keys: None,
+            tls: None,
             listen: "127.0.0.1:7400".into(),
             data_dir: default_data_dir().unwrap_or_default(),
             store: None,
+            store_ca: None,
+            store_cert: None,
+            store_key: None,
             advertise: None,
             lease_ttl_s: 3,
             memory_nodes: 3,
@@ -129,11 +144,30 @@ impl Config {
         self.shared_store().map(drop)
     }
 
+    fn store_tls(&self) -> Result<Option<StoreTls>, StoreAddressError> {
+        let (ca, identity) = match (&self.store_ca, &self.store_cert, &self.store_key) {
+            (None, None, None) => return Ok(None),
+            (Some(ca), None, None) => (ca, None),
+            (Some(ca), Some(cert), Some(key)) => (ca, Some((cert.clone(), key.clone()))),
+            _ => return Err(StoreAddressError::Files),
+        };
+        // What is wrong with them shows now, and not with the first election.
+        let read = match &identity {
+            None => Tls::of_client(ca),
+            Some((cert, key)) => Tls::of_server(ca, cert, key),
+        };
+        read.map_err(|error| StoreAddressError::Tls(error.to_string()))?;
+        Ok(Some(StoreTls { ca: ca.clone(), identity }))
+    }
+
     /// The store that it shares with other masters, if it does; in a program without etcd there is
     /// no such thing.
     pub(crate) fn shared_store(&self) -> Result<Option<SharedStore>, StoreAddressError> {
-        let Some(text) = &self.store else { return Ok(None) };
-        let address = StoreAddress::parse(text)?;
+        let tls = self.store_tls()?;
+        let Some(text) = &self.store else {
+            return if tls.is_none() { Ok(None) } else { Err(StoreAddressError::Files) };
+        };
+        let address = StoreAddress { tls, ..StoreAddress::parse(text)? };
         if !(2..=60).contains(&self.lease_ttl_s) {
             return Err(StoreAddressError::LeaseTtl { ttl_s: self.lease_ttl_s });
         }

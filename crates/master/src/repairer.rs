@@ -33,7 +33,8 @@ use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::NodeClient;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Member, View};
-use fusee_fabric::{AnyFabric, AttachError, FabricKind, attach_all_while};
+use fusee_fabric::{AnyFabric, AttachError, FabricKind, Way, attach_all_by};
+use fusee_tls::Tls;
 
 use crate::jobs::{self, Job, JobError, JobReport, Reach};
 
@@ -84,15 +85,15 @@ pub(crate) struct Repairer {
 }
 
 impl Repairer {
-    /// Starts the thread, which reports every job to `done`.
-    pub fn start<D>(done: D) -> io::Result<Repairer>
+    /// Starts the thread, which reports every job to `done`, and reaches memory nodes over TCP with `tls`.
+    pub fn start<D>(tls: Option<Tls>, done: D) -> io::Result<Repairer>
     where
         D: Fn(u64, Result<JobReport, JobError>) + Send + 'static,
     {
         let (orders, queue) = channel();
         let ends = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&ends);
-        let work = move || run(&queue, &flag, done);
+        let work = move || run(&queue, &flag, tls.as_ref(), done);
         let thread = Builder::new().name("fusee-repairer".into()).spawn(work)?;
         Ok(Repairer { orders: Some(orders), ends, thread: Some(thread) })
     }
@@ -119,7 +120,7 @@ impl Drop for Repairer {
     }
 }
 
-fn run<D>(orders: &Receiver<Order>, ends: &AtomicBool, done: D)
+fn run<D>(orders: &Receiver<Order>, ends: &AtomicBool, tls: Option<&Tls>, done: D)
 where
     D: Fn(u64, Result<JobReport, JobError>),
 {
@@ -138,7 +139,7 @@ where
             Err(RecvTimeoutError::Disconnected) => return,
         };
         let token = order.token;
-        let Some(result) = work(order, &mut kept, ends) else { return };
+        let Some(result) = work(order, &mut kept, tls, ends) else { return };
         done(token, result);
     }
 }
@@ -156,6 +157,7 @@ struct Kept {
 fn work(
     order: Order,
     kept: &mut Option<Kept>,
+    tls: Option<&Tls>,
     ends: &AtomicBool,
 ) -> Option<Result<JobReport, JobError>> {
     let Order { client, view, job, nodes, is_overtaken, .. } = order;
@@ -164,7 +166,7 @@ fn work(
     let fits = kept.take().filter(|kept| kept.client == client && kept.members == members);
     let looks = matches!(job, Job::Scrub { .. });
     let goes_on = || !ends.master() && !ends.job();
-    let attach = || attach(client, &view.members, !looks, &goes_on);
+    let attach = || attach(client, &view.members, (!looks, tls), &goes_on);
     let fits = fits.filter(|_| !looks);
     let fabric = match fits.map_or_else(attach, |kept| Ok(kept.fabric)) {
         Ok(fabric) => fabric,
@@ -209,7 +211,7 @@ fn complete(
 fn attach(
     client: ClientId,
     members: &[Member],
-    prefers_shm: bool,
+    (prefers_shm, tls): (bool, Option<&Tls>),
     goes_on: &dyn Fn() -> bool,
 ) -> Result<AnyFabric, JobError> {
     let failed = |error: AttachError| JobError {
@@ -224,7 +226,7 @@ fn attach(
     };
     let has_tcp = members.iter().all(|member| member.tcp.is_some());
     if members.iter().all(here) && (prefers_shm || !has_tcp) {
-        match attach_all_while(FabricKind::Shm, client, members, goes_on) {
+        match attach_all_by(Way::plain(FabricKind::Shm), client, members, goes_on) {
             Ok(fabric) => return Ok(fabric),
             Err(error) if !goes_on() => return Err(failed(error)),
             Err(error) => tracing::debug!(%error, "no shared memory for repairs"),
@@ -232,7 +234,8 @@ fn attach(
     }
     // By a card whose atomics the processor does not see, a node serves verbs alone.
     let kind = if has_tcp { FabricKind::Tcp } else { FabricKind::Verbs };
-    attach_all_while(kind, client, members, goes_on).map_err(failed)
+    let way = Way { kind, switch: None, tls };
+    attach_all_by(way, client, members, goes_on).map_err(failed)
 }
 
 struct Asking {
@@ -293,7 +296,8 @@ mod tests {
     #[test]
     fn a_job_does_not_wait_for_a_node_that_is_given_up() {
         let (listener, (tell, told)) = (silent(), channel());
-        let repairer = Repairer::start(move |token, result| tell.send((token, result)).unwrap());
+        let repairer =
+            Repairer::start(None, move |token, result| tell.send((token, result)).unwrap());
         let (repairer, order) = (repairer.unwrap(), job(&listener));
         let overtaken = order.is_overtaken.clone();
         repairer.order(order);
@@ -311,7 +315,7 @@ mod tests {
     #[test]
     fn a_master_that_ends_does_not_wait_for_a_silent_node() {
         let listener = silent();
-        let repairer = Repairer::start(|_, _| ()).unwrap();
+        let repairer = Repairer::start(None, |_, _| ()).unwrap();
         repairer.order(job(&listener));
         std::thread::sleep(Duration::from_millis(100));
         let begun = Instant::now();

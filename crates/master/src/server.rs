@@ -141,6 +141,7 @@ impl MasterServer {
         settings.check()?;
         let shared = config.shared_store()?;
         let runtime = Runtime::with_keys("fusee-master-io", config.keys.clone())?;
+        let runtime = runtime.with_tls(config.tls.clone());
         let listener = rpc::bind(&config.listen)?;
         let addr = listener.local_addr()?;
         let connect = connector(&runtime);
@@ -258,6 +259,7 @@ impl MasterServer {
                 let runtime = Runtime::with_keys("fusee-form", Some(keys)).map_err(|error| {
                     FormError::Refused(format!("cannot start a thread: {error}"))
                 })?;
+                let runtime = runtime.with_tls(self.runtime.tls().cloned());
                 MasterClient::new(&runtime, addr.to_string()).call_blocking(request)?
             }
             _ => self.client.call_blocking(request)?,
@@ -413,7 +415,7 @@ where
     }
     let (queue, messages) = channel();
     let done: Sender<Message> = queue.clone();
-    let repairer = Repairer::start(move |token, result| {
+    let repairer = Repairer::start(runtime.tls().cloned(), move |token, result| {
         // Nobody listens any more when the master ends.
         let _ended = done.send(Message::Done { token, result });
     })?;

@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use fusee_auth::Keys;
+use fusee_tls::Tls;
 use serde::{Deserialize, Serialize};
 
 use crate::server::StartError;
@@ -27,6 +28,10 @@ pub struct Config {
     /// heard.
     #[serde(skip)]
     pub keys: Option<Keys>,
+    /// Certificates: all that is dialled has TLS, and all that is answered, at the control service and over TCP. None
+    /// by default.
+    #[serde(skip)]
+    pub tls: Option<Tls>,
     /// Host and port of the control service. Port 0, as in the default `127.0.0.1:0`, is any
     /// free one.
     pub listen: String,
@@ -61,6 +66,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             keys: None,
+            tls: None,
             listen: "127.0.0.1:0".into(),
             tcp: Some("127.0.0.1:0".into()),
             verbs: None,

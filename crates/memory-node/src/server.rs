@@ -116,6 +116,7 @@ impl MemoryNode {
     /// as the master is there.
     pub fn start(mut config: Config) -> Result<MemoryNode, StartError> {
         let runtime = Runtime::with_keys("fusee-mn", config.keys.clone())?;
+        let runtime = runtime.with_tls(config.tls.clone());
         let identity: u64 = rand::random();
         let listener = rpc::bind(&config.listen)?;
         let at = listener.local_addr()?;
@@ -133,6 +134,7 @@ impl MemoryNode {
             shm: config.shm_dir.as_ref().map(socket),
             verbs: config.verbs_addr()?,
             steered: config.steered,
+            tls: config.tls.clone(),
         })?;
         let tcp = fabrics.tcp_addr().map(|at| config.advertised(at)).transpose()?;
         let verbs = fabrics.verbs_addr().map(|at| config.advertised(at)).transpose()?;
@@ -195,8 +197,8 @@ impl MemoryNode {
             FabricKind::Shm | FabricKind::Tcp => None,
         };
         let tcp = (fabric == FabricKind::Tcp).then_some(SocketAddr::from((loopback, 0)));
-        let (spin, shm, steered) = (DEFAULT_SPIN, None, false);
-        let options = NodeFabricsOptions { pool, identity, tcp, spin, shm, verbs, steered };
+        let (spin, shm, steered, tls) = (DEFAULT_SPIN, None, false, None);
+        let options = NodeFabricsOptions { pool, identity, tcp, spin, shm, verbs, steered, tls };
         let fabrics = NodeFabrics::start(options)?;
         let tcp = fabrics.tcp_addr().map(|at| at.to_string());
         let verbs = fabrics.verbs_addr().map(|at| at.to_string());

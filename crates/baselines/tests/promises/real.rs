@@ -78,6 +78,7 @@ impl Nodes {
                 shm: Some(shm),
                 verbs: None,
                 steered: false,
+                tls: None,
             };
             let fabrics = NodeFabrics::start(options).unwrap();
             members.push(Member {

@@ -206,9 +206,7 @@ fn program(
         let mut program = Command::new(env::current_exe().map_err(cannot_run)?);
         program.args(command).args(["--master", master, "--fabric", &fabric.to_string()]);
         program.stdin(Stdio::null()).stdout(Stdio::null());
-        if let Some(file) = secret::file() {
-            program.env(secret::VARIABLE, file);
-        }
+        program.envs(secret::environment());
         let ended = times.of(step, || program.status());
         let ended = ended.map_err(cannot_run)?;
         if !ended.success() {

@@ -248,11 +248,6 @@ impl Keeper {
         self.changed.wake();
     }
 
-    /// The gates of all open sessions.
-    pub fn gates(&self) -> Vec<Arc<Gate>> {
-        self.state().gates.clone()
-    }
-
     /// A session ends, and is not named any more. To be called before the master hears of it.
     pub fn close(&self, client: ClientId) {
         // Not worth a question: the master learns it from the session itself.

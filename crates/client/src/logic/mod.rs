@@ -17,6 +17,7 @@ mod blocks;
 mod cache;
 mod cached;
 mod certainty;
+mod counted;
 mod environment;
 mod gate;
 #[cfg(test)]
@@ -31,8 +32,9 @@ mod waiting;
 pub mod work_table;
 
 pub use cache::{CacheCounters, CacheStats, IndexCache};
+pub use counted::Counted;
 pub use environment::Environment;
-pub use gate::{Counted, Freed, Gate, Lease, Offers, Questions};
+pub use gate::{Counts, Freed, Gate, Lease, Offers, Questions};
 pub use keeper::{Keeper, Keeping, Timing, counted};
 pub use session::{Leaving, LogicOptions, Opened, SessionLogic};
 pub use waiting::SessionHost;

@@ -22,7 +22,8 @@ use fusee_core::{Error, Store};
 use super::blocks::BlockSource;
 use super::cache::{CacheStats, IndexCache};
 use super::cached::Cached;
-use super::gate::{Counted, Gate};
+use super::counted::Counted;
+use super::gate::Gate;
 use super::keeper::heard_until;
 use super::pace::{Pace, Promoter};
 use super::{Environment, SessionHost, WorkTable};
@@ -174,11 +175,12 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         SessionLogic { cache: cache.map_or(self.cache, Cached::shared), ..self }
     }
 
-    /// From now on the keeper sees what it counts.
-    pub fn shows_counters(self, latencies: Arc<Latencies>) -> SessionLogic<F, E> {
+    /// From now on the keeper sees what it counts, and who has this.
+    pub fn shows_counters(&self, latencies: Arc<Latencies>) -> Arc<Counted> {
         let (store, cache) = (self.store.counters().clone(), self.cache.counters().clone());
-        self.gate().counts_with(Counted { store, cache, latencies });
-        self
+        let counted = Arc::new(Counted { store, cache, latencies });
+        self.gate().counts_with(counted.clone());
+        counted
     }
 
     /// The session's name in the cluster.

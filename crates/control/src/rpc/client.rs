@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use fusee_auth::Keys;
+use fusee_auth::Codes;
 use fusee_core::verbs::ClusterId;
 use tarpc::client::{Channel, NewClient, RpcError as TarpcError};
 use tarpc::{ClientMessage, Response, context};
@@ -21,6 +21,8 @@ use tokio::time::{timeout, timeout_at};
 
 use super::codec::{ClientTransport, transport};
 use super::hello::{self, HelloError, Stranger};
+use super::runtime::Trust;
+use super::wire::Wire;
 use super::{DEFAULT_DEADLINE, HELLO_TIMEOUT, REUSE_TIMEOUT, RpcError, Runtime, Service, Stamped};
 
 /// How long to wait for a connection before the address counts as unreachable.
@@ -53,7 +55,7 @@ impl<S: Service> fmt::Debug for RpcClient<S> {
 
 struct Shared<S: Service> {
     runtime: Handle,
-    keys: Option<Arc<Keys>>,
+    trust: Trust,
     addr: String,
     /// Whether a broken connection can be made anew; not so inside a process.
     reconnect: bool,
@@ -139,7 +141,7 @@ fn part_later<S: Service>(link: Link<S>) {
 impl<S: Service> RpcClient<S> {
     /// A client of the service at `addr` (host and port); connects when it is first called.
     pub fn new(runtime: &Runtime, addr: impl Into<String>) -> RpcClient<S> {
-        let carrier = (runtime.handle(), runtime.keys());
+        let carrier = (runtime.handle(), runtime.trust());
         RpcClient::with_link(carrier, addr.into(), true, None)
     }
 
@@ -163,17 +165,22 @@ impl<S: Service> RpcClient<S> {
             + 'static,
     {
         let link = Link::start(transport, name.to_owned());
-        RpcClient::with_link((runtime.handle(), None), name.to_owned(), false, Some(link))
+        RpcClient::with_link(
+            (runtime.handle(), &Trust::default()),
+            name.to_owned(),
+            false,
+            Some(link),
+        )
     }
 
     fn with_link(
-        (runtime, keys): (&Handle, Option<&Arc<Keys>>),
+        (runtime, trust): (&Handle, &Trust),
         addr: String,
         reconnect: bool,
         link: Option<Link<S>>,
     ) -> RpcClient<S> {
-        let (runtime, keys, link) = (runtime.clone(), keys.cloned(), Mutex::new(link));
-        let shared = Shared { runtime, keys, addr, reconnect, link };
+        let (runtime, trust, link) = (runtime.clone(), trust.clone(), Mutex::new(link));
+        let shared = Shared { runtime, trust, addr, reconnect, link };
         RpcClient { shared: Arc::new(shared), deadline: DEFAULT_DEADLINE, cluster: None }
     }
 
@@ -208,7 +215,7 @@ impl<S: Service> RpcClient<S> {
 
     /// A client of the same service at another address.
     pub(super) fn sibling(&self, addr: String) -> RpcClient<S> {
-        let carrier = (&self.shared.runtime, self.shared.keys.as_ref());
+        let carrier = (&self.shared.runtime, &self.shared.trust);
         RpcClient::with_link(carrier, addr, true, None)
     }
 
@@ -308,8 +315,9 @@ impl<S: Service> Shared<S> {
         if !self.reconnect {
             return Err(RpcError::Closed { addr: self.addr.clone() });
         }
-        let stream = self.dial().await?;
-        let transport: ClientTransport<Stamped<S::Request>, S::Reply> = transport(stream, None);
+        let (wire, codes) = self.dial().await?;
+        let transport: ClientTransport<Stamped<S::Request>, S::Reply> =
+            transport(wire, None, codes);
         let link = Link::start(transport, self.addr.clone());
         *current = Some(link.clone());
         Ok(link)
@@ -319,17 +327,22 @@ impl<S: Service> Shared<S> {
         RpcError::Unreachable { addr: self.addr.clone(), cause: cause.into() }
     }
 
-    async fn dial(&self) -> Result<TcpStream, RpcError> {
+    async fn dial(&self) -> Result<(Wire, Option<Codes>), RpcError> {
         let addr = || self.addr.clone();
         let unreachable = |cause: String| self.unreachable(&cause);
-        let mut stream = timeout(CONNECT_TIMEOUT, TcpStream::connect(&self.addr))
+        let stream = timeout(CONNECT_TIMEOUT, TcpStream::connect(&self.addr))
             .await
             .map_err(|_| unreachable("no answer".into()))?
             .map_err(|error| unreachable(error.to_string()))?;
         // Small requests and replies: waiting to fill a segment would only add latency.
         stream.set_nodelay(true).map_err(|error| unreachable(error.to_string()))?;
-        match hello::ask(&mut stream, S::ROLE, self.keys.as_deref()).await {
-            Ok(()) => Ok(stream),
+        let greeted = async {
+            let mut wire = Wire::dial(stream, &self.addr, self.trust.tls.as_ref()).await?;
+            let codes = hello::ask(&mut wire, S::ROLE, &self.trust).await?;
+            Ok((wire, codes))
+        };
+        match greeted.await {
+            Ok(greeted) => Ok(greeted),
             Err(HelloError::Stranger(Stranger::Version(error))) => {
                 Err(RpcError::Version { addr: addr(), error })
             }
@@ -340,6 +353,7 @@ impl<S: Service> Shared<S> {
             Err(HelloError::Silent) => Err(unreachable("connected, but no hello in time".into())),
             Err(HelloError::Closed) => Err(unreachable("it closes connections at once".into())),
             Err(HelloError::Random(error)) => Err(unreachable(error.to_string())),
+            Err(HelloError::Tls(what)) => Err(RpcError::Tls { addr: addr(), what }),
             Err(HelloError::Keys(what)) => Err(RpcError::Keys { addr: addr(), what: what.into() }),
         }
     }

@@ -17,16 +17,17 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use fusee_auth::Codes;
 use futures_util::{Sink, Stream};
 use serde::{Deserialize, Serialize};
 use tarpc::tokio_serde::{Deserializer, Serializer};
 use tarpc::tokio_util::bytes::{Bytes, BytesMut};
 use tarpc::tokio_util::codec::Framed;
 use tarpc::{ClientMessage, Request, Response, ServerError, context};
-use tokio::net::TcpStream;
 
 use super::frames::Frames;
 use super::guests::Guest;
+use super::wire::Wire;
 use super::{MAX_DEADLINE, MAX_FRAME_BYTES};
 
 #[derive(Serialize, Deserialize)]
@@ -59,7 +60,7 @@ impl<R> Codec<R> {
 }
 
 /// A framed connection that takes `Out` and gives `In`.
-pub(super) type Transport<In, Out, R> = Framed<TcpStream, Frames<In, Out, R>>;
+pub(super) type Transport<In, Out, R> = Framed<Wire, Frames<In, Out, R>>;
 
 /// The client's end of a connection.
 pub(super) type ClientTransport<Req, Reply> =
@@ -70,10 +71,11 @@ pub(super) type ServerTransport<Req, Reply> =
 
 /// The transport over a connection that has passed the hello; `guest`: who is at the other end, if that counts.
 pub(super) fn transport<In, Out, R>(
-    stream: TcpStream,
+    wire: Wire,
     guest: Option<Guest>,
+    codes: Option<Codes>,
 ) -> Transport<In, Out, R> {
-    Framed::new(stream, Frames::new(guest))
+    Framed::new(wire, Frames::new(guest, codes))
 }
 
 /// A transport whose end is an error. Without that tarpc answers what it was asked before it

@@ -1,4 +1,10 @@
-//! Frames: a length, then a message.
+//! Frames: a length, then a message, then its code where both ends have proved to have a key.
+//!
+//! ```text
+//! | length of the message 4, big-endian | message | code 16 |
+//! ```
+//!
+//! The code ([`Codes`]) is looked at before the message is: whoever has no key gets nothing parsed.
 //!
 //! A frame is received in pieces, and memory is taken for bytes that have come, not for those that
 //! its length announces: four bytes from anybody must not cost 16 MiB. What a server holds of
@@ -9,6 +15,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::pin::Pin;
 
+use fusee_auth::{CODE_BYTES, Codes};
 use tarpc::tokio_serde::{Deserializer, Serializer};
 use tarpc::tokio_util::bytes::{Buf, BufMut, Bytes, BytesMut};
 use tarpc::tokio_util::codec::{Decoder, Encoder};
@@ -25,12 +32,14 @@ pub(super) struct Frames<In, Out, R> {
     codec: Codec<R>,
     /// On whose behalf memory is held; a client does not count.
     guest: Option<Guest>,
+    /// `None`: nobody has proved anything, or something else keeps others out of the connection.
+    codes: Option<Codes>,
     types: PhantomData<fn(Out) -> In>,
 }
 
 impl<In, Out, R> Frames<In, Out, R> {
-    pub(super) fn new(guest: Option<Guest>) -> Frames<In, Out, R> {
-        Frames { codec: Codec::new(), guest, types: PhantomData }
+    pub(super) fn new(guest: Option<Guest>, codes: Option<Codes>) -> Frames<In, Out, R> {
+        Frames { codec: Codec::new(), guest, codes, types: PhantomData }
     }
 
     /// The frame at the front of what has come, without its length. `None`: bytes are missing.
@@ -46,7 +55,7 @@ impl<In, Out, R> Frames<In, Out, R> {
             let what = format!("a frame of {len} bytes is too long");
             return Err(io::Error::new(io::ErrorKind::InvalidData, what));
         }
-        let whole = HEAD_BYTES + len;
+        let whole = HEAD_BYTES + len + self.codes.as_ref().map_or(0, |_| CODE_BYTES);
         if bytes.len() < whole {
             // At most as much again as has come, and that only when it is needed: a reserve may double.
             let missing = whole - bytes.len();
@@ -83,7 +92,15 @@ where
     type Error = io::Error;
 
     fn decode(&mut self, bytes: &mut BytesMut) -> io::Result<Option<In>> {
-        let Some(frame) = self.cut(bytes)? else { return Ok(None) };
+        let Some(mut frame) = self.cut(bytes)? else { return Ok(None) };
+        if let Some(codes) = &mut self.codes {
+            let (message, code) = frame.split_last_chunk().expect("it is cut with its code");
+            if !codes.is_received(message, code) {
+                let what = "a frame has not the code that is next: somebody is in between";
+                return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+            }
+            frame.truncate(frame.len() - CODE_BYTES);
+        }
         Pin::new(&mut self.codec).deserialize(&frame).map(Some)
     }
 }
@@ -97,34 +114,88 @@ where
     fn encode(&mut self, message: Out, bytes: &mut BytesMut) -> io::Result<()> {
         let body: Bytes = Pin::new(&mut self.codec).serialize(&message)?;
         let len = u32::try_from(body.len()).expect("the codec bounds its messages");
-        bytes.reserve(HEAD_BYTES + body.len());
+        bytes.reserve(HEAD_BYTES + body.len() + CODE_BYTES);
         bytes.put_u32(len);
         bytes.extend_from_slice(&body);
+        if let Some(codes) = &mut self.codes {
+            bytes.extend_from_slice(&codes.of_sent(&body));
+        }
         Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use fusee_auth::{Said, Secret, Side, Who};
     use tarpc::{ClientMessage, Response};
 
     use super::*;
     use crate::node::{NodeReply, NodeRequest};
     use crate::rpc::guests::{Guests, Limits, Refusal};
 
-    type Received =
-        Frames<ClientMessage<NodeRequest>, Response<NodeReply>, (NodeRequest, NodeReply)>;
+    type Both = (NodeRequest, NodeReply);
+    type Received = Frames<ClientMessage<NodeRequest>, Response<NodeReply>, Both>;
 
     fn received(limits: Limits, numbers: &[u64]) -> Vec<(Received, Guests)> {
         let guests = Guests::new(limits);
         let peer = [127, 0, 0, 1].into();
-        let each = numbers.iter().map(|number| Received::new(Some(guests.enter(*number, peer))));
+        let each =
+            numbers.iter().map(|number| Received::new(Some(guests.enter(*number, peer)), None));
         each.map(|frames| (frames, guests.clone())).collect()
+    }
+
+    /// Both ends of a connection whose ends have a key.
+    fn coded() -> (Received, Frames<Response<NodeReply>, ClientMessage<NodeRequest>, Both>) {
+        let keys = Secret::random().unwrap().keys(Who::Client);
+        let (asker, answerer) = (fusee_auth::nonce().unwrap(), fusee_auth::nonce().unwrap());
+        let said = Said { kind: "test", about: b"", asker: &asker, answerer: &answerer };
+        let codes = |side| keys.codes(Who::Client, side, &said);
+        (Frames::new(None, codes(Side::Answerer)), Frames::new(None, codes(Side::Asker)))
+    }
+
+    fn cancel(request_id: u64) -> ClientMessage<NodeRequest> {
+        ClientMessage::Cancel { trace_context: tarpc::trace::Context::default(), request_id }
+    }
+
+    #[test]
+    fn frames_with_codes_arrive_and_any_change_shows() {
+        let (mut server, mut client) = coded();
+        let mut bytes = BytesMut::new();
+        for id in 0..3 {
+            client.encode(cancel(id), &mut bytes).unwrap();
+            let whole = bytes.split();
+            for cut in 0..whole.len() {
+                assert!(server.decode(&mut BytesMut::from(&whole[..cut])).unwrap().is_none());
+            }
+            bytes.extend_from_slice(&whole);
+            let come = server.decode(&mut bytes).unwrap();
+            assert!(
+                matches!(come, Some(ClientMessage::Cancel { request_id, .. }) if request_id == id)
+            );
+            assert!(bytes.is_empty());
+        }
+        for at in 0..HEAD_BYTES + 2 + CODE_BYTES {
+            let (mut server, mut client) = coded();
+            client.encode(cancel(1), &mut bytes).unwrap();
+            bytes[at] ^= 1;
+            bytes.extend_from_slice(&[0; 1 << 10]);
+            // A length that was made longer waits for more, or takes some of it.
+            let come = server.decode(&mut bytes);
+            assert!(!matches!(come, Ok(Some(_))), "byte {at}");
+            bytes.clear();
+        }
+        // Twice, and not from the one before it.
+        let (mut server, mut client) = coded();
+        client.encode(cancel(1), &mut bytes).unwrap();
+        let first = bytes.split();
+        assert!(server.decode(&mut BytesMut::from(&first[..])).unwrap().is_some());
+        let error = server.decode(&mut BytesMut::from(&first[..])).map(drop).unwrap_err();
+        assert!(error.to_string().contains("somebody is in between"), "{error}");
     }
 
     #[test]
     fn an_announced_length_costs_no_memory() {
-        let frames = Received::new(None);
+        let frames = Received::new(None, None);
         let mut bytes = BytesMut::new();
         bytes.put_u32(MAX_FRAME_BYTES as u32);
         bytes.put_u8(0);
@@ -134,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_long_frame_comes_in_pieces_and_leaves_no_memory_behind() {
-        let frames = Received::new(None);
+        let frames = Received::new(None, None);
         let mut bytes = BytesMut::new();
         let len = 4 << 20;
         bytes.put_u32(len);

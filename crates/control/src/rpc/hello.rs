@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! client → server | "FUSEE" 5 | version 1 | role 1 | who 1 | nonce 32 |
-//! server → client | "FUSEE" 5 | version 1 | role 1 | has a secret 1 | nonce 32 | proof 32 |
+//! server → client | "FUSEE" 5 | version 1 | role 1 | wants 1 | nonce 32 | proof 32 |
 //! client → server | proof 32 |                    if both have a secret
 //! server → client | 1 |                           if the proof is good
 //! ```
@@ -20,25 +20,35 @@
 //! says as whom it comes ([`Who`], 0 without keys), the server proves that it has the key of that, then
 //! the client does. A client with keys goes away from a server without, a server with keys sends clients
 //! without away: both ends are told why. Without keys nonces and proofs are zeros.
+//!
+//! Over TLS proofs take in what only the two ends of that connection know, so that they cannot be passed on to another
+//! one. Without TLS frames that follow a proof have codes, which come of the same key and nonces: so whoever has only
+//! passed these messages on cannot go on by itself.
+//!
+//! What a server wants is 1 if it has a secret, and 2 if it speaks TLS and has been spoken to without: then nothing
+//! else follows.
 
 use std::fmt;
 use std::io;
 
-use fusee_auth::{BYTES, Keys, Nonce, Proof, Said, Side, Who};
+use fusee_auth::{BYTES, Codes, Keys, Nonce, Proof, Said, Side, Who};
 use fusee_core::version::{End, VersionError, Versions};
+use fusee_tls::{FIRST_BYTE, SPEAKS_NONE, SPEAKS_TLS, Tls, WANTS_TLS};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::HELLO_TIMEOUT;
+use super::runtime::Trust;
+use super::wire::{Binding, Wire};
 
 const MAGIC: &[u8; 5] = b"FUSEE";
 /// 5: a block is taken over once; and who speaks it starts again where it loses to a Move (rule L).
-/// 7: sessions are told the cluster's policy for redundancy; views know of pairs that are lost. 9: keys.
-const VERSION: u8 = 9;
+/// 7: sessions are told the cluster's policy for redundancy; views know of pairs that are lost. 9: keys. 10: codes of
+/// frames.
+const VERSION: u8 = 10;
 const START_BYTES: usize = 8;
 /// What proofs are about, with its version.
-const KIND: &str = "control 1";
+const KIND: &str = "control 2";
 
 /// Who answers at a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +110,8 @@ pub(super) enum HelloError {
     Closed,
     /// One of the two has not the keys of the other; in words, for the side that hears of it.
     Keys(&'static str),
+    /// One of the two speaks TLS and the other does not, or a certificate is not good.
+    Tls(String),
     /// There are no random numbers.
     Random(io::Error),
 }
@@ -119,12 +131,17 @@ impl fmt::Display for HelloError {
             HelloError::Silent => f.write_str("no hello in time"),
             HelloError::Closed => f.write_str("closed before the hello"),
             HelloError::Keys(what) => f.write_str(what),
+            HelloError::Tls(what) => f.write_str(what),
             HelloError::Random(error) => write!(f, "no random numbers: {error}"),
         }
     }
 }
 
-/// `says`: as whom a client comes, or whether a server has a secret.
+/// What a server wants.
+const SECRET: u8 = 1;
+const TLS: u8 = 2;
+
+/// `says`: as whom a client comes, or what a server wants.
 pub(super) fn encode(role: Role, says: u8) -> [u8; START_BYTES] {
     let mut bytes = [0; START_BYTES];
     bytes[..5].copy_from_slice(MAGIC);
@@ -142,7 +159,7 @@ pub(super) fn decode(bytes: &[u8; START_BYTES], own: End) -> Result<(Role, u8), 
     Ok((role, bytes[7]))
 }
 
-async fn receive<const N: usize>(stream: &mut TcpStream) -> Result<[u8; N], HelloError> {
+async fn receive<const N: usize>(stream: &mut Wire) -> Result<[u8; N], HelloError> {
     let mut bytes = [0; N];
     match timeout(HELLO_TIMEOUT, stream.read_exact(&mut bytes)).await {
         Err(_) => Err(HelloError::Silent),
@@ -151,8 +168,12 @@ async fn receive<const N: usize>(stream: &mut TcpStream) -> Result<[u8; N], Hell
     }
 }
 
-async fn send(stream: &mut TcpStream, parts: &[&[u8]]) -> Result<(), HelloError> {
-    let sent: io::Result<()> = stream.write_all(&parts.concat()).await;
+async fn send(stream: &mut Wire, parts: &[&[u8]]) -> Result<(), HelloError> {
+    let sent = async {
+        stream.write_all(&parts.concat()).await?;
+        stream.flush().await
+    };
+    let sent: io::Result<()> = sent.await;
     sent.map_err(|_| HelloError::Closed)
 }
 
@@ -160,28 +181,50 @@ fn nonce(keys: Option<&Keys>) -> Result<Nonce, HelloError> {
     keys.map_or(Ok([0; BYTES]), |_| fusee_auth::nonce().map_err(HelloError::Random))
 }
 
-/// The client's side: fails unless `role` answers, and has the keys that this process has.
+/// What proofs are about.
+fn about(hello: &[u8], welcome: &[u8], binding: Option<Binding>) -> Vec<u8> {
+    [hello, welcome, binding.as_ref().map_or(&[], |binding| binding)].concat()
+}
+
+/// TLS does what codes do, and more.
+fn codes(
+    keys: &Keys,
+    who: Who,
+    side: Side,
+    said: &Said<'_>,
+    binding: Option<Binding>,
+) -> Option<Codes> {
+    if binding.is_some() { None } else { keys.codes(who, side, said) }
+}
+
+/// The client's side: fails unless `role` answers, and has the keys that this process has. Gives the codes of what
+/// follows; `None` without keys, and over TLS.
 pub(super) async fn ask(
-    stream: &mut TcpStream,
+    stream: &mut Wire,
     role: Role,
-    keys: Option<&Keys>,
-) -> Result<(), HelloError> {
+    trust: &Trust,
+) -> Result<Option<Codes>, HelloError> {
+    let (keys, binding) = (trust.keys.as_deref(), stream.binding()?);
     let own = nonce(keys)?;
     let hello = encode(role, keys.map_or(0, |keys| keys.acts_as().code()));
     send(stream, &[&hello, &own]).await?;
     let welcome = receive(stream).await?;
-    let (found, has_secret) = decode(&welcome, End::Client).map_err(HelloError::Stranger)?;
+    let (found, wants) = decode(&welcome, End::Client).map_err(HelloError::Stranger)?;
+    if wants & TLS != 0 {
+        return Err(HelloError::Tls(WANTS_TLS.into()));
+    }
+    let has_secret = wants & SECRET != 0;
     if found != role {
         return Err(HelloError::Stranger(found.to_string().into()));
     }
     let (theirs, proof): (Nonce, Proof) = (receive(stream).await?, receive(stream).await?);
     let Some(keys) = keys else {
-        return if has_secret == 0 { Ok(()) } else { Err(HelloError::Keys(NEEDS_KEY)) };
+        return if has_secret { Err(HelloError::Keys(NEEDS_KEY)) } else { Ok(None) };
     };
-    if has_secret == 0 {
+    if !has_secret {
         return Err(HelloError::Keys(NO_SECRET));
     }
-    let about = [hello, welcome].concat();
+    let about = about(&hello, &welcome, binding);
     let said = Said { kind: KIND, about: &about, asker: &own, answerer: &theirs };
     let who = keys.acts_as();
     if !keys.proves(who, Side::Answerer, &said, &proof) {
@@ -190,20 +233,32 @@ pub(super) async fn ask(
     let proof = keys.proof(who, Side::Asker, &said).ok_or(HelloError::Keys(REFUSED))?;
     send(stream, &[&proof]).await?;
     match receive(stream).await {
-        Ok([1]) => Ok(()),
+        Ok([1]) => Ok(codes(keys, who, Side::Asker, &said, binding)),
         Ok(_) => Err(HelloError::Keys(REFUSED)),
         Err(error) => Err(error),
     }
 }
 
+/// Somebody speaks TLS, or not, and the server does the other.
+async fn other_way(stream: &mut Wire, role: Role, wants: u8) -> Result<(), HelloError> {
+    // What is left unread when a connection is closed may take back what was said.
+    let _nothing = stream.socket().try_read(&mut [0; 4096]);
+    send(stream, &[&encode(role, wants), &[0; BYTES], &[0; BYTES]]).await
+}
+
 /// The server's side: tells its role, then fails unless it is the one looked for, by somebody who has a key. As whom
-/// the client has come; `None` if nobody has to say so here.
+/// the client has come, `None` if nobody has to say so here; and the codes of what follows.
 pub(super) async fn answer(
-    stream: &mut TcpStream,
+    stream: &mut Wire,
     role: Role,
-    keys: Option<&Keys>,
-) -> Result<Option<Who>, HelloError> {
+    trust: &Trust,
+) -> Result<(Option<Who>, Option<Codes>), HelloError> {
+    let (keys, binding) = (trust.keys.as_deref(), stream.binding()?);
     let hello = receive(stream).await?;
+    if hello[0] == FIRST_BYTE {
+        other_way(stream, role, 0).await?;
+        return Err(HelloError::Tls(SPEAKS_TLS.into()));
+    }
     let (wanted, who) = match decode(&hello, End::Server) {
         Ok(wanted) => wanted,
         Err(what) => {
@@ -216,10 +271,14 @@ pub(super) async fn answer(
             return Err(HelloError::Stranger(what));
         }
     };
+    if binding.is_none() && trust.tls.as_ref().is_some_and(Tls::answers) {
+        other_way(stream, role, TLS).await?;
+        return Err(HelloError::Tls(SPEAKS_NONE.into()));
+    }
     let theirs: Nonce = receive(stream).await?;
     let own = nonce(keys)?;
-    let welcome = encode(role, keys.is_some().into());
-    let about = [hello, welcome].concat();
+    let welcome = encode(role, keys.map_or(0, |_| SECRET));
+    let about = about(&hello, &welcome, binding);
     let said = Said { kind: KIND, about: &about, asker: &theirs, answerer: &own };
     let who = Who::from_code(who);
     let proof = keys.zip(who).and_then(|(keys, who)| keys.proof(who, Side::Answerer, &said));
@@ -227,14 +286,14 @@ pub(super) async fn answer(
     if wanted != role {
         return Err(HelloError::Stranger(format!("looking for {wanted}").into()));
     }
-    let Some(keys) = keys else { return Ok(None) };
+    let Some(keys) = keys else { return Ok((None, None)) };
     let Some(who) = who else { return Err(HelloError::Keys("it has no key")) };
     let proof = receive(stream).await?;
     if !keys.proves(who, Side::Asker, &said, &proof) {
         return Err(HelloError::Keys("its key is of another secret"));
     }
     send(stream, &[&[1]]).await?;
-    Ok(Some(who))
+    Ok((Some(who), codes(keys, who, Side::Answerer, &said, binding)))
 }
 
 #[cfg(test)]

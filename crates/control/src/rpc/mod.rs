@@ -9,9 +9,10 @@
 //!   a memory node is named as such, and that both ends prove to have the cluster's secret, or a key of
 //!   it, if they have one. The keys are those of the [`Runtime`]. Whose a request is, [`Service::needs`]
 //!   says.
-//! * Then come frames: length (4 bytes, big-endian), then one message in postcard encoding. A
-//!   frame is at most [`MAX_FRAME_BYTES`]; whatever cannot be decoded closes its connection, and
-//!   nothing else, with a line in the log.
+//! * Before it comes the handshake of TLS, if the runtime has certificates (module `wire`).
+//! * Then come frames: length (4 bytes, big-endian), then one message in postcard encoding, then a code
+//!   (16 bytes) if keys were proved. A frame is at most [`MAX_FRAME_BYTES`]; whatever cannot be decoded
+//!   closes its connection, and nothing else, with a line in the log.
 //! * With every request comes the cluster that the asker belongs to ([`Stamped`]), so that nobody obeys
 //!   a stranger who has taken over the address of somebody else.
 //! * A call has a deadline. When it passes, the call may still take effect: the messages are made
@@ -35,6 +36,7 @@ pub mod parsers;
 mod runtime;
 mod server;
 mod stamp;
+mod wire;
 
 use std::time::Duration;
 
@@ -264,6 +266,14 @@ pub enum RpcError {
         /// Which, and what to do.
         what: String,
     },
+    /// One side speaks TLS and the other does not, or the certificate is not good. The request did not take effect.
+    #[error("{addr}: {what}")]
+    Tls {
+        /// Whom the call was for.
+        addr: String,
+        /// What is wrong, and what to do.
+        what: String,
+    },
     /// The two sides do not understand each other, or the handler failed.
     #[error("{addr}: {what}")]
     Protocol {
@@ -285,6 +295,7 @@ impl RpcError {
                 | RpcError::NoLeader { .. }
                 | RpcError::WrongCluster { .. }
                 | RpcError::Keys { .. }
+                | RpcError::Tls { .. }
         )
     }
 }

@@ -77,7 +77,7 @@ pub fn stream_to_master(bytes: &[u8], piece_bytes: usize) -> usize {
         Call<MasterService>,
         Response<<MasterService as Service>::Reply>,
         Asked<MasterService>,
-    > = Frames::new(None);
+    > = Frames::new(None, None);
     let (mut come, mut whole) = (BytesMut::new(), 0);
     for piece in bytes.chunks(piece_bytes.max(1)) {
         come.extend_from_slice(piece);

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fusee_auth::Keys;
+use fusee_tls::Tls;
 use tokio::runtime::{Builder, Handle};
 
 /// How long the end of a runtime waits for work that cannot be interrupted.
@@ -19,7 +20,14 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug)]
 pub struct Runtime {
     owned: Arc<Owned>,
-    keys: Option<Arc<Keys>>,
+    trust: Trust,
+}
+
+/// What connections prove, and want proved.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Trust {
+    pub(super) keys: Option<Arc<Keys>>,
+    pub(super) tls: Option<Tls>,
 }
 
 #[derive(Debug)]
@@ -42,12 +50,27 @@ impl Runtime {
             .enable_time()
             .build()?;
         let owned = Arc::new(Owned { runtime: Some(runtime) });
-        Ok(Runtime { owned, keys: keys.map(Arc::new) })
+        Ok(Runtime { owned, trust: Trust { keys: keys.map(Arc::new), tls: None } })
+    }
+
+    /// The same, for who has certificates: all that it dials has TLS, and all that it answers, if it is a server.
+    pub fn with_tls(mut self, tls: Option<Tls>) -> Runtime {
+        self.trust.tls = tls;
+        self
     }
 
     /// The keys of its connections.
     pub fn keys(&self) -> Option<&Arc<Keys>> {
-        self.keys.as_ref()
+        self.trust.keys.as_ref()
+    }
+
+    /// The certificates of its connections.
+    pub fn tls(&self) -> Option<&Tls> {
+        self.trust.tls.as_ref()
+    }
+
+    pub(super) fn trust(&self) -> &Trust {
+        &self.trust
     }
 
     /// Where to spawn.

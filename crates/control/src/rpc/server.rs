@@ -10,7 +10,7 @@ use std::net::{SocketAddr, TcpListener as StdListener, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
-use fusee_auth::{Keys, Who};
+use fusee_auth::Who;
 use futures_util::StreamExt;
 use tarpc::server::{BaseChannel, Channel};
 use tarpc::{ClientMessage, Response, ServerError};
@@ -21,6 +21,8 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::codec::{Ending, ServerTransport, transport};
 use super::guests::{Guest, Guests, Held, Limits, Refusal};
+use super::runtime::Trust;
+use super::wire::Wire;
 use super::{
     Caller, MAX_REQUESTS_PER_CONNECTION, RpcClient, Runtime, ServeError, Service, Stamped, hello,
 };
@@ -132,8 +134,8 @@ where
     drop(entered);
     let (stop, stopped) = oneshot::channel();
     let guests = Guests::new(limits);
-    let keys = runtime.keys().cloned();
-    let accepting = accept::<S, H, F, C>(listener, (handler, keys), closed, stopped, guests);
+    let trust = runtime.trust().clone();
+    let accepting = accept::<S, H, F, C>(listener, (handler, trust), closed, stopped, guests);
     let task = runtime.handle().spawn(accepting);
     Ok(Server {
         runtime: runtime.handle().clone(),
@@ -175,7 +177,7 @@ where
 
 async fn accept<S, H, F, C>(
     listener: TcpListener,
-    (handler, keys): (H, Option<Arc<Keys>>),
+    (handler, trust): (H, Trust),
     closed: C,
     mut stopped: oneshot::Receiver<()>,
     guests: Guests,
@@ -214,11 +216,11 @@ async fn accept<S, H, F, C>(
         number += 1;
         let guest = guests.enter(number, peer.ip().to_canonical());
         let open = Open { number, closed: closed.clone() };
-        let (handler, keys) = (handler.clone(), keys.clone());
+        let (handler, trust) = (handler.clone(), trust.clone());
         connections.spawn(async move {
             let number = open.number;
             tokio::select! {
-                () = greet::<S, _, F>(stream, (handler, keys), number, peer, guest.clone()) => {}
+                () = greet::<S, _, F>(stream, (handler, trust), number, peer, guest.clone()) => {}
                 why = guest.overstays() => send_away(peer, why),
             }
             drop((open, guest));
@@ -253,8 +255,8 @@ impl<C: Fn(u64)> Drop for Open<C> {
 }
 
 async fn greet<S, H, F>(
-    mut stream: TcpStream,
-    (handler, keys): (H, Option<Arc<Keys>>),
+    stream: TcpStream,
+    (handler, trust): (H, Trust),
     number: u64,
     peer: SocketAddr,
     guest: Guest,
@@ -263,18 +265,22 @@ async fn greet<S, H, F>(
     H: Fn(Caller, S::Request) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = S::Reply> + Send + 'static,
 {
-    let who = match hello::answer(&mut stream, S::ROLE, keys.as_deref()).await {
-        Ok(who) => who,
-        Err(error) => return tracing::warn!(%peer, %error, "control connection refused"),
-    };
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%peer, %error, "no TCP_NODELAY");
     }
+    let greeted = async {
+        let mut wire = Wire::answer(stream, trust.tls.as_ref()).await?;
+        hello::answer(&mut wire, S::ROLE, &trust).await.map(|proved| (wire, proved))
+    };
+    let (wire, (who, codes)) = match greeted.await {
+        Ok(greeted) => greeted,
+        Err(error) => return tracing::warn!(%peer, %error, "control connection refused"),
+    };
     // Who connects to an address of its own machine does so from that address.
-    let elsewhere = stream.local_addr().is_ok_and(|own| own.ip() != peer.ip());
+    let elsewhere = wire.socket().local_addr().is_ok_and(|own| own.ip() != peer.ip());
     let from = Caller { connection: number, cluster: None, elsewhere, who };
     let transport: ServerTransport<Stamped<S::Request>, S::Reply> =
-        transport(stream, Some(guest.clone()));
+        transport(wire, Some(guest.clone()), codes);
     let (transport, peer) = (Ending::new(transport), peer.to_string());
     answer::<S, H, F, _>(transport, handler, from, peer, Some(guest)).await;
 }

@@ -16,6 +16,7 @@ use std::io;
 use std::time::Duration;
 
 use fusee_core::verbs::{Batch, ClientId, MnId, Verb, VerbError};
+use fusee_tls::Tls;
 use mio::event::Event;
 use mio::{Registry, Token};
 
@@ -35,6 +36,8 @@ pub struct Target<'a> {
     /// For the connection, and again for the answer to the hello.
     pub(crate) wait: Duration,
     pub(crate) goes_on: GoesOn<'a>,
+    /// Certificates, where the connection has TLS.
+    pub(crate) tls: Option<&'a Tls>,
 }
 
 /// One session's connection to one memory node.

@@ -29,6 +29,7 @@ use std::task::Waker;
 use std::time::Duration;
 
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
+use fusee_tls::Tls;
 
 use self::alarm::Alarm;
 pub(crate) use self::execute::Execute;
@@ -76,6 +77,7 @@ pub struct Driver<L: Link> {
     silence: Cell<Duration>,
     /// The switch that its READs may be steered by, if any.
     switch: RefCell<Option<SwitchAt>>,
+    tls: RefCell<Option<Tls>>,
     turns: Cell<u32>,
     alarm: Arc<Alarm>,
     links: RefCell<Links<L>>,
@@ -88,8 +90,8 @@ impl<L: Link> Driver<L> {
         let (links, alarm) = Links::new()?;
         let (links, spin) = (RefCell::new(links), RefCell::new(Spin::new(options.spin)));
         let silence = Cell::new(options.silence);
-        let switch = RefCell::default();
-        Ok(Driver { client, options, silence, switch, turns: Cell::new(0), alarm, links, spin })
+        let (switch, tls, turns) = (RefCell::default(), RefCell::default(), Cell::new(0));
+        Ok(Driver { client, options, silence, switch, tls, turns, alarm, links, spin })
     }
 
     /// Attaches to the memory node that says hello at `address` (host and port). A node attached
@@ -113,7 +115,8 @@ impl<L: Link> Driver<L> {
         };
         let failed = |cause| AttachError { node, at: address.into(), cause };
         let (client, wait) = (self.client, self.options.connect);
-        let target = Target { node, identity, address, client, wait, goes_on };
+        let tls = self.tls.borrow();
+        let target = Target { node, identity, address, client, wait, goes_on, tls: tls.as_ref() };
         let link = L::connect(&target).map_err(failed)?;
         self.detach(node);
         self.links.borrow_mut().adopt(link).map_err(|error| failed(AttachCause::Io(error)))
@@ -134,6 +137,11 @@ impl<L: Link> Driver<L> {
     /// Whatever is attached from now on is reached through this switch.
     pub fn go_through(&self, switch: &SwitchAt) {
         self.switch.replace(Some(switch.clone()));
+    }
+
+    /// Whatever is attached from now on is reached over TLS, if the links have it: TCP's do.
+    pub fn secure(&self, tls: &Tls) {
+        self.tls.replace(Some(tls.clone()));
     }
 
     /// From now on so much silence is enough: see [`Options::silence`].

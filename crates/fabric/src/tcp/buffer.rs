@@ -152,12 +152,17 @@ impl Buffer {
         }
     }
 
-    /// Writes as much as a socket takes. `More`: all of it.
+    /// Writes as much as a socket takes, also of what a layer above it keeps. `More`: all of it.
     pub(super) fn drain(&mut self, to: &mut impl Write) -> io::Result<Progress> {
-        while !self.is_empty() {
-            match to.write(self.filled()) {
-                Ok(0) => return Ok(Progress::End),
-                Ok(written) => self.consume(written),
+        loop {
+            let written = match self.is_empty() {
+                true => to.flush().map(|()| None),
+                false => to.write(self.filled()).map(Some),
+            };
+            match written {
+                Ok(None) => return Ok(Progress::More),
+                Ok(Some(0)) => return Ok(Progress::End),
+                Ok(Some(written)) => self.consume(written),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     return Ok(Progress::Blocked);
                 }
@@ -165,7 +170,6 @@ impl Buffer {
                 Err(error) => return Err(error),
             }
         }
-        Ok(Progress::More)
     }
 }
 

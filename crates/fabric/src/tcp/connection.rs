@@ -14,6 +14,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use fusee_core::verbs::{ClientId, VerbError};
+use fusee_tls::{FIRST_BYTE, SPEAKS_NONE, SPEAKS_TLS, Stream, Tls};
 use mio::net::TcpStream;
 
 use super::budget::{self, Budget, Share};
@@ -41,6 +42,7 @@ pub(super) struct Context<'a> {
     pub(super) doors: &'a mut Doors<IpAddr>,
     pub(super) requests: &'a mut Budget,
     pub(super) replies: &'a mut Budget,
+    pub(super) tls: Option<&'a Tls>,
 }
 
 /// Why a connection is closed by the node.
@@ -52,6 +54,8 @@ pub(super) enum Misbehaved {
     Verb(#[from] VerbError),
     #[error("it expects another memory node")]
     WrongIdentity,
+    #[error("{0}")]
+    Tls(&'static str),
     #[error("{0} has been fenced")]
     Fenced(ClientId),
     #[error("{0}")]
@@ -77,7 +81,7 @@ pub(super) enum Served {
 
 #[derive(Debug)]
 pub(super) struct Connection {
-    stream: TcpStream,
+    stream: Stream<TcpStream>,
     peer: SocketAddr,
     /// `None` before the hello.
     client: Option<ClientId>,
@@ -108,7 +112,7 @@ impl Guest for Connection {
     fn new(stream: TcpStream, peer: SocketAddr) -> io::Result<Connection> {
         stream.set_nodelay(true)?;
         Ok(Connection {
-            stream,
+            stream: Stream::plain(stream),
             peer,
             client: None,
             readable: false,
@@ -123,7 +127,7 @@ impl Guest for Connection {
     }
 
     fn stream(&mut self) -> &mut TcpStream {
-        &mut self.stream
+        self.stream.socket_mut()
     }
 
     fn peer(&self) -> SocketAddr {
@@ -223,8 +227,11 @@ impl Connection {
         context: &mut Context<'_>,
         budget: &mut usize,
     ) -> Result<Executed, Misbehaved> {
-        if self.client.is_none() && !self.greet(context)? {
-            return Ok(Executed::All);
+        if self.client.is_none() {
+            self.look_for_tls(context)?;
+            if !self.greet(context)? {
+                return Ok(Executed::All);
+            }
         }
         while *budget > 0 && self.output.len() <= OUTPUT_BOUND {
             let Some(request) = Request::decode(self.input.filled())? else {
@@ -248,6 +255,26 @@ impl Connection {
         Ok(Executed::Some)
     }
 
+    /// Goes over to TLS, if that is what comes and this node speaks it.
+    fn look_for_tls(&mut self, context: &Context<'_>) -> Result<(), Misbehaved> {
+        if self.stream.is_tls() || self.input.filled().first() != Some(&FIRST_BYTE) {
+            return Ok(());
+        }
+        let come = self.input.filled();
+        let answers = context.tls.map(|tls| tls.answer(&mut self.stream, come)).transpose()?;
+        if answers != Some(true) {
+            // To somebody who waits for TLS that is none.
+            let status = Status::WrongIdentity;
+            self.output.append(&Welcome { identity: 0, pool_bytes: 0, status }.encode());
+            self.last_words();
+            return Err(Misbehaved::Tls(SPEAKS_TLS));
+        }
+        self.input.consume(self.input.len());
+        // What came with it has been taken, the rest is still in the socket.
+        self.readable = true;
+        Ok(())
+    }
+
     /// Answers the hello, if it has arrived.
     fn greet(&mut self, context: &mut Context<'_>) -> Result<bool, Misbehaved> {
         let hello = match Hello::decode(self.input.filled()) {
@@ -268,7 +295,10 @@ impl Connection {
         if hello.client == ClientId::NOBODY {
             return Err(Misbehaved::Frame(FrameError::Malformed("a hello without a client")));
         }
-        let status = if hello.identity != context.identity {
+        let wants_tls = !self.stream.is_tls() && context.tls.is_some_and(Tls::answers);
+        let status = if wants_tls {
+            Status::WantsTls
+        } else if hello.identity != context.identity {
             Status::WrongIdentity
         } else if (context.is_fenced)(hello.client) {
             Status::Fenced
@@ -281,7 +311,7 @@ impl Connection {
         // Who expects another node learns nothing of this one: its identity is told by the control plane, which knows
         // to whom.
         let (identity, pool_bytes) = match status {
-            Status::WrongIdentity => (0, 0),
+            Status::WantsTls | Status::WrongIdentity => (0, 0),
             _ => (context.identity, context.pool.bytes()),
         };
         self.output.append(&Welcome { identity, pool_bytes, status }.encode());
@@ -289,6 +319,10 @@ impl Connection {
             Status::Welcome => {
                 self.client = Some(hello.client);
                 Ok(true)
+            }
+            Status::WantsTls => {
+                self.last_words();
+                Err(Misbehaved::Tls(SPEAKS_NONE))
             }
             Status::WrongIdentity => {
                 self.last_words();
@@ -317,7 +351,7 @@ impl Connection {
         if let Err(error) = self.output.drain(&mut self.stream) {
             tracing::debug!(%error, peer = %self.peer, "could not say why the connection ends");
         }
-        drop(self.stream.shutdown(std::net::Shutdown::Write));
+        drop(self.stream.socket().shutdown(std::net::Shutdown::Write));
     }
 }
 

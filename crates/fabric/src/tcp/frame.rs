@@ -17,6 +17,8 @@
 //!   kind 1, fenced     no body; the node closes the connection
 //! ```
 //!
+//! Over TLS all of that is inside of it; what comes first tells, since a record of TLS does not begin like a hello.
+//!
 //! Numbers are little-endian. The magic ends in the version; the layout is that of pools.
 //! Every length is a multiple of 8.
 //! The id is the client's; replies come in the order of the requests.
@@ -163,6 +165,8 @@ pub enum Status {
     Full,
     /// The client has another version. A client finds that before it looks at this.
     OtherVersion,
+    /// The node speaks TLS only.
+    WantsTls,
 }
 
 /// A node's answer to a hello.
@@ -185,6 +189,7 @@ impl Welcome {
             Status::Fenced => 2,
             Status::Full => 3,
             Status::OtherVersion => 4,
+            Status::WantsTls => 5,
         };
         let mut bytes = [0; WELCOME_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
@@ -214,6 +219,7 @@ impl Welcome {
             2 => Status::Fenced,
             3 => Status::Full,
             4 => Status::OtherVersion,
+            5 => Status::WantsTls,
             _ => return Err(FrameError::Malformed("unknown status")),
         };
         Ok(Welcome { identity, pool_bytes, status })

@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use std::io;
 
 use fusee_core::verbs::{Batch, MAX_BATCH_VERBS, MnId, Op, Span};
+use fusee_tls::{Stream, WANTS_TLS};
 use mio::event::Event;
 use mio::{Interest, Registry, Token};
 
@@ -42,7 +43,7 @@ struct Part {
 pub struct Link {
     node: MnId,
     pool_bytes: u64,
-    stream: mio::net::TcpStream,
+    stream: Stream<mio::net::TcpStream>,
     /// The last event said so, and nothing since has said otherwise.
     readable: bool,
     writable: bool,
@@ -81,7 +82,7 @@ fn wrong_reply() -> LinkError {
 
 impl Link {
     fn has_output(&self) -> bool {
-        !self.output.is_empty()
+        !self.output.is_empty() || self.stream.has_unsent()
     }
 
     fn is_ours(&self, batch: &Batch, verb: usize) -> bool {
@@ -217,7 +218,13 @@ impl driver::Link for Link {
     const WAITS_FOR_READS: bool = false;
 
     fn connect(to: &Target<'_>) -> Result<Link, AttachCause> {
-        let mut stream = hello::connect(to.address, to.wait, to.goes_on)?;
+        let stream = hello::connect(to.address, to.wait, to.goes_on)?;
+        let mut stream = match to.tls {
+            None => Stream::plain(stream),
+            Some(tls) => {
+                tls.dial(to.address, stream).map_err(|error| AttachCause::Tls(error.to_string()))?
+            }
+        };
         let hello = Hello { identity: to.identity, client: to.client }.encode();
         let welcome = hello::exchange(&mut stream, &hello, &frame::PROTOCOL, to.wait, to.goes_on)?;
         let welcome = Welcome::decode(&welcome).map_err(|error| match error {
@@ -232,12 +239,13 @@ impl driver::Link for Link {
             Status::Fenced => return Err(AttachCause::Fenced),
             Status::Full => return Err(AttachCause::Full),
             Status::OtherVersion => return Err(AttachCause::NotAMemoryNode),
+            Status::WantsTls => return Err(AttachCause::Tls(WANTS_TLS.into())),
         }
-        stream.set_nonblocking(true)?;
+        stream.socket().set_nonblocking(true)?;
         Ok(Link {
             node: to.node,
             pool_bytes: welcome.pool_bytes,
-            stream: mio::net::TcpStream::from_std(stream),
+            stream: stream.map(mio::net::TcpStream::from_std),
             readable: false,
             read_closed: false,
             writable: true,
@@ -249,7 +257,7 @@ impl driver::Link for Link {
     }
 
     fn register(&mut self, registry: &Registry, [token, _]: [Token; 2]) -> io::Result<()> {
-        registry.register(&mut self.stream, token, Interest::READABLE | Interest::WRITABLE)
+        registry.register(self.stream.socket_mut(), token, Interest::READABLE | Interest::WRITABLE)
     }
 
     fn node(&self) -> MnId {
@@ -323,7 +331,7 @@ impl driver::Link for Link {
 
     fn end(&mut self, unanswered: impl FnMut(usize)) {
         (self.input, self.output) = Default::default();
-        drop(self.stream.shutdown(std::net::Shutdown::Both));
+        drop(self.stream.socket().shutdown(std::net::Shutdown::Both));
         std::mem::take(&mut self.parts).into_iter().map(|part| part.slot).for_each(unanswered);
     }
 }

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fusee_core::verbs::ClientId;
+use fusee_tls::Tls;
 use mio::event::Event;
 use mio::{Events, Interest, Token};
 
@@ -50,15 +51,15 @@ impl TcpNode {
         addr: SocketAddr,
         spin: Duration,
     ) -> Result<TcpNode, ServeError> {
-        TcpNode::start_limited(pool, identity, addr, spin, NodeLimits::default())
+        TcpNode::start_limited((pool, identity), addr, spin, None, NodeLimits::default())
     }
 
-    /// As [`TcpNode::start`], with other limits.
+    /// As [`TcpNode::start`], with other limits, and with TLS, if it has a certificate.
     pub fn start_limited(
-        pool: Pool,
-        identity: u64,
+        (pool, identity): (Pool, u64),
         addr: SocketAddr,
         spin: Duration,
+        tls: Option<Tls>,
         limits: NodeLimits,
     ) -> Result<TcpNode, ServeError> {
         let name = ("the software NIC", "fusee-tcp");
@@ -80,6 +81,7 @@ impl TcpNode {
                 stuck_look: Instant::now(),
                 spin: Spin::new(spin),
                 spin_us: told,
+                tls,
             };
             nic.run();
         })?;
@@ -129,6 +131,7 @@ struct Loop {
     spin: Spin,
     /// How long it looks at most, in microseconds.
     spin_us: Arc<AtomicU64>,
+    tls: Option<Tls>,
 }
 
 impl Loop {
@@ -265,6 +268,7 @@ impl Loop {
             doors: &mut self.guests.doors,
             requests: &mut self.requests,
             replies: &mut self.replies,
+            tls: self.tls.as_ref(),
         };
         let served = connection.serve(&mut context);
         match served {

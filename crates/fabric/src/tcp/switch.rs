@@ -21,6 +21,7 @@ use fusee_core::view::Place;
 use fusee_switch::{
     Answer, Bytes, Connection, Counts, Forget, Request as Asked, Switch, Verb, Verdict,
 };
+use fusee_tls::FIRST_BYTE;
 
 use super::frame::{
     self, FrameError, HELLO_BYTES, Hello, MAX_BODY_BYTES, Reply, ReplyKind, Request, Status,
@@ -211,6 +212,12 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
 fn read_hello(client: &mut TcpStream, bytes: &mut [u8; HELLO_BYTES]) -> io::Result<Hello> {
     let (begin, rest) = bytes.split_at_mut(BEGIN_BYTES);
     client.read_exact(begin)?;
+    if begin[0] == FIRST_BYTE {
+        // To somebody who waits for TLS that is none.
+        let (identity, pool_bytes, status) = (0, 0, Status::WrongIdentity);
+        client.write_all(&Welcome { identity, pool_bytes, status }.encode())?;
+        return Err(garbage("it speaks TLS, and a switch does not"));
+    }
     let mut decoded = Hello::decode(begin);
     if decoded == Ok(None) {
         client.read_exact(rest)?;

@@ -29,6 +29,7 @@ use std::io::{self, Read};
 
 use fusee_core::layout::POOL_HEADER_BYTES;
 use fusee_core::verbs::{Batch, MnId, Op, Verb, VerbError};
+use fusee_tls::Stream;
 use mio::event::Event;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
@@ -288,12 +289,14 @@ impl driver::Link for Link {
     const WAITS_FOR_READS: bool = true;
 
     fn connect(to: &Target<'_>) -> Result<Link, AttachCause> {
-        let mut stream = hello::connect(to.address, to.wait, to.goes_on)?;
+        let stream = hello::connect(to.address, to.wait, to.goes_on)?;
         let (device, port) = device::choose(Some(stream.local_addr()?.ip()))?;
         let mut requester = Requester::new(&device, &port)?;
         let (identity, client, address) = (to.identity, to.client, requester.address());
         let hello = Hello { identity, client, address }.encode();
+        let mut stream = Stream::plain(stream);
         let welcome = hello::exchange(&mut stream, &hello, &PROTOCOL, to.wait, to.goes_on)?;
+        let stream = stream.into_socket();
         let welcome = Welcome::decode(&welcome)?;
         match welcome.status {
             Status::Welcome if welcome.identity == to.identity => {}

@@ -74,7 +74,16 @@ pub struct Served {
 pub fn options(pool_bytes: u64) -> NodeFabricsOptions {
     let pool = Pool::new(PoolOptions { bytes: pool_bytes, huge_pages: false }).unwrap();
     let (identity, spin) = (unique(), DEFAULT_SPIN);
-    NodeFabricsOptions { pool, identity, tcp: None, spin, shm: None, verbs: None, steered: false }
+    NodeFabricsOptions {
+        pool,
+        identity,
+        tcp: None,
+        spin,
+        shm: None,
+        verbs: None,
+        steered: false,
+        tls: None,
+    }
 }
 
 fn start(options: NodeFabricsOptions) -> Served {

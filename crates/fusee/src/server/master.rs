@@ -8,7 +8,9 @@ use fusee_cli::failure::Failure;
 use fusee_cli::flags;
 use fusee_cli::quantity::Bytes;
 use fusee_cli::secret;
+use fusee_cli::tls::{self, Files};
 use fusee_client::Geometry;
+use fusee_client::Tls;
 use fusee_launch::announcement;
 use fusee_master::settings::DEFAULT_LEASE_MS;
 use fusee_master::{Config, MasterServer, default_data_dir};
@@ -69,6 +71,18 @@ pub struct Settings {
     #[arg(long, env = "FUSEE_STORE", value_name = "URL")]
     store: Option<String>,
 
+    /// Reach etcd over TLS: the file of the certificates of the authorities (PEM) that its members' have to be of
+    #[arg(long, env = "FUSEE_STORE_CA", value_name = "FILE")]
+    store_ca: Option<PathBuf>,
+
+    /// With --store-ca: the file of this master's certificate (PEM), where etcd wants one
+    #[arg(long, env = "FUSEE_STORE_CERT", value_name = "FILE")]
+    store_cert: Option<PathBuf>,
+
+    /// With --store-cert: the file of its key (PEM)
+    #[arg(long, env = "FUSEE_STORE_KEY", value_name = "FILE")]
+    store_key: Option<PathBuf>,
+
     /// Host and port under which others reach this master, with --store [default: as it listens]
     #[arg(long, env = "FUSEE_ADVERTISE", value_name = "HOST:PORT")]
     advertise: Option<String>,
@@ -126,6 +140,16 @@ pub struct Settings {
     #[arg(skip)]
     secret: Option<PathBuf>,
 
+    /// The files of TLS; --tls-ca, --tls-cert and --tls-key beat them
+    #[arg(skip)]
+    tls_ca: Option<PathBuf>,
+
+    #[arg(skip)]
+    tls_cert: Option<PathBuf>,
+
+    #[arg(skip)]
+    tls_key: Option<PathBuf>,
+
     /// Listen at addresses of other machines without a secret: whoever reaches them may read, write and
     /// destroy everything
     #[arg(long, env = "FUSEE_INSECURE", action = ArgAction::Set, num_args = 0..=1,
@@ -154,6 +178,14 @@ pub struct Settings {
     log: Option<Filter>,
 }
 
+impl Settings {
+    /// The files of TLS.
+    fn tls(&self) -> Result<Option<Tls>, Failure> {
+        let (ca, cert) = (self.tls_ca.clone(), self.tls_cert.clone());
+        tls::of_server(Files { ca, cert, key: self.tls_key.clone() })
+    }
+}
+
 impl Default for Settings {
     fn default() -> Settings {
         settings::defaults()
@@ -180,6 +212,7 @@ impl settings::Settings for Settings {
         let mut wrong = Problems::default();
         let filled = self.clone().filled();
         let keys = wrong.about("secret", secret::of_server(self.secret.as_deref())).flatten();
+        let tls = wrong.note(self.tls()).flatten();
         let is_open = keys.is_none() && !self.insecure && self.secret.is_none();
         if is_open {
             wrong.about("listen", super::check_reach([&*self.listen]));
@@ -197,9 +230,13 @@ impl settings::Settings for Settings {
         let policy = wrong.note(filled.redundancy.unwrap_or_default().policy());
         let config = Config {
             keys,
+            tls,
             listen: self.listen.clone(),
             data_dir: filled.data_dir.unwrap_or_default(),
             store: self.store.clone(),
+            store_ca: self.store_ca.clone(),
+            store_cert: self.store_cert.clone(),
+            store_key: self.store_key.clone(),
             advertise: self.advertise.clone(),
             lease_ttl_s: self.lease_ttl_s,
             lease_ms: self.lease,

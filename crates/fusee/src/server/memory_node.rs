@@ -8,7 +8,9 @@ use fusee_cli::connect::{DEFAULT_MASTER, check_address, check_host_port};
 use fusee_cli::failure::Failure;
 use fusee_cli::quantity::Bytes;
 use fusee_cli::secret;
+use fusee_cli::tls::{self, Files};
 use fusee_client::FabricKind;
+use fusee_client::Tls;
 use fusee_launch::announcement;
 use fusee_memory_node::config::Config;
 use fusee_memory_node::server::{Dismissal, MemoryNode};
@@ -138,6 +140,16 @@ pub struct Settings {
     #[arg(skip)]
     secret: Option<PathBuf>,
 
+    /// The files of TLS; --tls-ca, --tls-cert and --tls-key beat them
+    #[arg(skip)]
+    tls_ca: Option<PathBuf>,
+
+    #[arg(skip)]
+    tls_cert: Option<PathBuf>,
+
+    #[arg(skip)]
+    tls_key: Option<PathBuf>,
+
     /// Listen at addresses of other machines without a secret: whoever reaches them may read, write and
     /// destroy everything
     #[arg(long, env = "FUSEE_INSECURE", action = ArgAction::Set, num_args = 0..=1,
@@ -153,6 +165,14 @@ pub struct Settings {
     /// with -v]
     #[arg(long, env = "RUST_LOG", value_name = "FILTER", help_heading = LIVE)]
     log: Option<Filter>,
+}
+
+impl Settings {
+    /// The files of TLS.
+    fn tls(&self) -> Result<Option<Tls>, Failure> {
+        let (ca, cert) = (self.tls_ca.clone(), self.tls_cert.clone());
+        tls::of_server(Files { ca, cert, key: self.tls_key.clone() })
+    }
 }
 
 impl Default for Settings {
@@ -183,6 +203,7 @@ impl settings::Settings for Settings {
         let mut wrong = Problems::default();
         let filled = self.clone().filled();
         let keys = wrong.about("secret", secret::of_server(self.secret.as_deref())).flatten();
+        let tls = wrong.note(self.tls()).flatten();
         let served = |fabric: Serve| self.serve.contains(&fabric);
         let tcp = filled.tcp.filter(|_| served(Serve::Tcp));
         let verbs = filled.verbs.filter(|_| served(Serve::Verbs));
@@ -208,6 +229,7 @@ impl settings::Settings for Settings {
         wrong.about("advertise", problem(advertise, "it is a host alone; its ports are known"));
         let config = Config {
             keys,
+            tls,
             listen: self.listen.clone(),
             tcp,
             verbs,

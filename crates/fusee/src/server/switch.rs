@@ -10,7 +10,7 @@ use clap::ArgAction;
 use fusee_cli::connect::{DEFAULT_MASTER, check_address, explain};
 use fusee_cli::failure::Failure;
 use fusee_cli::output;
-use fusee_cli::secret;
+use fusee_cli::{secret, tls};
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::rpc::{MasterClient, Runtime};
 use fusee_core::verbs::MnId;
@@ -42,8 +42,8 @@ const DEFAULT_LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LO
     It has READs of hot keys go to where these are by now, which saves round trips; what it knows may be wrong or\n\
     missing, and nothing comes of that. As a process it adds a hop, which takes longer than it saves: it is there to\n\
     try, and to test.\n\n\
-    With --listen sessions reach their memory nodes over TCP and through it. With --wire it joins two network\n\
-    interfaces: all that comes in at one goes out at the other, and it looks for RDMA among that.\n\n\
+    With --listen sessions reach their memory nodes over TCP and through it, without TLS. With --wire it joins\n\
+    two network interfaces: all that comes in at one goes out at the other, and it looks for RDMA among that.\n\n\
     To stop one, send it SIGTERM or SIGINT: the sessions behind it lose their memory nodes then, and open anew.\n\n\
     With --config FILE it takes its settings from a TOML file, too, and reads that again on SIGHUP.")]
 pub struct Args {
@@ -331,6 +331,12 @@ fn listen(
     announce: bool,
     switch: Box<Ours>,
 ) -> Result<Running, Failure> {
+    if tls::of_client()?.is_some() {
+        return Err(Failure::usage(
+            "a switch reads what goes by, and TLS is there so that nobody does: sessions whose memory nodes speak TLS \
+             go without a switch",
+        ));
+    }
     let runtime = secret::runtime("fusee-switch-rpc")?;
     let master = MasterClient::new(&runtime, master).with_deadline(PATIENCE);
     let members = Members { _runtime: runtime, master, known: Mutex::default() };

@@ -6,6 +6,7 @@
 //! etcd.
 
 use std::fmt;
+use std::path::PathBuf;
 
 const SCHEME: &str = "etcd://";
 const DEFAULT_PORT: u16 = 2379;
@@ -18,6 +19,18 @@ pub struct StoreAddress {
     pub endpoints: Vec<String>,
     /// What all keys begin with; without a slash at either end.
     pub prefix: String,
+    /// Files of TLS, if it is spoken there.
+    pub tls: Option<StoreTls>,
+}
+
+/// The files by which a shared store is reached over TLS. They are read at the start, and whenever an election begins
+/// anew.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreTls {
+    /// Certificates of the authorities that its members' certificates have to be of.
+    pub ca: PathBuf,
+    /// Certificate and key of this master, where the store wants them.
+    pub identity: Option<(PathBuf, PathBuf)>,
 }
 
 /// Why a text is no address of a store that this program can use.
@@ -61,6 +74,15 @@ pub enum StoreAddressError {
         /// What was given.
         text: String,
     },
+    /// Files of TLS are named that make no sense.
+    #[error(
+        "store_cert and store_key belong together, and to store_ca; and all of them to a store that several masters \
+         share"
+    )]
+    Files,
+    /// A file of TLS cannot be used.
+    #[error("{0}")]
+    Tls(String),
     /// etcd knows no shorter leases, and nobody wants longer ones.
     #[error("lease_ttl_s is {ttl_s}; it must be 2..=60 seconds")]
     LeaseTtl {
@@ -91,7 +113,7 @@ impl StoreAddress {
             let (text, prefix) = (text.to_owned(), prefix.to_owned());
             return Err(StoreAddressError::Prefix { text, prefix });
         }
-        Ok(StoreAddress { endpoints, prefix: prefix.to_owned() })
+        Ok(StoreAddress { endpoints, prefix: prefix.to_owned(), tls: None })
     }
 }
 

@@ -31,7 +31,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
-use super::address::StoreAddress;
+use super::address::{StoreAddress, StoreTls};
 use super::sealed::{self, Format};
 use super::{Remote, StoreError, damaged};
 use crate::tenure::Tenure;
@@ -73,6 +73,10 @@ impl Etcd {
             .with_keep_alive_while_idle(true)
             // A member that is cut off from the others must not be trusted with leases.
             .with_require_leader(true);
+        let options = match &address.tls {
+            None => options,
+            Some(files) => with_tls(options, files)?,
+        };
         let client = Client::connect(&address.endpoints, Some(options)).await?;
         Ok(Etcd { client, address })
     }
@@ -319,6 +323,25 @@ impl Remote for Term {
     fn holds(&self) -> bool {
         self.tenure.holds()
     }
+}
+
+/// Reaches members over TLS.
+#[cfg(feature = "tls")]
+fn with_tls(options: ConnectOptions, files: &StoreTls) -> Result<ConnectOptions, Error> {
+    use etcd_client::{Certificate, Identity, TlsOptions};
+    let tls = TlsOptions::new().ca_certificate(Certificate::from_pem(std::fs::read(&files.ca)?));
+    let tls = match &files.identity {
+        None => tls,
+        Some((cert, key)) => {
+            tls.identity(Identity::from_pem(std::fs::read(cert)?, std::fs::read(key)?))
+        }
+    };
+    Ok(options.with_tls(tls))
+}
+
+#[cfg(not(feature = "tls"))]
+fn with_tls(_: ConnectOptions, _: &StoreTls) -> Result<ConnectOptions, Error> {
+    Err(Error::InvalidArgs(fusee_tls::TlsError::NotBuilt.to_string()))
 }
 
 /// Whether a request cannot be taken however often it is sent: gRPC's INVALID_ARGUMENT, and of

@@ -11,7 +11,7 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
@@ -30,13 +30,20 @@ const MEMORY: &str = "/dev/shm";
 
 pub struct EtcdServer {
     dir: tempfile::TempDir,
-    ports: [u16; 2],
+    ports: [u16; 3],
+    /// Where `ca`, `cert` and `key` are, if clients have to speak TLS, and to show a certificate.
+    files: Option<PathBuf>,
     process: Option<Child>,
 }
 
 impl EtcdServer {
     /// Starts one, or says why the test is skipped.
     pub fn start() -> Option<EtcdServer> {
+        EtcdServer::start_with(None)
+    }
+
+    /// The same, with TLS if there are files for it.
+    pub fn start_with(files: Option<PathBuf>) -> Option<EtcdServer> {
         let found = Command::new("etcd").arg("--version").stdout(Stdio::null()).status();
         if !found.is_ok_and(|status| status.success()) {
             let required = std::env::var_os("FUSEE_ETCD_REQUIRED").is_some_and(|v| v == "1");
@@ -46,7 +53,7 @@ impl EtcdServer {
         }
         let in_memory = Path::new(MEMORY).is_dir().then(|| tempfile::tempdir_in(MEMORY));
         let dir = in_memory.and_then(Result::ok).map_or_else(tempfile::tempdir, Ok).unwrap();
-        let mut server = EtcdServer { dir, ports: free_ports(), process: None };
+        let mut server = EtcdServer { dir, ports: free_ports(), files, process: None };
         server.resume();
         Some(server)
     }
@@ -54,6 +61,11 @@ impl EtcdServer {
     /// Host and port for clients.
     pub fn endpoint(&self) -> String {
         format!("127.0.0.1:{}", self.ports[0])
+    }
+
+    /// Where it says how it is.
+    fn health(&self) -> String {
+        format!("127.0.0.1:{}", self.ports[2])
     }
 
     /// Starts it again on what it had stored.
@@ -76,8 +88,9 @@ impl EtcdServer {
     /// Whether it is ready; otherwise it has ended.
     fn try_resume(&mut self) -> bool {
         assert!(self.process.is_none());
-        let url = |port| format!("http://127.0.0.1:{port}");
-        let [client, peer] = self.ports.map(url);
+        let scheme = if self.files.is_some() { "https" } else { "http" };
+        let client = format!("{scheme}://127.0.0.1:{}", self.ports[0]);
+        let peer = format!("http://127.0.0.1:{}", self.ports[1]);
         let life = format!("{LIFE_S}s");
         let mut command = Command::new("timeout");
         command.args(["-k", "5s", &life, "etcd", "--logger", "zap", "--log-level", "error"]);
@@ -85,6 +98,13 @@ impl EtcdServer {
         command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
         command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
         command.arg(format!("--initial-cluster=default={peer}"));
+        if let Some(files) = &self.files {
+            let file = |name| files.join(name);
+            command.arg("--cert-file").arg(file("cert")).arg("--key-file").arg(file("key"));
+            command.arg("--client-cert-auth").arg("--trusted-ca-file").arg(file("ca"));
+        }
+        // Health is asked for in plain.
+        command.arg(format!("--listen-metrics-urls=http://{}", self.health()));
         let log = std::fs::File::create(self.dir.path().join("log")).unwrap();
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let mut process = command.spawn().unwrap();
@@ -109,7 +129,7 @@ impl EtcdServer {
     /// Whether somebody at its port says so.
     fn is_healthy(&self) -> bool {
         let ask = || {
-            let mut stream = TcpStream::connect(self.endpoint())?;
+            let mut stream = TcpStream::connect(self.health())?;
             stream.set_read_timeout(Some(Duration::from_secs(5)))?;
             stream.write_all(b"GET /health HTTP/1.0\r\n\r\n")?;
             let mut answer = String::new();
@@ -145,8 +165,8 @@ impl Drop for EtcdServer {
     }
 }
 
-/// Two ports that are free, and that no other test of this process gets.
-fn free_ports() -> [u16; 2] {
+/// Ports that are free, and that no other test of this process gets.
+fn free_ports() -> [u16; 3] {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let count = u32::from(PORTS.end - PORTS.start);
     // Processes begin at places of their own.
@@ -156,5 +176,5 @@ fn free_ports() -> [u16; 2] {
         let port = PORTS.start + u16::try_from(next).expect("it is below the number of ports");
         TcpListener::bind(("127.0.0.1", port)).is_ok().then_some(port)
     });
-    [0, 1].map(|_| free.next().expect("some port is free"))
+    [0, 1, 2].map(|_| free.next().expect("some port is free"))
 }

@@ -7,6 +7,7 @@
 //! The *data memory* is what regions can take of all pools, over the number of replicas: all
 //! figures of this benchmark are for one replica, as keys and values are counted.
 
+use fusee_cli::connect;
 use fusee_cli::failure::Failure;
 use fusee_cli::flags;
 use fusee_cli::quantity::Bytes;
@@ -153,7 +154,7 @@ impl Sizes {
             more: Vec::new(),
         })?;
         let options = Options::default().with_fabric(fabric);
-        Ok((Client::connect_with(servers.master(), options)?, servers))
+        Ok((connect::join(servers.master(), options)?, servers))
     }
 }
 

@@ -9,8 +9,10 @@ use std::io::{BufRead, BufReader, Read, Write, stdin};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use fusee_cli::connect;
 use fusee_cli::failure::Failure;
-use fusee_client::{Client, FabricChoice, Options};
+use fusee_cli::secret;
+use fusee_client::{FabricChoice, Options};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
@@ -73,7 +75,7 @@ fn work() -> Result<(), Failure> {
     let options = Options::default().with_fabric(fabric);
     // On a thread of its own, whose session ends with it: one session shall die, not two.
     let master = task.master.clone();
-    let joining = std::thread::spawn(move || Client::connect_with(&master, options));
+    let joining = std::thread::spawn(move || connect::join(&master, options));
     let client =
         joining.join().map_err(|_| Failure::operation("the thread that joins panicked"))?;
     let client = client?;
@@ -111,7 +113,7 @@ impl Doomed {
         };
         let path = std::env::current_exe().map_err(|error| cannot(error.to_string()))?;
         let mut command = Command::new(path);
-        command.args(["bench", "doomed"]).process_group(0);
+        command.args(["bench", "doomed"]).envs(secret::environment()).process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|error| cannot(error.to_string()))?;
         let (mut stdin, stdout) = (child.stdin.take(), child.stdout.take());

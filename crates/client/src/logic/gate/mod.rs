@@ -27,7 +27,7 @@ use fusee_control::master::{Orphan, SessionHeartbeat};
 use fusee_core::change::Stage;
 use fusee_core::data::{Policy, Transitions};
 use fusee_core::host::Pinned;
-use fusee_core::stats::{Counters, Damage, Stats, Work};
+use fusee_core::stats::{Damage, Work};
 use fusee_core::verbs::ClientId;
 use fusee_core::view::View;
 use futures_util::task::AtomicWaker;
@@ -38,22 +38,15 @@ use self::local_epochs::LocalEpochs;
 pub use self::offers::Offers;
 pub use self::questions::Questions;
 use self::wakers::Wakers;
-use super::cache::{CacheCounters, CacheStats};
 use crate::sync::{AtomicBool, AtomicU64};
-use crate::telemetry::Latencies;
 
 /// Epochs after which what waits to be set free is revoked.
 const REVOKED_AFTER: u64 = 16;
 
 /// Where a session counts. Nothing rests on it, so no model checker need look at it.
-#[derive(Debug)]
-pub struct Counted {
-    /// Operations.
-    pub store: Arc<Counters>,
-    /// Accesses to its index cache.
-    pub cache: Arc<CacheCounters>,
-    /// How long operations took.
-    pub latencies: Arc<Latencies>,
+pub trait Counts: std::fmt::Debug + Send + Sync {
+    /// What its operations came to so far.
+    fn work(&self) -> Work;
 }
 
 /// What a session and its keeper share.
@@ -77,7 +70,7 @@ pub struct Gate {
     /// What it has done by that. Nothing rests on it, so no model checker need look at it.
     transitions: Mutex<Transitions>,
     /// What its operations come to, once it has begun.
-    counted: OnceLock<Counted>,
+    counted: OnceLock<Arc<dyn Counts>>,
     /// Whether memory is short, as far as this process knows.
     short: AtomicBool,
     /// Whether somebody found no memory, since the session asked last.
@@ -235,29 +228,13 @@ impl Gate {
     }
 
     /// From the session: where it counts.
-    pub fn counts_with(&self, counted: Counted) {
+    pub fn counts_with(&self, counted: Arc<dyn Counts>) {
         self.counted.get_or_init(|| counted);
     }
 
-    /// What the session's operations came to so far, and its accesses to the index cache.
-    pub fn stats(&self) -> (Stats, CacheStats) {
-        let counted = self.counted.get();
-        counted.map(|counted| (counted.store.stats(), counted.cache.stats())).unwrap_or_default()
-    }
-
-    /// How long its operations took.
-    #[cfg(feature = "telemetry")]
-    pub fn latencies(&self) -> Option<&Latencies> {
-        self.counted.get().map(|counted| &*counted.latencies)
-    }
-
-    /// The same, for the master.
+    /// What the session's operations came to so far.
     pub fn work(&self) -> Work {
-        let (stats, CacheStats { accesses, hints, wrong, .. }) = self.stats();
-        let cache = Work { cache_accesses: accesses, hints, wrong_hints: wrong, ..Work::default() };
-        let mut work = Work::from(&stats);
-        work.add(&cache);
-        work
+        self.counted.get().map(|counted| counted.work()).unwrap_or_default()
     }
 
     /// To the session: the name of this moment, for [`Questions::has_passed`] and

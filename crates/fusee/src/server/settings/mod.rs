@@ -27,6 +27,14 @@ use crate::logging::Filter;
 /// The heading, in the help, of what a running server takes over when it reads its file again.
 pub const LIVE: &str = "Settings that SIGHUP changes in a running server";
 
+/// Files that a flag of all commands names, and a variable.
+const FILES: [(&str, &str); 4] = [
+    ("secret", fusee_cli::secret::VARIABLE),
+    ("tls-ca", fusee_cli::tls::CA),
+    ("tls-cert", fusee_cli::tls::CERT),
+    ("tls-key", fusee_cli::tls::KEY),
+];
+
 /// Settings of a server.
 pub trait Settings: clap::Args + Clone + Default + Serialize + DeserializeOwned {
     /// What the server is started with.
@@ -230,15 +238,20 @@ impl<S: Settings> clap::FromArgMatches for Given<S> {
                 given.set(name, all[name].clone(), &origin);
             }
         }
-        // Two flags of all commands are settings of servers, too.
+        // Flags of all commands are settings of servers, too.
         let verbose = matches.try_get_one::<u8>("verbose").ok().flatten();
         if let Some(verbose @ 1..) = verbose.filter(|_| !given.origins.contains_key("log")) {
             let origin = Origin::Flag { flag: "-v".into() };
             given.set("log", value(&Filter::of_server(*verbose)), &origin);
         }
-        if let Ok(Some(secret)) = matches.try_get_one::<PathBuf>("secret") {
-            let arg = Arg::new("secret").long("secret").env(fusee_cli::secret::VARIABLE);
-            given.set("secret", value(secret), &origin(matches, &arg).unwrap_or(Origin::Default));
+        for (name, variable) in FILES {
+            let id = name.replace('-', "_");
+            if let Ok(Some(file)) = matches.try_get_one::<PathBuf>(&id)
+                && names::<S>().iter().any(|known| known == name)
+            {
+                let arg = Arg::new(name).long(name).env(variable);
+                given.set(name, value(file), &origin(matches, &arg).unwrap_or(Origin::Default));
+            }
         }
         Ok(given)
     }
@@ -424,7 +437,8 @@ pub mod tests {
         let document = include_str!("../../../../../docs/operations/configuration.md");
         for line in &lines {
             let is_flag = arguments.iter().any(|arg| arg.get_long() == Some(line));
-            assert!(is_flag || line == "secret", "{line} is no flag");
+            let of_all = FILES.iter().any(|(name, _)| name == line);
+            assert!(is_flag || of_all, "{line} is no flag");
             assert!(document.contains(&format!("\n| `{line}`")), "{line} is not documented");
         }
     }

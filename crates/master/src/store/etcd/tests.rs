@@ -11,7 +11,12 @@ use crate::store::Store;
 
 #[path = "../../../tests/etcd_server/mod.rs"]
 mod etcd_server;
+#[cfg(feature = "tls")]
+#[path = "../../../../tls/src/testing.rs"]
+mod testing;
 use etcd_server::EtcdServer;
+#[cfg(feature = "tls")]
+use testing::Certificates;
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -245,4 +250,26 @@ fn a_write_that_etcd_cannot_take_says_what_to_do() {
     assert!(error.to_string().contains("--max-request-bytes"), "{error}");
     term.write(one("view", &vec![7; 1 << 20])).unwrap();
     assert_eq!(patiently(|| term.read()).unwrap()["view"].len(), 1 << 20);
+}
+
+#[cfg(feature = "tls")]
+#[test]
+fn over_tls_both_ends_show_a_certificate() {
+    use crate::store::address::StoreTls;
+
+    let (files, others) = (Certificates::new(), Certificates::new());
+    let Some(server) = EtcdServer::start_with(Some(files.path("."))) else { return };
+    let runtime = Runtime::start("test-etcd").unwrap();
+    let reach = |ca: &Certificates, identity: Option<&Certificates>| {
+        let identity = identity.map(|files| (files.path("cert"), files.path("key")));
+        let tls = Some(StoreTls { ca: ca.path("ca"), identity });
+        let text = format!("etcd://{}/x", server.endpoint());
+        let address = StoreAddress { tls, ..StoreAddress::parse(&text).unwrap() };
+        let etcd = runtime.block_on(Etcd::new(address)).unwrap();
+        runtime.block_on(etcd.candidates()).map(drop)
+    };
+    patiently(|| reach(&files, Some(&files))).unwrap();
+    assert!(reach(&others, Some(&files)).is_err(), "the members' certificate");
+    assert!(reach(&files, Some(&others)).is_err(), "the master's certificate");
+    assert!(reach(&files, None).is_err(), "no certificate");
 }

@@ -1,0 +1,169 @@
+//! What frames go over: a TCP connection, with or without TLS.
+//!
+//! A connection over TLS begins with [`FIRST_BYTE`], which no hello does. So a server tells by it what a client speaks,
+//! and says so where it speaks the other: to a plain client in its hello, and to one with TLS by a hello, which is
+//! none of TLS's messages. The handshake has as much time as a hello.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+#[cfg(feature = "tls")]
+use fusee_tls::FIRST_BYTE;
+use fusee_tls::Tls;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+#[cfg(feature = "tls")]
+use tokio::time::timeout;
+#[cfg(feature = "tls")]
+use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
+
+#[cfg(feature = "tls")]
+use super::HELLO_TIMEOUT;
+use super::hello::HelloError;
+
+/// What two ends of one TLS connection know, and nobody else.
+pub(super) type Binding = [u8; 32];
+#[cfg(feature = "tls")]
+const LABEL: &[u8] = b"EXPORTER-fusee-control";
+
+/// A connection.
+#[derive(Debug)]
+pub(super) enum Wire {
+    Plain(TcpStream),
+    #[cfg(feature = "tls")]
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Wire {
+    /// The client's end, to this host and port.
+    pub(super) async fn dial(
+        stream: TcpStream,
+        addr: &str,
+        tls: Option<&Tls>,
+    ) -> Result<Wire, HelloError> {
+        match tls {
+            None => Ok(Wire::Plain(stream)),
+            #[cfg(feature = "tls")]
+            Some(tls) => {
+                let failed = |error: fusee_tls::TlsError| HelloError::Tls(error.to_string());
+                let name = fusee_tls::server_name(addr).map_err(failed)?;
+                let connecting = TlsConnector::from(tls.client_config()).connect(name, stream);
+                let stream = timeout(HELLO_TIMEOUT, connecting).await;
+                let stream = stream.map_err(|_| HelloError::Silent)?.map_err(failure)?;
+                Ok(Wire::Tls(Box::new(stream.into())))
+            }
+            #[cfg(not(feature = "tls"))]
+            Some(_) => unreachable!("there is no TLS without the feature, for {addr}"),
+        }
+    }
+
+    /// The server's end. A client that speaks no TLS to a server that does gets a plain one, to be told so.
+    pub(super) async fn answer(stream: TcpStream, tls: Option<&Tls>) -> Result<Wire, HelloError> {
+        #[cfg(feature = "tls")]
+        if let Some(config) = tls.and_then(Tls::server_config) {
+            let mut first = [0];
+            match timeout(HELLO_TIMEOUT, stream.peek(&mut first)).await {
+                Err(_) => return Err(HelloError::Silent),
+                Ok(Err(_) | Ok(0)) => return Err(HelloError::Closed),
+                Ok(Ok(_)) => {}
+            }
+            if first == [FIRST_BYTE] {
+                let accepting = TlsAcceptor::from(config).accept(stream);
+                let stream = timeout(HELLO_TIMEOUT, accepting).await;
+                let stream = stream.map_err(|_| HelloError::Silent)?.map_err(failure)?;
+                return Ok(Wire::Tls(Box::new(stream.into())));
+            }
+        }
+        let _plain = tls;
+        Ok(Wire::Plain(stream))
+    }
+
+    /// The TCP connection below.
+    pub(super) fn socket(&self) -> &TcpStream {
+        match self {
+            Wire::Plain(stream) => stream,
+            #[cfg(feature = "tls")]
+            Wire::Tls(stream) => stream.get_ref().0,
+        }
+    }
+
+    /// What only the other end of this TLS connection knows, too; `None` without TLS.
+    pub(super) fn binding(&self) -> Result<Option<Binding>, HelloError> {
+        match self {
+            Wire::Plain(_) => Ok(None),
+            #[cfg(feature = "tls")]
+            Wire::Tls(stream) => {
+                let failed =
+                    |error: tokio_rustls::rustls::Error| HelloError::Tls(error.to_string());
+                let binding = match &**stream {
+                    TlsStream::Client(stream) => {
+                        stream.get_ref().1.export_keying_material([0; 32], LABEL, None)
+                    }
+                    TlsStream::Server(stream) => {
+                        stream.get_ref().1.export_keying_material([0; 32], LABEL, None)
+                    }
+                };
+                binding.map(Some).map_err(failed)
+            }
+        }
+    }
+}
+
+#[cfg(feature = "tls")]
+fn failure(error: io::Error) -> HelloError {
+    match fusee_tls::failure(&error) {
+        Some(what) => HelloError::Tls(what),
+        None => HelloError::Closed,
+    }
+}
+
+impl AsyncRead for Wire {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Wire::Plain(stream) => Pin::new(stream).poll_read(context, buf),
+            #[cfg(feature = "tls")]
+            Wire::Tls(stream) => match Pin::new(&mut **stream).poll_read(context, buf) {
+                // An end without a goodbye is one as well: frames say how long they are.
+                Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    Poll::Ready(Ok(()))
+                }
+                read => read,
+            },
+        }
+    }
+}
+
+impl AsyncWrite for Wire {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Wire::Plain(stream) => Pin::new(stream).poll_write(context, buf),
+            #[cfg(feature = "tls")]
+            Wire::Tls(stream) => Pin::new(&mut **stream).poll_write(context, buf),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Wire::Plain(stream) => Pin::new(stream).poll_flush(context),
+            #[cfg(feature = "tls")]
+            Wire::Tls(stream) => Pin::new(&mut **stream).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Wire::Plain(stream) => Pin::new(stream).poll_shutdown(context),
+            #[cfg(feature = "tls")]
+            Wire::Tls(stream) => Pin::new(&mut **stream).poll_shutdown(context),
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! TCP with TLS: it is the same fabric, who speaks the other way is told, and whatever comes does no harm.
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
+use fusee_core::view::Member;
+use fusee_fabric::conformance::{self, NODES, POOL_BYTES, Rig, START};
+use fusee_fabric::tcp::frame::Hello;
+use fusee_fabric::{
+    AnyFabric, AttachCause, AttachError, FabricKind, NodeFabrics, NodeFabricsOptions, Way,
+    attach_all, attach_all_by,
+};
+use fusee_tls::{Stream, Tls};
+use support::{block_on, loopback, member, options};
+
+#[path = "../../tls/src/testing.rs"]
+mod testing;
+use testing::Certificates;
+
+fn as_server(files: &Certificates) -> Tls {
+    Tls::of_server(&files.path("ca"), &files.path("cert"), &files.path("key")).unwrap()
+}
+
+fn as_client(files: &Certificates) -> Tls {
+    Tls::of_client(&files.path("ca")).unwrap()
+}
+
+fn node(name: MnId, tls: Option<Tls>) -> (Member, NodeFabrics) {
+    let options = NodeFabricsOptions { tcp: Some(loopback()), tls, ..options(POOL_BYTES) };
+    let identity = options.identity;
+    let served = support::Served { fabrics: NodeFabrics::start(options).unwrap(), identity };
+    (member(name, &served), served.fabrics)
+}
+
+fn attach(tls: Option<&Tls>, client: u32, members: &[Member]) -> Result<AnyFabric, AttachError> {
+    let way = Way { tls, ..Way::plain(FabricKind::Tcp) };
+    attach_all_by(way, ClientId(client), members, &|| true)
+}
+
+struct Secured {
+    members: Vec<Member>,
+    nodes: Mutex<Vec<Option<NodeFabrics>>>,
+    files: Certificates,
+}
+
+impl Secured {
+    fn new() -> Secured {
+        let files = Certificates::new();
+        let nodes = NODES.map(|name| node(name, Some(as_server(&files))));
+        let (members, nodes): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
+        let nodes = Mutex::new(nodes.into_iter().map(Some).collect());
+        Secured { members, nodes, files }
+    }
+}
+
+impl Rig for Secured {
+    type Fabric = AnyFabric;
+
+    fn attach(&self, client: ClientId) -> Result<AnyFabric, AttachError> {
+        attach(Some(&as_client(&self.files)), client.0, &self.members)
+    }
+
+    fn turn(&self, fabric: &AnyFabric) {
+        fabric.turn(Some(Duration::from_millis(10)));
+    }
+
+    fn fence(&self, node: MnId, client: ClientId) {
+        let nodes = self.nodes.lock().unwrap();
+        nodes[usize::from(node.0)].as_ref().expect("not killed").fence(client);
+    }
+
+    fn kill(&self, node: MnId) {
+        self.nodes.lock().unwrap()[usize::from(node.0)] = None;
+    }
+}
+
+#[test]
+fn it_keeps_what_every_fabric_guarantees() {
+    for (name, check) in conformance::checks().into_iter().chain(conformance::fencing_checks()) {
+        println!("{name}");
+        check(&Secured::new());
+    }
+}
+
+#[test]
+fn who_speaks_the_other_way_is_told() {
+    let (files, others) = (Certificates::new(), Certificates::new());
+    let (secured, _node) = node(MnId(0), Some(as_server(&files)));
+    let (plain, _plain) = node(MnId(0), None);
+    let (secured, plain) = ([secured], [plain]);
+    let refused = |tls: Option<&Tls>, at: &[Member], says: &str| {
+        let error = attach(tls, 1, at).unwrap_err();
+        assert!(matches!(&error.cause, AttachCause::Tls(what) if what.contains(says)), "{error}");
+    };
+    refused(None, &secured, "--tls-ca");
+    refused(Some(&as_client(&others)), &secured, "does not believe");
+    refused(Some(&as_client(&files)), &plain, "speaks no TLS");
+    attach(Some(&as_client(&files)), 1, &secured).unwrap();
+    attach_all(FabricKind::Tcp, ClientId(1), &plain).unwrap();
+    // A node of certificates of authorities alone answers without.
+    let (half, _half) = node(MnId(0), Some(as_client(&files)));
+    attach(None, 1, &[half]).unwrap();
+}
+
+#[test]
+fn certificates_change_and_sessions_go_on() {
+    let files = Certificates::new();
+    let (at, _node) = node(MnId(0), Some(as_server(&files)));
+    let at = [at];
+    let old = as_client(&files);
+    let session = attach(Some(&old), 1, &at).unwrap();
+    let before = Certificates::new();
+    std::fs::copy(files.path("ca"), before.path("ca")).unwrap();
+    files.renew();
+    std::thread::sleep(fusee_tls::LOOK);
+    assert!(attach(Some(&as_client(&before)), 2, &at).is_err());
+    attach(Some(&as_client(&files)), 3, &at).unwrap();
+    attach(Some(&old), 4, &at).unwrap();
+    let mut batch = Batch::new();
+    let found = batch.faa(MnId(0), START, 1);
+    assert_eq!(block_on(&session, session.execute(batch)).found(found), Ok(0));
+}
+
+#[test]
+fn whatever_comes_the_node_lives_on() {
+    let files = Certificates::new();
+    let (at, fabrics) = node(MnId(0), Some(as_server(&files)));
+    let tcp = at.tcp.clone().unwrap();
+    let connect = || {
+        let stream = TcpStream::connect(&tcp).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream
+    };
+    let mut stalls = connect();
+    stalls.write_all(&[fusee_tls::FIRST_BYTE, 3, 1, 2, 0, 1]).unwrap();
+    let mut silent = as_client(&files).dial(&tcp, connect()).unwrap();
+    silent.flush().unwrap();
+    let begun = Instant::now();
+    let mut seed = 3u64;
+    let mut random = move || {
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (seed >> 33) as u8
+    };
+    for round in 0..90 {
+        let mut bytes: Vec<u8> = (0..usize::from(random()) * 300).map(|_| random()).collect();
+        let mut stream = match round % 3 {
+            0 => as_client(&files).dial(&tcp, connect()).unwrap(),
+            1 => {
+                let hello = Hello { identity: at.identity, client: ClientId(7) }.encode();
+                bytes.splice(..0, hello);
+                as_client(&files).dial(&tcp, connect()).unwrap()
+            }
+            _ => {
+                bytes.insert(0, fusee_tls::FIRST_BYTE);
+                Stream::plain(connect())
+            }
+        };
+        let _closed_early = stream.write_all(&bytes).and_then(|()| stream.flush());
+        if round % 2 == 0 {
+            let _ = stream.read(&mut [0; 1000]);
+        }
+    }
+    // Who does not get on is cut off.
+    for stream in [&mut stalls as &mut dyn Read, &mut silent] {
+        let mut rest = Vec::new();
+        let _reset_at_most = stream.read_to_end(&mut rest);
+    }
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    let session = attach(Some(&as_client(&files)), 1, &[at]).unwrap();
+    let mut batch = Batch::new();
+    let found = batch.faa(MnId(0), START, 1);
+    assert!(block_on(&session, session.execute(batch)).found(found).is_ok());
+    drop(session);
+    let begun = Instant::now();
+    while fabrics.attached_clients() > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(10), "a session stays");
+        std::thread::yield_now();
+    }
+}

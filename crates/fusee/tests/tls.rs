@@ -1,0 +1,154 @@
+//! Clusters whose servers speak TLS: who does the same is served, and who does not is told.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use fusee_client::{Client, FabricKind, Keys, Options, Tls};
+
+use super::common::{Output, Scratch, Up, finish, fusee};
+
+#[path = "../../tls/src/testing.rs"]
+mod testing;
+use testing::Certificates;
+
+/// Files of a cluster, as the flags name them.
+struct Files {
+    certificates: Certificates,
+    scratch: Scratch,
+}
+
+impl Files {
+    fn new() -> Files {
+        let files = Files { certificates: Certificates::new(), scratch: Scratch::new() };
+        finish(&mut fusee(&["secret", "new", &files.secret()])).expect_code(0);
+        files
+    }
+
+    fn secret(&self) -> String {
+        self.scratch.path().join("secret").display().to_string()
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.certificates.path(name).display().to_string()
+    }
+
+    fn up(&self) -> Up {
+        let [ca, cert, key] = ["ca", "cert", "key"].map(|name| self.path(name));
+        let tls = ["--tls-ca", &ca, "--tls-cert", &cert, "--tls-key", &key];
+        Up::start(&[&["--secret", &self.secret(), "--fabric", "tcp"][..], &tls].concat())
+    }
+
+    /// A command of somebody who has the secret, and this file of authorities.
+    fn run(&self, up: &Up, ca: &str, line: &[&str]) -> Output {
+        up.run(&[line, &["--secret", &self.secret(), "--tls-ca", ca]].concat())
+    }
+
+    fn options(&self) -> Options {
+        let keys = Keys::of_client(self.secret().as_ref()).unwrap();
+        let tls = Tls::of_client(self.path("ca").as_ref()).unwrap();
+        Options::default().with_fabric(FabricKind::Tcp).with_keys(keys).with_tls(tls)
+    }
+}
+
+#[test]
+fn a_cluster_works_over_tls_and_others_are_told() {
+    let (files, others) = (Files::new(), Files::new());
+    let up = files.up();
+    let ca = files.path("ca");
+    files.run(&up, &ca, &["insert", "key", "first"]).expect_code(0);
+    files.run(&up, &ca, &["update", "key", "second"]).expect_code(0);
+    assert_eq!(files.run(&up, &ca, &["get", "key"]).expect_code(0).stdout, b"second");
+    let status = files.run(&up, &ca, &["status", "--json"]).expect_code(0).json();
+    let nodes = status["memory_nodes"].as_array().unwrap();
+    assert!(nodes.len() == 3 && nodes.iter().all(|node| node["reachable"] == true), "{status}");
+    let client = Client::connect_with(&up.master, files.options()).unwrap();
+    let long = vec![7; 1 << 20];
+    client.put(b"long", &long).unwrap();
+    assert_eq!(client.get(b"long").unwrap().as_deref(), Some(&long[..]));
+
+    up.run(&["get", "key", "--secret", &files.secret()]).expect_error(3, "--tls-ca");
+    files.run(&up, &others.path("ca"), &["get", "key"]).expect_error(3, "does not believe");
+    up.run(&["get", "key", "--tls-ca", &ca]).expect_error(3, "--secret");
+    let plain = Up::start(&["--fabric", "tcp"]);
+    plain.run(&["get", "key", "--tls-ca", &ca]).expect_error(3, "speaks no TLS");
+
+    // The port of the memory: a plain hello is refused whatever it says, with the number that means TLS.
+    let tcp = up.report["memory_nodes"][0]["tcp"].as_str().unwrap();
+    let mut stream = TcpStream::connect(tcp).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.write_all(b"FUSEtcp1\x01\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0").unwrap();
+    let mut said = Vec::new();
+    stream.read_to_end(&mut said).unwrap();
+    assert_eq!((said.len(), said[24]), (32, 4));
+}
+
+#[test]
+fn a_node_that_dies_is_done_without_over_tls() {
+    let files = Files::new();
+    let up = files.up();
+    let client = Client::connect_with(&up.master, files.options()).unwrap();
+    let key = |n: u32| n.to_le_bytes();
+    for n in 0..100 {
+        client.put(&key(n), b"before").unwrap();
+    }
+    let pid = up.pids()[2].to_string();
+    assert!(std::process::Command::new("kill").args(["-9", &pid]).status().unwrap().success());
+    let begun = Instant::now();
+    let mut after = 0;
+    while after < 100 {
+        // Whoever meets the loss may have to try again.
+        match client.put(&key(after), b"after") {
+            Ok(_) => after += 1,
+            Err(error) => assert!(begun.elapsed() < Duration::from_secs(30), "{error}"),
+        }
+    }
+    for n in 0..100 {
+        assert_eq!(client.get(&key(n)).unwrap().as_deref(), Some(&b"after"[..]));
+    }
+}
+
+#[test]
+fn new_certificates_are_shown_without_a_restart() {
+    let files = Files::new();
+    let up = files.up();
+    let client = Client::connect_with(&up.master, files.options()).unwrap();
+    client.put(b"key", b"value").unwrap();
+    let old = Certificates::new();
+    std::fs::copy(files.path("ca"), old.path("ca")).unwrap();
+    let old = old.path("ca").display().to_string();
+    files.run(&up, &old, &["get", "key"]).expect_code(0);
+    files.certificates.renew();
+    std::thread::sleep(fusee_tls::LOOK + Duration::from_millis(100));
+    files.run(&up, &old, &["get", "key"]).expect_error(3, "does not believe");
+    files.run(&up, &files.path("ca"), &["get", "key"]).expect_code(0);
+    // Sessions and servers go on, and connect again.
+    assert_eq!(client.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
+    std::thread::sleep(Duration::from_secs(2));
+    let status = files.run(&up, &files.path("ca"), &["status", "--json"]).expect_code(0).json();
+    assert!(status["problem"].is_null(), "{status}");
+}
+
+#[test]
+fn files_that_cannot_be_used_are_named_at_the_start() {
+    let files = Files::new();
+    let [ca, cert, key] = ["ca", "cert", "key"].map(|name| files.path(name));
+    let all = ["--tls-ca", &ca, "--tls-cert", &cert, "--tls-key", &key];
+    let fails = |line: &[&str], says: &str| {
+        finish(&mut fusee(line)).expect_error(2, says);
+    };
+    for server in ["master", "memory-node"] {
+        let line = |tls: &[&str], says: &str| fails(&[&[server], tls].concat(), says);
+        line(&["--tls-ca", &ca], "servers dial each other");
+        line(&all[2..], "servers dial each other");
+        line(&["--tls-ca", &key, "--tls-cert", &cert, "--tls-key", &key], "holds no certificate");
+        line(&["--tls-ca", &ca, "--tls-cert", &key, "--tls-key", &key], "holds no certificate");
+        line(&["--tls-ca", &ca, "--tls-cert", &cert, "--tls-key", &ca], "holds no private key");
+        line(&["--tls-ca", "/none", "--tls-cert", &cert, "--tls-key", &key], "/none");
+    }
+    fails(&["get", "key", "--tls-ca", &key], "holds no certificate");
+    fails(&["switch", "--tls-ca", &ca], "without a switch");
+    fails(&["get", "key", "--tls-ca", "/none"], "/none");
+    files.certificates.put("cert", "garbage");
+    fails(&[&["master"], &all[..]].concat(), "cert holds no certificate");
+}

@@ -1,0 +1,334 @@
+//! TLS by rustls: what a process has for it, and the layer between a socket and who reads and writes.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::client::Resumption;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::NoServerSessionStorage;
+use rustls::version::TLS13;
+use rustls::{
+    AlertDescription, CertificateError, ClientConfig, ClientConnection, Connection, Error,
+    InvalidMessage, RootCertStore, ServerConfig, ServerConnection,
+};
+
+use crate::files::Watched;
+use crate::{NO_TLS, Stream, TlsError};
+
+/// The longest file of certificates, or of a key, in bytes.
+const MOST_FILE_BYTES: u64 = 1 << 20;
+/// What a record may take on the wire, and a bit: as far as plain text may be ahead of what was received.
+const RECORD_BYTES: usize = 18 << 10;
+
+/// What a process has for TLS. Clones are the same.
+#[derive(Clone, Debug)]
+pub struct Tls {
+    client: Arc<Watched<ClientConfig>>,
+    server: Option<Arc<Watched<ServerConfig>>>,
+}
+
+impl PartialEq for Tls {
+    fn eq(&self, other: &Tls) -> bool {
+        let server = |tls: &Tls| tls.server.as_ref().map(Arc::as_ptr);
+        Arc::ptr_eq(&self.client, &other.client) && server(self) == server(other)
+    }
+}
+
+impl Eq for Tls {}
+
+impl Tls {
+    /// For who only connects. `ca`: the file of the certificates of the authorities that it believes.
+    pub fn of_client(ca: &Path) -> Result<Tls, TlsError> {
+        let client = Watched::new(vec![ca.into()], |files| believes(&files[0]))?;
+        Ok(Tls { client: Arc::new(client), server: None })
+    }
+
+    /// For a server, which is a client of others, too. `cert`: the file of its certificate, and of those between that
+    /// and the authority's; `key`: that of its key.
+    pub fn of_server(ca: &Path, cert: &Path, key: &Path) -> Result<Tls, TlsError> {
+        let files = vec![cert.into(), key.into()];
+        let server = Watched::new(files, |files| shows(&files[0], &files[1]))?;
+        Ok(Tls { server: Some(Arc::new(server)), ..Tls::of_client(ca)? })
+    }
+
+    /// Whether it has a certificate, and so answers with TLS.
+    pub fn answers(&self) -> bool {
+        self.server.is_some()
+    }
+
+    /// A connection to this host and port, whose certificate has to be for that host. The handshake goes with what is
+    /// read and written.
+    pub fn dial<S>(&self, addr: &str, socket: S) -> Result<Stream<S>, TlsError> {
+        let connection = ClientConnection::new(self.client_config(), server_name(addr)?);
+        let connection = connection.map_err(|_| TlsError::Name { host: addr.into() })?;
+        Ok(Stream::with(socket, Layer::new(connection.into())))
+    }
+
+    /// A connection from somebody who speaks TLS, from now on: `come` is what was read of it. False: there is no
+    /// certificate.
+    pub fn answer<S: Read + Write>(&self, stream: &mut Stream<S>, come: &[u8]) -> io::Result<bool> {
+        let Some(config) = self.server_config() else { return Ok(false) };
+        let connection = ServerConnection::new(config).map_err(io::Error::other)?;
+        let mut layer = Layer::new(connection.into());
+        let mut left = come;
+        while !left.is_empty() {
+            layer.take(&mut left, stream.socket_mut())?;
+        }
+        stream.layer = Some(Box::new(layer));
+        Ok(true)
+    }
+
+    /// For connections that are made by something else.
+    pub fn client_config(&self) -> Arc<ClientConfig> {
+        self.client.current()
+    }
+
+    /// For connections that are answered by something else; `None`: there is no certificate.
+    pub fn server_config(&self) -> Option<Arc<ServerConfig>> {
+        self.server.as_ref().map(|server| server.current())
+    }
+}
+
+/// The host of host and port, as certificates name it.
+pub fn server_name(addr: &str) -> Result<ServerName<'static>, TlsError> {
+    let host = addr.rsplit_once(':').map_or(addr, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    ServerName::try_from(host.to_owned()).map_err(|_| TlsError::Name { host: host.into() })
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let failed = |error| TlsError::File { path: path.into(), error };
+    let mut text = Vec::new();
+    let file = File::open(path).map_err(failed)?;
+    file.take(MOST_FILE_BYTES).read_to_end(&mut text).map_err(failed)?;
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    let wanted = "certificate";
+    match found {
+        Ok(found) if !found.is_empty() => Ok(found),
+        Ok(_) => Err(TlsError::Content { path: path.into(), wanted, cause: None }),
+        Err(error) => {
+            let cause = Some(error.to_string());
+            Err(TlsError::Content { path: path.into(), wanted, cause })
+        }
+    }
+}
+
+/// How somebody dials who believes the authorities of a file.
+fn believes(ca: &Path) -> Result<ClientConfig, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(ca)? {
+        roots.add(certificate).map_err(|error| TlsError::Content {
+            path: ca.into(),
+            wanted: "certificate of an authority",
+            cause: Some(error.to_string()),
+        })?;
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13]);
+    let builder = builder.expect("ring has TLS 1.3");
+    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+    config.resumption = Resumption::disabled();
+    Ok(config)
+}
+
+/// How somebody answers who has a certificate and its key.
+fn shows(cert: &Path, key: &Path) -> Result<ServerConfig, TlsError> {
+    let chain = certificates(cert)?;
+    let text = fusee_auth::read_private(key, MOST_FILE_BYTES)?;
+    let secret = PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|_| TlsError::Content {
+        path: key.into(),
+        wanted: "private key",
+        cause: None,
+    })?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider).with_protocol_versions(&[&TLS13]);
+    let builder = builder.expect("ring has TLS 1.3").with_no_client_auth();
+    let mut config = builder.with_single_cert(chain, secret).map_err(|error| TlsError::Pair {
+        cert: cert.into(),
+        key: key.into(),
+        cause: error.to_string(),
+    })?;
+    config.send_tls13_tickets = 0;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    Ok(config)
+}
+
+/// Between a socket and who reads and writes.
+#[derive(Debug)]
+pub(crate) struct Layer {
+    connection: Connection,
+    /// Nothing comes any more.
+    is_over: bool,
+}
+
+impl Layer {
+    fn new(connection: Connection) -> Layer {
+        Layer { connection, is_over: false }
+    }
+
+    /// Takes some of what was received.
+    fn take(&mut self, received: &mut &[u8], socket: &mut impl Write) -> io::Result<()> {
+        self.connection.read_tls(received)?;
+        self.digest(socket)?;
+        if self.is_over {
+            // Behind the end there is nothing.
+            *received = &[];
+        }
+        Ok(())
+    }
+
+    /// Decrypts what was taken, and sends what there is to say to that.
+    fn digest(&mut self, socket: &mut impl Write) -> io::Result<()> {
+        let digested = self.connection.process_new_packets();
+        // A handshake goes on, or the other end learns what it has done wrong.
+        let sent = self.flush(socket);
+        let state = digested.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        self.is_over |= state.peer_has_closed();
+        match sent {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Moves plain text out of the connection; how much.
+    fn move_to(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let mut moved = 0;
+        while moved < buf.len() {
+            match self.connection.reader().read(&mut buf[moved..]) {
+                Ok(0) => break,
+                Ok(n) => moved += n,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(moved)
+    }
+
+    /// See [`Stream`].
+    pub(crate) fn read(
+        &mut self,
+        socket: &mut (impl Read + Write),
+        buf: &mut [u8],
+    ) -> io::Result<usize> {
+        let mut at = self.move_to(buf)?;
+        while at < buf.len() && !self.is_over {
+            let step = if buf.len() - at >= 2 * RECORD_BYTES {
+                self.read_much(socket, buf, &mut at)
+            } else {
+                self.read_little(socket, buf, &mut at)
+            };
+            match step {
+                // The socket is empty, for now.
+                Ok(true) if at > 0 => break,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // What is here goes first; the error comes again.
+                Err(_) if at > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(at)
+    }
+
+    /// Reads into the caller's memory, behind room for the plain text of a record that has come in part before, and
+    /// decrypts to the front of it: that takes no other memory, and plain text never gets to where something waits to
+    /// be decrypted. Whether the socket is empty.
+    fn read_much(
+        &mut self,
+        socket: &mut (impl Read + Write),
+        buf: &mut [u8],
+        at: &mut usize,
+    ) -> io::Result<bool> {
+        let mut next = *at + RECORD_BYTES;
+        let received = socket.read(&mut buf[next..])?;
+        self.is_over = received == 0;
+        let end = next + received;
+        while next < end {
+            let mut left = &buf[next..end];
+            self.take(&mut left, socket)?;
+            next = end - left.len();
+            *at += self.move_to(&mut buf[*at..next])?;
+        }
+        Ok(end < buf.len())
+    }
+
+    /// Reads a few KiB into the connection, which keeps what has no room here. Whether the socket is empty.
+    fn read_little(
+        &mut self,
+        socket: &mut (impl Read + Write),
+        buf: &mut [u8],
+        at: &mut usize,
+    ) -> io::Result<bool> {
+        let mut looked = Looked { socket, is_empty: false };
+        self.is_over = self.connection.read_tls(&mut looked)? == 0;
+        let is_empty = looked.is_empty;
+        self.digest(socket)?;
+        *at += self.move_to(&mut buf[*at..])?;
+        Ok(is_empty)
+    }
+
+    pub(crate) fn write(&mut self, socket: &mut impl Write, buf: &[u8]) -> io::Result<usize> {
+        self.flush(socket)?;
+        let taken = self.connection.writer().write(buf)?;
+        match self.flush(socket) {
+            // It is taken, and goes with the next flush.
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+            _ => Ok(taken),
+        }
+    }
+
+    pub(crate) fn flush(&mut self, socket: &mut impl Write) -> io::Result<()> {
+        while self.connection.wants_write() {
+            match self.connection.write_tls(socket) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.connection.wants_write()
+    }
+}
+
+/// Sees whether a read empties a socket.
+struct Looked<'a, S> {
+    socket: &'a mut S,
+    is_empty: bool,
+}
+
+impl<S: Read> Read for Looked<'_, S> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let read = self.socket.read(buf)?;
+        self.is_empty = read < buf.len();
+        Ok(read)
+    }
+}
+
+pub(crate) fn failure(error: &io::Error) -> Option<String> {
+    let error = error.get_ref()?.downcast_ref::<Error>()?;
+    Some(match error {
+        Error::InvalidMessage(InvalidMessage::InvalidContentType) => NO_TLS.into(),
+        // Two authorities may have one name.
+        Error::InvalidCertificate(
+            CertificateError::UnknownIssuer | CertificateError::BadSignature,
+        ) => "its certificate is of an authority that this process does not believe; see --tls-ca"
+            .into(),
+        Error::InvalidCertificate(error) => format!("its certificate is not good: {error}"),
+        Error::AlertReceived(
+            AlertDescription::UnknownCA
+            | AlertDescription::BadCertificate
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::DecryptError,
+        ) => "it does not believe this server's certificate".into(),
+        other => format!("TLS fails: {other}"),
+    })
+}
+
+#[cfg(test)]
+mod tests;
