@@ -44,6 +44,36 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
+{{/* Who may connect: what all processes have to know of it, by environment variables. */}}
+{{- define "fusee.access" -}}
+{{- if .Values.secret.existingSecret -}}
+{{- if .Values.insecure }}{{ fail "secret.existingSecret or insecure, not both" }}{{ end -}}
+- {name: FUSEE_SECRET, value: /etc/fusee-secret/secret}
+{{- else if .Values.insecure -}}
+- {name: FUSEE_INSECURE, value: "true"}
+{{- else -}}
+{{ fail "set secret.existingSecret, or insecure to true: then whatever reaches the servers may do everything" }}
+{{- end -}}
+{{- end }}
+
+{{/* Nothing, where there is no secret. */}}
+{{- define "fusee.secretMount" -}}
+{{- if .Values.secret.existingSecret -}}
+- {name: secret, mountPath: /etc/fusee-secret, readOnly: true}
+{{- end -}}
+{{- end }}
+
+{{/*
+The file is root's. It is its group's as well, which is the pod's by fsGroup: Kubernetes makes it 0440. fusee refuses
+what more than the group of another user's file may read.
+*/}}
+{{- define "fusee.secretVolume" -}}
+{{- with .Values.secret.existingSecret -}}
+- name: secret
+  secret: {secretName: {{ quote . }}, defaultMode: 0400, items: [{key: secret, path: secret}]}
+{{- end -}}
+{{- end }}
+
 {{/* A container that runs one command of fusee against the masters. */}}
 {{- define "fusee.command" -}}
 image: {{ include "fusee.image" .root }}
@@ -51,6 +81,8 @@ imagePullPolicy: {{ .root.Values.image.pullPolicy }}
 args: [{{ .command }}]
 env:
   - {name: FUSEE_MASTER, value: {{ include "fusee.masters" .root | quote }}}
+  {{- include "fusee.access" .root | nindent 2 }}
+volumeMounts: {{- include "fusee.secretMount" .root | default "[]" | nindent 2 }}
 securityContext:
   {{- include "fusee.security" .root | nindent 2 }}
 resources:
