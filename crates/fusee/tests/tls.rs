@@ -77,10 +77,10 @@ fn a_cluster_works_over_tls_and_others_are_told() {
     let tcp = up.report["memory_nodes"][0]["tcp"].as_str().unwrap();
     let mut stream = TcpStream::connect(tcp).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    stream.write_all(b"FUSEtcp1\x01\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0").unwrap();
+    stream.write_all(b"FUSEtcp2\x01\0\0\0\0\0\0\0\x01\0\0\0\x04\0\0\0").unwrap();
     let mut said = Vec::new();
     stream.read_to_end(&mut said).unwrap();
-    assert_eq!((said.len(), said[24]), (32, 4));
+    assert_eq!((said.len(), said[24]), (32, 5));
 }
 
 #[test]

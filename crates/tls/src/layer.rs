@@ -225,8 +225,9 @@ impl Layer {
                 Ok(true) if at > 0 => break,
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // What is here goes first; the error comes again.
-                Err(_) if at > 0 => break,
+                // What is here goes first, and the error comes again; but not one of TLS: what came before it was
+                // all that there was.
+                Err(error) if at > 0 && error.kind() != io::ErrorKind::InvalidData => break,
                 Err(error) => return Err(error),
             }
         }
