@@ -116,8 +116,8 @@ const NOBODYS: u8 = 0;
 /// An answer: behind the id, and that it is one.
 const ANSWER: [u8; 2] = [5, 0];
 
-const MASTER_REQUESTS: usize = 17;
-const MASTER_REPLIES: usize = 18;
+const MASTER_REQUESTS: usize = 18;
+const MASTER_REPLIES: usize = 19;
 const NODE_REQUESTS: usize = 17;
 const NODE_REPLIES: usize = 10;
 
