@@ -46,6 +46,8 @@ fn servers_take_the_settings_of_the_package() {
     let secret = scratch.path().join("secret");
     finish(&mut fusee(&["secret", "new", secret.to_str().unwrap()])).expect_code(0);
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/debian");
+    // Ports that the files name may be taken.
+    let http = ["--http", "127.0.0.1:0"];
     let master = ["master", "--listen", "127.0.0.1:0", "--data-dir", directory];
     let node = ["memory-node", "--shm-dir", directory, "--pool", "64MiB"];
     for (server, file) in [(&master[..], "master.toml"), (&node[..], "memory-node.toml")] {
@@ -60,7 +62,7 @@ fn servers_take_the_settings_of_the_package() {
             // Where nobody has made one, it is another file.
             let text = text.replace("/etc/fusee/secret", secret.to_str().unwrap());
             let file = scratch.file(file, text.as_bytes());
-            let arguments = [server, &["--config", &file, "--stop-with-stdin"]].concat();
+            let arguments = [server, &http, &["--config", &file, "--stop-with-stdin"]].concat();
             finish(&mut fusee(&arguments)).expect_code(0);
         }
     }

@@ -44,6 +44,13 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
+{{/* Lets a Prometheus that looks for these annotations find the metrics. */}}
+{{- define "fusee.scraped" -}}
+prometheus.io/scrape: "true"
+prometheus.io/port: {{ . | quote }}
+prometheus.io/path: /metrics
+{{- end }}
+
 {{/* Who may connect: what all processes have to know of it, by environment variables. */}}
 {{- define "fusee.access" -}}
 {{- if .Values.secret.existingSecret -}}
