@@ -27,12 +27,12 @@ use crate::logging::Filter;
 /// The heading, in the help, of what a running server takes over when it reads its file again.
 pub const LIVE: &str = "Settings that SIGHUP changes in a running server";
 
-/// Files that a flag of all commands names, and a variable.
-const FILES: [(&str, &str); 4] = [
-    ("secret", fusee_cli::secret::VARIABLE),
-    ("tls-ca", fusee_cli::tls::CA),
-    ("tls-cert", fusee_cli::tls::CERT),
-    ("tls-key", fusee_cli::tls::KEY),
+/// Files that a flag of all commands names, as clap calls it, and a variable.
+const FILES: [(&str, &str, &str); 4] = [
+    ("secret", "secret", fusee_cli::secret::VARIABLE),
+    ("tls-ca", "tls_ca", fusee_cli::tls::CA),
+    ("tls-cert", "tls_cert", fusee_cli::tls::CERT),
+    ("tls-key", "tls_key", fusee_cli::tls::KEY),
 ];
 
 /// Settings of a server.
@@ -244,12 +244,11 @@ impl<S: Settings> clap::FromArgMatches for Given<S> {
             let origin = Origin::Flag { flag: "-v".into() };
             given.set("log", value(&Filter::of_server(*verbose)), &origin);
         }
-        for (name, variable) in FILES {
-            let id = name.replace('-', "_");
-            if let Ok(Some(file)) = matches.try_get_one::<PathBuf>(&id)
+        for (name, id, variable) in FILES {
+            if let Ok(Some(file)) = matches.try_get_one::<PathBuf>(id)
                 && names::<S>().iter().any(|known| known == name)
             {
-                let arg = Arg::new(name).long(name).env(variable);
+                let arg = Arg::new(id).long(name).env(variable);
                 given.set(name, value(file), &origin(matches, &arg).unwrap_or(Origin::Default));
             }
         }
@@ -437,7 +436,7 @@ pub mod tests {
         let document = include_str!("../../../../../docs/operations/configuration.md");
         for line in &lines {
             let is_flag = arguments.iter().any(|arg| arg.get_long() == Some(line));
-            let of_all = FILES.iter().any(|(name, _)| name == line);
+            let of_all = FILES.iter().any(|(name, ..)| name == line);
             assert!(is_flag || of_all, "{line} is no flag");
             assert!(document.contains(&format!("\n| `{line}`")), "{line} is not documented");
         }
