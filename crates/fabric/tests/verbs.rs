@@ -354,15 +354,15 @@ fn strangers_are_sent_away() {
     assert_eq!(say(&nodes[0], &hello(identity, 0, 3)), []);
     assert_eq!(say(&nodes[0], &hello(identity, 2, 9)), []);
     let status = |answer: Vec<u8>| (answer.len(), answer.get(24).copied());
-    assert_eq!(status(say(&nodes[0], &hello(identity ^ 1, 2, 3))), (76, Some(1)));
+    assert_eq!(status(say(&nodes[0], &hello(identity ^ 1, 2, 3))), (80, Some(1)));
     nodes[0].fabrics.fence(ClientId(3));
-    assert_eq!(status(say(&nodes[0], &hello(identity, 3, 3))), (76, Some(2)));
+    assert_eq!(status(say(&nodes[0], &hello(identity, 3, 3))), (80, Some(2)));
     // An address that leads nowhere is refused by the card (status 3), or gets a queue pair that nobody
     // uses; then whoever talks on is sent away.
     let mut talks_on = hello(identity, 4, 3);
     talks_on.push(0);
     let (bytes, answered) = status(say(&nodes[0], &talks_on));
-    assert!(bytes == 76 && (answered == Some(0) || answered == Some(3)), "{bytes} {answered:?}");
+    assert!(bytes == 80 && (answered == Some(0) || answered == Some(3)), "{bytes} {answered:?}");
     wait_for_sessions(&nodes[0], 1);
     let mut batch = Batch::new();
     batch.faa(NODES[0], START, 1);
