@@ -72,7 +72,7 @@ pub enum Record {
     /// Names below the first one never given that belong to nobody, and never belonged to a member; the one that
     /// has been free for longest first.
     FreeNames(Vec<u16>),
-    /// A page of the events ([`Journal`](crate::journal::Journal)).
+    /// A page of the events, of which the newest are kept (`journal.rs`).
     Events {
         /// Its number.
         page: u64,
