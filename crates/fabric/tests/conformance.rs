@@ -94,6 +94,10 @@ impl Rig for Inside {
         nodes[usize::from(node.0)].as_ref().expect("not killed").fence(client);
     }
 
+    fn cuts_batches(&self) -> bool {
+        matches!(self.mix, Mix::All(FabricKind::Verbs))
+    }
+
     fn kill(&self, node: MnId) {
         self.nodes.lock().unwrap()[usize::from(node.0)] = None;
     }
@@ -156,6 +160,10 @@ impl Rig for Switched {
         self.nodes.fence(node, client);
     }
 
+    fn cuts_batches(&self) -> bool {
+        self.nodes.cuts_batches()
+    }
+
     fn kill(&self, node: MnId) {
         self.nodes.kill(node);
     }
@@ -194,6 +202,10 @@ impl Rig for Outside {
 
     fn fence(&self, node: MnId, client: ClientId) {
         self.nodes[usize::from(node.0)].ask(&format!("fence {}", client.0));
+    }
+
+    fn cuts_batches(&self) -> bool {
+        self.kind == FabricKind::Verbs
     }
 
     fn kill(&self, node: MnId) {
