@@ -1,12 +1,15 @@
 //! Clusters whose servers speak TLS: who does the same is served, and who does not is told.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use fusee_client::{Client, FabricKind, Keys, Options, Tls};
 
-use super::common::{Output, Scratch, Up, finish, fusee};
+use super::common::http::get;
+use super::common::{Output, Scratch, Up, finish, fusee, wait};
+use super::http::page_of;
 
 #[path = "../../tls/src/testing.rs"]
 mod testing;
@@ -81,6 +84,31 @@ fn a_cluster_works_over_tls_and_others_are_told() {
     let mut said = Vec::new();
     stream.read_to_end(&mut said).unwrap();
     assert_eq!((said.len(), said[24]), (32, 5));
+}
+
+/// What a master shows needs no certificate for the address that it listens at; what it looks for as a client does.
+#[test]
+fn masters_show_their_cluster_over_tls() {
+    let files = Files::new();
+    let up = files.up();
+    files.run(&up, &files.path("ca"), &["put", "key", "value"]).expect_code(0);
+    let memory = get(page_of(&up), "/metrics/memory");
+    assert!(memory.contains("fusee_pairs{redundancy=\"replicated\"} 1\n"), "{memory}");
+
+    let [ca, cert, key] = ["ca", "cert", "key"].map(|name| files.path(name));
+    let tls = ["--tls-ca", &ca, "--tls-cert", &cert, "--tls-key", &key];
+    let mut master = fusee(&["master", "--listen=0.0.0.0:0", "--http=127.0.0.1:0", "--announce"]);
+    master.args(["--stop-with-stdin", "--secret", &files.secret()]).args(tls);
+    master.arg("--data-dir").arg(files.scratch.path().join("master"));
+    let mut master = master.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(master.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let announced: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let at = announced["http"].as_str().unwrap().parse().unwrap();
+    assert_eq!(get(at, "/healthz"), "ok\n");
+    assert!(get(at, "/metrics").contains("fusee_master_leads 1\n"));
+    drop(master.stdin.take());
+    wait(&mut master);
 }
 
 #[test]

@@ -18,7 +18,6 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
-use fusee_auth::Who;
 use fusee_control::events::{Level, Topic};
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest};
@@ -115,6 +114,8 @@ pub struct MasterServer {
     // In the order in which they end.
     server: Option<Server>,
     client: MasterClient,
+    /// A client that needs no connection, and what answers it.
+    inside: (MasterClient, Option<Server>),
     /// Why it decides nothing any more.
     ended: watch::Receiver<Option<String>>,
     /// The settings in force, for whoever decides.
@@ -178,8 +179,11 @@ impl MasterServer {
         // Made first: if anything fails from here on, dropping it ends the thread.
         let client = MasterClient::new(&runtime, addr.to_string());
         let io = runtime.clone();
+        let (name, answer) = (addr.to_string(), handler(Arc::clone(&seat)));
+        let (inside, answers) = rpc::serve_local::<MasterService, _, _>(&io, &name, answer);
+        let inside = (inside.into(), Some(answers));
         let mut master =
-            MasterServer { server: None, client, ended, settings, _work: work, runtime };
+            MasterServer { server: None, client, inside, ended, settings, _work: work, runtime };
         let closed = closed(Arc::clone(&seat));
         let server =
             rpc::serve_connections::<MasterService, _, _, _>(&io, listener, handler(seat), closed)?;
@@ -210,7 +214,9 @@ impl MasterServer {
         let (client, server) = rpc::serve_local::<MasterService, _, _>(runtime, "master", answer);
         let _work = Work::Sole { queue, thread: Some(thread) };
         let (server, runtime) = (Some(server), runtime.clone());
-        Ok(MasterServer { server, client: client.into(), ended, settings, _work, runtime })
+        let client = MasterClient::from(client);
+        let inside = (client.clone(), None);
+        Ok(MasterServer { server, client, inside, ended, settings, _work, runtime })
     }
 
     /// Where it listens; `None` inside a process.
@@ -245,6 +251,12 @@ impl MasterServer {
         self.settings.send_modify(|settings| settings.adjust(new));
     }
 
+    /// A client of it inside of this process, which proves nothing and goes over no network: so it also reaches a
+    /// master whose certificate is for another name than the address that it listens at. Its name is that address.
+    pub fn inside(&self) -> MasterClient {
+        self.inside.0.clone()
+    }
+
     /// Asks for a new cluster, of a master that has none yet: of the memory nodes that join.
     ///
     /// # Panics
@@ -252,19 +264,7 @@ impl MasterServer {
     pub fn form(&self) -> Result<ClusterId, FormError> {
         let cluster = random_cluster();
         let request = MasterRequest::Form { cluster };
-        let answer = match (self.runtime.keys(), self.addr()) {
-            // That is for an administrator.
-            (Some(keys), Some(addr)) => {
-                let keys = keys.acting_as(Who::Admin);
-                let runtime = Runtime::with_keys("fusee-form", Some(keys)).map_err(|error| {
-                    FormError::Refused(format!("cannot start a thread: {error}"))
-                })?;
-                let runtime = runtime.with_tls(self.runtime.tls().cloned());
-                MasterClient::new(&runtime, addr.to_string()).call_blocking(request)?
-            }
-            _ => self.client.call_blocking(request)?,
-        };
-        match answer {
+        match self.inside().call_blocking(request)? {
             MasterReply::Done => Ok(cluster),
             MasterReply::Refused { reason } => Err(FormError::Refused(reason)),
             other => Err(FormError::Refused(format!("wrong answer: {other:?}"))),

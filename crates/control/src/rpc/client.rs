@@ -166,7 +166,7 @@ impl<S: Service> RpcClient<S> {
     {
         let link = Link::start(transport, name.to_owned());
         RpcClient::with_link(
-            (runtime.handle(), &Trust::default()),
+            (runtime.handle(), runtime.trust()),
             name.to_owned(),
             false,
             Some(link),

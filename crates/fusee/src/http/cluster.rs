@@ -47,9 +47,9 @@ pub struct ClusterPages {
 }
 
 impl ClusterPages {
-    /// Of the master that listens there. The history begins now.
-    pub fn new(runtime: &Runtime, own: String) -> ClusterPages {
-        let master = MasterClient::new(runtime, own.clone()).with_deadline(MASTER_DEADLINE);
+    /// Of this master, whose client is named as it listens. The history begins now.
+    pub fn new(runtime: &Runtime, master: MasterClient) -> ClusterPages {
+        let (own, master) = (master.addr().to_owned(), master.with_deadline(MASTER_DEADLINE));
         let history = Arc::<Mutex<History>>::default();
         runtime.handle().spawn(remember(master.clone(), own.clone(), Arc::downgrade(&history)));
         let (runtime, seen, memory) = (runtime.clone(), Default::default(), Memory::default());

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use fusee_auth::Who;
 use fusee_client::prometheus::{Kind, Metrics};
-use fusee_client::{Client, Keys, MemorySurvey, Options, RedundancyMemory};
+use fusee_client::{Client, MemorySurvey, Options, RedundancyMemory};
 use fusee_control::rpc::Runtime;
 use tokio::sync::Mutex;
 
@@ -26,18 +26,18 @@ impl Memory {
             return text.clone();
         }
         let keys = runtime.keys().map(|keys| keys.acting_as(Who::Client));
+        let options = Options::default().with_keys(keys).with_tls(runtime.tls().cloned());
         let master = master.to_owned();
         // It waits for memory nodes, and must not keep others from answers.
-        let made = tokio::task::spawn_blocking(move || survey(&master, keys)).await;
+        let made = tokio::task::spawn_blocking(move || survey(&master, options)).await;
         let made = made.unwrap_or_else(|error| Err(error.to_string()));
         *last = Some((Instant::now(), made.clone()));
         made
     }
 }
 
-fn survey(master: &str, keys: Option<Keys>) -> Result<String, String> {
-    let client = Client::connect_with(master, Options::default().with_keys(keys));
-    let client = client.map_err(|error| error.to_string())?;
+fn survey(master: &str, options: Options) -> Result<String, String> {
+    let client = Client::connect_with(master, options).map_err(|error| error.to_string())?;
     client.survey_memory().map(|survey| text(&survey)).map_err(|error| error.to_string())
 }
 
