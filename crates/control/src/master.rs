@@ -315,7 +315,8 @@ pub enum MasterReply {
     Events {
         /// The events.
         events: Vec<ClusterEvent>,
-        /// The serial of the newest one that there is. It goes back only if the master's store was replaced.
+        /// The serial of the newest one that there is. It goes back if the last ones were lost with the master, or the
+        /// store was replaced.
         newest: u64,
     },
     /// It is so.

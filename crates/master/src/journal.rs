@@ -1,8 +1,10 @@
 //! What happened to the cluster, for people: the newest events, kept in the store.
 //!
 //! Events are written in pages of a few, which are used in turn: so a store has so many records of them
-//! and no more, and an event costs a record of a few kilobytes. Whatever is told is in the store
-//! before, as all that the master says.
+//! and no more, and an event costs a record of a few kilobytes. They go to the store together with what
+//! else is to be remembered, and have no write of their own: nobody makes the master write by what it
+//! only tells, and a store that is full stops no master that has nothing to remember. What was told
+//! since is lost with the process.
 
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -361,7 +361,7 @@ struct Driver<C> {
     /// Settings that change.
     settings: watch::Receiver<Settings>,
     store: Store,
-    /// What was told, and is in the store.
+    /// What was told.
     journal: Journal,
     /// Makes a client for a control address.
     connect: C,
@@ -527,14 +527,16 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
                 // The last write to a key is the one that counts.
                 Action::Persist(more) => writes.extend(more.into_iter().map(|w| (w.key(), w))),
                 Action::Tell(level, topic, text) => {
-                    self.journal.add(level, topic, &text);
+                    if let Some(topic) = topic {
+                        self.journal.add(level, topic, &text);
+                    }
                     others.push(Action::Tell(level, topic, text));
                 }
                 other => others.push(other),
             }
         }
-        writes.extend(self.journal.writes().into_iter().map(|write| (write.key(), write)));
         if !writes.is_empty() {
+            writes.extend(self.journal.writes().into_iter().map(|write| (write.key(), write)));
             self.store.persist(writes.into_values().collect())?;
         }
         others.into_iter().try_for_each(|action| self.perform(action))

@@ -68,6 +68,13 @@ fn start_nodes(count: usize, config: &NodeConfig) -> Vec<MemoryNode> {
     (0..count).map(|_| MemoryNode::start(config.clone()).unwrap()).collect()
 }
 
+fn events(master: &MasterServer) -> Vec<String> {
+    match master.inside().call_blocking(MasterRequest::Events { after: 0 }) {
+        Ok(MasterReply::Events { events, .. }) => events.into_iter().map(|e| e.text).collect(),
+        other => panic!("unexpected {other:?}"),
+    }
+}
+
 fn open(master: &MasterClient) -> (ClientId, View) {
     match master.call_blocking(MasterRequest::Open) {
         Ok(MasterReply::Opened { client, view, .. }) => (client, view),
@@ -221,11 +228,15 @@ fn a_restarted_master_goes_on_with_the_same_cluster() {
     let _nodes = start_nodes(3, &node_config(dir.path(), &master));
     let view = master.wait_formed(SOON).unwrap();
     let (before, _) = open(&master.client());
+    let told = events(&master);
+    assert!(told.iter().any(|text| text.contains("the cluster is formed")), "{told:?}");
     master.stop();
 
     let master = start_formed(config(dir.path()));
     let (after, same) = open(&master.client());
     assert_eq!(same, view);
+    let leads = "a master leads, and goes on from its store".to_owned();
+    assert_eq!(events(&master), [told, vec![leads]].concat());
     assert!(after > before, "{after} was used before");
     assert_eq!(status(&master.client()).members.len(), 3);
     master.stop();

@@ -109,12 +109,17 @@ impl<'a> Ctx<'a> {
 
     /// Tells what is as it should be.
     pub fn info(&mut self, topic: Topic, text: impl Into<String>) {
-        self.push(Action::Tell(Level::Info, topic, text.into()));
+        self.push(Action::Tell(Level::Info, Some(topic), text.into()));
     }
 
     /// Tells what is worth a look.
     pub fn warn(&mut self, topic: Topic, text: impl Into<String>) {
-        self.push(Action::Tell(Level::Warn, topic, text.into()));
+        self.push(Action::Tell(Level::Warn, Some(topic), text.into()));
+    }
+
+    /// Tells what a client gets wrong, as often as it pleases: in the log alone.
+    pub fn complain(&mut self, text: impl Into<String>) {
+        self.push(Action::Tell(Level::Warn, None, text.into()));
     }
 
     /// Calls a member or candidate, once. `None` if there is no such node.

@@ -90,8 +90,8 @@ pub enum Action {
     /// Remove all records but those of destroyed clusters, some at a time: none of them counts any more. To
     /// be done before anything of a later event.
     Clear,
-    /// Tell people: in the log, and as an event.
-    Tell(Level, Topic, String),
+    /// Tell people: in the log, and as an event of this topic.
+    Tell(Level, Option<Topic>, String),
 }
 
 /// Why a store's contents cannot be gone on with.

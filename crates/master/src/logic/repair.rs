@@ -208,7 +208,7 @@ impl State {
         }
         ctx.persist(writes);
         for (level, text) in texts {
-            ctx.push(Action::Tell(level, Topic::Session, text));
+            ctx.push(Action::Tell(level, Some(Topic::Session), text));
         }
     }
 }

@@ -1,6 +1,5 @@
 //! What the master is asked, except for the joining of memory nodes.
 
-use fusee_control::events::Topic;
 use fusee_control::master::{
     MasterReply, MasterRequest, MemberState, MemberStatus, Orphan, Owners, Status,
 };
@@ -188,7 +187,7 @@ impl State {
         match closed {
             Ok(()) => MasterReply::Done,
             Err(reason) => {
-                ctx.warn(Topic::Session, format!("end of {client}: {reason}"));
+                ctx.complain(format!("end of {client}: {reason}"));
                 refused(reason)
             }
         }

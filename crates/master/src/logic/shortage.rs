@@ -18,7 +18,6 @@
 //!
 //! Nothing of that is stored: a master that starts anew knows none of the names, and calls again.
 
-use fusee_control::events::Topic;
 use std::collections::BTreeSet;
 
 use fusee_control::master::{MasterReply, Orphan};
@@ -168,7 +167,7 @@ impl State {
         match handed {
             Ok(()) => MasterReply::Done,
             Err(reason) => {
-                ctx.warn(Topic::Session, format!("{client}: {reason}"));
+                ctx.complain(format!("{client}: {reason}"));
                 refused(reason)
             }
         }
