@@ -11,9 +11,10 @@ mod metrics;
 mod node;
 mod process;
 
+use std::collections::HashMap;
 use std::convert::Infallible;
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fusee_cli::failure::Failure;
@@ -26,7 +27,6 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -35,6 +35,8 @@ pub use node::{NodePages, NodeView};
 
 /// Connections at a time; whoever comes then is sent away.
 const MAX_CONNECTIONS: usize = 256;
+/// Of one address: nobody keeps others from looking, least of all who looks after the process.
+const MAX_PER_PEER: usize = 32;
 /// Of the head of a request.
 const MAX_HEAD_BYTES: usize = 8 << 10;
 /// For the head of a request.
@@ -121,20 +123,50 @@ impl Http {
 }
 
 async fn accept(listener: TcpListener, pages: Arc<impl Pages>) {
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let places = Arc::<Mutex<Places>>::default();
     loop {
-        let Ok((stream, _)) = listener.accept().await else {
+        let Ok((stream, peer)) = listener.accept().await else {
             // No descriptors, probably: there may be some again.
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
+        let Some(place) = Place::take(&places, peer.ip()) else { continue };
         let pages = Arc::clone(&pages);
         tokio::spawn(async move {
             // How it ended is of no use to anybody here.
             let _ended = timeout(CONNECTION_TIMEOUT, connection(stream, pages)).await;
             drop(place);
         });
+    }
+}
+
+/// How many connections there are, by address.
+#[derive(Debug, Default)]
+struct Places(HashMap<IpAddr, usize>);
+
+/// The place of a connection, as long as it lasts.
+#[derive(Debug)]
+struct Place(Arc<Mutex<Places>>, IpAddr);
+
+impl Place {
+    fn take(places: &Arc<Mutex<Places>>, peer: IpAddr) -> Option<Place> {
+        let mut taken = places.lock().unwrap_or_else(PoisonError::into_inner);
+        let all: usize = taken.0.values().sum();
+        let own = taken.0.entry(peer).or_default();
+        let is_free = all < MAX_CONNECTIONS && *own < MAX_PER_PEER;
+        *own += usize::from(is_free);
+        taken.0.retain(|_, connections| *connections > 0);
+        is_free.then(|| Place(Arc::clone(places), peer))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(connections) = taken.0.get_mut(&self.1) {
+            *connections -= 1;
+        }
+        taken.0.retain(|_, connections| *connections > 0);
     }
 }
 
@@ -171,4 +203,26 @@ async fn answer(pages: &impl Pages, request: &Request<Incoming>) -> Response<Ful
         headers.insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_address_leaves_places_to_others_and_all_together_are_bounded() {
+        let places = Arc::<Mutex<Places>>::default();
+        let peer = |n: u8| IpAddr::from([10, 0, 0, n]);
+        let take = |n: u8| Place::take(&places, peer(n));
+        let first: Vec<Place> = (0..MAX_PER_PEER).map(|_| take(1).unwrap()).collect();
+        assert!(take(1).is_none());
+        let others: Vec<Option<Place>> =
+            (2..20).flat_map(|n| [n; MAX_PER_PEER]).map(take).collect();
+        assert_eq!(first.len() + others.iter().flatten().count(), MAX_CONNECTIONS);
+        assert!(take(100).is_none());
+        drop(first);
+        assert!(take(100).is_some() && take(1).is_some());
+        drop(others);
+        assert!(places.lock().unwrap().0.is_empty());
+    }
 }
