@@ -56,10 +56,10 @@ pub fn of_client() -> Result<Option<Tls>, Failure> {
     Ok(TLS.get_or_init(|| tls).clone())
 }
 
-/// The certificates of a server, which dials others, too. `configured`: what its configuration says; flags beat it.
-pub fn of_server(configured: Files) -> Result<Option<Tls>, Failure> {
-    let Files { ca, cert, key } = files();
-    let [ca, cert, key] = [ca.or(configured.ca), cert.or(configured.cert), key.or(configured.key)];
+/// The certificates of a server, which dials others, too: of these files, in the order of [`Files`]. Flags beat them.
+pub fn of_server(configured: [Option<PathBuf>; 3]) -> Result<Option<Tls>, Failure> {
+    let (flags, [ca, cert, key]) = (files(), configured);
+    let [ca, cert, key] = [flags.ca.or(ca), flags.cert.or(cert), flags.key.or(key)];
     match [ca.as_deref(), cert.as_deref(), key.as_deref()] {
         [None, None, None] => Ok(None),
         [Some(ca), Some(cert), Some(key)] => Tls::of_server(ca, cert, key).map(Some).map_err(wrong),

@@ -8,9 +8,8 @@ use fusee_cli::failure::Failure;
 use fusee_cli::flags;
 use fusee_cli::quantity::Bytes;
 use fusee_cli::secret;
-use fusee_cli::tls::{self, Files};
+use fusee_cli::tls;
 use fusee_client::Geometry;
-use fusee_client::Tls;
 use fusee_launch::announcement;
 use fusee_master::settings::DEFAULT_LEASE_MS;
 use fusee_master::{Config, MasterServer, default_data_dir};
@@ -178,14 +177,6 @@ pub struct Settings {
     log: Option<Filter>,
 }
 
-impl Settings {
-    /// The files of TLS.
-    fn tls(&self) -> Result<Option<Tls>, Failure> {
-        let (ca, cert) = (self.tls_ca.clone(), self.tls_cert.clone());
-        tls::of_server(Files { ca, cert, key: self.tls_key.clone() })
-    }
-}
-
 impl Default for Settings {
     fn default() -> Settings {
         settings::defaults()
@@ -212,7 +203,8 @@ impl settings::Settings for Settings {
         let mut wrong = Problems::default();
         let filled = self.clone().filled();
         let keys = wrong.about("secret", secret::of_server(self.secret.as_deref())).flatten();
-        let tls = wrong.note(self.tls()).flatten();
+        let files = [&self.tls_ca, &self.tls_cert, &self.tls_key];
+        let tls = wrong.note(tls::of_server(files.map(Clone::clone))).flatten();
         let is_open = keys.is_none() && !self.insecure && self.secret.is_none();
         if is_open {
             wrong.about("listen", super::check_reach([&*self.listen]));

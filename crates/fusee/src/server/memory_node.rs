@@ -8,9 +8,8 @@ use fusee_cli::connect::{DEFAULT_MASTER, check_address, check_host_port};
 use fusee_cli::failure::Failure;
 use fusee_cli::quantity::Bytes;
 use fusee_cli::secret;
-use fusee_cli::tls::{self, Files};
+use fusee_cli::tls;
 use fusee_client::FabricKind;
-use fusee_client::Tls;
 use fusee_launch::announcement;
 use fusee_memory_node::config::Config;
 use fusee_memory_node::server::{Dismissal, MemoryNode};
@@ -167,14 +166,6 @@ pub struct Settings {
     log: Option<Filter>,
 }
 
-impl Settings {
-    /// The files of TLS.
-    fn tls(&self) -> Result<Option<Tls>, Failure> {
-        let (ca, cert) = (self.tls_ca.clone(), self.tls_cert.clone());
-        tls::of_server(Files { ca, cert, key: self.tls_key.clone() })
-    }
-}
-
 impl Default for Settings {
     fn default() -> Settings {
         settings::defaults()
@@ -203,7 +194,8 @@ impl settings::Settings for Settings {
         let mut wrong = Problems::default();
         let filled = self.clone().filled();
         let keys = wrong.about("secret", secret::of_server(self.secret.as_deref())).flatten();
-        let tls = wrong.note(self.tls()).flatten();
+        let files = [&self.tls_ca, &self.tls_cert, &self.tls_key];
+        let tls = wrong.note(tls::of_server(files.map(Clone::clone))).flatten();
         let served = |fabric: Serve| self.serve.contains(&fabric);
         let tcp = filled.tcp.filter(|_| served(Serve::Tcp));
         let verbs = filled.verbs.filter(|_| served(Serve::Verbs));
