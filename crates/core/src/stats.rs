@@ -248,6 +248,17 @@ impl Counters {
         sums.bytes.add(cost.bytes);
     }
 
+    /// Counts one operation that took a batch of READs and nothing else, which is what most do.
+    pub(crate) fn add_reads(&self, kind: OpKind, batch: &crate::verbs::Batch) {
+        debug_assert_eq!(batch.atomics(), 0);
+        let sums = &self.kinds[kind as usize];
+        sums.operations.add(1);
+        sums.phases.add(1);
+        sums.max_phases.raise(1);
+        sums.verbs.add(batch.verbs().len() as u64);
+        sums.bytes.add(batch.touched_bytes());
+    }
+
     pub(crate) fn add_left_to_comparison(&self, objects: u64) {
         self.left_to_comparison.add(objects);
     }

@@ -119,21 +119,19 @@ impl CacheStats {
 /// What a session counts of [`CacheStats`]. It alone does, and any thread of its process may look meanwhile.
 #[derive(Debug, Default)]
 pub struct CacheCounters {
-    accesses: Counter,
+    /// Accesses by what they brought, so that each is counted once.
+    unknown: Counter,
     hints: Counter,
-    wrong: Counter,
     bypassed: Counter,
+    wrong: Counter,
 }
 
 impl CacheCounters {
     /// The sums so far.
     pub fn stats(&self) -> CacheStats {
-        CacheStats {
-            accesses: self.accesses.get(),
-            hints: self.hints.get(),
-            wrong: self.wrong.get(),
-            bypassed: self.bypassed.get(),
-        }
+        let [hints, bypassed] = [self.hints.get(), self.bypassed.get()];
+        let accesses = self.unknown.get() + hints + bypassed;
+        CacheStats { accesses, hints, wrong: self.wrong.get(), bypassed }
     }
 }
 
@@ -203,8 +201,10 @@ impl IndexCache {
     /// Counts an access, and hints where the key is. What is bypassed is no hint, or a doubted one if it is `asked`
     /// for.
     pub fn hint(&mut self, key: &Key<'_>, asked: impl FnOnce() -> bool) -> Option<Hint> {
-        self.counters.accesses.add(1);
-        let at = self.find(key.hash())?;
+        let Some(at) = self.find(key.hash()) else {
+            self.counters.unknown.add(1);
+            return None;
+        };
         let entry = &mut self.table[at];
         entry.state = State::Used;
         entry.accesses += 1;
@@ -212,16 +212,18 @@ impl IndexCache {
             entry.accesses /= 2;
             entry.wrong /= 2;
         }
-        let tolerated = self.threshold * f32::from(entry.accesses);
-        let bypass = entry.accesses > MIN_ACCESSES && f32::from(entry.wrong) > tolerated;
+        // Most have never been wrong, which takes no arithmetic to see.
+        let bypass = entry.wrong > 0
+            && entry.accesses > MIN_ACCESSES
+            && f32::from(entry.wrong) > self.threshold * f32::from(entry.accesses);
         let hint = Hint { slot: entry.slot, word: entry.word, seen: Sight::Sometime };
-        let counter = if bypass { &self.counters.bypassed } else { &self.counters.hints };
-        counter.add(1);
         let is_young = entry.is_young();
         let doubted = Hint { seen: Sight::Doubted, ..hint };
         if bypass {
+            self.counters.bypassed.add(1);
             return asked().then_some(doubted);
         }
+        self.counters.hints.add(1);
         let is_old = is_young && self.is_doubted() && asked();
         Some(if is_old { doubted } else { Hint { seen: self.certainty.of(at, key), ..hint } })
     }

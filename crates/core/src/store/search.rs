@@ -81,7 +81,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             let mut batch = self.batches.borrow_mut().pop().unwrap_or_default();
             match self.search_now(&mut batch, key, first, &mut cost) {
                 Ok(span) => {
-                    self.counters.add(OpKind::Search, &cost);
+                    self.counters.add_reads(OpKind::Search, &batch);
                     // Made here and not in there: it is large.
                     return Ok(Searched {
                         store: self,
@@ -127,7 +127,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// Where a phase takes no time to speak of: one phase without the surroundings of an operation that
-    /// may wait. If that does not find the key, gives the hint for one that may.
+    /// may wait. If that does not find the key, gives the hint for one that may, and counts what it has cost.
     fn search_now(
         &self,
         batch: &mut Batch,
@@ -138,13 +138,20 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let (view, local_epoch) = self.begin();
         let found = look_at(&self.fabric, &view, &self.silent, batch, cost, key, hint);
         // Who is not heard any more goes the long way, and asks.
-        let found = found.and_then(|span| if self.is_heard() { Ok(span) } else { Err(Some(hint)) });
+        let found = found.and_then(|span| {
+            if self.is_heard() {
+                return Ok(span);
+            }
+            cost.add_batch(batch);
+            Err(Some(hint))
+        });
         self.end(local_epoch);
         found
     }
 }
 
-/// One phase: the pair that a hint leads to. If the hint is not right, the one to follow, if any.
+/// One phase: the pair that a hint leads to. If the hint is not right, the one to follow, if any, and the phase is
+/// counted.
 fn look_at<F: Fabric>(
     fabric: &F,
     view: &View,
@@ -160,14 +167,16 @@ fn look_at<F: Fabric>(
     if !fabric.execute_now(batch) {
         return Err(Some(hint));
     }
-    cost.add_batch(batch);
-    // A node that did not answer: whoever comes next finds out, and waits for it.
     let is_trusted = removed(Mutant::SearchNowTrustsHint);
-    match shown(batch, reads, hint, key, is_trusted).map_err(|_| Some(hint))? {
-        Shown::Value(span) => Ok(span),
-        Shown::Word(word) => Err(Some(Hint { word, seen: Sight::Sometime, ..hint })),
-        Shown::Nothing => Err(None),
-    }
+    let next = match shown(batch, reads, hint, key, is_trusted) {
+        Ok(Shown::Value(span)) => return Ok(span),
+        Ok(Shown::Word(word)) => Some(Hint { word, seen: Sight::Sometime, ..hint }),
+        Ok(Shown::Nothing) => None,
+        // A node that did not answer: whoever comes next finds out, and waits for it.
+        Err(_) => Some(hint),
+    };
+    cost.add_batch(batch);
+    Err(next)
 }
 
 /// What slot and object of a hint show, which were read in one phase.
