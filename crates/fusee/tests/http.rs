@@ -74,6 +74,12 @@ fn a_master_shows_its_cluster() {
     }
     assert!(value(&metrics, "fusee_region_bytes{redundancy=\"replicated\"}") > 0.0);
     assert!(value(&metrics, "fusee_phases_total{kind=\"upsert\"}") > 0.0);
+    // Each session opens one, and tells of itself until it ends.
+    let answers = |part: &str| value(&metrics, &format!("fusee_master_request_seconds_{part}"));
+    let opened = answers("count{request=\"Open\"}");
+    assert!(opened >= 1.0 && answers("sum{request=\"Open\"}") > 0.0);
+    assert_eq!(answers("bucket{request=\"Open\",le=\"+Inf\"}"), opened);
+    assert!(answers("bucket{request=\"Open\",le=\"5\"}") >= 1.0);
     promtool(&["check", "metrics"], &metrics);
     let memory = get(at, "/metrics/memory");
     assert!(value(&memory, "fusee_pairs{redundancy=\"replicated\"}") >= 100.0);
@@ -108,6 +114,8 @@ fn a_memory_node_shows_itself() {
     let metrics = get(at, "/metrics");
     assert_eq!(value(&metrics, "fusee_node_joined{node=\"mn3\"}"), 1.0);
     assert_eq!(value(&metrics, "fusee_node_pool_bytes{node=\"mn3\"}"), f64::from(64 << 20));
+    let asked = "fusee_node_request_seconds_count{request=\"Describe\"}";
+    assert!(value(&metrics, asked) >= 1.0, "whoever lets it join asks");
     promtool(&["check", "metrics"], &metrics);
     assert_eq!(json(at, "/status.json")["node"], "mn3");
     assert_eq!(request(at, "GET", "/events.json", "").unwrap().status, 404);

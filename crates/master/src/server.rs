@@ -22,7 +22,7 @@ use fusee_control::events::{Level, Topic};
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::{
-    self, Caller, MasterClient, MasterService, NodeClient, RpcError, Runtime, Server,
+    self, Caller, MasterClient, MasterService, NodeClient, RequestTimes, RpcError, Runtime, Server,
 };
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::View;
@@ -249,6 +249,11 @@ impl MasterServer {
     /// Takes over what a running master can change: see [`Settings::adjust`].
     pub fn adjust(&self, new: &Settings) {
         self.settings.send_modify(|settings| settings.adjust(new));
+    }
+
+    /// How long it takes to answer what comes over its port.
+    pub fn times(&self) -> RequestTimes {
+        self.server.as_ref().map(Server::times).unwrap_or_default()
     }
 
     /// A client of it inside of this process, which proves nothing and goes over no network: so it also reaches a

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use fusee_control::master::{MasterReply, MasterRequest, Note};
 use fusee_control::node::{Description, NodeReply, NodeRequest};
 use fusee_control::rpc::{
-    self, Caller, MasterClient, NodeClient, NodeService, RpcError, Runtime, Server,
+    self, Caller, MasterClient, NodeClient, NodeService, RequestTimes, RpcError, Runtime, Server,
 };
 use fusee_core::layout::{HeaderWord, first_extent};
 use fusee_core::verbs::{ClusterId, MnId};
@@ -252,6 +252,11 @@ impl MemoryNode {
     /// Its name in the cluster; `None` until it has joined.
     pub fn name(&self) -> Option<MnId> {
         *self.joined.borrow()
+    }
+
+    /// How long it takes to answer what comes over its control port.
+    pub fn times(&self) -> RequestTimes {
+        self.server.times()
     }
 
     /// Its name, as it changes.

@@ -36,6 +36,7 @@ pub mod parsers;
 mod runtime;
 mod server;
 mod stamp;
+mod times;
 mod wire;
 
 use std::time::Duration;
@@ -50,6 +51,7 @@ pub use masters::MasterClient;
 pub use runtime::Runtime;
 pub use server::{Server, bind, serve, serve_connections, serve_limited, serve_local};
 pub use stamp::{Caller, Stamped};
+pub use times::{BOUNDS_US, RequestTimes, Times};
 
 use fusee_auth::Who;
 use fusee_core::verbs::ClusterId;

@@ -8,12 +8,13 @@
 use std::io::ErrorKind::{ConnectionReset, UnexpectedEof};
 use std::net::{SocketAddr, TcpListener as StdListener, ToSocketAddrs};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fusee_auth::Who;
 use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
 use tarpc::server::{BaseChannel, Channel};
-use tarpc::{ClientMessage, Response, ServerError};
+use tarpc::{ClientMessage, RequestName, Response, ServerError};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -22,6 +23,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use super::codec::{Ending, ServerTransport, transport};
 use super::guests::{Guest, Guests, Held, Limits, Refusal};
 use super::runtime::Trust;
+use super::times::RequestTimes;
 use super::wire::Wire;
 use super::{
     Caller, MAX_REQUESTS_PER_CONNECTION, RpcClient, Runtime, ServeError, Service, Stamped, hello,
@@ -41,12 +43,18 @@ pub struct Server {
     /// Dropped to tell the accepting task to end.
     stop: Option<oneshot::Sender<()>>,
     task: Option<JoinHandle<()>>,
+    times: RequestTimes,
 }
 
 impl Server {
     /// Where it listens; `None` inside a process.
     pub fn addr(&self) -> Option<SocketAddr> {
         self.addr
+    }
+
+    /// How long it takes to answer what comes over its port.
+    pub fn times(&self) -> RequestTimes {
+        self.times.clone()
     }
 
     /// Closes port and connections, and returns when that is done.
@@ -135,13 +143,16 @@ where
     let (stop, stopped) = oneshot::channel();
     let guests = Guests::new(limits);
     let trust = runtime.trust().clone();
-    let accepting = accept::<S, H, F, C>(listener, (handler, trust), closed, stopped, guests);
+    let times = RequestTimes::default();
+    let handler = timed(handler, times.clone());
+    let accepting = accept::<S, _, _, C>(listener, (handler, trust), closed, stopped, guests);
     let task = runtime.handle().spawn(accepting);
     Ok(Server {
         runtime: runtime.handle().clone(),
         addr: Some(addr),
         stop: Some(stop),
         task: Some(task),
+        times,
     })
 }
 
@@ -171,8 +182,30 @@ where
             addr: None,
             stop: Some(stop),
             task: Some(task),
+            times: RequestTimes::default(),
         },
     )
+}
+
+/// The same handler, whose times are taken.
+fn timed<R, H, F>(
+    handler: H,
+    times: RequestTimes,
+) -> impl Fn(Caller, R) -> BoxFuture<'static, F::Output> + Clone + Send + Sync + 'static
+where
+    R: RequestName,
+    H: Fn(Caller, R) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output: Send> + Send + 'static,
+{
+    move |caller, request| {
+        let (times, name, begun) = (times.clone(), request.name().to_owned(), Instant::now());
+        let handling = handler(caller, request);
+        Box::pin(async move {
+            let reply = handling.await;
+            times.add(&name, begun.elapsed());
+            reply
+        })
+    }
 }
 
 async fn accept<S, H, F, C>(

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fusee_client::prometheus;
 use fusee_control::master::{MasterReply, MasterRequest};
-use fusee_control::rpc::{MasterClient, RpcError, Runtime};
+use fusee_control::rpc::{MasterClient, RequestTimes, RpcError, Runtime};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::history::History;
@@ -41,6 +41,8 @@ pub struct ClusterPages {
     master: MasterClient,
     /// The address of this master, as it names itself where it leads.
     own: String,
+    /// How long its answers take.
+    times: RequestTimes,
     seen: tokio::sync::Mutex<Option<Seen>>,
     history: Arc<Mutex<History>>,
     memory: Memory,
@@ -48,12 +50,12 @@ pub struct ClusterPages {
 
 impl ClusterPages {
     /// Of this master, whose client is named as it listens. The history begins now.
-    pub fn new(runtime: &Runtime, master: MasterClient) -> ClusterPages {
+    pub fn new(runtime: &Runtime, master: MasterClient, times: RequestTimes) -> ClusterPages {
         let (own, master) = (master.addr().to_owned(), master.with_deadline(MASTER_DEADLINE));
         let history = Arc::<Mutex<History>>::default();
         runtime.handle().spawn(remember(master.clone(), own.clone(), Arc::downgrade(&history)));
         let (runtime, seen, memory) = (runtime.clone(), Default::default(), Memory::default());
-        ClusterPages { runtime, master, own, seen, history, memory }
+        ClusterPages { runtime, master, own, times, seen, history, memory }
     }
 
     /// The cluster as it is now or was a moment ago; whoever comes meanwhile waits for the same answer.
@@ -72,7 +74,7 @@ impl ClusterPages {
     async fn metrics(&self) -> String {
         // Of several masters the one that leads shows the cluster, or it would be counted twice.
         let report = self.look().await.ok().filter(|report| report.master == self.own);
-        metrics::of(report.as_deref())
+        metrics::of(report.as_deref(), &self.times.all())
     }
 
     /// What the page asks for, each second.

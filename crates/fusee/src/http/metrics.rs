@@ -1,14 +1,17 @@
 //! The metrics of a master: of the cluster, if it leads one.
 
-use super::process;
+use std::collections::BTreeMap;
+
+use super::{process, requests};
 use crate::status::Report;
 use fusee_client::prometheus::{Kind, Metrics};
+use fusee_control::rpc::Times;
 
 /// All states of a memory node, so that none vanishes when it is rare.
 const STATES: [&str; 6] = ["in_view", "joining", "waiting", "draining", "drained", "lost"];
 
 /// The page. Without a report this master leads nothing.
-pub fn of(report: Option<&Report>) -> String {
+pub fn of(report: Option<&Report>, times: &BTreeMap<String, Times>) -> String {
     let mut metrics = Metrics::default();
     let leads = u8::from(report.is_some());
     let help =
@@ -21,6 +24,7 @@ pub fn of(report: Option<&Report>) -> String {
         sessions(&mut metrics, report);
         repairs(&mut metrics, report);
     }
+    requests::add(&mut metrics, "fusee_master_request_seconds", times);
     process::add(&mut metrics);
     metrics.into_text()
 }

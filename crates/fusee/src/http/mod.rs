@@ -10,6 +10,7 @@ mod memory;
 mod metrics;
 mod node;
 mod process;
+mod requests;
 
 use std::collections::HashMap;
 use std::convert::Infallible;

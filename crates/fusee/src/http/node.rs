@@ -2,11 +2,11 @@
 
 use fusee_client::Usage;
 use fusee_control::node::{NodeReply, NodeRequest};
-use fusee_control::rpc::NodeClient;
+use fusee_control::rpc::{NodeClient, RequestTimes};
 use hyper::StatusCode;
 use tokio::sync::watch;
 
-use super::{Page, Pages, process};
+use super::{Page, Pages, process, requests};
 use fusee_client::prometheus::{self, Kind, Metrics};
 
 /// The pages of a memory node. It may be another one, at the same addresses, when the cluster has given one up.
@@ -22,6 +22,8 @@ pub struct NodeView {
     pub client: NodeClient,
     /// Its name in the cluster, once it has joined.
     pub joined: watch::Receiver<Option<fusee_core::verbs::MnId>>,
+    /// How long its answers take.
+    pub times: RequestTimes,
 }
 
 impl NodePages {
@@ -75,6 +77,8 @@ impl NodePages {
                 metrics.family(Kind::Gauge, name, help).sample(&[("node", &node)], value);
             }
         }
+        let times = self.node.borrow().times.all();
+        requests::add(&mut metrics, "fusee_node_request_seconds", &times);
         process::add(&mut metrics);
         metrics
     }

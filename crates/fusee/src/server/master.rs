@@ -264,7 +264,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     };
     let server = MasterServer::start(config).map_err(|error| failed(error.to_string()))?;
     let control = server.addr().map(|at| at.to_string()).unwrap_or_default();
-    let pages = || ClusterPages::new(server.runtime(), server.inside());
+    let pages = || ClusterPages::new(server.runtime(), server.inside(), server.times());
     let http = http.map(|at| Http::serve(server.runtime(), &at, pages())).transpose()?;
     if args.announce {
         announce(&announcement::Master { control, http: http.as_ref().map(Http::addr) })?;

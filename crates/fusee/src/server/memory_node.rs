@@ -297,7 +297,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
 
 /// What its pages need of a node.
 fn view(node: &MemoryNode) -> NodeView {
-    NodeView { client: node.client(), joined: node.names() }
+    NodeView { client: node.client(), joined: node.names(), times: node.times() }
 }
 
 fn start(config: Config) -> Result<MemoryNode, Failure> {

@@ -1,0 +1,68 @@
+//! How long a server takes to answer.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Upper bounds of the buckets of [`Times`], in microseconds.
+pub const BOUNDS_US: [u64; 16] = [
+    50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
+    1_000_000, 2_500_000, 5_000_000,
+];
+
+/// How long answers to one kind of request took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// How many took no longer than each of [`BOUNDS_US`], and longer than the one before; at last, how many
+    /// took longer than all.
+    pub counts: [u64; BOUNDS_US.len() + 1],
+    /// All of them together.
+    pub sum: Duration,
+}
+
+impl Times {
+    fn add(&mut self, took: Duration) {
+        let bucket = BOUNDS_US.partition_point(|bound| Duration::from_micros(*bound) < took);
+        self.counts[bucket] += 1;
+        self.sum += took;
+    }
+}
+
+/// The times of a server's answers, by the names of requests: from when a request is read to when there is an answer
+/// to write. What is refused for want of a key is not counted.
+#[derive(Clone, Debug, Default)]
+pub struct RequestTimes(Arc<Mutex<BTreeMap<String, Times>>>);
+
+impl RequestTimes {
+    pub(super) fn add(&self, request: &str, took: Duration) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match all.get_mut(request) {
+            Some(times) => times.add(took),
+            None => all.entry(request.to_owned()).or_default().add(took),
+        }
+    }
+
+    /// The times so far.
+    pub fn all(&self) -> BTreeMap<String, Times> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_counted_where_their_bound_is() {
+        let times = RequestTimes::default();
+        for us in [1, 50, 51, 5_000_000, 5_000_001] {
+            times.add("Open", Duration::from_micros(us));
+        }
+        times.add("Close", Duration::ZERO);
+        let all = times.all();
+        assert_eq!(all.keys().collect::<Vec<_>>(), ["Close", "Open"]);
+        let Times { counts, sum } = all["Open"];
+        assert_eq!((counts[..2].to_vec(), counts[15], counts[16]), (vec![2, 1], 1, 1));
+        assert_eq!((counts.iter().sum::<u64>(), sum), (5, Duration::from_micros(10_000_103)));
+    }
+}
