@@ -18,7 +18,6 @@ use std::sync::mpsc::Sender;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use etcd_client::{Error, WatchOptions};
 use fusee_control::rpc::Runtime;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{sleep, timeout};
@@ -26,7 +25,7 @@ use tokio::time::{sleep, timeout};
 use crate::seat::Seat;
 use crate::server::{Message, StartError, end};
 use crate::store::address::StoreAddress;
-use crate::store::etcd::{ATTEMPT, Candidacy, Etcd, Term};
+use crate::store::etcd::{ATTEMPT, Candidacy, Error, Etcd, Term};
 use crate::store::{Store, StoreError};
 use crate::tenure::Tenure;
 
@@ -192,13 +191,12 @@ where
             self.abandoned.pop();
         }
         let asked = Instant::now();
-        let mut client = etcd.client.clone();
-        let granted = etcd.bounded(client.lease_grant(self.platform.ttl_s as i64, None)).await?;
+        let granted = etcd.bounded(etcd.client.grant(self.platform.ttl_s as i64)).await?;
         // etcd may give a longer one than was asked for, never a shorter one.
-        let ttl = Duration::from_secs(granted.ttl().unsigned_abs());
+        let ttl = Duration::from_secs(granted.ttl_s.unsigned_abs());
         let tenure = Arc::new(Tenure::new(asked, ttl));
-        let renewals = tokio::spawn(renew(etcd.clone(), granted.id(), Arc::clone(&tenure)));
-        Ok(LeadershipLease { id: granted.id(), tenure, renewals })
+        let renewals = tokio::spawn(renew(etcd.clone(), granted.id, Arc::clone(&tenure)));
+        Ok(LeadershipLease { id: granted.id, tenure, renewals })
     }
 
     /// Stands by until there is no older candidate.
@@ -283,17 +281,15 @@ where
 /// Renews a lease until it is lost.
 async fn renew(etcd: Etcd, id: i64, tenure: Arc<Tenure>) {
     let often = tenure.lease() / RENEWALS_PER_LEASE;
-    let mut client = etcd.client.clone();
     while tenure.holds() {
         let sent = Instant::now();
-        // Each renewal opens a stream of its own: what a broken connection left does not matter.
-        match timeout(ATTEMPT, client.lease_keep_alive(id)).await {
-            Ok(Ok(_)) => {
+        match timeout(ATTEMPT, etcd.client.keep_alive(id)).await {
+            Ok(Ok(())) => {
                 tenure.renewed(sent);
                 sleep(often.saturating_sub(sent.elapsed())).await;
             }
-            Ok(Err(Error::LeaseKeepAliveError(cause))) => {
-                tracing::debug!(%cause, "the lease is gone");
+            Ok(Err(Error::LeaseGone)) => {
+                tracing::debug!("the lease is gone");
                 tenure.end();
             }
             Ok(Err(error)) => {
@@ -307,19 +303,7 @@ async fn renew(etcd: Etcd, id: i64, tenure: Arc<Tenure>) {
 
 /// Waits until the election may have changed; at most [`WATCH`].
 async fn changed(etcd: &Etcd, revision: i64) {
-    let watching = async {
-        let options = WatchOptions::new().with_prefix().with_start_revision(revision + 1);
-        let mut client = etcd.client.clone();
-        let mut stream = client.watch(etcd.key("election/"), Some(options)).await?;
-        // The first message only says that the watch stands.
-        while let Some(message) = stream.message().await? {
-            if !message.created() || message.canceled() {
-                break;
-            }
-        }
-        Ok::<(), Error>(())
-    };
-    match timeout(WATCH, watching).await {
+    match timeout(WATCH, etcd.client.changed(etcd.key("election/"), revision)).await {
         Ok(Ok(())) | Err(_) => {}
         Ok(Err(error)) => {
             tracing::debug!(%error, "cannot watch the election");
@@ -330,13 +314,5 @@ async fn changed(etcd: &Etcd, revision: i64) {
 
 /// Ends a lease; it may have ended already.
 pub(crate) async fn revoke(etcd: &Etcd, id: i64) -> Result<(), StoreError> {
-    let mut client = etcd.client.clone();
-    let ended = async {
-        match client.lease_revoke(id).await {
-            // gRPC's NOT_FOUND.
-            Err(Error::GRpcStatus(status)) if i32::from(status.code()) == 5 => Ok(()),
-            ended => ended.map(drop),
-        }
-    };
-    etcd.bounded(ended).await
+    etcd.bounded(etcd.client.revoke(id)).await
 }

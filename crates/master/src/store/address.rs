@@ -67,8 +67,7 @@ pub enum StoreAddressError {
     /// The program cannot speak to etcd.
     #[error(
         "this program was built without etcd, so it cannot use `{text}`; build it with `cargo \
-         build --release --features etcd` (which needs the Debian packages protobuf-compiler and \
-         libprotobuf-dev, or their like)"
+         build --release --features etcd`"
     )]
     NotBuilt {
         /// What was given.

@@ -23,18 +23,24 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use etcd_client::{
-    Client, Compare, CompareOp, ConnectOptions, Error, GetOptions, KvClient, PutOptions, SortOrder,
-    SortTarget, Txn, TxnOp, TxnOpResponse,
-};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
-use super::address::{StoreAddress, StoreTls};
+use self::client::{Client, end_of};
+use self::messages::{
+    Compare, Compared, RangeRequest, RangeResponse, RequestOp, ResponseOp, SortOrder, SortTarget,
+    TxnRequest,
+};
+use super::address::StoreAddress;
 use super::sealed::{self, Format};
 use super::{Remote, StoreError, damaged};
 use crate::tenure::Tenure;
+
+mod client;
+mod messages;
+
+pub(crate) use self::client::Error;
 
 /// How long to wait for one answer.
 pub(crate) const ATTEMPT: Duration = Duration::from_secs(1);
@@ -44,8 +50,6 @@ const PAUSE: Duration = Duration::from_millis(50);
 const OPERATIONS: usize = 60;
 /// Records read at a time.
 const PAGE: i64 = 256;
-/// The longest answer: a page of records, one of which is the view.
-const MAX_ANSWER_BYTES: usize = 256 << 20;
 
 /// A connection to etcd, made when it is needed and again after it broke.
 #[derive(Clone)]
@@ -65,52 +69,52 @@ pub(crate) struct Candidacy {
 }
 
 impl Etcd {
-    /// Does not speak to anybody yet; must be called on a runtime.
+    /// Does not speak to anybody yet. It is async only because it must be called on a runtime.
     pub async fn new(address: StoreAddress) -> Result<Etcd, Error> {
-        let options = ConnectOptions::new()
-            .with_connect_timeout(ATTEMPT)
-            .with_keep_alive(ATTEMPT, ATTEMPT)
-            .with_keep_alive_while_idle(true)
-            // A member that is cut off from the others must not be trusted with leases.
-            .with_require_leader(true);
-        let options = match &address.tls {
-            None => options,
-            Some(files) => with_tls(options, files)?,
-        };
-        let client = Client::connect(&address.endpoints, Some(options)).await?;
-        Ok(Etcd { client, address })
+        Ok(Etcd { client: Client::new(&address)?, address })
     }
 
     pub fn key(&self, rest: &str) -> String {
         format!("{}/{rest}", self.address.prefix)
     }
 
-    fn kv(&self) -> KvClient {
-        self.client.kv_client().max_decoding_message_size(MAX_ANSWER_BYTES)
+    async fn range(&self, request: RangeRequest) -> Result<RangeResponse, StoreError> {
+        self.bounded(self.client.range(request)).await
+    }
+
+    /// One key.
+    async fn get(&self, key: String) -> Result<RangeResponse, StoreError> {
+        self.range(RangeRequest { key: key.into_bytes(), ..RangeRequest::default() }).await
     }
 
     /// Enters the election under a lease; may be repeated.
     pub async fn enter(&self, lease: i64, addr: &str) -> Result<String, StoreError> {
         let key = self.key(&format!("election/{lease:016x}"));
-        let new = Compare::create_revision(key.clone(), CompareOp::Equal, 0);
-        let put = TxnOp::put(key.clone(), addr, Some(PutOptions::new().with_lease(lease)));
-        let txn = Txn::new().when([new]).and_then([put]);
-        self.bounded(self.kv().txn(txn)).await?;
+        let new = Compare::equal(key.clone(), Compared::CreateRevision(0));
+        let put = RequestOp::put_leased(key.clone(), addr, lease);
+        let txn = TxnRequest { compare: vec![new], success: vec![put], failure: Vec::new() };
+        self.bounded(self.client.txn(txn)).await?;
         Ok(key)
     }
 
     /// Who is in the election, the leader first, and the revision of that picture.
     pub async fn candidates(&self) -> Result<(Vec<Candidacy>, i64), StoreError> {
-        let options = GetOptions::new().with_prefix();
-        let options = options.with_sort(SortTarget::Create, SortOrder::Ascend);
-        let found = self.bounded(self.kv().get(self.key("election/"), Some(options))).await?;
+        let prefix = self.key("election/");
+        let oldest_first = RangeRequest {
+            range_end: end_of(&prefix),
+            key: prefix.into_bytes(),
+            sort_order: SortOrder::Ascend.into(),
+            sort_target: SortTarget::CreateRevision.into(),
+            ..RangeRequest::default()
+        };
+        let found = self.range(oldest_first).await?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let candidates = found.kvs().iter().map(|kv| Candidacy {
-            key: text(kv.key()),
-            created: kv.create_revision(),
-            addr: text(kv.value()),
+        let candidates = found.kvs.iter().map(|kv| Candidacy {
+            key: text(&kv.key),
+            created: kv.create_revision,
+            addr: text(&kv.value),
         });
-        let revision = found.header().map_or(0, |header| header.revision());
+        let revision = found.header.map_or(0, |header| header.revision);
         Ok((candidates.collect(), revision))
     }
 
@@ -140,10 +144,10 @@ impl Etcd {
 
     /// Refuses a prefix that something else uses; says whether it is empty.
     async fn check_format(&self) -> Result<bool, StoreError> {
-        let found = self.bounded(self.kv().get(self.key("format"), None)).await?;
-        if let Some(kv) = found.kvs().first() {
+        let found = self.get(self.key("format")).await?;
+        if let Some(kv) = found.kvs.first() {
             let name = self.address.to_string();
-            return match sealed::read_format(kv.value()).map_err(|error| damaged(&name, error))? {
+            return match sealed::read_format(&kv.value).map_err(|error| damaged(&name, error))? {
                 Format::This => Ok(false),
                 Format::Other(found) => Err(self.unusable(format!(
                     "it was written in the format {found:?}, this program knows {:?}; use the \
@@ -152,9 +156,14 @@ impl Etcd {
                 ))),
             };
         }
-        let options = GetOptions::new().with_prefix().with_count_only();
-        let found = self.bounded(self.kv().get(self.key("record/"), Some(options))).await?;
-        if found.count() > 0 {
+        let prefix = self.key("record/");
+        let count = RangeRequest {
+            range_end: end_of(&prefix),
+            key: prefix.into_bytes(),
+            count_only: true,
+            ..RangeRequest::default()
+        };
+        if self.range(count).await?.count > 0 {
             return Err(self.unusable("there are keys, but no format; choose another prefix"));
         }
         Ok(true)
@@ -162,25 +171,27 @@ impl Etcd {
 
     async fn records(&self) -> Result<BTreeMap<String, Vec<u8>>, StoreError> {
         let prefix = self.key("record/");
-        // The byte after the slash ends the range.
-        let end = self.key("record0");
         let (mut records, mut revision) = (BTreeMap::new(), 0);
         let mut from = prefix.clone().into_bytes();
         loop {
-            let options = GetOptions::new().with_range(end.as_str()).with_limit(PAGE);
-            let options = options.with_revision(revision);
-            let mut page = self.bounded(self.kv().get(from, Some(options))).await?;
+            let request = RangeRequest {
+                key: from,
+                range_end: end_of(&prefix),
+                limit: PAGE,
+                revision,
+                ..RangeRequest::default()
+            };
+            let page = self.range(request).await?;
             if revision == 0 {
                 // All pages are of one moment.
-                revision = page.header().map_or(0, |header| header.revision());
+                revision = page.header.map_or(0, |header| header.revision);
             }
-            for kv in page.take_kvs() {
-                let (key, value) = kv.into_key_value();
-                let key = String::from_utf8_lossy(&key[prefix.len()..]).into_owned();
-                records.insert(key, value);
+            for kv in page.kvs {
+                let key = String::from_utf8_lossy(&kv.key[prefix.len()..]).into_owned();
+                records.insert(key, kv.value);
             }
             match records.last_key_value() {
-                Some((last, _)) if page.more() => {
+                Some((last, _)) if page.more => {
                     from = format!("{prefix}{last}\0").into_bytes();
                 }
                 _ => return Ok(records),
@@ -219,18 +230,19 @@ impl Term {
         let handle = Handle::current();
         let term = Term { etcd, handle, candidacy, tenure, writes: 0, _over: over };
         let written = term.etcd.key("written");
-        let before = term.etcd.bounded(term.etcd.kv().get(written.as_str(), None)).await?;
-        let before = before.kvs().first().map_or(0, |kv| kv.mod_revision());
+        let before = term.etcd.get(written.clone()).await?;
+        let before = before.kvs.first().map_or(0, |kv| kv.mod_revision);
         // Once, for the same reason as every other write: a late copy would set `written` back, and
         // late copies of the term's first writes would find what they expect.
-        let once = Compare::mod_revision(written.as_str(), CompareOp::Equal, before);
-        let mut first = vec![TxnOp::put(written, term.written(0), None)];
+        let once = Compare::equal(written.clone(), Compared::ModRevision(before));
+        let mut success = vec![RequestOp::put(written, term.written(0))];
         if is_new {
-            first.push(TxnOp::put(term.etcd.key("format"), sealed::format(), None));
+            success.push(RequestOp::put(term.etcd.key("format"), sealed::format()));
         }
-        let txn = Txn::new().when([term.leads(), once]).and_then(first);
-        let begun = term.etcd.bounded(term.etcd.kv().txn(txn)).await?;
-        if begun.succeeded() { Ok(term) } else { Err(term.etcd.deposed("its lease has run out")) }
+        let compare = vec![term.leads(), once];
+        let txn = TxnRequest { compare, success, failure: Vec::new() };
+        let begun = term.etcd.bounded(term.etcd.client.txn(txn)).await?;
+        if begun.succeeded { Ok(term) } else { Err(term.etcd.deposed("its lease has run out")) }
     }
 
     /// The value of `written` after so many writes.
@@ -240,53 +252,53 @@ impl Term {
 
     fn leads(&self) -> Compare {
         let Candidacy { key, created, .. } = &self.candidacy;
-        Compare::create_revision(key.as_str(), CompareOp::Equal, *created)
+        Compare::equal(key.as_str(), Compared::CreateRevision(*created))
     }
 
-    fn transaction(&self, entries: Vec<(String, Option<Vec<u8>>)>) -> Txn {
+    fn transaction(&self, entries: Vec<(String, Option<Vec<u8>>)>) -> TxnRequest {
         let written = self.etcd.key("written");
-        let in_order =
-            Compare::value(written.as_str(), CompareOp::Equal, self.written(self.writes));
+        let in_order = Compared::Value(self.written(self.writes).into_bytes());
+        let in_order = Compare::equal(written.as_str(), in_order);
         let operation = |(key, bytes): (String, Option<Vec<u8>>)| {
             let key = self.etcd.key(&format!("record/{key}"));
             match bytes {
-                Some(bytes) => TxnOp::put(key, bytes, None),
-                None => TxnOp::delete(key, None),
+                Some(bytes) => RequestOp::put(key, bytes),
+                None => RequestOp::delete(key),
             }
         };
-        let mut operations: Vec<TxnOp> = entries.into_iter().map(operation).collect();
-        operations.push(TxnOp::put(written.as_str(), self.written(self.writes + 1), None));
-        while operations.len() > OPERATIONS {
-            let nested = operations.chunks(OPERATIONS);
-            operations =
-                nested.map(|some| TxnOp::txn(Txn::new().and_then(some.to_vec()))).collect();
+        let mut success: Vec<RequestOp> = entries.into_iter().map(operation).collect();
+        success.push(RequestOp::put(written.as_str(), self.written(self.writes + 1)));
+        while success.len() > OPERATIONS {
+            let nested = success.chunks(OPERATIONS);
+            success = nested.map(|some| RequestOp::all(some.to_vec())).collect();
         }
-        let look = [TxnOp::get(self.candidacy.key.as_str(), None), TxnOp::get(written, None)];
-        Txn::new().when([self.leads(), in_order]).and_then(operations).or_else(look)
+        let look = vec![RequestOp::get(self.candidacy.key.as_str()), RequestOp::get(written)];
+        TxnRequest { compare: vec![self.leads(), in_order], success, failure: look }
     }
 
     /// Of a transaction that was not carried out: whether an earlier copy of it was.
-    fn is_done(&self, answers: &[TxnOpResponse]) -> bool {
-        let [TxnOpResponse::Get(leader), TxnOpResponse::Get(written)] = answers else {
+    fn is_done(&self, answers: &[ResponseOp]) -> bool {
+        let [ResponseOp { range: Some(leader) }, ResponseOp { range: Some(written) }] = answers
+        else {
             return false;
         };
-        let leads = leader.kvs().first().map(|kv| kv.create_revision());
-        let value = written.kvs().first().map(|kv| kv.value());
+        let leads = leader.kvs.first().map(|kv| kv.create_revision);
+        let value = written.kvs.first().map(|kv| kv.value.as_slice());
         leads == Some(self.candidacy.created)
             && value == Some(self.written(self.writes + 1).as_bytes())
     }
 
-    async fn commit(&mut self, transaction: Txn) -> Result<(), StoreError> {
+    async fn commit(&mut self, transaction: TxnRequest) -> Result<(), StoreError> {
         let begun = Instant::now();
         let mut cause = String::from("its lease has run out");
         while self.tenure.holds() {
-            match timeout(ATTEMPT, self.etcd.kv().txn(transaction.clone())).await {
-                Ok(Ok(answer)) if answer.succeeded() || self.is_done(&answer.op_responses()) => {
+            match timeout(ATTEMPT, self.etcd.client.txn(transaction.clone())).await {
+                Ok(Ok(answer)) if answer.succeeded || self.is_done(&answer.responses) => {
                     self.writes += 1;
                     return Ok(());
                 }
                 Ok(Ok(_)) => return Err(self.etcd.deposed("another master writes")),
-                Ok(Err(error)) if is_hopeless(&error) => {
+                Ok(Err(error)) if error.is_hopeless() => {
                     return Err(self.etcd.failed(format!(
                         "{error}; if a request is too large, start etcd with a larger \
                          --max-request-bytes"
@@ -322,36 +334,6 @@ impl Remote for Term {
 
     fn holds(&self) -> bool {
         self.tenure.holds()
-    }
-}
-
-/// Reaches members over TLS.
-#[cfg(feature = "tls")]
-fn with_tls(options: ConnectOptions, files: &StoreTls) -> Result<ConnectOptions, Error> {
-    use etcd_client::{Certificate, Identity, TlsOptions};
-    let tls = TlsOptions::new().ca_certificate(Certificate::from_pem(std::fs::read(&files.ca)?));
-    let tls = match &files.identity {
-        None => tls,
-        Some((cert, key)) => {
-            tls.identity(Identity::from_pem(std::fs::read(cert)?, std::fs::read(key)?))
-        }
-    };
-    Ok(options.with_tls(tls))
-}
-
-#[cfg(not(feature = "tls"))]
-fn with_tls(_: ConnectOptions, _: &StoreTls) -> Result<ConnectOptions, Error> {
-    Err(Error::InvalidArgs(fusee_tls::TlsError::NotBuilt.to_string()))
-}
-
-/// Whether a request cannot be taken however often it is sent: gRPC's INVALID_ARGUMENT, and of
-/// RESOURCE_EXHAUSTED what is about the request itself.
-fn is_hopeless(error: &Error) -> bool {
-    let Error::GRpcStatus(status) = error else { return false };
-    match i32::from(status.code()) {
-        3 => true,
-        8 => status.message().contains("larger than max"),
-        _ => false,
     }
 }
 

@@ -3,6 +3,7 @@
 use fusee_control::rpc::Runtime;
 use fusee_core::verbs::{ClusterId, MnId};
 use fusee_core::view::Member;
+use tonic::Code;
 
 use super::*;
 use crate::election::revoke;
@@ -27,7 +28,7 @@ fn cluster(word: u64) -> ClusterId {
 struct Bench {
     runtime: Runtime,
     etcd: Etcd,
-    _server: EtcdServer,
+    server: EtcdServer,
 }
 
 impl Bench {
@@ -37,16 +38,13 @@ impl Bench {
         let text = format!("etcd://{}/x/y", server.endpoint());
         let address = StoreAddress::parse(&text).unwrap();
         let etcd = runtime.block_on(Etcd::new(address)).unwrap();
-        Some(Bench { runtime, etcd, _server: server })
+        Some(Bench { runtime, etcd, server })
     }
 
     /// A candidacy of its own lease.
     fn candidate(&self) -> (i64, Candidacy) {
-        let grant = || {
-            let mut client = self.etcd.client.clone();
-            self.runtime.block_on(async { client.lease_grant(60, None).await })
-        };
-        let lease = patiently(grant).unwrap().id();
+        let grant = || self.runtime.block_on(self.etcd.client.grant(60));
+        let lease = patiently(grant).unwrap().id;
         let enter = || self.runtime.block_on(self.etcd.enter(lease, "a:1"));
         let key = patiently(enter).unwrap();
         let look = || self.runtime.block_on(self.etcd.candidates());
@@ -72,18 +70,14 @@ impl Bench {
     }
 
     /// Sends a copy, and another one if there was no answer; says what the last one came to.
-    fn run(&self, transaction: &Txn) -> bool {
-        let send = || self.runtime.block_on(self.etcd.kv().txn(transaction.clone()));
-        patiently(send).unwrap().succeeded()
+    fn run(&self, transaction: &TxnRequest) -> bool {
+        let send = || self.runtime.block_on(self.etcd.client.txn(transaction.clone()));
+        patiently(send).unwrap().succeeded
     }
 
     fn put(&self, key: &str, value: &str) {
-        let key = self.etcd.key(key);
-        let put = || {
-            let mut client = self.etcd.client.clone();
-            self.runtime.block_on(async { client.put(&*key, value, None).await })
-        };
-        patiently(put).unwrap();
+        let success = vec![RequestOp::put(self.etcd.key(key), value)];
+        assert!(self.run(&TxnRequest { success, ..TxnRequest::default() }));
     }
 }
 
@@ -94,9 +88,13 @@ trait IsSilence {
 
 impl IsSilence for Error {
     fn is_silence(&self) -> bool {
-        // gRPC's UNAVAILABLE and DEADLINE_EXCEEDED.
-        matches!(self, Error::TransportError(_) | Error::IoError(_))
-            || matches!(self, Error::GRpcStatus(status) if [14, 4].contains(&i32::from(status.code())))
+        match self {
+            Error::Transport(_) | Error::Ended => true,
+            Error::Status(status) => {
+                matches!(status.code(), Code::Unavailable | Code::DeadlineExceeded)
+            }
+            Error::Tls(_) | Error::LeaseGone => false,
+        }
     }
 }
 
@@ -250,6 +248,39 @@ fn a_write_that_etcd_cannot_take_says_what_to_do() {
     assert!(error.to_string().contains("--max-request-bytes"), "{error}");
     term.write(one("view", &vec![7; 1 << 20])).unwrap();
     assert_eq!(patiently(|| term.read()).unwrap()["view"].len(), 1 << 20);
+}
+
+#[test]
+fn a_member_that_is_away_keeps_nobody_from_the_others() {
+    let Some(bench) = Bench::new() else { return };
+    // Nothing listens on the first one.
+    let text = format!("etcd://127.0.0.1:1,{}/x/y", bench.server.endpoint());
+    let address = StoreAddress::parse(&text).unwrap();
+    let etcd = bench.runtime.block_on(Etcd::new(address)).unwrap();
+    for _ in 0..20 {
+        patiently(|| bench.runtime.block_on(etcd.candidates())).unwrap();
+    }
+}
+
+#[test]
+fn a_lease_is_renewed_until_it_is_given_back() {
+    let Some(bench) = Bench::new() else { return };
+    let (lease, candidacy) = bench.candidate();
+    let client = &bench.etcd.client;
+    let renew = || bench.runtime.block_on(client.keep_alive(lease));
+    patiently(renew).unwrap();
+    // A watch is told what happened before it stood, and ends with that.
+    let (_, now) = patiently(|| bench.runtime.block_on(bench.etcd.candidates())).unwrap();
+    let changed = |since| {
+        let watch = client.changed(bench.etcd.key("election/"), since);
+        bench.runtime.block_on(async { timeout(ATTEMPT, watch).await })
+    };
+    assert!(changed(now).is_err(), "nothing has changed");
+    bench.revoke(lease);
+    patiently(|| changed(now).unwrap_or(Err(Error::Ended))).unwrap();
+    assert!(matches!(patiently(renew), Err(Error::LeaseGone)));
+    bench.revoke(lease);
+    assert!(matches!(bench.begin(&candidacy), Err(StoreError::Deposed { .. })));
 }
 
 #[cfg(feature = "tls")]

@@ -1,0 +1,207 @@
+//! The calls of etcd that the store and the election use, over gRPC.
+//!
+//! None of them is bounded in time, and none is repeated: callers know how long an answer is worth
+//! waiting for, and what may be asked twice.
+
+use futures_util::stream::{self, StreamExt};
+use prost::Message;
+use tokio::sync::oneshot;
+use tonic::client::Grpc;
+use tonic::metadata::MetadataValue;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Status, Streaming};
+use tonic_prost::ProstCodec;
+
+use super::ATTEMPT;
+use super::messages::*;
+use crate::store::address::{StoreAddress, StoreTls};
+
+/// The longest answer: a page of records, one of which is the view.
+const MAX_ANSWER_BYTES: usize = 256 << 20;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("no TLS with etcd: {0}")]
+    Tls(String),
+    #[error("no connection to etcd: {}", causes(.0))]
+    Transport(#[from] tonic::transport::Error),
+    /// What etcd says, or, in gRPC's words too, what became of the connection to it.
+    #[error("gRPC: {0}")]
+    Status(#[from] Status),
+    #[error("the lease is gone")]
+    LeaseGone,
+    #[error("etcd ended a stream without an answer")]
+    Ended,
+}
+
+impl Error {
+    /// Whether a request cannot be taken however often it is sent: of what has no room, only what
+    /// is about the request itself.
+    pub fn is_hopeless(&self) -> bool {
+        let Error::Status(status) = self else { return false };
+        match status.code() {
+            Code::InvalidArgument => true,
+            Code::ResourceExhausted => status.message().contains("larger than max"),
+            _ => false,
+        }
+    }
+}
+
+/// tonic's own words for what failed in a connection say nothing without those beneath.
+fn causes(error: &tonic::transport::Error) -> String {
+    let below = std::iter::successors(std::error::Error::source(error), |error| error.source());
+    below.fold(error.to_string(), |text, error| format!("{text}: {error}"))
+}
+
+/// Connections to the members of an etcd cluster, each made when it is needed and again after it
+/// broke. Copies share them.
+#[derive(Clone)]
+pub(crate) struct Client {
+    grpc: Grpc<Channel>,
+}
+
+impl Client {
+    /// Does not speak to anybody yet; must be called on a runtime.
+    pub fn new(address: &StoreAddress) -> Result<Client, Error> {
+        let endpoints = address.endpoints.iter().map(|endpoint| {
+            let endpoint = match &address.tls {
+                None => Endpoint::from_shared(format!("http://{endpoint}"))?,
+                Some(files) => {
+                    with_tls(Endpoint::from_shared(format!("https://{endpoint}"))?, files)?
+                }
+            };
+            Ok(endpoint
+                .connect_timeout(ATTEMPT)
+                .http2_keep_alive_interval(ATTEMPT)
+                .keep_alive_timeout(ATTEMPT)
+                .keep_alive_while_idle(true))
+        });
+        let endpoints = endpoints.collect::<Result<Vec<_>, Error>>()?;
+        // Each request goes to one of them. If that one is away it fails; the next may go elsewhere.
+        let channel = Channel::balance_list(endpoints.into_iter());
+        Ok(Client { grpc: Grpc::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES) })
+    }
+
+    pub async fn range(&self, request: RangeRequest) -> Result<RangeResponse, Error> {
+        self.call("/etcdserverpb.KV/Range", request).await
+    }
+
+    pub async fn txn(&self, request: TxnRequest) -> Result<TxnResponse, Error> {
+        self.call("/etcdserverpb.KV/Txn", request).await
+    }
+
+    pub async fn grant(&self, ttl_s: i64) -> Result<LeaseGrantResponse, Error> {
+        self.call("/etcdserverpb.Lease/LeaseGrant", LeaseGrantRequest { ttl_s }).await
+    }
+
+    /// Renews a lease, on a stream of its own: what a broken connection left does not matter.
+    pub async fn keep_alive(&self, id: i64) -> Result<(), Error> {
+        let path = "/etcdserverpb.Lease/LeaseKeepAlive";
+        let mut stream = self.stream(path, LeaseKeepAliveRequest { id }).await?;
+        let answer: LeaseKeepAliveResponse = stream.next().await?.ok_or(Error::Ended)?;
+        if answer.ttl_s > 0 { Ok(()) } else { Err(Error::LeaseGone) }
+    }
+
+    /// Ends a lease; it may have ended already.
+    pub async fn revoke(&self, id: i64) -> Result<(), Error> {
+        let path = "/etcdserverpb.Lease/LeaseRevoke";
+        match self.call(path, LeaseRevokeRequest { id }).await {
+            Err(Error::Status(status)) if status.code() == Code::NotFound => Ok(()),
+            ended => ended.map(|LeaseRevokeResponse {}| ()),
+        }
+    }
+
+    /// Waits until a key with the prefix has changed since a revision, or etcd watches no longer.
+    pub async fn changed(&self, prefix: String, since: i64) -> Result<(), Error> {
+        let create = WatchCreateRequest {
+            range_end: end_of(&prefix),
+            key: prefix.into_bytes(),
+            start_revision: since + 1,
+        };
+        let request = WatchRequest { create: Some(create) };
+        let mut stream = self.stream("/etcdserverpb.Watch/Watch", request).await?;
+        while let Some(message) = stream.next().await? {
+            let WatchResponse { created, canceled } = message;
+            if !created || canceled {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    async fn call<Q, A>(&self, path: &str, request: Q) -> Result<A, Error>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        let mut grpc = self.grpc.clone();
+        grpc.ready().await?;
+        let codec = ProstCodec::<Q, A>::default();
+        let path = path.parse().expect("a path");
+        Ok(grpc.unary(led(request), path, codec).await?.into_inner())
+    }
+
+    /// A stream each way, with one request on it.
+    async fn stream<Q, A>(&self, path: &str, request: Q) -> Result<Answers<A>, Error>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        let mut grpc = self.grpc.clone();
+        grpc.ready().await?;
+        let codec = ProstCodec::<Q, A>::default();
+        let path = path.parse().expect("a path");
+        let (open, ended) = oneshot::channel();
+        let requests = stream::iter([request]).chain(stream::pending()).take_until(ended);
+        let answers = grpc.streaming(led(requests), path, codec).await?.into_inner();
+        Ok(Answers { answers, _open: open })
+    }
+}
+
+/// What comes on a stream. The requests' side ends with it and not before, since etcd takes that
+/// for the end of a watch; and were it never to end, the stream would stay for ever.
+struct Answers<A> {
+    answers: Streaming<A>,
+    _open: oneshot::Sender<()>,
+}
+
+impl<A> Answers<A> {
+    async fn next(&mut self) -> Result<Option<A>, Error> {
+        Ok(self.answers.message().await?)
+    }
+}
+
+/// A request that is refused by a member which knows no leader: cut off from the others, it must
+/// not be trusted with leases.
+fn led<Q>(request: Q) -> Request<Q> {
+    let mut request = Request::new(request);
+    request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
+    request
+}
+
+/// The first key behind all that begin with a prefix, which is ASCII.
+pub(crate) fn end_of(prefix: &str) -> Vec<u8> {
+    let mut end = prefix.as_bytes().to_vec();
+    *end.last_mut().expect("a prefix") += 1;
+    end
+}
+
+#[cfg(feature = "tls")]
+fn with_tls(endpoint: Endpoint, files: &StoreTls) -> Result<Endpoint, Error> {
+    use tonic::transport::{Certificate, ClientTlsConfig, Identity};
+    let read = |file: &std::path::Path| {
+        std::fs::read(file).map_err(|error| Error::Tls(format!("{}: {error}", file.display())))
+    };
+    let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(&files.ca)?));
+    let tls = match &files.identity {
+        None => tls,
+        Some((cert, key)) => tls.identity(Identity::from_pem(read(cert)?, read(key)?)),
+    };
+    Ok(endpoint.tls_config(tls)?)
+}
+
+#[cfg(not(feature = "tls"))]
+fn with_tls(_: Endpoint, _: &StoreTls) -> Result<Endpoint, Error> {
+    Err(Error::Tls(fusee_tls::TlsError::NotBuilt.to_string()))
+}

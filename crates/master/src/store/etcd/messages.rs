@@ -1,0 +1,282 @@
+//! etcd's messages (version 3 of its API), as far as they are used here.
+//!
+//! They are written by hand so that no build needs a compiler for protocol buffers. The numbers are
+//! those of `rpc.proto` and `kv.proto` in etcd, where they never change their meaning. A field that
+//! is not here is never sent, which means its zero to etcd, and is skipped when it comes.
+
+use prost::{Enumeration, Message, Oneof};
+
+/// A key with what it has.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct KeyValue {
+    #[prost(bytes = "vec", tag = "1")]
+    pub key: Vec<u8>,
+    #[prost(int64, tag = "2")]
+    pub create_revision: i64,
+    #[prost(int64, tag = "3")]
+    pub mod_revision: i64,
+    #[prost(bytes = "vec", tag = "5")]
+    pub value: Vec<u8>,
+}
+
+/// What every answer begins with.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct ResponseHeader {
+    /// That of the whole store, when it answered.
+    #[prost(int64, tag = "3")]
+    pub revision: i64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
+#[repr(i32)]
+pub(crate) enum SortOrder {
+    None = 0,
+    Ascend = 1,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
+#[repr(i32)]
+pub(crate) enum SortTarget {
+    Key = 0,
+    CreateRevision = 2,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct RangeRequest {
+    #[prost(bytes = "vec", tag = "1")]
+    pub key: Vec<u8>,
+    /// The first key beyond; empty for one key alone.
+    #[prost(bytes = "vec", tag = "2")]
+    pub range_end: Vec<u8>,
+    /// How many keys at most; all of them if it is 0.
+    #[prost(int64, tag = "3")]
+    pub limit: i64,
+    /// As it was then; the newest if it is 0.
+    #[prost(int64, tag = "4")]
+    pub revision: i64,
+    #[prost(enumeration = "SortOrder", tag = "5")]
+    pub sort_order: i32,
+    #[prost(enumeration = "SortTarget", tag = "6")]
+    pub sort_target: i32,
+    #[prost(bool, tag = "9")]
+    pub count_only: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct RangeResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+    #[prost(message, repeated, tag = "2")]
+    pub kvs: Vec<KeyValue>,
+    /// Whether the limit left keys out.
+    #[prost(bool, tag = "3")]
+    pub more: bool,
+    /// How many keys are in the range, whatever the limit.
+    #[prost(int64, tag = "4")]
+    pub count: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct PutRequest {
+    #[prost(bytes = "vec", tag = "1")]
+    pub key: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    pub value: Vec<u8>,
+    /// With which the key goes; it stays if it is 0.
+    #[prost(int64, tag = "3")]
+    pub lease: i64,
+}
+
+/// Deletes one key.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct DeleteRangeRequest {
+    #[prost(bytes = "vec", tag = "1")]
+    pub key: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
+#[repr(i32)]
+pub(crate) enum CompareTarget {
+    Version = 0,
+    CreateRevision = 1,
+    ModRevision = 2,
+    Value = 3,
+}
+
+/// A condition: that the key has exactly this. The field for other relations is left out, since
+/// its zero means "equal".
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Compare {
+    #[prost(enumeration = "CompareTarget", tag = "2")]
+    pub target: i32,
+    #[prost(bytes = "vec", tag = "3")]
+    pub key: Vec<u8>,
+    #[prost(oneof = "Compared", tags = "5, 6, 7")]
+    pub to: Option<Compared>,
+}
+
+#[derive(Clone, PartialEq, Oneof)]
+pub(crate) enum Compared {
+    /// 0 is that of a key that does not exist.
+    #[prost(int64, tag = "5")]
+    CreateRevision(i64),
+    #[prost(int64, tag = "6")]
+    ModRevision(i64),
+    #[prost(bytes, tag = "7")]
+    Value(Vec<u8>),
+}
+
+impl Compare {
+    pub fn equal(key: impl Into<Vec<u8>>, to: Compared) -> Compare {
+        // etcd takes the value of a target that does not fit for 0, so both have to be set.
+        let target = match to {
+            Compared::CreateRevision(_) => CompareTarget::CreateRevision,
+            Compared::ModRevision(_) => CompareTarget::ModRevision,
+            Compared::Value(_) => CompareTarget::Value,
+        };
+        Compare { target: target.into(), key: key.into(), to: Some(to) }
+    }
+}
+
+/// One step of a transaction.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct RequestOp {
+    #[prost(oneof = "Operation", tags = "1, 2, 3, 4")]
+    pub operation: Option<Operation>,
+}
+
+#[derive(Clone, PartialEq, Oneof)]
+pub(crate) enum Operation {
+    #[prost(message, tag = "1")]
+    Range(RangeRequest),
+    #[prost(message, tag = "2")]
+    Put(PutRequest),
+    #[prost(message, tag = "3")]
+    Delete(DeleteRangeRequest),
+    #[prost(message, tag = "4")]
+    Txn(TxnRequest),
+}
+
+impl RequestOp {
+    pub fn get(key: impl Into<Vec<u8>>) -> RequestOp {
+        Operation::Range(RangeRequest { key: key.into(), ..RangeRequest::default() }).into()
+    }
+
+    pub fn put(key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> RequestOp {
+        RequestOp::put_leased(key, value, 0)
+    }
+
+    pub fn put_leased(key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>, lease: i64) -> RequestOp {
+        Operation::Put(PutRequest { key: key.into(), value: value.into(), lease }).into()
+    }
+
+    pub fn delete(key: impl Into<Vec<u8>>) -> RequestOp {
+        Operation::Delete(DeleteRangeRequest { key: key.into() }).into()
+    }
+
+    /// A transaction in another one, on no condition of its own.
+    pub fn all(success: Vec<RequestOp>) -> RequestOp {
+        Operation::Txn(TxnRequest { success, ..TxnRequest::default() }).into()
+    }
+}
+
+impl From<Operation> for RequestOp {
+    fn from(operation: Operation) -> RequestOp {
+        RequestOp { operation: Some(operation) }
+    }
+}
+
+/// Carries out `success` if all conditions hold, and `failure` if not; all of it or nothing.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct TxnRequest {
+    #[prost(message, repeated, tag = "1")]
+    pub compare: Vec<Compare>,
+    #[prost(message, repeated, tag = "2")]
+    pub success: Vec<RequestOp>,
+    #[prost(message, repeated, tag = "3")]
+    pub failure: Vec<RequestOp>,
+}
+
+/// The answer to a step: what it read. Of others nobody wants to know more than that they are done.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct ResponseOp {
+    #[prost(message, optional, tag = "1")]
+    pub range: Option<RangeResponse>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct TxnResponse {
+    /// Whether the conditions held.
+    #[prost(bool, tag = "2")]
+    pub succeeded: bool,
+    /// One for each step of the side that was carried out.
+    #[prost(message, repeated, tag = "3")]
+    pub responses: Vec<ResponseOp>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct LeaseGrantRequest {
+    #[prost(int64, tag = "1")]
+    pub ttl_s: i64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct LeaseGrantResponse {
+    #[prost(int64, tag = "2")]
+    pub id: i64,
+    /// What it was given, which may be more than was asked for.
+    #[prost(int64, tag = "3")]
+    pub ttl_s: i64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct LeaseRevokeRequest {
+    #[prost(int64, tag = "1")]
+    pub id: i64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct LeaseRevokeResponse {}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct LeaseKeepAliveRequest {
+    #[prost(int64, tag = "1")]
+    pub id: i64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct LeaseKeepAliveResponse {
+    /// 0 if there is no such lease any more.
+    #[prost(int64, tag = "3")]
+    pub ttl_s: i64,
+}
+
+/// Of what can be said on a stream of watches, that one begins.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct WatchRequest {
+    #[prost(message, optional, tag = "1")]
+    pub create: Option<WatchCreateRequest>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct WatchCreateRequest {
+    #[prost(bytes = "vec", tag = "1")]
+    pub key: Vec<u8>,
+    /// The first key beyond.
+    #[prost(bytes = "vec", tag = "2")]
+    pub range_end: Vec<u8>,
+    /// The first revision to hear of, also if it is past.
+    #[prost(int64, tag = "3")]
+    pub start_revision: i64,
+}
+
+/// What changed is read anew, so the events themselves are skipped.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub(crate) struct WatchResponse {
+    /// Only says that the watch stands.
+    #[prost(bool, tag = "3")]
+    pub created: bool,
+    /// It stands no longer, or never did.
+    #[prost(bool, tag = "4")]
+    pub canceled: bool,
+}
