@@ -135,11 +135,8 @@ impl Client {
         Q: Message + 'static,
         A: Message + Default + 'static,
     {
-        let mut grpc = self.grpc.clone();
-        grpc.ready().await?;
-        let codec = ProstCodec::<Q, A>::default();
-        let path = path.parse().expect("a path");
-        Ok(grpc.unary(led(request), path, codec).await?.into_inner())
+        let (path, codec) = (path.parse().expect("a path"), ProstCodec::<Q, A>::default());
+        Ok(self.ready().await?.unary(led(request), path, codec).await?.into_inner())
     }
 
     /// A stream each way, with one request on it.
@@ -148,14 +145,18 @@ impl Client {
         Q: Message + 'static,
         A: Message + Default + 'static,
     {
+        let (path, codec) = (path.parse().expect("a path"), ProstCodec::<Q, A>::default());
+        let (open, ended) = oneshot::channel();
+        let requests = led(stream::iter([request]).chain(stream::pending()).take_until(ended));
+        let answers = self.ready().await?.streaming(requests, path, codec).await?.into_inner();
+        Ok(Answers { answers, _open: open })
+    }
+
+    /// A connection that takes a request.
+    async fn ready(&self) -> Result<Grpc<Channel>, Error> {
         let mut grpc = self.grpc.clone();
         grpc.ready().await?;
-        let codec = ProstCodec::<Q, A>::default();
-        let path = path.parse().expect("a path");
-        let (open, ended) = oneshot::channel();
-        let requests = stream::iter([request]).chain(stream::pending()).take_until(ended);
-        let answers = grpc.streaming(led(requests), path, codec).await?.into_inner();
-        Ok(Answers { answers, _open: open })
+        Ok(grpc)
     }
 }
 
