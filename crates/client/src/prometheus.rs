@@ -31,6 +31,18 @@ pub struct Buckets {
     pub count: u64,
 }
 
+impl Buckets {
+    /// Of how many lie up to each bound and above the one before, and at last above all; and of their sum.
+    pub fn new(bounds: impl Iterator<Item = f64>, counts: &[u64], sum: f64) -> Buckets {
+        let up_to = |count: &mut u64, in_bucket: &u64| {
+            *count += in_bucket;
+            Some(*count)
+        };
+        let bounds = bounds.zip(counts.iter().scan(0, up_to)).collect();
+        Buckets { bounds, sum, count: counts.iter().sum() }
+    }
+}
+
 /// A page of metrics.
 #[derive(Debug, Default)]
 pub struct Metrics(String);

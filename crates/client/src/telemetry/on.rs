@@ -68,13 +68,8 @@ impl LatencySums {
     /// count.
     pub fn kind(&self, kind: OpKind) -> Buckets {
         let Some((sum_ns, counts)) = self.0.get(kind as usize) else { return Buckets::default() };
-        let mut count = 0;
-        let bounds = counts[..BOUNDS].iter().enumerate().map(|(n, in_bucket)| {
-            count += in_bucket;
-            (bound_ns(n) as f64 / 1e9, count)
-        });
-        let bounds = bounds.collect();
-        Buckets { bounds, sum: *sum_ns as f64 / 1e9, count: count + counts[BOUNDS] }
+        let bounds = (0..BOUNDS).map(|n| bound_ns(n) as f64 / 1e9);
+        Buckets::new(bounds, counts, *sum_ns as f64 / 1e9)
     }
 }
 

@@ -10,13 +10,8 @@ pub fn add(metrics: &mut Metrics, name: &'static str, times: &BTreeMap<String, T
     let help = "How long control requests took to be answered, in seconds.";
     let mut family = metrics.family(Kind::Histogram, name, help);
     for (request, Times { counts, sum }) in times {
-        let mut count = 0;
-        let bounds = BOUNDS_US.iter().zip(counts).map(|(bound, in_bucket)| {
-            count += in_bucket;
-            (*bound as f64 / 1e6, count)
-        });
-        let bounds = bounds.collect();
-        let buckets = Buckets { bounds, sum: sum.as_secs_f64(), count: counts.iter().sum() };
+        let bounds = BOUNDS_US.iter().map(|bound| *bound as f64 / 1e6);
+        let buckets = Buckets::new(bounds, counts, sum.as_secs_f64());
         family.histogram(("request", request), &buckets);
     }
 }
