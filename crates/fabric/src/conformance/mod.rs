@@ -49,8 +49,8 @@ pub trait Rig: Sync {
     /// Fences a client at a node.
     fn fence(&self, node: MnId, client: ClientId);
 
-    /// Whether a fence may end a batch between two of its verbs, as a card does when its queue pair is
-    /// destroyed.
+    /// Whether a fence may end a batch between two FAAs that stand one behind the other, as a card does
+    /// when its queue pair is destroyed.
     fn cuts_batches(&self) -> bool {
         false
     }
