@@ -7,18 +7,18 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use crate::{LOOK, TlsError};
+use crate::LOOK;
 
 /// What tells a file from the one that was there before: its number, length and time.
 type Mark = Option<(u64, u64, i64, i64)>;
 
 /// How something is made of files.
-pub(crate) type Make<T> = fn(&[PathBuf]) -> Result<T, TlsError>;
+type Make<T, E> = Box<dyn Fn(&[PathBuf]) -> Result<T, E> + Send + Sync>;
 
-/// Something made of files.
-pub(crate) struct Watched<T> {
+/// Something made of files of certificates and keys, and made again when they have changed.
+pub struct Watched<T, E> {
     files: Vec<PathBuf>,
-    make: Make<T>,
+    make: Make<T, E>,
     state: Mutex<State<T>>,
 }
 
@@ -28,23 +28,28 @@ struct State<T> {
     marks: Vec<Mark>,
 }
 
-impl<T> fmt::Debug for Watched<T> {
+impl<T, E> fmt::Debug for Watched<T, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(&self.files).finish()
     }
 }
 
-impl<T> Watched<T> {
-    pub(crate) fn new(files: Vec<PathBuf>, make: Make<T>) -> Result<Watched<T>, TlsError> {
+impl<T, E: fmt::Display> Watched<T, E> {
+    /// Makes it, or fails as `make` does, which is given the same files each time.
+    pub fn new(
+        files: Vec<PathBuf>,
+        make: impl Fn(&[PathBuf]) -> Result<T, E> + Send + Sync + 'static,
+    ) -> Result<Watched<T, E>, E> {
         // Before they are read: what changes meanwhile is seen by the next look.
         let marks = marks(&files);
         let made = Arc::new(make(&files)?);
         let state = Mutex::new(State { made, looked: Instant::now(), marks });
-        Ok(Watched { files, make, state })
+        Ok(Watched { files, make: Box::new(make), state })
     }
 
-    /// What the files make by now.
-    pub(crate) fn current(&self) -> Arc<T> {
+    /// What the files make by now; where they make nothing, what they made before, and the log says why. They are
+    /// looked at no more often than [`LOOK`] says.
+    pub fn current(&self) -> Arc<T> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.looked.elapsed() >= LOOK {
             state.looked = Instant::now();

@@ -26,8 +26,8 @@ const RECORD_BYTES: usize = 18 << 10;
 /// What a process has for TLS. Clones are the same.
 #[derive(Clone, Debug)]
 pub struct Tls {
-    client: Arc<Watched<ClientConfig>>,
-    server: Option<Arc<Watched<ServerConfig>>>,
+    client: Arc<Watched<ClientConfig, TlsError>>,
+    server: Option<Arc<Watched<ServerConfig, TlsError>>>,
 }
 
 impl PartialEq for Tls {

@@ -14,7 +14,6 @@
 //! [`Stream`] is a socket with or without TLS, for whoever reads and writes by itself. Without the feature `rustls` no
 //! file can be read, so all streams are plain.
 
-#[cfg(feature = "rustls")]
 mod files;
 #[cfg(feature = "rustls")]
 mod layer;
@@ -29,12 +28,13 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use files::Watched;
 pub use layer::Tls;
 #[cfg(feature = "rustls")]
 pub use layer::server_name;
 pub use stream::Stream;
 
-/// Files that may have changed are looked at when a connection comes or is made, and no more often than this.
+/// Files that may have changed are looked at when what they make is used, and no more often than this.
 pub const LOOK: Duration = Duration::from_secs(1);
 /// What a connection over TLS begins with: the kind of the record with the first message of a handshake. No other
 /// hello of FUSEE begins so.

@@ -23,8 +23,7 @@ pub struct StoreAddress {
     pub tls: Option<StoreTls>,
 }
 
-/// The files by which a shared store is reached over TLS. They are read at the start, and whenever an election begins
-/// anew.
+/// The files by which a shared store is reached over TLS. They are read again when they have changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreTls {
     /// Certificates of the authorities that its members' certificates have to be of.

@@ -3,6 +3,9 @@
 //! None of them is bounded in time, and none is repeated: callers know how long an answer is worth
 //! waiting for, and what may be asked twice.
 
+use std::sync::Arc;
+
+use fusee_tls::{TlsError, Watched};
 use futures_util::stream::{self, StreamExt};
 use prost::Message;
 use tokio::sync::oneshot;
@@ -23,7 +26,7 @@ const MAX_ANSWER_BYTES: usize = 256 << 20;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("no TLS with etcd: {0}")]
-    Tls(String),
+    Tls(#[from] TlsError),
     #[error("no connection to etcd: {}", causes(.0))]
     Transport(#[from] tonic::transport::Error),
     /// What etcd says, or, in gRPC's words too, what became of the connection to it.
@@ -58,29 +61,23 @@ fn causes(error: &tonic::transport::Error) -> String {
 /// broke. Copies share them.
 #[derive(Clone)]
 pub(crate) struct Client {
-    grpc: Grpc<Channel>,
+    /// Other ones when the files of TLS have changed; what is under way ends on the old ones.
+    connections: Arc<Watched<Grpc<Channel>, Error>>,
 }
 
 impl Client {
     /// Does not speak to anybody yet; must be called on a runtime.
     pub fn new(address: &StoreAddress) -> Result<Client, Error> {
-        let endpoints = address.endpoints.iter().map(|endpoint| {
-            let endpoint = match &address.tls {
-                None => Endpoint::from_shared(format!("http://{endpoint}"))?,
-                Some(files) => {
-                    with_tls(Endpoint::from_shared(format!("https://{endpoint}"))?, files)?
-                }
-            };
-            Ok(endpoint
-                .connect_timeout(ATTEMPT)
-                .http2_keep_alive_interval(ATTEMPT)
-                .keep_alive_timeout(ATTEMPT)
-                .keep_alive_while_idle(true))
-        });
-        let endpoints = endpoints.collect::<Result<Vec<_>, Error>>()?;
-        // Each request goes to one of them. If that one is away it fails; the next may go elsewhere.
-        let channel = Channel::balance_list(endpoints.into_iter());
-        Ok(Client { grpc: Grpc::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES) })
+        let files = match &address.tls {
+            None => Vec::new(),
+            Some(StoreTls { ca, identity: None }) => vec![ca.clone()],
+            Some(StoreTls { ca, identity: Some((cert, key)) }) => {
+                vec![ca.clone(), cert.clone(), key.clone()]
+            }
+        };
+        let address = address.clone();
+        let connections = Watched::new(files, move |_| connections(&address))?;
+        Ok(Client { connections: Arc::new(connections) })
     }
 
     pub async fn range(&self, request: RangeRequest) -> Result<RangeResponse, Error> {
@@ -154,10 +151,28 @@ impl Client {
 
     /// A connection that takes a request.
     async fn ready(&self) -> Result<Grpc<Channel>, Error> {
-        let mut grpc = self.grpc.clone();
+        let mut grpc = Grpc::clone(&self.connections.current());
         grpc.ready().await?;
         Ok(grpc)
     }
+}
+
+fn connections(address: &StoreAddress) -> Result<Grpc<Channel>, Error> {
+    let endpoints = address.endpoints.iter().map(|endpoint| {
+        let endpoint = match &address.tls {
+            None => Endpoint::from_shared(format!("http://{endpoint}"))?,
+            Some(files) => with_tls(Endpoint::from_shared(format!("https://{endpoint}"))?, files)?,
+        };
+        Ok(endpoint
+            .connect_timeout(ATTEMPT)
+            .http2_keep_alive_interval(ATTEMPT)
+            .keep_alive_timeout(ATTEMPT)
+            .keep_alive_while_idle(true))
+    });
+    let endpoints = endpoints.collect::<Result<Vec<_>, Error>>()?;
+    // Each request goes to one of them. If that one is away it fails; the next may go elsewhere.
+    let channel = Channel::balance_list(endpoints.into_iter());
+    Ok(Grpc::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES))
 }
 
 /// What comes on a stream. The requests' side ends with it and not before, since etcd takes that
@@ -191,8 +206,13 @@ pub(crate) fn end_of(prefix: &str) -> Vec<u8> {
 #[cfg(feature = "tls")]
 fn with_tls(endpoint: Endpoint, files: &StoreTls) -> Result<Endpoint, Error> {
     use tonic::transport::{Certificate, ClientTlsConfig, Identity};
-    let read = |file: &std::path::Path| {
-        std::fs::read(file).map_err(|error| Error::Tls(format!("{}: {error}", file.display())))
+    // Here what is wrong with a file is found and named: tonic takes some that hold nothing.
+    match &files.identity {
+        None => fusee_tls::Tls::of_client(&files.ca)?,
+        Some((cert, key)) => fusee_tls::Tls::of_server(&files.ca, cert, key)?,
+    };
+    let read = |path: &std::path::Path| {
+        std::fs::read(path).map_err(|error| TlsError::File { path: path.into(), error })
     };
     let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read(&files.ca)?));
     let tls = match &files.identity {
@@ -204,5 +224,5 @@ fn with_tls(endpoint: Endpoint, files: &StoreTls) -> Result<Endpoint, Error> {
 
 #[cfg(not(feature = "tls"))]
 fn with_tls(_: Endpoint, _: &StoreTls) -> Result<Endpoint, Error> {
-    Err(Error::Tls(fusee_tls::TlsError::NotBuilt.to_string()))
+    Err(TlsError::NotBuilt.into())
 }

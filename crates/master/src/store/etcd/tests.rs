@@ -304,3 +304,40 @@ fn over_tls_both_ends_show_a_certificate() {
     assert!(reach(&files, Some(&others)).is_err(), "the master's certificate");
     assert!(reach(&files, None).is_err(), "no certificate");
 }
+
+#[cfg(feature = "tls")]
+#[test]
+fn certificates_are_renewed_without_a_restart() {
+    use crate::store::address::StoreTls;
+
+    let (files, members) = (Certificates::new(), Certificates::new());
+    let Some(server) = EtcdServer::start_with(Some(members.path("."))) else { return };
+    let runtime = Runtime::start("test-etcd").unwrap();
+    let identity = Some((files.path("cert"), files.path("key")));
+    let tls = Some(StoreTls { ca: files.path("ca"), identity });
+    let text = format!("etcd://{}/x", server.endpoint());
+    let address = StoreAddress { tls, ..StoreAddress::parse(&text).unwrap() };
+    let etcd = runtime.block_on(Etcd::new(address)).unwrap();
+    let ask = || runtime.block_on(etcd.candidates()).map(drop);
+    ask().unwrap_err();
+    let put = |name: &str, of: &Certificates| {
+        files.put(name, &std::fs::read_to_string(of.path(name)).unwrap());
+    };
+    for name in ["ca", "cert", "key"] {
+        put(name, &members);
+    }
+    patiently(ask).unwrap();
+    // What is no certificate takes nothing away, and nor does half of a pair.
+    files.put("ca", "garbage");
+    std::thread::sleep(fusee_tls::LOOK);
+    patiently(ask).unwrap();
+    let others = Certificates::new();
+    put("ca", &members);
+    put("cert", &others);
+    std::thread::sleep(fusee_tls::LOOK);
+    patiently(ask).unwrap();
+    // A whole pair is used, though the old connection would do.
+    put("key", &others);
+    std::thread::sleep(fusee_tls::LOOK);
+    ask().unwrap_err();
+}
