@@ -100,8 +100,8 @@ impl State {
         let (all_tables, all_regions) = (view.subtables.len(), view.regions.len());
         let names: Vec<String> = losing.iter().map(MnId::to_string).collect();
         format!(
-            "{} are gone, and with them {tables} of {all_tables} index subtables and {regions} of \
-             {all_regions} regions: the cluster goes on when one of these processes is heard again (one \
+            "Gone: {}, and so {tables} of {all_tables} index subtables and {regions} of \
+             {all_regions} regions. The cluster goes on when one of these processes is heard again (one \
              that is started anew is empty, and another one). If none will be, what it held is lost: give \
              it up with `fusee destroy`, and form a new one with `fusee form`",
             names.join(", ")
