@@ -4,6 +4,7 @@ use std::fs::read_to_string;
 use std::path::Path;
 
 use crate::common::{Scratch, finish, fusee};
+use crate::tls::testing::Certificates;
 
 /// Commands of every build.
 const COMMANDS: [&str; 5] = ["master", "memory-node", "form", "status", "completions"];
@@ -43,8 +44,10 @@ fn every_command_has_a_manual_page() {
 fn servers_take_the_settings_of_the_package() {
     let scratch = Scratch::new();
     let directory = scratch.path().to_str().unwrap();
-    let secret = scratch.path().join("secret");
+    let (secret, certificates) = (scratch.path().join("secret"), Certificates::new());
     finish(&mut fusee(&["secret", "new", secret.to_str().unwrap()])).expect_code(0);
+    let [ca, cert, key] = ["ca", "cert", "key"].map(|name| certificates.path(name));
+    let files = [("secret", secret), ("ca.pem", ca), ("server.pem", cert), ("server.key", key)];
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/debian");
     // Ports that the files name may be taken.
     let http = ["--http", "127.0.0.1:0"];
@@ -54,13 +57,16 @@ fn servers_take_the_settings_of_the_package() {
         let text = read_to_string(root.join(file)).unwrap();
         let is_setting = |line: &str| line.starts_with("#[") || line.contains(" = ");
         let all = text.lines().filter(|line| is_setting(line) && !line.starts_with("# "));
-        // What is elsewhere cannot be tried here.
-        let all: Vec<&str> = all.filter(|line| !line.contains("10.0.0.")).collect();
+        // What is elsewhere cannot be tried here, nor what belongs to it.
+        let is_here = |line: &&str| !line.contains("10.0.0.") && !line.starts_with("#store-");
+        let all: Vec<&str> = all.filter(is_here).collect();
         assert!(all.iter().any(|line| line.starts_with('#')), "{file} shows settings in comments");
         let all = all.iter().map(|line| line.trim_start_matches('#').to_owned() + "\n");
         for text in [text.clone(), all.collect()] {
-            // Where nobody has made one, it is another file.
-            let text = text.replace("/etc/fusee/secret", secret.to_str().unwrap());
+            // Where nobody has made them, they are other files.
+            let text = files.iter().fold(text, |text, (name, file)| {
+                text.replace(&format!("/etc/fusee/{name}"), file.to_str().unwrap())
+            });
             let file = scratch.file(file, text.as_bytes());
             let arguments = [server, &http, &["--config", &file, "--stop-with-stdin"]].concat();
             finish(&mut fusee(&arguments)).expect_code(0);

@@ -12,7 +12,7 @@ use super::common::{Output, Scratch, Up, finish, fusee, wait};
 use super::http::page_of;
 
 #[path = "../../tls/src/testing.rs"]
-mod testing;
+pub mod testing;
 use testing::Certificates;
 
 /// Files of a cluster, as the flags name them.
