@@ -71,6 +71,9 @@ pub struct Note {
     pub at_ms: u64,
 }
 
+/// How the reason of a refusal begins where it is about what a master that has just started does not know.
+pub const NOT_KNOWN_YET: &str = "it is not known yet";
+
 /// A request to the master. With it comes the cluster that the asker belongs to
 /// ([`Stamped`](crate::rpc::Stamped)): a master of another one, or of none, answers `WrongCluster`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,7 +85,8 @@ pub enum MasterRequest {
         cluster: ClusterId,
     },
     /// The cluster is to be given up, with all that its memory nodes hold: they start again, empty, and the
-    /// master has no cluster any more. Repeating it changes nothing. Answer: `Done`, or `Refused`.
+    /// master has no cluster any more. Repeating it changes nothing. Answer: `Done`, or `Refused`; the reason
+    /// begins with [`NOT_KNOWN_YET`] where the same request may have another answer in a moment.
     Destroy {
         /// Which: nothing happens to another one.
         cluster: ClusterId,

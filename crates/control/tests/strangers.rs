@@ -2,6 +2,8 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fusee_control::node::{NodeReply, NodeRequest};
@@ -321,4 +323,65 @@ fn requests_that_are_not_answered_are_bounded_for_each_address_and_in_total() {
         }
         server.stop();
     }
+}
+
+/// A node whose answers are long, and what tells how many of its connections have ended.
+fn talkative(runtime: &Runtime, limits: Limits) -> (Server, String, Arc<AtomicUsize>) {
+    let handler =
+        |_: Caller, _: NodeRequest| async { NodeReply::Owners(vec![ClientId(u32::MAX); 8192]) };
+    let ended = Arc::new(AtomicUsize::new(0));
+    let ends = Arc::clone(&ended);
+    let closed = move |_| {
+        ends.fetch_add(1, Ordering::Relaxed);
+    };
+    let listener = bind("127.0.0.1:0").unwrap();
+    let server = serve_limited::<NodeService, _, _, _>(runtime, listener, handler, closed, limits);
+    let server = server.unwrap();
+    let addr = server.addr().unwrap().to_string();
+    (server, addr, ended)
+}
+
+/// Frames with so many requests.
+fn requests(count: u16) -> Vec<u8> {
+    // Envelope::Call, id (varint of two bytes), deadline (varint, 60 s), no cluster, the request.
+    let one = |id: u16| frame(&[0, id as u8 | 0x80, (id >> 7) as u8, 0xe0, 0xd4, 0x03, 0, USAGE]);
+    (0..count).flat_map(one).collect()
+}
+
+#[test]
+fn who_does_not_fetch_answers_is_sent_away() {
+    let runtime = runtime();
+    let limits = Limits { idle: Duration::from_millis(500), ..Limits::default() };
+    let (_server, addr, ended) = talkative(&runtime, limits);
+    let mut stream = greet(&addr);
+    let mut asks = stream.try_clone().unwrap();
+    let asking = std::thread::spawn(move || asks.write_all(&requests(16_000)));
+    let deadline = Instant::now() + WAIT;
+    while ended.load(Ordering::Relaxed) == 0 {
+        assert!(Instant::now() < deadline, "it keeps its place");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // It was asked, and it had begun to answer.
+    stream.read_exact(&mut [0; 72]).unwrap();
+    receive(&mut stream);
+    let _ = asking.join().unwrap();
+}
+
+#[test]
+fn who_asks_much_at_once_gets_all_answers() {
+    const REQUESTS: u16 = 2000;
+    let runtime = runtime();
+    let (_server, addr, _) = talkative(&runtime, Limits::default());
+    let mut stream = greet(&addr);
+    let mut asks = stream.try_clone().unwrap();
+    let asking = std::thread::spawn(move || asks.write_all(&requests(REQUESTS)).unwrap());
+    stream.read_exact(&mut [0; 72]).unwrap();
+    for number in 0..REQUESTS {
+        // Slowly at first, so that answers pile up.
+        if number < 50 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        receive(&mut stream);
+    }
+    asking.join().unwrap();
 }

@@ -14,6 +14,8 @@
 use std::io;
 use std::marker::PhantomData;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -114,6 +116,51 @@ impl<M, T: Sink<M, Error = io::Error>> Sink<M> for Ending<T> {
 
     fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.0.as_mut().poll_close(cx)
+    }
+}
+
+/// A transport of which nothing is received while it is paused.
+pub(super) struct Pausing<T> {
+    transport: T,
+    paused: Arc<AtomicBool>,
+}
+
+impl<T> Pausing<T> {
+    /// Whoever sets what comes with it polls the transport again when it is no longer set.
+    pub(super) fn new(transport: T) -> (Pausing<T>, Arc<AtomicBool>) {
+        let paused = Arc::new(AtomicBool::new(false));
+        (Pausing { transport, paused: Arc::clone(&paused) }, paused)
+    }
+}
+
+impl<T: Stream + Unpin> Stream for Pausing<T> {
+    type Item = T::Item;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T::Item>> {
+        match self.paused.load(Ordering::Relaxed) {
+            true => Poll::Pending,
+            false => Pin::new(&mut self.transport).poll_next(cx),
+        }
+    }
+}
+
+impl<M, T: Sink<M> + Unpin> Sink<M> for Pausing<T> {
+    type Error = T::Error;
+
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), T::Error>> {
+        Pin::new(&mut self.transport).poll_ready(cx)
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, item: M) -> Result<(), T::Error> {
+        Pin::new(&mut self.transport).start_send(item)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), T::Error>> {
+        Pin::new(&mut self.transport).poll_flush(cx)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), T::Error>> {
+        Pin::new(&mut self.transport).poll_close(cx)
     }
 }
 

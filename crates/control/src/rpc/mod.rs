@@ -303,7 +303,7 @@ impl RpcError {
 }
 
 fn wrong_cluster(addr: &str, own: Option<ClusterId>, found: Option<ClusterId>) -> String {
-    let start = "start the master on the store of its cluster (data_dir, or store)";
+    let start = "start the master on the store of its cluster (--data-dir, or --store)";
     match (own, found) {
         (None, None) => format!(
             "the master at {addr} has no cluster; {start}, or form a new one: \

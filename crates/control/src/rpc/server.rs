@@ -5,22 +5,26 @@
 //! gave up or its connection broke: state machines behind it never see half of a request.
 //! What goes wrong on a connection ends that connection and says so in the log.
 
+use std::future::poll_fn;
 use std::io::ErrorKind::{ConnectionReset, UnexpectedEof};
 use std::net::{SocketAddr, TcpListener as StdListener, ToSocketAddrs};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use fusee_auth::Who;
-use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
-use tarpc::server::{BaseChannel, Channel};
+use futures_util::stream::FuturesUnordered;
+use futures_util::{Stream, StreamExt};
+use tarpc::server::{BaseChannel, Channel, InFlightRequest};
 use tarpc::{ClientMessage, RequestName, Response, ServerError};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 
-use super::codec::{Ending, ServerTransport, transport};
+use super::codec::{Ending, Pausing, ServerTransport, transport};
 use super::guests::{Guest, Guests, Held, Limits, Refusal};
 use super::runtime::Trust;
 use super::times::RequestTimes;
@@ -328,10 +332,12 @@ async fn answer<S, H, F, T>(
     S: Service,
     H: Fn(Caller, S::Request) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = S::Reply> + Send + 'static,
-    T: tarpc::Transport<Response<S::Reply>, ClientMessage<Stamped<S::Request>>> + Send + 'static,
+    T: tarpc::Transport<Response<S::Reply>, ClientMessage<Stamped<S::Request>>>,
+    T: Unpin + Send + 'static,
 {
-    let requests = BaseChannel::with_defaults(transport).requests();
-    let answers = requests.map(|request| {
+    let (transport, paused) = Pausing::new(transport);
+    let mut requests = std::pin::pin!(BaseChannel::with_defaults(transport).requests());
+    let answer = |request: Result<InFlightRequest<_, _>, _>| {
         let handler = handler.clone();
         let peer = peer.clone();
         let asking = guest.as_ref().filter(|_| request.is_ok()).map(Guest::asks).transpose();
@@ -368,10 +374,37 @@ async fn answer<S, H, F, T>(
                 .await;
             true
         }
-    });
-    let mut answers = std::pin::pin!(answers.buffer_unordered(MAX_REQUESTS_PER_CONNECTION));
-    // Replies are written while the stream is polled, so keep at it until either side closes.
-    while answers.next().await == Some(true) {}
+    };
+    let mut answers = FuturesUnordered::new();
+    poll_fn(|cx| {
+        loop {
+            // An answer that is not fetched keeps its place. If only requests were counted whose
+            // handlers run, those would wait for the answers to go, which go while requests are
+            // polled, and so both for ever.
+            let places = answers.len() + requests.pending_responses_mut().len();
+            paused.store(places >= MAX_REQUESTS_PER_CONNECTION, Ordering::Relaxed);
+            // Answers are sent here as well.
+            let mut goes_on = match requests.as_mut().poll_next(cx) {
+                Poll::Ready(Some(request)) => {
+                    answers.push(answer(request));
+                    true
+                }
+                Poll::Ready(None) if answers.is_empty() => return Poll::Ready(()),
+                Poll::Ready(None) | Poll::Pending => false,
+            };
+            while let Poll::Ready(Some(may_go_on)) = answers.poll_next_unpin(cx) {
+                if !may_go_on {
+                    return Poll::Ready(());
+                }
+                goes_on = true;
+            }
+            goes_on |= answers.len() + requests.pending_responses_mut().len() < places;
+            if !goes_on {
+                return Poll::Pending;
+            }
+        }
+    })
+    .await;
 }
 
 /// Whoever asks for this has to come as somebody else.
