@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use crate::LOOK;
 
-/// What tells a file from the one that was there before: its number, length and time.
-type Mark = Option<(u64, u64, i64, i64)>;
+/// What tells a file from the one that was there before: its number, and when it or who may read it was changed.
+type Mark = Option<(u64, i64, i64)>;
 
 /// How something is made of files.
 type Make<T, E> = Box<dyn Fn(&[PathBuf]) -> Result<T, E> + Send + Sync>;
@@ -26,6 +26,8 @@ struct State<T> {
     made: Arc<T>,
     looked: Instant,
     marks: Vec<Mark>,
+    /// Why the files make nothing.
+    wrong: Option<String>,
 }
 
 impl<T, E> fmt::Debug for Watched<T, E> {
@@ -43,7 +45,7 @@ impl<T, E: fmt::Display> Watched<T, E> {
         // Before they are read: what changes meanwhile is seen by the next look.
         let marks = marks(&files);
         let made = Arc::new(make(&files)?);
-        let state = Mutex::new(State { made, looked: Instant::now(), marks });
+        let state = Mutex::new(State { made, looked: Instant::now(), marks, wrong: None });
         Ok(Watched { files, make: Box::new(make), state })
     }
 
@@ -54,18 +56,22 @@ impl<T, E: fmt::Display> Watched<T, E> {
         if state.looked.elapsed() >= LOOK {
             state.looked = Instant::now();
             let marks = marks(&self.files);
-            if marks != state.marks {
+            // What was wrong need not have been the files: a process may have no descriptor left.
+            if marks != state.marks || state.wrong.is_some() {
                 state.marks = marks;
-                match (self.make)(&self.files) {
+                let error = match (self.make)(&self.files) {
                     Ok(made) => {
                         tracing::info!(files = ?self.files, "certificates were read again");
                         state.made = Arc::new(made);
+                        None
                     }
-                    // Perhaps one of two files is still to come: then there is another change.
-                    Err(error) => {
-                        tracing::warn!(%error, "new certificates cannot be used, the old ones stay");
-                    }
+                    // Perhaps one of two files is still to come.
+                    Err(error) => Some(error.to_string()),
+                };
+                if let Some(error) = error.as_ref().filter(|_| error != state.wrong) {
+                    tracing::warn!(%error, "new certificates cannot be used, the old ones stay");
                 }
+                state.wrong = error;
             }
         }
         state.made.clone()
@@ -75,7 +81,7 @@ impl<T, E: fmt::Display> Watched<T, E> {
 fn marks(files: &[PathBuf]) -> Vec<Mark> {
     let mark = |file: &PathBuf| {
         let about = fs::metadata(file).ok()?;
-        Some((about.ino(), about.len(), about.mtime(), about.mtime_nsec()))
+        Some((about.ino(), about.ctime(), about.ctime_nsec()))
     };
     files.iter().map(mark).collect()
 }

@@ -256,7 +256,18 @@ fn files_are_read_again_when_they_change() {
     files.renew();
     assert!(Arc::ptr_eq(&first, &watched.current()), "not so soon");
     std::thread::sleep(crate::LOOK);
-    assert!(!Arc::ptr_eq(&first, &watched.current()));
+    let second = watched.current();
+    assert!(!Arc::ptr_eq(&first, &second));
+    // A key that others may read is refused, until they may not.
+    let others_may = |mode| {
+        fs::set_permissions(files.path("key"), fs::Permissions::from_mode(mode)).unwrap();
+        std::thread::sleep(crate::LOOK);
+    };
+    files.renew();
+    others_may(0o644);
+    assert!(Arc::ptr_eq(&second, &watched.current()));
+    others_may(0o600);
+    assert!(!Arc::ptr_eq(&second, &watched.current()));
 }
 
 #[test]
