@@ -5,6 +5,9 @@ use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
+use fusee_backup::format::{Block, Head, Writer};
+use fusee_client::ScanCursor;
+
 use super::common::{Up, finish, finish_with, fusee, signal, wait};
 
 fn some_pairs(up: &Up) {
@@ -39,6 +42,18 @@ fn pairs_go_into_a_file_and_into_a_cluster_of_another_geometry() {
     let longer = up.scratch.file("longer", &bytes);
     up.run(&["import", &longer, "--check"]).expect_error(1, "behind its end");
     up.run(&["restore", "/dev/stdin"]).expect_error(2, "from a file");
+    // One that lacks pairs is no reason to give a cluster up.
+    let lacking = up.scratch.path().join("lacking").display().to_string();
+    let head = Head { cluster: 1, begun: 0 };
+    let mut writer = Writer::begin(fs::File::create(&lacking).unwrap(), &head).unwrap();
+    let mut block = Block::default();
+    block.add_damaged(2);
+    writer.block(&block, &ScanCursor::start()).unwrap();
+    writer.end(0).unwrap();
+    let refused = up.run(&["restore", &lacking, "--destroy-data"]);
+    refused.expect_error(1, "2 pairs missing, since they were damaged when it was made; --partial");
+    let destroying = ["restore", &lacking, "--destroy-data", "--partial"];
+    up.run(&destroying).expect_error(1, "are there and hold data");
 
     let other = Up::start(&["--memory-nodes", "5", "--data-replicas", "3", "--index-keys", "1000"]);
     other.run(&["put", "user:1", "mine"]).expect_code(0);

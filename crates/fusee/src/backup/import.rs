@@ -64,7 +64,7 @@ pub struct How {
     #[arg(long, default_value = "kept", value_name = "HOW")]
     redundancy: RedundancyArg,
 
-    /// Also an export that was interrupted, or cut off: what there is of it
+    /// Also an export that was interrupted, or cut off: what there is of it; and to restore, one that lacks pairs
     #[arg(long)]
     partial: bool,
 }
@@ -109,6 +109,11 @@ struct Written {
 }
 
 impl Report {
+    fn missing(&self) -> String {
+        let missing = counted(self.damaged, "pair");
+        format!("{}: {missing} missing, since they were damaged when it was made", self.file)
+    }
+
     fn text(&self) -> String {
         let Report { file, of_cluster, seconds, pairs_per_s, .. } = self;
         let (pairs, bytes) = (counted(self.pairs, "pair"), Bytes(self.bytes));
@@ -156,11 +161,7 @@ fn tell(is_json: bool, report: &Report) -> Result<(), Failure> {
     }
     match report.damaged {
         0 => Ok(()),
-        damaged => Err(Failure::operation(format!(
-            "{}: {} missing, since they were damaged when it was made",
-            report.file,
-            counted(damaged, "pair")
-        ))),
+        _ => Err(Failure::operation(report.missing())),
     }
 }
 
@@ -305,9 +306,16 @@ pub fn restore(
     if source.file.is_none() {
         return Err(Failure::usage("a cluster is restored from a file, which is checked before"));
     }
-    source.check(how.partial, is_json)?;
+    let report = source.check(how.partial, is_json)?;
     if let Some(interrupted) = interrupt::failure() {
         return Err(interrupted);
+    }
+    // An older one may have them.
+    if report.damaged > 0 && !how.partial {
+        return Err(Failure::operation(format!(
+            "{}; --partial takes it. Nothing was changed",
+            report.missing()
+        )));
     }
     tell(is_json, &source.import(&cluster()?, how, is_json)?)
 }

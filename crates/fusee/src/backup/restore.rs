@@ -4,18 +4,22 @@
 //! that is gone, form a new one, import. Whatever a living memory node holds is not touched.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use fusee_cli::connect::ConnectArgs;
 use fusee_cli::failure::Failure;
 use fusee_cli::standing::ask_status;
 use fusee_cli::{connect, flags, interrupt, secret};
-use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_control::master::{MasterReply, MasterRequest, NOT_KNOWN_YET};
 use fusee_control::rpc::MasterClient;
 use fusee_core::verbs::ClusterId;
 
 use super::import::{self, How};
 use crate::drain::TIMEOUT;
 use crate::form;
+
+/// Between two questions.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// From what.
 #[derive(clap::Args, Debug)]
@@ -73,7 +77,16 @@ fn give_up(args: &Args, master: &MasterClient, cluster: Option<ClusterId>) -> Re
         )));
     }
     let request = MasterRequest::Destroy { cluster, with_living_data: false };
-    match master.call_blocking(request) {
+    let mut answer = master.call_blocking(request.clone());
+    // A master that has just started waits for memory nodes, for a lease.
+    while let Ok(MasterReply::Refused { reason }) = &answer
+        && reason.starts_with(NOT_KNOWN_YET)
+    {
+        interrupt::failure().map_or(Ok(()), Err)?;
+        std::thread::sleep(PAUSE);
+        answer = master.call_blocking(request.clone());
+    }
+    match answer {
         Ok(MasterReply::Done) => Ok(()),
         Ok(MasterReply::Refused { reason }) => Err(Failure::operation(format!(
             "{}. Add the pairs to it with `fusee import`, or give it up with `fusee destroy` before",

@@ -16,9 +16,8 @@
 use fusee_control::events::Topic;
 use std::collections::BTreeSet;
 
-use fusee_control::master::{Epochs, MasterReply, MasterRequest};
+use fusee_control::master::{Epochs, MasterReply, MasterRequest, NOT_KNOWN_YET};
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
-use fusee_core::view::View;
 
 use super::context::Ctx;
 use super::holding::Asker;
@@ -129,12 +128,24 @@ impl State {
                 false => MasterReply::WrongCluster { cluster: self.identity.own },
             };
         }
-        let there: Vec<String> = self.holders_that_are_there().map(|n| n.to_string()).collect();
-        if !there.is_empty() && !with_living_data {
-            return refused(format!(
-                "{} of cluster {cluster} are there and hold data, which would be lost; nothing was changed",
-                there.join(", ")
-            ));
+        if !with_living_data {
+            let (there, unheard): (Vec<MnId>, Vec<MnId>) =
+                self.holders().partition(|node| self.roster.is_present(*node));
+            let names =
+                |nodes: &[MnId]| nodes.iter().map(MnId::to_string).collect::<Vec<_>>().join(", ");
+            if !there.is_empty() {
+                return refused(format!(
+                    "{} of cluster {cluster} are there and hold data, which would be lost; nothing was changed",
+                    names(&there)
+                ));
+            }
+            // They have a lease's time to say so after this master has started.
+            if !unheard.is_empty() {
+                return refused(format!(
+                    "{NOT_KNOWN_YET} whether {} of cluster {cluster} are there, who hold data; nothing was changed",
+                    names(&unheard)
+                ));
+            }
         }
         let gone = [Write::Remove(VIEW_KEY.into()), Write::Remove(CLUSTER_KEY.into())];
         let mut writes = Vec::from(gone);
@@ -178,10 +189,14 @@ impl State {
         }
     }
 
-    /// Members that have been heard, and at which the view has something.
-    fn holders_that_are_there(&self) -> impl Iterator<Item = MnId> {
-        let holds = |view: &View, node: MnId| view.subtables_on(node) + view.regions_on(node) > 0;
-        self.roster.present().filter(move |node| self.view().is_some_and(|view| holds(view, *node)))
+    /// Members at which the view has something, and that are not known to be gone.
+    fn holders(&self) -> impl Iterator<Item = MnId> {
+        let view = self.view();
+        let members = view.into_iter().flat_map(|view| view.members.iter().map(|m| m.node));
+        members.filter(move |node| {
+            view.is_some_and(|view| view.subtables_on(*node) + view.regions_on(*node) > 0)
+                && !self.losing.has(*node)
+        })
     }
 
     fn note_stranger(&mut self, ctx: &mut Ctx<'_>, stranger: ClusterId) {
@@ -194,7 +209,7 @@ impl State {
         let text = format!(
             "memory nodes or clients of cluster {stranger} come here, but this master {own}. They keep \
              what they hold and wait for their master: if it should be this one, stop it, and start it on \
-             the store of cluster {stranger} (data_dir, or store)"
+             the store of cluster {stranger} (--data-dir, or --store)"
         );
         ctx.warn(Topic::Cluster, text);
     }

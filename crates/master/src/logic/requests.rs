@@ -215,7 +215,7 @@ impl State {
         let (reconfigurations, last_reconfigurations) = self.history.reconfigurations();
         let nothing = || {
             self.identity.own().is_none().then(|| {
-                "no cluster: start this master on the store of one (data_dir, or store), or form a new one \
+                "no cluster: start this master on the store of one (--data-dir, or --store), or form a new one \
                  with `fusee form`"
                     .to_owned()
             })

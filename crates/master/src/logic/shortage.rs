@@ -117,7 +117,8 @@ impl Shortage {
     /// given up meanwhile.
     fn is_over(&self, now_ms: u64, call: u64) -> bool {
         let is_ours = self.before < call && call <= self.last;
-        let is_late = call + VALID_CALLS <= self.last || now_ms >= self.valid_until_ms;
+        let is_late =
+            call.saturating_add(VALID_CALLS) <= self.last || now_ms >= self.valid_until_ms;
         is_ours && !is_late && !(self.is_running && call == self.last)
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_control::master::{MasterReply, MasterRequest, NOT_KNOWN_YET};
 use fusee_control::rpc::Caller;
 use fusee_core::layout::PoolHeader;
 use fusee_core::verbs::{ClusterId, MnId};
@@ -166,6 +166,11 @@ fn what_is_gone_is_said_with_the_way_out() {
         node.alive = false;
     }
     world.restart_master();
+    // A master that has just started has heard nobody, and so it knows of nobody that he is gone.
+    let Some(MasterReply::Refused { reason }) = destroy(&mut world, CLUSTER, false) else {
+        panic!("data are destroyed that may be there");
+    };
+    assert!(reason.starts_with(NOT_KNOWN_YET) && reason.contains("mn0, mn1, mn2"), "{reason}");
     world.pass(3 * LEASE_MS);
     let problem = world.status().problem.expect("nothing is left");
     for text in ["4 of 4 index subtables", "3 of 3 regions", "fusee destroy", "fusee form"] {
