@@ -1,21 +1,21 @@
 //! What a master shows: the cluster.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fusee_client::prometheus;
+use fusee_control::events::ClusterEvent;
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::rpc::{MasterClient, RequestTimes, RpcError, Runtime};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::history::History;
 use super::memory::Memory;
+use super::recent::Recent;
 use super::{Page, Pages, metrics};
 use crate::events;
 use crate::status::{self, Report};
 
-/// So old may be what is shown.
-const FRESH: Duration = Duration::from_millis(900);
 /// How long a memory node may take to say how full it is.
 const NODE_DEADLINE: Duration = Duration::from_millis(500);
 /// How long a master may take.
@@ -27,13 +27,6 @@ const INDEX: &str = include_str!("page/index.html");
 const SCRIPT: &str = include_str!("page/page.js");
 const STYLE: &str = include_str!("page/page.css");
 
-/// The cluster at some time, or why it is not known.
-#[derive(Clone, Debug)]
-struct Seen {
-    at: Instant,
-    report: Result<Arc<Report>, RpcError>,
-}
-
 /// The pages of a master.
 #[derive(Debug)]
 pub struct ClusterPages {
@@ -43,7 +36,9 @@ pub struct ClusterPages {
     own: String,
     /// How long its answers take.
     times: RequestTimes,
-    seen: tokio::sync::Mutex<Option<Seen>>,
+    /// The cluster.
+    seen: Recent<Result<Arc<Report>, RpcError>>,
+    events: Recent<Result<Arc<Vec<ClusterEvent>>, RpcError>>,
     history: Arc<Mutex<History>>,
     memory: Memory,
 }
@@ -54,21 +49,14 @@ impl ClusterPages {
         let (own, master) = (master.addr().to_owned(), master.with_deadline(MASTER_DEADLINE));
         let history = Arc::<Mutex<History>>::default();
         runtime.handle().spawn(remember(master.clone(), own.clone(), Arc::downgrade(&history)));
-        let (runtime, seen, memory) = (runtime.clone(), Default::default(), Memory::default());
-        ClusterPages { runtime, master, own, times, seen, history, memory }
+        let (runtime, memory) = (runtime.clone(), Memory::default());
+        let (seen, events) = (Recent::default(), Recent::default());
+        ClusterPages { runtime, master, own, times, seen, events, history, memory }
     }
 
-    /// The cluster as it is now or was a moment ago; whoever comes meanwhile waits for the same answer.
     async fn look(&self) -> Result<Arc<Report>, RpcError> {
-        let mut seen = self.seen.lock().await;
-        if let Some(Seen { at, report }) = &*seen
-            && at.elapsed() < FRESH
-        {
-            return report.clone();
-        }
-        let report = status::gather(&self.runtime, &self.master, NODE_DEADLINE).await.map(Arc::new);
-        *seen = Some(Seen { at: Instant::now(), report: report.clone() });
-        report
+        let look = status::gather(&self.runtime, &self.master, NODE_DEADLINE);
+        self.seen.or(async { look.await.map(Arc::new) }).await
     }
 
     async fn metrics(&self) -> String {
@@ -86,7 +74,8 @@ impl ClusterPages {
     }
 
     async fn events(&self) -> Page {
-        match events::ask(&self.master, 0).await {
+        let ask = async { events::ask(&self.master, 0).await.map(Arc::new) };
+        match self.events.or(ask).await {
             Ok(events) => {
                 let events: Vec<events::EventReport<'_>> = events.iter().map(Into::into).collect();
                 Page::json(&events)

@@ -2,7 +2,7 @@
 //!
 //! It shows and changes nothing, needs no key, and tells nothing that lets anybody at the memory: no identity
 //! of a memory node, no key of a pair. Strangers may come: connections are bounded in number and time, heads in
-//! bytes, and however many ask, the cluster is looked at once a second at most.
+//! bytes, and however many ask, the cluster is looked at, and its events asked for, once a second at most.
 
 mod cluster;
 mod history;
@@ -10,6 +10,7 @@ mod memory;
 mod metrics;
 mod node;
 mod process;
+mod recent;
 mod requests;
 
 use std::collections::HashMap;

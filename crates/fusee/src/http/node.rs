@@ -6,6 +6,7 @@ use fusee_control::rpc::{NodeClient, RequestTimes};
 use hyper::StatusCode;
 use tokio::sync::watch;
 
+use super::recent::Recent;
 use super::{Page, Pages, process, requests};
 use fusee_client::prometheus::{self, Kind, Metrics};
 
@@ -13,6 +14,7 @@ use fusee_client::prometheus::{self, Kind, Metrics};
 #[derive(Debug)]
 pub struct NodePages {
     node: watch::Receiver<NodeView>,
+    usage: Recent<Result<Usage, String>>,
 }
 
 /// A memory node, as its pages see it.
@@ -29,16 +31,19 @@ pub struct NodeView {
 impl NodePages {
     /// Of the node that this shows.
     pub fn new(node: watch::Receiver<NodeView>) -> NodePages {
-        NodePages { node }
+        NodePages { node, usage: Recent::default() }
     }
 
     async fn usage(&self) -> Result<Usage, String> {
         let client = self.node.borrow().client.clone();
-        match client.call(NodeRequest::Usage).await {
-            Ok(NodeReply::Usage(usage)) => Ok(usage),
-            Ok(other) => Err(format!("{other:?}")),
-            Err(error) => Err(error.to_string()),
-        }
+        let ask = async {
+            match client.call(NodeRequest::Usage).await {
+                Ok(NodeReply::Usage(usage)) => Ok(usage),
+                Ok(other) => Err(format!("{other:?}")),
+                Err(error) => Err(error.to_string()),
+            }
+        };
+        self.usage.or(ask).await
     }
 
     fn name(&self) -> Option<String> {

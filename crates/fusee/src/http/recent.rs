@@ -1,0 +1,54 @@
+//! What was asked a moment ago.
+
+use std::time::{Duration, Instant};
+
+use tokio::sync::Mutex;
+
+/// So old may be what is shown.
+const FRESH: Duration = Duration::from_millis(900);
+
+/// The last answer, and when it came.
+#[derive(Debug)]
+pub struct Recent<T>(Mutex<Option<(Instant, T)>>);
+
+impl<T> Default for Recent<T> {
+    fn default() -> Recent<T> {
+        Recent(Mutex::default())
+    }
+}
+
+impl<T: Clone> Recent<T> {
+    /// The answer as it is now or was a moment ago; whoever comes while it is asked for waits for the same one.
+    pub async fn or(&self, ask: impl Future<Output = T>) -> T {
+        let mut last = self.0.lock().await;
+        if let Some((at, answer)) = &*last
+            && at.elapsed() < FRESH
+        {
+            return answer.clone();
+        }
+        let answer = ask.await;
+        *last = Some((Instant::now(), answer.clone()));
+        answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn it_is_asked_once_in_a_while_whoever_comes() {
+        let recent = Recent::default();
+        let asked = std::cell::Cell::new(0);
+        let ask = || {
+            recent.or(async {
+                asked.set(asked.get() + 1);
+                tokio::task::yield_now().await;
+                asked.get()
+            })
+        };
+        assert_eq!(futures_util::future::join3(ask(), ask(), ask()).await, (1, 1, 1));
+        tokio::time::sleep(FRESH).await;
+        assert_eq!(ask().await, 2);
+    }
+}
