@@ -369,14 +369,19 @@ pub fn read_private(path: &Path, most_bytes: u64) -> Result<String, KeyError> {
     let failed = |error| KeyError::File { path: path.into(), error };
     let file = File::open(path).map_err(failed)?;
     let about = file.metadata().map_err(failed)?;
-    // Who hands files to services of other users lets the group read them: they are not this user's then. A pipe is
-    // whoever's made it.
-    let is_own = about.uid() == rustix::process::geteuid().as_raw();
-    let of_others = if is_own { 0o077 } else { 0o037 };
+    // Who hands files to services of other users is root, and lets their group read them. A pipe is whoever's made it.
+    let is_handed = about.uid() == 0 && !rustix::process::geteuid().is_root() && is_of(about.gid());
+    let of_others = if is_handed { 0o037 } else { 0o077 };
     if about.is_file() && about.mode() & of_others != 0 {
         return Err(KeyError::Readable { path: path.into() });
     }
     io::read_to_string(io::Read::take(file, most_bytes)).map_err(failed)
+}
+
+/// Whether this process belongs to a group.
+fn is_of(group: u32) -> bool {
+    let others = || rustix::process::getgroups().unwrap_or_default();
+    rustix::process::getegid().as_raw() == group || others().iter().any(|gid| gid.as_raw() == group)
 }
 
 fn content(text: &str) -> Option<Content> {
@@ -514,6 +519,11 @@ mod tests {
 
         fs::set_permissions(path("client"), fs::Permissions::from_mode(0o640)).unwrap();
         assert!(matches!(Keys::of_client(&path("client")), Err(KeyError::Readable { .. })));
+        // Nor if it is somebody else's, but root's.
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(path("client"), Some(12_345), None).unwrap();
+            assert!(matches!(Keys::of_client(&path("client")), Err(KeyError::Readable { .. })));
+        }
         let mut options = OpenOptions::new();
         let other = options.write(true).create(true).truncate(true).mode(0o600);
         for text in ["", "fusee-key 1", "fusee-key 1 secret 00", "fusee-key 2 secret", "x y z"] {

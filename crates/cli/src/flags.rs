@@ -4,7 +4,7 @@
 //! is a flag, `--region-bytes`. One has a shorter name there: `lease_ms` is `--lease`.
 
 /// Fields that are flags.
-const FIELDS: [&str; 13] = [
+const FIELDS: [&str; 16] = [
     "memory_nodes",
     "index_replicas",
     "data_replicas",
@@ -18,6 +18,9 @@ const FIELDS: [&str; 13] = [
     "move_bytes_per_s",
     "scrub_bytes_per_s",
     "data_dir",
+    "store_ca",
+    "store_cert",
+    "store_key",
 ];
 
 /// The text with flags in place of fields.
@@ -40,6 +43,7 @@ mod tests {
         for (text, flags) in [
             ("geometry.region_bytes is 5", "--region-bytes is 5"),
             ("lease_ms is 3", "--lease is 3"),
+            ("store_cert belongs to store_ca", "--store-cert belongs to --store-ca"),
             ("lower index_replicas to 2 memory nodes", "lower --index-replicas to 2 memory nodes"),
         ] {
             assert_eq!(in_text(text), flags);

@@ -11,6 +11,8 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
+/// Which RDMA device to use.
+const DEVICE: &str = "FUSEE_RDMA_DEVICE";
 /// How long a server may take to open its ports.
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a server may take to stop before it is killed.
@@ -42,8 +44,10 @@ impl Child {
         for name in &settings {
             command.env_remove(name);
         }
-        // But for the secret and the certificates, which all of them share with who uses them.
+        // But for the secret and the certificates, which all of them share with who uses them, and for
+        // the device, which is this machine's.
         command.envs(secret::environment());
+        command.envs(std::env::var_os(DEVICE).map(|device| (DEVICE, device)));
         if verbose == 0 && std::env::var_os("RUST_LOG").is_none() {
             command.env("RUST_LOG", "warn");
         }

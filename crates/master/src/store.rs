@@ -22,8 +22,8 @@ mod image;
 pub mod sealed;
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{DirBuilder, File, Permissions};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -176,6 +176,21 @@ struct StoreFile {
     unsettled: Option<Instant>,
 }
 
+/// A file that was put back from a copy may have come with other rights than it was made with.
+fn keep_private(path: &Path, file: &File) -> std::io::Result<()> {
+    if file.metadata()?.permissions().mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    let what = "and who reads it can reach all memory";
+    match file.set_permissions(Permissions::from_mode(0o600)) {
+        Ok(()) => tracing::warn!("others could read {}, {what}: now they cannot", path.display()),
+        Err(error) => {
+            tracing::warn!(%error, "others can read {}, {what}: `chmod 600` it", path.display());
+        }
+    }
+    Ok(())
+}
+
 impl Store {
     /// A store that is lost with the process.
     pub fn memory() -> Store {
@@ -214,12 +229,15 @@ impl Store {
         };
         // Whatever is said of it should not depend on where this process happens to be.
         let path = std::path::absolute(&path).map_err(|error| io(&path, error))?;
-        std::fs::create_dir_all(dir).map_err(|error| io(dir, error))?;
+        let mut directory = DirBuilder::new();
+        directory.recursive(true).mode(0o700);
+        directory.create(dir).map_err(|error| io(dir, error))?;
         // The database makes an empty file its own.
         let mut private = File::options();
         private.read(true).write(true).create(true).truncate(false).mode(0o600);
         let open = || {
             let file = private.open(&path).map_err(|error| io(&path, error))?;
+            keep_private(&path, &file).map_err(|error| io(&path, error))?;
             FileBackend::new(file).map_err(|error| failed(&path, error))
         };
         // First a look that changes nothing.

@@ -1,7 +1,8 @@
 //! The master's store: what was persisted is there again, and nothing else is taken for it.
 
+use std::fs::Permissions;
 use std::io::Write as _;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 
 use fusee_core::layout::crc32c;
@@ -66,8 +67,13 @@ fn a_store_is_its_users_own_and_is_known_by_its_whole_path() {
     let store = Store::open(&dir.path().join("new")).unwrap();
     let path = dir.path().join("new").join(FILE_NAME);
     assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+    assert_eq!(std::fs::metadata(dir.path().join("new")).unwrap().mode() & 0o777, 0o700);
     assert_eq!(store.name(), path.to_str().unwrap());
     drop(store);
+    // As a copy comes, for instance.
+    std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+    drop(Store::open(&dir.path().join("new")).unwrap());
+    assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
     // Something that lost its contents is an empty store, not a new kind of error.
     std::fs::File::create(&path).unwrap();
     assert_eq!(Store::open(&dir.path().join("new")).unwrap().load().unwrap(), []);
