@@ -9,7 +9,7 @@ use fusee_cli::flags;
 use fusee_cli::recoveries::RecoveryReport;
 use fusee_cli::standing::state_name;
 use fusee_client::{Status, Usage, View};
-use fusee_control::master::{MemberStatus, Reconfiguration, Scrub};
+use fusee_control::master::{MemberState, MemberStatus, Reconfiguration, Scrub};
 use fusee_core::change::{Change, Stage};
 use fusee_core::data::{Redundancy, Region};
 use fusee_core::stats::{OpKind, Work};
@@ -292,6 +292,13 @@ impl Report {
 
 fn node(member: &MemberStatus, view: Option<&View>, usage: Result<Usage, String>) -> NodeReport {
     let place = view.and_then(|view| view.members.iter().find(|m| m.node == member.node));
+    // What answers at its address is no member, even if it is a memory node: the one that came after it.
+    let usage = match member.state {
+        MemberState::Lost => {
+            usage.and(Err("another process answers there, or it was cut off".into()))
+        }
+        _ => usage,
+    };
     let known = |of: fn(&Usage) -> u64| usage.as_ref().ok().map(of);
     NodeReport {
         node: member.node.to_string(),
@@ -360,5 +367,27 @@ fn reconfiguration(past: &Reconfiguration, under_way: bool) -> ReconfigurationRe
         switched_ms: past.switched_ms,
         whole_after_ms: past.whole_after_ms,
         under_way,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use fusee_core::verbs::MnId;
+
+    use super::*;
+
+    #[test]
+    fn who_answers_in_place_of_a_lost_node_is_not_that_node() {
+        for (state, reachable) in [(MemberState::InView, true), (MemberState::Lost, false)] {
+            let member = MemberStatus { node: MnId(1), control: "a:1".into(), state };
+            let usage = Usage {
+                pool_bytes: 1,
+                reserved_bytes: 0,
+                primary_blocks: 0,
+                primary_blocks_owned: 0,
+                attached_clients: 0,
+            };
+            assert_eq!(node(&member, None, Ok(usage)).reachable, reachable);
+        }
     }
 }

@@ -130,6 +130,7 @@ fn nodes(text: &mut String, report: &Report) {
             "waiting" => "waits, not in the view",
             "draining" => "is being drained",
             "drained" => "drained, it may end",
+            _ if node.in_view => "lost, and still in the view",
             _ => "lost, the cluster goes on without it",
         };
         let state = match &node.problem {
