@@ -10,7 +10,7 @@ use std::time::Duration;
 use fusee_cli::connect::{self, DEFAULT_MASTER};
 use fusee_cli::failure::Failure;
 use fusee_cli::standing::ask_status;
-use fusee_cli::{flags, output, secret};
+use fusee_cli::{flags, interrupt, output, secret};
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::rpc::{MasterClient, RpcError};
 use fusee_core::verbs::ClusterId;
@@ -121,6 +121,7 @@ pub fn form(master: &MasterClient, address: &str, is_quiet: bool) -> Result<(), 
 /// A request that may have been lost is repeated: it names the cluster.
 fn ask(master: &MasterClient, address: &str, cluster: ClusterId) -> Result<(), Failure> {
     loop {
+        interrupt::failure().map_or(Ok(()), Err)?;
         return match master.call_blocking(MasterRequest::Form { cluster }) {
             Ok(MasterReply::Done) => Ok(()),
             Ok(MasterReply::Refused { reason }) => Err(Failure::operation(flags::in_text(&reason))),
@@ -137,6 +138,7 @@ fn ask(master: &MasterClient, address: &str, cluster: ClusterId) -> Result<(), F
 fn wait(address: &str, is_quiet: bool, master: &MasterClient) -> Result<(), Failure> {
     let mut shown = None;
     loop {
+        interrupt::failure().map_or(Ok(()), Err)?;
         let line = match master.call_blocking(MasterRequest::GetView { newer_than: 0 }) {
             Ok(MasterReply::View(_)) => break,
             Ok(MasterReply::NotReady { joined, expected }) => {

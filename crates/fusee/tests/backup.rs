@@ -8,7 +8,8 @@ use std::time::Duration;
 use fusee_backup::format::{Block, Head, Writer};
 use fusee_client::ScanCursor;
 
-use super::common::{Up, finish, finish_with, fusee, signal, wait};
+use super::common::{Scratch, Up, eventually, finish, finish_with, fusee, signal, wait};
+use super::config::Server;
 
 fn some_pairs(up: &Up) {
     for n in 0..12 {
@@ -17,6 +18,18 @@ fn some_pairs(up: &Up) {
     let picture = up.scratch.file("picture", &[7; 100_000]);
     up.run(&["put", "picture", "--value-file", &picture, "--redundancy", "ec:2+1"]).expect_code(0);
     up.run(&["put", "--hex", "00ff0a", "binary"]).expect_code(0);
+}
+
+/// A file without pairs, but so many that were damaged.
+fn empty_export(scratch: &Scratch, damaged: u64) -> String {
+    let name = scratch.path().join("empty.fusee").display().to_string();
+    let head = Head { cluster: 1, begun: 0 };
+    let mut writer = Writer::begin(fs::File::create(&name).unwrap(), &head).unwrap();
+    let mut block = Block::default();
+    block.add_damaged(damaged);
+    writer.block(&block, &ScanCursor::start()).unwrap();
+    writer.end(0).unwrap();
+    name
 }
 
 #[test]
@@ -34,6 +47,9 @@ fn pairs_go_into_a_file_and_into_a_cluster_of_another_geometry() {
     bytes[200] ^= 1;
     let damaged = up.scratch.file("damaged", &bytes);
     up.run(&["import", &damaged]).expect_error(1, "it is damaged");
+    up.run(&["import", &damaged]).expect_error(1, "--partial takes what is before");
+    let before = up.run(&["import", &damaged, "--partial", "--check", "--json"]).expect_code(0);
+    assert_eq!(before.json()["whole"], false);
     bytes[200] ^= 1;
     let cut = up.scratch.file("cut", &bytes[..bytes.len() - 50]);
     up.run(&["import", &cut]).expect_error(1, "--partial takes it");
@@ -43,13 +59,7 @@ fn pairs_go_into_a_file_and_into_a_cluster_of_another_geometry() {
     up.run(&["import", &longer, "--check"]).expect_error(1, "behind its end");
     up.run(&["restore", "/dev/stdin"]).expect_error(2, "from a file");
     // One that lacks pairs is no reason to give a cluster up.
-    let lacking = up.scratch.path().join("lacking").display().to_string();
-    let head = Head { cluster: 1, begun: 0 };
-    let mut writer = Writer::begin(fs::File::create(&lacking).unwrap(), &head).unwrap();
-    let mut block = Block::default();
-    block.add_damaged(2);
-    writer.block(&block, &ScanCursor::start()).unwrap();
-    writer.end(0).unwrap();
+    let lacking = empty_export(&up.scratch, 2);
     let refused = up.run(&["restore", &lacking, "--destroy-data"]);
     refused.expect_error(1, "2 pairs missing, since they were damaged when it was made; --partial");
     let destroying = ["restore", &lacking, "--destroy-data", "--partial"];
@@ -158,4 +168,24 @@ fn exports_are_made_on_a_schedule_and_old_ones_removed() {
     let newest = up.run(&["import", &named, "--check", "--json"]).expect_code(0).json();
     assert!(newest["file"].as_str().unwrap().ends_with(&names[1]), "{newest}");
     up.run(&["export", "--dir", &named, "--every", "1ms"]).expect_error(2, "at least 1s");
+    up.run(&["export", "file", "--every", "1s"]).expect_error(2, "--dir");
+    up.run(&["export", "file", "--keep", "1"]).expect_error(2, "--dir");
+    up.run(&["export", "--dir", &named, "--resume"]).expect_error(2, "no --dir");
+}
+
+#[test]
+fn a_restore_that_waits_for_memory_nodes_ends_with_one_signal() {
+    let scratch = Scratch::new();
+    let directory = scratch.path().join("store").display().to_string();
+    let mut master = fusee(&["master", "--listen", "127.0.0.1:0", "--data-dir", &directory]);
+    let master = Server::start(&scratch, "log", &mut master);
+    let export = empty_export(&scratch, 0);
+    let address = master.announced["control"].as_str().unwrap();
+    let mut restore = fusee(&["restore", &export, "--master", address]);
+    let mut restore = restore.stderr(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    eventually("it is to be formed", || {
+        fs::read_to_string(&master.log).unwrap().contains("is to be formed")
+    });
+    signal("INT", restore.id());
+    assert_eq!(wait(&mut restore).code(), Some(130));
 }

@@ -26,6 +26,7 @@ fn a_good_file_is_known_by_its_names() {
         assert!(text.contains(&format!("settings of a {server}")), "{text}");
     }
     check(&scratch, "listen = \"127.0.0.1:0\"", &[]).expect_error(2, "say with --for");
+    check(&scratch, "listen = \"127.0.0.1:0", &[]).expect_error(1, "1 mistake in");
     check(&scratch, "listen = \"127.0.0.1:0\"", &["--for", "switch"]).expect_code(0);
     check(&scratch, "pool = 1", &["--for", "master"]).expect_error(1, "1 mistake in");
     finish(&mut fusee(&["config", "check", "--for", "master", "/no/file"])).expect_code(1);
@@ -129,14 +130,14 @@ fn what_is_in_force_is_shown_with_its_origin_and_is_a_file() {
 }
 
 /// A server that has announced where it is, with its log in a file.
-struct Server {
+pub struct Server {
     child: Child,
-    log: String,
-    announced: Value,
+    pub log: String,
+    pub announced: Value,
 }
 
 impl Server {
-    fn start(scratch: &Scratch, name: &str, command: &mut Command) -> Server {
+    pub fn start(scratch: &Scratch, name: &str, command: &mut Command) -> Server {
         let log = scratch.file(name, b"");
         command.arg("--announce").stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = command.stderr(File::create(&log).unwrap()).spawn().unwrap();

@@ -42,7 +42,7 @@ pub struct Args {
     file: Option<PathBuf>,
 
     /// Go on with an export to this file that was interrupted
-    #[arg(long, requires = "file")]
+    #[arg(long)]
     resume: bool,
 
     /// Into this directory, under a name that says of which cluster it is, and when it was begun
@@ -50,12 +50,11 @@ pub struct Args {
     dir: Option<PathBuf>,
 
     /// Again and again, until a signal comes: so long after each beginning the next one begins, like `30min` or `1h`
-    #[arg(long, value_name = "TIME", requires = "dir", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     every: Option<Duration>,
 
     /// Remove older exports of the cluster from the directory: all but so many
-    #[arg(long, value_name = "N", requires = "dir",
-          value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     keep: Option<u32>,
 
     /// Print one JSON object for each export, and no progress
@@ -100,6 +99,15 @@ impl Report {
 pub fn run(args: &Args) -> Result<(), Failure> {
     if args.every.is_some_and(|every| every < Duration::from_secs(1)) {
         return Err(Failure::usage("--every is at least 1s"));
+    }
+    // clap takes what is required for given where it excludes something that is.
+    if args.dir.is_none() && (args.every.is_some() || args.keep.is_some()) {
+        return Err(Failure::usage("--every and --keep are for exports into a directory: --dir"));
+    }
+    if args.dir.is_some() && args.resume {
+        return Err(Failure::usage(
+            "--resume goes on with a file: name it without `.part`, and no --dir",
+        ));
     }
     if let Some(directory) = &args.dir {
         fs::create_dir_all(directory).map_err(|error| cannot(directory, &error))?;

@@ -64,7 +64,8 @@ pub struct How {
     #[arg(long, default_value = "kept", value_name = "HOW")]
     redundancy: RedundancyArg,
 
-    /// Also an export that was interrupted, or cut off: what there is of it; and to restore, one that lacks pairs
+    /// Also an export that was interrupted, cut off or damaged: what there is of it, and good; and to restore, one that
+    /// lacks pairs
     #[arg(long)]
     partial: bool,
 }
@@ -121,8 +122,10 @@ impl Report {
             let whole = if self.whole { "whole" } else { "not whole, but good as far as it goes" };
             return format!("{file}: {pairs} of cluster {of_cluster}, {bytes}; {whole}\n");
         };
+        // Of a file that was not read to its end nobody knows how many there are.
+        let of = if self.whole { "of" } else { "of the first" };
         let mut text = format!(
-            "{file}: {} of {} written, in {seconds:.1} s, {pairs_per_s:.0} a second\n",
+            "{file}: {} {of} {} written, in {seconds:.1} s, {pairs_per_s:.0} a second\n",
             written.pairs, pairs
         );
         if written.existed > 0 {
@@ -265,10 +268,11 @@ impl Source {
                     break;
                 }
                 Ok(Part::Block(_)) => written = show(&block)?,
-                Err(FormatError::CutOff { .. }) if partial => break,
+                Err(FormatError::CutOff { .. } | FormatError::Damaged { .. }) if partial => break,
                 Err(error) => {
                     let hint = match error {
                         FormatError::CutOff { .. } => "; --partial takes it",
+                        FormatError::Damaged { .. } => "; --partial takes what is before",
                         _ => "",
                     };
                     return Err(Failure::operation(format!("{}: {error}{hint}", self.name)));
