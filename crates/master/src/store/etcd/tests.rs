@@ -211,6 +211,15 @@ fn another_layout_and_undecodable_records_are_named() {
     assert!(matches!(error, StoreError::DamagedRecord { .. }), "{error}");
 }
 
+#[test]
+fn a_prefix_that_holds_something_else_is_refused() {
+    let Some(bench) = Bench::new() else { return };
+    let (_, candidacy) = bench.candidate();
+    bench.put("notes/a", "hello");
+    let error = bench.begin(&candidacy).unwrap_err();
+    assert!(error.to_string().contains("choose another prefix"), "{error}");
+}
+
 /// Every record, with one bit of it changed, one after the other; and each of them gone.
 #[test]
 fn a_flipped_bit_or_a_lost_record_is_noticed() {
