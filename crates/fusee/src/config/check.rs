@@ -88,13 +88,10 @@ impl About for Names {
 
 /// Whose settings a file has: those of the server that knows most of its names.
 fn guess(path: &Path) -> Result<Server, Failure> {
-    let unclear = |why: String| {
-        let which = "say with --for whether it is of a master, memory-node or switch";
-        Failure::usage(format!("{}: {why}; {which}", path.display()))
-    };
+    let wrong = |why: String| Failure::usage(format!("{}: {why}", path.display()));
     let text = std::fs::read_to_string(path);
-    let text = text.map_err(|error| unclear(format!("cannot be read: {error}")))?;
-    let (table, _) = DeTable::parse_recoverable(&text);
+    let text = text.map_err(|error| wrong(format!("cannot be read: {error}")))?;
+    let (table, mistakes) = DeTable::parse_recoverable(&text);
     let known = |server: &Server| {
         let names = server.answer(Names);
         table.get_ref().keys().filter(|key| names.iter().any(|name| name == key.get_ref())).count()
@@ -106,6 +103,11 @@ fn guess(path: &Path) -> Result<Server, Failure> {
         counts.iter().filter(|(known, _)| *known == most).map(|(_, server)| *server).collect();
     match best[..] {
         [server] => Ok(server),
-        _ => Err(unclear("its names are those of several servers".into())),
+        // What is no TOML is so for whichever server.
+        [server, ..] if !mistakes.is_empty() => Ok(server),
+        _ => Err(wrong(
+            "its names are those of several servers; say with --for whether it is of a master, memory-node or switch"
+                .into(),
+        )),
     }
 }
