@@ -156,24 +156,20 @@ impl Etcd {
                 ))),
             };
         }
-        // Candidates come before there is a format, and the first term may have written nothing else yet.
-        let known = self.count("election/").await? + self.count("written").await?;
-        if self.count("").await? > known {
-            return Err(self.unusable("there are keys, but no format; choose another prefix"));
+        // Candidates come and go before there is a format: what lies around their keys is counted.
+        let candidates = self.key("election/");
+        let around = [
+            (self.key("").into_bytes(), candidates.clone().into_bytes()),
+            (end_of(&candidates), end_of(&self.key(""))),
+        ];
+        for (key, range_end) in around {
+            let count =
+                RangeRequest { key, range_end, count_only: true, ..RangeRequest::default() };
+            if self.range(count).await?.count > 0 {
+                return Err(self.unusable("there are keys, but no format; choose another prefix"));
+            }
         }
         Ok(true)
-    }
-
-    /// How many keys begin so, below the prefix.
-    async fn count(&self, rest: &str) -> Result<i64, StoreError> {
-        let prefix = self.key(rest);
-        let count = RangeRequest {
-            range_end: end_of(&prefix),
-            key: prefix.into_bytes(),
-            count_only: true,
-            ..RangeRequest::default()
-        };
-        Ok(self.range(count).await?.count)
     }
 
     async fn records(&self) -> Result<BTreeMap<String, Vec<u8>>, StoreError> {

@@ -1,5 +1,7 @@
 //! The guard of every write, against a real etcd.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use fusee_control::rpc::Runtime;
 use fusee_core::verbs::{ClusterId, MnId};
 use fusee_core::view::Member;
@@ -213,11 +215,31 @@ fn another_layout_and_undecodable_records_are_named() {
 
 #[test]
 fn a_prefix_that_holds_something_else_is_refused() {
+    for key in ["a", "format/a", "notes/a", "record/a", "written/a", "z"] {
+        let Some(bench) = Bench::new() else { return };
+        let (_, candidacy) = bench.candidate();
+        bench.put(key, "hello");
+        let error = bench.begin(&candidacy).unwrap_err();
+        assert!(error.to_string().contains("choose another prefix"), "{key}: {error}");
+    }
+}
+
+#[test]
+fn candidates_that_come_and_go_are_nothing_else() {
     let Some(bench) = Bench::new() else { return };
-    let (_, candidacy) = bench.candidate();
-    bench.put("notes/a", "hello");
-    let error = bench.begin(&candidacy).unwrap_err();
-    assert!(error.to_string().contains("choose another prefix"), "{error}");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let (lease, _) = bench.candidate();
+                bench.revoke(lease);
+            }
+        });
+        let look = || patiently(|| bench.runtime.block_on(bench.etcd.check_format()));
+        let looks: Result<Vec<bool>, StoreError> = (0..500).map(|_| look()).collect();
+        stop.store(true, Ordering::Relaxed);
+        assert!(looks.unwrap().iter().all(|is_new| *is_new));
+    });
 }
 
 /// Every record, with one bit of it changed, one after the other; and each of them gone.
