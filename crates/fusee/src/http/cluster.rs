@@ -36,7 +36,7 @@ pub struct ClusterPages {
     own: String,
     /// How long its answers take.
     times: RequestTimes,
-    /// The cluster.
+    /// The cluster as it was a moment ago, or why it is not known.
     seen: Recent<Result<Arc<Report>, RpcError>>,
     events: Recent<Result<Arc<Vec<ClusterEvent>>, RpcError>>,
     history: Arc<Mutex<History>>,
