@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Member, View};
+use fusee_fabric::fork::Origin;
 use fusee_fabric::{AnyFabric, AttachError, Way, attach_all_by};
 
 use crate::logic::Gate;
@@ -29,6 +30,7 @@ pub(crate) struct Attachments {
     seen: Cell<u64>,
     /// The session takes part in nothing any more.
     out: Cell<bool>,
+    origin: Origin,
 }
 
 /// How long a memory node may owe an answer: longer than the cluster waits for it, so that mostly a newer view
@@ -58,6 +60,7 @@ impl Attachments {
             attached: RefCell::new(view.members.iter().map(key).collect()),
             seen: Cell::new(view.number),
             out: Cell::new(false),
+            origin: Origin::here(),
         })
     }
 
@@ -71,6 +74,9 @@ impl Attachments {
 
     /// Leaves what has to be left by now. Two loads, if that is nothing.
     pub fn follow(&self) {
+        if !self.origin.is_here() {
+            return self.gate.leave_behind();
+        }
         if self.gate.is_expelled() {
             self.leave_all(Duration::ZERO);
         } else if let Some(view) = self.gate.newer_view(self.seen.get()) {

@@ -6,6 +6,9 @@
 //! awaits them is never held up. Most operations over shared memory take a microsecond, but not all:
 //! one may need a block, wait for another writer or for a change of the cluster, or be the first of
 //! its session.
+//!
+//! A client is the process's that opened it. What a fork has copied of it answers every call with
+//! [`Error::Forked`], touches nothing that the parent goes on with, and does nothing when it is dropped.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -17,11 +20,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use fusee_control::master::{MasterReply, MasterRequest, Status};
 use fusee_control::node::{NodeReply, NodeRequest, Usage};
 use fusee_control::rpc::{MasterClient, NodeClient, Runtime};
-use fusee_core::Error;
 use fusee_core::data::{Redundancy, RedundancyRules};
 use fusee_core::store::{ScanCursor, ScannedPair, Transition};
 use fusee_core::verbs::MnId;
 use fusee_core::view::{Member, View};
+use fusee_core::{Error, Outcome};
+use fusee_fabric::fork::AtHome;
 use fusee_fabric::{FabricKind, barrier};
 
 use crate::demotion::{DemotionOrder, DemotionOutcome};
@@ -46,16 +50,38 @@ thread_local! {
 /// still run, whether or not anybody waits for them: the drop waits for both. Sessions that other threads
 /// got end with those threads, or when they open a session of another client.
 ///
+/// A child that was made by `fork` has no client: the calls of what it finds there fail at once, with
+/// [`Error::Forked`] or [`ConnectError::Forked`], and to drop it does nothing. The child may open a client of its own,
+/// by [`Client::connect`] as everybody does; so may a daemon, after its last fork. If the parent has other threads, the
+/// usual rule of `fork` holds: what one of them had locked (standard output, a logger) stays locked in the child.
+///
+/// ```no_run
+/// # fn fork() -> i32 { 0 } // libc::fork, in an unsafe block
+/// use fusee_client::{Client, Error};
+///
+/// let client = Client::connect("127.0.0.1:7400")?;
+/// if fork() == 0 {
+///     assert!(matches!(client.get(b"key"), Err(Error::Forked { .. })));
+///     let client = Client::connect("127.0.0.1:7400")?;
+///     client.put(b"key", b"the child's")?;
+///     std::process::exit(0);
+/// }
+/// client.put(b"another", b"the parent's")?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// Blocking calls work on any thread, in a task of an async runtime too, but hold it up for as long as
 /// they take: with memory short that may be seconds. Async calls never do.
 #[derive(Clone)]
 pub struct Client {
-    handle: Arc<Handle>,
+    handle: Arc<AtHome<Handle>>,
 }
 
 /// Ends the client when the last clone is dropped.
 struct Handle {
     shared: Arc<Shared>,
+    /// For a child, in which whatever has a newer one may be locked for ever.
+    first_view: Arc<View>,
     driver: Mutex<Option<Driver>>,
     /// An embedded cluster.
     cluster: Option<KeepAlive>,
@@ -107,8 +133,9 @@ impl Client {
             return Err(ConnectError::WorkTableOverShm);
         }
         let shared = Arc::new(Shared::new(runtime, master, kind, options, view, local_nodes));
-        let handle = Handle { shared, driver: Mutex::default(), cluster };
-        let client = Client { handle: Arc::new(handle) };
+        let first_view = shared.keeper.view();
+        let handle = Handle { shared, first_view, driver: Mutex::default(), cluster };
+        let client = Client { handle: Arc::new(AtHome::new(handle)) };
         // Whoever gets a client has reached every memory node once.
         client.with_session(|_| ())?;
         Ok(client)
@@ -116,11 +143,18 @@ impl Client {
 
     /// A session for the calling thread to keep, for many operations at once.
     pub fn session(&self) -> Result<Session, Error> {
+        self.check_origin().map_err(no_session)?;
         Session::open(&self.handle.shared, Some(self.handle.clone())).map_err(no_session)
+    }
+
+    /// Whether this process opened the client, and no child of it asks.
+    fn check_origin(&self) -> Result<(), ConnectError> {
+        if self.handle.is_here() { Ok(()) } else { Err(ConnectError::Forked) }
     }
 
     /// Runs `f` in the calling thread's own session.
     fn with_session<R>(&self, f: impl FnOnce(&Session) -> R) -> Result<R, ConnectError> {
+        self.check_origin()?;
         let shared = &self.handle.shared;
         let session = SESSIONS.with_borrow(|sessions| {
             sessions.iter().find(|(n, _)| *n == shared.number).map(|(_, s)| s.clone())
@@ -482,6 +516,7 @@ impl Client {
         &self,
         operation: impl AsyncFnOnce(&Session) -> Result<R, Error> + Send + 'static,
     ) -> Result<R, Error> {
+        self.check_origin().map_err(no_session)?;
         let answer = {
             let mut driver = self.handle.driver.lock().unwrap_or_else(PoisonError::into_inner);
             if driver.as_ref().is_none_or(Driver::is_over) {
@@ -497,9 +532,12 @@ impl Client {
         answer.await
     }
 
-    /// The newest view of the cluster that this client has heard of.
+    /// The newest view of the cluster that this client has heard of; in a child, the first.
     pub fn view(&self) -> Arc<View> {
-        self.handle.shared.keeper.view()
+        match self.handle.is_here() {
+            true => self.handle.shared.keeper.view(),
+            false => self.handle.first_view.clone(),
+        }
     }
 
     /// Which fabric its sessions use.
@@ -507,7 +545,8 @@ impl Client {
         self.handle.shared.kind
     }
 
-    /// What its sessions have done so far, also those that have ended. Any thread may ask, at any time.
+    /// What its sessions have done so far, also those that have ended. Any thread may ask, at any time. In a child,
+    /// nothing.
     ///
     /// ```no_run
     /// # let client = fusee_client::Client::connect("127.0.0.1:7400")?;
@@ -517,16 +556,18 @@ impl Client {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn metrics(&self) -> ClientMetrics {
-        self.handle.shared.metrics()
+        if self.handle.is_here() { self.handle.shared.metrics() } else { Default::default() }
     }
 
-    /// What its work table has done so far; `None` without one.
+    /// What its work table has done so far; `None` without one, and in a child.
     pub fn work_table_stats(&self) -> Option<WorkTableStats> {
+        self.check_origin().ok()?;
         self.handle.shared.table.as_ref().map(|table| table.stats())
     }
 
     /// The master's picture of the cluster.
     pub fn status(&self) -> Result<Status, ConnectError> {
+        self.check_origin()?;
         let master = self.handle.shared.master.clone();
         let asking = async move { master.call(MasterRequest::Status).await };
         match self.handle.shared.wait(asking)? {
@@ -539,6 +580,10 @@ impl Client {
     /// How full each memory node is.
     pub fn usage(&self) -> Vec<(MnId, Result<Usage, String>)> {
         let view = self.view();
+        if let Err(error) = self.check_origin() {
+            let forked = |member: &Member| (member.node, Err(error.to_string()));
+            return view.members.iter().map(forked).collect();
+        }
         let nodes = self.handle.shared.node_clients(&view);
         let ask = |member: &Member| {
             let Some(node) = nodes.get(&member.node).cloned() else {
@@ -581,6 +626,7 @@ impl Client {
     /// again. Reads 1/512 of the memory that has owners, and the index. It is no picture of a moment: others go on
     /// writing while it is taken (see [`MemorySurvey`]).
     pub fn survey_memory(&self) -> Result<MemorySurvey, SurveyError> {
+        self.check_origin()?;
         let shared = &self.handle.shared;
         // What is handed on is asked for first and whose session is open last, so that no owner that
         // was read is unknown.
@@ -623,7 +669,10 @@ impl Drop for Handle {
 }
 
 fn no_session(error: ConnectError) -> Error {
-    Error::NoSession { reason: error.to_string() }
+    match error {
+        ConnectError::Forked => Error::Forked { outcome: Outcome::NotApplied },
+        error => Error::NoSession { reason: error.to_string() },
+    }
 }
 
 /// Copies for another thread.

@@ -14,7 +14,8 @@ use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::thread::JoinHandle;
 
-use fusee_core::Error;
+use fusee_core::{Error, Outcome};
+use fusee_fabric::fork::Origin;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::{mpsc, oneshot};
 
@@ -113,8 +114,16 @@ impl Driver {
         if let Some(jobs) = &self.jobs {
             let _ = jobs.send(job);
         }
-        let state = self.state.clone();
-        async move { receiver.await.unwrap_or_else(|_| Err(state.no_session())) }
+        let (state, origin) = (self.state.clone(), Origin::here());
+        let mut receiver = receiver;
+        poll_fn(move |context| match origin.is_here() {
+            true => {
+                let answer = Pin::new(&mut receiver).poll(context);
+                answer.map(|answer| answer.unwrap_or_else(|_| Err(state.no_session())))
+            }
+            // It goes on in the parent.
+            false => Poll::Ready(Err(Error::Forked { outcome: Outcome::Unknown })),
+        })
     }
 }
 

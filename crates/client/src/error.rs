@@ -38,6 +38,11 @@ pub enum ConnectError {
     /// A memory node cannot be attached to.
     #[error("cannot attach to memory node {0}")]
     Attach(#[from] AttachError),
+    /// The client was opened by the parent of this process, which a fork has made.
+    #[error(
+        "this process is a child of the one that opened the client; open one here, after the fork"
+    )]
+    Forked,
     /// The options want a work table, and the fabric is shared memory.
     #[error(
         "a work table is not for shared memory, where a round trip costs no more than a look into the table: turn \

@@ -5,6 +5,8 @@
 //! end in their first poll and this is a function call. Timers are a heap that is looked at only
 //! when the future waits; their clock is read only then. So are newer views
 //! ([`Attachments::follow`]).
+//!
+//! In a child of the process that made it, whatever waits stops waiting: nobody is there to be waited for.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -15,6 +17,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use fusee_fabric::fork::Origin;
 use tokio::task::coop::unconstrained;
 
 use crate::attachments::Attachments;
@@ -25,6 +28,7 @@ pub(crate) struct Reactor {
     waker: Waker,
     timers: RefCell<BinaryHeap<Reverse<Timer>>>,
     next_timer: Cell<u64>,
+    origin: Origin,
 }
 
 struct Timer {
@@ -54,7 +58,8 @@ impl Ord for Timer {
 impl Reactor {
     pub fn new(attachments: Rc<Attachments>) -> Reactor {
         let waker = attachments.fabric().waker();
-        Reactor { attachments, waker, timers: RefCell::default(), next_timer: Cell::new(0) }
+        let (timers, next_timer) = (RefCell::default(), Cell::new(0));
+        Reactor { attachments, waker, timers, next_timer, origin: Origin::here() }
     }
 
     /// Runs the future to its end.
@@ -82,6 +87,10 @@ impl Reactor {
     /// Wakes what is due; returns how long until the next timer.
     fn fire_timers(&self) -> Option<Duration> {
         let mut timers = self.timers.borrow_mut();
+        if !self.origin.is_here() {
+            timers.drain().for_each(|Reverse(timer)| timer.waker.wake());
+            return Some(Duration::ZERO);
+        }
         timers.peek()?;
         let now = Instant::now();
         while let Some(Reverse(timer)) = timers.peek() {
@@ -98,7 +107,7 @@ impl Reactor {
         let at = Instant::now() + time;
         let mut known: Option<Waker> = None;
         poll_fn(|context| {
-            if Instant::now() >= at {
+            if Instant::now() >= at || !self.origin.is_here() {
                 return Poll::Ready(());
             }
             // Who also waits for something else may be polled many times before the time is over.

@@ -9,6 +9,9 @@
 //! where a crash of this client would. The calls of [`Client`](crate::Client) do not have this
 //! edge.
 //!
+//! A session is the process's that opened it. In a child, made by `fork`, its calls fail at once, and its
+//! drop does nothing.
+//!
 //! A session that the cluster has fenced, or that left a write half-way, does not come back: its
 //! operations fail, and it is given up to the master, which recovers it as if it had crashed. A
 //! `Client` opens another one by itself.
@@ -28,6 +31,7 @@ use fusee_core::store::{ScanCursor, ScannedPair, Transition};
 use fusee_core::verbs::{ClientId, MnId, VerbError};
 use fusee_core::view::View;
 use fusee_core::{Error, Outcome};
+use fusee_fabric::fork::{AtHome, Origin};
 use fusee_fabric::verbs::CardCounts;
 use fusee_fabric::{AnyFabric, AttachCause, Clock, FabricKind, Way};
 
@@ -53,6 +57,11 @@ const SCAN_SLOTS: u32 = 256;
 
 /// One thread's own way into the store.
 pub struct Session {
+    parts: AtHome<Parts>,
+}
+
+/// What a session consists of.
+struct Parts {
     logic: logic::SessionLogic<Rc<AnyFabric>, Surroundings>,
     attachments: Rc<Attachments>,
     reactor: Rc<Reactor>,
@@ -100,6 +109,7 @@ impl Session {
             nodes: RefCell::new(shared.node_clients(&view)),
             clock: Clock::of(shared.kind),
             shared: shared.clone(),
+            origin: Origin::here(),
         });
         let options = LogicOptions {
             cache_entries: shared.options.cache_entries,
@@ -116,52 +126,49 @@ impl Session {
             .with_cache(shared.cache.clone());
         shared.began(logic.id(), logic.shows_counters(latencies.clone()));
         let (shared, lost) = (shared.clone(), Cell::new(false));
-        Ok(Session {
-            logic,
-            attachments,
-            reactor,
-            shared,
-            latencies,
-            lost,
-            _keep_alive: keep_alive,
-        })
+        let _keep_alive = keep_alive;
+        let parts = Parts { logic, attachments, reactor, shared, latencies, lost, _keep_alive };
+        Ok(Session { parts: AtHome::new(parts) })
     }
 
     /// Runs a future that uses this session to its end, on the calling thread.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
-        self.reactor.block_on(future)
+        self.parts.reactor.block_on(future)
     }
 
     /// The session's name in the cluster.
     pub fn id(&self) -> ClientId {
-        self.logic.id()
+        self.parts.logic.id()
     }
 
     /// What its operations cost so far.
     pub fn stats(&self) -> Stats {
-        self.logic.stats()
+        self.parts.logic.stats()
     }
 
     /// What network cards were handed for it so far; `None` of other fabrics than verbs.
     pub fn card_counts(&self) -> Option<CardCounts> {
-        self.attachments.fabric().card_counts()
+        self.parts.attachments.fabric().card_counts()
     }
 
     /// What became of its accesses to the index cache so far.
     pub fn cache_stats(&self) -> CacheStats {
-        self.logic.cache_stats()
+        self.parts.logic.cache_stats()
     }
 
     /// Whether its client has ended.
     pub(crate) fn is_over(&self) -> bool {
-        self.shared.is_closed()
+        self.parts.shared.is_closed()
     }
 
     /// Whether another session does better: this one is fenced, has lost its way to a memory
-    /// node, or left a write half-way. It is to be dropped then, and soon: others may wait for what
-    /// it left.
+    /// node, left a write half-way, or belongs to the parent of this process. It is to be dropped then, and
+    /// soon: others may wait for what it left.
     pub fn is_lost(&self) -> bool {
-        self.lost.get() || self.gate().is_expelled() || self.logic.store().needs_recovery()
+        !self.parts.is_here()
+            || self.parts.lost.get()
+            || self.gate().is_expelled()
+            || self.parts.logic.store().needs_recovery()
     }
 
     /// The newest view that the session has heard of, if it is newer than the one of this number.
@@ -170,38 +177,41 @@ impl Session {
     }
 
     pub(crate) fn gate(&self) -> &Arc<Gate> {
-        self.logic.gate()
+        self.parts.logic.gate()
     }
 
     /// The fabric that it executes verbs on.
     pub(crate) fn verbs(&self) -> &AnyFabric {
-        self.attachments.fabric()
+        self.parts.attachments.fabric()
     }
 
     /// The newest view, to whose members it is attached from now on, as far as they answer.
     pub(crate) fn adopt_newest(&self) -> Arc<View> {
         let view = self.gate().view();
-        self.attachments.adopt(&view, |node| self.shared.report_unreachable(node));
+        self.parts.attachments.adopt(&view, |node| self.parts.shared.report_unreachable(node));
         view
     }
 
     /// Tells the master that a memory node does not answer.
     pub(crate) fn report_unreachable(&self, node: MnId) {
-        self.shared.report_unreachable(node);
+        self.parts.shared.report_unreachable(node);
     }
 
     /// How long it waits for others.
     pub(crate) fn patience(&self) -> Duration {
-        self.shared.options.op_timeout
+        self.parts.shared.options.op_timeout
     }
 
     /// Waits, while others run.
     pub(crate) async fn sleep(&self, time: Duration) {
-        self.reactor.sleep(time).await;
+        self.parts.reactor.sleep(time).await;
     }
 
-    /// An operation begins, unless the session is fenced.
+    /// An operation begins, unless the session is fenced, or another process's.
     fn begin(&self, kind: OpKind) -> Result<Begun, Error> {
+        if !self.parts.is_here() {
+            return Err(Error::Forked { outcome: Outcome::NotApplied });
+        }
         match self.gate().is_expelled() {
             true => Err(Error::Expelled { outcome: Outcome::NotApplied }),
             false => Ok(Begun::now(kind)),
@@ -211,13 +221,15 @@ impl Session {
     /// An operation has ended. If the session is fenced, that is what its errors say.
     fn end<T>(&self, begun: Begun, result: Result<T, Error>) -> Result<T, Error> {
         let result = result.map_err(|error| self.error(error));
-        begun.ends(&self.latencies, &result);
+        begun.ends(&self.parts.latencies, &result);
         result
     }
 
     #[cold]
     fn error(&self, error: Error) -> Error {
         let error = match error {
+            // A fork came while it ran, and this is the child.
+            error if !self.parts.is_here() => return Error::Forked { outcome: error.outcome() },
             // Fenced by a node; the master's word is on its way.
             Error::Unreachable { error: VerbError::Fenced, outcome, .. } => {
                 Error::Expelled { outcome }
@@ -236,13 +248,13 @@ impl Session {
             error,
             Error::Unreachable { .. } | Error::Expelled { .. } | Error::Interrupted { .. }
         );
-        self.lost.set(self.lost.get() || lost);
+        self.parts.lost.set(self.parts.lost.get() || lost);
         error
     }
 
     /// Which fabric it uses.
     pub fn fabric(&self) -> FabricKind {
-        self.shared.kind
+        self.parts.shared.kind
     }
 
     /// Looks a key up and shows the value to `f` where it was fetched, without another copy.
@@ -252,13 +264,13 @@ impl Session {
         f: impl FnOnce(Option<&[u8]>) -> R,
     ) -> Result<R, Error> {
         let begun = self.begin(OpKind::Search)?;
-        self.end(begun, self.logic.get_with(key, f).await)
+        self.end(begun, self.parts.logic.get_with(key, f).await)
     }
 
     /// The value of a key; `None` if it does not exist.
     pub async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let begun = self.begin(OpKind::Search)?;
-        self.end(begun, self.logic.get(key).await)
+        self.end(begun, self.parts.logic.get(key).await)
     }
 
     /// As [`Client::get_into`](crate::Client::get_into).
@@ -288,7 +300,7 @@ impl Session {
         keys: &[K],
     ) -> Result<Vec<Option<Vec<u8>>>, Error> {
         let begun = self.begin(OpKind::SearchMany)?;
-        self.end(begun, self.logic.get_many(keys).await)
+        self.end(begun, self.parts.logic.get_many(keys).await)
     }
 
     /// As [`Session::get_many`], but shows each value to `f` where it was fetched, without another copy:
@@ -299,13 +311,13 @@ impl Session {
         f: impl FnMut(usize, Option<&[u8]>),
     ) -> Result<(), Error> {
         let begun = self.begin(OpKind::SearchMany)?;
-        self.end(begun, self.logic.get_many_with(keys, f).await)
+        self.end(begun, self.parts.logic.get_many_with(keys, f).await)
     }
 
     /// Adds a key; [`Error::AlreadyExists`] if it exists.
     pub async fn insert(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         let begun = self.begin(OpKind::Insert)?;
-        self.end(begun, self.logic.insert(key, value).await)
+        self.end(begun, self.parts.logic.insert(key, value).await)
     }
 
     /// As [`Session::insert`], with this redundancy, whatever the rules of the client say.
@@ -316,13 +328,13 @@ impl Session {
         redundancy: Redundancy,
     ) -> Result<(), Error> {
         let begun = self.begin(OpKind::Insert)?;
-        self.end(begun, self.logic.insert_with(key, value, redundancy).await)
+        self.end(begun, self.parts.logic.insert_with(key, value, redundancy).await)
     }
 
     /// Replaces the value of a key; [`Error::NotFound`] if it does not exist.
     pub async fn update(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         let begun = self.begin(OpKind::Update)?;
-        self.end(begun, self.logic.update(key, value).await)
+        self.end(begun, self.parts.logic.update(key, value).await)
     }
 
     /// As [`Session::update`], with this redundancy, whatever the rules of the client say.
@@ -333,13 +345,13 @@ impl Session {
         redundancy: Redundancy,
     ) -> Result<(), Error> {
         let begun = self.begin(OpKind::Update)?;
-        self.end(begun, self.logic.update_with(key, value, redundancy).await)
+        self.end(begun, self.parts.logic.update_with(key, value, redundancy).await)
     }
 
     /// Adds a key, or replaces its value.
     pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         let begun = self.begin(OpKind::Upsert)?;
-        self.end(begun, self.logic.put(key, value).await)
+        self.end(begun, self.parts.logic.put(key, value).await)
     }
 
     /// As [`Session::put`], with this redundancy, whatever the rules of the client say.
@@ -350,7 +362,7 @@ impl Session {
         redundancy: Redundancy,
     ) -> Result<(), Error> {
         let begun = self.begin(OpKind::Upsert)?;
-        self.end(begun, self.logic.put_with(key, value, redundancy).await)
+        self.end(begun, self.parts.logic.put_with(key, value, redundancy).await)
     }
 
     /// As [`Client::put_from`](crate::Client::put_from).
@@ -361,7 +373,7 @@ impl Session {
         fill: impl FnMut(&mut [u8]),
     ) -> Result<(), Error> {
         let begun = self.begin(OpKind::Upsert)?;
-        self.end(begun, self.logic.put_from(key, value_bytes, fill).await)
+        self.end(begun, self.parts.logic.put_from(key, value_bytes, fill).await)
     }
 
     /// Adds many keys, or replaces their values; each with its own outcome, in their order.
@@ -377,7 +389,7 @@ impl Session {
         &self,
         pairs: &[(K, V)],
     ) -> Vec<Result<(), Error>> {
-        self.each(OpKind::Upsert, pairs.len(), self.logic.put_many(pairs)).await
+        self.each(OpKind::Upsert, pairs.len(), self.parts.logic.put_many(pairs)).await
     }
 
     /// As [`Session::put_many`], of keys that do not exist: the others have [`Error::AlreadyExists`].
@@ -385,7 +397,7 @@ impl Session {
         &self,
         pairs: &[(K, V)],
     ) -> Vec<Result<(), Error>> {
-        self.each(OpKind::Insert, pairs.len(), self.logic.insert_many(pairs)).await
+        self.each(OpKind::Insert, pairs.len(), self.parts.logic.insert_many(pairs)).await
     }
 
     /// As [`Session::put_many`], of keys that exist: the others have [`Error::NotFound`].
@@ -393,13 +405,13 @@ impl Session {
         &self,
         pairs: &[(K, V)],
     ) -> Vec<Result<(), Error>> {
-        self.each(OpKind::Update, pairs.len(), self.logic.update_many(pairs)).await
+        self.each(OpKind::Update, pairs.len(), self.parts.logic.update_many(pairs)).await
     }
 
     /// Removes many keys, each with its own outcome, as [`Session::put_many`]; those that do not exist have
     /// [`Error::NotFound`].
     pub async fn delete_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<(), Error>> {
-        self.each(OpKind::Delete, keys.len(), self.logic.delete_many(keys)).await
+        self.each(OpKind::Delete, keys.len(), self.parts.logic.delete_many(keys)).await
     }
 
     /// The outcomes of so many writes.
@@ -441,13 +453,13 @@ impl Session {
         show: impl FnMut(ScannedPair<'_>),
     ) -> Result<u64, Error> {
         let begun = self.begin(OpKind::Scan)?;
-        self.end(begun, self.logic.scan(cursor, SCAN_SLOTS, show).await)
+        self.end(begun, self.parts.logic.scan(cursor, SCAN_SLOTS, show).await)
     }
 
     /// Removes a key; [`Error::NotFound`] if it does not exist.
     pub async fn delete(&self, key: &[u8]) -> Result<(), Error> {
         let begun = self.begin(OpKind::Delete)?;
-        self.end(begun, self.logic.delete(key).await)
+        self.end(begun, self.parts.logic.delete(key).await)
     }
 
     /// Gives a key's value another redundancy; [`Error::NotFound`] if the key does not exist. The value stays, for
@@ -459,13 +471,13 @@ impl Session {
         redundancy: Redundancy,
     ) -> Result<Transition, Error> {
         let begun = self.begin(OpKind::Move)?;
-        self.end(begun, self.logic.set_redundancy(key, redundancy).await)
+        self.end(begun, self.parts.logic.set_redundancy(key, redundancy).await)
     }
 
     /// See [`Store::words_of`](fusee_core::Store::words_of).
     pub(crate) async fn words_of(&self, subtable: u32) -> Result<Option<Vec<Slot>>, Error> {
         let begun = self.begin(OpKind::Scan)?;
-        self.end(begun, self.logic.store().words_of(subtable).await)
+        self.end(begun, self.parts.logic.store().words_of(subtable).await)
     }
 
     /// Makes a pair erasure-coded that was found before, if it is still there.
@@ -475,18 +487,18 @@ impl Session {
         order: &DemotionOrder,
     ) -> Result<DemotionOutcome, Error> {
         let begun = self.begin(OpKind::Move)?;
-        self.end(begun, order.carry_out(self.logic.store(), pair).await)
+        self.end(begun, order.carry_out(self.parts.logic.store(), pair).await)
     }
 
     /// As [`Client::redundancy_rules`](crate::Client::redundancy_rules).
     pub fn redundancy_rules(&self) -> &RedundancyRules {
-        self.logic.rules()
+        self.parts.logic.rules()
     }
 
     /// The redundancy of a key's value; `None` if it does not exist.
     pub async fn redundancy_of(&self, key: &[u8]) -> Result<Option<Redundancy>, Error> {
         let begun = self.begin(OpKind::Search)?;
-        self.end(begun, self.logic.redundancy_of(key).await)
+        self.end(begun, self.parts.logic.redundancy_of(key).await)
     }
 }
 
@@ -524,20 +536,24 @@ fn attach_to_newest(
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if self.shared.is_cluster_gone() {
-            self.shared.ended(self.id());
+        // It goes on in the parent.
+        if !self.parts.is_here() {
+            return;
+        }
+        if self.parts.shared.is_cluster_gone() {
+            self.parts.shared.ended(self.id());
             return;
         }
         // While panicking an operation may be half-way: that is a crash, not an end.
         let is_lost = self.is_lost() || std::thread::panicking();
-        let leaving = if is_lost { None } else { self.block_on(self.logic.leave()) };
-        self.shared.ended(self.id());
+        let leaving = if is_lost { None } else { self.block_on(self.parts.logic.leave()) };
+        self.parts.shared.ended(self.id());
         // First: the master fences whoever is abandoned, and over shared memory a node can do that
         // to an attached session only by killing the process.
         let patience = if leaving.is_some() { Duration::ZERO } else { LEAVE_PATIENCE };
-        self.attachments.leave_all(patience);
+        self.parts.attachments.leave_all(patience);
         let client = self.id();
-        self.shared.close_session(match leaving {
+        self.parts.shared.close_session(match leaving {
             Some(leaving) => leaving.request(),
             None => {
                 tracing::warn!(%client, "a session is abandoned");
@@ -554,6 +570,20 @@ struct Surroundings {
     nodes: RefCell<NodeClients>,
     clock: Clock,
     shared: Arc<Shared>,
+    origin: Origin,
+}
+
+impl Surroundings {
+    /// In a child nobody answers.
+    fn check_origin(&self, asked: &dyn std::fmt::Display) -> Result<(), RpcError> {
+        match self.origin.is_here() {
+            true => Ok(()),
+            false => Err(RpcError::Unreachable {
+                addr: asked.to_string(),
+                cause: "the session belongs to the parent of this process".into(),
+            }),
+        }
+    }
 }
 
 impl Environment for Surroundings {
@@ -582,6 +612,7 @@ impl Environment for Surroundings {
         request: NodeRequest,
         deadline: Duration,
     ) -> Result<NodeReply, RpcError> {
+        self.check_origin(&node)?;
         let unknown = || RpcError::Unreachable {
             addr: node.to_string(),
             cause: "it is not a member of the view".into(),
@@ -591,12 +622,17 @@ impl Environment for Surroundings {
     }
 
     fn adopt(&self, view: &View) {
+        if !self.origin.is_here() {
+            return;
+        }
         self.attachments.adopt(view, |node| self.shared.report_unreachable(node));
         *self.nodes.borrow_mut() = self.shared.node_clients(view);
     }
 
     fn report_unreachable(&self, node: MnId) {
-        self.shared.report_unreachable(node);
+        if self.origin.is_here() {
+            self.shared.report_unreachable(node);
+        }
     }
 
     async fn ask_master(
@@ -604,6 +640,7 @@ impl Environment for Surroundings {
         request: MasterRequest,
         deadline: Duration,
     ) -> Result<MasterReply, RpcError> {
+        self.check_origin(&"the master")?;
         self.shared.master.with_deadline(deadline).call(request).await
     }
 }

@@ -99,6 +99,17 @@ pub enum Error {
         /// What is known about the write.
         outcome: Outcome,
     },
+    /// The session or client was made by the parent of this process, which a fork has made: the store knows the
+    /// parent only.
+    #[error(
+        "this process is a child of the one that opened the client; open one here, after the fork (write outcome: \
+         {outcome:?})"
+    )]
+    Forked {
+        /// What is known about the write: that of a write which was under way when the process was forked goes on
+        /// in the parent.
+        outcome: Outcome,
+    },
     /// The thread that asked has no session with the cluster and could not get one.
     #[error("no session with the cluster: {reason}")]
     NoSession {
@@ -119,7 +130,8 @@ impl Error {
         match self {
             Error::Unreachable { outcome, .. }
             | Error::GaveUp { outcome, .. }
-            | Error::Expelled { outcome } => *outcome,
+            | Error::Expelled { outcome }
+            | Error::Forked { outcome } => *outcome,
             Error::Interrupted { .. } => Outcome::Unknown,
             _ => Outcome::NotApplied,
         }

@@ -281,6 +281,12 @@ impl Batch {
         (self.atomics, self.touched) = (0, 0);
     }
 
+    /// No verb is executed; each has this result.
+    #[cold]
+    pub fn fail(&mut self, error: VerbError) {
+        self.verbs.iter_mut().for_each(|verb| verb.result = Err(error));
+    }
+
     #[inline]
     fn base(&self) -> usize {
         self.base as usize

@@ -72,6 +72,9 @@ pub enum AttachCause {
          log says more)"
     )]
     NotConnectable,
+    /// The session is the parent's of this process, which a fork has made.
+    #[error("the session belongs to the parent of this process; open one in this process")]
+    Forked,
     /// The operating system refuses.
     #[error("{0}")]
     Io(#[from] io::Error),

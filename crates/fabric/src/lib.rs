@@ -11,10 +11,10 @@
 //! batches and drives the I/O. For memory nodes: [`serve::NodeFabrics`] starts and stops the
 //! servers and fences clients on them.
 //!
-//! All `unsafe` code of the product is in seven modules of this crate: `copy`, `order` and `pool`,
-//! which touch shared memory; `sys`, which makes raw system calls; and `verbs::ffi`, `verbs::device` and
-//! `verbs::requester`, which call the library for network cards. The compiler holds the other modules,
-//! and the other crates, to that.
+//! All `unsafe` code of the product is in eight modules of this crate: `copy`, `order` and `pool`,
+//! which touch shared memory; `sys`, which makes raw system calls; `fork`, which leaves alone in a child
+//! what is its parent's; and `verbs::ffi`, `verbs::device` and `verbs::requester`, which call the library
+//! for network cards. The compiler holds the other modules, and the other crates, to that.
 //!
 //! This crate knows offsets, words and bytes. It does not know what a key or a slot is.
 #![warn(unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
@@ -28,6 +28,8 @@ pub mod conformance;
 mod doors;
 pub mod driver;
 pub mod error;
+#[allow(unsafe_code)]
+pub mod fork;
 mod hello;
 #[doc(hidden)]
 pub mod parsers;

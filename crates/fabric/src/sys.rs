@@ -1,5 +1,5 @@
 //! The system calls that no library of ours wraps: memfd and mmap, pidfd, descriptor passing and flags,
-//! membarrier, sockets for packets.
+//! membarrier, memory that a fork wipes, sockets for packets.
 //!
 //! Each function is a thin, safe wrapper: it takes owned or borrowed descriptors, turns -1 into
 //! [`io::Error`], and keeps the pointers it hands to the kernel alive for the call. What the
@@ -9,9 +9,12 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::time::Duration;
 
 use libc::{c_int, c_void};
+
+use crate::fork::Origin;
 
 /// Pages of this size are asked for as huge pages.
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
@@ -35,6 +38,7 @@ fn own(fd: c_int) -> OwnedFd {
 pub(crate) struct Mapping {
     start: *mut u8,
     len: usize,
+    origin: Origin,
 }
 
 // SAFETY: the mapping is plain memory that belongs to no thread; all accesses are atomic.
@@ -71,7 +75,7 @@ impl Mapping {
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let mapping = Mapping { start: start.cast(), len };
+        let mapping = Mapping { start: start.cast(), len, origin: Origin::here() };
         // A child of ours is no session of the pool: whoever fences this process must be sure
         // that no copy of it goes on. And memory that a network card writes to must not be copied behind
         // its back when a child is made.
@@ -83,8 +87,11 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: nobody uses the mapping any more: accesses borrow it.
-        unsafe { libc::munmap(self.start.cast(), self.len) };
+        // A child has no mapping there, but may have something else by now.
+        if self.origin.is_here() {
+            // SAFETY: nobody uses the mapping any more: accesses borrow it.
+            unsafe { libc::munmap(self.start.cast(), self.len) };
+        }
     }
 }
 
@@ -157,13 +164,69 @@ pub fn filled<T: Copy>(value: T, len: usize) -> Vec<T> {
     filled
 }
 
+static REGISTERED: OnceLock<bool> = OnceLock::new();
+
 /// Registers this process for [`barrier_everywhere`], once; whether it can be used.
 pub(crate) fn can_barrier_everywhere() -> bool {
-    static REGISTERED: OnceLock<bool> = OnceLock::new();
     *REGISTERED.get_or_init(|| {
         let registered = membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
         registered.inspect_err(|error| tracing::debug!(%error, "no membarrier")).is_ok()
     })
+}
+
+/// Registers this process, a child, for what its parent has registered for.
+pub(crate) fn register_again() {
+    if REGISTERED.get() == Some(&true) {
+        let again = membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
+        again.expect("what the parent could register the child can");
+    }
+}
+
+/// A word that is zero again in the child of every fork.
+pub(crate) fn word_wiped_by_forks() -> &'static AtomicU32 {
+    let known = WIPED.load(Ordering::Acquire);
+    // SAFETY: null, or a word that stays for ever.
+    unsafe { known.as_ref() }.unwrap_or_else(make_wiped_word)
+}
+
+static WIPED: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
+
+#[cold]
+fn make_wiped_word() -> &'static AtomicU32 {
+    let (access, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping at an address of the kernel's choice disturbs nobody.
+    let page = unsafe { libc::mmap(ptr::null_mut(), PAGE_BYTES, access, flags, -1, 0) };
+    assert!(page != libc::MAP_FAILED, "no memory for a word: {}", io::Error::last_os_error());
+    // SAFETY: the range is our mapping.
+    let wiped = check(unsafe { libc::madvise(page, PAGE_BYTES, libc::MADV_WIPEONFORK) });
+    let (null, word) = (ptr::null_mut(), page.cast::<AtomicU32>());
+    // Release: pairs with the acquires.
+    let made = WIPED.compare_exchange(null, word, Ordering::AcqRel, Ordering::Acquire);
+    let word = match made {
+        Ok(_) => word,
+        Err(found) => {
+            // SAFETY: our mapping, which nobody else knows.
+            unsafe { libc::munmap(page, PAGE_BYTES) };
+            found
+        }
+    };
+    if let (Err(error), Ok(_)) = (wiped, made) {
+        tracing::debug!(%error, "the kernel wipes no memory in children");
+        // SAFETY: the handler stores one word, which stays for ever.
+        let failure = unsafe { libc::pthread_atfork(None, None, Some(wipe)) };
+        assert_eq!(failure, 0, "children could not be told from their parents");
+    }
+    // SAFETY: it is mapped for ever, as zeros, which are a valid word.
+    unsafe { &*word }
+}
+
+/// In a child, where the kernel does not do it.
+extern "C" fn wipe() {
+    // SAFETY: as in `word_wiped_by_forks`.
+    if let Some(word) = unsafe { WIPED.load(Ordering::Relaxed).as_ref() } {
+        word.store(0, Ordering::Relaxed);
+    }
 }
 
 /// Makes every running thread of this process pass a full memory barrier.

@@ -102,6 +102,10 @@ pub trait Link: fmt::Debug + Sized {
     /// Ends the connection: nothing that is in flight may execute later. Names the slots of the parts
     /// that have no answer.
     fn end(&mut self, unanswered: impl FnMut(usize));
+
+    /// In the place of [`Link::end`] in a child of the process that connected: names the same slots, and does
+    /// nothing to the connection.
+    fn leave_behind(&mut self, unanswered: impl FnMut(usize));
 }
 
 /// Whether a verb is for this node, and has no result yet.

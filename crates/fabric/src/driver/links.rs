@@ -43,26 +43,39 @@ impl<L: Link> Entry<L> {
 
     /// Fails for good, and fails what was in flight.
     fn fail(&mut self, error: &LinkError, slots: &mut Slots) {
-        let (node, result) = (self.link.node(), error.verb_error());
+        let node = self.link.node();
         match error {
             LinkError::Left => tracing::debug!(%node, "left a memory node"),
             // Each session has its own; that the node is reported unreachable is told once.
             _ => tracing::debug!(%node, %error, "lost a memory node"),
         }
-        self.failed = Some(result);
-        self.link.end(|slot| {
-            if let Some(batch) = slots.wanted(slot) {
-                let open = batch.parts_mut().0.iter_mut().filter(|verb| is_for(verb, node));
-                open.for_each(|verb| verb.result = Err(result));
-            }
-            slots.finish_part(slot);
-        });
+        self.failed = Some(error.verb_error());
+        self.link.end(fail_parts(node, error.verb_error(), slots));
+    }
+
+    /// In a child: the same, but the connection is the parent's.
+    fn leave_behind(&mut self, slots: &mut Slots) {
+        let (node, result) = (self.link.node(), VerbError::Unreachable);
+        if self.failed.replace(result).is_none() {
+            self.link.leave_behind(fail_parts(node, result, slots));
+        }
     }
 
     /// When it counts as lost, if nothing comes.
     fn is_overdue(&self, now: Instant, silence: Duration) -> bool {
         let since = self.silent_since.filter(|_| self.link.is_waiting());
         since.is_some_and(|since| now.duration_since(since) >= silence)
+    }
+}
+
+/// Fails a part of a batch: what of it is for the node, and has no result.
+fn fail_parts(node: MnId, result: VerbError, slots: &mut Slots) -> impl FnMut(usize) {
+    move |slot| {
+        if let Some(batch) = slots.wanted(slot) {
+            let open = batch.parts_mut().0.iter_mut().filter(|verb| is_for(verb, node));
+            open.for_each(|verb| verb.result = Err(result));
+        }
+        slots.finish_part(slot);
     }
 }
 
@@ -104,6 +117,11 @@ impl<L: Link> Links<L> {
             None => self.entries.push(entry),
         }
         Ok(())
+    }
+
+    /// In a child: all fail, and nothing is done to them.
+    pub(super) fn leave_behind(&mut self) {
+        self.entries.iter_mut().for_each(|entry| entry.leave_behind(&mut self.slots));
     }
 
     pub(super) fn detach(&mut self, node: MnId) {

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
+use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, VerbError};
 use fusee_tls::Tls;
 
 use self::alarm::Alarm;
@@ -38,6 +38,7 @@ use self::links::Links;
 pub(crate) use self::slots::Slots;
 use crate::any::SwitchAt;
 use crate::error::{AttachCause, AttachError};
+use crate::fork::AtHome;
 use crate::hello::GoesOn;
 use crate::spin::{DEFAULT_SPIN, Spin};
 
@@ -80,7 +81,7 @@ pub struct Driver<L: Link> {
     tls: RefCell<Option<Tls>>,
     turns: Cell<u32>,
     alarm: Arc<Alarm>,
-    links: RefCell<Links<L>>,
+    links: AtHome<RefCell<Links<L>>>,
     spin: RefCell<Spin>,
 }
 
@@ -88,7 +89,8 @@ impl<L: Link> Driver<L> {
     /// A session without memory nodes.
     pub fn new(client: ClientId, options: Options) -> io::Result<Driver<L>> {
         let (links, alarm) = Links::new()?;
-        let (links, spin) = (RefCell::new(links), RefCell::new(Spin::new(options.spin)));
+        let links = AtHome::new(RefCell::new(links));
+        let spin = RefCell::new(Spin::new(options.spin));
         let silence = Cell::new(options.silence);
         let (switch, tls, turns) = (RefCell::default(), RefCell::default(), Cell::new(0));
         Ok(Driver { client, options, silence, switch, tls, turns, alarm, links, spin })
@@ -114,6 +116,9 @@ impl<L: Link> Driver<L> {
             Some(SwitchAt::Wire) | None => address,
         };
         let failed = |cause| AttachError { node, at: address.into(), cause };
+        if !self.links.is_here() {
+            return Err(failed(AttachCause::Forked));
+        }
         let (client, wait) = (self.client, self.options.connect);
         let tls = self.tls.borrow();
         let target = Target { node, identity, address, client, wait, goes_on, tls: tls.as_ref() };
@@ -124,8 +129,10 @@ impl<L: Link> Driver<L> {
 
     /// Ends the session with a memory node; its verbs are unreachable from now on.
     pub fn detach(&self, node: MnId) {
-        self.links.borrow_mut().detach(node);
-        self.wake_all();
+        if self.links.is_here() {
+            self.links.borrow_mut().detach(node);
+            self.wake_all();
+        }
     }
 
     /// Ends the session with all memory nodes.
@@ -157,6 +164,10 @@ impl<L: Link> Driver<L> {
     /// Posts what is queued, waits at most `max_wait` (`None`: without limit) for answers or a wake-up,
     /// and completes batches. Returns at once if the waker was used since the last turn.
     pub fn turn(&self, max_wait: Option<Duration>) {
+        if !self.links.is_here() {
+            self.links.borrow_mut().leave_behind();
+            return self.wake_all();
+        }
         let mut links = self.links.borrow_mut();
         self.turn_links(&mut links, max_wait);
         drop(links);
@@ -200,7 +211,11 @@ impl<L: Link> Driver<L> {
         self.links.borrow().iter().for_each(ask);
     }
 
-    fn submit(&self, batch: Batch, task: &Waker) -> Result<usize, Batch> {
+    fn submit(&self, mut batch: Batch, task: &Waker) -> Result<usize, Batch> {
+        if !self.links.is_here() {
+            batch.fail(VerbError::Unreachable);
+            return Err(batch);
+        }
         self.links.borrow_mut().submit(batch, task)
     }
 

@@ -24,6 +24,7 @@ use super::monitor::{self, Watch};
 use super::sessions::{Access, Refusal, SessionId};
 use super::wire::{Hello, PROTOCOL, Status, WELCOME_BYTES, Welcome};
 use crate::error::{AttachCause, AttachError};
+use crate::fork::AtHome;
 use crate::hello::{self, GoesOn, LOOK};
 use crate::pool::{Order, Pool};
 use crate::sys;
@@ -75,14 +76,14 @@ struct Link {
 #[derive(Debug)]
 pub struct ShmFabric {
     client: ClientId,
-    links: RefCell<Vec<Link>>,
+    links: AtHome<RefCell<Vec<Link>>>,
     order: Cell<Order>,
 }
 
 impl ShmFabric {
     /// A session without memory nodes.
     pub fn new(client: ClientId) -> ShmFabric {
-        ShmFabric { client, links: RefCell::default(), order: Cell::default() }
+        ShmFabric { client, links: AtHome::new(RefCell::default()), order: Cell::default() }
     }
 
     /// Attaches to a memory node: in this process by its identity, else through the socket at
@@ -105,6 +106,9 @@ impl ShmFabric {
         goes_on: GoesOn<'_>,
     ) -> Result<(), AttachError> {
         let at = path.map_or_else(|| "this host".into(), |path| path.display().to_string());
+        if !self.links.is_here() {
+            return Err(AttachError { node, at, cause: AttachCause::Forked });
+        }
         let link = match (Hub::find(identity), path) {
             (Some(hub), _) => self.local(node, hub),
             (None, Some(path)) => self.remote(node, identity, path, goes_on),
@@ -118,12 +122,17 @@ impl ShmFabric {
 
     /// Ends the session with a memory node; its verbs are unreachable from now on.
     pub fn detach(&self, node: MnId) {
-        self.links.borrow_mut().retain(|link| link.node != node);
+        if self.links.is_here() {
+            self.links.borrow_mut().retain(|link| link.node != node);
+        }
     }
 
     /// Ends the session with all memory nodes, and waits, if they answer, until all know: a node
     /// that fences the client from then on does not find it any more. At most `patience` for each.
     pub fn leave(&self, patience: Duration) {
+        if !self.links.is_here() {
+            return;
+        }
         let part = |Link { pool, lease, .. }| {
             drop(pool);
             lease.end()
@@ -205,6 +214,9 @@ impl ShmFabric {
 
     /// Executes all verbs of a batch, in the order posted.
     fn run(&self, batch: &mut Batch) {
+        if !self.links.is_here() {
+            return batch.fail(VerbError::Unreachable);
+        }
         let links = self.links.borrow();
         let mut order = self.order.take();
         let mut inside: Option<(&Link, Result<Inside<'_>, VerbError>)> = None;
@@ -272,6 +284,7 @@ impl Fabric for ShmFabric {
     #[inline]
     fn prefetch(&self, node: MnId, offset: u64) {
         if let Some(link) = self.links.borrow().iter().find(|link| link.node == node) {
+            // In a child too: an address where nothing is mapped does no harm.
             link.pool.prefetch(offset);
         }
     }

@@ -5,19 +5,20 @@
 //! is the node's pool and the list of its sessions.
 
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use fusee_core::verbs::ClientId;
 
 use super::sessions::{Access, Refusal, SessionId, Sessions};
 use crate::error::ServeError;
+use crate::fork::PerProcess;
 use crate::pool::Pool;
 
-static REGISTRY: LazyLock<Mutex<HashMap<u64, Weak<Hub>>>> = LazyLock::new(Mutex::default);
+static REGISTRY: PerProcess<Mutex<HashMap<u64, Weak<Hub>>>> = PerProcess::new();
 
 /// Locks without regard to panics: the map is valid at every step.
 fn registry() -> MutexGuard<'static, HashMap<u64, Weak<Hub>>> {
-    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+    REGISTRY.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What one memory node shares with its sessions.

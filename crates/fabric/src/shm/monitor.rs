@@ -2,7 +2,8 @@
 //!
 //! Mapped memory does not fail when the node that lent it dies. One thread for the process waits
 //! for the ends of the sessions' connections, and shuts the gate of a session whose node has
-//! gone. So the path of a verb needs no system call to notice.
+//! gone. So the path of a verb needs no system call to notice. A child, which has no such thread, has
+//! one of its own as soon as it has a session of its own.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -14,9 +15,16 @@ use mio::{Events, Interest, Poll, Registry, Token};
 
 use super::gate::{Gate, Shut};
 use super::wire::GOODBYE;
+use crate::fork::PerProcess;
 
-static MONITOR: OnceLock<Monitor> = OnceLock::new();
-static START: Mutex<()> = Mutex::new(());
+static MONITOR: PerProcess<Place> = PerProcess::new();
+
+/// Where the monitor of a process is.
+#[derive(Default)]
+struct Place {
+    start: Mutex<()>,
+    monitor: OnceLock<Monitor>,
+}
 
 struct Monitor {
     registry: Registry,
@@ -52,7 +60,7 @@ impl Watch {
     }
 
     fn end(&self) -> Option<UnixStream> {
-        let (mut socket, _) = MONITOR.get()?.watched().sessions.remove(&self.0)?;
+        let (mut socket, _) = MONITOR.get().monitor.get()?.watched().sessions.remove(&self.0)?;
         // If the node has gone, nobody needs the goodbye.
         socket.write_all(&[GOODBYE]).ok()?;
         Some(socket)
@@ -66,18 +74,20 @@ impl Drop for Watch {
 }
 
 fn monitor() -> io::Result<&'static Monitor> {
-    let _one_at_a_time = START.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(monitor) = MONITOR.get() {
+    let place = MONITOR.get();
+    let _one_at_a_time = place.start.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(monitor) = place.monitor.get() {
         return Ok(monitor);
     }
     let poll = Poll::new()?;
     let monitor = Monitor { registry: poll.registry().try_clone()?, watched: Mutex::default() };
-    std::thread::Builder::new().name("fusee-monitor".into()).spawn(move || run(poll))?;
-    Ok(MONITOR.get_or_init(|| monitor))
+    std::thread::Builder::new()
+        .name("fusee-monitor".into())
+        .spawn(move || run(poll, place.monitor.wait()))?;
+    Ok(place.monitor.get_or_init(|| monitor))
 }
 
-fn run(mut poll: Poll) {
-    let monitor = MONITOR.wait();
+fn run(mut poll: Poll, monitor: &Monitor) {
     let mut events = Events::with_capacity(64);
     loop {
         match poll.poll(&mut events, None) {

@@ -332,6 +332,10 @@ impl driver::Link for Link {
     fn end(&mut self, unanswered: impl FnMut(usize)) {
         (self.input, self.output) = Default::default();
         drop(self.stream.socket().shutdown(std::net::Shutdown::Both));
+        self.leave_behind(unanswered);
+    }
+
+    fn leave_behind(&mut self, unanswered: impl FnMut(usize)) {
         std::mem::take(&mut self.parts).into_iter().map(|part| part.slot).for_each(unanswered);
     }
 }

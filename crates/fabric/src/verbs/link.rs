@@ -409,6 +409,10 @@ impl driver::Link for Link {
         self.counted = self.counts();
         self.requester = None;
         drop(self.lease.shutdown(std::net::Shutdown::Both));
+        self.leave_behind(unanswered);
+    }
+
+    fn leave_behind(&mut self, unanswered: impl FnMut(usize)) {
         let posted = self.posted.drain(..).filter(|f| f.ends_part).map(|f| f.slot);
         posted.chain(self.waiting.drain(..).map(|part| part.slot)).for_each(unanswered);
     }

@@ -184,6 +184,12 @@ impl Gate {
         self.wakers.wake();
     }
 
+    /// From the session, in a child of its process: as [`Gate::expel`], but its keeper, and all who wait for it, are
+    /// the parent's.
+    pub fn leave_behind(&self) {
+        self.expelled.store(true, SeqCst);
+    }
+
     /// To the session: it is fenced, and must begin nothing any more.
     #[inline]
     pub fn is_expelled(&self) -> bool {

@@ -14,11 +14,12 @@ use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::ptr::NonNull;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::ffi::{self, Context, GidEntry, Library, Pd, PortAttr};
 use super::ports::{self, Gid, GidKind, Port, Selected, Wanted};
 use crate::error::RdmaError;
+use crate::fork::PerProcess;
 pub(super) use completions::Completions;
 pub(super) use memory::Registered;
 pub(super) use pair::{QueuePair, Responder};
@@ -56,7 +57,7 @@ impl fmt::Debug for Device {
 }
 
 /// The devices that are open in this process.
-static OPEN: LazyLock<Mutex<HashMap<String, Weak<Device>>>> = LazyLock::new(Mutex::default);
+static OPEN: PerProcess<Mutex<HashMap<String, Weak<Device>>>> = PerProcess::new();
 
 /// The device, port and address to use; `near` is this end of the connection to the other party.
 pub(super) fn choose(near: Option<IpAddr>) -> Result<(Arc<Device>, Selected), RdmaError> {
@@ -92,7 +93,7 @@ pub fn default_device() -> Result<Found, RdmaError> {
 /// All devices, opened.
 fn all() -> Result<Vec<Arc<Device>>, RdmaError> {
     let library = ffi::library()?;
-    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut open = OPEN.get().lock().unwrap_or_else(PoisonError::into_inner);
     open.retain(|_, device| device.strong_count() > 0);
     let mut count = 0;
     // SAFETY: the call fills in the count; the list is freed below.

@@ -1,0 +1,613 @@
+//! Programs that fork: what a child finds of its parent's clients fails at once and touches nothing, the
+//! parent goes on as if nothing had been, and the child may open clients of its own.
+//!
+//! This test has a `main` of its own, since a fork copies one thread only: with the usual harness others
+//! would hold locks at the time. The servers are a process of this binary, started with [`ROLE`] set, so
+//! that clients over shared memory come through the memory nodes' sockets. Arguments are parts of names.
+#![allow(unsafe_code)]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{fabrics, master, node, options};
+use fusee_client::{
+    Client, ConnectError, Error, FabricKind, Options, Outcome, Redundancy, ScanCursor, Session,
+    SurveyError,
+};
+
+/// The environment variable that makes this binary another process of a test.
+const ROLE: &str = "FUSEE_TEST_ROLE";
+/// All that a child does ends within this time; a call that waits for anything takes `op_timeout`, 5 s, or longer.
+const AT_ONCE: Duration = Duration::from_secs(4);
+/// For what happens soon, on a machine that may be slow.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+const NOTHING: Error = Error::Forked { outcome: Outcome::NotApplied };
+
+/// Servers in a process of their own, which ends with this value.
+struct Servers {
+    process: std::process::Child,
+    master: String,
+}
+
+impl Servers {
+    fn start() -> Servers {
+        let (process, master) = start("servers");
+        Servers { process, master }
+    }
+
+    fn connect(&self, fabric: FabricKind) -> Client {
+        connect(&self.master, fabric)
+    }
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+fn connect(master: &str, fabric: FabricKind) -> Client {
+    Client::connect_with(master, Options::default().with_fabric(fabric)).unwrap()
+}
+
+/// Starts this binary in a role; with its first line.
+fn start(role: &str) -> (std::process::Child, String) {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let command = command.env(ROLE, role).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut process = command.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    (process, line.trim().into())
+}
+
+/// Until its standard input ends.
+fn run_servers() {
+    let dir = tempfile::tempdir().unwrap();
+    let master = master(dir.path(), 2);
+    let _nodes = [node(dir.path(), &master), node(dir.path(), &master)];
+    master.wait_formed(PATIENCE).unwrap();
+    say(&master.addr().unwrap().to_string());
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+fn say(line: &str) {
+    let mut output = std::io::stdout();
+    writeln!(output, "{line}").unwrap();
+    output.flush().unwrap();
+}
+
+/// How a child ends.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    /// It returns and calls `exit`: destructors of the thread's variables run, and handlers of `atexit`.
+    Exit,
+    /// It drops what it has, and then calls `exit`.
+    DropAll,
+    /// At once.
+    Underscore,
+    /// By a panic that nobody catches before all of its frames are gone.
+    Panic,
+}
+
+/// Runs `child` in a child of this process, which has to end well, and in time.
+fn in_a_child(end: End, child: impl FnOnce()) {
+    finish(fork(end, child), AT_ONCE);
+}
+
+fn fork(end: End, child: impl FnOnce()) -> libc::pid_t {
+    // SAFETY: what the child does then is what is tested.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0, "{}", std::io::Error::last_os_error());
+    if pid == 0 {
+        let is_well = catch_unwind(AssertUnwindSafe(child)).is_ok();
+        let code = i32::from(is_well == matches!(end, End::Panic));
+        match end {
+            // SAFETY: it ends the process.
+            End::Underscore => unsafe { libc::_exit(code) },
+            _ => std::process::exit(code),
+        }
+    }
+    pid
+}
+
+fn finish(pid: libc::pid_t, patience: Duration) {
+    let (end, mut status) = (Instant::now() + patience, 0);
+    // SAFETY: plain calls about our own child.
+    while unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) } == 0 {
+        if Instant::now() >= end {
+            // SAFETY: as above.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+            panic!("a child hangs");
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert!(libc::WIFEXITED(status), "a child died by signal {}", libc::WTERMSIG(status));
+    assert_eq!(libc::WEXITSTATUS(status), 0, "a child failed");
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < end, "{what} did not happen");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Polls once.
+fn poll<T>(future: impl Future<Output = T>) -> Poll<T> {
+    pin!(future).as_mut().poll(&mut Context::from_waker(Waker::noop()))
+}
+
+fn at_once<T>(future: impl Future<Output = T>) -> T {
+    match poll(future) {
+        Poll::Ready(result) => result,
+        Poll::Pending => panic!("a call of a child waits"),
+    }
+}
+
+/// Every call that a child can make of its parent's client.
+fn refuses_all(client: &Client, session: &Session) {
+    let (key, value, redundancy) = (b"key", b"value", Redundancy::Replicated);
+    let one = [("key", "value")];
+    let none = || Err(NOTHING);
+    assert_eq!(client.get(key), Err(NOTHING));
+    assert_eq!(client.get_with(key, |_| panic!("shown")), Err::<(), _>(NOTHING));
+    assert_eq!(client.get_into(key, &mut Vec::new()), Err(NOTHING));
+    assert_eq!(client.get_many(&["key"]), Err(NOTHING));
+    assert_eq!(client.insert(key, value), none());
+    assert_eq!(client.insert_with(key, value, redundancy), none());
+    assert_eq!(client.update(key, value), none());
+    assert_eq!(client.update_with(key, value, redundancy), none());
+    assert_eq!(client.put(key, value), none());
+    assert_eq!(client.put_with(key, value, redundancy), none());
+    assert_eq!(client.put_from(key, 5, |_| panic!("filled")), none());
+    assert_eq!(client.put_many(&one), [none()]);
+    assert_eq!(client.insert_many(&one), [none()]);
+    assert_eq!(client.update_many(&one), [none()]);
+    assert_eq!(client.delete_many(&["key"]), [none()]);
+    assert_eq!(client.scan(&mut ScanCursor::start(), |_| panic!("shown")), Err(NOTHING));
+    assert_eq!(client.delete(key), none());
+    assert_eq!(client.set_redundancy(key, redundancy), Err(NOTHING));
+    assert_eq!(client.redundancy_of(key), Err(NOTHING));
+    assert_eq!(client.redundancy_rules().err(), Some(NOTHING));
+    assert_eq!(client.session().err(), Some(NOTHING));
+    assert!(matches!(client.status(), Err(ConnectError::Forked)));
+    let survey = client.survey_memory();
+    assert!(matches!(survey, Err(SurveyError::Connect(ConnectError::Forked))), "{survey:?}");
+    let pairs = client.find_pairs(|_| true);
+    assert!(matches!(pairs, Err(SurveyError::Connect(ConnectError::Forked))), "{pairs:?}");
+    assert!(client.usage().iter().all(|(_, usage)| usage.is_err()));
+    assert_eq!(client.view().members.len(), client.usage().len());
+    assert_eq!((client.metrics().sessions, client.work_table_stats()), (0, None));
+    assert_eq!(at_once(client.get_async(key)), Err(NOTHING));
+    assert_eq!(at_once(client.get_with_async(key, |_| panic!("shown"))), Err::<(), _>(NOTHING));
+    assert_eq!(at_once(client.get_many_async(&["key"])), Err(NOTHING));
+    assert_eq!(at_once(client.insert_async(key, value)), none());
+    assert_eq!(at_once(client.update_async(key, value)), none());
+    assert_eq!(at_once(client.put_async(key, value)), none());
+    assert_eq!(at_once(client.delete_async(key)), none());
+    assert_eq!(at_once(client.put_many_async(&one)), [none()]);
+    assert_eq!(at_once(client.delete_many_async(&["key"])), [none()]);
+    assert_eq!(at_once(client.set_redundancy_async(key, redundancy)), Err(NOTHING));
+    refuses_all_of_a_session(session);
+}
+
+fn refuses_all_of_a_session(session: &Session) {
+    let (key, value, redundancy) = (b"key", b"value", Redundancy::Replicated);
+    let one = [("key", "value")];
+    let none = || Err(NOTHING);
+    assert!(session.is_lost());
+    session.block_on(async {
+        assert_eq!(session.get(key).await, Err(NOTHING));
+        assert_eq!(session.get_with(key, |_| panic!("shown")).await, Err::<(), _>(NOTHING));
+        assert_eq!(session.get_into(key, &mut Vec::new()).await, Err(NOTHING));
+        assert_eq!(session.get_many(&["key"]).await, Err(NOTHING));
+        assert_eq!(session.get_many_with(&["key"], |_, _| panic!("shown")).await, none());
+        assert_eq!(session.insert(key, value).await, none());
+        assert_eq!(session.update(key, value).await, none());
+        assert_eq!(session.put(key, value).await, none());
+        assert_eq!(session.put_with(key, value, redundancy).await, none());
+        assert_eq!(session.put_from(key, 5, |_| panic!("filled")).await, none());
+        assert_eq!(session.put_many(&one).await, [none()]);
+        assert_eq!(session.delete_many(&["key"]).await, [none()]);
+        let mut cursor = ScanCursor::start();
+        assert_eq!(session.scan(&mut cursor, |_| panic!("shown")).await, Err(NOTHING));
+        assert_eq!(session.delete(key).await, none());
+        assert_eq!(session.set_redundancy(key, redundancy).await, Err(NOTHING));
+        assert_eq!(session.redundancy_of(key).await, Err(NOTHING));
+    });
+}
+
+/// Puts, and gets what it has put.
+fn works(client: &Client, tag: &str) {
+    for i in 0..200 {
+        let (key, value) = (format!("{tag} {}", i % 50), format!("value {i}"));
+        client.put(key.as_bytes(), value.as_bytes()).unwrap();
+        assert_eq!(client.get(key.as_bytes()).unwrap().as_deref(), Some(value.as_bytes()));
+    }
+}
+
+/// A parent with sessions of all kinds, beside which children do something: it must not feel it.
+fn beside_children(fabric: FabricKind, children: impl FnOnce(&str, Client, Session)) {
+    let servers = Servers::start();
+    let client = servers.connect(fabric);
+    let session = client.session().unwrap();
+    works(&client, "before");
+    session.block_on(session.put(b"own", b"session")).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(client.put_async(b"own", b"driver")).unwrap();
+    let (opened, kept) = (client.status().unwrap().sessions_opened, client.clone());
+    children(&servers.master, client, session);
+    works(&kept, "after");
+    runtime.block_on(kept.put_async(b"own", b"driver again")).unwrap();
+    let status = kept.status().unwrap();
+    assert!(status.sessions_opened >= opened);
+    let others = BTreeSet::from([FabricKind::Shm, FabricKind::Tcp].map(|kind| kind.to_string()));
+    for other in others {
+        let other = servers.connect(other.parse().unwrap());
+        assert_eq!(other.get(b"own").unwrap().as_deref(), Some(&b"driver again"[..]));
+        assert_eq!(other.get(b"after 49").unwrap().as_deref(), Some(&b"value 199"[..]));
+    }
+}
+
+/// The parent's session that a test gave away is still the same.
+fn goes_on(client: &Client, session: &Session, opened: u64) {
+    works(client, "meanwhile");
+    assert!(!session.is_lost());
+    session.block_on(session.put(b"own", b"session again")).unwrap();
+    let status = client.status().unwrap();
+    assert_eq!(status.sessions_opened, opened, "the parent had to open other sessions");
+    assert_eq!(status.open_sessions, 3, "a child has ended sessions of its parent");
+}
+
+fn a_child_is_refused_and_ends_as_it_likes(fabric: FabricKind) {
+    beside_children(fabric, |_, client, session| {
+        let opened = client.status().unwrap().sessions_opened;
+        for end in [End::Exit, End::DropAll, End::Underscore, End::Panic] {
+            println!("  {end:?}");
+            let mine = Some((client.clone(), &session));
+            in_a_child(end, move || {
+                refuses_all(&client_of(&mine), mine.as_ref().unwrap().1);
+                match end {
+                    End::DropAll => drop(mine),
+                    End::Panic => panic!("as it is asked to"),
+                    End::Exit | End::Underscore => std::mem::forget(mine),
+                }
+            });
+            goes_on(&client, &session, opened);
+        }
+        // Nobody but the child has what it drops.
+        let pid = fork(End::Exit, || ());
+        finish(pid, AT_ONCE);
+        goes_on(&client, &session, opened);
+    });
+}
+
+fn client_of(mine: &Option<(Client, &Session)>) -> Client {
+    mine.as_ref().unwrap().0.clone()
+}
+
+/// The last clone of a client, and a session that nobody else has, are dropped in the child.
+fn a_child_drops_all_of_a_client(fabric: FabricKind) {
+    let servers = Servers::start();
+    let client = servers.connect(fabric);
+    let session = client.session().unwrap();
+    works(&client, "before");
+    let opened = client.status().unwrap().sessions_opened;
+    // SAFETY: what the child does then is what is tested.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        drop(session);
+        drop(client);
+        std::process::exit(0);
+    }
+    finish(pid, AT_ONCE);
+    works(&client, "after");
+    session.block_on(session.put(b"own", b"session")).unwrap();
+    let status = client.status().unwrap();
+    assert_eq!((status.sessions_opened, status.open_sessions), (opened, 2));
+}
+
+fn a_child_opens_a_client_of_its_own(fabric: FabricKind) {
+    beside_children(fabric, |master, client, _session| {
+        let pid = fork(End::Exit, || {
+            let own = connect(master, fabric);
+            works(&own, "child");
+            assert_eq!(client.get(b"child 49"), Err(NOTHING));
+            // Others may have them all on another thread.
+            thread::spawn(move || works(&own, "child's thread")).join().unwrap();
+        });
+        works(&client, "beside");
+        finish(pid, PATIENCE);
+        assert_eq!(client.get(b"child 49").unwrap().as_deref(), Some(&b"value 199"[..]));
+    });
+}
+
+/// As daemons do: the child forks again and ends, and the grandchild works.
+fn a_grandchild_is_neither_its_parent_nor_its_grandparent(fabric: FabricKind) {
+    beside_children(fabric, |master, client, session| {
+        in_a_child(End::Exit, || {
+            let childs = connect(master, fabric);
+            works(&childs, "child");
+            in_a_child(End::Exit, || {
+                refuses_all(&childs, &session);
+                refuses_all(&client, &session);
+                works(&connect(master, fabric), "grandchild");
+            });
+            works(&childs, "child again");
+        });
+    });
+}
+
+/// A fork by a callback, in the middle of operations of several kinds.
+fn forks_within_calls(fabric: FabricKind) {
+    beside_children(fabric, |_, client, session| {
+        let opened = client.status().unwrap().sessions_opened;
+        let pair = (b"forked", vec![1; 3000]);
+        client.put(pair.0, &pair.1).unwrap();
+        let is_child = AtomicBool::new(false);
+        let fork_here = || {
+            // SAFETY: what the child does then is what is tested.
+            let pid = unsafe { libc::fork() };
+            is_child.store(pid == 0, Ordering::Relaxed);
+            pid
+        };
+        // The child comes out of the call too, and says in its exit code whether it came out well.
+        let end = |pid: libc::pid_t, is_well: bool| {
+            if is_child.load(Ordering::Relaxed) {
+                std::process::exit(i32::from(!is_well));
+            }
+            assert!(is_well, "the parent's call failed");
+            finish(pid, AT_ONCE);
+            goes_on(&client, &session, opened);
+        };
+        let mut pid = 0;
+        let got = client.get_with(pair.0, |_| pid = fork_here());
+        end(pid, got.is_ok() || is_child.load(Ordering::Relaxed));
+        let put = client.put_from(b"filled", 3000, |_| pid = fork_here());
+        let forked = matches!(put, Err(Error::Forked { .. }));
+        end(pid, if is_child.load(Ordering::Relaxed) { forked } else { put.is_ok() });
+        let scanned = client.scan(&mut ScanCursor::start(), |_| {
+            if pid > 0 && !is_child.load(Ordering::Relaxed) {
+                pid = -fork_here();
+            }
+        });
+        end(-pid, scanned.is_ok());
+        // Beside operations of the session that are under way.
+        let results = session.block_on(async {
+            let keys: Vec<[u8; 1]> = (0..8).map(|i| [i]).collect();
+            let mut puts: Vec<_> =
+                keys.iter().map(|key| Box::pin(session.put(key, b"x"))).collect();
+            let mut context = Context::from_waker(Waker::noop());
+            let first: Vec<_> =
+                puts.iter_mut().map(|put| put.as_mut().poll(&mut context)).collect();
+            pid = fork_here();
+            let mut results = Vec::new();
+            for (first, put) in first.into_iter().zip(puts) {
+                results.push(match first {
+                    Poll::Ready(result) => result,
+                    Poll::Pending => put.await,
+                });
+            }
+            results
+        });
+        let forked = |r: &Result<(), Error>| matches!(r, Ok(()) | Err(Error::Forked { .. }));
+        let is_well = match is_child.load(Ordering::Relaxed) {
+            true => results.iter().all(forked),
+            false => results.iter().all(Result::is_ok),
+        };
+        end(pid, is_well);
+    });
+}
+
+/// An async call that is under way at the fork goes on in the parent, and the child is told.
+fn an_async_call_under_way_is_the_parents(fabric: FabricKind) {
+    beside_children(fabric, |_, client, _session| {
+        let mut put = pin!(client.put_async(b"under way", b"value"));
+        let mut context = Context::from_waker(Waker::noop());
+        if put.as_mut().poll(&mut context).is_pending() {
+            // SAFETY: what the child does then is what is tested.
+            let pid = unsafe { libc::fork() };
+            if pid == 0 {
+                let unknown = Poll::Ready(Err(Error::Forked { outcome: Outcome::Unknown }));
+                std::process::exit(i32::from(put.as_mut().poll(&mut context) != unknown));
+            }
+            finish(pid, AT_ONCE);
+            wait_until("the put", || put.as_mut().poll(&mut context).is_ready());
+        }
+        assert_eq!(client.get(b"under way").unwrap().as_deref(), Some(&b"value"[..]));
+    });
+}
+
+/// Forks while other threads are inside of operations, with whatever they have locked.
+fn forks_beside_busy_threads(fabric: FabricKind) {
+    let servers = Servers::start();
+    let client = servers.connect(fabric);
+    let session = client.session().unwrap();
+    let (is_over, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for thread in 0..3 {
+            let (client, is_over, rounds) = (client.clone(), &is_over, &rounds);
+            scope.spawn(move || {
+                while !is_over.load(Ordering::Relaxed) {
+                    works(&client, &format!("thread {thread}"));
+                    client.metrics();
+                    rounds.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        for fork in 0..20 {
+            let before = rounds.load(Ordering::Relaxed);
+            let end = if fork % 2 == 0 { End::Exit } else { End::DropAll };
+            finish(
+                self::fork(end, || {
+                    refuses_all(&client, &session);
+                    works(&connect(&servers.master, fabric), "child");
+                }),
+                PATIENCE,
+            );
+            wait_until("a round", || rounds.load(Ordering::Relaxed) > before);
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    // Those of the threads end after them. No child has ended the other two, nor left one behind.
+    wait_until("the end of the threads' sessions", || client.status().unwrap().open_sessions == 2);
+    session.block_on(session.put(b"own", b"session")).unwrap();
+    assert_eq!(client.status().unwrap().expired_sessions, 0);
+}
+
+/// Whatever a process opens is closed by `exec`, whoever calls it.
+fn every_descriptor_is_closed_by_exec(fabric: FabricKind) {
+    let before: BTreeSet<u32> = descriptors().into_iter().map(|(fd, _)| fd).collect();
+    beside_children(fabric, |_, client, _session| {
+        let embedded = Client::embedded(options(fabric)).unwrap();
+        works(&embedded, "embedded");
+        let new = descriptors().into_iter().filter(|(fd, _)| !before.contains(fd));
+        let open: Vec<_> = new.filter(|(_, flags)| flags & 0o2_000_000 == 0).collect();
+        // The pipes of the servers are closed by `exec`, too: the standard library's always are.
+        assert!(open.is_empty(), "{open:?}");
+        // `Command` forks by posix_spawn, or by vfork and exec.
+        let sees = Command::new("ls").arg("/proc/self/fd").output().unwrap();
+        let sees = String::from_utf8(sees.stdout).unwrap();
+        // The three, and the directory that it reads; what was open before us may be there, too.
+        assert!(sees.lines().count() <= 4 + before.len(), "{sees}");
+        works(&client, "beside");
+    });
+}
+
+/// The descriptors of this process, with their flags.
+fn descriptors() -> Vec<(u32, u32)> {
+    let all = std::fs::read_dir("/proc/self/fd").unwrap();
+    let fds: Vec<u32> =
+        all.map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
+    let flags = |fd: &u32| {
+        // The descriptor of the directory is not there any more.
+        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok()?;
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
+        Some((*fd, u32::from_str_radix(flags.trim(), 8).unwrap()))
+    };
+    fds.iter().filter_map(flags).collect()
+}
+
+fn an_embedded_cluster_stays_in_the_parent(fabric: FabricKind) {
+    let client = Client::embedded(options(fabric)).unwrap();
+    let session = client.session().unwrap();
+    works(&client, "before");
+    for end in [End::Exit, End::DropAll, End::Underscore] {
+        let mine = client.clone();
+        let child = || {
+            refuses_all(&mine, &session);
+            works(&Client::embedded(options(fabric)).unwrap(), "the child's");
+            if let End::DropAll = end {
+                drop(mine);
+            }
+        };
+        finish(fork(end, child), PATIENCE);
+        works(&client, "after");
+    }
+    assert_eq!(client.get(b"the child's 1").unwrap(), None);
+    // SAFETY: what the child does then is what is tested.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        drop(session);
+        drop(client);
+        std::process::exit(0);
+    }
+    finish(pid, AT_ONCE);
+    works(&client, "after");
+    session.block_on(session.get(b"own")).unwrap();
+}
+
+/// A child keeps its parent's connections open. The parent's death is noticed all the same: by its exit over shared
+/// memory, else by the lease.
+fn a_dead_parent_is_missed_though_its_child_lives(fabric: FabricKind) {
+    let servers = Servers::start();
+    let observer = servers.connect(FabricKind::Tcp);
+    let (mut parent, child) = start(&format!("parent {} {fabric}", servers.master));
+    let open = || observer.status().unwrap().open_sessions;
+    assert_eq!(open(), 2);
+    parent.kill().unwrap();
+    parent.wait().unwrap();
+    wait_until("the end of the parent's session", || open() == 1);
+    for i in 0..50 {
+        observer.put(format!("before {i}").as_bytes(), b"taken over").unwrap();
+    }
+    // SAFETY: a plain call; the child waits for it.
+    let killed = unsafe { libc::kill(child.parse().unwrap(), libc::SIGKILL) };
+    assert_eq!(killed, 0, "the child was to outlive its parent");
+}
+
+fn run_parent(master: &str, fabric: FabricKind) {
+    let client = connect(master, fabric);
+    works(&client, "before");
+    let child = fork(End::Underscore, || thread::sleep(PATIENCE * 2));
+    say(&child.to_string());
+    loop {
+        works(&client, "before");
+    }
+}
+
+fn main() -> ExitCode {
+    if let Ok(role) = std::env::var(ROLE) {
+        match role.split(' ').collect::<Vec<_>>()[..] {
+            ["servers"] => run_servers(),
+            ["parent", master, fabric] => run_parent(master, fabric.parse().unwrap()),
+            _ => panic!("unknown role {role:?}"),
+        }
+        return ExitCode::SUCCESS;
+    }
+    let filters: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
+    type Test = fn(FabricKind);
+    let tests: [(&str, Test); 10] = [
+        ("a_child_is_refused_and_ends_as_it_likes", a_child_is_refused_and_ends_as_it_likes),
+        ("a_child_drops_all_of_a_client", a_child_drops_all_of_a_client),
+        ("a_child_opens_a_client_of_its_own", a_child_opens_a_client_of_its_own),
+        (
+            "a_grandchild_is_neither_its_parent_nor_its_grandparent",
+            a_grandchild_is_neither_its_parent_nor_its_grandparent,
+        ),
+        ("forks_within_calls", forks_within_calls),
+        ("an_async_call_under_way_is_the_parents", an_async_call_under_way_is_the_parents),
+        ("forks_beside_busy_threads", forks_beside_busy_threads),
+        ("every_descriptor_is_closed_by_exec", every_descriptor_is_closed_by_exec),
+        ("an_embedded_cluster_stays_in_the_parent", an_embedded_cluster_stays_in_the_parent),
+        (
+            "a_dead_parent_is_missed_though_its_child_lives",
+            a_dead_parent_is_missed_though_its_child_lives,
+        ),
+    ];
+    let mut failed = Vec::new();
+    for fabric in fabrics() {
+        for (name, test) in tests {
+            // The servers of these tests serve no verbs.
+            let is_embedded: Test = an_embedded_cluster_stays_in_the_parent;
+            if fabric == FabricKind::Verbs && !std::ptr::fn_addr_eq(test, is_embedded) {
+                continue;
+            }
+            let name = format!("{fabric}/{name}");
+            if !filters.is_empty() && !filters.iter().any(|filter| name.contains(filter)) {
+                continue;
+            }
+            let started = Instant::now();
+            let is_well = catch_unwind(AssertUnwindSafe(|| test(fabric))).is_ok();
+            let took = started.elapsed().as_millis();
+            println!("{name} ... {} ({took} ms)", if is_well { "ok" } else { "FAILED" });
+            if !is_well {
+                failed.push(name);
+            }
+        }
+    }
+    println!("\nfailed: {failed:?}");
+    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
