@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::failure::Failure;
+use crate::stderr;
 
 /// The exit code that the signal asks for; 0 if there was none.
 static CODE: AtomicU8 = AtomicU8::new(0);
@@ -19,7 +20,8 @@ pub fn watch() -> Result<(), Failure> {
         if CODE.swap(code, Ordering::Relaxed) != 0 {
             std::process::exit(code.into());
         }
-        eprintln!("stopping; once more to end at once");
+        // Without a wait for it: the next signal must be heard.
+        stderr::push(b"stopping; once more to end at once\n");
     })
 }
 

@@ -1,9 +1,12 @@
-//! Standard output. A reader that has gone, as in `fusee status | head -1`, is no failure.
+//! Standard output. A reader that has gone, as in `fusee status | head -1`, is no failure; nor is a terminal that has.
 
 use std::io::{ErrorKind, Write, stdout};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::failure::Failure;
+
+/// The terminal has gone.
+const EIO: Option<i32> = Some(5);
 
 /// Whether somebody still reads standard output.
 static READ: AtomicBool = AtomicBool::new(true);
@@ -12,7 +15,7 @@ static READ: AtomicBool = AtomicBool::new(true);
 pub fn raw(bytes: &[u8]) -> Result<(), Failure> {
     let mut out = stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe || error.raw_os_error() == EIO => {
             READ.store(false, Ordering::Relaxed);
             Ok(())
         }

@@ -7,6 +7,7 @@
 //! Nothing here is on the path of a get or a put: clients come by to join, to leave and to
 //! allocate a block.
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod events;
 pub mod master;

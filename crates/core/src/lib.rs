@@ -17,6 +17,7 @@
 //! version).
 #![no_std]
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 extern crate alloc;
 

@@ -49,14 +49,25 @@ pub struct Looked {
     pub next: u64,
     /// Bytes that were read.
     pub bytes: u64,
-    /// Replicas of objects that are not what their slots say.
+    /// Replicas of objects that are not what their slots say, but for those of lost pairs.
     pub damage: Damage,
     /// Slots that lead to no whole object.
-    pub lost: Vec<u64>,
+    pub lost: Vec<Lost>,
     /// Slots whose replicas differ.
     pub differing: Vec<Differing>,
     /// Regions with a free bit that cannot be set.
     pub marked: Vec<u32>,
+}
+
+/// A slot that leads to an object of which too little is undamaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// Its number in the subtable.
+    pub slot: u64,
+    /// Its word.
+    pub word: u64,
+    /// Replicas or chunks of the object that are damaged.
+    pub damaged: u64,
 }
 
 /// A slot whose replicas differ.
@@ -287,24 +298,22 @@ impl<'w, F: Fabric> Work<'w, F> {
         }
         self.found.marked.extend(marked);
         let damaged = found.as_ref().map_or(0, Found::damaged) as u64;
-        self.found.damage.found += damaged;
+        let lost = Lost { slot: slot.into(), word: word.0, damaged };
         let posted = match (found, &entry.object) {
             (Some(found), _) if found.whole.is_some() => {
                 self.batch.next_phase();
-                found.mend(&mut self.batch) > 0
+                Some(found.mend(&mut self.batch) > 0)
             }
             (Some(found), Some((object, _))) if object.has_copy(word) => {
-                let mended = self.mend_by_copy(&found, *object, word).await?;
-                if !mended {
-                    self.found.lost.push(slot.into());
-                }
-                mended
+                self.mend_by_copy(&found, *object, word).await?.then_some(true)
             }
-            _ => {
-                self.found.lost.push(slot.into());
-                false
-            }
+            _ => None,
         };
+        let Some(posted) = posted else {
+            self.found.lost.push(lost);
+            return Ok(());
+        };
+        self.found.damage.found += damaged;
         if damaged == 0 || !posted {
             return Ok(());
         }

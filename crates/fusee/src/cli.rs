@@ -133,6 +133,30 @@ impl Command {
         }
     }
 
+    /// Whether it runs until it is told to stop, and others need it.
+    pub fn serves(&self) -> bool {
+        match self {
+            Command::Up(_) | Command::Master(_) | Command::MemoryNode(_) | Command::Switch(_) => {
+                true
+            }
+            Command::Export(args) => args.repeats(),
+            _ => false,
+        }
+    }
+
+    /// Whether a panic in one of its threads ends it. Tools that run the store inside of themselves look at panics.
+    pub fn ends_with_its_parts(&self) -> bool {
+        match self {
+            #[cfg(feature = "bench")]
+            Command::Bench(_) => false,
+            #[cfg(feature = "lab")]
+            Command::Lab(_) => false,
+            #[cfg(feature = "sim")]
+            Command::Sim(_) => false,
+            _ => true,
+        }
+    }
+
     /// Does it.
     pub fn run(self, verbose: u8) -> Result<(), Failure> {
         match self {

@@ -5,14 +5,14 @@
 //! under way, with the report of what was done.
 
 use std::fmt::Write as _;
-use std::io::{IsTerminal, stderr};
+use std::io::{self, IsTerminal};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use fusee_cli::connect::ConnectArgs;
 use fusee_cli::failure::Failure;
 use fusee_cli::quantity::{Bytes, counted};
-use fusee_cli::{interrupt, output};
+use fusee_cli::{interrupt, output, stderr};
 use fusee_client::{DemotionOrder, DemotionOutcome, Error, FoundPair, Redundancy, RedundancyError};
 use serde::Serialize;
 
@@ -267,25 +267,25 @@ struct Progress {
 
 impl Progress {
     fn new(is_json: bool) -> Progress {
-        Progress { is_shown: !is_json && stderr().is_terminal(), last: None }
+        Progress { is_shown: !is_json && io::stderr().is_terminal(), last: None }
     }
 
     fn show(&mut self, report: &Report) {
         let is_due = self.last.is_none_or(|last| last.elapsed() >= PERIOD);
         if self.is_shown && is_due {
             self.last = Some(Instant::now());
-            eprint!(
+            stderr::text(&format!(
                 "\r{} of {} looked at, {} of values moved ",
                 report.looked_at(),
                 report.found,
                 Bytes(report.value_bytes)
-            );
+            ));
         }
     }
 
     fn end(&self) {
         if self.last.is_some() {
-            eprintln!();
+            stderr::tell("");
         }
     }
 }

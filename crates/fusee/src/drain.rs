@@ -11,6 +11,7 @@ use fusee_cli::failure::Failure;
 use fusee_cli::output;
 use fusee_cli::secret;
 use fusee_cli::standing::{Standing, ask, ask_status};
+use fusee_cli::stderr;
 use fusee_control::rpc::MasterClient;
 use fusee_core::verbs::MnId;
 use serde::Serialize;
@@ -143,9 +144,9 @@ fn watch(args: &Args, master: &MasterClient, first: (u64, u64)) -> Result<&'stat
 /// Progress goes to standard error, on a terminal always to the same line.
 pub fn show(line: &str) {
     if std::io::stderr().is_terminal() {
-        eprint!("\r\x1b[K{line}");
+        stderr::text(&format!("\r\x1b[K{line}"));
     } else {
-        eprintln!("{line}");
+        stderr::tell(line);
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use fusee_cli::connect::{self, DEFAULT_MASTER};
 use fusee_cli::failure::Failure;
 use fusee_cli::standing::ask_status;
-use fusee_cli::{flags, interrupt, output, secret};
+use fusee_cli::{flags, interrupt, output, secret, stderr};
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::rpc::{MasterClient, RpcError};
 use fusee_core::verbs::ClusterId;
@@ -160,7 +160,7 @@ fn wait(address: &str, is_quiet: bool, master: &MasterClient) -> Result<(), Fail
         std::thread::sleep(PERIOD);
     }
     if shown.is_some() && std::io::stderr().is_terminal() {
-        eprintln!();
+        stderr::tell("");
     }
     Ok(())
 }

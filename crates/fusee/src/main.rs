@@ -5,6 +5,7 @@
 //! benchmarks (`fusee-bench`) and the simulator (`fusee-sim`) are features, on by default: a build
 //! without them is a server and its tools.
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)] // They panic where nothing takes it.
 
 mod backup;
 mod cli;
@@ -29,6 +30,7 @@ mod up;
 use std::process::ExitCode;
 
 use clap::Parser;
+use fusee_cli::stderr;
 use fusee_cli::tls::Files;
 
 fn main() -> ExitCode {
@@ -37,11 +39,16 @@ fn main() -> ExitCode {
         fusee_cli::secret::set(file);
     }
     fusee_cli::tls::set(Files { ca: cli.tls_ca, cert: cli.tls_cert, key: cli.tls_key });
-    logging::start(cli.verbose, cli.command.usual_log());
-    match cli.command.run(cli.verbose) {
+    logging::start(cli.verbose, cli.command.usual_log(), cli.command.serves());
+    if cli.command.ends_with_its_parts() {
+        logging::panics::end_the_process();
+    }
+    let went = cli.command.run(cli.verbose);
+    logging::end();
+    match went {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("error: {failure}");
+            stderr::tell(&format!("error: {failure}"));
             failure.exit_code()
         }
     }

@@ -31,6 +31,7 @@ mod http;
 #[cfg(feature = "lab")]
 mod lab;
 mod lines;
+mod logs;
 #[cfg(feature = "tls")]
 mod manual;
 mod memory;

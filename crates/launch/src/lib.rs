@@ -8,6 +8,7 @@
 //! No server outlives its parent: it ends when its standard input does (`--stop-with-stdin`), and
 //! the system closes that input whatever the parent died of.
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod announcement;
 mod child;

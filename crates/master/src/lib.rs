@@ -5,6 +5,7 @@
 //! puts never come here: a cluster whose master is down goes on, and only new sessions wait.
 //! With the feature `etcd`, several masters elect a leader there and keep their records there.
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod config;
 #[cfg(feature = "etcd")]

@@ -8,6 +8,7 @@
 //! A memory node keeps nothing on disk. Whoever starts it again gets an empty one with another
 //! identity, and the cluster treats it as new.
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod config;
 pub mod logic;

@@ -15,6 +15,7 @@
 //! [`ours`] is within that rule, and [`clover`] says where what was published is not.
 #![no_std]
 #![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 
 extern crate alloc;
 

@@ -16,7 +16,7 @@ use fusee_backup::{Export, ExportError, Resumed};
 use fusee_cli::connect::ConnectArgs;
 use fusee_cli::failure::Failure;
 use fusee_cli::quantity::{Bytes, counted};
-use fusee_cli::{interrupt, output};
+use fusee_cli::{interrupt, output, stderr};
 use fusee_client::Client;
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
@@ -63,6 +63,13 @@ pub struct Args {
 
     #[command(flatten)]
     connect: ConnectArgs,
+}
+
+impl Args {
+    /// Whether it goes on until a signal comes.
+    pub fn repeats(&self) -> bool {
+        self.every.is_some()
+    }
 }
 
 /// What came of an export.
@@ -169,7 +176,7 @@ fn tell(args: &Args, report: &Report, is_out_taken: bool) -> Result<(), Failure>
         false => report.text(),
     };
     if is_out_taken {
-        eprint!("{text}");
+        stderr::text(&text);
     } else {
         output::text(&text)?;
     }
@@ -252,7 +259,8 @@ fn into(args: &Args, client: &Client, file: &Path, resume: bool) -> Result<Repor
         if !args.json {
             let since = UNIX_EPOCH + Duration::from_secs(head.begun);
             let since = humantime::format_rfc3339_seconds(since);
-            eprintln!("goes on with {} pairs of an export begun at {since}", export.totals().pairs);
+            let pairs = counted(export.totals().pairs, "pair");
+            stderr::tell(&format!("goes on with {pairs} of an export begun at {since}"));
         }
         Ok(export)
     } else {
@@ -332,7 +340,7 @@ fn to_directory(args: &Args, client: Client, directory: &Path) -> Result<(), Fai
         let Some(every) = args.every else { return went };
         // It goes on: the next one may do better.
         if let Err(failure) = went {
-            eprintln!("error: {failure}");
+            stderr::tell(&format!("error: {failure}"));
         }
         while begun.elapsed() < every {
             if let Some(interrupted) = interrupt::failure() {

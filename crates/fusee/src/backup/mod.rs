@@ -6,10 +6,11 @@ pub mod keys;
 pub mod restore;
 mod snapshots;
 
-use std::io::{IsTerminal, stderr};
+use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use fusee_cli::quantity::Bytes;
+use fusee_cli::stderr;
 
 /// How often progress is shown.
 const PERIOD: Duration = Duration::from_millis(500);
@@ -23,7 +24,7 @@ struct Progress {
 
 impl Progress {
     fn new(is_quiet: bool) -> Progress {
-        let is_shown = !is_quiet && stderr().is_terminal();
+        let is_shown = !is_quiet && io::stderr().is_terminal();
         Progress { is_shown, begun: Instant::now(), last: None }
     }
 
@@ -38,12 +39,13 @@ impl Progress {
         let rate = pairs as f64 / seconds;
         let done =
             done.map_or(String::new(), |done| format!(", {:.0} % of the index", 100.0 * done));
-        eprint!("\r{pairs} pairs {verb}, {}, {rate:.0} a second{done}   ", Bytes(bytes));
+        let bytes = Bytes(bytes);
+        stderr::text(&format!("\r{pairs} pairs {verb}, {bytes}, {rate:.0} a second{done}   "));
     }
 
     fn end(&self) {
         if self.last.is_some() {
-            eprintln!();
+            stderr::tell("");
         }
     }
 

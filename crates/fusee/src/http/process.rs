@@ -2,10 +2,19 @@
 
 use std::fs;
 
+use fusee_cli::stderr;
 use fusee_client::prometheus::{Kind, Metrics};
+
+use crate::logging::limit;
 
 /// Adds the metrics of this process, as far as `/proc` tells.
 pub fn add(metrics: &mut Metrics) {
+    let (missing, left_out) = (stderr::missing(), limit::left_out());
+    let (name, help) = ("fusee_log_lines_missing_total", "Lines that standard error did not take.");
+    metrics.one(Kind::Counter, name, help, missing);
+    let name = "fusee_log_lines_left_out_total";
+    let help = "Lines of the log that were left out, since there were many of their kind.";
+    metrics.one(Kind::Counter, name, help, left_out);
     let mut version = metrics.family(Kind::Gauge, "fusee_build_info", "The program; always 1.");
     version.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
     if let Some(Usage { cpu_s, resident_bytes, started_s }) = usage() {

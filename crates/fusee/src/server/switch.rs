@@ -394,8 +394,10 @@ pub fn run(args: Args) -> Result<(), Failure> {
                 }
             }
             Wake::Event(()) => {
-                if report.rings() {
-                    Report::of(&switch).print(args.json)?;
+                if report.rings()
+                    && let Err(error) = Report::of(&switch).print(args.json)
+                {
+                    tracing::warn!(%error, "what it has done is not told");
                 }
                 if forget.rings() {
                     switch.forget();

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use fusee_cli::connect::ConnectArgs;
 use fusee_cli::failure::Failure;
-use fusee_cli::output;
+use fusee_cli::{output, stderr};
 use fusee_client::Client;
 use rustyline::completion::Completer;
 use rustyline::error::ReadlineError;
@@ -115,7 +115,7 @@ impl Shell {
             Ok(text) => output::line(text.trim_end_matches('\n'))?,
             Err(failure) => {
                 self.failures += 1;
-                eprintln!("error: {failure}");
+                stderr::tell(&format!("error: {failure}"));
             }
         }
         if self.timing {

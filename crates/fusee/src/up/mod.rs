@@ -19,6 +19,7 @@ use fusee_cli::connect::DEFAULT_PORT;
 use fusee_cli::failure::Failure;
 use fusee_cli::output;
 use fusee_cli::quantity::Bytes;
+use fusee_cli::stderr;
 use fusee_launch::{Child, Directory, Plan, announcement};
 use fusee_master::settings::{
     DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S,
@@ -239,7 +240,7 @@ async fn watch(children: &mut Vec<Child>) -> Result<(), Failure> {
         if dead.map(|child| child.pid()).any(|pid| pid == master) {
             return Err(Failure::operation(format!("the master ended with {status}")));
         }
-        eprintln!("{name} ended with {status}; the others go on");
+        stderr::tell(&format!("{name} ended with {status}; the others go on"));
     }
 }
 

@@ -157,10 +157,15 @@ pub struct Up {
 
 impl Up {
     pub fn start(arguments: &[&str]) -> Up {
+        Up::start_with(arguments, Stdio::inherit())
+    }
+
+    /// With this as standard error of all servers.
+    pub fn start_with(arguments: &[&str], stderr: Stdio) -> Up {
         let scratch = Scratch::new();
         let mut command = fusee(&["up", "--port", "0", "--json"]);
         command.args(arguments).env("XDG_RUNTIME_DIR", scratch.path());
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
         let mut child = command.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();

@@ -5,6 +5,8 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use fusee_client::Status;
+
 use super::cluster::Cluster;
 
 /// The pools of the memory nodes that this process can write to.
@@ -55,5 +57,42 @@ fn what_rots_in_a_pool_is_put_right() {
     assert_eq!(cluster.run(&["get", "key"]).expect_code(0).text(), text);
     let damage = cluster.status().unwrap().damage;
     assert!(damage.found >= 2 && damage.repaired >= 2, "{damage:?}");
+    cluster.finish();
+}
+
+/// However often it is looked at.
+#[test]
+fn a_pair_that_is_lost_is_told_and_counted_once() {
+    let cluster = Cluster::with_long_leases("shm");
+    let value = b"another value that stands nowhere else in all of the memory";
+    let text = std::str::from_utf8(value).unwrap();
+    cluster.run(&["put", "key", text]).expect_code(0);
+    let holders: Vec<(PathBuf, Vec<u64>)> =
+        pools(&cluster).into_iter().map(|pool| (pool.clone(), places(&pool, value))).collect();
+    let files: Vec<_> = holders
+        .iter()
+        .map(|(pool, places)| (OpenOptions::new().write(true).open(pool).unwrap(), places))
+        .collect();
+    let wait = |what: &str, is_so: &dyn Fn(&Status) -> bool| -> Status {
+        let end = Instant::now() + Duration::from_secs(120);
+        loop {
+            if let Some(status) = cluster.status().filter(|status| is_so(status)) {
+                return status;
+            }
+            assert!(Instant::now() < end, "not in time: {what}");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    };
+    for (file, at) in
+        files.iter().flat_map(|(file, places)| places.iter().map(move |at| (file, at)))
+    {
+        file.write_all_at(b"A", *at).unwrap();
+    }
+    let first = wait("it is lost", &|status| status.scrub.lost_pairs == 1);
+    let passes = first.scrub.passes + 4;
+    let last = wait("it is looked at again", &|status| status.scrub.passes >= passes);
+    assert_eq!((last.scrub.lost_pairs, last.damage.found), (1, 2), "{:?}", last.damage);
+    let told = cluster.run(&["events", "--topic", "damage"]).expect_code(0).text();
+    assert_eq!(told.matches("the pair is lost").count(), 1, "{told}");
     cluster.finish();
 }

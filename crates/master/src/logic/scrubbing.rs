@@ -9,15 +9,16 @@
 //!   so if they are the same then, nobody was writing, or a session has left a write half-way: the subtable
 //!   is settled, by a change of the view.
 //! * A region whose bitmap contradicts the index gets a bitmap anew, by a change as well.
-//! * An entry that leads to no whole object is told, once for each slot and pass.
+//! * An entry that leads to no whole object is told once, and counted as long as it stands there.
 //!
 //! Nothing of that is stored: a master that starts anew begins with the first slot.
 
 use fusee_control::events::Topic;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use fusee_control::master::Scrub;
-use fusee_core::scrub::{Differing, Looked};
+use fusee_core::scrub::{Differing, Looked, Lost};
 use fusee_core::stats::Damage;
 
 use super::State;
@@ -31,6 +32,8 @@ const MAX_SUSPECTS: usize = 64;
 /// Bytes that a job reads, about.
 const MIN_JOB_BYTES: u64 = 64 << 10;
 const MAX_JOB_BYTES: u64 = 2 << 20;
+/// Lost pairs that were told, at most; further ones are counted, and not told.
+const MAX_TOLD: usize = 4096;
 /// Subtables that are settled by one change at most.
 const TOGETHER: usize = 16;
 
@@ -44,8 +47,10 @@ pub(super) struct Scrubbing {
     suspects: BTreeMap<(u32, u64), (Vec<u64>, u64)>,
     unequal: BTreeSet<u32>,
     marked: BTreeSet<u32>,
-    /// In this pass.
+    /// Lost pairs, in this pass.
     lost: u64,
+    /// Lost pairs that were told: words, by their subtables and slots.
+    told: BTreeMap<(u32, u64), u64>,
     so_far: Scrub,
 }
 
@@ -114,6 +119,40 @@ impl State {
         true
     }
 
+    /// Tells which pairs are lost in these slots that were not there before: once, however often they are looked at.
+    fn tell_lost(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        (subtable, slots): (u32, Range<u64>),
+        lost: &[Lost],
+    ) {
+        let Scrubbing { lost: count, told, .. } = &mut self.scrubbing;
+        *count += lost.len() as u64;
+        // What is not lost any more would be told anew.
+        let before: Vec<(u32, u64)> =
+            told.range((subtable, slots.start)..(subtable, slots.end)).map(|(at, _)| *at).collect();
+        let before: BTreeMap<(u32, u64), u64> =
+            before.iter().filter_map(|at| told.remove_entry(at)).collect();
+        let mut damaged = 0;
+        for Lost { slot, word, damaged: parts } in lost {
+            let at = (subtable, *slot);
+            let is_new = before.get(&at) != Some(word);
+            if is_new && told.len() >= MAX_TOLD {
+                continue;
+            }
+            told.insert(at, *word);
+            if is_new {
+                damaged += parts;
+                let text = format!(
+                    "slot {slot} of index subtable {subtable} leads to an object of which too little is \
+                     undamaged: the pair is lost, until somebody writes that key again"
+                );
+                ctx.warn(Topic::Damage, text);
+            }
+        }
+        self.sessions.add_damage(Damage { found: damaged, repaired: 0 });
+    }
+
     /// A job has looked at a subtable, from this slot on, by the view of this number.
     pub(super) fn has_looked(
         &mut self,
@@ -123,6 +162,7 @@ impl State {
     ) {
         let Looked { next, bytes, damage, lost, differing, marked } = looked;
         self.sessions.add_damage(damage);
+        self.tell_lost(ctx, (subtable, first..next), &lost);
         let Some(view) = self.view() else { return };
         let (is_current, slots) = (view.number == by, view.geometry.subtable_slots());
         let subtables = view.subtables.len() as u32;
@@ -130,14 +170,6 @@ impl State {
             let Damage { found, repaired } = damage;
             let text = format!(
                 "{found} replicas or chunks of objects are damaged, {repaired} of them repaired"
-            );
-            ctx.warn(Topic::Damage, text);
-        }
-        for slot in lost {
-            self.scrubbing.lost += 1;
-            let text = format!(
-                "slot {slot} of index subtable {subtable} leads to an object of which too little is \
-                 undamaged: the pair is lost, until somebody writes that key again"
             );
             ctx.warn(Topic::Damage, text);
         }

@@ -27,6 +27,7 @@ use std::time::Instant;
 
 use fusee_cli::failure::Failure;
 use fusee_cli::quantity::counted;
+use fusee_cli::stderr;
 use fusee_client::FabricKind;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -214,14 +215,14 @@ pub fn run(args: &Args) -> Result<(), Failure> {
             _ if !is_wanted => {}
             Some(program) if !is_installed(program) => absent.push(name.to_owned()),
             _ => {
-                eprintln!("loading {name}");
+                stderr::tell(&format!("loading {name}"));
                 let most = args.threads.iter().copied().max().unwrap_or(1);
                 peers.push((name, start(&way, most)?));
             }
         }
     }
     if !absent.is_empty() {
-        eprintln!("not installed: {}", absent.join(", "));
+        stderr::tell(&format!("not installed: {}", absent.join(", ")));
     }
     let mut runs = Vec::new();
     for workload in &args.workloads {
@@ -243,7 +244,7 @@ fn compete(
     threads: u16,
     depth: u16,
 ) -> Result<Run, Failure> {
-    eprintln!("YCSB {}, {threads} threads, {depth} in flight", name_of(workload));
+    stderr::tell(&format!("YCSB {}, {threads} threads, {depth} in flight", name_of(workload)));
     let servers = peers.iter().map(|(_, crew)| crew.server());
     let servers: Vec<Vec<Task>> = servers.collect::<Result<_, _>>()?;
     let keys = args.size.keys.into();

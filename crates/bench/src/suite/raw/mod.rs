@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use fusee_cli::failure::Failure;
+use fusee_cli::stderr;
 use fusee_client::FabricKind;
 use serde::Serialize;
 
@@ -151,7 +152,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let mut own = Own::new(&transports, largest)?;
     let mut all = All::new();
     for round in 0..args.rounds {
-        eprintln!("round {} of {}", round + 1, args.rounds);
+        stderr::tell(&format!("round {} of {}", round + 1, args.rounds));
         for i in 0..transports.len() {
             let transport = transports[(i + round as usize) % transports.len()];
             for verb in transport.verbs(&args.bytes) {
@@ -179,7 +180,7 @@ fn who(args: &Args) -> Result<(Vec<Transport>, Vec<&'static str>), Failure> {
                 if is_asked_for {
                     return Err(failure);
                 }
-                eprintln!("without {}: {failure}", transport.name());
+                stderr::tell(&format!("without {}: {failure}", transport.name()));
                 absent.push(transport.name());
             }
         }

@@ -17,7 +17,7 @@ mod turns;
 use std::time::Duration;
 
 use fusee_cli::failure::Failure;
-use fusee_cli::interrupt;
+use fusee_cli::{interrupt, stderr};
 use fusee_client::{EmbeddedOptions, FabricChoice, FabricKind};
 
 use crate::args::{ClusterArgs, LoadArgs};
@@ -308,7 +308,7 @@ fn measure(args: &Args, targets: &[Target], boards: &[Board]) -> Result<Vec<Done
         let done = threads.into_iter().map(|thread| thread.join().expect("it does not panic"));
         done.collect::<Vec<Result<Done, Failure>>>()
     });
-    eprintln!();
+    stderr::tell("");
     done.into_iter().collect()
 }
 

@@ -6,7 +6,7 @@
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use fusee_cli::interrupt;
+use fusee_cli::{interrupt, stderr};
 
 use crate::driver::Steps;
 
@@ -86,9 +86,9 @@ impl Steps for Seat<'_> {
         self.turns.wait(self.point);
         match self.whole.len() {
             _ if interrupt::requested() => {}
-            0 => eprintln!("loading {}", self.name),
-            1 => eprintln!("warming up {}", self.name),
-            _ => eprint!("."),
+            0 => stderr::tell(&format!("loading {}", self.name)),
+            1 => stderr::tell(&format!("warming up {}", self.name)),
+            _ => stderr::text("."),
         }
     }
 

@@ -1,15 +1,26 @@
-//! Logs, on standard error.
+//! Logs, on standard error, which may take nothing: then lines are missing ([`fusee_cli::stderr`]), and nothing else.
+//! Of one kind only so many are logged ([`limit`]). A server that has lost a part of itself ends ([`panics`]).
 //!
 //! Servers tell what they do (`info`), other commands only what goes wrong (`warn`), and the
 //! simulator nothing, since things go wrong there all the time. `-v` shows more, `RUST_LOG` decides
 //! if it is set. The filter of a server is one of its settings, and may change while it runs.
 
-use std::io::{IsTerminal, stderr};
+pub mod limit;
+pub mod panics;
+
+use std::io::IsTerminal;
 use std::str::FromStr;
 use std::sync::OnceLock;
+use std::time::Duration;
 
+use fusee_cli::stderr;
 use serde::{Deserialize, Deserializer, Serialize};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// A server that ends waits so long for its last words to be read.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What a command logs by itself.
 #[derive(Clone, Copy, Debug)]
@@ -65,16 +76,22 @@ pub fn set(filter: Option<&Filter>) {
     }
 }
 
-/// Starts to log.
-pub fn start(verbose: u8, usual_log: Usual) {
+/// Starts to log. A server (`serves`) does not wait for a reader that stands still; a command does, as programs in a
+/// terminal do.
+pub fn start(verbose: u8, usual_log: Usual, serves: bool) {
+    match serves {
+        true => stderr::start(Some(PATIENCE), Some(|| limit::tell(false))),
+        false => stderr::start(None, None),
+    }
     let filter = match std::env::var("RUST_LOG") {
         Ok(directives) if !directives.is_empty() => EnvFilter::new(directives),
         _ => EnvFilter::new(usual(verbose, usual_log)),
     };
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(stderr)
-        .with_ansi(stderr().is_terminal())
+        .with_writer(|| stderr::Log)
+        .log_internal_errors(false)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_target(verbose > 0)
         .with_filter_reloading();
     let handle = subscriber.reload_handle();
@@ -83,7 +100,13 @@ pub fn start(verbose: u8, usual_log: Usual) {
             tracing::error!(%error, "the filter of the log cannot change");
         }
     }));
-    subscriber.init();
+    subscriber.finish().with(limit::Limit).init();
+}
+
+/// Says what is left to say, at the end of the process.
+pub fn end() {
+    limit::tell(true);
+    stderr::flush();
 }
 
 /// The directives, unless somebody says others.

@@ -1,0 +1,272 @@
+//! How much is logged of one kind: strangers and broken peers write no log without end.
+//!
+//! Lines of one *kind* come from one place of the code and say the same, but for numbers. Of each kind [`BURST`] lines
+//! are logged at once, and then one every [`REFILL`]. What is left out is counted, and told once a minute, by kind, and
+//! at the end. Whoever asks for `debug` or `trace` gets all of it.
+//!
+//! Kinds are bounded, too. When there are too many, all kinds of one place of the code are one.
+
+use std::collections::HashMap;
+use std::fmt::{self, Debug};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use fusee_cli::quantity::counted;
+use fusee_cli::stderr;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::Layer;
+use tracing_subscriber::layer::Context;
+
+/// Lines of a kind that are logged at once.
+const BURST: u32 = 32;
+/// Then one in so long.
+const REFILL: Duration = Duration::from_secs(10);
+/// How often it is told what is left out.
+const TOLD_EVERY: Duration = Duration::from_secs(60);
+/// Kinds that are told apart.
+const MOST_KINDS: usize = 256;
+/// What is told of a line that was left out.
+const MOST_CHARS: usize = 120;
+
+/// All lines that were left out so far.
+static LEFT_OUT: AtomicU64 = AtomicU64::new(0);
+static KINDS: LazyLock<Mutex<Kinds>> = LazyLock::new(Mutex::default);
+/// So that a stranger who chooses a part of a text does not choose its kind.
+static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+
+/// Lines that were left out so far, because there were many of their kind.
+pub fn left_out() -> u64 {
+    LEFT_OUT.load(Ordering::Relaxed)
+}
+
+/// Says what was left out for a minute and is not told yet; at the `end` everything.
+pub fn tell(end: bool) {
+    let told = kinds().take_left_out(Instant::now(), end);
+    for (level, text) in told {
+        stderr::notice(level.as_str(), &text);
+    }
+}
+
+fn kinds() -> MutexGuard<'static, Kinds> {
+    // Nothing in here panics half-way.
+    KINDS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Lets events through, until there are too many of a kind.
+pub struct Limit;
+
+impl<S: Subscriber> Layer<S> for Limit {
+    fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
+        let metadata = event.metadata();
+        if *metadata.level() > Level::INFO {
+            return true;
+        }
+        let mut sense = Sense(SEED.build_hasher());
+        event.record(&mut OfMessage(&mut sense));
+        let kind = Kind { place: SEED.hash_one(metadata.callsite()), text: sense.0.finish() };
+        let now = Instant::now();
+        let Some(first) = kinds().leave_out(kind, now).map(|bucket| bucket.left_out == 1) else {
+            return true;
+        };
+        LEFT_OUT.fetch_add(1, Ordering::Relaxed);
+        if first {
+            // Not under the lock: values may log when they are shown.
+            let mut text = Text(String::new());
+            event.record(&mut OfMessage(&mut text));
+            kinds().describe(kind, *metadata.level(), text.0);
+        }
+        false
+    }
+}
+
+/// Lines from one place of the code that say the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Kind {
+    place: u64,
+    text: u64,
+}
+
+#[derive(Default)]
+struct Kinds {
+    buckets: HashMap<Kind, Bucket>,
+}
+
+struct Bucket {
+    /// Lines that may be logged at once.
+    left: u32,
+    refilled: Instant,
+    left_out: u64,
+    /// Since when some are left out that are not told.
+    since: Instant,
+    level: Level,
+    /// The first of them.
+    text: String,
+}
+
+impl Bucket {
+    fn refill(&mut self, now: Instant) {
+        let periods = now.saturating_duration_since(self.refilled).as_secs() / REFILL.as_secs();
+        let periods = u32::try_from(periods).unwrap_or(u32::MAX).min(BURST);
+        if periods > 0 {
+            (self.left, self.refilled) = ((self.left + periods).min(BURST), now);
+        }
+    }
+
+    /// Whether it is as if it had never been.
+    fn is_idle(&self) -> bool {
+        self.left == BURST && self.left_out == 0
+    }
+}
+
+impl Kinds {
+    /// The kind that lines of this kind count as: itself, unless there are too many.
+    fn counts_as(&self, kind: Kind) -> Kind {
+        match self.buckets.len() >= MOST_KINDS && !self.buckets.contains_key(&kind) {
+            // Places in the code are few.
+            true => Kind { text: 0, ..kind },
+            false => kind,
+        }
+    }
+
+    /// Counts a line as left out; `None`: it may be logged.
+    fn leave_out(&mut self, kind: Kind, now: Instant) -> Option<&mut Bucket> {
+        if self.counts_as(kind) != kind {
+            self.buckets.values_mut().for_each(|bucket| bucket.refill(now));
+            self.buckets.retain(|_, bucket| !bucket.is_idle());
+        }
+        let bucket = self.buckets.entry(self.counts_as(kind)).or_insert_with(|| Bucket {
+            left: BURST,
+            refilled: now,
+            left_out: 0,
+            since: now,
+            level: Level::WARN,
+            text: String::new(),
+        });
+        bucket.refill(now);
+        if let Some(left) = bucket.left.checked_sub(1) {
+            bucket.left = left;
+            return None;
+        }
+        if bucket.left_out == 0 {
+            bucket.since = now;
+        }
+        bucket.left_out += 1;
+        Some(bucket)
+    }
+
+    /// What the first line said that was left out.
+    fn describe(&mut self, kind: Kind, level: Level, text: String) {
+        if let Some(bucket) = self.buckets.get_mut(&self.counts_as(kind)) {
+            (bucket.level, bucket.text) = (level, text);
+        }
+    }
+
+    fn take_left_out(&mut self, now: Instant, all: bool) -> Vec<(Level, String)> {
+        let is_due = |bucket: &Bucket| {
+            bucket.left_out > 0
+                && (all || now.saturating_duration_since(bucket.since) >= TOLD_EVERY)
+        };
+        let due = self.buckets.values_mut().filter(|bucket| is_due(bucket));
+        due.map(|bucket| {
+            let (lines, text) =
+                (std::mem::take(&mut bucket.left_out), std::mem::take(&mut bucket.text));
+            let seconds = now.saturating_duration_since(bucket.since).as_secs().max(1);
+            let more = counted(lines, "more line");
+            (bucket.level, format!("left out in {seconds} s: {more} like this one: {text}"))
+        })
+        .collect()
+    }
+}
+
+/// Writes the message of an event, without its fields.
+struct OfMessage<'a, W>(&'a mut W);
+
+impl<W: fmt::Write> Visit for OfMessage<'_, W> {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        if field.name() == "message" {
+            // Neither of them fails.
+            let _written = write!(self.0, "{value:?}");
+        }
+    }
+}
+
+/// The hash of a text without its numbers.
+struct Sense<H>(H);
+
+impl<H: Hasher> fmt::Write for Sense<H> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        // As one text, however it comes in pieces.
+        text.bytes().filter(|byte| !byte.is_ascii_digit()).for_each(|byte| self.0.write_u8(byte));
+        Ok(())
+    }
+}
+
+/// The beginning of a text, in one line.
+struct Text(String);
+
+impl fmt::Write for Text {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let left = MOST_CHARS.saturating_sub(self.0.len());
+        let printable = |c: char| if c.is_control() { ' ' } else { c };
+        self.0.extend(text.chars().take(left).map(printable));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+
+    use super::*;
+
+    fn kind(text: u64) -> Kind {
+        Kind { place: 1, text }
+    }
+
+    #[test]
+    fn of_each_kind_a_few_are_logged_and_the_others_counted() {
+        let (mut kinds, begun) = (Kinds::default(), Instant::now());
+        let mut log = |kind, after: Duration| kinds.leave_out(kind, begun + after).is_none();
+        let logged = (0..1000).filter(|_| log(kind(1), Duration::ZERO)).count();
+        assert_eq!(logged as u32, BURST);
+        // Another kind does not pay for it, and this one has one more in time.
+        assert!(log(kind(2), Duration::ZERO));
+        assert_eq!((log(kind(1), REFILL), log(kind(1), REFILL)), (true, false));
+        let told = |kinds: &mut Kinds, after, end| kinds.take_left_out(begun + after, end);
+        assert_eq!(told(&mut kinds, Duration::from_secs(30), false), []);
+        let all = told(&mut kinds, TOLD_EVERY, false);
+        let [(_, text)] = &all[..] else { panic!("{all:?}") };
+        assert!(text.starts_with("left out in 60 s: 969 more lines"), "{text}");
+        assert_eq!(told(&mut kinds, TOLD_EVERY * 2, true), []);
+    }
+
+    #[test]
+    fn however_many_kinds_there_are_they_are_bounded() {
+        let (mut kinds, now) = (Kinds::default(), Instant::now());
+        let logged = (1..100_000).filter(|n| kinds.leave_out(kind(*n), now).is_none()).count();
+        assert!(kinds.buckets.len() <= MOST_KINDS + 1);
+        assert!(logged <= MOST_KINDS + BURST as usize, "{logged}");
+        // Those that have nothing to tell make room in time.
+        kinds.take_left_out(now, true);
+        kinds.leave_out(kind(100_000), now + REFILL * BURST);
+        assert_eq!(kinds.buckets.len(), 1);
+    }
+
+    #[test]
+    fn texts_that_differ_in_numbers_are_of_one_kind() {
+        let seed = RandomState::new();
+        let sense = |text: &str| {
+            let mut sense = Sense(seed.build_hasher());
+            sense.write_str(text).unwrap();
+            sense.0.finish()
+        };
+        assert_eq!(sense("mn3 is lost"), sense("mn12 is lost"));
+        assert_ne!(sense("mn3 is lost"), sense("mn3 is drained"));
+        let mut text = Text(String::new());
+        text.write_str(&"a\nb".repeat(100)).unwrap();
+        assert_eq!((text.0.len(), &text.0[..5]), (MOST_CHARS, "a ba "));
+    }
+}

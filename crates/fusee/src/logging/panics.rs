@@ -1,0 +1,66 @@
+//! A panic in any thread or task of a process ends the process.
+//!
+//! A server that has lost a thread or a task goes on without a part of itself: a memory node without its control port,
+//! a master that no longer decides. Others wait for it, and no supervisor sees that it is of no use. So it ends, with
+//! the exit code of a panic, and whoever watches over it starts it again.
+
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::panic;
+use std::process::exit;
+use std::thread;
+
+use fusee_cli::stderr;
+
+/// What Rust programs end with.
+const EXIT_CODE: i32 = 101;
+
+/// From now on.
+pub fn end_the_process() {
+    panic::set_hook(Box::new(|info| {
+        // Not by way of the log: the panic may be in it.
+        let trace = Backtrace::capture();
+        let trace = match trace.status() {
+            BacktraceStatus::Captured => format!("\n{trace}"),
+            _ => String::new(),
+        };
+        let thread = thread::current();
+        let name = thread.name().unwrap_or("without a name");
+        let end =
+            "this process ends, since it lacks a part of itself now; please report it as a bug";
+        stderr::tell(&format!("error: thread {name}: {info}\n{end}{trace}"));
+        exit(EXIT_CODE);
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+    use std::time::Duration;
+
+    const WHERE: &str = "FUSEE_TEST_PANICS_IN";
+
+    /// Run again by itself, it panics somewhere.
+    #[test]
+    fn a_panic_anywhere_ends_the_process() {
+        if let Ok(at) = std::env::var(WHERE) {
+            super::end_the_process();
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            match &*at {
+                "a thread" => drop(std::thread::spawn(|| panic!("a fault"))),
+                "a task" => drop(runtime.block_on(runtime.spawn(async { panic!("a fault") }))),
+                _ => drop(runtime.block_on(runtime.spawn_blocking(|| panic!("a fault")))),
+            }
+            std::thread::sleep(Duration::from_secs(60));
+            return;
+        }
+        for at in ["a thread", "a task", "a blocking task"] {
+            let mut again = Command::new(std::env::current_exe().unwrap());
+            let this = "logging::panics::tests::a_panic_anywhere_ends_the_process";
+            again.args([this, "--exact", "--nocapture"]).env(WHERE, at).stdout(Stdio::null());
+            let output = again.output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(101), "{at}: {said}");
+            assert!(said.contains("a fault") && said.contains("this process ends"), "{said}");
+        }
+    }
+}
