@@ -3,19 +3,20 @@
 //! ```text
 //! file   | head | block ... | end |
 //!
-//! head   | "FUSEEXPT" 8 | version 4 | zero 4 | cluster 8 | begun, seconds since 1970 8 | CRC 4 |
+//! head   | "FUSEEXPT" 8 | version 4 | number 4 | cluster 8 | begun, seconds since 1970 8 | CRC 4 |
 //! block  | 1 4 | bytes of the body 4 | body | CRC 4 |
 //!   body | bytes of the cursor 4 | cursor | pairs 4 | damaged pairs 4 | pair ... |
 //!   pair | bytes of the redundancy 1 | redundancy | bytes of the key 4 | bytes of the value 4 | key | value |
 //! end    | 2 4 | 32 4 | pairs 8 | bytes of keys and values 8 | damaged pairs 8 | seconds it took 8 | CRC 4 |
 //! ```
 //!
-//! The *cursor* says in text where the scan was behind the block ([`ScanCursor`]); the last one is empty. The
+//! The *number* orders the exports of a directory; 0 of one that is in none, or of a program that knew no numbers. The
+//! *cursor* says in text where the scan was behind the block ([`ScanCursor`]); the last one is empty. The
 //! *redundancy* is text as on the command line, like `ec:4+2`; empty for `replicated`. The CRC of a block covers the
 //! 8 bytes before its body as well. A file without an end is not whole: its blocks are good, and the export can be gone
 //! on with.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 
 use fusee_client::{Redundancy, ScanCursor, ScannedPair};
 
@@ -26,6 +27,8 @@ pub const HEAD_BYTES: u64 = 36;
 pub(crate) const BLOCK: u32 = 1;
 const END: u32 = 2;
 const END_BYTES: u32 = 32;
+/// All of it, with its start and its CRC.
+const WHOLE_END_BYTES: u64 = 8 + END_BYTES as u64 + 4;
 /// A body is not longer than this: there is room for the longest pair that can be, and what comes with it.
 const MAX_BODY_BYTES: u32 = 32 << 20;
 /// Bytes that are asked for at once.
@@ -36,8 +39,10 @@ const STEP_BYTES: u64 = 1 << 20;
 pub struct Head {
     /// The identity of the cluster, as a number.
     pub cluster: u64,
-    /// When the export began, in seconds since 1970.
+    /// When the export began, in seconds since 1970, by the clock of that machine.
     pub begun: u64,
+    /// Of several in one directory a later one has a higher number; 0: it has none.
+    pub number: u32,
 }
 
 /// What a whole export holds.
@@ -167,7 +172,7 @@ impl<W: Write> Writer<W> {
         let mut bytes = Vec::with_capacity(HEAD_BYTES as usize);
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
-        bytes.extend_from_slice(&[0; 4]);
+        bytes.extend_from_slice(&head.number.to_le_bytes());
         bytes.extend_from_slice(&head.cluster.to_le_bytes());
         bytes.extend_from_slice(&head.begun.to_le_bytes());
         write_checked(&mut out, &mut bytes)?;
@@ -246,6 +251,23 @@ pub enum Part {
     End(Totals),
 }
 
+/// The head of an export that is whole, as far as its head and its end tell; what is between is not read.
+pub fn head_of_whole(mut input: impl Read + Seek) -> Result<Head, FormatError> {
+    let bytes = input.seek(SeekFrom::End(0))?;
+    input.rewind()?;
+    let head = Reader::begin(&mut input)?.head();
+    let cut_off = FormatError::CutOff { at: bytes };
+    let Some(at) = bytes.checked_sub(WHOLE_END_BYTES).filter(|at| *at >= HEAD_BYTES) else {
+        return Err(cut_off);
+    };
+    input.seek(SeekFrom::Start(at))?;
+    let mut end = Vec::new();
+    input.take(WHOLE_END_BYTES).read_to_end(&mut end)?;
+    let Some((part, crc)) = end.split_last_chunk() else { return Err(cut_off) };
+    let starts = part.starts_with(&[END.to_le_bytes(), END_BYTES.to_le_bytes()].concat());
+    if starts && *crc == crc32c(part).to_le_bytes() { Ok(head) } else { Err(cut_off) }
+}
+
 /// Reads an export.
 pub struct Reader<R> {
     input: R,
@@ -266,7 +288,7 @@ impl<R: Read> Reader<R> {
         }
         let mut left = Bytes(&bytes[8..]);
         let numbers = (left.u32(), left.u32(), left.u64(), left.u64(), left.u32());
-        let (Some(version), Some(_), Some(cluster), Some(begun), Some(crc)) = numbers else {
+        let (Some(version), Some(number), Some(cluster), Some(begun), Some(crc)) = numbers else {
             return Err(FormatError::CutOff { at: 0 });
         };
         if version != VERSION {
@@ -275,7 +297,7 @@ impl<R: Read> Reader<R> {
         if crc != crc32c(&bytes[..bytes.len() - 4]) {
             return Err(FormatError::Damaged { what: "its head", at: 0 });
         }
-        let (head, totals) = (Head { cluster, begun }, Totals::default());
+        let (head, totals) = (Head { cluster, begun, number }, Totals::default());
         Ok(Reader { input, head, at: HEAD_BYTES, totals, buffer: bytes })
     }
 
@@ -408,7 +430,7 @@ mod tests {
 
     use super::*;
 
-    const HEAD: Head = Head { cluster: 0x00c0_ffee, begun: 1_800_000_000 };
+    const HEAD: Head = Head { cluster: 0x00c0_ffee, begun: 1_800_000_000, number: 0 };
 
     fn pair<'b>(key: &'b [u8], value: &'b [u8], redundancy: &str) -> ScannedPair<'b> {
         ScannedPair { key, value, redundancy: redundancy.parse().unwrap() }

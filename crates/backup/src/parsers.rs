@@ -5,7 +5,7 @@ use crate::format::{BLOCK, Block, Head, Part, Reader, Writer, write_checked};
 /// Reads bytes as an export, as the parts behind its head, and as the body of a block whose CRC fits.
 pub fn all(bytes: &[u8]) {
     read(bytes);
-    let head = Head { cluster: 1, begun: 2 };
+    let head = Head { cluster: 1, begun: 2, number: 3 };
     let Ok(begun) = Writer::begin(Vec::new(), &head).and_then(Writer::into_inner) else { return };
     read(&[&begun, bytes].concat());
     let mut block = [BLOCK.to_le_bytes(), (bytes.len() as u32).to_le_bytes()].concat();

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use fusee_backup::format::{Block, Head, Writer};
-use fusee_client::ScanCursor;
+use fusee_client::{ScanCursor, ScannedPair};
 
 use super::common::{Scratch, Up, eventually, finish, finish_with, fusee, signal, wait};
 use super::config::Server;
@@ -20,10 +20,18 @@ fn some_pairs(up: &Up) {
     up.run(&["put", "--hex", "00ff0a", "binary"]).expect_code(0);
 }
 
+/// The exports in a directory, by name.
+fn exports(directory: &str) -> Vec<String> {
+    let names = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
+    names.sort_unstable();
+    names
+}
+
 /// A file without pairs, but so many that were damaged.
 fn empty_export(scratch: &Scratch, damaged: u64) -> String {
     let name = scratch.path().join("empty.fusee").display().to_string();
-    let head = Head { cluster: 1, begun: 0 };
+    let head = Head { cluster: 1, begun: 0, number: 0 };
     let mut writer = Writer::begin(fs::File::create(&name).unwrap(), &head).unwrap();
     let mut block = Block::default();
     block.add_damaged(damaged);
@@ -140,10 +148,114 @@ fn an_export_that_is_interrupted_is_gone_on_with() {
     let report = up.run(&["export", &file, "--resume", "--json"]).expect_code(0).json();
     assert_eq!(report["pairs"], 14);
     up.run(&["import", &file, "--check"]).expect_code(0);
+    // However much stands behind that: it was of another time.
+    rotten.extend(vec![0; 100_000]);
+    fs::remove_file(&file).unwrap();
+    fs::write(format!("{file}.part"), &rotten).unwrap();
+    up.run(&["export", &file, "--resume"]).expect_code(0);
+    up.run(&["import", &file, "--check"]).expect_code(0);
     // Not with that of another cluster.
     let other = Up::start(&[]);
     fs::rename(&file, format!("{file}.part")).unwrap();
     other.run(&["export", &file, "--resume"]).expect_error(1, "of cluster");
+}
+
+#[test]
+fn an_export_that_says_to_be_of_the_end_of_time_is_gone_on_with() {
+    let up = Up::start(&[]);
+    some_pairs(&up);
+    let file = up.scratch.path().join("pairs.fusee").display().to_string();
+    let status = up.run(&["status", "--json"]).expect_code(0).json();
+    let cluster = u64::from_str_radix(status["cluster"].as_str().unwrap(), 16).unwrap();
+    let head = Head { cluster, begun: u64::MAX, number: 0 };
+    let part = fs::File::create(format!("{file}.part")).unwrap();
+    Writer::begin(part, &head).unwrap().into_inner().unwrap();
+    let resumed = up.run(&["export", &file, "--resume"]).expect_code(0);
+    assert!(resumed.stderr.contains("begun at 9999-12-31"), "{}", resumed.stderr);
+    up.run(&["import", &file, "--check"]).expect_code(0);
+}
+
+/// A key that was deleted and inserted while it was exported is there twice; the later one is the newer one, whichever
+/// redundancy each has.
+#[test]
+fn of_a_key_that_is_there_twice_the_later_one_counts() {
+    let up = Up::start(&["--pool=512MiB"]);
+    let name = up.scratch.path().join("twice.fusee").display().to_string();
+    let head = Head { cluster: 1, begun: 0, number: 0 };
+    let mut writer = Writer::begin(fs::File::create(&name).unwrap(), &head).unwrap();
+    let mut block = Block::default();
+    let redundancies = ["replicated", "ec:2+1"].map(|text| text.parse().unwrap());
+    let mut keys = Vec::new();
+    for older in redundancies {
+        for newer in redundancies {
+            for others in [0, 3] {
+                let key = format!("{older}, {newer}, {others}");
+                let (old, new) = (vec![b'o'; 5000], vec![b'n'; 5000]);
+                block.push(&ScannedPair { key: key.as_bytes(), value: &old, redundancy: older });
+                for n in 0..others {
+                    let (key, redundancy) = (format!("{key} {n}"), redundancies[n % 2]);
+                    block.push(&ScannedPair { key: key.as_bytes(), value: &old, redundancy });
+                }
+                block.push(&ScannedPair { key: key.as_bytes(), value: &new, redundancy: newer });
+                keys.push(key);
+            }
+        }
+    }
+    writer.block(&block, &ScanCursor::start()).unwrap();
+    writer.end(0).unwrap();
+    up.run(&["import", &name]).expect_code(0);
+    for key in keys {
+        let value = up.run(&["get", &key]).expect_code(0).stdout;
+        assert!(value == [b'n'; 5000], "{key}");
+    }
+}
+
+#[test]
+fn the_export_that_was_just_made_stays_whatever_names_and_clocks_say() {
+    let up = Up::start(&["--pool=256MiB", "--memory-nodes=2"]);
+    let directory = up.scratch.path().join("exports").display().to_string();
+    let export = |more: &[&str]| up.run(&[&["export", "--dir", &directory], more].concat());
+    up.run(&["put", "k", "old"]).expect_code(0);
+    export(&["--keep", "1"]).expect_code(0);
+    // As by a clock that was years ahead, and one more of a program that knew no numbers.
+    let [first] = &exports(&directory)[..] else { panic!("one export") };
+    let (cluster, _) = first.strip_prefix("fusee-").unwrap().split_once('-').unwrap();
+    let late = format!("{directory}/fusee-{cluster}-000001-20991231T000000Z.fusee");
+    fs::rename(format!("{directory}/{first}"), &late).unwrap();
+    let cluster_word = u64::from_str_radix(cluster, 16).unwrap();
+    let head = Head { cluster: cluster_word, begun: 5_000_000_000, number: 0 };
+    let unnumbered = format!("{directory}/fusee-{cluster}-20991231T000000Z.fusee");
+    Writer::begin(fs::File::create(unnumbered).unwrap(), &head).unwrap().end(0).unwrap();
+    // What is left of one that was killed.
+    let part = format!("{directory}/fusee-{cluster}-000002-20991231T000000Z.fusee.part");
+    fs::write(&part, b"FUSEEXPT").unwrap();
+
+    up.run(&["put", "k", "new"]).expect_code(0);
+    up.run(&["put", "k2", "new"]).expect_code(0);
+    let made = export(&["--keep", "1", "--json"]).expect_code(0).json();
+    assert_eq!(made["removed"].as_array().unwrap().len(), 3, "{made}");
+    let [newest] = &exports(&directory)[..] else { panic!("{:?}", exports(&directory)) };
+    assert!(newest.starts_with(&format!("fusee-{cluster}-000002-")), "{newest}");
+    let checked = up.run(&["import", &directory, "--check", "--json"]).expect_code(0).json();
+    assert_eq!(checked["pairs"], 2);
+
+    // Another cluster takes them only if it is told.
+    let other = Up::start(&["--pool=256MiB", "--memory-nodes=2"]);
+    other.run(&["import", &directory]).expect_error(1, &format!("`--of {cluster}` takes"));
+    let taken = other.run(&["import", &directory, "--of", cluster]).expect_code(0);
+    assert!(taken.stderr.contains("is the newest export of cluster"), "{}", taken.stderr);
+    assert_eq!(other.run(&["get", "k"]).expect_code(0).stdout, b"new");
+    // Its own are no reason to remove others.
+    other.run(&["export", "--dir", &directory, "--keep", "1"]).expect_code(0);
+    assert_eq!(exports(&directory).len(), 2);
+    up.run(&["import", &directory, "--check"]).expect_error(1, "several clusters");
+    let own = up.run(&["import", &directory, "--json"]).expect_code(0).json();
+    assert_eq!(own["of_cluster"], cluster);
+    // What is not whole counts for nothing.
+    let file = format!("{directory}/{newest}");
+    let bytes = fs::read(&file).unwrap();
+    fs::write(&file, &bytes[..bytes.len() - 1]).unwrap();
+    up.run(&["import", &directory]).expect_error(1, "is left out: it ends at byte");
 }
 
 #[test]

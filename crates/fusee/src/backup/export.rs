@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write, stdout};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -22,7 +22,7 @@ use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
 use serde::Serialize;
 
-use super::{Progress, rate, snapshots};
+use super::{Progress, rate, snapshots, when};
 
 /// Where to.
 #[derive(clap::Args, Debug)]
@@ -45,7 +45,7 @@ pub struct Args {
     #[arg(long)]
     resume: bool,
 
-    /// Into this directory, under a name that says of which cluster it is, and when it was begun
+    /// Into this directory, under a name that says of which cluster it is, its number there, and when it was begun
     #[arg(long, value_name = "DIR", conflicts_with = "file")]
     dir: Option<PathBuf>,
 
@@ -53,7 +53,7 @@ pub struct Args {
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     every: Option<Duration>,
 
-    /// Remove older exports of the cluster from the directory: all but so many
+    /// Keep so many exports of the cluster in the directory, this one among them, and remove older ones
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     keep: Option<u32>,
 
@@ -84,7 +84,7 @@ struct Report {
     damaged: u64,
     seconds: f64,
     pairs_per_s: f64,
-    /// Files that were too many.
+    /// Exports that were too many, and what was left of interrupted ones.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     removed: Vec<String>,
 }
@@ -135,6 +135,11 @@ fn now() -> u64 {
 
 fn cluster_of(client: &Client) -> u64 {
     client.view().cluster.word()
+}
+
+/// Of an export that begins now.
+fn head_of(client: &Client, number: u32) -> Head {
+    Head { cluster: cluster_of(client), begun: now(), number }
 }
 
 fn cannot(path: &Path, error: &dyn std::fmt::Display) -> Failure {
@@ -192,7 +197,7 @@ fn tell(args: &Args, report: &Report, is_out_taken: bool) -> Result<(), Failure>
 
 fn to_stdout(args: &Args, client: &Client) -> Result<(), Failure> {
     let failed = |error: ExportError| Failure::operation(format!("standard output: {error}"));
-    let head = Head { cluster: cluster_of(client), begun: now() };
+    let head = head_of(client, 0);
     let out = BufWriter::with_capacity(1 << 20, stdout().lock());
     let mut export = Export::begin(out, &head).map_err(failed)?;
     let mut progress = Progress::new(args.json);
@@ -209,12 +214,12 @@ fn to_stdout(args: &Args, client: &Client) -> Result<(), Failure> {
 /// The name of a file that is not whole yet.
 fn part_of(file: &Path) -> PathBuf {
     let mut name: OsString = file.into();
-    name.push(".part");
+    name.push(snapshots::PART);
     name.into()
 }
 
 fn to_file(args: &Args, client: &Client, file: &Path) -> Result<(), Failure> {
-    let report = into(args, client, file, args.resume)?;
+    let report = into(args, client, head_of(client, 0), file)?;
     let told = tell(args, &report, false);
     match interrupt::failure().filter(|_| !report.whole) {
         Some(interrupted) => {
@@ -226,7 +231,7 @@ fn to_file(args: &Args, client: &Client, file: &Path) -> Result<(), Failure> {
 }
 
 /// One export into a file.
-fn into(args: &Args, client: &Client, file: &Path, resume: bool) -> Result<Report, Failure> {
+fn into(args: &Args, client: &Client, head: Head, file: &Path) -> Result<Report, Failure> {
     let part = part_of(file);
     if file.exists() {
         return Err(Failure::operation(format!(
@@ -243,7 +248,7 @@ fn into(args: &Args, client: &Client, file: &Path, resume: bool) -> Result<Repor
     let mut options = OpenOptions::new();
     // Nobody else reads what the pairs hold.
     options.read(true).write(true).mode(0o600);
-    let export = if resume {
+    let export = if args.resume {
         let opened = options.open(&part).map_err(|error| cannot(&part, &error))?;
         hold(&opened, &part)?;
         let (resumed, head) = Export::resume(opened, cluster_of(client)).map_err(failed)?;
@@ -257,8 +262,7 @@ fn into(args: &Args, client: &Client, file: &Path, resume: bool) -> Result<Repor
             }
         };
         if !args.json {
-            let since = UNIX_EPOCH + Duration::from_secs(head.begun);
-            let since = humantime::format_rfc3339_seconds(since);
+            let since = when(head.begun);
             let pairs = counted(export.totals().pairs, "pair");
             stderr::tell(&format!("goes on with {pairs} of an export begun at {since}"));
         }
@@ -273,7 +277,6 @@ fn into(args: &Args, client: &Client, file: &Path, resume: bool) -> Result<Repor
             _ => cannot(&part, &error),
         })?;
         hold(&opened, &part)?;
-        let head = Head { cluster: cluster_of(client), begun: now() };
         Export::begin(opened, &head)
     };
     let went = export.and_then(|export| finish(args, client, export, &part, file));
@@ -305,11 +308,15 @@ fn finish(
     Ok(report(client, file.display().to_string(), true, totals, seconds))
 }
 
-/// Nobody else writes into it.
+/// Nobody else writes into it, or removes it as what is left of an interrupted export.
 fn hold(file: &File, part: &Path) -> Result<(), Failure> {
-    file.try_lock().map_err(|_| {
-        Failure::operation(format!("{}: another process writes it now", part.display()))
-    })
+    let taken =
+        |_| Failure::operation(format!("{}: another process writes it now", part.display()));
+    file.try_lock().map_err(taken)?;
+    match file.metadata().is_ok_and(|known| known.nlink() > 0) {
+        true => Ok(()),
+        false => Err(cannot(part, &"another export has removed it; try again")),
+    }
 }
 
 /// What was written is on the disk before it has its name, and so is the name.
@@ -354,16 +361,22 @@ fn to_directory(args: &Args, client: Client, directory: &Path) -> Result<(), Fai
 /// One export into a directory.
 fn snapshot(args: &Args, client: &Client, directory: &Path) -> Result<(), Failure> {
     let cluster = cluster_of(client);
-    let file = directory.join(snapshots::name(cluster, now()));
-    let mut report = into(args, client, &file, false)?;
+    let failed = |error| cannot(directory, &error);
+    // They take the room of this one.
+    let parts = snapshots::remove_parts(directory, cluster).map_err(failed)?;
+    let number = snapshots::next_number(directory, cluster).map_err(failed)?;
+    let head = head_of(client, number);
+    let file = directory.join(snapshots::name(&head));
+    let mut report = into(args, client, head, &file)?;
     if !report.whole {
         return Ok(());
     }
+    let mut removed = parts;
     // What this one lacks an older one may have.
     if let Some(kept) = args.keep.filter(|_| report.damaged == 0) {
-        let removed = snapshots::keep_newest(directory, cluster, kept as usize);
-        let removed = removed.map_err(|error| cannot(directory, &error))?;
-        report.removed = removed.iter().map(|path| path.display().to_string()).collect();
+        let old = snapshots::keep_newest(directory, cluster, kept as usize, &file);
+        removed.extend(old.map_err(failed)?);
     }
+    report.removed = removed.iter().map(|path| path.display().to_string()).collect();
     tell(args, &report, false)
 }

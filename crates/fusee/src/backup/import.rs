@@ -3,6 +3,7 @@
 //! A file is read to its end before anything is written, so that one that is damaged, or not whole, changes nothing.
 //! Standard input is written as it comes.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{BufReader, Read, Seek, stdin};
@@ -14,11 +15,13 @@ use fusee_backup::{Existing, Import, Imported, Kept};
 use fusee_cli::connect::ConnectArgs;
 use fusee_cli::failure::Failure;
 use fusee_cli::quantity::{Bytes, counted};
-use fusee_cli::{interrupt, output};
+use fusee_cli::{interrupt, output, stderr};
 use fusee_client::Client;
+use fusee_core::verbs::ClusterId;
 use serde::Serialize;
 
-use super::{Progress, rate, snapshots};
+use super::snapshots::Found;
+use super::{Progress, rate, snapshots, when};
 
 /// From where, and how.
 #[derive(clap::Args, Debug)]
@@ -33,7 +36,7 @@ use super::{Progress, rate, snapshots};
     Exit codes: 0 done; 1 something failed, or the export is damaged or not whole; 2 wrong usage; 3 the\n\
     cluster cannot be reached; 128 and the number of the signal that ended it.")]
 pub struct Args {
-    /// The file; a directory with exports of one cluster, of which the newest is taken; or - for standard input
+    /// The file; a directory with exports, of which the newest of this cluster is taken; or - for standard input
     #[arg(value_name = "FILE|DIR")]
     file: PathBuf,
 
@@ -64,10 +67,21 @@ pub struct How {
     #[arg(long, default_value = "kept", value_name = "HOW")]
     redundancy: RedundancyArg,
 
+    /// Of a directory, the exports of this cluster, as their names have it [default: of the one that they come into]
+    #[arg(long, value_name = "CLUSTER", value_parser = cluster_id)]
+    pub of: Option<ClusterId>,
+
     /// Also an export that was interrupted, cut off or damaged: what there is of it, and good; and to restore, one that
     /// lacks pairs
     #[arg(long)]
     partial: bool,
+}
+
+/// As the status and the names of exports have it.
+fn cluster_id(text: &str) -> Result<ClusterId, String> {
+    let word = u64::from_str_radix(text, 16).ok().filter(|_| text.len() == 16);
+    word.and_then(ClusterId::from_word)
+        .ok_or_else(|| format!("`{text}` is no cluster; write it like 00c0ffee00c0ffee"))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -143,14 +157,18 @@ impl Report {
 /// Imports.
 pub fn run(args: &Args) -> Result<(), Failure> {
     interrupt::watch()?;
-    let mut source = Source::of(&args.file, None)?;
+    // Without a cluster that asks, or that is named, a directory may have exports of one only.
+    let asks = !args.check && args.how.of.is_none() && args.file.is_dir();
+    let client = asks.then(|| args.connect.connect()).transpose()?;
+    let asking = client.as_ref().map(|client| client.view().cluster);
+    let mut source = Source::of(&args.file, args.how.of.or(asking), args.json)?;
     if args.check {
         return tell(args.json, &source.check(args.how.partial, args.json)?);
     }
     if source.file.is_some() {
         source.check(args.how.partial, args.json)?;
     }
-    let client = args.connect.connect()?;
+    let client = client.map_or_else(|| args.connect.connect(), Ok)?;
     tell(args.json, &source.import(&client, args.how, args.json)?)
 }
 
@@ -168,19 +186,46 @@ fn tell(is_json: bool, report: &Report) -> Result<(), Failure> {
     }
 }
 
-/// The newest export in a directory, of this cluster if there are those of several.
-fn newest(directory: &Path, cluster: Option<u64>) -> Result<PathBuf, Failure> {
+/// The newest export in a directory, of this cluster; of whichever, if there are those of one only.
+fn newest(
+    directory: &Path,
+    cluster: Option<ClusterId>,
+    is_quiet: bool,
+) -> Result<PathBuf, Failure> {
     let failed =
         |what: &dyn Display| Failure::operation(format!("{}: {what}", directory.display()));
-    let all = snapshots::all(directory, None).map_err(|error| failed(&error))?;
-    let Some((first, _)) = all.first() else {
-        return Err(failed(&"there is no export in it"));
+    let Found { whole, others } = snapshots::all(directory).map_err(|error| failed(&error))?;
+    for (path, error) in others {
+        stderr::tell(&format!("{} is left out: {error}", path.display()));
+    }
+    let clusters: BTreeSet<u64> = whole.iter().map(|snapshot| snapshot.head.cluster).collect();
+    let named: Vec<String> = clusters.iter().map(|cluster| format!("{cluster:016x}")).collect();
+    let of = match (cluster.map(ClusterId::word), clusters.first()) {
+        (_, None) => return Err(failed(&"there is no whole export in it")),
+        (Some(of), _) if clusters.contains(&of) => of,
+        (None, Some(of)) if clusters.len() == 1 => *of,
+        (Some(of), Some(first)) => {
+            return Err(failed(&format!(
+                "its exports are of {}, and not of {of:016x}; `--of {first:016x}` takes the newest of that cluster",
+                named.join(", ")
+            )));
+        }
+        (None, Some(_)) => {
+            return Err(failed(&format!(
+                "there are exports of several clusters in it: {}; say with --of which",
+                named.join(", ")
+            )));
+        }
     };
-    let is_one = all.iter().all(|(of, _)| of == first);
-    let cluster = if is_one { Some(*first) } else { cluster };
-    let newest = all.iter().rfind(|(of, _)| Some(*of) == cluster);
-    let several = || failed(&"there are exports of several clusters in it; name the file");
-    newest.map(|(_, path)| path.clone()).ok_or_else(several)
+    let mut own = whole.iter().filter(|snapshot| snapshot.head.cluster == of);
+    let newest = own.next_back().expect("there is one of that cluster");
+    if !is_quiet {
+        let (path, begun) = (newest.path.display(), when(newest.head.begun));
+        stderr::tell(&format!(
+            "{path} is the newest export of cluster {of:016x}, begun at {begun}"
+        ));
+    }
+    Ok(newest.path.clone())
 }
 
 /// Where the pairs come from.
@@ -193,13 +238,13 @@ struct Source {
 }
 
 impl Source {
-    /// What is named so; of a directory, the newest export.
-    fn of(path: &Path, cluster: Option<u64>) -> Result<Source, Failure> {
+    /// What is named so; of a directory, the newest export of this cluster.
+    fn of(path: &Path, cluster: Option<ClusterId>, is_quiet: bool) -> Result<Source, Failure> {
         if path.as_os_str() == "-" {
             let stream: Box<dyn Read> = Box::new(stdin().lock());
             return Ok(Source { name: "standard input".into(), file: None, stream: Some(stream) });
         }
-        let path = if path.is_dir() { newest(path, cluster)? } else { path.to_owned() };
+        let path = if path.is_dir() { newest(path, cluster, is_quiet)? } else { path.to_owned() };
         let name = path.display().to_string();
         let cannot = |error| Failure::operation(format!("{name}: {error}"));
         let file = File::open(&path).map_err(cannot)?;
@@ -282,7 +327,7 @@ impl Source {
             progress.show(verb, pairs, bytes, None);
         }
         progress.end();
-        let (Head { cluster, begun }, seconds) = (reader.head(), progress.seconds());
+        let (Head { cluster, begun, .. }, seconds) = (reader.head(), progress.seconds());
         let Totals { pairs, bytes, damaged, .. } = reader.totals();
         Ok(Report {
             file: self.name.clone(),
@@ -301,12 +346,12 @@ impl Source {
 
 /// For `restore`: checks a file, then has a cluster made for it, and writes its pairs there.
 pub fn restore(
-    (path, of_cluster): (&Path, Option<u64>),
+    (path, of_cluster): (&Path, Option<ClusterId>),
     how: How,
     is_json: bool,
     cluster: impl FnOnce() -> Result<Client, Failure>,
 ) -> Result<(), Failure> {
-    let mut source = Source::of(path, of_cluster)?;
+    let mut source = Source::of(path, how.of.or(of_cluster), is_json)?;
     if source.file.is_none() {
         return Err(Failure::usage("a cluster is restored from a file, which is checked before"));
     }

@@ -7,7 +7,7 @@ pub mod restore;
 mod snapshots;
 
 use std::io::{self, IsTerminal};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use fusee_cli::quantity::Bytes;
 use fusee_cli::stderr;
@@ -52,6 +52,14 @@ impl Progress {
     fn seconds(&self) -> f64 {
         self.begun.elapsed().as_secs_f64()
     }
+}
+
+/// A time in seconds since 1970, which may be anything: as people read it.
+fn when(seconds: u64) -> String {
+    /// The last one with four digits of the year.
+    const LAST: u64 = 253_402_300_799;
+    let time = UNIX_EPOCH + Duration::from_secs(seconds.min(LAST));
+    humantime::format_rfc3339_seconds(time).to_string()
 }
 
 /// A number of pairs in a second.

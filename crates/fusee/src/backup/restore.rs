@@ -31,8 +31,7 @@ const PAUSE: Duration = Duration::from_millis(100);
     Exit codes: 0 done; 1 nothing was changed, or something failed; 2 wrong usage; 3 the cluster cannot be\n\
     reached; 128 and the number of the signal that ended it.")]
 pub struct Args {
-    /// The export, or a directory with exports: the newest is taken, of the cluster that the master has if there are
-    /// those of several
+    /// The export, or a directory with exports: the newest is taken, of the cluster that the master has
     #[arg(value_name = "FILE|DIR")]
     file: PathBuf,
 
@@ -59,7 +58,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let runtime = secret::runtime("fusee-restore")?;
     let master = MasterClient::new(&runtime, &address[..]).with_deadline(TIMEOUT);
     let cluster = ask_status(&master, address)?.cluster;
-    let from = (&*args.file, cluster.map(|cluster| cluster.word()));
+    let from = (&*args.file, cluster);
     import::restore(from, args.how, args.json, || {
         give_up(args, &master, cluster)?;
         form::form(&master, address, args.json)?;

@@ -1,90 +1,221 @@
 //! A directory of exports: their names, which is the newest, and which are too old.
 //!
-//! A name says of which cluster an export is, and when it was begun, so that names sort by time. What is called
-//! otherwise is left alone.
+//! Clocks go wrong, are set back, and differ between machines. So each export gets a number when it is begun, one more
+//! than any other of its cluster in the directory has. It stands in the file, and orders them; exports of versions
+//! without numbers come before, in the order of the times in their heads. A name repeats for people what the file says.
+//!
+//! Only an export that is whole, by its head and its end, counts. What has another name is left alone.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, UNIX_EPOCH};
+
+use fusee_backup::format::{FormatError, Head, head_of_whole};
+
+use super::when;
 
 const SUFFIX: &str = ".fusee";
+/// Of a file that is not whole yet.
+pub const PART: &str = ".part";
 
-/// The name of an export of a cluster that was begun so many seconds after 1970.
-pub fn name(cluster: u64, begun: u64) -> String {
-    let time = humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(begun));
-    let time = time.to_string().replace([':', '-'], "");
-    format!("fusee-{cluster:016x}-{time}{SUFFIX}")
+/// An export that is whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// The file.
+    pub path: PathBuf,
+    /// What it says of itself.
+    pub head: Head,
 }
 
-/// The whole exports in a directory, of a cluster or of all, the oldest first; each with its cluster.
-pub fn all(directory: &Path, cluster: Option<u64>) -> io::Result<Vec<(u64, PathBuf)>> {
+/// What there is in a directory.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// The oldest first.
+    pub whole: Vec<Snapshot>,
+    /// Files with a name of an export that are none, or not whole.
+    pub others: Vec<(PathBuf, FormatError)>,
+}
+
+/// The name of an export in a directory.
+pub fn name(head: &Head) -> String {
+    let time = when(head.begun).replace([':', '-'], "");
+    format!("fusee-{:016x}-{:06}-{time}{SUFFIX}", head.cluster, head.number)
+}
+
+/// All exports in a directory.
+pub fn all(directory: &Path) -> io::Result<Found> {
+    let mut found = Found::default();
+    for path in named(directory, |name| is_name(name, None))? {
+        let head = File::open(&path).map_err(FormatError::from);
+        match head.and_then(|file| head_of_whole(BufReader::new(file))) {
+            Ok(head) => found.whole.push(Snapshot { path, head }),
+            Err(error) => found.others.push((path, error)),
+        }
+    }
+    let order = |snapshot: &Snapshot| (snapshot.head.number, snapshot.head.begun);
+    found.whole.sort_by(|a, b| (order(a), &a.path).cmp(&(order(b), &b.path)));
+    found.others.sort_by(|(a, _), (b, _)| a.cmp(b));
+    Ok(found)
+}
+
+/// The number of the next export of a cluster.
+pub fn next_number(directory: &Path, cluster: u64) -> io::Result<u32> {
+    let all = all(directory)?.whole.into_iter().map(|snapshot| snapshot.head);
+    let numbers = all.filter(|head| head.cluster == cluster).map(|head| head.number);
+    Ok(numbers.max().unwrap_or(0).saturating_add(1))
+}
+
+/// Removes exports of a cluster, all but so many of the newest, of which the one that was just made is one. Returns
+/// those that are gone.
+pub fn keep_newest(
+    directory: &Path,
+    cluster: u64,
+    kept: usize,
+    made: &Path,
+) -> io::Result<Vec<PathBuf>> {
+    let is_other = |snapshot: &Snapshot| snapshot.head.cluster == cluster && snapshot.path != made;
+    let others = all(directory)?.whole.into_iter().filter(is_other);
+    let mut others: Vec<PathBuf> = others.map(|snapshot| snapshot.path).collect();
+    others.truncate(others.len().saturating_sub(kept.saturating_sub(1)));
+    others.iter().try_for_each(fs::remove_file)?;
+    Ok(others)
+}
+
+/// Removes what is left of exports of a cluster into this directory that were interrupted and that no process writes
+/// any more: the next one begins anew. Returns those that are gone.
+pub fn remove_parts(directory: &Path, cluster: u64) -> io::Result<Vec<PathBuf>> {
+    let is_part =
+        |name: &str| name.strip_suffix(PART).is_some_and(|name| is_name(name, Some(cluster)));
+    let mut gone = Vec::new();
+    for path in named(directory, is_part)? {
+        // Whoever writes it holds it.
+        if File::options().write(true).open(&path).is_ok_and(|part| part.try_lock().is_ok()) {
+            fs::remove_file(&path)?;
+            gone.push(path);
+        }
+    }
+    Ok(gone)
+}
+
+/// The files in a directory whose names are such.
+fn named(directory: &Path, is_such: impl Fn(&str) -> bool) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
-        let named = path.file_name().and_then(|name| name.to_str()).and_then(parse);
-        if let Some((of, time)) = named.filter(|(of, _)| cluster.is_none_or(|one| one == *of)) {
-            found.push((time.to_owned(), of, path.clone()));
+        if path.file_name().and_then(|name| name.to_str()).is_some_and(&is_such) {
+            found.push(path);
         }
     }
-    found.sort_unstable();
-    Ok(found.into_iter().map(|(_, of, path)| (of, path)).collect())
+    Ok(found)
 }
 
-/// The cluster and the time that a name says.
-fn parse(name: &str) -> Option<(u64, &str)> {
-    let rest = name.strip_prefix("fusee-")?.strip_suffix(SUFFIX)?;
-    let (cluster, time) = rest.split_once('-')?;
-    let of = u64::from_str_radix(cluster, 16).ok().filter(|_| cluster.len() == 16)?;
+/// Whether an export in a directory is called so; before there were numbers, names had none.
+fn is_name(name: &str, cluster: Option<u64>) -> bool {
+    let rest = name.strip_prefix("fusee-").and_then(|rest| rest.strip_suffix(SUFFIX));
+    let parts: Vec<&str> = rest.unwrap_or_default().split('-').collect();
+    let ([of, time] | [of, _, time]) = parts[..] else { return false };
+    let is_number = |text: &str| text.len() >= 6 && text.bytes().all(|byte| byte.is_ascii_digit());
     let is_of_time = |(at, byte): (usize, u8)| match at {
         8 => byte == b'T',
         15 => byte == b'Z',
         _ => byte.is_ascii_digit(),
     };
-    let is_time = time.len() == 16 && time.bytes().enumerate().all(is_of_time);
-    is_time.then_some((of, time))
-}
-
-/// Removes all but the newest of a cluster's; returns those that are gone.
-pub fn keep_newest(directory: &Path, cluster: u64, kept: usize) -> io::Result<Vec<PathBuf>> {
-    let mut all = all(directory, Some(cluster))?;
-    all.truncate(all.len().saturating_sub(kept));
-    let gone: Vec<PathBuf> = all.into_iter().map(|(_, path)| path).collect();
-    gone.iter().try_for_each(fs::remove_file)?;
-    Ok(gone)
+    let of = u64::from_str_radix(of, 16).ok().filter(|_| of.len() == 16);
+    of.is_some_and(|of| cluster.is_none_or(|cluster| of == cluster))
+        && (parts.len() == 2 || is_number(parts[1]))
+        && time.len() == 16
+        && time.bytes().enumerate().all(is_of_time)
 }
 
 #[cfg(test)]
 mod tests {
+    use fusee_backup::format::Writer;
+
     use super::*;
 
-    #[test]
-    fn names_sort_by_time_and_others_are_left_alone() {
-        assert_eq!(name(0xc0ffee, 0), "fusee-0000000000c0ffee-19700101T000000Z.fusee");
-        let directory =
-            std::env::temp_dir().join(format!("fusee-snapshots-{}", std::process::id()));
-        fs::create_dir_all(&directory).unwrap();
-        let names = [name(1, 1_790_000_000), name(1, 1_780_000_000), name(2, 1_785_000_000)];
-        for name in names.iter().map(String::as_str).chain([
-            "notes.txt",
-            "fusee-x.fusee.part",
-            "fusee-before.fusee",
-            "fusee-0000000000000001-old.fusee",
-        ]) {
-            fs::write(directory.join(name), b"").unwrap();
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new(name: &str) -> Directory {
+            let path = std::env::temp_dir().join(format!("fusee-{name}-{}", std::process::id()));
+            fs::create_dir_all(&path).unwrap();
+            Directory(path)
         }
-        let paths = |names: &[&String]| -> Vec<PathBuf> {
-            names.iter().map(|name| directory.join(name)).collect()
+
+        /// An empty export under its own name, or another.
+        fn add(&self, head: &Head, name: &str) -> PathBuf {
+            let path = self.0.join(name);
+            Writer::begin(File::create(&path).unwrap(), head).unwrap().end(0).unwrap();
+            path
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    const fn head(cluster: u64, number: u32, begun: u64) -> Head {
+        Head { cluster, begun, number }
+    }
+
+    fn whole(directory: &Directory) -> Vec<PathBuf> {
+        all(&directory.0).unwrap().whole.into_iter().map(|snapshot| snapshot.path).collect()
+    }
+
+    #[test]
+    fn files_say_which_is_newer_whatever_their_names_and_clocks_say() {
+        let directory = Directory::new("snapshots-order");
+        // Without numbers, one of them renamed to a later time; then with, and a clock that was set back.
+        let late = "fusee-0000000000000001-20990101T000000Z.fusee";
+        let first = directory.add(&head(1, 0, 1_780_000_000), late);
+        let second = "fusee-0000000000000001-20260101T000000Z.fusee";
+        let second = directory.add(&head(1, 0, 1_790_000_000), second);
+        let [future, back] = [head(1, 1, 4_000_000_000), head(1, 2, 1_700_000_000)];
+        let future = directory.add(&future, &name(&future));
+        let back = directory.add(&back, &name(&back));
+        assert_eq!(whole(&directory), [first, second, future, back]);
+        assert_eq!(next_number(&directory.0, 1).unwrap(), 3);
+        assert_eq!(next_number(&directory.0, 2).unwrap(), 1);
+    }
+
+    #[test]
+    fn what_was_just_made_and_what_is_no_whole_export_stays() {
+        let directory = Directory::new("snapshots-keep");
+        let made = head(1, 3, 5);
+        let [old, other, made_path] =
+            [head(1, u32::MAX, 9_000_000_000), head(2, 1, 1), made].map(|head| {
+                let name = name(&head);
+                directory.add(&head, &name)
+            });
+        let cut =
+            directory.add(&head(1, 0, 1), "fusee-0000000000000001-000000-19700101T000000Z.fusee");
+        fs::write(&cut, &fs::read(&cut).unwrap()[..60]).unwrap();
+        let names = ["notes.txt", "fusee-before.fusee", "fusee-0000000000000001-old.fusee"];
+        names.iter().for_each(|name| fs::write(directory.0.join(name), b"").unwrap());
+        assert_eq!(all(&directory.0).unwrap().others.len(), 1);
+        assert_eq!(keep_newest(&directory.0, 1, 2, &made_path).unwrap(), Vec::<PathBuf>::new());
+        assert_eq!(keep_newest(&directory.0, 1, 1, &made_path).unwrap(), [old]);
+        assert_eq!(keep_newest(&directory.0, 1, 1, &made_path).unwrap(), Vec::<PathBuf>::new());
+        assert!([other, made_path, cut].iter().all(|path| path.exists()));
+        assert_eq!(fs::read_dir(&directory.0).unwrap().count(), 6);
+    }
+
+    #[test]
+    fn parts_go_unless_they_are_written_or_of_others() {
+        let directory = Directory::new("snapshots-parts");
+        let part = |cluster, number| {
+            let path = directory.0.join(name(&head(cluster, number, 1)) + PART);
+            fs::write(&path, b"a part").unwrap();
+            path
         };
-        let [newest, oldest, other] = &names;
-        let of = |cluster| -> Vec<PathBuf> {
-            all(&directory, cluster).unwrap().into_iter().map(|(_, path)| path).collect()
-        };
-        assert_eq!(of(None), paths(&[oldest, other, newest]));
-        assert_eq!(of(Some(2)), paths(&[other]));
-        assert_eq!(keep_newest(&directory, 1, 1).unwrap(), paths(&[oldest]));
-        assert_eq!(keep_newest(&directory, 1, 1).unwrap(), paths(&[]));
-        assert_eq!(fs::read_dir(&directory).unwrap().count(), 6);
-        fs::remove_dir_all(&directory).unwrap();
+        let [left, written, other] = [part(1, 1), part(1, 2), part(2, 1)];
+        let file = directory.0.join("pairs.fusee.part");
+        fs::write(&file, b"to be resumed").unwrap();
+        let writer = File::options().write(true).open(&written).unwrap();
+        writer.try_lock().unwrap();
+        assert_eq!(remove_parts(&directory.0, 1).unwrap(), [left]);
+        assert!([written, other, file].iter().all(|path| path.exists()));
     }
 }

@@ -75,7 +75,7 @@ fn an_export_beside_writers_has_every_pair_once_though_a_memory_node_dies() {
         }
         let before: Vec<u32> = versions.iter().map(|v| v.load(Ordering::SeqCst)).collect();
         let cluster_id = client.view().cluster.word();
-        let head = Head { cluster: cluster_id, begun: 1 };
+        let head = Head { cluster: cluster_id, begun: 1, number: 0 };
         let mut export = Export::begin(Vec::new(), &head).unwrap();
         let mut victim = Some(cluster.nodes.remove(0));
         while export.step(&client).unwrap() {
