@@ -32,7 +32,7 @@ CONSTANTS
   Turns0,              \* turns of the stripe that is there at first
   Owns, Strange,       \* what the owner and the stranger may do
   MaxOwn, MaxStrange, MaxReads, MaxCompared, MaxCrashes,
-  MaxHandOns, MaxRepairs,
+  MaxHandOns, MaxRepairs, MaxSuspended,
   CanLose, CanLeave,   \* of "data" and "par"; one of each at most
   Removed
 
@@ -103,7 +103,7 @@ Init ==
        /\ view = [num |-> 0, moves |-> FALSE, copied |-> FALSE, sealed |-> {}]
        /\ lost = "none" /\ seen = {} /\ mess = FALSE
        /\ n = [own |-> 0, strange |-> 0, reads |-> 0, compared |-> 0, crashes |-> 0, v |-> 1,
-               hands |-> 0, repairs |-> 0]
+               hands |-> 0, repairs |-> 0, suspended |-> 0]
        /\ bad = "nothing"
 
 memory == <<data, cw, told, copy, par>>
@@ -121,7 +121,7 @@ IsThere(p)   == ~(lost = "par" /\ p = 1)
 Floor == IF ~Has("writers leave before the sealing") \/ ~Has("readers leave before the copies go") THEN 0
          ELSE CASE view.num <= 1 -> 0 [] view.num \in {2, 3} -> 1 [] OTHER -> 3
 
-Runs(s)  == op[s].pc \notin {"idle", "dead"}
+Runs(s)  == op[s].pc \notin {"idle", "dead", "suspended"}
 InFlight == {s \in Writers : op[s].pc # "idle"} \cup (IF rd.pc = "idle" THEN {} ELSE {"r"})
 ActNot(vn) == (\A s \in Writers : Runs(s) => op[s].vn >= vn) /\ (rd.pc = "idle" \/ rd.vn >= vn)
 
@@ -344,6 +344,31 @@ WaitsOn(s) ==
   /\ op' = [op EXCEPT ![s].vn = view.num]
   /\ UNCHANGED <<prim, back, memory, obj, queue, rd, cmp, others, past, seen, n, bad>>
 
+\* The CAS of the primary executes, and nobody answers it.
+Unanswered(s) ==
+  /\ op[s].pc = "prim" /\ prim = op[s].old /\ op[s].vn = 0 /\ n.suspended < MaxSuspended
+  /\ Shows(op[s].new)
+  /\ back' = IF Backups = 1 THEN back ELSE op[s].new
+  /\ op' = [op EXCEPT ![s].pc = "unanswered"]
+  /\ n' = [n EXCEPT !.suspended = @ + 1]
+  /\ UNCHANGED <<memory, obj, queue, rd, cmp, others>>
+
+\* Then the write is suspended, when the view changes.  It is not pinned any more, so whatever it knows is used again; but
+\* what it is to free nobody else takes for lost.
+Suspend(s) ==
+  /\ op[s].pc = "unanswered" /\ op[s].vn < view.num
+  /\ op' = [op EXCEPT ![s].pc = "suspended"]
+  /\ obj' = [o \in Objects |-> [obj[o] EXCEPT !.knows = @ \ {s}]]
+  /\ cmp' = IF Has("suspended writes hold what they free") THEN cmp ELSE [cmp EXCEPT !.ops = @ \ {s}]
+  /\ UNCHANGED <<prim, back, memory, queue, rd, others, past, seen, n, bad>>
+
+\* Its word has been chosen, or was replaced before: it frees what that has replaced.
+Resolve(s) ==
+  /\ op[s].pc = "suspended" /\ view.num = 3
+  /\ \E j \in Left : EndsWith(s, IF Has("resolved writes free") THEN Keeps(op[s].old, 3, j) \ Keeps(op[s].new, 3, j)
+                                 ELSE {})
+  /\ UNCHANGED <<prim, back, memory, rd, others, past, seen, n, bad>>
+
 \* By a view that the session knows.
 SetFree(s) ==
   \E r \in queue[s], vn \in Floor..view.num :
@@ -360,7 +385,7 @@ SetFree(s) ==
 (* A crash, and its recovery.                                              *)
 
 Crash(s) ==
-  /\ n.crashes < MaxCrashes /\ op[s].pc # "dead" /\ (Runs(s) \/ queue[s] # {})
+  /\ n.crashes < MaxCrashes /\ op[s].pc # "dead" /\ (op[s].pc # "idle" \/ queue[s] # {})
   /\ op' = [op EXCEPT ![s].pc = "dead"]
   /\ queue' = [queue EXCEPT ![s] = {}]
   /\ n' = [n EXCEPT !.crashes = @ + 1]
@@ -536,7 +561,7 @@ Freeze ==
   /\ view.num = 0
   /\ \E m \in IF lost = "none" THEN CanLeave ELSE {lost} :
        view' = [view EXCEPT !.num = 1, !.moves = (m = "par")]
-  /\ cmp' = NoCmp
+  /\ cmp' = IF cmp.pc = "wait" THEN cmp ELSE NoCmp
   /\ UNCHANGED <<prim, back, memory, obj, op, queue, rd, rep, owner, lost, past, seen, mess, n, bad>>
 
 Transform ==
@@ -584,7 +609,7 @@ Switch ==
 
 \* The copies go, and the place that parity has left.
 Stable ==
-  /\ view.num = 3
+  /\ view.num = 3 /\ \A s \in Writers : op[s].pc # "suspended"
   /\ ActNot(3) \/ ~Has("readers leave before the copies go")
   /\ view' = [view EXCEPT !.num = 4]
   /\ obj' = [o \in Objects |-> IF o \in Copies THEN [st |-> "gone", g |-> 0, knows |-> {}] ELSE obj[o]]
@@ -605,6 +630,7 @@ Next ==
        \/ \E kind \in Kinds : Begin(s, kind)
        \/ Peek(s) \/ GivesUp(s) \/ WriteData(s) \/ WriteMain(s) \/ WriteWord(s) \/ WriteParity(s) \/ ReadOld(s)
        \/ CasBackup(s) \/ CasPrimary(s) \/ Loses(s) \/ WaitsOn(s) \/ SetFree(s)
+       \/ Unanswered(s) \/ Suspend(s) \/ Resolve(s)
        \/ Crash(s) \/ Recover(s)
   \/ HandOn \/ BeginRepair \/ Repair
   \/ NoteUsed \/ ReadWords \/ ReadChunks \/ FreeGarbage

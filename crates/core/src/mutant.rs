@@ -274,6 +274,8 @@ mutants! {
     TurnGoesBack,
     /// An object is moved in place by who does not own its block.
     StrangerMovesInPlace,
+    /// A Move in place goes by the word that it has read before another one of its session ended: both write one turn.
+    MovesStaleInPlace,
     /// The header of a block is not told that an object in it is moved: recovery does not look for the word.
     RestingBlockNotWalked,
     /// Recovery looks for the first word of an object only.
@@ -309,6 +311,8 @@ mutants! {
     LearnsFromOneReplica,
     /// The loser of a round frees its object while its word may still stand on a backup.
     LoserFreesAtOnce,
+    /// A suspended write whose commit was posted frees nothing when it is resolved: what it has replaced is lost.
+    ResolvedFreesNothing,
     /// A withdrawing INSERT frees its own object, which the slot still names.
     WithdrawnObjectFreed,
     /// What no slot keeps is used again although whoever freed it may still mark it.

@@ -41,7 +41,7 @@ pub(crate) async fn run(run: &Run) {
         }
         match rng.pick(&kinds) {
             Fault::ClientCrash => crash_client(run).await,
-            Fault::NodeCrash => crash_node(run),
+            Fault::NodeCrash => crash_node(run).await,
             Fault::RecoveryCrash => crash_repairs(run).await,
             Fault::Stop => stop(run),
             Fault::Partition => partition(run),
@@ -131,7 +131,7 @@ fn goes_away(run: &Run, time: Nanos) {
 }
 
 /// Seldom, and never the last replica of anything; several at once where that may be. Others come later, empty.
-fn crash_node(run: &Run) {
+async fn crash_node(run: &Run) {
     let at_once = match run.shape.losses_at_once {
         1 => 1,
         most => 1 + run.fault_rng.below(most),
@@ -140,6 +140,9 @@ fn crash_node(run: &Run) {
     for _ in 0..at_once {
         let Some(node) = some_node(run) else { break };
         if run.cluster.view().members.len() > 1 && run.cluster.endanger(node, Danger::Lasting) {
+            if run.faults.contains(&Fault::Mute) {
+                fall_mute(run, node).await;
+            }
             count(&run.sim.counts().node_crashes);
             run.cluster.crash_node(node);
             crashed += 1;
@@ -163,6 +166,19 @@ fn crash_node(run: &Run) {
             }
         }
     }
+}
+
+/// Before its end a node executes verbs of some clients and answers none of them, for as long as others may need to
+/// see what has become of that.
+async fn fall_mute(run: &Run, node: MnId) {
+    let clients: Vec<ClientId> = run.clients.borrow().values().copied().flatten().collect();
+    for client in clients {
+        if run.fault_rng.one_in(2) {
+            run.cluster.network().mute(client, node);
+        }
+    }
+    let timeout = run.cluster.network().options().verb_timeout_ns;
+    run.sim.sleep(run.fault_rng.below_u64(3 * timeout)).await;
 }
 
 /// Memory nodes that there are at most, members or not.

@@ -36,6 +36,11 @@ impl SimFabric {
         self.network.rots()
     }
 
+    /// Whether a memory node has fenced this client.
+    pub fn is_fenced(&self) -> bool {
+        self.network.has_fenced(self.client)
+    }
+
     /// The verbs of this client.
     pub fn new(network: &Network, client: ClientId) -> SimFabric {
         SimFabric { network: network.clone(), client }
@@ -471,7 +476,9 @@ impl Flight {
         lane.state = State::Returning;
         let options = self.fabric.network.options();
         let one_in = options.lost_completions_one_in;
-        if one_in > 0 && !self.orphaned.get() && self.sim().rng().one_in(one_in) {
+        let is_mute = self.fabric.network.is_mute(self.fabric.client, lane.node);
+        let is_lost = || is_mute || one_in > 0 && self.sim().rng().one_in(one_in);
+        if !self.orphaned.get() && is_lost() {
             count(&self.sim().counts().lost_completions);
             let mut batch = self.batch.borrow_mut();
             let of_lane = batch.parts_mut().0.iter_mut().filter(|v| v.node == lane.node);

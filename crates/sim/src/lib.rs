@@ -22,6 +22,7 @@
 //!   node's NIC goes on (RDMA, shared memory) or stops as well (software NIC): both are drawn.
 //! * *Lost completions.* The verbs have executed, the client takes the node for unreachable, and its
 //!   queue pair is of no use any more.
+//! * *Mute memory nodes*, which execute and do not answer some clients for a while, and crash then.
 //! * *Lost control messages*, and *partitions* that cut a client off from the master, or a client and a memory
 //!   node together; no more than half of the memory nodes at a time.
 //! * *Silence*: the master is gone for some leases, and with it a primary, or the links of some clients to one.

@@ -113,6 +113,8 @@ struct Link {
     broken: bool,
     /// The session has followed a view that has the node.
     attached: bool,
+    /// What executes is not answered any more.
+    mute: bool,
     /// Nothing gets through before.
     held_until: Nanos,
     /// Lanes that wait for that.
@@ -423,6 +425,20 @@ impl Network {
     /// Nothing of the client gets through to the node for some time.
     pub fn hold(&self, client: ClientId, node: MnId, time: Nanos) {
         self.hold_until(client, node, self.0.sim.now() + time);
+    }
+
+    /// The client hears nothing from the node any more; what is on its way there executes.
+    pub fn mute(&self, client: ClientId, node: MnId) {
+        self.0.links.borrow_mut().entry((client, node)).or_default().mute = true;
+    }
+
+    pub(crate) fn is_mute(&self, client: ClientId, node: MnId) -> bool {
+        self.0.links.borrow().get(&(client, node)).is_some_and(|link| link.mute)
+    }
+
+    /// Whether a node has fenced a client.
+    pub(crate) fn has_fenced(&self, client: ClientId) -> bool {
+        self.0.memories.borrow().values().any(|memory| memory.fenced.contains(&client))
     }
 
     /// Lets everything through again.

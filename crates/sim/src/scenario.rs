@@ -56,11 +56,13 @@ pub enum Fault {
     Drain,
     /// A word of a live object is damaged on one of its replicas.
     Damage,
+    /// Memory nodes that crash have executed verbs for a while before that, and not answered them.
+    Mute,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Fault; 17] = [
+    pub const ALL: [Fault; 18] = [
         Fault::Delay,
         Fault::Tear,
         Fault::ClientCrash,
@@ -78,6 +80,7 @@ impl Fault {
         Fault::Join,
         Fault::Drain,
         Fault::Damage,
+        Fault::Mute,
     ];
 
     /// Its name on the command line.
@@ -100,6 +103,7 @@ impl Fault {
             Fault::Join => "join",
             Fault::Drain => "drain",
             Fault::Damage => "damage",
+            Fault::Mute => "mute",
         }
     }
 
@@ -304,8 +308,8 @@ impl Scenario {
         use Fault::*;
         match self {
             Scenario::Mixed | Scenario::Inserts | Scenario::Crashes | Scenario::Growth => &[],
-            Scenario::Losses | Scenario::Reuse => &[LateVerb],
-            Scenario::Redundancy | Scenario::Oriented => &[LateVerb, Stop, Damage],
+            Scenario::Losses | Scenario::Reuse => &[LateVerb, Mute],
+            Scenario::Redundancy | Scenario::Oriented => &[LateVerb, Stop, Damage, Mute],
             Scenario::None => &[LateVerb, Stop, CommonPartition, Silence],
             Scenario::Correlated => &[CommonPartition, Silence, Join, Drain],
             Scenario::Elastic | Scenario::Cuts => &[ForeignMaster],

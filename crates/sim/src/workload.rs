@@ -133,7 +133,7 @@ impl Workload {
                 let entry = begin(Call::Search);
                 let get = async move { client.get(&name).await };
                 let found = fabric.search(get).await;
-                return self.answered(entry, found.map(|value| decode(value.as_deref())));
+                return self.answered(session, entry, found.map(|value| decode(value.as_deref())));
             }
             OpKind::SearchMany => return self.search_many(rng, session).await,
             OpKind::Insert => (begin(Call::Insert(value)), session.insert(&name, &bytes).await),
@@ -165,7 +165,7 @@ impl Workload {
             OpKind::Scan => return self.scan(rng, session).await,
             OpKind::Reclaim => unreachable!("sessions do it by themselves"),
         };
-        self.answered(entry, result.map(|()| Answer::Done))
+        self.answered(session, entry, result.map(|()| Answer::Done))
     }
 
     /// The bytes of a value: its name, and a filler of random length.
@@ -200,7 +200,7 @@ impl Workload {
         let mut went = CallOutcome::Well;
         for (i, entry) in entries.into_iter().enumerate() {
             let answer = result.as_ref().map(|found| decode(found[i].as_deref()));
-            went = self.answered(entry, answer.map_err(Clone::clone));
+            went = self.answered(session, entry, answer.map_err(Clone::clone));
         }
         went
     }
@@ -218,7 +218,7 @@ impl Workload {
             Ok(_) | Err(Error::NotFound | Error::Redundancy(_)) => return CallOutcome::Well,
             Err(error) => error,
         };
-        let (outcome, went) = outcome_of(error);
+        let (outcome, went) = outcome_of(session, error);
         if outcome == Outcome::NotApplied { went } else { CallOutcome::Lost }
     }
 
@@ -245,7 +245,7 @@ impl Workload {
             };
             match session.scan(&mut cursor, 1 + rng.below(12) as u32, show).await {
                 Ok(damaged) => assert_eq!(damaged, 0, "another replica is left"),
-                Err(error) => return outcome_of(error).1,
+                Err(error) => return outcome_of(session, error).1,
             }
             for (key, answer) in pairs {
                 searched(key, piece_begun, answer);
@@ -260,7 +260,12 @@ impl Workload {
         CallOutcome::Well
     }
 
-    fn answered(&self, entry: Entry, result: Result<Answer, Error>) -> CallOutcome {
+    fn answered(
+        &self,
+        session: &SimSession,
+        entry: Entry,
+        result: Result<Answer, Error>,
+    ) -> CallOutcome {
         let error = match result {
             Ok(answer) => {
                 self.answer(entry, answer);
@@ -273,7 +278,7 @@ impl Workload {
             self.answer(entry, if exists { Answer::Exists } else { Answer::Absent });
             return CallOutcome::Well;
         }
-        let (outcome, went) = outcome_of(error);
+        let (outcome, went) = outcome_of(session, error);
         if outcome == Outcome::NotApplied {
             self.history.borrow_mut()[entry] = None;
             return went;
@@ -319,8 +324,9 @@ impl Workload {
 /// What an error says of the write, and of the session.
 ///
 /// # Panics
-/// If it is none that a fault excuses.
-fn outcome_of(error: Error) -> (Outcome, CallOutcome) {
+/// If it is none that a fault excuses. Nobody changes what a winner has written, unless the session was fenced: then it
+/// is recovered.
+fn outcome_of(session: &SimSession, error: Error) -> (Outcome, CallOutcome) {
     match error {
         Error::IndexFull
         | Error::OutOfMemory
@@ -331,7 +337,9 @@ fn outcome_of(error: Error) -> (Outcome, CallOutcome) {
         Error::GaveUp { outcome, .. } => (outcome, CallOutcome::Failed),
         Error::Unreachable { outcome, .. } => (outcome, CallOutcome::Lost),
         Error::Expelled { outcome } => (outcome, CallOutcome::Lost),
-        Error::Interrupted { .. } => (Outcome::Unknown, CallOutcome::Lost),
+        Error::Interrupted { .. } if session.store().fabric().is_fenced() => {
+            (Outcome::Unknown, CallOutcome::Lost)
+        }
         other => panic!("no fault excuses this answer: {other}"),
     }
 }

@@ -354,6 +354,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if !attempt.copies.is_empty() || attempt.in_place.is_some() {
             self.end_copies(attempt, ended);
         }
+        self.pin.let_go();
     }
 
     /// The slot's place on each backup, in order.

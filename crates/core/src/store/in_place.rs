@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!               1  READ                  2  WRITE, READ                               3, 4
-//! EOR -> EC     the slot, k data chunks  m parity chunks; the copy words              as of every Move
-//! EC -> EOR     the slot, k chunks       copies; CAS their words into data chunks     as of every Move
+//! EOR -> EC     the slot, k data chunks  m parity chunks; copy words, the slot        as of every Move
+//! EC -> EOR     the slot, k chunks       copies; CAS copy words; the slot             as of every Move
 //! ```
 //!
 //! The word goes on to the next *turn* of the same object ([`Slot::turn`](crate::layout::Slot)), and never back: so
@@ -13,6 +13,11 @@
 //! round with one word would both take themselves for its winner. The owner has it in its own hands: a session begins
 //! no second Move in place of an object while one runs. Its block counts as one in which an operation is under way, so
 //! nobody else gets it meanwhile, and its header says that it is in use, so that recovery looks for the word.
+//!
+//! *The slot is read once more*, when the Move has begun: another Move of the session may have come to its end since
+//! phase 1, and its word is the one that this Move would write. One that ended before has replaced the word that both
+//! have read, or has lost it to somebody who did; so the primary does not show it any more. Who reads another word
+//! there moves out of place.
 //!
 //! The bytes of the stripe do not change, so a round that is lost, or left half-way, leaves nothing to be undone:
 //! parity is what it would be anyhow. Copy words are put where there are none: the session may have moved the object
@@ -28,7 +33,7 @@ use crate::host::Host;
 use crate::layout::{Chunk, Identity, Opcode, Pair, Slot, Value};
 use crate::mutant::{Mutant, removed};
 use crate::slab::{Allocation, SlabKind};
-use crate::verbs::{Fabric, Op as VerbOp, Verb};
+use crate::verbs::{Fabric, Op as VerbOp, Ticket, Verb};
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// An attempt that moves the pair in place, if that can be; or the slab that has no room for a copy.
@@ -96,8 +101,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         chunks.next().map(|chunk| chunk.opcode())
     }
 
-    /// One phase: what has to stand before the word of the next turn does. Whether it does: of copy words there may be
-    /// other ones, by who has come first.
+    /// One phase: what has to stand before the word of the next turn does. Whether it does, and the slot shows the word
+    /// that is to be replaced: of copy words there may be other ones, by who has come first, and the word may have gone
+    /// before the Move began.
     pub(super) async fn write_in_place(
         &mut self,
         attempt: &mut Attempt<'_>,
@@ -113,8 +119,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if !copies.is_empty() {
             self.post_copies(attempt)?;
             let put = at.put_copy_words(&mut self.batch, attempt.own_word(), &copies);
+            let slot = self.read_slot(found.slot);
             self.phase().await;
-            return put.stands(&self.batch).map_err(|f| self.failed(f));
+            let stands = put.stands(&self.batch).map_err(|f| self.failed(f))?;
+            return Ok(stands && self.still_shows(slot, word)?);
         }
         if parity {
             let Intent { key, value: Value::Bytes(value), .. } = attempt.intent else {
@@ -124,7 +132,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             at.write_parity(&mut self.batch, &Pair { key, value, identity, opcode });
         }
         let words = at.read_copy_words(&mut self.batch, word);
+        let slot = self.read_slot(found.slot);
         self.phase().await;
+        if !self.still_shows(slot, word)? {
+            return Ok(false);
+        }
         // Of a column that does not answer one may be missing: that is left to a comparison.
         let mut old_copies = words.named(&self.batch).known();
         if removed(Mutant::CopiesFreedBeforeCommit) {
@@ -132,6 +144,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
         attempt.in_place = Some(InPlace { opcode, old_copies });
         Ok(true)
+    }
+
+    /// Whether the slot, which was read when the Move had begun, shows the word that the Move is to replace.
+    fn still_shows(&self, slot: Ticket, word: Slot) -> Result<bool, Error> {
+        let shown = self.slot_word(slot).map_err(|f| self.failed(f))?;
+        Ok(shown == word || removed(Mutant::MovesStaleInPlace))
     }
 }
 

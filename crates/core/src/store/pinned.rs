@@ -18,6 +18,7 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 
 use super::Store;
+use super::reclaim::Hold;
 use crate::host::{Host, Pinned};
 use crate::mutant::{Mutant, removed};
 use crate::verbs::Fabric;
@@ -157,6 +158,8 @@ pub(super) struct Pin<'s, F: Fabric, H: Host> {
     pub on_its_way: bool,
     /// Whether it was suspended, and has not found out what became of its write.
     suspended: bool,
+    /// What it frees then, if it had posted its commit.
+    held: Option<Hold>,
 }
 
 impl<'s, F: Fabric, H: Host> Pin<'s, F, H> {
@@ -164,10 +167,8 @@ impl<'s, F: Fabric, H: Host> Pin<'s, F, H> {
     pub fn new(store: &'s Store<F, H>) -> (Pin<'s, F, H>, ViewRef) {
         let (view, local_epoch) = store.begin();
         let (local_epoch, epoch) = (Some(local_epoch), store.epoch());
-        (
-            Pin { store, local_epoch, epoch, posted: false, on_its_way: false, suspended: false },
-            view,
-        )
+        let (posted, on_its_way, suspended, held) = (false, false, false, None);
+        (Pin { store, local_epoch, epoch, posted, on_its_way, suspended, held }, view)
     }
 
     /// Whether it is pinned.
@@ -203,8 +204,12 @@ impl<'s, F: Fabric, H: Host> Pin<'s, F, H> {
         view
     }
 
-    /// It pauses, and its write is yet to be resolved.
-    pub fn suspend(&mut self) {
+    /// It pauses, and its write is yet to be resolved. Has it `replaced` a word, perhaps, it holds what that kept: it is
+    /// told before the operation is not pinned any more.
+    pub fn suspend(&mut self, replaced: bool) {
+        if let Some(since) = self.local_epoch.filter(|_| replaced && self.held.is_none()) {
+            self.held = Some(self.store.hold(since));
+        }
         if !self.suspended && !removed(Mutant::SuspendedIsForgotten) {
             self.suspended = true;
             let suspended = &self.store.local_epochs.suspended;
@@ -215,6 +220,18 @@ impl<'s, F: Fabric, H: Host> Pin<'s, F, H> {
             self.store.local_epochs.end(local_epoch);
         }
         self.store.publish();
+    }
+
+    /// Whether it must not free what it has replaced: while it was suspended that was left to a comparison.
+    pub fn has_lost_hold(&self) -> bool {
+        self.held.as_ref().is_some_and(|hold| self.store.is_lost(hold))
+    }
+
+    /// What it has replaced is freed, or left alone.
+    pub fn let_go(&mut self) {
+        if let Some(hold) = self.held.take() {
+            self.store.let_go(&hold);
+        }
     }
 
     /// It is resolved.
@@ -235,6 +252,7 @@ impl<F: Fabric, H: Host> Drop for Pin<'_, F, H> {
             self.store.half_way.set(true);
             return;
         }
+        self.let_go();
         self.resolved();
         self.pause();
     }

@@ -67,15 +67,29 @@ pub(super) struct Freed {
     words: RefCell<Vec<Slot>>,
     /// Kept for the next time that some are set free.
     free_bits: RefCell<Vec<FreeBits>>,
-    /// Since when, if there are any: the local epoch of the oldest operation that freed one.
+    /// Since when, if there are any: the local epoch of the oldest operation that freed one, or holds some.
     since: Cell<Option<u64>>,
+    /// The local epochs in which operations that are suspended may have replaced words.
+    held: RefCell<Vec<u64>>,
+    /// How often what waited was left to a comparison.
+    times_left: Cell<u64>,
     /// Whether some are being set free.
     setting_free: Cell<bool>,
+}
+
+/// What a suspended operation may have replaced, and frees when it is resolved. Until then nobody takes it for lost.
+#[derive(Debug)]
+pub(super) struct Hold {
+    since: u64,
+    times_left: u64,
 }
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// Nothing refers any more to what a word has kept: its object, and if it has one, the copy beside it.
     pub(super) fn free(&mut self, word: Slot) {
+        if self.pin.has_lost_hold() {
+            return self.store.counters.add_left_to_comparison(1);
+        }
         if let (Some(_), Some(since)) = (word.object(), self.pin.since()) {
             self.store.free(word, since);
         }
@@ -178,11 +192,51 @@ pub(super) fn is_frozen(view: &View, block: Address) -> bool {
 impl<F: Fabric, H: Host> Store<F, H> {
     fn free(&self, word: Slot, since: u64) {
         self.freed.words.borrow_mut().push(word);
+        self.waits_since(since);
+    }
+
+    /// Something is freed, or held, by an operation that is pinned in this local epoch.
+    fn waits_since(&self, since: u64) {
         // Who frees first need not be who began first.
         if self.freed.since.get().is_none_or(|oldest| since < oldest) {
             self.freed.since.set(Some(since));
             self.host.publish_older(since);
         }
+    }
+
+    /// An operation that is pinned in this local epoch is about to be suspended, and may have replaced a word.
+    pub(super) fn hold(&self, since: u64) -> Hold {
+        self.freed.held.borrow_mut().push(since);
+        self.waits_since(since);
+        Hold { since, times_left: self.freed.times_left.get() }
+    }
+
+    /// Whether what is held was left to a comparison.
+    pub(super) fn is_lost(&self, hold: &Hold) -> bool {
+        hold.times_left != self.freed.times_left.get()
+    }
+
+    /// The operation has freed what it held, or leaves it alone.
+    pub(super) fn let_go(&self, hold: &Hold) {
+        let freed = &self.freed;
+        let mut held = freed.held.borrow_mut();
+        let at = held.iter().position(|since| *since == hold.since && !self.is_lost(hold));
+        if let Some(at) = at {
+            held.swap_remove(at);
+        }
+        drop(held);
+        if self.nothing_waits() && !freed.setting_free.get() {
+            self.host.publish_freed(None);
+        }
+    }
+
+    /// Whether nothing is freed that is not set free, nor held. Else what is held alone waits since it is.
+    fn nothing_waits(&self) -> bool {
+        let freed = &self.freed;
+        if freed.words.borrow().is_empty() {
+            freed.since.set(freed.held.borrow().iter().copied().min());
+        }
+        freed.since.get().is_none()
     }
 
     /// Whether so much was freed that it is to be set free now.
@@ -224,9 +278,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 false => by_word(&view, objects.chain(copies), &mut free_bits),
             }
             words.drain(..taken);
-            if words.is_empty() {
-                self.freed.since.set(None);
+            if !may_set {
+                self.freed.held.borrow_mut().clear();
+                self.freed.times_left.set(self.freed.times_left.get() + 1);
             }
+            drop(words);
+            self.nothing_waits();
             if !may_set {
                 self.counters.add_left_to_comparison(taken as u64);
                 return;
@@ -239,6 +296,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         op.finish(OpKind::Reclaim);
         // If something may still execute, the session has to be fenced before it is over.
         if !lost {
+            self.nothing_waits();
             self.host.publish_freed(self.freed.since.get());
         }
     }

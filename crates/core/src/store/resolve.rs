@@ -9,7 +9,7 @@
 //! | it had | it sees | so |
 //! |---|---|---|
 //! | posted no CAS | – | starts again |
-//! | begun to withdraw | – | starts again: its word was never live |
+//! | begun to withdraw | any | starts again: its word was never live |
 //! | posted its commit | – | is done: its word stood on all backups, hence was chosen |
 //! | speculated, competed, or confirmed | its own word | is done |
 //! | | its identity, withdrawn; or the old word | starts again |
@@ -18,6 +18,13 @@
 //! A loser would have taken effect just before its winner. But others may have read the winner's word before the
 //! loser began (`beside`), the round of a speculative write may have been over by then, and a Move has overwritten
 //! nobody ([`round`](super::round), rule L).
+//!
+//! *It frees what it has replaced*, like every writer. A word of which the commit was posted may have given way while the
+//! write was still pinned, and a comparison with the index may have found that nobody keeps the object. It ends when
+//! everything is set free that such operations freed: so the write *holds* what it may have replaced from before it is
+//! suspended until it has freed it ([`reclaim`](super::reclaim)). If what waits to be set free is revoked meanwhile, it
+//! leaves that to the comparison. A writer that has posted no commit need not hold anything: as long as the view lasts
+//! the old word stands, and the own object lies in a block with a write under way.
 
 use super::attempt::{Attempt, Ended, Round, Step};
 use super::{Hint, Op, Sight};
@@ -118,14 +125,24 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         mut error: Error,
     ) -> Result<Ended, Error> {
         loop {
-            self.await_switch(attempt.step().round(), &error).await?;
+            self.await_switch(Some(attempt.step()), &error).await?;
             let ended = match attempt.step() {
-                Step::Begun
-                | Step::Led(_)
-                | Step::Looking(_)
-                | Step::Mentioned
-                | Step::Withdrawing(_) => Ok(Ended::Again),
-                Step::Committing(round, _) => Ok(Ended::Done(live(round, round.own))),
+                Step::Begun | Step::Led(_) | Step::Looking(_) | Step::Mentioned => Ok(Ended::Again),
+                Step::Committing(round, _) => {
+                    // The copies of a word that was replaced in place are freed with the attempt's.
+                    if !round.is_in_place() && !removed(Mutant::ResolvedFreesNothing) {
+                        self.free(round.old);
+                    }
+                    Ok(Ended::Done(live(round, round.own)))
+                }
+                Step::Withdrawing(round) => self.fetch_slot(round.slot).await.map(|word| {
+                    // Only a primary that is left alone, and had not been asked yet, shows the old word still.
+                    let is_old = word == round.old;
+                    if !removed(Mutant::ResolvedFreesNothing) {
+                        self.free(if is_old { round.own.withdrawn() } else { round.old });
+                    }
+                    Ended::Again
+                }),
                 Step::Speculated(round, ..)
                 | Step::Contending(round, _)
                 | Step::Installing(round, ..)
@@ -155,8 +172,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
-    /// Waits for the view by which a suspended attempt with this round, if any, can be resolved, and is pinned by it.
-    async fn await_switch(&mut self, round: Option<&Round>, error: &Error) -> Result<(), Error> {
+    /// Waits for the view by which a suspended attempt that is so far, if there is one, can be resolved, and is pinned by
+    /// it.
+    async fn await_switch(&mut self, step: Option<&Step>, error: &Error) -> Result<(), Error> {
+        let round = step.and_then(Step::round);
+        let replaced = matches!(step, Some(Step::Committing(..) | Step::Withdrawing(_)));
         for node in &self.unanswered {
             self.store.host.report_unreachable(*node);
         }
@@ -168,7 +188,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 self.pin.on_its_way = false;
                 match round {
                     None => self.pin.pause(),
-                    _ if self.pin.is_pinned() => self.pin.suspend(),
+                    _ if self.pin.is_pinned() => self.pin.suspend(replaced),
                     _ => {}
                 }
                 if self.can_look(round, &newest, error)? {

@@ -11,7 +11,7 @@ use fusee_cli::standing::state_name;
 use fusee_client::{Status, Usage, View};
 use fusee_control::master::{MemberState, MemberStatus, Reconfiguration, Scrub};
 use fusee_core::change::{Change, Stage};
-use fusee_core::data::{Redundancy, Region};
+use fusee_core::data::Region;
 use fusee_core::stats::{OpKind, Work};
 use serde::Serialize;
 
@@ -164,8 +164,10 @@ pub struct Report {
     pub rebalancing: bool,
     pub subtables: usize,
     pub regions: usize,
-    /// Those of them that are erasure-coded.
+    /// Those of them that are erasure-coded, or EC-oriented.
     pub coded_regions: usize,
+    /// Those of copies of EC-oriented pairs.
+    pub copy_regions: usize,
     /// Those of pairs without redundancy, and of those that were lost.
     pub single_regions: usize,
     /// The regions by their redundancy.
@@ -247,9 +249,12 @@ impl Report {
             subtables: count(|view| view.subtables.len()),
             regions: count(|view| view.regions.len()),
             coded_regions: count(|view| {
-                let others = [Redundancy::Replicated, Redundancy::None];
-                let coded = |region: &&Region| !others.contains(&region.redundancy());
+                let coded = |region: &&Region| region.columns().is_some();
                 view.regions.iter().filter(coded).count()
+            }),
+            copy_regions: count(|view| {
+                let copies = |region: &&Region| region.copies_on().is_some();
+                view.regions.iter().filter(copies).count()
             }),
             single_regions: count(|view| {
                 let single = |region: &&Region| region.has_single_pairs();

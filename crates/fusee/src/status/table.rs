@@ -58,15 +58,19 @@ pub fn show(report: &Report) -> String {
     }
     let _ = write!(
         text,
-        "{} index replicas of {} subtables, {} data replicas of {} regions{}{}{}\n\
+        "{} index replicas of {} subtables, {} data replicas of {} regions{}{}{}{}\n\
          {} open, {} expired and not recovered, {} ever\n",
         report.index_replicas,
         report.subtables,
         report.data_replicas,
-        report.regions - report.coded_regions - report.single_regions,
+        report.regions - report.coded_regions - report.copy_regions - report.single_regions,
         match report.coded_regions {
             0 => String::new(),
             coded => format!(", {coded} erasure-coded"),
+        },
+        match report.copy_regions {
+            0 => String::new(),
+            copies => format!(", {copies} of copies"),
         },
         match report.single_regions {
             0 => String::new(),

@@ -5,4 +5,4 @@ pub(crate) mod entries;
 mod quiescence;
 pub(crate) mod reuse;
 
-pub use quiescence::{nothing_is_lost, quiescent, replicas_agree};
+pub use quiescence::{lost_objects, nothing_is_lost, quiescent, replicas_agree};

@@ -12,7 +12,9 @@
 //! node goes by what its own table shows.
 //!
 //! *Nothing is lost*, where nothing went wrong: every block with an owner is known to the master, and
-//! every object of it is kept by a word, or set free, or was never allocated.
+//! every object of it is kept by a word, or set free, or was never allocated. Where something did, the same holds of the
+//! objects of blocks of which everything that is free is marked, but for what sessions took along that were recovered
+//! ([`lost_objects`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -95,6 +97,26 @@ pub fn nothing_is_lost(cluster: &Cluster, orphans: &BTreeMap<BlockId, Orphan>) {
             }
         }
     }
+}
+
+/// The objects that no word keeps, and that are neither set free nor new, in blocks that no comparison with the index is
+/// due for. Memory nodes and clients may have been lost.
+pub fn lost_objects(cluster: &Cluster, orphans: &BTreeMap<BlockId, Orphan>) -> Vec<Address> {
+    let view = cluster.view().clone();
+    let kept = kept(cluster, &view);
+    let mut lost = Vec::new();
+    for (id, Orphan { class, first, marked, .. }) in orphans {
+        let region = &view.regions[id.region as usize];
+        if !region.is_there() || *marked != Some(region.primary_since()) {
+            continue;
+        }
+        let shape = BlockShape::new(view.geometry.block_bytes, *class).expect("it fits");
+        let start = view.geometry.block_address(id.region, id.block).bytes();
+        let objects = (0..*first).map(|object| Address::new(start + shape.offset(object)));
+        let is_lost = |at: &Address| !kept.contains_key(at) && !is_marked(cluster, &view, *at);
+        lost.extend(objects.filter(is_lost));
+    }
+    lost
 }
 
 /// The objects that the words of the index keep, each with its slot.

@@ -141,6 +141,8 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         TornHeadersHideObjects => &scenarios::TORN_HEADERS,
         RestingBlockNotWalked => &scenarios::RESTING_BLOCK,
         TurnGoesBack | StrangerMovesInPlace | CopyWordsOverwritten => &scenarios::TURNED_PAIRS,
+        MovesStaleInPlace => &scenarios::STALE_MOVE,
+        ResolvedFreesNothing => &scenarios::SUSPENDED_COMMIT,
         RecoveryKnowsOneTurn => &scenarios::ORIENTED_CRASHES,
         GetJoinsPosted
         | GetBelievesUncommittedSet

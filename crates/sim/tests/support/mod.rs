@@ -25,11 +25,13 @@ pub mod scripted;
 pub mod scrub;
 pub mod settled_set;
 pub mod speculations;
+pub mod stale_moves;
 pub mod stale_orphan;
 pub mod steered;
 pub mod steered_changes;
 pub mod steered_recovery;
 pub mod steered_reuse;
+pub mod suspended;
 pub mod unheard;
 pub mod workload;
 

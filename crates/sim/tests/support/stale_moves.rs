@@ -1,0 +1,110 @@
+//! Two Moves in place of one session: one has read the slot before the other one commits, and begins when that has ended.
+
+use std::time::Duration;
+
+use fusee_control::master::MasterReply;
+use fusee_core::code::Coding;
+use fusee_core::data::{Orientation, Redundancy};
+use fusee_core::store::{Hint, Transition};
+use fusee_core::verbs::MnId;
+use fusee_core::view::Place;
+use fusee_sim::check::{quiescent, replicas_agree};
+use fusee_sim::{Cluster, ClusterOptions, NetworkOptions, Sim, SimSession};
+use futures_util::future::join3;
+
+const LEASE: Duration = Duration::from_millis(20);
+/// Longer than everything else takes.
+const HELD_NS: u64 = 10_000_000;
+const VALUE: [u8; 900] = [1; 900];
+
+/// The second Move has READ slot and chunks but for one, which is on a node without the slot and answers late. It finds
+/// the word that the first one has put there, and not its own.
+pub fn stale_move(seed: u64) {
+    let sim = Sim::new(seed);
+    let defaults = ClusterOptions::default();
+    let options = ClusterOptions {
+        memory_nodes: 9,
+        index_replicas: 2 + seed as u8 % 3,
+        lease_ms: Some(LEASE.as_millis() as u64),
+        ..defaults
+    };
+    let verb_timeout_ns = HELD_NS / 2;
+    let network = NetworkOptions {
+        delays: false,
+        tearing: false,
+        verb_timeout_ns,
+        ..NetworkOptions::default()
+    };
+    let cluster = Cluster::with_network(&sim, &options, network);
+    let process = cluster.client_process();
+    let keeper = cluster.keeper(process, LEASE);
+    let coding = Coding::new(2, 1).expect("there is such a code");
+    let oriented = Redundancy::Oriented(Orientation::new(2, coding).expect("it can be"));
+    // Back and forth: to its parity, and to its copies again.
+    let ways = [Redundancy::Coded(coding), oriented];
+    let begun = seed as usize / 3 % 2;
+    cluster.block_on(process, async {
+        let session = cluster.open(process, options.session).await.expect("a master leads");
+        keeper.open(session.gate().clone());
+        let (key, mut hint, held) = pair_apart(&cluster, &session, oriented).await;
+        for way in &ways[..begun] {
+            let moved = session.store().set_redundancy(&key[..], *way, Some(hint)).await;
+            hint = moved.expect("nothing is in the way").1.place.expect("it is there");
+        }
+        let (net, to) = (cluster.network(), ways[begun]);
+        let slots: Vec<Place> = session.store().view().slot_places(hint.slot).collect();
+        let shows = async |at: usize| {
+            while net.word_at(slots[at]) == hint.word {
+                sim.sleep(50).await;
+            }
+        };
+        let first = session.store().set_redundancy(&key[..], to, Some(hint));
+        let second = async {
+            shows(1).await;
+            net.hold(session.id(), held, HELD_NS);
+            session.store().set_redundancy(&key[..], to, Some(hint.uncertain())).await
+        };
+        let director = async {
+            shows(0).await;
+            sim.sleep(20_000).await;
+            net.release(session.id(), held);
+        };
+        let (first, second, ()) = join3(first, second, director).await;
+        assert_eq!(first.expect("it was there first").0, Transition::Moved);
+        assert_eq!(second.expect("nothing fails").0, Transition::Unchanged);
+        let found = session.store().search(&key[..], None).await.expect("it is there");
+        assert_eq!((found.value(), found.redundancy()), (Some(&VALUE[..]), Some(to)));
+        drop(found);
+        let leaving = session.leave().await.expect("nothing is half-way");
+        keeper.close(session.id());
+        assert_eq!(cluster.peek_master(leaving.request()), Some(MasterReply::Done));
+    });
+    replicas_agree(&cluster);
+    quiescent(&cluster, &cluster.take_orphans());
+}
+
+/// A pair with a data chunk on a node that has no replica of its slot: its key, where it is, and that node.
+async fn pair_apart(
+    cluster: &Cluster,
+    session: &SimSession,
+    oriented: Redundancy,
+) -> (Vec<u8>, Hint, MnId) {
+    for number in 0..60 {
+        let key = format!("key {number}").into_bytes();
+        let put =
+            session.store().insert_as(&key[..], &VALUE, oriented).await.expect("there is room");
+        // The first one brings regions.
+        cluster.sim().sleep(20_000_000).await;
+        assert!(cluster.view().change.is_none());
+        let (hint, view) = (put.place.expect("it is there"), session.store().view());
+        let object = view.object_of(hint.word).expect("it is there");
+        let chunks = object.columns().expect("it has chunks").chunks().iter();
+        let mut data = object.places().zip(chunks).filter(|(_, chunk)| **chunk < 2);
+        let apart =
+            data.find(|(place, _)| view.slot_places(hint.slot).all(|at| at.node != place.node));
+        if let Some((place, _)) = apart {
+            return (key, hint, place.node);
+        }
+    }
+    panic!("there is none on so many nodes");
+}

@@ -1,0 +1,98 @@
+//! A write whose CAS of the primary executes, and is not answered before the primary is lost: who frees what it has
+//! replaced.
+
+use std::time::Duration;
+
+use fusee_client::logic::LogicOptions;
+use fusee_control::master::MasterReply;
+use fusee_core::store::Hint;
+use fusee_core::view::{Geometry, Place, View};
+use fusee_sim::check::{lost_objects, quiescent, replicas_agree};
+use fusee_sim::{Cluster, ClusterOptions, NetworkOptions, Rng, Sim, SimSession};
+use futures_util::future::join;
+
+use super::late_repairs::wait_for_all_replicas;
+
+const LEASE: Duration = Duration::from_millis(20);
+const VALUE: [u8; 900] = [1; 900];
+
+/// The object that is replaced lies in a block of another session: it is set free there, once.
+pub fn suspended_commit(seed: u64) {
+    let sim = Sim::new(seed);
+    let rng = Rng::named(seed, "suspended");
+    let defaults = ClusterOptions::default();
+    let session = LogicOptions { op_timeout: Duration::from_millis(400), ..defaults.session };
+    let geometry = Geometry { region_bytes: 1 << 15, ..defaults.geometry };
+    let options = ClusterOptions {
+        memory_nodes: 4,
+        index_replicas: 2,
+        geometry,
+        lease_ms: Some(LEASE.as_millis() as u64),
+        session,
+        ..defaults
+    };
+    let cluster = Cluster::with_network(&sim, &options, NetworkOptions::default());
+    let process = cluster.client_process();
+    let keeper = cluster.keeper(process, LEASE);
+    cluster.block_on(process, async {
+        let [writer, owner] = [(); 2].map(|()| cluster.open(process, session));
+        let (writer, owner) =
+            (writer.await.expect("a master leads"), owner.await.expect("it does"));
+        keeper.open(writer.gate().clone());
+        keeper.open(owner.gate().clone());
+        let (key, hint) = pair_apart(&owner).await;
+        let slots: Vec<Place> = owner.store().view().slot_places(hint.slot).collect();
+        let [primary, backup] = slots[..] else { panic!("there are two") };
+        let net = cluster.network();
+        let writing = async {
+            let written = writer.store().update(&key[..], &[2; 900], Some(hint.uncertain())).await;
+            written.expect("it is resolved");
+        };
+        let loss = async {
+            while net.word_at(backup) == hint.word {
+                sim.sleep(50).await;
+            }
+            net.mute(writer.id(), primary.node);
+            while net.word_at(primary) == hint.word {
+                sim.sleep(50).await;
+            }
+            sim.sleep(rng.below_u64(60_000_000)).await;
+            cluster.crash_node(primary.node);
+        };
+        join(writing, loss).await;
+        cluster.start_node();
+        wait_for_all_replicas(&cluster).await;
+        let found = owner.store().search(&key[..], None).await.expect("it is there");
+        assert_eq!(found.value(), Some(&[2; 900][..]));
+        drop(found);
+        for session in [writer, owner] {
+            let leaving = session.leave().await.expect("nothing is half-way");
+            keeper.close(session.id());
+            assert_eq!(cluster.peek_master(leaving.request()), Some(MasterReply::Done));
+        }
+    });
+    replicas_agree(&cluster);
+    let orphans = cluster.take_orphans();
+    quiescent(&cluster, &orphans);
+    assert_eq!(lost_objects(&cluster, &orphans), []);
+}
+
+/// A pair of which neither the object nor its free bit is on the node of its slot's primary: its key, and where it is.
+async fn pair_apart(owner: &SimSession) -> (Vec<u8>, Hint) {
+    let is_apart = |view: &View, hint: Hint| {
+        let primary = view.slot_on_primary(hint.slot).node;
+        let object = view.object_of(hint.word).expect("it is there");
+        let bits = view.free_bit(hint.word.address()).expect("it has one").0.node;
+        bits != primary && object.places().all(|place| place.node != primary)
+    };
+    for number in 0..60 {
+        let key = format!("key {number}").into_bytes();
+        let put = owner.store().insert(&key[..], &VALUE).await.expect("there is room");
+        let hint = put.place.expect("it is there");
+        if is_apart(&owner.store().view(), hint) {
+            return (key, hint);
+        }
+        owner.store().delete(&key[..], None).await.expect("it is there");
+    }
+    panic!("there is none on so many nodes");
+}
