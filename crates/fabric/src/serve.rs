@@ -112,7 +112,8 @@ impl NodeFabrics {
 
     /// Fences a client for ever. When this returns, no verb of it executes here any more.
     ///
-    /// A client process that has mapped the pool is killed; see [`shm`](crate::shm) for why.
+    /// A client process that has mapped the pool is asked to shut the session's gate, and killed if it does not within
+    /// a second; see [`shm`](crate::shm) for why.
     pub fn fence(&self, client: ClientId) {
         if let Some(hub) = &self.hub {
             hub.fence(client);

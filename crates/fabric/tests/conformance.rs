@@ -4,8 +4,8 @@
 //! same nodes; and both again with each node in a process of its own, which `kill` kills for good.
 //! Where there is an RDMA device, verbs both ways; without one that is said, and with
 //! `FUSEE_RDMA_REQUIRED=1` it is a failure (`tests/rdma/run` has devices). Where there is a wire for a switch, verbs
-//! through that as well. Clients that are fenced
-//! by killing them are children, too. Children are this binary, started with [`ROLE`] set; they
+//! through that as well. Clients over shared memory that are fenced, and those that are killed for
+//! it, are children, too. Children are this binary, started with [`ROLE`] set; they
 //! take commands on their standard input and answer on their standard output, so that they end when
 //! we do.
 //!
@@ -213,7 +213,7 @@ impl Rig for Outside {
     }
 }
 
-/// A node here, and clients in processes that are killed to fence them.
+/// A node here, and clients in processes: one that can say so is outside, one that is stopped is killed.
 fn fence_a_process(stopped: bool) {
     let scratch = Scratch::new();
     let served = node(POOL_BYTES, Some(scratch.socket()));
@@ -252,12 +252,57 @@ fn fence_a_process(stopped: bool) {
         }
         assert!(started.elapsed() < PATIENCE, "fencing one has stopped the other");
     }
-    assert_eq!(client.end_signal(), Some(9), "the fenced process lives");
+    match stopped {
+        true => assert_eq!(client.end_signal(), Some(9), "the stopped process lives"),
+        // It has been told, and does something else.
+        false => client.ask("fenced"),
+    }
     // Neither another process nor this one gets in under that name again.
     let again = Child::refused_client(&at, ClientId(5));
     assert!(again.contains("has been fenced"), "{again}");
     let again = attach_all(FabricKind::Shm, ClientId(5), &[at]).unwrap_err();
     assert!(matches!(again.cause, AttachCause::Fenced));
+}
+
+/// The other sessions of a process go on when one is fenced.
+fn fence_one_session_of_a_process() {
+    let scratch = Scratch::new();
+    let served = node(POOL_BYTES, Some(scratch.socket()));
+    let client = Child::client(&member(NODES[0], &served), ClientId(5));
+    client.ask("also");
+    assert_eq!(served.fabrics.attached_clients(), 2);
+    client.ask("hammer");
+    served.fabrics.fence(ClientId(5));
+    client.ask("fenced");
+    client.ask("other works");
+    assert_eq!(served.fabrics.attached_clients(), 1);
+    // All of it, one after the other.
+    served.fabrics.fence(ClientId(6));
+    client.ask("ping");
+    assert_eq!(served.fabrics.attached_clients(), 0);
+}
+
+/// A process that stands still for a moment is not killed. The machine may stand still longer, but not every time.
+fn fence_a_process_that_pauses() {
+    let is_spared = || {
+        let scratch = Scratch::new();
+        let served = node(POOL_BYTES, Some(scratch.socket()));
+        let client = Child::client(&member(NODES[0], &served), ClientId(5));
+        client.ask("hammer");
+        client.signal("STOP");
+        std::thread::scope(|scope| {
+            let fence = scope.spawn(|| served.fabrics.fence(ClientId(5)));
+            std::thread::sleep(Duration::from_millis(200));
+            assert!(!fence.is_finished(), "a stopped process does not count as outside");
+            client.signal("CONT");
+        });
+        let lives = !client.has_ended();
+        if lives {
+            client.ask("fenced");
+        }
+        lives
+    };
+    assert!((0..5).any(|_| is_spared()), "a process is killed that could have answered");
 }
 
 /// A client that has detached properly is no longer there to be killed.
@@ -374,7 +419,10 @@ fn all_checks() -> Vec<(String, Run)> {
         }
     }
     let name = |check: &str| format!("shm-processes/{check}");
-    all.push((name("a_fenced_process_is_dead"), Box::new(|| fence_a_process(false))));
+    all.push((name("a_fenced_process_lives_on"), Box::new(|| fence_a_process(false))));
+    let one: fn() = fence_one_session_of_a_process;
+    all.push((name("its_other_sessions_go_on"), Box::new(one)));
+    all.push((name("a_process_that_pauses_is_spared"), Box::new(fence_a_process_that_pauses)));
     all.push((name("a_stopped_process_is_fenced"), Box::new(|| fence_a_process(true))));
     all.push((name("who_has_left_is_not_killed"), Box::new(fence_a_process_that_has_left)));
     let left = fence_a_process_as_soon_as_it_has_left;

@@ -22,7 +22,7 @@ use super::gate::{Gate, Inside};
 use super::hub::Hub;
 use super::monitor::{self, Watch};
 use super::sessions::{Access, Refusal, SessionId};
-use super::wire::{Hello, PROTOCOL, Status, WELCOME_BYTES, Welcome};
+use super::wire::{FENCED, GOODBYE, Hello, PROTOCOL, Status, WELCOME_BYTES, Welcome};
 use crate::error::{AttachCause, AttachError};
 use crate::fork::AtHome;
 use crate::hello::{self, GoesOn, LOOK};
@@ -183,6 +183,11 @@ impl ShmFabric {
                 Ok((0, _)) => return Err(AttachCause::NotAMemoryNode),
                 Ok((n, fd)) => {
                     (got, file) = (got + n, fd.or(file));
+                    if bytes[0] == FENCED {
+                        // It is listed, and has no memory yet. If the node has gone, nobody waits for it.
+                        let _ = socket.write_all(&[GOODBYE]);
+                        return Err(AttachCause::Fenced);
+                    }
                     PROTOCOL.check(End::Client, &bytes[..got])?;
                 }
                 // Nothing yet.
@@ -207,7 +212,8 @@ impl ShmFabric {
         let gate = Arc::new(Gate::new());
         socket.set_nonblocking(true)?;
         // Under watch before the memory is mapped: if mapping fails, it says goodbye.
-        let watch = monitor::watch(mio::net::UnixStream::from_std(socket), gate.clone())?;
+        let socket = mio::net::UnixStream::from_std(socket);
+        let watch = monitor::watch(socket, self.client, gate.clone())?;
         let pool = Pool::map(file, welcome.pool_bytes)?;
         Ok(Link { node, gate, pool, lease: PoolLease::Remote(watch) })
     }

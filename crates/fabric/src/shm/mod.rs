@@ -9,15 +9,19 @@
 //! Memory that a process has mapped cannot be taken away from it. So fencing a client means to
 //! *prove that the code which executes its verbs has ended*:
 //!
-//! - Another process is killed, and the fence waits until its pidfd shows that all its threads
-//!   have exited. A pidfd names the process itself, not a number that may be used again. A
-//!   stopped process dies of this too, and one that the node may not kill is not let in. All
-//!   sessions of the process go with it, and whatever else it does: a process that must survive,
-//!   such as a memory node, should not attach to the nodes of other processes by shared memory.
-//! - A session says goodbye before it closes its connection, once it cannot execute verbs any
+//! - Every session passes a gate, which its own process can shut: after that, and when nobody is
+//!   inside, none of its verbs executes (the module `gate` has the argument).
+//! - Another process is told over the session's connection. Its monitor thread shuts the gate, waits
+//!   until the session is outside, and says goodbye; the process lives on, and the session's
+//!   verbs fail as fenced. The fence waits for that goodbye.
+//! - A process that does not say it in time (it is stopped, or starved) is killed, and the fence waits
+//!   until its pidfd shows that all its threads have exited. A pidfd names the process itself, not a
+//!   number that may be used again. A process that the node may not kill is not let in. All sessions
+//!   of the process go with it, and whatever else it does: a process that must survive should not
+//!   attach to the nodes of other processes by shared memory.
+//! - A session says goodbye also when it ends by itself, once it cannot execute verbs any
 //!   more. A connection that closes without it leaves the process a suspect until it has exited.
-//! - In the memory node's own process, killing is no option, but the scheduler and the memory
-//!   model are shared, and the code is trusted: sessions pass a gate.
+//! - In the memory node's own process the fence shuts the gate itself.
 //!
 //! # Loss of the memory node
 //!
@@ -29,6 +33,7 @@ mod client;
 mod gate;
 mod hub;
 mod monitor;
+mod peer;
 mod server;
 mod sessions;
 mod socket_file;

@@ -1,20 +1,26 @@
-//! Watches, for all sessions of a client process, whether their memory nodes still live.
+//! Watches, for all sessions of a client process, whether their memory nodes still live, and carries out their fences.
 //!
 //! Mapped memory does not fail when the node that lent it dies. One thread for the process waits
 //! for the ends of the sessions' connections, and shuts the gate of a session whose node has
-//! gone. So the path of a verb needs no system call to notice. A child, which has no such thread, has
-//! one of its own as soon as it has a session of its own.
+//! gone. So the path of a verb needs no system call to notice.
+//!
+//! A node that fences a session says so on that connection. The monitor shuts the gate, waits until the
+//! session is outside, and says goodbye: from then on no verb of it executes. Whatever else the
+//! process does goes on. If it cannot say so in time, the node kills it.
+//!
+//! A child of a fork, which has no such thread, starts one with its first session.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream as StdStream;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use fusee_core::verbs::ClientId;
 use mio::net::UnixStream;
 use mio::{Events, Interest, Poll, Registry, Token};
 
 use super::gate::{Gate, Shut};
-use super::wire::GOODBYE;
+use super::wire::{FENCED, GOODBYE};
 use crate::fork::PerProcess;
 
 static MONITOR: PerProcess<Place> = PerProcess::new();
@@ -34,7 +40,14 @@ struct Monitor {
 #[derive(Default)]
 struct Watched {
     next: usize,
-    sessions: HashMap<Token, (UnixStream, Arc<Gate>)>,
+    sessions: HashMap<Token, Session>,
+}
+
+/// A session with a memory node.
+struct Session {
+    socket: UnixStream,
+    client: ClientId,
+    gate: Arc<Gate>,
 }
 
 /// A connection under watch. Dropping it says goodbye to the node: by then the session must be
@@ -42,14 +55,18 @@ struct Watched {
 #[derive(Debug)]
 pub(super) struct Watch(Token);
 
-/// Watches a connection; shuts the gate when the memory node closes it.
-pub(super) fn watch(mut socket: UnixStream, gate: Arc<Gate>) -> io::Result<Watch> {
+/// Watches a connection; shuts the gate when the memory node closes it, or fences the client.
+pub(super) fn watch(
+    mut socket: UnixStream,
+    client: ClientId,
+    gate: Arc<Gate>,
+) -> io::Result<Watch> {
     let monitor = monitor()?;
     let mut watched = monitor.watched();
     let token = Token(watched.next);
     watched.next += 1;
     monitor.registry.register(&mut socket, token, Interest::READABLE)?;
-    watched.sessions.insert(token, (socket, gate));
+    watched.sessions.insert(token, Session { socket, client, gate });
     Ok(Watch(token))
 }
 
@@ -60,7 +77,8 @@ impl Watch {
     }
 
     fn end(&self) -> Option<UnixStream> {
-        let (mut socket, _) = MONITOR.get().monitor.get()?.watched().sessions.remove(&self.0)?;
+        let Session { mut socket, .. } =
+            MONITOR.get().monitor.get()?.watched().sessions.remove(&self.0)?;
         // If the node has gone, nobody needs the goodbye.
         socket.write_all(&[GOODBYE]).ok()?;
         Some(socket)
@@ -95,32 +113,74 @@ fn run(mut poll: Poll, monitor: &Monitor) {
             // Without the monitor nobody would learn of the loss of a node: shut all.
             Err(error) => {
                 tracing::error!(%error, "cannot watch memory nodes any more");
-                monitor.watched().sessions.values().for_each(|(_, gate)| gate.shut(Shut::Gone));
+                monitor
+                    .watched()
+                    .sessions
+                    .values()
+                    .for_each(|session| session.gate.shut(Shut::Gone));
                 return;
             }
             Ok(()) => {}
         }
+        let mut fenced = Vec::new();
         let mut watched = monitor.watched();
         for event in &events {
-            let Some((socket, gate)) = watched.sessions.get_mut(&event.token()) else { continue };
-            if ended(socket) {
-                // One of many sessions, perhaps, and nothing to do with them at the end of a node: whose verbs
-                // fail says so.
-                tracing::debug!("a memory node has closed its shared-memory session");
-                gate.shut(Shut::Gone);
-                watched.sessions.remove(&event.token());
+            let Some(session) = watched.sessions.get_mut(&event.token()) else { continue };
+            match news(&mut session.socket) {
+                None => {}
+                Some(News::Fenced) => {
+                    session.gate.shut(Shut::Fenced);
+                    fenced.extend(watched.sessions.remove(&event.token()));
+                }
+                Some(News::Gone) => {
+                    // One of many sessions, perhaps, and nothing to do with them at the end of a node: whose verbs
+                    // fail says so.
+                    tracing::debug!("a memory node has closed its shared-memory session");
+                    session.gate.shut(Shut::Gone);
+                    watched.sessions.remove(&event.token());
+                }
             }
         }
+        drop(watched);
+        // With nothing locked: who is inside of a gate may be about to lock it.
+        fenced.into_iter().for_each(part_with_fenced);
     }
 }
 
-/// Whether the connection has ended. The node sends nothing on it, so bytes mean that, too.
-fn ended(socket: &mut UnixStream) -> bool {
-    match socket.read(&mut [0]) {
-        Ok(0 | 1..) => true,
-        Err(error) => {
-            !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
-        }
+/// The gate of a fenced session is shut: when nobody is inside any more, its node is told.
+fn part_with_fenced(session: Session) {
+    let Session { mut socket, client, gate } = session;
+    Gate::wait_empty([&*gate].into_iter());
+    // If the node has gone, nobody needs the goodbye.
+    if socket.write_all(&[GOODBYE]).is_ok() {
+        tracing::warn!(
+            %client,
+            "a memory node has fenced this session, since the cluster has taken it for dead: it ends, the process \
+             goes on"
+        );
+    }
+}
+
+/// What a node says on a connection.
+enum News {
+    /// The client is fenced.
+    Fenced,
+    /// It has ended; or it says what it should not.
+    Gone,
+}
+
+fn news(socket: &mut UnixStream) -> Option<News> {
+    let mut byte = [0];
+    loop {
+        return match socket.read(&mut byte) {
+            Ok(1) if byte == [FENCED] => Some(News::Fenced),
+            Ok(_) => Some(News::Gone),
+            Err(error) => match error.kind() {
+                io::ErrorKind::Interrupted => continue,
+                io::ErrorKind::WouldBlock => None,
+                _ => Some(News::Gone),
+            },
+        };
     }
 }
 

@@ -5,7 +5,7 @@
 //! the exit of its process; see the parent module for why a closed connection is not enough.
 
 use std::collections::HashMap;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -20,12 +20,13 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 
 use super::hub::Hub;
+use super::peer::Peer;
 use super::sessions::{Access, Refusal, SessionId};
 use super::socket_file::SocketFile;
 use super::wire::{GOODBYE, HELLO_BYTES, Hello, PROTOCOL, Status, Welcome};
 use crate::doors::{ACCEPT_RETRY, Doors, HELLO_WAIT, NEWCOMER_GRACE, NodeLimits, ROOM_RETRY};
 use crate::error::ServeError;
-use crate::sys::{self, Process};
+use crate::sys;
 use crate::version::Foreign;
 
 const LISTENER: Token = Token(0);
@@ -87,9 +88,9 @@ impl Drop for ShmServer {
 }
 
 struct Connection {
-    /// `None` once it is closed and only the process is watched.
-    socket: Option<UnixStream>,
-    process: Arc<Process>,
+    peer: Arc<Peer>,
+    /// The client has closed it, and only the process is watched.
+    is_closed: bool,
     stage: Stage,
 }
 
@@ -160,7 +161,7 @@ impl Loop {
         let now = Instant::now();
         self.open.retain(|_, connection| match connection.stage {
             Stage::Greeting { deadline, .. } if deadline <= now => {
-                tracing::warn!(pid = connection.process.pid, "a client did not say hello in time");
+                tracing::warn!(pid = connection.peer.pid(), "a client did not say hello in time");
                 false
             }
             _ => true,
@@ -181,7 +182,7 @@ impl Loop {
         }
         let sent_away = self.open.remove(&id);
         tracing::debug!(
-            pid = sent_away.map(|c| c.process.pid),
+            pid = sent_away.map(|c| c.peer.pid()),
             "a silent client makes room for others"
         );
         true
@@ -211,13 +212,12 @@ impl Loop {
         }
     }
 
-    fn greet(&mut self, mut socket: UnixStream) -> io::Result<()> {
-        let process = Arc::new(Process::of_peer(&socket)?);
+    fn greet(&mut self, socket: UnixStream) -> io::Result<()> {
         let (id, registry) = (self.next, self.poll.registry());
-        registry.register(&mut socket, Token(FIRST + 2 * id), Interest::READABLE)?;
+        let peer = Arc::new(Peer::of(socket, registry, Token(FIRST + 2 * id))?);
         let deadline = Instant::now() + HELLO_WAIT;
         let stage = Stage::Greeting { hello: [0; HELLO_BYTES], got: 0, deadline };
-        self.open.insert(id, Connection { socket: Some(socket), process, stage });
+        self.open.insert(id, Connection { peer, is_closed: false, stage });
         self.next += 1;
         self.serve(id, false);
         Ok(())
@@ -229,7 +229,7 @@ impl Loop {
             Verdict::Forget
         } else {
             connection.read(&self.hub, &mut self.doors, &self.poll, id).unwrap_or_else(|error| {
-                let pid = connection.process.pid;
+                let pid = connection.peer.pid();
                 tracing::warn!(%error, pid, "a shared-memory client is sent away");
                 // A client that is attached has the memory: it stays under watch.
                 match connection.stage {
@@ -242,12 +242,13 @@ impl Loop {
             let connection = self.open.remove(&id).expect("found above");
             if let Stage::Attached(session) = connection.stage {
                 // By hand: a fence that still waits for the process keeps the descriptor open.
-                let process = connection.process.as_raw_fd();
+                let process = connection.peer.as_raw_fd();
                 if let Err(error) = self.poll.registry().deregister(&mut SourceFd(&process)) {
                     tracing::warn!(%error, "cannot stop watching a client");
                 }
-                self.doors.leave(connection.process.pid);
+                self.doors.leave(connection.peer.pid());
                 self.hub.leave(session);
+                connection.peer.close();
             }
         }
     }
@@ -262,15 +263,15 @@ impl Connection {
         poll: &Poll,
         id: usize,
     ) -> io::Result<Verdict> {
-        while let Some(socket) = &mut self.socket {
+        while !self.is_closed {
             let attached = matches!(self.stage, Stage::Attached(_));
             let result = match &mut self.stage {
                 Stage::Greeting { hello, got, .. } => {
-                    socket.read(&mut hello[*got..]).inspect(|n| *got += n)
+                    self.peer.read(&mut hello[*got..]).inspect(|n| *got += n)
                 }
                 Stage::Attached(_) => {
                     let mut byte = [0];
-                    match socket.read(&mut byte) {
+                    match self.peer.read(&mut byte) {
                         Ok(1) if byte == [GOODBYE] => return Ok(Verdict::Forget),
                         result => result,
                     }
@@ -280,7 +281,7 @@ impl Connection {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Ok(0) if !attached => return Ok(Verdict::Forget),
-                Ok(0) | Err(_) => self.socket = None,
+                Ok(0) | Err(_) => self.is_closed = true,
                 Ok(_) => {}
             }
             if let Stage::Greeting { hello, got, .. } = self.stage {
@@ -304,7 +305,7 @@ impl Connection {
         let (identity, pool_bytes, status) = (0, 0, Status::OtherVersion);
         let welcome = Welcome { identity, pool_bytes, status }.encode();
         // Best effort: it is sent away in any case.
-        drop(self.socket.as_mut().map(|socket| io::Write::write(socket, &welcome)));
+        drop(io::Write::write(&mut self.peer.socket(), &welcome));
         Err(io::Error::other(error))
     }
 
@@ -320,7 +321,7 @@ impl Connection {
             Ok(hello) => hello,
             Err(foreign) => return self.send_away(foreign),
         };
-        let socket = self.socket.as_ref().expect("just read from it");
+        let socket = self.peer.socket();
         let welcome = |status| {
             let (identity, pool_bytes) = (hub.identity(), hub.pool().bytes());
             Welcome { identity, pool_bytes, status }.encode()
@@ -338,16 +339,16 @@ impl Connection {
             return refuse(Status::WrongIdentity, "it expects another memory node");
         }
         // A session of this process would be killed together with the node.
-        if !self.process.killable() || self.process.pid == std::process::id() {
+        if !self.peer.killable() || self.peer.pid() == std::process::id() {
             return refuse(Status::NotFenceable, "it could not be fenced");
         }
-        if doors.enter(self.process.pid).is_err() {
+        if doors.enter(self.peer.pid()).is_err() {
             return refuse(Status::Full, "there is no room for another session of it, or at all");
         }
-        let session = match hub.open(hello.client, Access::Process(self.process.clone())) {
+        let session = match hub.open(hello.client, Access::Process(self.peer.clone())) {
             Ok(session) => session,
             Err(refusal) => {
-                doors.leave(self.process.pid);
+                doors.leave(self.peer.pid());
                 return match refusal {
                     Refusal::Fenced => refuse(Status::Fenced, "it has been fenced"),
                     Refusal::Gone => Err(io::Error::other("the node is shutting down")),
@@ -355,15 +356,15 @@ impl Connection {
             }
         };
         let Some(file) = hub.pool().file() else {
-            doors.leave(self.process.pid);
+            doors.leave(self.peer.pid());
             hub.leave(session);
             return Err(io::Error::other("not our own pool"));
         };
-        let process = self.process.as_raw_fd();
+        let process = self.peer.as_raw_fd();
         let token = Token(FIRST + 2 * id + 1);
         let watched = poll.registry().register(&mut SourceFd(&process), token, Interest::READABLE);
         if let Err(error) = watched {
-            doors.leave(self.process.pid);
+            doors.leave(self.peer.pid());
             hub.leave(session);
             return Err(error);
         }
@@ -373,7 +374,7 @@ impl Connection {
         if sys::send_with_fd(socket, &bytes, &file)? != bytes.len() {
             return Err(io::Error::other("it does not take its welcome"));
         }
-        let pid = self.process.pid;
+        let pid = self.peer.pid();
         tracing::debug!(client = %hello.client, pid, "attached by shared memory");
         Ok(())
     }

@@ -15,8 +15,13 @@ use std::time::Duration;
 use fusee_core::verbs::ClientId;
 
 use super::gate::{Gate, Shut};
-use crate::sync::{Mutex, MutexGuard};
-use crate::sys::Process;
+use super::peer::Peer;
+use crate::sync::{Mutex, MutexGuard, Patience};
+
+/// A process that is told of a fence says goodbye within this time, or is killed. It is as long as a lease usually is:
+/// a process that is only starved gets to run in it, and one that is stopped holds up nobody much longer than its
+/// lease has done.
+const GOODBYE_WAIT: Duration = Duration::from_secs(1);
 
 /// How a session reaches the pool, and so how it is fenced.
 #[derive(Clone, Debug)]
@@ -24,7 +29,7 @@ pub(crate) enum Access {
     /// From this process.
     Gate(Arc<Gate>),
     /// From another process.
-    Process(Arc<Process>),
+    Process(Arc<Peer>),
 }
 
 /// Names a session of a list.
@@ -102,18 +107,46 @@ impl Sessions {
         for (_, access) in &found {
             match access {
                 Access::Gate(gate) => gate.shut(Shut::Fenced),
-                Access::Process(process) => {
-                    tracing::warn!(%client, pid = process.pid, "fencing: killing the process");
-                    if let Err(error) = process.kill() {
-                        tracing::error!(%error, pid = process.pid, "cannot kill a fenced client");
-                    }
+                Access::Process(peer) => {
+                    tracing::warn!(%client, pid = peer.pid(), "fencing a session of a process");
+                    peer.tell_fenced();
                 }
             }
         }
-        wait_ended(found.iter().map(|(_, access)| access));
+        for peer in self.await_goodbyes(&found) {
+            let pid = peer.pid();
+            tracing::error!(
+                %client, pid,
+                "a fenced session does not say goodbye, its process is stopped or starved: killing it"
+            );
+            if let Err(error) = peer.kill() {
+                tracing::error!(%error, pid, "cannot kill a fenced client");
+            }
+        }
+        // Those that have said goodbye are not waited for.
+        wait_ended(found.iter().filter(|(id, _)| self.has(*id)).map(|(_, access)| access));
         for (id, _) in found {
             self.leave(id);
         }
+    }
+
+    /// Waits until the processes among these have said goodbye, or have exited; gives those that have not, in time.
+    fn await_goodbyes<'f>(&self, found: &'f [(SessionId, Access)]) -> Vec<&'f Peer> {
+        let mut patience = Patience::of(GOODBYE_WAIT);
+        loop {
+            let silent = found.iter().filter_map(|(id, access)| match access {
+                Access::Process(peer) if self.has(*id) => Some(&**peer),
+                Access::Process(_) | Access::Gate(_) => None,
+            });
+            let silent: Vec<&Peer> = silent.collect();
+            if silent.is_empty() || !patience.wait() {
+                return silent;
+            }
+        }
+    }
+
+    fn has(&self, session: SessionId) -> bool {
+        self.state().sessions.contains_key(&session)
     }
 
     /// Ends the sessions of this process; later ones are refused.
@@ -141,20 +174,20 @@ fn wait_ended<'a>(sessions: impl Iterator<Item = &'a Access> + Clone) {
     });
     Gate::wait_empty(gates);
     for access in sessions {
-        if let Access::Process(process) = access {
-            wait_exit(process);
+        if let Access::Process(peer) = access {
+            wait_exit(peer);
         }
     }
 }
 
 /// Waits as long as it takes: returning early would break the promise of a fence.
-fn wait_exit(process: &Process) {
+fn wait_exit(peer: &Peer) {
     loop {
-        match process.ended(Duration::from_secs(1)) {
+        match peer.ended(Duration::from_secs(1)) {
             Ok(true) => return,
-            Ok(false) => tracing::warn!(pid = process.pid, "a fenced client has not exited yet"),
+            Ok(false) => tracing::warn!(pid = peer.pid(), "a fenced client has not exited yet"),
             Err(error) => {
-                tracing::error!(%error, pid = process.pid, "cannot watch a fenced client");
+                tracing::error!(%error, pid = peer.pid(), "cannot watch a fenced client");
                 std::thread::sleep(Duration::from_secs(1));
             }
         }

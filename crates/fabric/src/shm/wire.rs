@@ -4,11 +4,13 @@
 //! hello, 24 bytes     | magic 8 | identity 8 | client 4 | layout 4 |
 //! welcome, 32 bytes   | magic 8 | identity 8 | pool bytes 8 | status 4 | layout 4 |  + the memfd
 //! goodbye, 1 byte     | 'b' |
+//! fenced, 1 byte      | 'f' |                                              node to client
 //! ```
 //!
 //! Numbers are little-endian. The magic ends in the version, and the layout is that of pools.
 //! The memfd comes with a welcome of status 0, as ancillary data. The client sends goodbye when no code
-//! is left in it that could execute verbs of the session; then it closes the connection.
+//! is left in it that could execute verbs of the session; then it closes the connection. The node says that
+//! the client is fenced at any time, also before its welcome, and waits for goodbye.
 
 use fusee_core::layout::{LAYOUT_VERSION, LAYOUTS};
 use fusee_core::verbs::ClientId;
@@ -22,6 +24,8 @@ pub(crate) const PROTOCOL: Protocol = Protocol::new("FUSEsm", "the shared-memory
 pub(crate) const HELLO_BYTES: usize = 24;
 pub(crate) const WELCOME_BYTES: usize = 32;
 pub(crate) const GOODBYE: u8 = b'b';
+/// No message of a node begins in this way but that one.
+pub(crate) const FENCED: u8 = b'f';
 
 /// What a node says to a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,6 +12,7 @@ use loom::cell::UnsafeCell;
 use loom::thread;
 
 use crate::gate::{Gate, Shut};
+use crate::peer::Peer;
 use crate::sessions::{Access, Refusal, SessionId, Sessions};
 use crate::sync::{Fault, inject};
 use crate::sys::{Membarrier, Reached, choose};
@@ -136,6 +137,64 @@ fn a_fence_that_does_not_acquire() {
     choose(Membarrier::Missing);
     inject(Fault::Relaxed);
     fence_beside_two_verbs();
+}
+
+/// A session of another process: its monitor hears of the fence, shuts the gate, waits for it to be empty (or does not,
+/// a fault), and says goodbye, upon which the node takes the session off its list.
+fn fence_of_another_process(waits: bool) {
+    let (before, refused) = (tallies(), tallies());
+    let (tally_before, tally_refused) = (before.1, refused.1);
+    bounded(2, move || {
+        let (sessions, memory) = (Arc::new(Sessions::new()), Memory::new());
+        let (peer, gate) = (Arc::new(Peer::new()), Arc::new(Gate::new()));
+        let id = sessions.open(CLIENT, Access::Process(peer.clone())).unwrap();
+        let of_client = sessions.clone();
+        let session =
+            Session { sessions: of_client, id, gate: gate.clone(), memory: memory.clone() };
+        let (before, refused) = (tally_before.clone(), tally_refused.clone());
+        let client = start(0, move || {
+            let result = session.verb();
+            assert!([Ok(()), Err(VerbError::Fenced)].contains(&result));
+            before.count(result.is_ok());
+            refused.count(result.is_err());
+        });
+        let at_node = sessions.clone();
+        let monitor = thread::spawn(move || {
+            peer.wait_told();
+            gate.shut(Shut::Fenced);
+            if waits {
+                Gate::wait_empty([&*gate].into_iter());
+            }
+            at_node.leave(id);
+        });
+        sessions.fence(CLIENT);
+        let verbs = memory.verbs();
+        client.join().unwrap();
+        monitor.join().unwrap();
+        assert_eq!(memory.verbs(), verbs, "a verb after the fence");
+        assert_eq!(sessions.count(), 0);
+    });
+    before.0.assert_happened();
+    refused.0.assert_happened();
+}
+
+#[test]
+fn no_verb_after_the_fence_of_another_process_with_own_barriers() {
+    choose(Membarrier::Missing);
+    fence_of_another_process(true);
+}
+
+#[test]
+fn no_verb_after_the_fence_of_another_process_with_membarrier() {
+    choose(Membarrier::Works);
+    fence_of_another_process(true);
+}
+
+#[test]
+#[should_panic(expected = "Causality violation")]
+fn a_goodbye_before_the_session_is_outside() {
+    choose(Membarrier::Missing);
+    fence_of_another_process(false);
 }
 
 /// Two threads of the client, each with a session; the fence waits for both.

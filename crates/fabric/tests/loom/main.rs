@@ -34,6 +34,7 @@ mod sessions;
 
 #[allow(unsafe_code)]
 mod fence;
+mod peer;
 mod sync;
 mod sys;
 #[allow(unsafe_code)]

@@ -63,6 +63,21 @@ pub(crate) fn fence(order: Ordering) {
 /// Loom does not reorder as compilers do: it takes each load for one that may be early anyway.
 pub(crate) fn compiler_fence(_: Ordering) {}
 
+/// Of processes that always answer.
+#[derive(Debug)]
+pub(crate) struct Patience;
+
+impl Patience {
+    pub(crate) fn of(_: std::time::Duration) -> Patience {
+        Patience
+    }
+
+    pub(crate) fn wait(&mut self) -> bool {
+        back_off(0);
+        true
+    }
+}
+
 pub(crate) fn back_off(_: u32) {
     // Tells loom that only another thread can change what the caller waits for.
     loom::thread::yield_now();

@@ -9,7 +9,6 @@
 //! processor orders nothing less than loom does, is assumed.
 
 use std::cell::Cell;
-use std::time::Duration;
 
 use loom::sync::atomic::{AtomicUsize, Ordering, fence};
 
@@ -97,20 +96,4 @@ pub(crate) fn barrier_everywhere() {
         }
     }
     fence(Ordering::SeqCst);
-}
-
-/// Client processes are killed, which is no matter of interleavings: the models have none.
-#[derive(Debug)]
-pub(crate) struct Process {
-    pub(crate) pid: u32,
-}
-
-impl Process {
-    pub(crate) fn kill(&self) -> std::io::Result<()> {
-        unreachable!("no model has client processes")
-    }
-
-    pub(crate) fn ended(&self, _: Duration) -> std::io::Result<bool> {
-        unreachable!("no model has client processes")
-    }
 }

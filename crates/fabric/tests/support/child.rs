@@ -3,7 +3,6 @@
 //! A child takes commands, one a line, on standard input, and answers each with one line. It ends
 //! with its input, so none outlives the test.
 
-use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -12,9 +11,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
+use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, VerbError};
 use fusee_core::view::Member;
-use fusee_fabric::{FabricKind, attach_all};
+use fusee_fabric::{AnyFabric, FabricKind, attach_all};
 
 use super::{START, Served, block_on, node, verbs_node};
 
@@ -109,6 +108,11 @@ impl Child {
         assert!(sent.success());
     }
 
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
+        self.process.lock().unwrap().try_wait().unwrap().is_some()
+    }
+
     /// The signal that ended it; waits for its end.
     pub fn end_signal(&self) -> Option<i32> {
         self.process.lock().unwrap().wait().unwrap().signal()
@@ -151,6 +155,61 @@ fn run_node(served: Served) {
     }
 }
 
+/// What the client's thread that reads commands asks its other one for.
+struct Asked {
+    hammer: AtomicBool,
+    detach: AtomicBool,
+    leave: AtomicBool,
+    also: AtomicBool,
+    other_works: AtomicBool,
+    /// The answer: its first session is fenced.
+    is_fenced: AtomicBool,
+}
+
+static ASKED: Asked = Asked {
+    hammer: AtomicBool::new(false),
+    detach: AtomicBool::new(false),
+    leave: AtomicBool::new(false),
+    also: AtomicBool::new(false),
+    other_works: AtomicBool::new(false),
+    is_fenced: AtomicBool::new(false),
+};
+
+fn is_asked(asked: &AtomicBool) -> bool {
+    asked.load(Ordering::Relaxed)
+}
+
+/// Asks, and waits until it is done.
+fn has_done(asked: &AtomicBool) {
+    asked.store(true, Ordering::Relaxed);
+    while asked.load(Ordering::Relaxed) {
+        std::thread::yield_now();
+    }
+}
+
+fn obey() {
+    for command in commands() {
+        match &*command {
+            "hammer" => ASKED.hammer.store(true, Ordering::Relaxed),
+            "detach" => ASKED.detach.store(true, Ordering::Relaxed),
+            "leave" => has_done(&ASKED.leave),
+            // Another session, of the next client.
+            "also" => has_done(&ASKED.also),
+            // That one executes verbs.
+            "other works" => has_done(&ASKED.other_works),
+            "fenced" => {
+                while !ASKED.is_fenced.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
+            }
+            "ping" => {}
+            _ => panic!("unknown command {command:?}"),
+        }
+        println!("done");
+    }
+    std::process::exit(0);
+}
+
 fn run_client(client: ClientId, mn: MnId, identity: u64, path: &str) {
     let at = Member {
         node: mn,
@@ -161,46 +220,45 @@ fn run_client(client: ClientId, mn: MnId, identity: u64, path: &str) {
         verbs: None,
         pool_bytes: 0,
     };
-    let fabric = match attach_all(FabricKind::Shm, client, &[at]) {
-        Ok(fabric) => RefCell::new(Some(fabric)),
+    let attach = |client| attach_all(FabricKind::Shm, client, std::slice::from_ref(&at));
+    let mut fabric = match attach(client) {
+        Ok(fabric) => Some(fabric),
         Err(error) => return println!("{error}"),
     };
+    let other = ClientId(client.0 + 1);
+    let mut others: Option<AnyFabric> = None;
     println!("attached");
-    static HAMMER: AtomicBool = AtomicBool::new(false);
-    std::thread::spawn(|| {
-        for command in commands() {
-            match &*command {
-                "hammer" => HAMMER.store(true, Ordering::Relaxed),
-                "detach" => DETACH.store(true, Ordering::Relaxed),
-                "leave" => {
-                    LEAVE.store(true, Ordering::Relaxed);
-                    while LEAVE.load(Ordering::Relaxed) {
-                        std::thread::yield_now();
-                    }
-                }
-                "ping" => {}
-                _ => panic!("unknown command {command:?}"),
-            }
-            println!("done");
-        }
-        std::process::exit(0);
-    });
-    static DETACH: AtomicBool = AtomicBool::new(false);
-    static LEAVE: AtomicBool = AtomicBool::new(false);
+    std::thread::spawn(obey);
+    let add = |fabric: &AnyFabric, client: ClientId| {
+        let mut batch = Batch::new();
+        batch.faa(mn, START + u64::from(client.0) * 8, 1);
+        block_on(fabric, fabric.execute(batch)).verbs()[0].result
+    };
     loop {
-        if LEAVE.load(Ordering::Relaxed) {
-            fabric.borrow().iter().for_each(|f| f.leave(Duration::from_secs(5)));
-            LEAVE.store(false, Ordering::Relaxed);
+        if is_asked(&ASKED.leave) {
+            fabric.iter().for_each(|f| f.leave(Duration::from_secs(5)));
+            ASKED.leave.store(false, Ordering::Relaxed);
         }
-        if DETACH.load(Ordering::Relaxed) {
-            fabric.take();
+        if is_asked(&ASKED.detach) {
+            fabric = None;
         }
-        match &*fabric.borrow() {
-            Some(fabric) if HAMMER.load(Ordering::Relaxed) => {
-                let mut batch = Batch::new();
-                batch.faa(mn, START + u64::from(client.0) * 8, 1);
-                block_on(fabric, fabric.execute(batch)).check().unwrap();
-            }
+        if is_asked(&ASKED.also) {
+            others = Some(attach(other).unwrap());
+            ASKED.also.store(false, Ordering::Relaxed);
+        }
+        if is_asked(&ASKED.other_works) {
+            add(others.as_ref().unwrap(), other).unwrap();
+            ASKED.other_works.store(false, Ordering::Relaxed);
+        }
+        match &fabric {
+            Some(fabric) if is_asked(&ASKED.hammer) => match add(fabric, client) {
+                Ok(()) => {}
+                Err(error) => {
+                    assert_eq!(error, VerbError::Fenced);
+                    ASKED.hammer.store(false, Ordering::Relaxed);
+                    ASKED.is_fenced.store(true, Ordering::Relaxed);
+                }
+            },
             _ => std::thread::sleep(Duration::from_millis(1)),
         }
     }
