@@ -10,7 +10,7 @@
 //! A client is the process's that opened it. What a fork has copied of it answers every call with
 //! [`Error::Forked`], touches nothing that the parent goes on with, and does nothing when it is dropped.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
@@ -41,6 +41,9 @@ use crate::survey::{self, FoundPair, MemorySurvey, SurveyError};
 thread_local! {
     /// The sessions that this thread got by itself, at most one per client.
     static SESSIONS: RefCell<Vec<(u64, Rc<Session>)>> = const { RefCell::new(Vec::new()) };
+
+    /// Whether this thread, a driver, runs a callback of an async call, and all other operations of its session wait.
+    static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
 /// A store to get from and put into. Clones are cheap and share everything; use them from any
@@ -143,7 +146,7 @@ impl Client {
 
     /// A session for the calling thread to keep, for many operations at once.
     pub fn session(&self) -> Result<Session, Error> {
-        self.check_origin().map_err(no_session)?;
+        self.check_caller().map_err(no_session)?;
         Session::open(&self.handle.shared, Some(self.handle.clone())).map_err(no_session)
     }
 
@@ -152,9 +155,15 @@ impl Client {
         if self.handle.is_here() { Ok(()) } else { Err(ConnectError::Forked) }
     }
 
+    /// The same, and the calling thread may wait for the store.
+    fn check_caller(&self) -> Result<(), ConnectError> {
+        self.check_origin()?;
+        if IN_CALLBACK.get() { Err(ConnectError::WithinCallback) } else { Ok(()) }
+    }
+
     /// Runs `f` in the calling thread's own session.
     fn with_session<R>(&self, f: impl FnOnce(&Session) -> R) -> Result<R, ConnectError> {
-        self.check_origin()?;
+        self.check_caller()?;
         let shared = &self.handle.shared;
         let session = SESSIONS.with_borrow(|sessions| {
             sessions.iter().find(|(n, _)| *n == shared.number).map(|(_, s)| s.clone())
@@ -261,9 +270,8 @@ impl Client {
 
     /// Adds a key, or replaces its value, with one of so many bytes that `fill` writes where it is sent from, without
     /// another copy; unless it is erasure-coded or without redundancy, or there is a work table: then it is put
-    /// together first. The bytes hold zeros before. `fill` may use the client. It is called again if the write has to
-    /// begin again, and then the bytes of the last call count; before anything is known of the key, so also where the
-    /// write fails. If it panics, the session is given up as if it had died.
+    /// together first. The bytes hold zeros before. `fill` is called once, before the write begins and
+    /// before anything is known of the key, so also where the write fails. It may use the client, and take its time.
     ///
     /// ```no_run
     /// # let client = fusee_client::Client::connect("127.0.0.1:7400")?;
@@ -397,8 +405,9 @@ impl Client {
         self.drive(async move |s| s.get(&key).await).await
     }
 
-    /// As [`Client::get_with`], awaited. `f` runs on the client's driver thread, and holds up its other calls as long.
-    /// If it panics, so does whoever awaits.
+    /// As [`Client::get_with`], awaited. `f` runs on the client's driver thread, and holds up its other calls as long:
+    /// so it may not use a client, whose calls fail with [`Error::WithinCallback`]. If it panics, so does whoever
+    /// awaits.
     pub async fn get_with_async<R: Send + 'static>(
         &self,
         key: &[u8],
@@ -406,7 +415,12 @@ impl Client {
     ) -> Result<R, Error> {
         let key = key.to_vec();
         // On the driver thread it would end the operations of others.
-        let f = |value: Option<&[u8]>| panic::catch_unwind(AssertUnwindSafe(|| f(value)));
+        let f = |value: Option<&[u8]>| {
+            IN_CALLBACK.set(true);
+            let shown = panic::catch_unwind(AssertUnwindSafe(|| f(value)));
+            IN_CALLBACK.set(false);
+            shown
+        };
         let shown = self.drive(async move |s| s.get_with(&key, f).await).await?;
         shown.map_err(|cause| panic::resume_unwind(cause))
     }
@@ -516,7 +530,7 @@ impl Client {
         &self,
         operation: impl AsyncFnOnce(&Session) -> Result<R, Error> + Send + 'static,
     ) -> Result<R, Error> {
-        self.check_origin().map_err(no_session)?;
+        self.check_caller().map_err(no_session)?;
         let answer = {
             let mut driver = self.handle.driver.lock().unwrap_or_else(PoisonError::into_inner);
             if driver.as_ref().is_none_or(Driver::is_over) {
@@ -671,6 +685,7 @@ impl Drop for Handle {
 fn no_session(error: ConnectError) -> Error {
     match error {
         ConnectError::Forked => Error::Forked { outcome: Outcome::NotApplied },
+        ConnectError::WithinCallback => Error::WithinCallback,
         error => Error::NoSession { reason: error.to_string() },
     }
 }

@@ -38,6 +38,12 @@ pub enum ConnectError {
     /// A memory node cannot be attached to.
     #[error("cannot attach to memory node {0}")]
     Attach(#[from] AttachError),
+    /// A callback of an async call asked, which every other async call of its client waits for.
+    #[error(
+        "a callback of an async call may not use a client: all other async calls wait for it; use the client after the \
+         call that the callback belongs to"
+    )]
+    WithinCallback,
     /// The client was opened by the parent of this process, which a fork has made.
     #[error(
         "this process is a child of the one that opened the client; open one here, after the fork"

@@ -70,6 +70,10 @@ struct Parts {
     latencies: Arc<Latencies>,
     /// It met an error after which another session does better.
     lost: Cell<bool>,
+    /// Whether its thread runs a future of it.
+    is_running: Cell<bool>,
+    /// Whether it does so within another one of its futures, which has operations under way.
+    is_held: Cell<bool>,
     /// Keeps an embedded cluster alive; not held by the sessions that threads get by themselves.
     _keep_alive: Option<KeepAlive>,
 }
@@ -127,12 +131,28 @@ impl Session {
         shared.began(logic.id(), logic.shows_counters(latencies.clone()));
         let (shared, lost) = (shared.clone(), Cell::new(false));
         let _keep_alive = keep_alive;
-        let parts = Parts { logic, attachments, reactor, shared, latencies, lost, _keep_alive };
+        let (is_running, is_held) = (Cell::new(false), Cell::new(false));
+        let parts = Parts {
+            logic,
+            attachments,
+            reactor,
+            shared,
+            latencies,
+            lost,
+            is_running,
+            is_held,
+            _keep_alive,
+        };
         Ok(Session { parts: AtHome::new(parts) })
     }
 
     /// Runs a future that uses this session to its end, on the calling thread.
+    ///
+    /// A callback of an operation may call it again. If other operations are under way beside that one, which cannot go
+    /// on before the callback has returned, operations within it fail with [`Error::WithinCallback`]: they could have
+    /// to wait for those.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        let _running = Running::begin(&self.parts);
         self.parts.reactor.block_on(future)
     }
 
@@ -211,6 +231,9 @@ impl Session {
     fn begin(&self, kind: OpKind) -> Result<Begun, Error> {
         if !self.parts.is_here() {
             return Err(Error::Forked { outcome: Outcome::NotApplied });
+        }
+        if self.parts.is_held.get() {
+            return Err(Error::WithinCallback);
         }
         match self.gate().is_expelled() {
             true => Err(Error::Expelled { outcome: Outcome::NotApplied }),
@@ -304,7 +327,7 @@ impl Session {
     }
 
     /// As [`Session::get_many`], but shows each value to `f` where it was fetched, without another copy:
-    /// with the position of its key, and in any order.
+    /// with the position of its key, and in any order. `f` may use the client; what it is shown, no operation holds.
     pub async fn get_many_with<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
@@ -502,6 +525,34 @@ impl Session {
     }
 }
 
+/// That the session's thread runs a future of it; ends on drop.
+struct Running<'s> {
+    parts: &'s Parts,
+    was_running: bool,
+    was_held: bool,
+}
+
+impl Running<'_> {
+    #[inline]
+    fn begin(parts: &Parts) -> Running<'_> {
+        let was_running = parts.is_running.replace(true);
+        let was_held = parts.is_held.get();
+        if was_running {
+            // What runs further out cannot go on before this has ended.
+            parts.is_held.set(was_held || parts.logic.store().holds_others_up());
+        }
+        Running { parts, was_running, was_held }
+    }
+}
+
+impl Drop for Running<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.parts.is_running.set(self.was_running);
+        self.parts.is_held.set(self.was_held);
+    }
+}
+
 /// Attaches to the members of the newest view. If one does not answer, the master is told, and may
 /// come with a view that does without it.
 fn attach_to_newest(
@@ -548,8 +599,8 @@ impl Drop for Session {
         let is_lost = self.is_lost() || std::thread::panicking();
         let leaving = if is_lost { None } else { self.block_on(self.parts.logic.leave()) };
         self.parts.shared.ended(self.id());
-        // First: the master fences whoever is abandoned, and over shared memory a node can do that
-        // to an attached session only by killing the process.
+        // First: the master fences whoever is abandoned, and over shared memory a node kills the process of an attached
+        // session that does not answer in time.
         let patience = if leaving.is_some() { Duration::ZERO } else { LEAVE_PATIENCE };
         self.parts.attachments.leave_all(patience);
         let client = self.id();

@@ -99,6 +99,13 @@ pub enum Error {
         /// What is known about the write.
         outcome: Outcome,
     },
+    /// A callback of a running call asked, beside other operations that its thread cannot go on with before the
+    /// callback has returned: the call could wait for them for ever.
+    #[error(
+        "a callback may not use the client here, where other operations wait for it to return; use the client after \
+         the call that the callback belongs to"
+    )]
+    WithinCallback,
     /// The session or client was made by the parent of this process, which a fork has made: the store knows the
     /// parent only.
     #[error(

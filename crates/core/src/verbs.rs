@@ -249,6 +249,8 @@ pub struct Batch {
     bytes: Vec<u8>,
     /// Where the memory begins in `bytes`: at most [`ALIGN`]. Short, since batches are handed on by value.
     base: u32,
+    /// Bytes that stay when it is cleared.
+    kept: u32,
     used: usize,
     verbs: Vec<Verb>,
     /// CASes and FAAs among the verbs, and the bytes that all of them touch.
@@ -268,10 +270,20 @@ impl Batch {
         Batch::default()
     }
 
-    /// Forgets verbs and memory; every earlier [`Span`] and [`Ticket`] is void.
+    /// Forgets verbs and memory; every earlier [`Span`] and [`Ticket`] is void, but of what is [kept](Batch::keep).
     pub fn clear(&mut self) {
         self.next_phase();
-        self.used = 0;
+        self.used = self.kept as usize;
+    }
+
+    /// Keeps what has been staged so far when it is cleared.
+    pub fn keep(&mut self) {
+        self.kept = self.used as u32;
+    }
+
+    /// Keeps nothing any more.
+    pub fn keep_nothing(&mut self) {
+        self.kept = 0;
     }
 
     /// Forgets the verbs, keeps the memory: the next phase may write what this one staged.
@@ -562,6 +574,23 @@ mod tests {
         assert_eq!(batch.bytes(first), b"0123456789");
         assert_eq!(batch.bytes(big).as_ptr().align_offset(64), 0);
         assert_eq!(big.start % 64, 0);
+    }
+
+    #[test]
+    fn what_is_kept_stays_when_a_batch_is_cleared() {
+        let mut batch = Batch::new();
+        let kept = batch.stage(10);
+        batch.bytes_mut(kept).copy_from_slice(b"0123456789");
+        batch.keep();
+        for _ in 0..3 {
+            batch.clear();
+            let other = batch.stage(1 << 20);
+            batch.bytes_mut(other).fill(b'x');
+            assert_eq!(batch.bytes(kept), b"0123456789");
+        }
+        batch.keep_nothing();
+        batch.clear();
+        assert_eq!((batch.staged_bytes(), batch.stage(10)), (0, kept));
     }
 
     #[test]

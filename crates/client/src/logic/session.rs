@@ -4,7 +4,6 @@
 //! where a crash of this client would.
 
 use std::cell::{Cell, RefCell};
-use std::mem;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -107,15 +106,6 @@ impl Leaving {
     pub fn request(self) -> MasterRequest {
         let Leaving { client, orphans, work } = self;
         MasterRequest::Close { client, orphans, work: Box::new(work) }
-    }
-}
-
-/// That somebody else's code writes a value. If it panics, the object that has begun is nobody's.
-struct Filling<'s, F: Fabric, E: Environment>(&'s Store<F, SessionHost<E>>);
-
-impl<F: Fabric, E: Environment> Drop for Filling<'_, F, E> {
-    fn drop(&mut self) {
-        self.0.give_up();
     }
 }
 
@@ -400,6 +390,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     }
 
     /// As [`SessionLogic::put`], with a value that `fill` writes where it goes: so many bytes, which hold zeros before.
+    /// It is called before anything has begun.
     pub async fn put_from(
         &self,
         key: &[u8],
@@ -411,11 +402,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         }
         let (key, wanted) = (Key::new(key), self.redundancy.wanted(value_bytes));
         let fill = RefCell::new(fill);
-        let fill = |value: &mut [u8]| {
-            let filling = Filling(&self.store);
-            fill.borrow_mut()(value);
-            mem::forget(filling);
-        };
+        let fill = |value: &mut [u8]| fill.borrow_mut()(value);
         if let Some(table) = &self.table {
             // Others may take it, too.
             self.store.check_write(key, value_bytes, wanted)?;

@@ -67,7 +67,7 @@ pub use redundancy::{
 };
 
 use crate::code::MAX_CHUNKS;
-use crate::layout::{Address, Fill, HEADER_BYTES, Identity, Object, Pair, Slot, UNIT_BYTES};
+use crate::layout::{Address, HEADER_BYTES, Identity, Object, Pair, Slot, UNIT_BYTES};
 use crate::verbs::{Batch, Fabric, FailedVerb, MnId, Span};
 use crate::view::{Geometry, MAX_REPLICAS, Place, Subtable, ViewError};
 
@@ -491,17 +491,17 @@ impl<'v> ObjectAt<'v> {
         by_scheme!(self.region, write(self, batch, pair))
     }
 
-    /// Posts the WRITEs of a new object of a replicated region: of a pair without its value, which `fill` writes where
-    /// it goes.
-    pub(crate) fn write_filled(
+    /// Posts the WRITEs of a new object of a replicated region, which is staged, with its value where it belongs.
+    pub(crate) fn write_around(
         self,
         batch: &mut Batch,
         pair: &Pair<'_>,
+        object: Span,
         value_bytes: usize,
-        fill: &Fill<'_>,
     ) {
         assert!(self.region.redundancy().is_replicated(), "a stripe is made of a whole value");
-        replicated::write_filled(self, batch, pair, value_bytes, fill);
+        assert_eq!(u64::from(object.len), self.bytes, "it is of another size class");
+        replicated::write_around(self, batch, pair, object, value_bytes);
     }
 
     /// Where the object's key is read first, and all of it if it is there: on the node `near`, if it has it, so that

@@ -7,7 +7,7 @@ mod copy;
 
 use super::found::{Fetch, Fetched, Found, Parts, Read, Reads, Shown, Whole};
 use super::{ObjectAt, Region};
-use crate::layout::{Fill, HEADER_BYTES, Identity, Object, Pair, Slot};
+use crate::layout::{HEADER_BYTES, Identity, Object, Pair, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::verbs::{Batch, FailedVerb, MnId, Span, Ticket};
 use crate::view::{MAX_REPLICAS, Place, Subtable, ViewError};
@@ -35,16 +35,15 @@ pub(super) fn write(at: ObjectAt<'_>, batch: &mut Batch, pair: &Pair<'_>) {
     write_staged(at, batch, object);
 }
 
-/// See [`ObjectAt::write_filled`].
-pub(super) fn write_filled(
+/// See [`ObjectAt::write_around`].
+pub(super) fn write_around(
     at: ObjectAt<'_>,
     batch: &mut Batch,
     pair: &Pair<'_>,
+    object: Span,
     value_bytes: usize,
-    fill: &Fill<'_>,
 ) {
-    let object = batch.stage(at.bytes as u32);
-    pair.encode_filled(batch.bytes_mut(object), value_bytes, fill);
+    pair.enclose(batch.bytes_mut(object), value_bytes);
     write_staged(at, batch, object);
 }
 

@@ -24,6 +24,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
+use core::ops::Range;
 
 use super::bytes::{crc32c, put_u32, put_u64, u32_at, u64_at};
 use super::{Identity, SizeClass, Slot};
@@ -104,22 +105,24 @@ impl Pair<'_> {
         enclose(bytes, key, value.len(), identity, opcode);
     }
 
-    /// The same with another value than that of the pair: so many bytes, which `fill` writes where they go. They hold
-    /// zeros before, whatever was there.
+    /// The same around a value of so many bytes that is [where it belongs](value_in) already, in the place of the pair's.
     ///
     /// # Panics
     /// If the pair does not fit.
-    pub fn encode_filled(&self, bytes: &mut [u8], value_bytes: usize, fill: &Fill<'_>) {
+    pub fn enclose(&self, bytes: &mut [u8], value_bytes: usize) {
         let Pair { key, identity, opcode, .. } = *self;
         assert!(object_bytes(key.len() as u64, value_bytes as u64) <= bytes.len() as u64);
-        let value = &mut bytes[HEADER_BYTES as usize + key.len()..][..value_bytes];
-        value.fill(0);
-        fill(value);
         enclose(bytes, key, value_bytes, identity, opcode);
     }
 }
 
-/// Writes a value, perhaps several times, each time into another object.
+/// Where a value of so many bytes belongs in its object.
+pub fn value_in(key_bytes: usize, value_bytes: usize) -> Range<usize> {
+    let start = HEADER_BYTES as usize + key_bytes;
+    start..start + value_bytes
+}
+
+/// Writes a value where it goes: so many bytes, which hold zeros before.
 pub type Fill<'a> = dyn Fn(&mut [u8]) + 'a;
 
 /// A value that is to be written.

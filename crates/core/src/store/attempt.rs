@@ -27,7 +27,7 @@ use super::{Hint, Op, Proof};
 use crate::data::{ObjectAt, PerCopy, Redundancy};
 use crate::error::{Error, Outcome};
 use crate::host::Host;
-use crate::layout::{Fill, Identity, Opcode, Pair, Slot, Value};
+use crate::layout::{Identity, Opcode, Pair, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::race::Key;
 use crate::slab::{Allocation, SlabKind};
@@ -42,13 +42,32 @@ pub(super) type PerBackup<T> = ArrayVec<T, { MAX_REPLICAS - 1 }>;
 pub(super) struct Intent<'a> {
     pub opcode: Opcode,
     pub key: Key<'a>,
-    pub value: Value<'a>,
+    pub value: Source<'a>,
     /// Where its object goes.
     pub slab: SlabKind,
     /// Whether a pair that exists keeps its redundancy.
     pub keeps: Keeps,
     /// Who is told before its commit is posted.
     pub watch: Option<&'a Watch<'a>>,
+}
+
+/// Where a write has its value.
+#[derive(Clone, Copy)]
+pub(super) enum Source<'a> {
+    Bytes(&'a [u8]),
+    /// So many bytes where they belong in the object, which the operation's batch [keeps](Batch::keep): it is sent from
+    /// there, with the identity of each attempt.
+    Staged(Span, usize),
+}
+
+impl Source<'_> {
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self {
+            Source::Bytes(bytes) => bytes.len(),
+            Source::Staged(_, bytes) => *bytes,
+        }
+    }
 }
 
 /// Whether a write goes to where the pair is that it replaces.
@@ -283,10 +302,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let (opcode, identity) = (intent.opcode, object.identity());
         let at = object_at(&self.view, object)?;
         let value = match intent.value {
-            Value::Bytes(value) => value,
-            Value::Filled(bytes, fill) => {
+            Source::Bytes(value) => value,
+            Source::Staged(object, bytes) => {
                 let pair = Pair { key: &intent.key, value: &[], identity, opcode };
-                write_filled(at, &mut self.batch, &pair, (bytes, fill));
+                write_around(at, &mut self.batch, &pair, (object, bytes));
                 return Ok(());
             }
         };
@@ -365,8 +384,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
 /// Apart, so that other writes do not pay for it.
 #[cold]
-fn write_filled(at: ObjectAt<'_>, batch: &mut Batch, pair: &Pair<'_>, value: (usize, &Fill<'_>)) {
-    at.write_filled(batch, pair, value.0, value.1);
+fn write_around(at: ObjectAt<'_>, batch: &mut Batch, pair: &Pair<'_>, staged: (Span, usize)) {
+    at.write_around(batch, pair, staged.0, staged.1);
 }
 
 /// Where an object goes.

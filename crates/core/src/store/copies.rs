@@ -13,12 +13,12 @@
 
 use alloc::vec::Vec;
 
-use super::attempt::{Attempt, Ended, Intent};
+use super::attempt::{Attempt, Ended, Intent, Source};
 use super::{Hint, Op, Store};
 use crate::data::{MAX_PLACES, Redundancy, RedundancyError};
 use crate::error::Error;
 use crate::host::Host;
-use crate::layout::{Address, Identity, MAX_COPIES, Opcode, Pair, Slot, Value};
+use crate::layout::{Address, Identity, MAX_COPIES, Opcode, Pair, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::slab::{Allocation, SlabKind};
 use crate::stats::OpKind;
@@ -144,7 +144,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let at = view.object(copy.address, copy.kind.class.bytes());
             let at =
                 at.ok_or(Error::Corrupt { what: "a granted block lies outside of every region" })?;
-            let Intent { key, value: Value::Bytes(value), .. } = attempt.intent else {
+            let Intent { key, value: Source::Bytes(value), .. } = attempt.intent else {
                 unreachable!("values of EC-oriented pairs are bytes")
             };
             let (identity, opcode) = (copy.identity(), Opcode::Copy);

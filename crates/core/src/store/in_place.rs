@@ -25,12 +25,12 @@
 //! All put words into the same places, so where the words of one Move stand in all of them, no other one's stands in
 //! any.
 
-use super::attempt::{Attempt, InPlace, Intent};
+use super::attempt::{Attempt, InPlace, Intent, Source};
 use super::{Hint, Op};
 use crate::data::{ObjectAt, Orientation, PerCopy, Redundancy};
 use crate::error::Error;
 use crate::host::Host;
-use crate::layout::{Chunk, Identity, Opcode, Pair, Slot, Value};
+use crate::layout::{Chunk, Identity, Opcode, Pair, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::slab::{Allocation, SlabKind};
 use crate::verbs::{Fabric, Op as VerbOp, Ticket, Verb};
@@ -125,7 +125,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             return Ok(stands && self.still_shows(slot, word)?);
         }
         if parity {
-            let Intent { key, value: Value::Bytes(value), .. } = attempt.intent else {
+            let Intent { key, value: Source::Bytes(value), .. } = attempt.intent else {
                 unreachable!("a Move has read its value")
             };
             let identity = at.identity_of(word);

@@ -13,7 +13,8 @@
 //!
 //! Every key takes effect by itself, when its primary slot is read: no two keys are read at one moment.
 //! Every round is an operation of its own, so that a long list holds up neither changes of the view nor
-//! memory that waits to be used again.
+//! memory that waits to be used again. What it has found is shown after its end, when nothing is pinned: whoever
+//! looks at it may take its time, and use the store.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -27,7 +28,7 @@ use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, Key};
 use crate::stats::{Cost, OpKind};
-use crate::verbs::{Fabric, MAX_BATCH_VERBS, Ticket, VerbError};
+use crate::verbs::{Batch, Fabric, MAX_BATCH_VERBS, Span, Ticket, VerbError};
 
 /// Bytes that one batch fetches at most, unless a single key has more.
 const MAX_BYTES: u64 = 2 << 20;
@@ -82,6 +83,36 @@ enum KeyOutcome {
     Waits,
 }
 
+/// What was found of a key: its value, where the batch of the phase has it, and its place.
+struct Answer {
+    /// The key's position in the list.
+    at: usize,
+    value: Option<Span>,
+    place: Option<Hint>,
+}
+
+/// What a round has found, by its phases.
+#[derive(Default)]
+struct Answers {
+    /// The batch of the first phase, if there was a second one, which has the operation's.
+    first_batch: Option<Batch>,
+    first: Vec<Answer>,
+    second: Vec<Answer>,
+}
+
+impl Answers {
+    /// Shows them; `last` is the operation's batch.
+    fn show(&self, last: &Batch, found: &mut impl FnMut(usize, Option<&[u8]>, Option<Hint>)) {
+        let first = self.first_batch.as_ref().unwrap_or(last);
+        let phases = [(first, &self.first), (last, &self.second)];
+        for (batch, answers) in phases {
+            for Answer { at, value, place } in answers {
+                found(*at, value.map(|value| batch.bytes(value)), *place);
+            }
+        }
+    }
+}
+
 /// The keys that a round has not answered.
 #[derive(Default)]
 struct Left<'k> {
@@ -111,7 +142,7 @@ impl<'k> Left<'k> {
 
 impl<F: Fabric, H: Host> Store<F, H> {
     /// Looks up `keys` and calls `found` once for each, in any order, with its position, its value
-    /// (`None` if it does not exist) and its place for the cache.
+    /// (`None` if it does not exist) and its place for the cache. It may use the store.
     ///
     /// Up to 512 keys, and 2 MiB of objects, share their phases, on whichever memory nodes they are: 1
     /// phase if all hints are right; 2 if some are missing, or their slots have changed; 4 if the slot of
@@ -140,10 +171,15 @@ impl<F: Fabric, H: Host> Store<F, H> {
             all.map(|(at, k)| Open { at, key: k.key, hint: k.hint, misses: 0 }).collect();
         while !open.is_empty() {
             let mut op = self.operation();
-            let left = op.search_round(&mut open, found).await;
+            let mut answers = Answers::default();
+            let left = op.search_round(&mut open, &mut answers).await;
             cost.add(&op.cost);
-            self.recycle(core::mem::take(&mut op.batch));
+            let batch = core::mem::take(&mut op.batch);
             drop(op);
+            if left.is_ok() {
+                answers.show(&batch, found);
+            }
+            [Some(batch), answers.first_batch].into_iter().flatten().for_each(|b| self.recycle(b));
             let Left { again, alone, waiting } = left?;
             open.extend(again);
             // The first one waits; when it has its answer, the others need not wait any more.
@@ -163,7 +199,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     async fn search_round<'k>(
         &mut self,
         open: &mut VecDeque<Open<'k>>,
-        found: &mut impl FnMut(usize, Option<&[u8]>, Option<Hint>),
+        answers: &mut Answers,
     ) -> Result<Left<'k>, Error> {
         let mut left = Left::default();
         let asked = self.ask(open, &mut left);
@@ -183,12 +219,17 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
         let mut wanted = Vec::new();
         for (open, ask) in asked {
-            match self.after_first(open, &ask, found)? {
+            match self.after_first(open, &ask, &mut answers.first)? {
                 KeyOutcome::Candidates { hints, certain } => wanted.push((open, hints, certain)),
                 went => left.add(open, went),
             }
         }
-        // What was found has been handed over: its memory is free.
+        if wanted.is_empty() {
+            return Ok(left);
+        }
+        // What was found stays where it is.
+        let own = core::mem::replace(&mut self.batch, self.store.batch());
+        answers.first_batch = Some(own);
         self.batch.clear();
         let mut reads = Vec::with_capacity(wanted.len());
         for (open, hints, certain) in wanted {
@@ -202,7 +243,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
         for (open, hints, tickets, certain) in reads {
             let reads = hints.into_iter().zip(tickets);
-            let went = self.after_second(open, reads, certain, found)?;
+            let went = self.after_second(open, reads, certain, &mut answers.second)?;
             left.add(open, went);
         }
         Ok(left)
@@ -294,7 +335,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         &mut self,
         open: Open<'_>,
         ask: &Ask,
-        found: &mut impl FnMut(usize, Option<&[u8]>, Option<Hint>),
+        answers: &mut Vec<Answer>,
     ) -> Result<KeyOutcome, Error> {
         match ask {
             Ask::Hinted { hint, slot, object } => {
@@ -309,7 +350,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                         false => KeyOutcome::Missed,
                     });
                 }
-                self.after_second(open, [(*hint, *object)], false, found)
+                self.after_second(open, [(*hint, *object)], false, answers)
             }
             Ask::Buckets { buckets, tickets } => {
                 let words = match buckets.words(&self.batch, *tickets) {
@@ -320,7 +361,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 let hints: Vec<Hint> =
                     live.map(|(slot, word)| Hint { slot, word, seen: Sight::Sometime }).collect();
                 if hints.is_empty() {
-                    found(open.at, None, None);
+                    answers.push(Answer { at: open.at, value: None, place: None });
                     return Ok(KeyOutcome::Answered);
                 }
                 Ok(KeyOutcome::Candidates { hints, certain: true })
@@ -333,14 +374,15 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         open: Open<'_>,
         reads: impl IntoIterator<Item = (Hint, Fetch)>,
         certain: bool,
-        found: &mut impl FnMut(usize, Option<&[u8]>, Option<Hint>),
+        answers: &mut Vec<Answer>,
     ) -> Result<KeyOutcome, Error> {
         let mut certain = certain;
         for (hint, fetch) in reads {
             match self.fetched(fetch, hint.word, open.key) {
                 Ok(Fetched::Value(span)) => {
                     let hint = Hint { seen: self.seen(), ..hint };
-                    found(open.at, Some(self.batch.bytes(span)), Some(hint));
+                    let (value, place) = (Some(span), Some(hint));
+                    answers.push(Answer { at: open.at, value, place });
                     return Ok(KeyOutcome::Answered);
                 }
                 Ok(Fetched::OtherKey) => {}
@@ -349,7 +391,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             }
         }
         if certain {
-            found(open.at, None, None);
+            answers.push(Answer { at: open.at, value: None, place: None });
             return Ok(KeyOutcome::Answered);
         }
         Ok(KeyOutcome::Missed)

@@ -241,9 +241,10 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.half_way.get()
     }
 
-    /// What has begun may be half-way, though no verb says so: the session is given up, as if it had died.
-    pub fn give_up(&self) {
-        self.half_way.set(true);
+    /// Whether operations of it are under way for which others may wait: changes of the view, and memory that is to be
+    /// used again.
+    pub fn holds_others_up(&self) -> bool {
+        self.local_epochs.holds_others_up()
     }
 
     /// Has the processor fetch, for soon, what a write by this hint looks at first: the slot, on all replicas, and the
@@ -278,8 +279,16 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
+    /// A batch for an operation, which keeps nothing.
+    fn batch(&self) -> Batch {
+        self.batches.borrow_mut().pop().unwrap_or_default()
+    }
+
     fn operation(&self) -> Op<'_, F, H> {
-        let batch = self.batches.borrow_mut().pop().unwrap_or_default();
+        self.operation_with(self.batch())
+    }
+
+    fn operation_with(&self, batch: Batch) -> Op<'_, F, H> {
         let (pin, view) = Pin::new(self);
         Op {
             store: self,
@@ -296,7 +305,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// Keeps a batch for the next operation, unless it has grown out of proportion.
-    fn recycle(&self, batch: Batch) {
+    fn recycle(&self, mut batch: Batch) {
+        batch.keep_nothing();
         if batch.memory_bytes() <= MAX_KEPT_BYTES {
             self.batches.borrow_mut().push(batch);
         }

@@ -22,13 +22,13 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::attempt::{Attempt, Ended, Intent, Keeps};
+use super::attempt::{Attempt, Ended, Intent, Keeps, Source};
 use super::reclaim;
 use super::{Hint, Op, Store, Written};
 use crate::data::Redundancy;
 use crate::error::{Error, Outcome};
 use crate::host::Host;
-use crate::layout::{Address, Opcode, Slot, Value};
+use crate::layout::{Address, Opcode, Slot};
 use crate::mutant::{Mutant, removed};
 use crate::race::Key;
 use crate::slab::{SlabKind, USED_AGAIN_AT};
@@ -151,7 +151,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let intent = Intent {
                 opcode,
                 key,
-                value: Value::Bytes(&value),
+                value: Source::Bytes(&value),
                 slab,
                 keeps: Keeps::No,
                 watch: None,

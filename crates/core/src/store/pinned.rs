@@ -40,6 +40,11 @@ impl LocalEpochs {
         self.pinned.borrow().first().map(|(local_epoch, _)| *local_epoch)
     }
 
+    /// Whether anything is pinned or suspended.
+    pub(super) fn holds_others_up(&self) -> bool {
+        self.oldest().is_some() || self.suspended.get() > 0
+    }
+
     /// Returns whether the oldest local epoch changed.
     fn begin(&self, local_epoch: u64) -> bool {
         let mut pinned = self.pinned.borrow_mut();

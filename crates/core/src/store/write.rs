@@ -16,7 +16,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::attempt::{Attempt, Ended, Intent, Keeps, Watch};
+use super::attempt::{Attempt, Ended, Intent, Keeps, Source, Watch};
 use super::reclaim;
 use super::straight::{Aside, Next};
 use super::target::{live, may_hold};
@@ -24,12 +24,12 @@ use super::{Hint, Op, Stale, Store, Written};
 use crate::data::{Redundancy, RedundancyError, Wanted};
 use crate::error::{Error, Outcome};
 use crate::host::Host;
-use crate::layout::{Fill, Opcode, Slot, Value};
+use crate::layout::{Fill, Opcode, Slot, Value, value_in};
 use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, Key, Words};
 use crate::slab::{SlabKind, USED_AGAIN_AT};
 use crate::stats::OpKind;
-use crate::verbs::{Fabric, VerbError};
+use crate::verbs::{Batch, Fabric, VerbError};
 
 impl<F: Fabric, H: Host> Store<F, H> {
     /// Adds a key that must not exist.
@@ -101,7 +101,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// As [`Store::upsert_as`], with a value that `fill` writes where it goes: so many bytes, which hold zeros before.
-    /// Another attempt has it write them again, and may get others.
+    /// It does so once, before the operation is pinned: it may take its time, and use the store.
     pub fn upsert_filled<'k>(
         &self,
         key: impl Into<Key<'k>>,
@@ -213,13 +213,15 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 Box::pin(self.slab_instead(opcode, key, value.len(), wanted, error)).await?
             }
         };
-        let mut room = Vec::new();
-        // A stripe is made of the whole value, and its copies are to have the same one.
-        let value = match slab.redundancy.is_replicated() {
-            true => value,
-            false => Value::Bytes(value.bytes(&mut room)),
+        let (mut batch, mut room) = (self.batch(), Vec::new());
+        let value = match value {
+            Value::Filled(bytes, fill) if slab.redundancy.is_replicated() => {
+                stage_filled(&mut batch, slab, &key, (bytes, fill))
+            }
+            // A stripe is made of the whole value, and its copies are to have the same one.
+            value => Source::Bytes(value.bytes(&mut room)),
         };
-        let mut op = self.operation();
+        let mut op = self.operation_with(batch);
         let intent = Intent { opcode, key, value, slab, keeps, watch };
         let result = match op.write_now(&intent, hint) {
             Ok(written) => Ok(written),
@@ -376,6 +378,23 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 }
 
+/// Has a value written where it goes in its object, which the batch keeps.
+#[cold]
+fn stage_filled<'v>(
+    batch: &mut Batch,
+    slab: SlabKind,
+    key: &[u8],
+    (bytes, fill): (usize, &Fill<'_>),
+) -> Source<'v> {
+    batch.clear();
+    let object = batch.stage(slab.class.bytes() as u32);
+    batch.keep();
+    let value = &mut batch.bytes_mut(object)[value_in(key.len(), bytes)];
+    value.fill(0);
+    fill(value);
+    Source::Staged(object, bytes)
+}
+
 /// What a write has come to, by one of the slabs.
 enum Came {
     Written(Written),
@@ -482,7 +501,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     ) -> Result<Written, Error> {
         let Intent { opcode, key, watch, .. } = *intent;
         let mut room = Vec::new();
-        let value = intent.value.bytes(&mut room);
+        let value = self.bytes_of(intent, &mut room);
         let (kept, found) = match &came {
             Ok(Came::Elsewhere(Some(found))) => {
                 (self.store.slab_of_word(found.word, &key, value.len()), Some(found.uncertain()))
@@ -506,11 +525,23 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
         let slab = kept.unwrap_or(intent.slab);
         self.pin.pause();
-        let value = Value::Bytes(value);
+        let value = Source::Bytes(value);
         let intent = Intent { opcode, key, value, slab, keeps: Keeps::No, watch };
         match self.write(&intent, found, None).await? {
             Came::Written(written) => Ok(Written { hint_held: false, ..written }),
             Came::Elsewhere(_) => unreachable!("it does not keep what it finds"),
+        }
+    }
+
+    /// The value of a write; copied to `room` if it stands in its object.
+    fn bytes_of<'v>(&self, intent: &Intent<'v>, room: &'v mut Vec<u8>) -> &'v [u8] {
+        match intent.value {
+            Source::Bytes(bytes) => bytes,
+            Source::Staged(object, bytes) => {
+                let value = value_in(intent.key.len(), bytes);
+                room.extend_from_slice(&self.batch.bytes(object)[value]);
+                room
+            }
         }
     }
 

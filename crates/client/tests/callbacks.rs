@@ -1,0 +1,192 @@
+//! Callbacks that use the client: from each call that takes one, calls of every kind, also such as have to wait for all
+//! sessions, this one included. Nothing is held while a callback runs; where that cannot be, it is told so at once.
+
+mod common;
+
+use std::cell::Cell;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::on_every_fabric;
+use fusee_client::{Client, Error, FabricKind, Redundancy, ScanCursor, Session};
+use futures_util::future::join;
+
+/// A call that waits for itself does so for `op_timeout`, 5 s; none of these takes nearly as long.
+const SOON: Duration = Duration::from_secs(4);
+
+/// More than there is room for in the regions that a cluster begins with: writing them changes the view, which every
+/// session has to acknowledge.
+const VALUES: usize = 150;
+const VALUE_BYTES: usize = 400 << 10;
+
+/// Calls of every kind, each of which could wait for what its caller holds.
+fn uses_all(client: &Client, turn: &Cell<u32>) {
+    let begun = Instant::now();
+    let tag = turn.replace(turn.get() + 1);
+    let key = format!("key {tag}");
+    let key = key.as_bytes();
+    client.insert(key, b"1").unwrap();
+    client.update(key, b"2").unwrap();
+    client.put(key, b"3").unwrap();
+    client.put_from(key, 1, |value| value[0] = b'4').unwrap();
+    assert_eq!(client.get(key).unwrap().as_deref(), Some(&b"4"[..]));
+    assert_eq!(client.get_with(key, |value| value.map(<[u8]>::len)), Ok(Some(1)));
+    assert_eq!(client.get_many(&[key]).unwrap(), [Some(b"4".to_vec())]);
+    client.set_redundancy(key, Redundancy::Replicated).unwrap();
+    client.scan(&mut ScanCursor::start(), |_| ()).unwrap();
+    client.delete(key).unwrap();
+    assert!(client.status().is_ok() && client.usage().iter().all(|(_, usage)| usage.is_ok()));
+    // The driver's, which is another thread.
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(client.put_async(key, b"5")).unwrap();
+    assert_eq!(runtime.block_on(client.get_async(key)).unwrap().as_deref(), Some(&b"5"[..]));
+    // Another thread, for which this one waits.
+    thread::scope(|scope| scope.spawn(|| client.put(key, b"6").unwrap()).join().unwrap());
+    let session = client.session().unwrap();
+    session.block_on(session.put(key, b"7")).unwrap();
+    assert!(begun.elapsed() < SOON, "a call has waited for the one that called back");
+}
+
+/// Writes until the view has changed.
+fn changes_the_view(client: &Client, turn: &Cell<u32>) {
+    let (begun, view) = (Instant::now(), client.view().number);
+    let tag = turn.replace(turn.get() + 1);
+    for i in 0..VALUES {
+        client.put(format!("large {tag} {i}").as_bytes(), &[1; VALUE_BYTES]).unwrap();
+        if client.view().number > view {
+            break;
+        }
+    }
+    assert!(client.view().number > view, "it was to change");
+    assert!(begun.elapsed() < SOON, "a change of the view has waited for who waits for it");
+    for i in 0..VALUES {
+        let _ = client.delete(format!("large {tag} {i}").as_bytes());
+    }
+}
+
+/// Calls `nested` once within each call that takes a callback.
+fn within_each(client: &Client, session: &Session, nested: &dyn Fn()) {
+    let once = Cell::new(true);
+    let nested = || {
+        if once.replace(false) {
+            nested();
+        }
+    };
+    let again = |what: &str| {
+        assert!(!once.replace(true), "{what} has not called back");
+    };
+    client.get_with(b"a", |_| nested()).unwrap();
+    again("get_with");
+    client.get_with(b"absent", |_| nested()).unwrap();
+    again("get_with of nothing");
+    client.put_from(b"b", 3000, |_| nested()).unwrap();
+    again("put_from");
+    client.scan(&mut ScanCursor::start(), |_| nested()).unwrap();
+    again("scan");
+    client
+        .find_pairs(|_| {
+            nested();
+            true
+        })
+        .unwrap();
+    again("find_pairs");
+    let keys = ["a", "absent", "b"];
+    session.block_on(session.get_many_with(&keys, |_, _| nested())).unwrap();
+    again("get_many_with");
+    session.block_on(session.get_with(b"a", |_| nested())).unwrap();
+    again("a session's get_with");
+    session.block_on(session.put_from(b"b", 10, |_| nested())).unwrap();
+    again("a session's put_from");
+    session.block_on(session.scan(&mut ScanCursor::start(), |_| nested())).unwrap();
+    again("a session's scan");
+}
+
+#[test]
+fn callbacks_may_use_the_client() {
+    on_every_fabric(|client| {
+        let (session, turn) = (client.session().unwrap(), Cell::new(0));
+        client.put(b"a", b"value").unwrap();
+        client.put(b"b", b"value").unwrap();
+        within_each(&client, &session, &|| uses_all(&client, &turn));
+        within_each(&client, &session, &|| {
+            session.block_on(session.put(b"own", b"session")).unwrap();
+        });
+        assert!(!session.is_lost() && client.status().unwrap().expired_sessions == 0);
+    });
+}
+
+#[test]
+fn callbacks_may_wait_for_a_change_of_the_view() {
+    for call in 0..3 {
+        on_every_fabric(|client| {
+            let (session, turn) = (client.session().unwrap(), Cell::new(0));
+            client.put(b"a", b"value").unwrap();
+            let nested = || changes_the_view(&client, &turn);
+            let mut is_first = true;
+            let mut once = || {
+                if std::mem::take(&mut is_first) {
+                    nested();
+                }
+            };
+            match call {
+                0 => client.put_from(b"b", 3000, |_| once()).unwrap(),
+                1 => session
+                    .block_on(session.get_many_with(&["a", "absent"], |_, _| once()))
+                    .unwrap(),
+                _ => client.get_with(b"a", |_| once()).unwrap(),
+            }
+            assert!(!is_first && !session.is_lost());
+        });
+    }
+}
+
+/// On the driver thread the other async calls wait for a callback.
+#[test]
+fn callbacks_of_async_calls_are_told_to_wait() {
+    on_every_fabric(|client| {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        client.put(b"a", b"value").unwrap();
+        let own = client.clone();
+        let nested = move |_: Option<&[u8]>| {
+            let blocking = [own.put(b"a", b"x").err(), own.get(b"a").err()];
+            let others = [own.session().err(), own.scan(&mut ScanCursor::start(), |_| ()).err()];
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let awaited = [
+                runtime.block_on(own.put_async(b"a", b"x")).err(),
+                runtime.block_on(own.get_async(b"a")).err(),
+            ];
+            [blocking, others, awaited].concat()
+        };
+        let begun = Instant::now();
+        let refused = runtime.block_on(client.get_with_async(b"a", nested)).unwrap();
+        assert_eq!(refused, vec![Some(Error::WithinCallback); 6]);
+        assert!(begun.elapsed() < SOON);
+        // From then on all is as before.
+        runtime.block_on(client.put_async(b"a", b"y")).unwrap();
+        assert_eq!(client.get(b"a").unwrap().as_deref(), Some(&b"y"[..]));
+        let panics = || runtime.block_on(client.get_with_async(b"a", |_| panic!("in the middle")));
+        let panics = std::panic::AssertUnwindSafe(panics);
+        let panicked: Result<Result<(), Error>, _> = std::panic::catch_unwind(panics);
+        panicked.expect_err("it panics where it is awaited");
+        runtime.block_on(client.put_async(b"a", b"z")).unwrap();
+    });
+}
+
+/// A callback beside another operation of its session, which cannot go on before it has returned.
+#[test]
+fn callbacks_beside_operations_under_way_are_told_to_wait() {
+    on_every_fabric(|client| {
+        let session = client.session().unwrap();
+        session.block_on(session.put(b"a", b"value")).unwrap();
+        session.block_on(session.put(b"b", b"value")).unwrap();
+        let nested = |_: Option<&[u8]>| session.block_on(session.put(b"c", b"value"));
+        let beside = session.put(b"b", b"again");
+        let (nested, beside) = session.block_on(join(session.get_with(b"a", nested), beside));
+        let is_immediate = client.fabric() == FabricKind::Shm;
+        // Over shared memory nothing is under way: each ends before the next one begins.
+        let expected = if is_immediate { Ok(()) } else { Err(Error::WithinCallback) };
+        assert_eq!((nested, beside), (Ok(expected), Ok(())));
+        session.block_on(session.put(b"c", b"value")).unwrap();
+        assert!(!session.is_lost());
+    });
+}
