@@ -398,6 +398,67 @@ fn a_node_may_not_be_silent_because_another_one_is_quick() {
     }
 }
 
+/// Memory nodes come and go, and a session lives on: nothing is left of those that have gone.
+#[test]
+fn nodes_that_left_leave_nothing_behind() {
+    let served = node(START + 4096, None);
+    let fabric = attach_all(FabricKind::Tcp, ClientId(1), &[member(MN, &served)]).unwrap();
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let mut before = None;
+    for name in 1..40 {
+        let (next, name) = (node(START + 4096, None), MnId(name));
+        fabric.attach(&member(name, &next)).unwrap();
+        let mut batch = Batch::new();
+        batch.faa(MN, START, 1);
+        batch.faa(name, START, 1);
+        block_on(&fabric, fabric.execute(batch)).check().unwrap();
+        // Some are gone before the session hears of it, others are drained.
+        let is_lost = name.0 % 2 == 0;
+        if !is_lost {
+            fabric.detach(name);
+        }
+        drop(next);
+        let mut batch = Batch::new();
+        batch.faa(MN, START, 1);
+        batch.faa(name, START, 1);
+        let batch = block_on(&fabric, fabric.execute(batch));
+        let results = batch.verbs().iter().map(|verb| verb.result).collect::<Vec<_>>();
+        assert_eq!(results, [Ok(()), Err(VerbError::Unreachable)]);
+        fabric.detach(name);
+        let AnyFabric::Tcp(tcp) = &fabric else { panic!("not TCP") };
+        assert_eq!(tcp.remembered(), 1, "only the node that is there");
+        let now = descriptors();
+        let first = *before.get_or_insert(now);
+        // Other tests of this process open some and close them.
+        assert!(now < first + 30, "{now} descriptors, {first} at first");
+    }
+    assert_eq!(probe(&served), 78);
+}
+
+/// What was not looked at is no silence: this process may have been stopped, and the node with it.
+#[test]
+fn a_session_that_was_stopped_gives_its_nodes_time() {
+    let fabric = quick();
+    fabric.attach(MN, 1, &mute()).unwrap();
+    let mut batch = Batch::new();
+    batch.faa(MN, START, 1);
+    let mut context = Context::from_waker(Waker::noop());
+    let mut executing = pin!(fabric.execute(batch));
+    assert!(executing.as_mut().poll(&mut context).is_pending());
+    fabric.turn(Some(Duration::from_millis(10)));
+    std::thread::sleep(Duration::from_millis(700));
+    let goes_on = Instant::now();
+    let batch = loop {
+        fabric.turn(Some(Duration::from_millis(10)));
+        if let Poll::Ready(batch) = executing.as_mut().poll(&mut context) {
+            break batch;
+        }
+    };
+    assert!(goes_on.elapsed() >= Duration::from_millis(250), "{:?}", goes_on.elapsed());
+    assert!(goes_on.elapsed() < WAIT);
+    assert_eq!(batch.verbs()[0].result, Err(VerbError::Unreachable));
+}
+
 /// Two batches wait for a silent node, a third one was dropped meanwhile. Leaving the node ends
 /// what is for it, and nothing else; who takes its name is not confused with it.
 #[test]

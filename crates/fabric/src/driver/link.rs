@@ -6,13 +6,14 @@
 //! of its nodes, and [posted](Link::post) to them. Its answers are taken in by [`Link::look`] at any
 //! time, or by [`Link::receive`] after an [event](Link::take_event). [`Link::arm`] comes before the
 //! session sleeps. Where any of them fails, or the session gives the node up, [`Link::end`] is the last
-//! call.
+//! call, and takes the link.
 //!
 //! A *part* is the smallest piece of a batch that a link waits for. A link finishes each part that it
 //! has queued exactly once: when its answer has come, or at the end.
 
 use std::fmt;
 use std::io;
+use std::ops::AddAssign;
 use std::time::Duration;
 
 use fusee_core::verbs::{Batch, ClientId, MnId, Verb, VerbError};
@@ -51,6 +52,8 @@ pub trait Link: fmt::Debug + Sized {
     const LOOKS_THAT_FIND_SOME: u32;
     /// See [`Fabric::waits_for_reads`](fusee_core::verbs::Fabric::waits_for_reads).
     const WAITS_FOR_READS: bool;
+    /// What is counted of what goes over it.
+    type Counts: fmt::Debug + Copy + Default + AddAssign;
 
     /// Connects and says hello.
     fn connect(to: &Target<'_>) -> Result<Self, AttachCause>;
@@ -58,8 +61,8 @@ pub trait Link: fmt::Debug + Sized {
     /// Asks for events of its two sources, under these tokens.
     fn register(&mut self, registry: &Registry, tokens: [Token; 2]) -> io::Result<()>;
 
-    /// This link replaces a former one to its node.
-    fn replaces(&mut self, _former: &Self) {}
+    /// What has gone over it so far.
+    fn counts(&self) -> Self::Counts;
 
     /// The memory node.
     fn node(&self) -> MnId;
@@ -101,11 +104,19 @@ pub trait Link: fmt::Debug + Sized {
 
     /// Ends the connection: nothing that is in flight may execute later. Names the slots of the parts
     /// that have no answer.
-    fn end(&mut self, unanswered: impl FnMut(usize));
+    fn end(self, unanswered: impl FnMut(usize));
 
     /// In the place of [`Link::end`] in a child of the process that connected: names the same slots, and does
     /// nothing to the connection.
     fn leave_behind(&mut self, unanswered: impl FnMut(usize));
+}
+
+/// Nothing is counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Uncounted;
+
+impl AddAssign for Uncounted {
+    fn add_assign(&mut self, _: Uncounted) {}
 }
 
 /// Whether a verb is for this node, and has no result yet.

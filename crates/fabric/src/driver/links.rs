@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-use fusee_core::verbs::{Batch, MnId, VerbError};
+use fusee_core::verbs::{Batch, MnId, Verb, VerbError};
 use mio::{Events, Token};
 
 use super::NO_WAIT;
@@ -18,8 +18,6 @@ use crate::spin::Spin;
 #[derive(Debug)]
 struct Entry<L> {
     link: L,
-    /// Why verbs to this node fail from now on.
-    failed: Option<VerbError>,
     /// Since when the node owes an answer and nothing comes; `None`: not known yet.
     silent_since: Option<Instant>,
 }
@@ -30,35 +28,11 @@ impl<L: Link> Entry<L> {
         &mut self,
         slots: &mut Slots,
         work: impl FnOnce(&mut L, &mut Slots) -> Result<bool, LinkError>,
-    ) {
-        if self.failed.is_some() {
-            return;
+    ) -> Result<(), LinkError> {
+        if work(&mut self.link, slots)? {
+            self.silent_since = None;
         }
-        match work(&mut self.link, slots) {
-            Ok(true) => self.silent_since = None,
-            Ok(false) => {}
-            Err(error) => self.fail(&error, slots),
-        }
-    }
-
-    /// Fails for good, and fails what was in flight.
-    fn fail(&mut self, error: &LinkError, slots: &mut Slots) {
-        let node = self.link.node();
-        match error {
-            LinkError::Left => tracing::debug!(%node, "left a memory node"),
-            // Each session has its own; that the node is reported unreachable is told once.
-            _ => tracing::debug!(%node, %error, "lost a memory node"),
-        }
-        self.failed = Some(error.verb_error());
-        self.link.end(fail_parts(node, error.verb_error(), slots));
-    }
-
-    /// In a child: the same, but the connection is the parent's.
-    fn leave_behind(&mut self, slots: &mut Slots) {
-        let (node, result) = (self.link.node(), VerbError::Unreachable);
-        if self.failed.replace(result).is_none() {
-            self.link.leave_behind(fail_parts(node, result, slots));
-        }
+        Ok(())
     }
 
     /// When it counts as lost, if nothing comes.
@@ -81,12 +55,19 @@ fn fail_parts(node: MnId, result: VerbError, slots: &mut Slots) -> impl FnMut(us
 
 /// All links of a session.
 #[derive(Debug)]
-pub(super) struct Links<L> {
+pub(super) struct Links<L: Link> {
     poll: mio::Poll,
     events: Events,
-    /// Link `n` has the tokens `2n` and `2n + 1`. A failed link stays, so that its verbs fail with the
-    /// right reason.
-    entries: Vec<Entry<L>>,
+    /// Link `n` has the tokens `2n` and `2n + 1`. The place of one that has failed is empty, until another one
+    /// takes it.
+    entries: Vec<Option<Entry<L>>>,
+    /// Of each node whose link has failed, and that the session has not left, why its verbs fail; also of nodes that
+    /// it has left, if that is more than that they are not there.
+    failed: Vec<(MnId, VerbError)>,
+    /// What has gone over links that have failed.
+    counted: L::Counts,
+    /// When it was looked last who is silent.
+    looked_at: Option<Instant>,
     pub(super) slots: Slots,
 }
 
@@ -96,54 +77,102 @@ impl<L: Link> Links<L> {
         let poll = mio::Poll::new()?;
         let alarm = Alarm::new(poll.registry())?;
         let (events, slots) = (Events::with_capacity(64), Slots::default());
-        Ok((Links { poll, events, entries: Vec::new(), slots }, alarm))
+        let (entries, failed, counted) = (Vec::new(), Vec::new(), L::Counts::default());
+        let looked_at = None;
+        Ok((Links { poll, events, entries, failed, counted, looked_at, slots }, alarm))
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &L> {
-        self.entries.iter().map(|entry| &entry.link)
+        self.entries.iter().flatten().map(|entry| &entry.link)
     }
 
-    /// Adds a link. An earlier one to its node has been detached, and is replaced.
+    /// Of how many nodes something is known.
+    pub(super) fn remembered(&self) -> usize {
+        self.iter().count() + self.failed.len()
+    }
+
+    /// What has gone over all links so far.
+    pub(super) fn counts(&self) -> L::Counts {
+        let mut counts = self.counted;
+        self.iter().for_each(|link| counts += link.counts());
+        counts
+    }
+
+    /// Adds a link. An earlier one to its node has been detached.
     pub(super) fn adopt(&mut self, mut link: L) -> io::Result<()> {
-        let former = self.iter().position(|former| former.node() == link.node());
-        let at = former.unwrap_or(self.entries.len());
+        let free = self.entries.iter().position(Option::is_none);
+        let at = free.unwrap_or(self.entries.len());
         link.register(self.poll.registry(), [Token(2 * at), Token(2 * at + 1)])?;
-        if let Some(former) = former {
-            link.replaces(&self.entries[former].link);
-        }
-        let entry = Entry { link, failed: None, silent_since: None };
-        match former {
-            Some(former) => self.entries[former] = entry,
+        self.failed.retain(|(node, _)| *node != link.node());
+        let entry = Some(Entry { link, silent_since: None });
+        match free {
+            Some(free) => self.entries[free] = entry,
             None => self.entries.push(entry),
         }
         Ok(())
     }
 
-    /// In a child: all fail, and nothing is done to them.
+    /// In a child: what is in flight fails, and nothing is done to the links.
     pub(super) fn leave_behind(&mut self) {
-        self.entries.iter_mut().for_each(|entry| entry.leave_behind(&mut self.slots));
+        for entry in self.entries.iter_mut().flatten() {
+            let failing = fail_parts(entry.link.node(), VerbError::Unreachable, &mut self.slots);
+            entry.link.leave_behind(failing);
+        }
     }
 
     pub(super) fn detach(&mut self, node: MnId) {
-        let attached = |entry: &&mut Entry<L>| entry.link.node() == node && entry.failed.is_none();
-        if let Some(entry) = self.entries.iter_mut().find(attached) {
-            entry.fail(&LinkError::Left, &mut self.slots);
+        let is_its =
+            |entry: &Option<Entry<L>>| entry.as_ref().is_some_and(|e| e.link.node() == node);
+        if let Some(at) = self.entries.iter().position(is_its) {
+            self.fail(at, &LinkError::Left);
         }
+        // Nodes come and go, and the session may live for long: what says no more than that one is not there goes.
+        self.failed.retain(|failed| *failed != (node, VerbError::Unreachable));
+    }
+
+    /// A link fails for good, and what is in flight over it. What is left of it is the reason.
+    fn fail(&mut self, at: usize, error: &LinkError) {
+        let Some(Entry { link, .. }) = self.entries[at].take() else { return };
+        let (node, result) = (link.node(), error.verb_error());
+        match error {
+            LinkError::Left => tracing::debug!(%node, "left a memory node"),
+            // Each session has its own; that the node is reported unreachable is told once.
+            _ => tracing::debug!(%node, %error, "lost a memory node"),
+        }
+        self.failed.push((node, result));
+        self.counted += link.counts();
+        link.end(fail_parts(node, result, &mut self.slots));
+    }
+
+    /// Does something with one link, if it is there.
+    fn attempt(
+        &mut self,
+        at: usize,
+        work: impl FnOnce(&mut L, &mut Slots) -> Result<bool, LinkError>,
+    ) {
+        let Some(Some(entry)) = self.entries.get_mut(at) else { return };
+        if let Err(error) = entry.attempt(&mut self.slots, work) {
+            self.fail(at, &error);
+        }
+    }
+
+    /// The result of a verb before it is posted.
+    fn first_result(&self, verb: &Verb) -> Result<(), VerbError> {
+        if let Some(link) = self.iter().find(|link| link.node() == verb.node) {
+            return link.first_result(verb);
+        }
+        let failed = self.failed.iter().find(|(node, _)| *node == verb.node);
+        Err(failed.map_or(VerbError::Unreachable, |(_, error)| *error))
     }
 
     /// Takes a batch; gives its slot, or the batch if it is complete already.
     pub(super) fn submit(&mut self, mut batch: Batch, task: &Waker) -> Result<usize, Batch> {
         for verb in batch.parts_mut().0 {
-            let entry = self.entries.iter().find(|entry| entry.link.node() == verb.node);
-            verb.result = match entry {
-                None => Err(VerbError::Unreachable),
-                Some(Entry { failed: Some(error), .. }) => Err(*error),
-                Some(entry) => entry.link.first_result(verb),
-            };
+            verb.result = self.first_result(verb);
         }
         let slot = self.slots.claim();
         let queue = |entry: &mut Entry<L>| entry.link.queue(slot, &batch);
-        let parts: usize = self.entries.iter_mut().map(queue).sum();
+        let parts: usize = self.entries.iter_mut().flatten().map(queue).sum();
         if parts == 0 {
             self.slots.give_back(slot);
             return Err(batch);
@@ -156,7 +185,7 @@ impl<L: Link> Links<L> {
     }
 
     fn each(&mut self, work: impl Fn(&mut L, &mut Slots) -> Result<bool, LinkError>) {
-        self.entries.iter_mut().for_each(|entry| entry.attempt(&mut self.slots, &work));
+        (0..self.entries.len()).for_each(|at| self.attempt(at, &work));
     }
 
     /// Posts what is queued.
@@ -198,17 +227,19 @@ impl<L: Link> Links<L> {
         })
     }
 
-    /// How long to sleep: not beyond the time at which a silent node counts as lost.
+    /// How long to sleep: not beyond the time at which a silent node counts as lost, nor so long that the sleep
+    /// itself would be taken for a stop.
     pub(super) fn bounded(
         &mut self,
         max_wait: Option<Duration>,
         silence: Duration,
     ) -> Option<Duration> {
         let (mut wait, now) = (max_wait, Instant::now());
-        for entry in self.entries.iter_mut().filter(|entry| entry.link.is_waiting()) {
+        for entry in self.entries.iter_mut().flatten().filter(|entry| entry.link.is_waiting()) {
             let since = *entry.silent_since.get_or_insert(now);
             // Rounded up: a wait of less than a millisecond must not become a busy loop.
-            let left = (since + silence).saturating_duration_since(now) + Duration::from_millis(1);
+            let left = (since + silence).saturating_duration_since(now).min(silence / 4);
+            let left = left + Duration::from_millis(1);
             wait = Some(wait.map_or(left, |wait| wait.min(left)));
         }
         wait
@@ -223,29 +254,41 @@ impl<L: Link> Links<L> {
             // Interrupted, perhaps for long: look at what has come, do not wait again.
             wait = NO_WAIT;
         }
+        let mut failed = Vec::new();
         for event in &self.events {
             let Token(token) = event.token();
-            // The alarm's is none of theirs.
-            if let Some(entry) = self.entries.get_mut(token / 2) {
-                let slots = &mut self.slots;
-                entry.attempt(slots, |link, _| link.take_event(token % 2, event).map(|()| false));
+            // The alarm's is none of theirs; and one that fails goes when all have been looked at.
+            if let Some(Some(entry)) = self.entries.get_mut(token / 2)
+                && let Err(error) = entry.link.take_event(token % 2, event)
+            {
+                failed.push((token / 2, error));
             }
         }
+        failed.into_iter().for_each(|(at, error)| self.fail(at, &error));
     }
 
     /// Gives up nodes that have been silent for too long.
     ///
     /// Time passes also while this process is stopped, and an answer may have come meanwhile. So a node
-    /// is silent only if nothing is there *after* its time was up.
+    /// is silent only if nothing is there *after* its time was up. And the node may have been stopped with this
+    /// process, as on a machine that sleeps: where nobody has looked for long, silence begins anew.
     pub(super) fn lose_silent(&mut self, silence: Duration) {
         let now = Instant::now();
-        for entry in self.entries.iter_mut().filter(|entry| entry.link.is_waiting()) {
+        let was_away = |at| now.duration_since(at) > silence / 2;
+        if self.looked_at.replace(now).is_some_and(was_away) {
+            self.entries.iter_mut().flatten().for_each(|entry| entry.silent_since = Some(now));
+        }
+        for at in 0..self.entries.len() {
+            let Some(entry) = &mut self.entries[at] else { continue };
+            if !entry.link.is_waiting() {
+                continue;
+            }
             entry.silent_since.get_or_insert(now);
             if entry.is_overdue(now, silence) {
-                entry.attempt(&mut self.slots, L::look);
+                self.attempt(at, L::look);
             }
-            if entry.is_overdue(now, silence) {
-                entry.fail(&LinkError::Silent(silence), &mut self.slots);
+            if self.entries[at].as_ref().is_some_and(|entry| entry.is_overdue(now, silence)) {
+                self.fail(at, &LinkError::Silent(silence));
             }
         }
     }

@@ -33,7 +33,7 @@ use fusee_tls::Tls;
 
 use self::alarm::Alarm;
 pub(crate) use self::execute::Execute;
-pub(crate) use self::link::{Link, LinkError, Target, is_for};
+pub(crate) use self::link::{Link, LinkError, Target, Uncounted, is_for};
 use self::links::Links;
 pub(crate) use self::slots::Slots;
 use crate::any::SwitchAt;
@@ -141,6 +141,13 @@ impl<L: Link> Driver<L> {
         nodes.into_iter().for_each(|node| self.detach(node));
     }
 
+    /// Of how many memory nodes it knows something: those that it is attached to, and those that it has lost and not
+    /// left.
+    #[doc(hidden)]
+    pub fn remembered(&self) -> usize {
+        self.links.borrow().remembered()
+    }
+
     /// Whatever is attached from now on is reached through this switch.
     pub fn go_through(&self, switch: &SwitchAt) {
         self.switch.replace(Some(switch.clone()));
@@ -206,9 +213,9 @@ impl<L: Link> Driver<L> {
         }
     }
 
-    /// Asks each link, failed ones too.
-    pub(crate) fn each_link(&self, ask: impl FnMut(&L)) {
-        self.links.borrow().iter().for_each(ask);
+    /// What has gone over all links so far, failed ones too.
+    pub(crate) fn link_counts(&self) -> L::Counts {
+        self.links.borrow().counts()
     }
 
     fn submit(&self, mut batch: Batch, task: &Waker) -> Result<usize, Batch> {

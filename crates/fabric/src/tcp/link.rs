@@ -18,7 +18,7 @@ use super::buffer::{Buffer, Progress};
 use super::frame::{
     self, FrameError, Hello, Reply, ReplyKind, Results, Status, Welcome, WireOp, WireVerb,
 };
-use crate::driver::{self, LinkError, Slots, Target, is_for};
+use crate::driver::{self, LinkError, Slots, Target, Uncounted, is_for};
 use crate::error::AttachCause;
 use crate::hello;
 
@@ -216,6 +216,7 @@ impl driver::Link for Link {
     const USER_SPACE: bool = false;
     const LOOKS_THAT_FIND_SOME: u32 = 5;
     const WAITS_FOR_READS: bool = false;
+    type Counts = Uncounted;
 
     fn connect(to: &Target<'_>) -> Result<Link, AttachCause> {
         let stream = hello::connect(to.address, to.wait, to.goes_on)?;
@@ -329,8 +330,11 @@ impl driver::Link for Link {
         Ok(false)
     }
 
-    fn end(&mut self, unanswered: impl FnMut(usize)) {
-        (self.input, self.output) = Default::default();
+    fn counts(&self) -> Uncounted {
+        Uncounted
+    }
+
+    fn end(mut self, unanswered: impl FnMut(usize)) {
         drop(self.stream.socket().shutdown(std::net::Shutdown::Both));
         self.leave_behind(unanswered);
     }

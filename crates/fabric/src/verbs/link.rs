@@ -120,10 +120,7 @@ pub struct Link {
     pool_bytes: u64,
     /// Its end is the end of the session.
     lease: mio::net::TcpStream,
-    /// `None` once it has failed.
-    requester: Option<Requester>,
-    /// Of former requesters for the same node.
-    counted: CardCounts,
+    requester: Requester,
     fragment_bytes: u32,
     waiting: VecDeque<Part>,
     posted: VecDeque<Fragment>,
@@ -155,7 +152,7 @@ impl Link {
     /// Posts as much as there is room for, with one doorbell.
     fn pump(&mut self, slots: &mut Slots) -> Result<(), LinkError> {
         let (node, most) = (self.node, self.fragment_bytes);
-        let Some(requester) = &mut self.requester else { return Ok(()) };
+        let requester = &mut self.requester;
         while let Some(part) = self.waiting.front_mut() {
             if self.posted.len() == requester.depth() {
                 break;
@@ -217,7 +214,7 @@ impl Link {
     /// Takes completions, and posts what there is room for then; whether there were any.
     fn take_completions(&mut self, slots: &mut Slots) -> Result<bool, LinkError> {
         let (posted, ring, first_id) = (&mut self.posted, &mut self.ring, &mut self.first_id);
-        let Some(requester) = &mut self.requester else { return Ok(false) };
+        let requester = &mut self.requester;
         let (mut failure, mut has_come, mut is_unfetched) = (None, false, false);
         let filler = self.filler;
         requester.poll(|requester, Completion { id, failure: status }| {
@@ -273,13 +270,6 @@ impl Link {
             }
         }
     }
-
-    /// What has been handed to the card for this node so far.
-    pub(super) fn counts(&self) -> CardCounts {
-        let mut counts = self.counted;
-        counts += self.requester.as_ref().map_or(CardCounts::default(), |r| r.counts);
-        counts
-    }
 }
 
 impl driver::Link for Link {
@@ -287,6 +277,7 @@ impl driver::Link for Link {
     const LOOKS_THAT_FIND_SOME: u32 = 1;
     /// See the module for what cards may reorder.
     const WAITS_FOR_READS: bool = true;
+    type Counts = CardCounts;
 
     fn connect(to: &Target<'_>) -> Result<Link, AttachCause> {
         let stream = hello::connect(to.address, to.wait, to.goes_on)?;
@@ -316,8 +307,7 @@ impl driver::Link for Link {
             node,
             pool_bytes: welcome.pool_bytes,
             lease: mio::net::TcpStream::from_std(stream),
-            requester: Some(requester),
-            counted: CardCounts::default(),
+            requester,
             fragment_bytes: FRAGMENT_BYTES.min(port.port.max_message_bytes & !7),
             waiting: VecDeque::new(),
             posted: VecDeque::new(),
@@ -330,12 +320,12 @@ impl driver::Link for Link {
     /// Source 0 is the lease, source 1 tells of completions.
     fn register(&mut self, registry: &Registry, tokens: [Token; 2]) -> io::Result<()> {
         registry.register(&mut self.lease, tokens[0], Interest::READABLE)?;
-        let fd = self.requester.as_ref().map(Requester::fd).expect("a new link has not failed");
-        registry.register(&mut SourceFd(&fd), tokens[1], Interest::READABLE)
+        registry.register(&mut SourceFd(&self.requester.fd()), tokens[1], Interest::READABLE)
     }
 
-    fn replaces(&mut self, former: &Link) {
-        self.counted += former.counts();
+    /// What has been handed to the card for this node so far.
+    fn counts(&self) -> CardCounts {
+        self.requester.counts
     }
 
     fn node(&self) -> MnId {
@@ -380,9 +370,7 @@ impl driver::Link for Link {
         if source == 0 {
             return self.end_of_lease().map_or(Ok(()), Err);
         }
-        if let Some(requester) = &mut self.requester {
-            requester.completions().take_events();
-        }
+        self.requester.completions().take_events();
         Ok(())
     }
 
@@ -396,20 +384,19 @@ impl driver::Link for Link {
     }
 
     fn arm(&mut self, slots: &mut Slots) -> Result<bool, LinkError> {
-        if self.is_waiting()
-            && let Some(requester) = &mut self.requester
-        {
-            requester.completions().arm()?;
+        if self.is_waiting() {
+            self.requester.completions().arm()?;
         }
         self.look(slots)
     }
 
     /// The card lets go of everything.
-    fn end(&mut self, unanswered: impl FnMut(usize)) {
-        self.counted = self.counts();
-        self.requester = None;
-        drop(self.lease.shutdown(std::net::Shutdown::Both));
-        self.leave_behind(unanswered);
+    fn end(self, unanswered: impl FnMut(usize)) {
+        let Link { requester, lease, posted, waiting, .. } = self;
+        drop(requester);
+        drop(lease.shutdown(std::net::Shutdown::Both));
+        let posted = posted.into_iter().filter(|f| f.ends_part).map(|f| f.slot);
+        posted.chain(waiting.into_iter().map(|part| part.slot)).for_each(unanswered);
     }
 
     fn leave_behind(&mut self, unanswered: impl FnMut(usize)) {

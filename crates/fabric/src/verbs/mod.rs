@@ -46,8 +46,6 @@ pub type VerbsFabric = crate::driver::Driver<Link>;
 impl VerbsFabric {
     /// What has been handed to network cards so far.
     pub fn counts(&self) -> CardCounts {
-        let mut counts = CardCounts::default();
-        self.each_link(|link| counts += link.counts());
-        counts
+        self.link_counts()
     }
 }
