@@ -52,7 +52,7 @@ impl Attachments {
     /// Attaches to all members of a view.
     pub fn new(way: Way<'_>, gate: Arc<Gate>, view: &View) -> Result<Attachments, AttachError> {
         let (client, members) = (gate.client(), &view.members);
-        let fabric = Rc::new(attach_all_by(way, client, members, &|| true)?);
+        let fabric = Rc::new(attach_all_by(way, client, members, &|| !gate.is_expelled())?);
         fabric.set_silence(silence(gate.lease.longest()));
         Ok(Attachments {
             fabric,

@@ -33,7 +33,7 @@ use fusee_core::view::View;
 use fusee_core::{Error, Outcome};
 use fusee_fabric::fork::{AtHome, Origin};
 use fusee_fabric::verbs::CardCounts;
-use fusee_fabric::{AnyFabric, AttachCause, Clock, FabricKind, Way};
+use fusee_fabric::{AnyFabric, AttachCause, AttachError, Clock, FabricKind, Way};
 
 use crate::attachments::Attachments;
 use crate::demotion::{DemotionOrder, DemotionOutcome};
@@ -49,6 +49,9 @@ pub(crate) type KeepAlive = Arc<dyn Send + Sync>;
 
 /// How long to wait between looks for a newer view, while a session starts without a memory node.
 const START_POLL: Duration = Duration::from_millis(1);
+/// How long to wait before a memory node is tried again without one: first, and at last.
+const FIRST_RETRY: Duration = Duration::from_millis(20);
+const LAST_RETRY: Duration = Duration::from_millis(500);
 
 /// How long a session that is abandoned waits for each memory node to know that it has left.
 const LEAVE_PATIENCE: Duration = Duration::from_millis(500);
@@ -79,16 +82,35 @@ struct Parts {
 }
 
 impl Session {
+    /// Opens a session. One that is fenced before it has begun has got no time, or the master has not: then
+    /// another one is opened, within the time that the options allow for connecting.
     pub(crate) fn open(
         shared: &Arc<Shared>,
         keep_alive: Option<KeepAlive>,
+    ) -> Result<Session, ConnectError> {
+        let end = Instant::now() + shared.options.connect_timeout;
+        loop {
+            match Session::open_once(shared, keep_alive.clone(), end) {
+                Err(error) if is_fenced(&error) && Instant::now() < end => {
+                    tracing::info!(%error, "was fenced before it began, tries again");
+                    std::thread::sleep(FIRST_RETRY);
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn open_once(
+        shared: &Arc<Shared>,
+        keep_alive: Option<KeepAlive>,
+        end: Instant,
     ) -> Result<Session, ConnectError> {
         let gate = shared.open_session()?;
         let client = gate.client();
         // Before it attaches, which takes time: the master must not take it for dead.
         shared.keeper.open(gate.clone());
         shared.watch_memory(gate.policy());
-        Session::attach(shared, keep_alive, gate).inspect_err(|_| {
+        Session::attach(shared, keep_alive, gate, end).inspect_err(|_| {
             // The master need not count a session that never was.
             shared.keeper.close(client);
             shared.close_session(MasterRequest::Close {
@@ -103,8 +125,9 @@ impl Session {
         shared: &Arc<Shared>,
         keep_alive: Option<KeepAlive>,
         gate: Arc<Gate>,
+        end: Instant,
     ) -> Result<Session, ConnectError> {
-        let (attachments, view) = attach_to_newest(shared, &gate)?;
+        let (attachments, view) = attach_to_newest(shared, &gate, end)?;
         let attachments = Rc::new(attachments);
         let reactor = Rc::new(Reactor::new(attachments.clone()));
         let env = Rc::new(Surroundings {
@@ -553,18 +576,24 @@ impl Drop for Running<'_> {
     }
 }
 
+/// Whether the session was fenced while it connected.
+fn is_fenced(error: &ConnectError) -> bool {
+    matches!(error, ConnectError::Attach(AttachError { cause: AttachCause::Fenced, .. }))
+}
+
 /// Attaches to the members of the newest view. If one does not answer, the master is told, and may
-/// come with a view that does without it.
+/// come with a view that does without it. Otherwise it is tried again: on a busy machine it may have had no time.
 fn attach_to_newest(
     shared: &Shared,
     gate: &Arc<Gate>,
+    end: Instant,
 ) -> Result<(Attachments, Arc<View>), ConnectError> {
-    let end = Instant::now() + shared.options.connect_timeout;
+    let mut pause = FIRST_RETRY;
     loop {
         let view = gate.view();
         let (switch, tls) = (shared.options.switch.as_ref(), shared.options.tls.as_ref());
         let way = Way { kind: shared.kind, switch, tls };
-        let error = match Attachments::new(way, gate.clone(), &view) {
+        let mut error = match Attachments::new(way, gate.clone(), &view) {
             Ok(attachments) => return Ok((attachments, view)),
             Err(error) => error,
         };
@@ -573,15 +602,21 @@ fn attach_to_newest(
             AttachCause::Fenced | AttachCause::NotOffered | AttachCause::Tls(_)
         );
         if !is_hopeless {
-            tracing::info!(client = %gate.client(), %error, "cannot start, waits for another view");
+            tracing::info!(client = %gate.client(), %error, "cannot start, tries again");
         }
-        while gate.newer_view(view.number).is_none() {
-            if is_hopeless || gate.is_expelled() || Instant::now() >= end {
+        let again = Instant::now() + pause;
+        while gate.newer_view(view.number).is_none() && Instant::now() < again {
+            if gate.is_expelled() {
+                error.cause = AttachCause::Fenced;
+                return Err(error.into());
+            }
+            if is_hopeless || Instant::now() >= end {
                 return Err(error.into());
             }
             shared.report_unreachable(error.node);
             std::thread::sleep(START_POLL);
         }
+        pause = (pause * 2).min(LAST_RETRY);
     }
 }
 

@@ -65,6 +65,40 @@ impl Cluster {
     }
 }
 
+/// A memory node that gets no time hangs up on whoever says hello.
+#[test]
+fn a_node_that_hangs_up_is_tried_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = cluster(dir.path());
+    let node = cluster.view.members[1].node;
+    let forwarder = cluster.forward(node);
+    forwarder.hang_up(3);
+    let client = cluster.fake.connect(FabricKind::Tcp);
+    client.put(b"key", b"value").unwrap();
+    assert_eq!(client.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
+}
+
+/// A session that is fenced while it connects has got no time: another one is opened.
+#[test]
+fn who_is_fenced_while_it_connects_tries_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = cluster(dir.path());
+    let node = cluster.view.members[1].node;
+    let forwarder = cluster.forward(node);
+    forwarder.set_silent(true);
+    thread::scope(|scope| {
+        let connecting = scope.spawn(|| cluster.fake.connect(FabricKind::Tcp));
+        cluster.fake.wait("a session", |script| !script.heartbeats.is_empty());
+        let first = cluster.fake.script().heartbeats[0].client;
+        cluster.fake.script().expelled.push(first);
+        cluster.fake.wait("its end", |script| script.closed.contains(&first));
+        forwarder.set_silent(false);
+        let client = connecting.join().unwrap();
+        client.put(b"key", b"value").unwrap();
+        assert_ne!(client.session().unwrap().id(), first);
+    });
+}
+
 #[test]
 fn idle_sessions_acknowledge_a_view_without_their_threads() {
     for fabric in [FabricKind::Shm, FabricKind::Tcp] {

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -170,6 +170,8 @@ async fn answer(
 pub struct Forwarder {
     pub address: String,
     silent: Arc<AtomicBool>,
+    /// So many connections are closed at once.
+    hangs_up: Arc<AtomicUsize>,
 }
 
 impl Forwarder {
@@ -178,8 +180,14 @@ impl Forwarder {
         let address = listener.local_addr().unwrap().to_string();
         let silent = Arc::<AtomicBool>::default();
         let quiet = silent.clone();
+        let hangs_up = Arc::<AtomicUsize>::default();
+        let left = hangs_up.clone();
         thread::spawn(move || {
             for near in listener.incoming().flatten() {
+                let one_less = |left: usize| left.checked_sub(1);
+                if left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok() {
+                    continue;
+                }
                 let far = TcpStream::connect(&to).unwrap();
                 let ways = [(near.try_clone().unwrap(), far.try_clone().unwrap()), (far, near)];
                 for (from, to) in ways {
@@ -188,7 +196,12 @@ impl Forwarder {
                 }
             }
         });
-        Forwarder { address, silent }
+        Forwarder { address, silent, hangs_up }
+    }
+
+    /// The next connections are closed at once.
+    pub fn hang_up(&self, connections: usize) {
+        self.hangs_up.store(connections, Ordering::SeqCst);
     }
 
     /// From now on, or no more, nothing passes; connections stay open.
