@@ -424,6 +424,8 @@ mutants! {
     BarsDoNotWait,
     /// A master that hardly anybody hears grants leases.
     LeasesWithoutContact,
+    /// Clocks stand still while a process sleeps: a master that wakes up grants leases from a contact of long ago.
+    ClocksStandStill,
     /// A member that bars a primary vouches for what that has shown.
     BarredIsVouchedFor,
     /// The loser of an UPDATE is done although its winner may have been read before it began.

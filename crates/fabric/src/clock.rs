@@ -1,6 +1,8 @@
 //! Clocks for leases: they only grow, and cost little to read.
 //!
-//! Their values mean nothing but in comparison with others of the same clock and process.
+//! Whatever a lease rests on goes by one of these, in every process: `std::time::Instant` stands still while the
+//! machine sleeps, and others do not wait for that (`docs/protocol.md`). Their values mean nothing but in
+//! comparison with others of the same clock and process.
 
 use std::time::Duration;
 

@@ -16,7 +16,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread::{Builder, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fusee_control::rpc::Runtime;
 use tokio::sync::{oneshot, watch};
@@ -190,7 +190,7 @@ where
             revoke(etcd, *id).await?;
             self.abandoned.pop();
         }
-        let asked = Instant::now();
+        let asked = Tenure::now();
         let granted = etcd.bounded(etcd.client.grant(self.platform.ttl_s as i64)).await?;
         // etcd may give a longer one than was asked for, never a shorter one.
         let ttl = Duration::from_secs(granted.ttl_s.unsigned_abs());
@@ -282,11 +282,11 @@ where
 async fn renew(etcd: Etcd, id: i64, tenure: Arc<Tenure>) {
     let often = tenure.lease() / RENEWALS_PER_LEASE;
     while tenure.holds() {
-        let sent = Instant::now();
+        let sent = Tenure::now();
         match timeout(ATTEMPT, etcd.client.keep_alive(id)).await {
             Ok(Ok(())) => {
                 tenure.renewed(sent);
-                sleep(often.saturating_sub(sent.elapsed())).await;
+                sleep(often.saturating_sub(Tenure::now().saturating_sub(sent))).await;
             }
             Ok(Err(Error::LeaseGone)) => {
                 tracing::debug!("the lease is gone");

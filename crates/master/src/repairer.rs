@@ -27,13 +27,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::task::{Context, Poll};
 use std::thread::{Builder, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::NodeClient;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Member, View};
-use fusee_fabric::{AnyFabric, AttachError, FabricKind, Way, attach_all_by};
+use fusee_fabric::{AnyFabric, AttachError, Clock, FabricKind, Way, attach_all_by};
 use fusee_tls::Tls;
 
 use crate::jobs::{self, Job, JobError, JobReport, Reach};
@@ -189,7 +189,7 @@ fn complete(
 ) -> Option<Result<JobReport, JobError>> {
     // Over TCP, verbs may be on their way.
     let may_linger = fabric.kind() != FabricKind::Shm;
-    let asking = Asking { nodes, begun: Instant::now() };
+    let asking = Asking { nodes, begun: Clock::Precise.now() };
     let mut job = pin!(jobs::run(fabric, &asking, view, job));
     let waker = fabric.waker();
     let mut context = Context::from_waker(&waker);
@@ -240,7 +240,7 @@ fn attach(
 
 struct Asking {
     nodes: HashMap<MnId, NodeClient>,
-    begun: Instant,
+    begun: Duration,
 }
 
 impl Reach for Asking {
@@ -251,7 +251,7 @@ impl Reach for Asking {
     }
 
     fn now_us(&self) -> u64 {
-        self.begun.elapsed().as_micros() as u64
+        (Clock::Precise.now() - self.begun).as_micros() as u64
     }
 }
 
@@ -303,11 +303,12 @@ mod tests {
         repairer.order(order);
         std::thread::sleep(Duration::from_millis(100));
         assert!(told.try_recv().is_err(), "it waits as long as it may");
-        let begun = Instant::now();
+        let begun = Clock::Precise.now();
         overtaken.store(true, Ordering::Relaxed);
         let (token, result) = told.recv_timeout(Duration::from_secs(10)).unwrap();
         let error = result.unwrap_err();
-        assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
+        let passed = Clock::Precise.now() - begun;
+        assert!(passed < Duration::from_millis(500), "{passed:?}");
         assert_eq!((token, error.node, error.may_linger), (9, Some(MnId(3)), false));
         assert!(error.what.contains("does not answer"), "{}", error.what);
     }
@@ -318,8 +319,9 @@ mod tests {
         let repairer = Repairer::start(None, |_, _| ()).unwrap();
         repairer.order(job(&listener));
         std::thread::sleep(Duration::from_millis(100));
-        let begun = Instant::now();
+        let begun = Clock::Precise.now();
         drop(repairer);
-        assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
+        let passed = Clock::Precise.now() - begun;
+        assert!(passed < Duration::from_millis(500), "{passed:?}");
     }
 }

@@ -30,6 +30,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 
 use crate::config::Config;
+use fusee_fabric::Clock;
 #[cfg(feature = "etcd")]
 use crate::election::{Candidate, Platform};
 use crate::jobs::{Job, JobError, JobReport};
@@ -378,7 +379,10 @@ struct Driver<C> {
     job: Option<(Vec<MnId>, Arc<AtomicBool>)>,
     waiting: HashMap<u64, oneshot::Sender<MasterReply>>,
     next_token: u64,
-    begun: Instant,
+    /// By a clock that goes on while the machine sleeps: leases rest on what follows from it.
+    begun: Duration,
+    /// It is told to stop, and ends at this time at the latest.
+    stops_by: Option<Duration>,
 }
 
 fn drive<C>(
@@ -437,7 +441,8 @@ where
         queue: queue.clone(),
         waiting: HashMap::new(),
         next_token: 0,
-        begun: Instant::now(),
+        begun: Clock::Precise.now(),
+        stops_by: None,
     };
     let work = move || drop(ended.send_replace(Some(driver.run(&messages))));
     let thread = Builder::new().name("fusee-master".into()).spawn(work)?;

@@ -25,8 +25,9 @@ use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, Permissions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use fusee_fabric::Clock;
 use redb::backends::FileBackend;
 use redb::{
     Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageBackend,
@@ -173,7 +174,7 @@ struct StoreFile {
     database: Database,
     contents: Contents,
     /// When something was written that stands in one commit only.
-    unsettled: Option<Instant>,
+    unsettled: Option<Duration>,
 }
 
 /// A file that was put back from a copy may have come with other rights than it was made with.
@@ -309,7 +310,9 @@ impl Store {
     /// damaged and the file was not closed; and what others may have been told of must stand there, too.
     pub fn settle(&mut self) -> Result<(), StoreError> {
         match &mut self.kept {
-            Kept::File(file) if file.unsettled.is_some_and(|at| at.elapsed() >= SETTLED_AFTER) => {
+            Kept::File(file)
+                if file.unsettled.is_some_and(|at| Clock::Precise.now() >= at + SETTLED_AFTER) =>
+            {
                 file.settle()
             }
             _ => Ok(()),
@@ -327,7 +330,7 @@ impl StoreFile {
         with_contents(contents, entries, |entries| {
             write(database, entries).map_err(|error| failed(path, error))
         })?;
-        unsettled.get_or_insert_with(Instant::now);
+        unsettled.get_or_insert_with(|| Clock::Precise.now());
         Ok(())
     }
 

@@ -11,7 +11,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fusee_control::master::{MasterReply, MasterRequest, Note};
 use fusee_control::node::{Description, NodeReply, NodeRequest};
@@ -23,7 +23,9 @@ use fusee_core::verbs::{ClusterId, MnId};
 use fusee_fabric::pool::POOL_ALIGN_BYTES;
 use fusee_fabric::tcp::DEFAULT_SPIN;
 use fusee_fabric::verbs::default_device;
-use fusee_fabric::{FabricKind, NodeFabrics, NodeFabricsOptions, Pool, PoolOptions, ServeError};
+use fusee_fabric::{
+    Clock, FabricKind, NodeFabrics, NodeFabricsOptions, Pool, PoolOptions, ServeError,
+};
 use tokio::sync::{Mutex, watch};
 use tokio::task::spawn_blocking;
 
@@ -83,7 +85,8 @@ pub enum StartError {
 struct Shared {
     node: Mutex<Node>,
     fabrics: NodeFabrics,
-    begun: Instant,
+    /// By a clock that goes on while the machine sleeps.
+    begun: Duration,
 }
 
 /// Why the cluster goes on without a node.
@@ -327,7 +330,7 @@ fn share(
     let shm = fabrics.shm_path().map(|path| path.to_string_lossy().into_owned());
     let description = Description { identity, pool_bytes, tcp, shm, verbs };
     let node = Mutex::new(Node::new(description.clone()));
-    (Arc::new(Shared { node, fabrics, begun: Instant::now() }), description)
+    (Arc::new(Shared { node, fabrics, begun: Clock::Precise.now() }), description)
 }
 
 fn join_request(description: &Description, control: &str) -> MasterRequest {
@@ -392,21 +395,22 @@ async fn handle(shared: Arc<Shared>, caller: Caller, request: NodeRequest) -> No
 #[derive(Default)]
 struct Complaint {
     said: String,
-    said_at: Option<Instant>,
+    said_at: Option<Duration>,
 }
 
 impl Complaint {
     fn say(&mut self, text: String) {
-        if self.said != text || self.said_at.is_none_or(|at| at.elapsed() > SAY_AGAIN) {
+        if self.said != text || self.said_at.is_none_or(|at| Clock::Precise.now() > at + SAY_AGAIN)
+        {
             tracing::warn!("{text}");
-            (self.said, self.said_at) = (text, Some(Instant::now()));
+            (self.said, self.said_at) = (text, Some(Clock::Precise.now()));
         }
     }
 }
 
 impl Shared {
     fn now_ms(&self) -> u64 {
-        self.begun.elapsed().as_millis() as u64
+        (Clock::Precise.now() - self.begun).as_millis() as u64
     }
 
     /// A master has answered.

@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Poll, Wake, Waker};
 use std::time::Duration;
 
+use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::MnId;
 
 use crate::counts::Counts;
@@ -111,6 +112,9 @@ struct Process {
     name: String,
     pace: Pace,
     stopped: bool,
+    /// Since when it is, and for how long it was before.
+    stopped_at: Option<Nanos>,
+    stopped_ns: Nanos,
     crashed: bool,
     /// What reached it while it was stopped.
     waiting: Vec<Event>,
@@ -195,12 +199,21 @@ impl Sim {
     /// The time by the clock of a process. Clocks go faster or slower than they should, by up to
     /// 4 %, each always in the same way.
     pub fn clock_of(&self, process: ProcessId) -> Duration {
+        if removed(Mutant::ClocksStandStill) {
+            return Duration::from_nanos(self.now() - self.stopped_for(process));
+        }
         if self.0.is_steady {
             return Duration::from_nanos(self.now());
         }
         let steps = 2 * DRIFT_PERCENT + 1;
         let percent = 100 - DRIFT_PERCENT + (process.0 as u64).wrapping_mul(7) % steps;
         Duration::from_nanos(self.now() / 100 * percent)
+    }
+
+    /// How long a process has been stopped so far.
+    fn stopped_for(&self, process: ProcessId) -> Nanos {
+        let process = &self.0.processes.borrow()[process.0];
+        process.stopped_ns + process.stopped_at.map_or(0, |at| self.now() - at)
     }
 
     /// What has happened so far, counted.
@@ -370,6 +383,8 @@ impl Sim {
             name: name.into(),
             pace: Pace::default(),
             stopped: false,
+            stopped_at: None,
+            stopped_ns: 0,
             crashed: false,
             waiting: Vec::new(),
             crash_in: None,
@@ -384,7 +399,9 @@ impl Sim {
 
     /// Stops it, as SIGSTOP does.
     pub fn stop(&self, process: ProcessId) {
-        self.0.processes.borrow_mut()[process.0].stopped = true;
+        let stopped = &mut self.0.processes.borrow_mut()[process.0];
+        stopped.stopped = true;
+        stopped.stopped_at.get_or_insert(self.now());
         self.note(&[1, process.0 as u64], || format!("stop {}", self.process_name(process)));
     }
 
@@ -394,6 +411,7 @@ impl Sim {
             let mut processes = self.0.processes.borrow_mut();
             let process = &mut processes[process.0];
             process.stopped = false;
+            process.stopped_ns += process.stopped_at.take().map_or(0, |at| self.now() - at);
             std::mem::take(&mut process.waiting)
         };
         self.note(&[2, process.0 as u64], || format!("resume {}", self.process_name(process)));

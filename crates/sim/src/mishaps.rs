@@ -10,6 +10,16 @@ use crate::counts::count;
 use crate::rng::Rng;
 
 impl Cluster {
+    /// The master takes no step any more, as if its machine slept; its clock goes on.
+    pub fn stop_master(&self) {
+        self.sim().stop(self.master().process.get());
+    }
+
+    /// It goes on.
+    pub fn resume_master(&self) {
+        self.sim().resume(self.master().process.get());
+    }
+
     /// The clock of a memory node jumps ahead.
     pub fn jump_clock(&self, node: MnId, ms: u64) {
         if let Some(host) = self.host_of(node) {

@@ -14,5 +14,5 @@ fn the_master_settles_what_was_read_and_bars_are_taken_back() {
 
 #[test]
 fn nobody_reads_anything_older_afterwards() {
-    (0..110).for_each(bars::bars);
+    (0..120).for_each(bars::bars);
 }

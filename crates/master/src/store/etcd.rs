@@ -21,7 +21,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -292,7 +292,7 @@ impl Term {
     }
 
     async fn commit(&mut self, transaction: TxnRequest) -> Result<(), StoreError> {
-        let begun = Instant::now();
+        let begun = Tenure::now();
         let mut cause = String::from("its lease has run out");
         while self.tenure.holds() {
             match timeout(ATTEMPT, self.etcd.client.txn(transaction.clone())).await {
@@ -311,7 +311,7 @@ impl Term {
                 Err(_) => cause = "no answer in time".into(),
             }
             // The lease may well be renewed while writes fail, for example for want of room.
-            if begun.elapsed() > self.tenure.lease() {
+            if Tenure::now().saturating_sub(begun) > self.tenure.lease() {
                 return Err(self.etcd.failed(cause));
             }
             sleep(PAUSE).await;

@@ -79,10 +79,9 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         RecoveryBeforeTheFence => &scenarios::TIMED_SHORT_CRASHES,
         ReadsUnheard | HalfVouches | OldAskVouches | SilentNodesVouch | ManyReadUnheard
         | WritesAnswerUnheard | ScansUnheard => &scenarios::UNHEARD,
-        BarsOnHalf | BarsDoNotWait | LeasesWithoutContact | BarredIsVouchedFor | LosersDoNotAsk
-        | SuspendedLoserEnds | BarsFallEarly | BesideAsksNobody | LostBarsForgotten => {
-            &scenarios::BARS
-        }
+        BarsOnHalf | BarsDoNotWait | LeasesWithoutContact | ClocksStandStill
+        | BarredIsVouchedFor | LosersDoNotAsk | SuspendedLoserEnds | BarsFallEarly
+        | BesideAsksNobody | LostBarsForgotten => &scenarios::BARS,
         SpeculationCasesBeforeItWrites
         | RecoveryWalksOneReplica
         | RecoveryDoesNotComplete

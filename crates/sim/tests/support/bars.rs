@@ -286,6 +286,31 @@ fn leases_rest_on_a_majority(seed: u64) {
     });
 }
 
+/// A master that has slept grants no lease from what it heard before.
+pub fn a_sleep_ends_contact(seed: u64) {
+    with_cluster(seed, 3, async |cluster| {
+        let scene = Scene::new(cluster).await;
+        let (c, _keeper) = open_kept(cluster).await;
+        let r = open_unheard(cluster).await;
+        cluster.sim().sleep(LEASE_MS / 4 * MS).await;
+        assert!(is(&read(&c).await, OLD));
+        cluster.stop_master();
+        cluster.sim().sleep(2 * LEASE_MS * MS).await;
+        scene
+            .half_way(async || {
+                scene.cut(&r);
+                assert!(is(&read(&r).await, NEW));
+                cluster.resume_master();
+                for _ in 0..LEASE_MS / 2 {
+                    let found = read(&c).await;
+                    assert!(!is(&found, OLD), "{found:?} after the new value");
+                    cluster.sim().sleep(MS).await;
+                }
+            })
+            .await;
+    });
+}
+
 /// The loser of an UPDATE whose winner was read before it began is not done.
 fn losers_ask(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
@@ -430,6 +455,7 @@ pub fn bars(seed: u64) {
         half_is_not_enough,
         bars_wait_for_leases,
         leases_rest_on_a_majority,
+        a_sleep_ends_contact,
         losers_ask,
         the_master_settles,
         bars_stand_until_all_is_settled,

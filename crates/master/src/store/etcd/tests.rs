@@ -1,6 +1,7 @@
 //! The guard of every write, against a real etcd.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use fusee_control::rpc::Runtime;
 use fusee_core::verbs::{ClusterId, MnId};
@@ -57,7 +58,7 @@ impl Bench {
     /// May be repeated: a term that has written nothing is begun anew.
     fn begin(&self, candidacy: &Candidacy) -> Result<Term, StoreError> {
         patiently(|| {
-            let tenure = Arc::new(Tenure::new(Instant::now(), LONG));
+            let tenure = Arc::new(Tenure::new(Tenure::now(), LONG));
             let (over, _) = oneshot::channel();
             self.runtime.block_on(Term::begin(self.etcd.clone(), candidacy.clone(), tenure, over))
         })
