@@ -23,7 +23,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::{sleep, timeout};
 
 use crate::seat::Seat;
-use crate::server::{Message, StartError, end};
+use crate::server::{Message, StartError, end, finish, join};
 use crate::store::address::StoreAddress;
 use crate::store::etcd::{ATTEMPT, Candidacy, Error, Etcd, Term};
 use crate::store::{Store, StoreError};
@@ -45,10 +45,18 @@ pub(crate) struct Platform {
     pub ttl_s: u64,
 }
 
+/// How a candidate is to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    /// When no change of the view is under way, if it leads.
+    Finish,
+    AtOnce,
+}
+
 /// A running candidate. Dropping it ends its term, if it leads, and gives its lease back.
 #[derive(Debug)]
 pub(crate) struct Candidate {
-    stop: watch::Sender<bool>,
+    stop: watch::Sender<Option<Stop>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -63,17 +71,20 @@ impl Candidate {
     where
         L: Fn(Store) -> Result<(Sender<Message>, JoinHandle<()>), StartError> + Send + 'static,
     {
-        let (stop, stopped) = watch::channel(false);
+        let (stop, stopped) = watch::channel(None);
         let runtime = runtime.clone();
         let campaign = Campaign { runtime, platform, seat, stopped, lead, abandoned: Vec::new() };
         let thread = Builder::new().name("fusee-election".into()).spawn(move || campaign.run())?;
         Ok(Candidate { stop, thread: Some(thread) })
     }
-}
 
-impl Drop for Candidate {
-    fn drop(&mut self) {
-        self.stop.send_replace(true);
+    /// Stops it; if it leads, when it has ended the change of the view that is under way.
+    pub fn finish(&mut self) {
+        self.stop(Stop::Finish);
+    }
+
+    fn stop(&mut self, how: Stop) {
+        self.stop.send_replace(Some(how));
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
@@ -82,11 +93,17 @@ impl Drop for Candidate {
     }
 }
 
+impl Drop for Candidate {
+    fn drop(&mut self) {
+        self.stop(Stop::AtOnce);
+    }
+}
+
 struct Campaign<L> {
     runtime: Runtime,
     platform: Platform,
     seat: Arc<Seat>,
-    stopped: watch::Receiver<bool>,
+    stopped: watch::Receiver<Option<Stop>>,
     lead: L,
     /// Leases that could not be given back: their candidacies may stand in the way.
     abandoned: Vec<i64>,
@@ -126,7 +143,7 @@ where
             let mut stopped = self.stopped.clone();
             let elected = runtime.block_on(async {
                 tokio::select! {
-                    _ = stopped.wait_for(|stop| *stop) => None,
+                    _ = stopped.wait_for(Option::is_some) => None,
                     elected = self.elected(&etcd, &mut said) => Some(elected),
                 }
             });
@@ -264,17 +281,25 @@ where
         let mut stopped = self.stopped.clone();
         let reason = runtime.block_on(async {
             tokio::select! {
-                _ = stopped.wait_for(|stop| *stop) => "it stops",
+                _ = stopped.wait_for(Option::is_some) => "it stops",
                 () = lease.tenure.over() => "its lease has run out",
                 _ = ended => "its store failed",
             }
         });
-        // From here on nothing is decided: not what waits in the queue, and not what comes.
-        lease.tenure.end();
-        self.seat.stand_by(None);
-        end(&queue, thread);
+        if *self.stopped.borrow() == Some(Stop::Finish) {
+            // It ends by itself, if only because its term does.
+            finish(&queue);
+            join(thread);
+            lease.tenure.end();
+            self.seat.stand_by(None);
+        } else {
+            // From here on nothing is decided: not what waits in the queue, and not what comes.
+            lease.tenure.end();
+            self.seat.stand_by(None);
+            end(&queue, thread);
+        }
         tracing::info!(term = number, "this master leads no more: {reason}");
-        if *self.stopped.borrow() { Next::End } else { Next::Campaign }
+        if self.stopped.borrow().is_some() { Next::End } else { Next::Campaign }
     }
 }
 

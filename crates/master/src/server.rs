@@ -7,6 +7,10 @@
 //! run on a thread of their own (`repairer.rs`). A store that fails ends the thread: a master that
 //! cannot remember must not decide, and whoever asks is told so. One of several masters (feature
 //! `etcd`) has such a thread for each of its terms, and stands by between them.
+//!
+//! The logic hears that time passes by messages that go through the [`Runtime`], behind all that has come in by
+//! then: whoever is silent is so although the master has read what there was to read. A master that is
+//! told to stop ends the change of the view that is under way, and begins no other.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -14,9 +18,9 @@ use std::iter::once;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle, sleep};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fusee_control::events::{Level, Topic};
 use fusee_control::master::{MasterReply, MasterRequest};
@@ -26,11 +30,11 @@ use fusee_control::rpc::{
 };
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::View;
+use fusee_fabric::Clock;
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 
 use crate::config::Config;
-use fusee_fabric::Clock;
 #[cfg(feature = "etcd")]
 use crate::election::{Candidate, Platform};
 use crate::jobs::{Job, JobError, JobReport};
@@ -45,12 +49,18 @@ use crate::store::{Store, StoreError};
 
 /// How often the logic hears that time passes: several times in a grace or in a short lease.
 const TICK: Duration = Duration::from_millis(5);
+/// Rounds of the runtime before that: from a socket that has something to a request in the queue.
+const ROUNDS: u32 = 4;
+/// How long the end of a change is waited for by a master that is told to stop: less than the 10 s of `docker stop`.
+pub const FINISHES_WITHIN: Duration = Duration::from_secs(8);
 /// The deadline of a call to a memory node, which may have to zero memory.
 const NODE_DEADLINE: Duration = Duration::from_secs(10);
 /// How often [`MasterServer::wait_formed`] looks.
 const LOOK: Duration = Duration::from_millis(5);
 /// Clients of memory nodes that are kept at a time, at most.
 const MAX_CLIENTS: usize = 4 * MAX_MEMORY_NODES as usize;
+/// Why a master ends that was told to.
+const STOPPED: &str = "it was stopped";
 /// Events that are decided about before what follows is made durable, at most.
 const MAX_TOGETHER: usize = 256;
 
@@ -102,10 +112,29 @@ pub enum FormError {
 }
 
 pub(crate) enum Message {
-    Request { caller: Caller, request: MasterRequest, reply: oneshot::Sender<MasterReply> },
-    Closed { connection: u64 },
-    Answer { node: MnId, token: u64, result: Result<NodeReply, String> },
-    Done { token: u64, result: Result<JobReport, JobError> },
+    Request {
+        caller: Caller,
+        request: MasterRequest,
+        reply: oneshot::Sender<MasterReply>,
+    },
+    Closed {
+        connection: u64,
+    },
+    Answer {
+        node: MnId,
+        token: u64,
+        result: Result<NodeReply, String>,
+    },
+    Done {
+        token: u64,
+        result: Result<JobReport, JobError>,
+    },
+    /// What had come by the time at which this was asked for has been told.
+    Listened,
+    /// Stop when no change is under way, at this time at the latest.
+    Finish {
+        until: Duration,
+    },
     Stop,
 }
 
@@ -121,7 +150,7 @@ pub struct MasterServer {
     ended: watch::Receiver<Option<String>>,
     /// The settings in force, for whoever decides.
     settings: watch::Sender<Settings>,
-    _work: Work,
+    work: Work,
     runtime: Runtime,
 }
 
@@ -132,7 +161,7 @@ enum Work {
     Sole { queue: Sender<Message>, thread: Option<JoinHandle<()>> },
     /// The logic, whenever this master is elected.
     #[cfg(feature = "etcd")]
-    Elected { _candidate: Candidate },
+    Elected { candidate: Candidate },
 }
 
 impl MasterServer {
@@ -172,7 +201,7 @@ impl MasterServer {
                 let seat = Arc::new(Seat::contested(end));
                 let platform = Platform { address, advertise, ttl_s: config.lease_ttl_s };
                 let candidate = Candidate::start(&runtime, platform, Arc::clone(&seat), lead)?;
-                (seat, Work::Elected { _candidate: candidate })
+                (seat, Work::Elected { candidate })
             }
             #[cfg(not(feature = "etcd"))]
             Some(never) => match never {},
@@ -184,7 +213,7 @@ impl MasterServer {
         let (inside, answers) = rpc::serve_local::<MasterService, _, _>(&io, &name, answer);
         let inside = (inside.into(), Some(answers));
         let mut master =
-            MasterServer { server: None, client, inside, ended, settings, _work: work, runtime };
+            MasterServer { server: None, client, inside, ended, settings, work, runtime };
         let closed = closed(Arc::clone(&seat));
         let server =
             rpc::serve_connections::<MasterService, _, _, _>(&io, listener, handler(seat), closed)?;
@@ -213,11 +242,11 @@ impl MasterServer {
         let (queue, thread) = drive(runtime, told, store, connect, end)?;
         let answer = handler(Arc::new(Seat::sole(queue.clone())));
         let (client, server) = rpc::serve_local::<MasterService, _, _>(runtime, "master", answer);
-        let _work = Work::Sole { queue, thread: Some(thread) };
+        let work = Work::Sole { queue, thread: Some(thread) };
         let (server, runtime) = (Some(server), runtime.clone());
         let client = MasterClient::from(client);
         let inside = (client.clone(), None);
-        Ok(MasterServer { server, client, inside, ended, settings, _work, runtime })
+        Ok(MasterServer { server, client, inside, ended, settings, work, runtime })
     }
 
     /// Where it listens; `None` inside a process.
@@ -283,7 +312,7 @@ impl MasterServer {
     /// # Panics
     /// If the calling thread is an async runtime's.
     pub fn wait_formed(&self, timeout: Duration) -> Result<View, FormError> {
-        let end = Instant::now() + timeout;
+        let end = Clock::Precise.now() + timeout;
         loop {
             let error = match self.client.call_blocking(MasterRequest::GetView { newer_than: 0 })? {
                 MasterReply::View(Some(view)) => return Ok(view),
@@ -293,10 +322,26 @@ impl MasterServer {
                 MasterReply::Refused { reason } => return Err(FormError::Refused(reason)),
                 other => return Err(FormError::Refused(format!("wrong answer: {other:?}"))),
             };
-            if Instant::now() >= end {
+            if Clock::Precise.now() >= end {
                 return Err(error);
             }
             sleep(LOOK);
+        }
+    }
+
+    /// Ends the change of the view that is under way, if there is one and if that takes no longer than
+    /// [`FINISHES_WITHIN`], and decides nothing any more. To be called before [`MasterServer::stop`] where the
+    /// cluster goes on: writes to what a change has in its scope wait for a master.
+    pub fn finish(&mut self) {
+        match &mut self.work {
+            Work::Sole { queue, thread } => {
+                if let Some(thread) = thread.take() {
+                    finish(queue);
+                    join(thread);
+                }
+            }
+            #[cfg(feature = "etcd")]
+            Work::Elected { candidate } => candidate.finish(),
         }
     }
 
@@ -336,10 +381,21 @@ pub fn random_cluster() -> ClusterId {
 
 type Answer = std::pin::Pin<Box<dyn Future<Output = MasterReply> + Send>>;
 
+/// Has a logic end as soon as no change is under way.
+pub(crate) fn finish(queue: &Sender<Message>) {
+    // It fails only if the thread has ended already.
+    let _ended = queue.send(Message::Finish { until: Clock::Precise.now() + FINISHES_WITHIN });
+}
+
 /// Ends the thread of a logic.
 pub(crate) fn end(queue: &Sender<Message>, thread: JoinHandle<()>) {
     // It fails only if the thread has ended already.
     let _ended = queue.send(Message::Stop);
+    join(thread);
+}
+
+/// Waits for the end of the thread of a logic.
+pub(crate) fn join(thread: JoinHandle<()>) {
     if thread.join().is_err() {
         tracing::error!("the master's thread panicked");
     }
@@ -452,28 +508,23 @@ where
 impl<C: Fn(&str) -> NodeClient> Driver<C> {
     /// Returns why it ended.
     fn run(mut self, messages: &Receiver<Message>) -> String {
-        let mut next_tick = Instant::now();
-        loop {
-            let wait = next_tick.saturating_duration_since(Instant::now());
-            let events = match messages.recv_timeout(wait) {
-                Ok(first) => {
-                    let mut events = Vec::new();
-                    for message in once(first).chain(messages.try_iter().take(MAX_TOGETHER - 1)) {
-                        if matches!(message, Message::Stop) {
-                            return "it was stopped".into();
-                        }
-                        events.extend(self.event(message));
+        self.listen();
+        while let Ok(first) = messages.recv() {
+            let (mut events, mut has_listened) = (Vec::new(), false);
+            for message in once(first).chain(messages.try_iter().take(MAX_TOGETHER - 1)) {
+                match message {
+                    Message::Stop => return STOPPED.into(),
+                    Message::Finish { until } => {
+                        self.stops_by = Some(until);
+                        self.logic.finish();
                     }
-                    events
+                    Message::Listened => has_listened = true,
+                    other => events.extend(self.event(other)),
                 }
-                // Only if nothing waits in the queue, however overdue it is: the store may have
-                // kept us so long that leases seem to have ended that were renewed in time.
-                Err(RecvTimeoutError::Timeout) => {
-                    next_tick = Instant::now() + TICK;
-                    vec![Event::Tick]
-                }
-                Err(RecvTimeoutError::Disconnected) => return "it was stopped".into(),
-            };
+            }
+            // Behind all that had come: the store may have kept us so long that leases seem to have ended that
+            // were renewed in time.
+            events.extend(has_listened.then_some(Event::Tick));
             if !self.store.holds() {
                 tracing::warn!("this master's term is over");
                 return "its term is over".into();
@@ -482,13 +533,42 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
             if self.settings.has_changed().unwrap_or(false) {
                 self.logic.adjust(&self.settings.borrow_and_update());
             }
-            let now_ms = self.begun.elapsed().as_millis() as u64;
+            let now = Clock::Precise.now();
+            let now_ms = (now - self.begun).as_millis() as u64;
             let decided = self.decide(now_ms, events).and_then(|()| self.store.settle());
             if let Err(error) = decided {
                 tracing::error!(%error, "the master decides no more: its store failed");
                 return error.to_string();
             }
+            if let Some(stops_by) = self.stops_by {
+                let is_at_rest = self.logic.is_at_rest();
+                if !is_at_rest && now >= stops_by {
+                    tracing::warn!(
+                        "stops in the middle of a change of the view: some writes wait for the next master"
+                    );
+                }
+                if is_at_rest || now >= stops_by {
+                    return STOPPED.into();
+                }
+            }
+            if has_listened {
+                self.listen();
+            }
         }
+        STOPPED.into()
+    }
+
+    /// Asks to be told when what has come in by then is in the queue.
+    fn listen(&self) {
+        let queue = self.queue.clone();
+        self.handle.spawn(async move {
+            tokio::time::sleep(TICK).await;
+            for _ in 0..ROUNDS {
+                tokio::task::yield_now().await;
+            }
+            // Nobody listens any more when the master ends.
+            let _ended = queue.send(Message::Listened);
+        });
     }
 
     fn decide(&mut self, now_ms: u64, events: Vec<Event>) -> Result<(), StoreError> {
@@ -523,7 +603,9 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
             Message::Closed { connection } => Event::ConnectionClosed { connection },
             Message::Done { token, result } => Event::JobDone { token, result },
             Message::Answer { node, token, result } => Event::NodeAnswer { node, token, result },
-            Message::Stop => unreachable!("it is looked for before"),
+            Message::Listened | Message::Finish { .. } | Message::Stop => {
+                unreachable!("these are looked for before")
+            }
         })
     }
 

@@ -67,7 +67,7 @@ pub struct SessionState {
     pinned_in: u64,
     /// As in the heartbeat.
     frees_in: u64,
-    /// When it was heard last; 0 if not yet by this process.
+    /// When it was heard last, in the time for which the master has listened; 0 if not yet by this process.
     pub heard_ms: u64,
     /// The connection over which it spoke last, if it has.
     pub connection: Option<u64>,
@@ -212,7 +212,7 @@ impl Sessions {
     /// are used up.
     pub fn open(
         &mut self,
-        now_ms: u64,
+        heard_ms: u64,
         connection: u64,
         (view, epoch): (u64, u64),
         writes: &mut Vec<Write>,
@@ -223,7 +223,7 @@ impl Sessions {
             pinned_by: view,
             pinned_in: epoch,
             frees_in: epoch,
-            heard_ms: now_ms,
+            heard_ms,
             connection: Some(connection),
             ..SessionState::default()
         };
@@ -232,9 +232,9 @@ impl Sessions {
     }
 
     /// A session says by what it is pinned. An older heartbeat than the last one changes nothing.
-    pub fn heartbeat(&mut self, now_ms: u64, connection: u64, heartbeat: &SessionHeartbeat) {
+    pub fn heartbeat(&mut self, heard_ms: u64, connection: u64, heartbeat: &SessionHeartbeat) {
         let Some(session) = self.open.get_mut(&heartbeat.client) else { return };
-        session.heard_ms = now_ms;
+        session.heard_ms = heard_ms;
         session.connection = Some(connection);
         session.gone_at_ms = None;
         if heartbeat.pinned_by >= session.pinned_by {

@@ -1,6 +1,8 @@
 //! Failures through the master's eyes: sessions and memory nodes that go, views in stages, clients
 //! that are recovered, replicas that come back; with a master that crashes anywhere in between.
 
+#[path = "changes/away.rs"]
+mod away;
 #[path = "changes/bars.rs"]
 mod bars;
 #[path = "changes/elastic.rs"]
@@ -546,26 +548,6 @@ fn a_repairer_of_which_nothing_can_linger_goes_on() {
     world.until("the fence", |world| {
         world.nodes.borrow().iter().all(|node| node.fenced.contains(&repairer))
     });
-}
-
-#[test]
-fn nothing_expires_while_the_master_is_away() {
-    let mut world = World::formed(settings(3, 2, 2));
-    world.open();
-    world.pass(500);
-    world.now_ms += 100 * LEASE_MS;
-    world.feed(Event::Tick);
-    assert_eq!((world.status().open_sessions, world.view().number), (1, 1));
-    // And not while there is none.
-    world.restart_master();
-    world.now_ms += 100 * LEASE_MS;
-    world.feed(Event::Tick);
-    assert_eq!((world.status().open_sessions, world.view().number), (1, 1));
-    // But whoever does not come back is gone.
-    world.sessions[0].renews = false;
-    world.pass(LEASE_MS + 200);
-    assert_eq!(world.status().open_sessions, 0);
-    assert_eq!(world.view().number, 1, "the nodes came back");
 }
 
 const OTHER: ClusterId = ClusterId::from_word(5).unwrap();

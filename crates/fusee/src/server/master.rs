@@ -262,7 +262,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     let failed = |error: String| {
         Failure::operation(format!("the master cannot start: {}", flags::in_text(&error)))
     };
-    let server = MasterServer::start(config).map_err(|error| failed(error.to_string()))?;
+    let mut server = MasterServer::start(config).map_err(|error| failed(error.to_string()))?;
     let control = server.addr().map(|at| at.to_string()).unwrap_or_default();
     let pages = || ClusterPages::new(server.runtime(), server.inside(), server.times());
     let http = http.map(|at| Http::serve(server.runtime(), &at, pages())).transpose()?;
@@ -271,7 +271,11 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let ended = loop {
         match stop.wait(server.ended()) {
-            Wake::Stop => break None,
+            Wake::Stop => {
+                server.finish();
+                break None;
+            }
+            Wake::Abandoned => break None,
             // What cannot remember must not decide, and is of no use: let a supervisor start it again.
             Wake::Event(why) => break Some(why),
             Wake::Hangup => {

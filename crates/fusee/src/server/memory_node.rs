@@ -262,7 +262,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     }
     let is_drained = loop {
         match stop.wait(node.expelled()) {
-            Wake::Stop => break false,
+            Wake::Stop | Wake::Abandoned => break false,
             Wake::Hangup => {
                 if let Some(config) = reloader.again() {
                     node.set_spin(config.spin);

@@ -11,6 +11,8 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
+const END_OF_INPUT: &str = "the end of standard input";
+
 /// What a server waits for.
 #[derive(Debug)]
 pub enum Wake<T> {
@@ -20,6 +22,8 @@ pub enum Wake<T> {
     Hangup,
     /// It is to end.
     Stop,
+    /// Whoever started it has ended, or ends it with all that belongs to it.
+    Abandoned,
 }
 
 /// Waits for the end, several times: nothing is missed in between.
@@ -65,7 +69,7 @@ impl Stop {
                 _ = interrupt.recv() => Err(*first),
                 _ = terminate.recv() => Err(*second),
                 _ = hangup.recv() => Err("SIGHUP"),
-                () = ended => Err("the end of standard input"),
+                () = ended => Err(END_OF_INPUT),
             }
         };
         match self.runtime.block_on(event_or_reason) {
@@ -73,7 +77,7 @@ impl Stop {
             Err("SIGHUP") if self.reads_again => Wake::Hangup,
             Err(reason) => {
                 tracing::info!(reason, "stopping");
-                Wake::Stop
+                if reason == END_OF_INPUT { Wake::Abandoned } else { Wake::Stop }
             }
         }
     }

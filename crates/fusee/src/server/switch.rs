@@ -386,7 +386,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     };
     loop {
         match stop.wait(sleep(report.next.into_iter().chain(forget.next).min())) {
-            Wake::Stop => break,
+            Wake::Stop | Wake::Abandoned => break,
             Wake::Hangup => {
                 if let Some(config) = reloader.again() {
                     report = Alarm::every(config.every);

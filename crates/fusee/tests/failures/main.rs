@@ -29,4 +29,5 @@ mod rot;
 mod silence;
 mod single;
 mod soak;
+mod stops;
 mod writer;

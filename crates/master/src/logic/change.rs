@@ -12,7 +12,8 @@
 //!
 //! 1. If it loses a member, see `standing`; if any is barred, see `barred`.
 //! 2. After a split or a move.
-//! 3. Full subtables are split; regions, members and replicas are added; replicas move.
+//! 3. Full subtables are split; regions, members and replicas are added; replicas move. Nothing of that, and no
+//!    loss either, if this master is told to end: the next one begins with it.
 //!
 //! Jobs are in `repair`, losses in `losing`. If the last replica of anything is lost, the view stays as it
 //! is: there is no better one.
@@ -74,6 +75,10 @@ impl State {
                 false
             }
             Some(Stage::Frozen | Stage::Switched) => false,
+            None if self.finishes => {
+                self.recover(ctx);
+                false
+            }
             None if self.mind_bars(ctx) => false,
             None => {
                 let splits = self.split(ctx);
@@ -83,14 +88,21 @@ impl State {
                         self.grow(ctx);
                         self.scrub(ctx);
                     }
-                } else if self.may_start(ctx) {
-                    let fenced = self.sessions.expired().filter(|client| self.is_fenced(*client));
-                    let clients: Vec<ClientId> = fenced.take(TOGETHER).collect();
-                    if !clients.is_empty() {
-                        self.start_job(ctx, Job::Recover { clients });
-                    }
+                } else {
+                    self.recover(ctx);
                 }
                 false
+            }
+        }
+    }
+
+    /// Recovers some of the sessions that have expired and are fenced.
+    fn recover(&mut self, ctx: &mut Ctx<'_>) {
+        if self.may_start(ctx) {
+            let fenced = self.sessions.expired().filter(|client| self.is_fenced(*client));
+            let clients: Vec<ClientId> = fenced.take(TOGETHER).collect();
+            if !clients.is_empty() {
+                self.start_job(ctx, Job::Recover { clients });
             }
         }
     }
@@ -140,6 +152,7 @@ impl State {
         if let Phase::Formed(old) = &self.phase {
             self.history.view_changes(ctx.now_ms, old, &view);
         }
+        self.view_heard_ms = self.presences.listened_ms();
         if let Phase::Formed(old) = std::mem::replace(&mut self.phase, Phase::Formed(view)) {
             self.told.replaced(old);
         }

@@ -43,10 +43,10 @@ pub enum Event {
         /// What came of it.
         result: Result<JobReport, JobError>,
     },
-    /// Time passes, and nothing else that has happened is left to be told: only now is somebody
-    /// taken for dead, who may have spoken meanwhile. To be given at start, and then at least eight
-    /// times in a lease: after half a lease without any event the master counts as having been
-    /// away, and nothing expires.
+    /// Time passes, and nothing else that has happened is left to be told, nor to be read: only now is
+    /// somebody taken for dead, who may have spoken meanwhile. To be given at start, and then at least eight
+    /// times in a lease: longer steps count for less (`presence`), and after half a lease without any
+    /// event the master counts as having been away.
     Tick,
 }
 

@@ -174,3 +174,4 @@ impl State {
         self.history.view_since(ctx.now_ms);
     }
 }
+        self.view_heard_ms = self.presences.listened_ms();

@@ -51,6 +51,9 @@ impl State {
     pub(super) fn remove_lost_members(&mut self, ctx: &mut Ctx<'_>) {
         let losing = self.losing.gone.clone();
         let Some(view) = self.view() else { return };
+        if self.finishes && view.change.is_none() {
+            return;
+        }
         if losing.is_empty() {
             if self.losing.hopeless.take().is_some() {
                 self.problem = None;

@@ -79,7 +79,7 @@ use fusee_core::verbs::{ClusterId, MnId};
 use fusee_core::view::View;
 
 use crate::record::Record;
-use crate::sessions::Sessions;
+use crate::sessions::{SessionState, Sessions};
 use crate::settings::Settings;
 use adding::Adding;
 use admitting::Admitting;
@@ -131,6 +131,10 @@ struct State {
     problem: Option<String>,
     sessions: Sessions,
     presences: Presences,
+    /// Since when the view is in force, or this process knows it: what had been listened by then.
+    view_heard_ms: u64,
+    /// See [`Master::finish`].
+    finishes: bool,
     held: Held,
     losing: Losing,
     fences: Fences,
@@ -175,7 +179,24 @@ impl Master {
         self.settings.adjust(new);
     }
 
-    /// Decides about an event. `now_ms` grows; where it starts does not matter.
+    /// From now on no change of the view is begun, and nothing else that the next master can do as well: this one is to
+    /// end.
+    pub fn finish(&mut self) {
+        self.state.finishes = true;
+    }
+
+    /// Whether nobody waits for this master: no change is under way, all sessions know that, and none is to be
+    /// recovered.
+    pub fn is_at_rest(&self) -> bool {
+        let state = &self.state;
+        state.view().is_none_or(|view| {
+            let knows = |session: &SessionState| session.pinned_by >= view.number;
+            let all_know = state.sessions.open_sessions().all(|(_, session)| knows(session));
+            view.change.is_none() && all_know && state.sessions.expired().next().is_none()
+        })
+    }
+
+    /// Decides about an event. `now_ms` grows, also while the machine sleeps; where it starts does not matter.
     pub fn handle(&mut self, now_ms: u64, event: Event) -> Vec<Action> {
         let Master { settings, calls, state } = self;
         let mut ctx = Ctx::new(now_ms, settings, calls);
@@ -195,6 +216,8 @@ impl State {
             problem: None,
             sessions: Sessions::new(1),
             presences: Presences::default(),
+            view_heard_ms: 0,
+            finishes: false,
             held: Held::default(),
             losing: Losing::default(),
             fences: Fences::default(),
@@ -274,7 +297,10 @@ impl State {
 
     fn handle(&mut self, ctx: &mut Ctx<'_>, event: Event) {
         let is_tick = matches!(event, Event::Tick);
-        self.presences.pass(ctx.now_ms, ctx.settings.lease);
+        // The end of a job says nothing of what comes from outside.
+        if !matches!(event, Event::JobDone { .. }) {
+            self.presences.pass(ctx.now_ms, ctx.settings.lease);
+        }
         match event {
             Event::Request { token, caller, request } => {
                 let reply = self

@@ -8,8 +8,18 @@
 //! A session that sends heartbeats but does not leave old views behind expires as well, after
 //! a lease: everybody would wait for it.
 //!
-//! Nothing but detection rests on clocks. When the master itself was away, all silence counts from
-//! its return: nobody could have renewed anything.
+//! Nothing but detection rests on these clocks, and silence is what the master *listened* for: it is measured
+//! by the time in which the master took events in. A process that is stopped, or that gets no processor, hears
+//! nothing; neither does one whose machine sleeps. Therefore
+//!
+//! * a step between two events counts for an eighth of a lease at most, whatever the clock says;
+//! * after half a lease without an event the master was *away*: everybody has a whole lease from its return. As long
+//!   no end of a connection tells anything, either. Who got no answer meanwhile has given its connection up, and
+//!   the end of the old one may be read before the first word over the new one.
+//! * A question that was asked before the master was away, and failed, is asked again.
+//!
+//! The time that was listened is never longer than the time that has passed. So whatever waits here for the end of a
+//! lease waits longer than the lease's owner does, by clocks that count sleep.
 
 use fusee_control::events::Topic;
 use std::collections::BTreeMap;
@@ -33,7 +43,10 @@ const MIN_PROBE_MS: u64 = 20;
 /// The connection that never closes.
 const LOCAL: u64 = 0;
 
-/// What was heard of a memory node.
+/// The most that a step counts as listened, in milliseconds, where leases are short: two ticks of the host.
+const MIN_STEP_MS: u64 = 10;
+
+/// What was heard of a memory node. All times here are in listened milliseconds.
 #[derive(Debug, Default)]
 struct Presence {
     heard_ms: u64,
@@ -46,49 +59,69 @@ struct Presence {
 /// Who was heard when.
 #[derive(Debug, Default)]
 pub(super) struct Presences {
-    /// The last event, and since when the master has been there without a gap.
+    /// The last event, by the clock.
     last_ms: Option<u64>,
+    /// For how long the master has listened.
+    listened_ms: u64,
+    /// Since when it has been there without a gap.
     begun_ms: u64,
+    /// Until when the ends of connections tell nothing.
+    deaf_until_ms: u64,
     nodes: BTreeMap<MnId, Presence>,
-    /// Members that were asked whether they are there, and until when they have to answer.
-    probes: BTreeMap<MnId, u64>,
+    /// Members that were asked whether they are there.
+    probes: BTreeMap<MnId, Probe>,
+}
+
+/// A question whether a member is there.
+#[derive(Clone, Copy, Debug)]
+struct Probe {
+    asked_ms: u64,
+    /// Until when it has to answer.
+    until_ms: u64,
 }
 
 impl Presences {
-    /// Notes the time of an event.
+    /// Takes note of the time at which something comes in from outside.
     pub fn pass(&mut self, now_ms: u64, lease: LeaseSettings) {
-        let away = |last: u64| now_ms.saturating_sub(last) > lease.lease_ms / 2;
-        if self.last_ms.is_none_or(away) {
-            self.begun_ms = now_ms;
-        }
+        let step_ms = now_ms.saturating_sub(self.last_ms.unwrap_or(now_ms));
         self.last_ms = Some(now_ms);
+        self.listened_ms += step_ms.min((lease.lease_ms / 8).max(MIN_STEP_MS));
+        if step_ms > lease.lease_ms / 2 {
+            self.begun_ms = self.listened_ms;
+            self.deaf_until_ms = self.begun_ms + lease.lease_ms;
+        }
+    }
+
+    /// For how long the master has listened.
+    pub fn listened_ms(&self) -> u64 {
+        self.listened_ms
     }
 
     /// Whether a lease has passed since a moment, and the master was there all the time.
-    fn is_over(&self, now_ms: u64, since_ms: u64, lease: LeaseSettings) -> bool {
-        now_ms.saturating_sub(since_ms.max(self.begun_ms)) > lease.lease_ms
+    fn is_over(&self, since_ms: u64, lease: LeaseSettings) -> bool {
+        self.listened_ms.saturating_sub(since_ms.max(self.begun_ms)) > lease.lease_ms
     }
 
     /// Why somebody counts as gone, if he does, who was heard last at this time.
     fn gone(
         &self,
-        now_ms: u64,
         heard_ms: u64,
         gone_at_ms: Option<u64>,
         lease: LeaseSettings,
     ) -> Option<&'static str> {
-        if gone_at_ms.is_some_and(|at| at <= now_ms) {
+        let is_closed = |at: u64| at.max(self.deaf_until_ms) <= self.listened_ms;
+        if gone_at_ms.is_some_and(is_closed) {
             return Some("its connection was closed");
         }
-        self.is_over(now_ms, heard_ms, lease).then_some("it is silent")
+        self.is_over(heard_ms, lease).then_some("it is silent")
     }
 
-    fn node_is_gone(&self, now_ms: u64, node: MnId, lease: LeaseSettings) -> Option<&'static str> {
+    fn node_is_gone(&self, node: MnId, lease: LeaseSettings) -> Option<&'static str> {
         match self.nodes.get(&node) {
             // A node inside of this process is there as long as the process is.
             Some(presence) if presence.connection == Some(LOCAL) => None,
-            Some(presence) => self.gone(now_ms, presence.heard_ms, presence.gone_at_ms, lease),
-            None => self.gone(now_ms, 0, None, lease),
+            Some(presence) => self.gone(presence.heard_ms, presence.gone_at_ms, lease),
+            None => self.gone(0, None, lease),
         }
     }
 
@@ -113,9 +146,10 @@ impl Presences {
 impl State {
     /// A memory node has joined. Over an ordinary connection that binds it to nothing: it may use
     /// another one from now on.
-    pub(super) fn node_joined(&mut self, ctx: &Ctx<'_>, node: MnId, connection: u64) {
+    pub(super) fn node_joined(&mut self, node: MnId, connection: u64) {
         let connection = (connection == LOCAL).then_some(LOCAL);
-        let heard = Presence { heard_ms: ctx.now_ms, connection, gone_at_ms: None };
+        let heard_ms = self.presences.listened_ms;
+        let heard = Presence { heard_ms, connection, gone_at_ms: None };
         self.presences.nodes.insert(node, heard);
     }
 
@@ -131,8 +165,8 @@ impl State {
         let Some(node) = found.map(|member| member.node) else {
             return Some(self.not_a_member(identity));
         };
-        let presence =
-            Presence { heard_ms: ctx.now_ms, connection: Some(connection), gone_at_ms: None };
+        let heard_ms = self.presences.listened_ms;
+        let presence = Presence { heard_ms, connection: Some(connection), gone_at_ms: None };
         self.presences.nodes.insert(node, presence);
         self.losing.forget(node);
         self.arrived(ctx, node);
@@ -148,12 +182,11 @@ impl State {
     /// Sessions say that they are there. Returns their names.
     pub(super) fn heartbeats(
         &mut self,
-        ctx: &Ctx<'_>,
         connection: u64,
         heartbeats: &[SessionHeartbeat],
     ) -> Vec<ClientId> {
         for heartbeat in heartbeats {
-            self.sessions.heartbeat(ctx.now_ms, connection, heartbeat);
+            self.sessions.heartbeat(self.presences.listened_ms, connection, heartbeat);
         }
         heartbeats.iter().map(|heartbeat| heartbeat.client).collect()
     }
@@ -162,7 +195,7 @@ impl State {
         if connection == LOCAL {
             return;
         }
-        let gone_at_ms = ctx.now_ms.saturating_add(ctx.settings.lease.grace_ms);
+        let gone_at_ms = self.presences.listened_ms.saturating_add(ctx.settings.lease.grace_ms);
         self.sessions.connection_closed(connection, gone_at_ms);
         let nodes = self.presences.nodes.values_mut();
         for node in nodes.filter(|node| node.connection == Some(connection)) {
@@ -175,23 +208,24 @@ impl State {
         let lease = ctx.settings.lease;
         let gone = self.sessions.open_sessions().filter_map(|(client, session)| {
             let SessionState { heard_ms, gone_at_ms, .. } = *session;
-            Some((client, self.presences.gone(ctx.now_ms, heard_ms, gone_at_ms, lease)?))
+            Some((client, self.presences.gone(heard_ms, gone_at_ms, lease)?))
         });
         let gone: Vec<(ClientId, &str)> = gone.collect();
         self.expire(ctx, &gone);
-        if self.presences.is_over(ctx.now_ms, self.history.since_ms(), lease) {
+        if self.presences.is_over(self.view_heard_ms, lease) {
             let late = self.laggards().map(|client| (client, "it does not leave old views behind"));
             let late: Vec<(ClientId, &str)> = late.collect();
             self.expire(ctx, &late);
         }
-        let late = self.presences.probes.iter().filter(|(_, until)| **until <= ctx.now_ms);
+        let listened_ms = self.presences.listened_ms;
+        let late = self.presences.probes.iter().filter(|(_, probe)| probe.until_ms <= listened_ms);
         let late: Vec<MnId> = late.map(|(node, _)| *node).collect();
         for node in late {
             self.presences.probes.remove(&node);
             self.suspect(ctx, node, "it does not answer");
         }
         let gone = self.roster.nodes().filter_map(|Member { node, .. }| {
-            Some((*node, self.presences.node_is_gone(ctx.now_ms, *node, lease)?))
+            Some((*node, self.presences.node_is_gone(*node, lease)?))
         });
         let gone: Vec<(MnId, &str)> = gone.collect();
         for (node, why) in gone {
@@ -221,9 +255,9 @@ impl State {
         open.filter(move |(_, session)| waits_for(session)).map(|(client, _)| client)
     }
 
-    /// Whether a lease has passed since a moment, for all that this master knows.
+    /// Whether a lease has passed since a moment, in listened milliseconds, for all that this master knows.
     pub(super) fn lease_is_over(&self, ctx: &Ctx<'_>, since_ms: u64) -> bool {
-        self.presences.is_over(ctx.now_ms, since_ms, ctx.settings.lease)
+        self.presences.is_over(since_ms, ctx.settings.lease)
     }
 
     /// Whether the sessions that have expired can tell by their own clocks that nobody hears them: one
@@ -250,7 +284,9 @@ impl State {
     pub(super) fn probe(&mut self, ctx: &mut Ctx<'_>, node: MnId) {
         if self.in_view(node) && !self.presences.probes.contains_key(&node) {
             let patience_ms = (ctx.settings.lease.lease_ms / 2).clamp(MIN_PROBE_MS, MAX_PROBE_MS);
-            self.presences.probes.insert(node, ctx.now_ms.saturating_add(patience_ms));
+            let asked_ms = self.presences.listened_ms;
+            let until_ms = asked_ms.saturating_add(patience_ms);
+            self.presences.probes.insert(node, Probe { asked_ms, until_ms });
             ctx.call(&self.roster, node, NodeRequest::Describe, Purpose::Probe);
         }
     }
@@ -262,7 +298,11 @@ impl State {
         node: MnId,
         result: Result<NodeReply, String>,
     ) {
-        self.presences.probes.remove(&node);
+        let probe = self.presences.probes.remove(&node);
+        // The answer had to come while this master was away.
+        if result.is_err() && probe.is_some_and(|probe| probe.asked_ms < self.presences.begun_ms) {
+            return self.probe(ctx, node);
+        }
         let identity = self.roster.identity_of(node);
         match result {
             Ok(NodeReply::Description(found)) if Some(found.identity) == identity => {

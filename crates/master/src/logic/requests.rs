@@ -33,7 +33,7 @@ impl State {
                 let new = Member { node, identity, control, tcp, shm, verbs, pool_bytes };
                 let reply = self.join(ctx, new, caller.elsewhere);
                 if let MasterReply::Joined { node } = reply {
-                    self.node_joined(ctx, node, connection);
+                    self.node_joined(node, connection);
                 }
                 reply
             }
@@ -53,7 +53,7 @@ impl State {
                 if self.view().is_none() {
                     return Some(self.not_ready(ctx));
                 }
-                let clients = self.heartbeats(ctx, connection, &sessions);
+                let clients = self.heartbeats(connection, &sessions);
                 let stirs = sessions.iter().any(|heartbeat| heartbeat.stirs);
                 self.shortage.heard(&clients, acked, stirs);
                 let mark = self.epochs.newest(ctx);
@@ -123,7 +123,8 @@ impl State {
         let epoch = self.epochs.newest(ctx);
         let mut writes = Vec::new();
         let since = (view.number, epoch);
-        let opened = self.sessions.open(ctx.now_ms, connection, since, &mut writes);
+        let heard_ms = self.presences.listened_ms();
+        let opened = self.sessions.open(heard_ms, connection, since, &mut writes);
         let Some(client) = opened else {
             return refused("all client ids have been used; format the cluster anew");
         };

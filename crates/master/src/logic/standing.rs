@@ -176,7 +176,7 @@ impl State {
         if !self.loses_a_member() {
             return !self.settles_bars() || self.is_shown_by_all_there();
         }
-        let waited = self.lease_is_over(ctx, self.history.since_ms());
+        let waited = self.lease_is_over(ctx, self.view_heard_ms);
         self.standing.is_shown_by_all()
             && (self.standing.are_half() || waited)
             && self.expired_leases_are_over(ctx)

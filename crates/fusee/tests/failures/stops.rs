@@ -1,0 +1,46 @@
+//! A master that is told to end in the middle of a change of the view.
+
+use std::time::{Duration, Instant};
+
+use super::cluster::{Cluster, LONG_LEASE_MS, Shape};
+use super::writer::Mode;
+
+/// A client and a memory node end together, so the change waits until the client's lease is over. Meanwhile the master
+/// is told to end, and is away for longer than any write waits: nobody notices.
+fn stop_in_a_change(fabric: &'static str) {
+    let shape = Shape { fabric, nodes: 4, lease_ms: LONG_LEASE_MS, ..Shape::default() };
+    let mut cluster = Cluster::of(shape);
+    cluster.load(2, 2);
+    let mut victim = cluster.victim(Mode::Load);
+    super::common::eventually("it works", || victim.progress() > 1);
+    victim.kill();
+    cluster.dead.push(victim);
+    cluster.nodes[3].kill();
+    let is_frozen = |status: &fusee_client::Status| {
+        status.view.as_ref().is_some_and(|view| view.members.len() == 3)
+    };
+    let status = cluster.until("the change", is_frozen);
+    assert!(status.view.is_some_and(|view| view.change.is_some()), "it waits for a lease");
+    let begun = Instant::now();
+    cluster.stop_master();
+    println!("the master took {:?} to end", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(15));
+    cluster.all_get_on("without a master");
+    cluster.pause(6_000..6_500);
+    cluster.all_get_on("without a master");
+    cluster.restart_master();
+    cluster.until_stable(3, true);
+    cluster.nodes.remove(3);
+    cluster.all_get_on("with the next master");
+    cluster.finish();
+}
+
+#[test]
+fn a_master_ends_its_change_before_it_ends_over_tcp() {
+    stop_in_a_change("tcp");
+}
+
+#[test]
+fn a_master_ends_its_change_before_it_ends_on_shared_memory() {
+    stop_in_a_change("shm");
+}

@@ -1,0 +1,135 @@
+//! A master that is stopped, starved or asleep, and one that is told to end: nobody who lives suffers from it.
+
+use fusee_control::master::MasterRequest;
+use fusee_core::verbs::MnId;
+use fusee_master::jobs::JobError;
+use fusee_master::logic::Event;
+
+use super::world::{LEASE_MS, World, settings};
+
+#[test]
+fn nothing_expires_while_the_master_is_away() {
+    let mut world = World::formed(settings(3, 2, 2));
+    world.open();
+    world.pass(500);
+    world.now_ms += 100 * LEASE_MS;
+    world.feed(Event::Tick);
+    assert_eq!((world.status().open_sessions, world.view().number), (1, 1));
+    // And not while there is none.
+    world.restart_master();
+    world.now_ms += 100 * LEASE_MS;
+    world.feed(Event::Tick);
+    assert_eq!((world.status().open_sessions, world.view().number), (1, 1));
+    // But whoever does not come back is gone.
+    world.sessions[0].renews = false;
+    world.pass(LEASE_MS + 200);
+    assert_eq!(world.status().open_sessions, 0);
+    assert_eq!(world.view().number, 1, "the nodes came back");
+}
+
+#[test]
+fn ends_of_connections_tell_nothing_to_a_master_that_was_away() {
+    let mut world = World::formed(settings(3, 2, 2));
+    let (comes, gone) = (world.open(), world.open());
+    world.pass(500);
+    // It was stopped for long. What waited is read: the ends of connections that were given up, while others are made.
+    world.now_ms += 8 * LEASE_MS;
+    for connection in [1, 2, 1_000_000, 1_000_001, 1_000_002] {
+        world.feed(Event::ConnectionClosed { connection });
+    }
+    world.feed(Event::Tick);
+    world.now_ms += 100;
+    world.feed(Event::Tick);
+    assert_eq!((world.status().open_sessions, world.view().number), (2, 1), "{:#?}", world.log);
+    world.sessions[1].renews = false;
+    world.pass(LEASE_MS - 200);
+    assert_eq!((world.status().open_sessions, world.view().number), (2, 1), "{:#?}", world.log);
+    // A lease later whoever has not come is gone.
+    world.pass(200);
+    assert!(world.said(&format!("{gone} has expired")), "{:#?}", world.log);
+    assert!(!world.said(&format!("{comes} has expired")), "{:#?}", world.log);
+    assert_eq!(world.view().number, 1, "the nodes came back");
+}
+
+#[test]
+fn a_master_that_gets_little_time_takes_nobody_for_silent() {
+    let mut world = World::formed(settings(3, 2, 2));
+    world.open();
+    world.pass(500);
+    // Of every 400 ms it gets no more than a moment, and hears nothing in it.
+    for _ in 0..6 {
+        world.now_ms += LEASE_MS * 4 / 10;
+        world.feed(Event::Tick);
+    }
+    assert_eq!((world.status().open_sessions, world.view().number), (1, 1), "{:#?}", world.log);
+    // Who stays silent is found out all the same.
+    for _ in 0..10 {
+        world.now_ms += LEASE_MS * 4 / 10;
+        world.feed(Event::Tick);
+    }
+    assert_eq!(world.status().open_sessions, 0, "{:#?}", world.log);
+}
+
+#[test]
+fn a_question_that_failed_while_the_master_was_away_is_asked_again() {
+    let mut world = World::formed(settings(3, 2, 2));
+    world.pass(500);
+    world.holds_calls = true;
+    world.ask(MasterRequest::Unreachable { node: MnId(1) });
+    assert_eq!(world.held_calls.len(), 1);
+    world.now_ms += 20 * LEASE_MS;
+    world.holds_calls = false;
+    let (node, token) = world.held_calls.remove(0);
+    world.feed(Event::NodeAnswer { node, token, result: Err("no answer in time".into()) });
+    world.feed(Event::Tick);
+    world.pass(200);
+    assert_eq!(world.view().number, 1, "{:#?}", world.log);
+    assert!(!world.said("is lost"), "{:#?}", world.log);
+}
+
+/// Jobs end while nothing comes in from outside: that is no listening.
+#[test]
+fn the_end_of_a_job_is_no_word_from_outside() {
+    let mut world = World::formed(settings(3, 2, 2));
+    world.open();
+    world.pass(500);
+    for token in 0..20 {
+        world.now_ms += LEASE_MS / 10;
+        let what = "nobody waits for it".to_owned();
+        let result = Err(JobError { node: None, may_linger: false, what });
+        world.feed(Event::JobDone { token: 1_000_000 + token, result });
+    }
+    world.feed(Event::ConnectionClosed { connection: 1 });
+    world.now_ms += 50;
+    world.feed(Event::Tick);
+    assert_eq!(world.status().open_sessions, 1, "{:#?}", world.log);
+}
+
+/// A master that is told to end ends its change, and begins none; the next one goes on.
+#[test]
+fn a_master_that_is_told_to_end_ends_its_change_and_begins_no_other() {
+    let mut world = World::formed(settings(4, 2, 2));
+    world.open();
+    world.pass(500);
+    assert!(world.master.is_at_rest());
+    world.holds_jobs = true;
+    world.kill(3);
+    world.until("the change", |world| world.jobs() == 1);
+    assert!(!world.master.is_at_rest());
+    world.master.finish();
+    world.pass(500);
+    assert!(!world.master.is_at_rest(), "the job takes long");
+    world.end_jobs();
+    world.until("the end of the change", |world| world.master.is_at_rest());
+    let view = world.view();
+    assert!(view.change.is_none() && view.members.len() == 3);
+    assert!(world.sessions[0].view == view.number, "the session knows");
+    // Replicas are missing, and a node has come that could have them.
+    world.add_node();
+    world.pass(2 * LEASE_MS);
+    assert_eq!(world.view(), view);
+    assert!(world.master.is_at_rest() && world.status().missing_replicas > 0);
+    world.restart_master();
+    world.until("the next master", World::is_whole);
+    assert_eq!(world.view().members.len(), 4);
+}
