@@ -35,6 +35,19 @@ pub enum ConnectError {
     /// The master's view breaks a rule.
     #[error("the master sent an {0}")]
     View(#[from] ViewError),
+    /// The master leads the cluster by an older view than this process has seen, or by another one of that number: it
+    /// has forgotten what this process has read and written.
+    #[error(
+        "the master leads this cluster by view {found}, and this process has seen view {seen}, of which that one knows \
+         nothing: the master was started on an old copy of its store, or over an empty one, where the cluster was \
+         formed once more. Start it on its newest store; to go on with what is there, start this program again"
+    )]
+    Forgotten {
+        /// The newest view that this process has seen.
+        seen: u64,
+        /// The master's.
+        found: u64,
+    },
     /// A memory node cannot be attached to.
     #[error("cannot attach to memory node {0}")]
     Attach(#[from] AttachError),

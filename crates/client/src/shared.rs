@@ -192,8 +192,13 @@ impl Shared {
             return Err(ConnectError::Refused("the client has ended".into()));
         }
         let (master, asked_at) = (self.master.clone(), Clock::of(self.kind).now());
+        let seen = self.keeper.view();
         let reply = self.wait(async move { master.call(MasterRequest::Open).await })?;
         let opened = Opened::from(reply)?;
+        let found = opened.view.number;
+        if found < seen.number || (found == seen.number && *seen != opened.view) {
+            return Err(ConnectError::Forgotten { seen: seen.number, found });
+        }
         self.keeper.follow_lease(opened.lease_ms);
         Ok(Arc::new(opened.gate(asked_at)))
     }

@@ -336,3 +336,25 @@ fn a_running_operation_holds_the_acknowledgement_back() {
         cluster.fake.wait_acknowledged();
     });
 }
+
+/// A master that has forgotten what a client has seen gives it no session.
+#[test]
+fn a_client_follows_no_master_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = cluster(dir.path());
+    let client = cluster.fake.connect(FabricKind::Tcp);
+    client.put(b"key", b"value").unwrap();
+    cluster.fake.publish(cluster.next());
+    cluster.fake.wait_acknowledged();
+    // Older, and of the same number with other members.
+    let newest = cluster.newest();
+    let mut other = newest.clone();
+    other.members[0].identity ^= 1;
+    for view in [cluster.view.clone(), other] {
+        cluster.fake.script().view = Some(view);
+        let Err(Error::NoSession { reason }) = client.session() else { panic!("it has one") };
+        assert!(reason.contains("was started on an old copy"), "{reason}");
+    }
+    cluster.fake.script().view = Some(newest);
+    client.session().unwrap();
+}

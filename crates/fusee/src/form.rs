@@ -79,7 +79,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     };
     let memory_nodes = ask_status(&master, &args.master)?.expected_memory_nodes;
     if !args.no_wait {
-        wait(&args.master, args.json, &master)?;
+        wait(&args.master, args.json, &master, cluster)?;
     }
     let report = Report { cluster: cluster.to_string(), formed: !args.no_wait, memory_nodes };
     output::text(&match (args.json, args.no_wait) {
@@ -114,8 +114,9 @@ fn form_if_unformed(master: &MasterClient, address: &str) -> Result<ClusterId, F
 
 /// Forms a cluster, and waits until clients can join.
 pub fn form(master: &MasterClient, address: &str, is_quiet: bool) -> Result<(), Failure> {
-    ask(master, address, random_cluster())?;
-    wait(address, is_quiet, master)
+    let cluster = random_cluster();
+    ask(master, address, cluster)?;
+    wait(address, is_quiet, master, cluster)
 }
 
 /// A request that may have been lost is repeated: it names the cluster.
@@ -135,7 +136,12 @@ fn ask(master: &MasterClient, address: &str, cluster: ClusterId) -> Result<(), F
 }
 
 /// Waits until clients can join.
-fn wait(address: &str, is_quiet: bool, master: &MasterClient) -> Result<(), Failure> {
+fn wait(
+    address: &str,
+    is_quiet: bool,
+    master: &MasterClient,
+    cluster: ClusterId,
+) -> Result<(), Failure> {
     let mut shown = None;
     loop {
         interrupt::failure().map_or(Ok(()), Err)?;
@@ -145,6 +151,8 @@ fn wait(address: &str, is_quiet: bool, master: &MasterClient) -> Result<(), Fail
                 format!("{joined} of {expected} memory nodes have joined")
             }
             Ok(MasterReply::Refused { reason }) => {
+                // Other memory nodes may help; not so if the master takes its word back.
+                ask(master, address, cluster)?;
                 format!("cannot be formed yet: {}", flags::in_text(&reason))
             }
             Ok(other) => {

@@ -90,6 +90,34 @@ fn another_cluster_in_the_masters_place_gets_none_of_its_nodes() {
     cluster.finish();
 }
 
+/// A script forms the cluster by a number that it has chosen. The master's store is lost, and the script runs again.
+#[test]
+fn a_number_is_not_formed_again_over_an_empty_store_while_its_cluster_lives() {
+    let mut cluster = Cluster::with_long_leases("tcp");
+    put(&cluster, "key", "value");
+    let own = cluster.status().unwrap().cluster.unwrap().to_string();
+    cluster.load(1, 1);
+    // At once, and when its nodes have been there for a while.
+    for (store, waits) in [("emptied", false), ("emptied-too", true)] {
+        cluster.kill_master();
+        cluster.start_usurper(store);
+        if waits {
+            sleep(A_WHILE);
+        }
+        // Others that would do.
+        cluster.start_node();
+        cluster.run(&["form", "--id", &own]).expect_error(1, "exists already");
+        cluster.run(&["get", "key"]).expect_error(3, "");
+        assert!(cluster.status().unwrap().view.is_none());
+    }
+    cluster.kill_master();
+    cluster.restart_master();
+    cluster.until("the own master is back", |status| status.view.is_some());
+    expect(&cluster, "key", "value");
+    cluster.all_get_on("the own master is back");
+    cluster.finish();
+}
+
 /// The name of the cluster, as people see it.
 fn name(cluster: &Cluster) -> String {
     cluster.status().unwrap().cluster.unwrap().to_string()

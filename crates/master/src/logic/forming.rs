@@ -7,7 +7,8 @@
 //!
 //! Once enough nodes are present, the first of them (by name) are planned for and asked for
 //! memory. Whatever goes wrong ends the attempt with a text for people, which is also what
-//! sessions are told; another attempt follows, after a pause or when another node joins.
+//! sessions are told; another attempt follows, after a pause or when another node joins. None is made before whoever
+//! is of this cluster already has had the time to say so (`identity`).
 
 use fusee_control::events::Topic;
 use fusee_control::node::{NodeReply, NodeRequest};
@@ -19,6 +20,10 @@ use super::format::{Attempt, Outcome};
 use super::{Phase, RETRY_MS, State};
 use crate::plan::Plan;
 use crate::record::{Record, Write};
+
+/// How long a master listens before it forms a cluster: a few times as long as memory nodes wait between two
+/// questions to a master that does not answer.
+const LISTENS_MS: u64 = 300;
 
 /// The way to the first view.
 #[derive(Debug, Default)]
@@ -55,7 +60,11 @@ impl State {
             let repeats = attempt.repeats(ctx.now_ms).into_iter();
             calls.extend(repeats.map(|(node, request)| (node, request, Purpose::Format)));
         }
-        let start = forming.attempt.is_none() && forming.try_at_ms <= ctx.now_ms;
+        let has_listened = !self.identity.is_new() || self.presences.listened_ms() >= LISTENS_MS;
+        let start = forming.attempt.is_none()
+            && forming.try_at_ms <= ctx.now_ms
+            && has_listened
+            && !self.identity.exists();
         if forming.look_at_ms <= ctx.now_ms {
             forming.look_at_ms = ctx.now_ms + RETRY_MS;
             let nodes = self.roster.nodes().map(|member| member.node);
@@ -98,6 +107,11 @@ impl State {
     fn hold(&mut self, ctx: &mut Ctx<'_>, try_at_ms: u64, problem: String) {
         self.report(ctx, problem);
         self.abandon_attempt(ctx, try_at_ms);
+    }
+
+    /// The cluster is not to be formed.
+    pub(super) fn give_forming_up(&mut self, ctx: &mut Ctx<'_>, problem: String) {
+        self.hold(ctx, u64::MAX, problem);
     }
 
     fn abandon_attempt(&mut self, ctx: &mut Ctx<'_>, try_again_ms: u64) {
@@ -172,6 +186,6 @@ impl State {
         self.standing.restore_number(view.number);
         self.phase = Phase::Formed(view);
         self.history.view_since(ctx.now_ms);
+        self.view_heard_ms = self.presences.listened_ms();
     }
 }
-        self.view_heard_ms = self.presences.listened_ms();

@@ -9,6 +9,11 @@
 //! once, in place of one that says that it was destroyed: its memory nodes are told whenever they come that
 //! they are expelled, and its sessions that they are fenced.
 //!
+//! A number is formed once. A master over an empty store, or over an old copy, may be asked to form a cluster that
+//! is alive; its members and clients come here, since they go on asking. So a number that somebody has said is
+//! his is refused, and if he comes later, before there is a view, none is made: a second cluster of one number
+//! would get the clients of the first one, in silence, and show them nothing.
+//!
 //! Whoever belongs to a cluster says so with every request. Members and clients of another one are
 //! refused before anything else is looked at, so that their requests have no effect here, and this
 //! master's word none there: a memory node never hears from it that it is expelled.
@@ -25,8 +30,9 @@ use super::{Action, State, refused};
 use crate::record::{CLUSTER_KEY, Record, VIEW_KEY, Write};
 use crate::settings::LeaseSettings;
 
-/// Clusters whose members are mentioned in the log, each once.
-const MAX_STRANGERS: usize = 16;
+/// Clusters whose members are mentioned in the log, each once; and remembered.
+const MAX_MENTIONED: usize = 16;
+const MAX_STRANGERS: usize = 1024;
 
 /// Whose cluster it is.
 #[derive(Debug, Default)]
@@ -37,12 +43,26 @@ pub(super) struct Identity {
     destroyed: BTreeSet<ClusterId>,
     /// Other clusters whose members or clients have come here.
     strangers: BTreeSet<ClusterId>,
+    /// This process was asked for the own one.
+    is_new: bool,
+    /// The own one is to be formed, and exists: who has come, and is of it.
+    exists: Option<&'static str>,
 }
 
 impl Identity {
     /// The cluster that the master leads; `None` until one is to be formed.
     pub fn own(&self) -> Option<ClusterId> {
         self.own
+    }
+
+    /// Whether this process was asked for the own cluster, and not one before it.
+    pub fn is_new(&self) -> bool {
+        self.is_new
+    }
+
+    /// Whether it is known that the own cluster exists, though this master has no view of it.
+    pub fn exists(&self) -> bool {
+        self.exists.is_some()
     }
 
     /// From the store: it leads this one.
@@ -87,6 +107,9 @@ impl State {
             self.note_stranger(ctx, asker);
             return Some(MasterReply::WrongCluster { cluster: own });
         }
+        if asker.is_some() {
+            self.mind_survivors(ctx, request);
+        }
         // People may look at it.
         if own.is_none() && *request != MasterRequest::Status {
             return Some(MasterReply::WrongCluster { cluster: None });
@@ -99,8 +122,11 @@ impl State {
             None if self.identity.destroyed.contains(&cluster) => refused(format!(
                 "cluster {cluster} was destroyed, and its number is not used again; nothing was changed"
             )),
+            None if self.identity.strangers.contains(&cluster) => {
+                refused(exists(cluster, "memory nodes or clients"))
+            }
             None => {
-                self.identity.own = Some(cluster);
+                (self.identity.own, self.identity.is_new) = (Some(cluster), true);
                 ctx.persist(vec![Write::Put(Record::Cluster(cluster))]);
                 let text = format!(
                     "cluster {cluster} is to be formed, as soon as {} memory nodes have joined",
@@ -109,7 +135,10 @@ impl State {
                 ctx.info(Topic::Cluster, text);
                 MasterReply::Done
             }
-            Some(own) if own == cluster => MasterReply::Done,
+            Some(own) if own == cluster => match self.identity.exists {
+                Some(whose) => refused(exists(cluster, whose)),
+                None => MasterReply::Done,
+            },
             Some(own) => refused(format!(
                 "this master leads cluster {own} already, and forms no other; nothing was changed"
             )),
@@ -129,6 +158,12 @@ impl State {
             };
         }
         if !with_living_data {
+            if let Some(whose) = self.identity.exists {
+                return refused(format!(
+                    "{whose} of cluster {cluster} are there, and this store knows nothing of what they hold, which \
+                     would be lost; nothing was changed"
+                ));
+            }
             let (there, unheard): (Vec<MnId>, Vec<MnId>) =
                 self.holders().partition(|node| self.roster.is_present(*node));
             let names =
@@ -169,6 +204,23 @@ impl State {
         MasterReply::Done
     }
 
+    /// Somebody who is of this cluster asks. Before it is formed nobody is, but the memory nodes that this master has
+    /// named: who knows its number otherwise knows it from an earlier view.
+    fn mind_survivors(&mut self, ctx: &mut Ctx<'_>, request: &MasterRequest) {
+        let whose = match request {
+            MasterRequest::Alive { identity, .. } if self.roster.find(*identity).is_none() => {
+                "memory nodes"
+            }
+            MasterRequest::Heartbeat { sessions, .. } if !sessions.is_empty() => "clients",
+            _ => return,
+        };
+        let Some(own) = self.identity.own else { return };
+        if self.view().is_none() && self.identity.exists.is_none() {
+            self.identity.exists = Some(whose);
+            self.give_forming_up(ctx, exists(own, whose));
+        }
+    }
+
     /// The last that members and sessions hear of a cluster that was destroyed here.
     fn epilogue(
         &self,
@@ -201,7 +253,8 @@ impl State {
 
     fn note_stranger(&mut self, ctx: &mut Ctx<'_>, stranger: ClusterId) {
         let strangers = &mut self.identity.strangers;
-        if strangers.len() >= MAX_STRANGERS || !strangers.insert(stranger) {
+        let is_new = strangers.len() < MAX_STRANGERS && strangers.insert(stranger);
+        if !is_new || strangers.len() > MAX_MENTIONED {
             return;
         }
         let own =
@@ -213,6 +266,15 @@ impl State {
         );
         ctx.warn(Topic::Cluster, text);
     }
+}
+
+/// Why a cluster is not formed.
+fn exists(cluster: ClusterId, whose: &str) -> String {
+    format!(
+        "cluster {cluster} exists already: {whose} of it come here, and this master's store knows nothing of them. To \
+         go on with it, stop this master, and start it on the store of that cluster, or on a copy of it (--data-dir, or \
+         --store). For a new cluster, choose another number. To give up what is there, `fusee destroy` it first"
+    )
 }
 
 fn expel(expelled: Vec<ClientId>, epochs: Epochs, lease: LeaseSettings) -> MasterReply {

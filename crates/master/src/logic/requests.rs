@@ -109,7 +109,7 @@ impl State {
     /// Not formed: because that takes time, or because it cannot be with the nodes that came.
     pub(super) fn not_ready(&self, ctx: &Ctx<'_>) -> MasterReply {
         if let (Phase::Forming(forming), Some(problem)) = (&self.phase, &self.problem)
-            && forming.needs_another_node()
+            && (forming.needs_another_node() || self.identity.exists())
         {
             return refused(problem.clone());
         }

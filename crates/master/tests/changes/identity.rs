@@ -78,6 +78,64 @@ fn a_master_that_has_forgotten_its_nodes_erases_nothing() {
     comes_back(world, own);
 }
 
+/// A master over an empty store that is asked to form the cluster whose nodes are there.
+fn formed_again(forms_after_ms: u64) -> World {
+    let mut world = World::formed(settings(3, 2, 2));
+    fill(&world, MnId(9));
+    world.open();
+    world.pass(300);
+    world.usurp([]);
+    world.pass(forms_after_ms);
+    let reply = world.ask(MasterRequest::Form { cluster: CLUSTER });
+    if forms_after_ms == 0 {
+        assert_eq!(reply, Some(MasterReply::Done));
+        // Others that would do are there.
+        (0..3).for_each(|_| world.add_node());
+        world.pass(300);
+    } else {
+        assert!(matches!(reply, Some(MasterReply::Refused { .. })), "{reply:?}");
+    }
+    world
+}
+
+#[test]
+fn a_number_whose_nodes_or_clients_live_is_not_formed_again() {
+    for forms_after_ms in [0, 300] {
+        let mut world = formed_again(forms_after_ms);
+        world.pass(5 * LEASE_MS);
+        assert!(world.master.view().is_none(), "{:#?}", world.log);
+        let form = MasterRequest::Form { cluster: CLUSTER };
+        let Some(MasterReply::Refused { reason }) = world.ask(form) else { panic!("it is formed") };
+        for text in ["exists already", "--data-dir", "fusee destroy"] {
+            assert!(reason.contains(text), "{reason}");
+        }
+        for node in world.nodes.borrow().iter().take(3) {
+            assert!(!node.expelled && node.holds_data(), "{:#?}", world.log);
+        }
+        assert!(!world.sessions[0].expelled);
+        if forms_after_ms == 0 {
+            // Who waits for it is told, and what others hold is not given up by mistake.
+            let waits = world.ask(MasterRequest::GetView { newer_than: 0 });
+            assert!(matches!(waits, Some(MasterReply::Refused { .. })), "{waits:?}");
+            let destroyed = destroy(&mut world, CLUSTER, false);
+            assert!(matches!(destroyed, Some(MasterReply::Refused { .. })), "{destroyed:?}");
+        }
+    }
+}
+
+#[test]
+fn clients_alone_keep_a_number_from_being_formed_again() {
+    let mut world = World::formed(settings(3, 2, 2));
+    world.open();
+    world.pass(300);
+    world.usurp([]);
+    world.nodes.borrow_mut().clear();
+    assert_eq!(world.ask(MasterRequest::Form { cluster: CLUSTER }), Some(MasterReply::Done));
+    (0..3).for_each(|_| world.add_node());
+    world.pass(3 * LEASE_MS);
+    assert!(world.master.view().is_none() && !world.sessions[0].expelled, "{:#?}", world.log);
+}
+
 #[test]
 fn a_node_that_no_cluster_has_taken_in_joins_whoever_is_there() {
     let mut world = World::formed(settings(3, 2, 2));
