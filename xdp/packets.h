@@ -69,7 +69,7 @@ struct atomic_ack {
 
 // --- What sessions and memory nodes say over TCP before: crates/fabric/src/verbs/wire.rs, little-endian. ---
 
-#define MAGIC "FUSErd03"
+#define MAGIC "FUSErd04"
 
 struct address {
 	__u32 queue_pair;

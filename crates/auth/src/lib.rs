@@ -18,6 +18,9 @@
 //! ([`Codes`]): a keyed hash of the frame and of how many there were before, under a key for one direction of this
 //! connection, which comes of the same as the proofs. Nothing is encrypted by that.
 //!
+//! Data connections go from a session to one memory node, which both prove as well: of the client's key and of the
+//! node's identity comes a key of that node ([`NodeKey`]).
+//!
 //! This crate does no I/O but to read and write files of keys.
 
 use std::fmt;
@@ -93,6 +96,19 @@ impl fmt::Display for Who {
 /// A key of one kind of peer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Key([u8; BYTES]);
+
+impl Key {
+    /// Of all that was said in a connection. `what` tells the hashes of one connection apart.
+    fn hash(&self, what: [u8; 2], said: &Said<'_>) -> [u8; BYTES] {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        hasher.update(&what).update(&[said.kind.len() as u8]);
+        hasher.update(said.kind.as_bytes());
+        hasher.update(&(said.about.len() as u32).to_le_bytes());
+        hasher.update(said.about);
+        hasher.update(said.asker).update(said.answerer);
+        *hasher.finalize().as_bytes()
+    }
+}
 
 /// The keys that a process has, and as whom it connects.
 #[derive(Clone, PartialEq, Eq)]
@@ -248,21 +264,67 @@ impl Keys {
     }
 
     fn hash(&self, who: Who, what: u8, said: &Said<'_>) -> Option<[u8; BYTES]> {
-        let key = self.keys[who as usize]?;
-        let mut hasher = blake3::Hasher::new_keyed(&key.0);
-        hasher.update(&[what, who.code(), said.kind.len() as u8]);
-        hasher.update(said.kind.as_bytes());
-        hasher.update(&(said.about.len() as u32).to_le_bytes());
-        hasher.update(said.about);
-        hasher.update(said.asker).update(said.answerer);
-        Some(*hasher.finalize().as_bytes())
+        Some(self.keys[who as usize]?.hash([what, who.code()], said))
     }
 
     /// Whether a proof is that of one side.
     pub fn proves(&self, who: Who, side: Side, said: &Said<'_>, proof: &Proof) -> bool {
-        // Compared in a time that says nothing of where they differ.
-        let expected = self.proof(who, side, said).map(blake3::Hash::from_bytes);
-        expected.is_some_and(|expected| expected == blake3::Hash::from_bytes(*proof))
+        self.proof(who, side, said).is_some_and(|expected| is_same(&expected, proof))
+    }
+}
+
+/// Compares in a time that says nothing of where they differ.
+fn is_same(expected: &Proof, proof: &Proof) -> bool {
+    blake3::Hash::from_bytes(*expected) == blake3::Hash::from_bytes(*proof)
+}
+
+/// The key of one memory node: what both ends of a data connection prove to each other. It comes of the node's
+/// identity, and, in a cluster with a secret, of the client's key. Without a secret the identity is all there is to
+/// know.
+#[derive(Clone, PartialEq, Eq)]
+pub struct NodeKey {
+    key: Key,
+    name: u64,
+}
+
+impl NodeKey {
+    /// Of the keys that this process has, if any.
+    ///
+    /// # Panics
+    /// If the keys lack that of a client, which every file of keys has.
+    pub fn new(keys: Option<&Keys>, identity: u64) -> NodeKey {
+        let client = keys.map(|keys| {
+            keys.keys[Who::Client as usize].expect("servers and administrators are clients")
+        });
+        let context = if client.is_some() { "with" } else { "without" };
+        let context = format!("FUSEE 2026-11 key of a memory node {context} a secret");
+        let base = client.map_or([0; BYTES], |key| key.0);
+        let key = blake3::derive_key(&context, &[&base[..], &identity.to_le_bytes()].concat());
+        let name = blake3::derive_key("FUSEE 2026-11 name of a memory node", &key);
+        let name = u64::from_le_bytes(*name.first_chunk().expect("a hash is longer"));
+        NodeKey { key: Key(key), name }
+    }
+
+    /// Tells nodes apart, to whoever listens as well: the key does not follow from it.
+    pub fn name(&self) -> u64 {
+        self.name
+    }
+
+    /// The proof of one side of a connection.
+    pub fn proof(&self, side: Side, said: &Said<'_>) -> Proof {
+        self.key.hash([side as u8, 0], said)
+    }
+
+    /// Whether a proof is that of one side.
+    pub fn proves(&self, side: Side, said: &Said<'_>, proof: &Proof) -> bool {
+        is_same(&self.proof(side, said), proof)
+    }
+}
+
+/// Never shows the key.
+impl fmt::Debug for NodeKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "key of the memory node {:016x}", self.name)
     }
 }
 
@@ -452,6 +514,30 @@ mod tests {
         changed[31] ^= 1;
         assert!(!keys.proves(Who::Client, Side::Asker, &here, &changed));
         assert_ne!(nonce().unwrap(), nonce().unwrap());
+    }
+
+    #[test]
+    fn a_nodes_key_is_of_one_identity_and_one_secret() {
+        let secret = Secret([1; BYTES]);
+        let key = |keys: Option<Keys>, identity| NodeKey::new(keys.as_ref(), identity);
+        let own = key(Some(secret.keys(Who::Client)), 7);
+        let (asker, answerer) = ([3; BYTES], [4; BYTES]);
+        let said = said(b"about", &asker, &answerer);
+        let proof = own.proof(Side::Asker, &said);
+        // Servers and administrators have the client's key, too.
+        for who in Who::ALL {
+            let same = key(Some(secret.keys(who)), 7);
+            assert!(same.proves(Side::Asker, &said, &proof) && same.name() == own.name());
+        }
+        assert!(!own.proves(Side::Answerer, &said, &proof));
+        let others = [
+            key(Some(secret.keys(Who::Client)), 8),
+            key(Some(Secret([2; BYTES]).keys(Who::Client)), 7),
+            key(None, 7),
+        ];
+        for other in others {
+            assert!(!other.proves(Side::Asker, &said, &proof) && other.name() != own.name());
+        }
     }
 
     #[test]

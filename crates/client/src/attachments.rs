@@ -155,6 +155,7 @@ mod tests {
             verbs: None,
             steered: false,
             tls: None,
+            keys: None,
         };
         let fabrics = NodeFabrics::start(options).unwrap();
         let tcp = fabrics.tcp_addr().map(|addr| addr.to_string());

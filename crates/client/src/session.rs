@@ -33,7 +33,7 @@ use fusee_core::view::View;
 use fusee_core::{Error, Outcome};
 use fusee_fabric::fork::{AtHome, Origin};
 use fusee_fabric::verbs::CardCounts;
-use fusee_fabric::{AnyFabric, AttachCause, AttachError, Clock, FabricKind, Way};
+use fusee_fabric::{AnyFabric, AttachCause, AttachError, Clock, FabricKind};
 
 use crate::attachments::Attachments;
 use crate::demotion::{DemotionOrder, DemotionOutcome};
@@ -591,8 +591,7 @@ fn attach_to_newest(
     let mut pause = FIRST_RETRY;
     loop {
         let view = gate.view();
-        let (switch, tls) = (shared.options.switch.as_ref(), shared.options.tls.as_ref());
-        let way = Way { kind: shared.kind, switch, tls };
+        let way = shared.way();
         let mut error = match Attachments::new(way, gate.clone(), &view) {
             Ok(attachments) => return Ok((attachments, view)),
             Err(error) => error,

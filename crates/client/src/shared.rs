@@ -16,7 +16,7 @@ use fusee_control::rpc::{MasterClient, NodeClient, RpcError, Runtime};
 use fusee_core::data::Policy;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Member, View};
-use fusee_fabric::{Clock, FabricKind};
+use fusee_fabric::{Clock, FabricKind, Way};
 
 use tokio::task::JoinHandle;
 
@@ -184,6 +184,12 @@ impl Shared {
     /// of somebody's async runtime.
     pub fn wait<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> T {
         wait(&self.runtime, future)
+    }
+
+    /// How sessions reach memory nodes.
+    pub fn way(&self) -> Way<'_> {
+        let (switch, tls) = (self.options.switch.as_ref(), self.options.tls.as_ref());
+        Way { kind: self.kind, switch, tls, keys: self.runtime.keys().map(|keys| &**keys) }
     }
 
     /// Asks the master for a new session.

@@ -68,6 +68,7 @@ fn main() {
         verbs: None,
         steered: false,
         tls: None,
+        keys: None,
     };
     let node = NodeFabrics::start(options).expect("a node");
     let member = Member {

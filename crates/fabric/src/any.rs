@@ -18,6 +18,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use fusee_auth::Keys;
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
 use fusee_core::view::Member;
 use fusee_tls::Tls;
@@ -178,19 +179,21 @@ pub struct Way<'a> {
     pub switch: Option<&'a SwitchAt>,
     /// With TLS, over TCP.
     pub tls: Option<&'a Tls>,
+    /// Of the cluster's secret, if it has one: memory nodes want them proved, and prove them.
+    pub keys: Option<&'a Keys>,
 }
 
 impl Way<'_> {
-    /// Without a switch, without TLS.
+    /// Without a switch, without TLS, without keys.
     pub fn plain(kind: FabricKind) -> Way<'static> {
-        Way { kind, switch: None, tls: None }
+        Way { kind, switch: None, tls: None, keys: None }
     }
 }
 
 /// As [`attach_all`], in this way, and as long as `goes_on`: a memory node that takes connections and does not answer
 /// is waited for no longer. (For one that takes none, up to the time that a connection may take.)
 pub fn attach_all_by(
-    Way { kind, switch, tls }: Way<'_>,
+    Way { kind, switch, tls, keys }: Way<'_>,
     client: ClientId,
     members: &[Member],
     goes_on: &dyn Fn() -> bool,
@@ -207,6 +210,9 @@ pub fn attach_all_by(
     }
     if let (AnyFabric::Tcp(tcp), Some(tls)) = (&fabric, tls) {
         tcp.secure(tls);
+    }
+    if let Some(keys) = keys {
+        fabric.prove_by(keys);
     }
     members.iter().try_for_each(|member| fabric.attach_while(member, goes_on))?;
     Ok(fabric)
@@ -228,6 +234,15 @@ impl AnyFabric {
             AnyFabric::Shm(..) => FabricKind::Shm,
             AnyFabric::Tcp(_) => FabricKind::Tcp,
             AnyFabric::Verbs(_) => FabricKind::Verbs,
+        }
+    }
+
+    /// Whatever is attached from now on has to prove one of these keys.
+    fn prove_by(&self, keys: &Keys) {
+        match self {
+            AnyFabric::Shm(shm, _) => shm.prove_by(keys),
+            AnyFabric::Tcp(tcp) => tcp.prove_by(keys),
+            AnyFabric::Verbs(verbs) => verbs.prove_by(keys),
         }
     }
 

@@ -41,6 +41,21 @@ pub enum AttachCause {
     /// belongs to another cluster.
     #[error("another memory node is there than the view expects; get a new view from the master")]
     WrongIdentity,
+    /// Whatever answers does not know the memory node's key: it is not the node, or has another secret.
+    #[error(
+        "what answers there does not prove that it is the memory node: it is another process, or the two have \
+         different secrets"
+    )]
+    Unproved,
+    /// The process at the socket is of a user that may not stand for a memory node there.
+    #[error(
+        "the process at this socket is of user {uid}: neither root, nor the user of this process, nor the only one \
+         that may make files there; end it, or name another --shm-dir to the memory node"
+    )]
+    StrangerAtSocket {
+        /// The user.
+        uid: u32,
+    },
     /// One side speaks TLS and the other does not, or the certificate is not good.
     #[error("{0}")]
     Tls(String),

@@ -6,11 +6,14 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
+use fusee_auth::Proof;
 use fusee_tls::Stream;
 use mio::{Events, Interest, Poll, Token};
 
 use fusee_core::version::End;
 
+use crate::challenge::Call;
+use crate::driver::Target;
 use crate::error::AttachCause;
 use crate::version::Protocol;
 
@@ -84,7 +87,19 @@ fn connect_one(address: SocketAddr, wait: Duration, goes_on: GoesOn<'_>) -> io::
     }
 }
 
-/// Says hello, and receives an answer of this length and protocol, within `wait` and as long
+/// Calls the node, and checks its proof; gives the client's proof, for this hello.
+pub(crate) fn call(
+    stream: &mut Stream<TcpStream>,
+    protocol: &'static Protocol,
+    to: &Target<'_>,
+    hello: &[u8],
+) -> Result<Proof, AttachCause> {
+    let call = Call::new(protocol, &to.key)?;
+    let answer = exchange(stream, call.bytes(), protocol, to.wait, to.goes_on)?;
+    call.answered(&answer, hello)
+}
+
+/// Says something, and receives an answer of this length and protocol, within `wait` and as long
 /// as `goes_on`: a peer that feeds it byte by byte has no more time than any other. With TLS its handshake is part of
 /// it.
 pub(crate) fn exchange<const N: usize>(

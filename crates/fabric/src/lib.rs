@@ -43,6 +43,7 @@ pub mod verbs;
 mod version;
 
 mod bytes;
+mod challenge;
 // As for `pool`.
 #[cfg(test)]
 mod barrier_tests;

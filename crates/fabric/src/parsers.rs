@@ -156,11 +156,11 @@ pub fn samples(numbers: [u64; 4], data: &[u8]) -> Vec<Vec<u8>> {
     vec![
         request,
         [&reply[..], &body].concat(),
-        Hello { identity, client }.encode().into(),
-        Welcome { identity, pool_bytes, status: frame::Status::Welcome }.encode().into(),
-        shm::Hello { identity, client }.encode().into(),
-        shm::Welcome { identity, pool_bytes, status: shm::Status::Fenced }.encode().into(),
-        verbs::Hello { identity, client, address }.encode().into(),
+        Hello { client }.encode().into(),
+        Welcome { pool_bytes, status: frame::Status::Welcome }.encode().into(),
+        shm::Hello { client }.encode().into(),
+        shm::Welcome { pool_bytes, status: shm::Status::Fenced }.encode().into(),
+        verbs::Hello { node: identity, client, address }.encode().into(),
         welcome.encode().into(),
         roce_read(address.queue_pair, address.first_packet, offset, key),
     ]

@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fusee_auth::{Keys, NodeKey};
 use fusee_core::verbs::ClientId;
 use fusee_tls::Tls;
 
@@ -46,6 +47,8 @@ pub struct NodeFabricsOptions {
     pub steered: bool,
     /// Over TCP whoever connects has to speak TLS, if this has a certificate.
     pub tls: Option<Tls>,
+    /// Of the cluster's secret, if it has one: clients prove them, and so does the node.
+    pub keys: Option<Keys>,
 }
 
 /// The running fabrics of one memory node.
@@ -71,8 +74,10 @@ impl NodeFabrics {
         options: NodeFabricsOptions,
         limits: NodeLimits,
     ) -> Result<NodeFabrics, ServeError> {
-        let NodeFabricsOptions { pool, identity, tcp, spin, shm, verbs, steered, tls } = options;
-        let start = |at| VerbsNode::start_limited(&pool, identity, at, steered, limits);
+        let NodeFabricsOptions { pool, identity, tcp, spin, shm, verbs, steered, tls, keys } =
+            options;
+        let key = NodeKey::new(keys.as_ref(), identity);
+        let start = |at| VerbsNode::start_limited(&pool, key.clone(), at, steered, limits);
         let verbs = verbs.map(start).transpose()?;
         let alone = verbs.as_ref().map(VerbsNode::device).filter(|(_, shares)| !shares);
         if let Some((device, _)) = alone {
@@ -82,9 +87,11 @@ impl NodeFabrics {
             return Ok(NodeFabrics { shm: None, tcp: None, verbs, hub: None, pool });
         }
         let hub = Hub::start(pool.clone(), identity)?;
-        let start = |at| TcpNode::start_limited((pool.clone(), identity), at, spin, tls, limits);
+        let own = (pool.clone(), key.clone());
+        let start = |at| TcpNode::start_limited(own, at, spin, tls, limits);
         let tcp = tcp.map(start).transpose()?;
-        let shm = shm.map(|path| ShmServer::start(hub.clone(), &path, limits)).transpose()?;
+        let start = |path: PathBuf| ShmServer::start((hub.clone(), key), &path, limits);
+        let shm = shm.map(start).transpose()?;
         Ok(NodeFabrics { shm, tcp, verbs, hub: Some(hub), pool })
     }
 

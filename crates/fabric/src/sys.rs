@@ -382,8 +382,26 @@ impl AsRawFd for Process {
     }
 }
 
-/// The process that connected this Unix socket.
+/// The process at the other end of this Unix socket.
 fn peer_pid(socket: &impl AsRawFd) -> io::Result<u32> {
+    match u32::try_from(peer(socket)?.pid) {
+        Ok(pid) if pid > 0 => Ok(pid),
+        _ => Err(io::Error::other("the peer is in a process namespace that we cannot see")),
+    }
+}
+
+/// The user of the process at the other end of this Unix socket, when it connected, or began to listen.
+pub(crate) fn peer_uid(socket: &impl AsRawFd) -> io::Result<u32> {
+    Ok(peer(socket)?.uid)
+}
+
+/// The user of this process.
+pub(crate) fn own_uid() -> u32 {
+    // SAFETY: the call takes nothing and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+fn peer(socket: &impl AsRawFd) -> io::Result<libc::ucred> {
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes into a plain structure of that size.
@@ -396,10 +414,7 @@ fn peer_pid(socket: &impl AsRawFd) -> io::Result<u32> {
             &raw mut len,
         )
     })?;
-    match u32::try_from(credentials.pid) {
-        Ok(pid) if pid > 0 => Ok(pid),
-        _ => Err(io::Error::other("the peer is in a process namespace that we cannot see")),
-    }
+    Ok(credentials)
 }
 
 /// Waits until a descriptor has one of `events`, or an error or hang-up.

@@ -34,6 +34,11 @@ impl Protocol {
         Protocol { name, versions: Versions::only(what, version) }
     }
 
+    /// Its name, which versions have in common.
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
     /// The beginning of its hellos.
     pub(crate) const fn begin(&self) -> [u8; BEGIN_BYTES] {
         let (mut bytes, mut at, mut rest) = ([0; BEGIN_BYTES], BEGIN_BYTES, self.versions.current);

@@ -9,13 +9,12 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use fusee_core::layout::LAYOUT_VERSION;
 use fusee_core::verbs::{Batch, ClientId, Fabric, MAX_VERB_BYTES, MnId, VerbError};
 use fusee_fabric::tcp::frame::{self, HEADER_BYTES, VERB_BYTES, WireOp, WireVerb};
 use fusee_fabric::{
     AnyFabric, AttachCause, FabricKind, NodeFabrics, NodeFabricsOptions, NodeLimits, attach_all,
 };
-use support::wire::{dial, greet};
+use support::wire::{SHM, dial, greet, key, rest, say_hello, shm_hello};
 use support::{START, Scratch, Served, block_on, loopback, member, options};
 
 const MN: MnId = MnId(0);
@@ -193,13 +192,8 @@ fn silent_connections_make_room_for_who_says_hello() {
     let silent: Vec<UnixStream> = (0..100).map(|_| UnixStream::connect(&path).unwrap()).collect();
     let mut socket = UnixStream::connect(&path).unwrap();
     socket.set_read_timeout(Some(WAIT)).unwrap();
-    let mut hello = b"FUSEsm02".to_vec();
-    hello.extend_from_slice(&served.identity.to_le_bytes());
-    hello.extend_from_slice(&[1, 0, 0, 0, LAYOUT_VERSION as u8, 0, 0, 0]);
-    socket.write_all(&hello).unwrap();
+    say_hello(&mut socket, SHM, &key(served.identity), &shm_hello(1));
     // It is heard: a process that serves memory is refused for that.
-    let mut welcome = Vec::new();
-    socket.read_to_end(&mut welcome).unwrap();
-    assert_eq!(welcome[24..28], [3, 0, 0, 0]);
+    assert_eq!(rest(&mut socket).unwrap()[16..20], [2, 0, 0, 0]);
     drop(silent);
 }

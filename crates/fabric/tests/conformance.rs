@@ -21,6 +21,7 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use fusee_auth::NodeKey;
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
 use fusee_fabric::conformance::{self, NODES, POOL_BYTES, Rig, START};
 use fusee_fabric::tcp::TcpSwitch;
@@ -125,10 +126,11 @@ impl Switched {
     fn over_tcp() -> Switched {
         let nodes = Inside::new(Mix::All(FabricKind::Tcp));
         let of = |member: &fusee_core::view::Member| {
-            (member.identity, (member.node, member.tcp.clone().expect("they serve TCP")))
+            let name = NodeKey::new(None, member.identity).name();
+            (name, (member.node, member.tcp.clone().expect("they serve TCP")))
         };
         let known: HashMap<u64, (MnId, String)> = nodes.members.iter().map(of).collect();
-        let find = Box::new(move |identity| known.get(&identity).cloned());
+        let find = Box::new(move |name| known.get(&name).cloned());
         let switch = Box::new(Ours::new(Switched::OPTIONS));
         let switch = TcpSwitch::start("127.0.0.1:0".parse().unwrap(), switch, find).unwrap();
         let at = SwitchAt::Address(switch.addr().to_string());

@@ -8,13 +8,13 @@ use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-use fusee_core::layout::LAYOUT_VERSION;
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, VerbError};
 use fusee_fabric::tcp::DEFAULT_SPIN;
 use fusee_fabric::{
     AttachCause, FabricKind, NodeFabrics, NodeFabricsOptions, Pool, PoolOptions, ServeError,
     attach_all,
 };
+use support::wire::{SHM, key, rest, say_hello, shm_hello};
 use support::{START, Scratch, block_on, member, node, unique};
 
 const MN: MnId = MnId(0);
@@ -30,6 +30,7 @@ fn options(identity: u64, shm: Option<std::path::PathBuf>) -> NodeFabricsOptions
         verbs: None,
         steered: false,
         tls: None,
+        keys: None,
     }
 }
 
@@ -151,7 +152,7 @@ fn strangers_at_the_socket_are_sent_away() {
         let started = Instant::now();
         let mut silent = UnixStream::connect(&path).unwrap();
         let mut noisy = UnixStream::connect(&path).unwrap();
-        noisy.write_all(&[b'x'; 24]).unwrap();
+        noisy.write_all(&[b'x'; 48]).unwrap();
         let mut rest = Vec::new();
         noisy.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         noisy.read_to_end(&mut rest).unwrap();
@@ -173,13 +174,8 @@ fn the_nodes_own_process_is_refused_at_the_socket() {
     let served = node(2 * START, Some(path.clone()));
     let mut socket = UnixStream::connect(&path).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    let mut hello = b"FUSEsm02".to_vec();
-    hello.extend_from_slice(&served.identity.to_le_bytes());
-    hello.extend_from_slice(&[1, 0, 0, 0, LAYOUT_VERSION as u8, 0, 0, 0]);
-    socket.write_all(&hello).unwrap();
-    let mut welcome = Vec::new();
-    socket.read_to_end(&mut welcome).unwrap();
-    assert_eq!(welcome.len(), 32);
-    assert_eq!(welcome[24..28], [3, 0, 0, 0]);
+    say_hello(&mut socket, SHM, &key(served.identity), &shm_hello(1));
+    let welcome = rest(&mut socket).unwrap();
+    assert_eq!((welcome.len(), &welcome[16..20]), (24, &[2, 0, 0, 0][..]));
     assert_eq!(served.fabrics.attached_clients(), 0);
 }

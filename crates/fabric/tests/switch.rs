@@ -11,6 +11,7 @@ use fusee_fabric::tcp::TcpSwitch;
 use fusee_fabric::tcp::frame::{Hello, MAX_BODY_BYTES, Status, WELCOME_BYTES, Welcome};
 use fusee_fabric::{SwitchAt, attach_all_through};
 use fusee_switch::ours::{Options, Ours};
+use support::wire::{ANSWER_BYTES, TCP, ask, call, key, say_hello};
 use support::{block_on, member, node};
 
 const MN: MnId = MnId(0);
@@ -31,8 +32,9 @@ fn rest(stream: &mut TcpStream) -> Vec<u8> {
 fn who_sends_what_no_client_sends_is_sent_away() {
     let served = node(BYTES, None);
     let at = member(MN, &served);
-    let (identity, known) = (at.identity, (MN, at.tcp.clone().unwrap()));
-    let find = Box::new(move |asked| (asked == identity).then(|| known.clone()));
+    let (own, known) = (key(at.identity), (MN, at.tcp.clone().unwrap()));
+    let name = own.name();
+    let find = Box::new(move |asked| (asked == name).then(|| known.clone()));
     let ours = Box::new(Ours::new(Options { slots: 4, rounds: 0 }));
     let switch = TcpSwitch::start("127.0.0.1:0".parse().unwrap(), ours, find).unwrap();
     let address = switch.addr().to_string();
@@ -50,9 +52,9 @@ fn who_sends_what_no_client_sends_is_sent_away() {
     assert_eq!(rest(&mut stranger), b"");
 
     let mut other = TcpStream::connect(&address).unwrap();
-    other.write_all(&Hello { identity: identity ^ 1, client: ClientId(2) }.encode()).unwrap();
-    let welcome: [u8; WELCOME_BYTES] = rest(&mut other).try_into().unwrap();
-    assert_eq!(Welcome::decode(&welcome).unwrap().status, Status::WrongIdentity);
+    let answer = ask(&mut other, &call(TCP, &key(served.identity ^ 1), [1; 32]));
+    assert_eq!((answer.len(), answer[8]), (ANSWER_BYTES, 1), "it knows no such node");
+    assert_eq!(rest(&mut other), b"");
 
     let mut long = (MAX_BODY_BYTES as u32 + 8).to_le_bytes().to_vec();
     long.extend([0; 12]);
@@ -62,7 +64,7 @@ fn who_sends_what_no_client_sends_is_sent_away() {
     half.extend([1; 40]);
     for (client, bytes) in [(3, long), (4, no_verbs), (5, half)] {
         let mut broken = TcpStream::connect(&address).unwrap();
-        broken.write_all(&Hello { identity, client: ClientId(client) }.encode()).unwrap();
+        say_hello(&mut broken, TCP, &own, &Hello { client: ClientId(client) }.encode());
         let mut welcome = [0; WELCOME_BYTES];
         broken.read_exact(&mut welcome).unwrap();
         assert_eq!(Welcome::decode(&welcome).unwrap().status, Status::Welcome);

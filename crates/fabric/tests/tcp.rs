@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 use fusee_core::verbs::{Batch, ClientId, Fabric, MAX_VERB_BYTES, MnId, VerbError};
 use fusee_fabric::driver::Options;
 use fusee_fabric::tcp::frame::{
-    self, HEADER_BYTES, Hello, MAX_BODY_BYTES, Reply, ReplyKind, Request, Status, Welcome, WireOp,
-    WireVerb,
+    self, HEADER_BYTES, HELLO_BYTES, Hello, MAX_BODY_BYTES, Reply, ReplyKind, Request, Status,
+    Welcome, WireOp, WireVerb,
 };
 use fusee_fabric::tcp::{DEFAULT_SPIN, TcpFabric, TcpNode};
 use fusee_fabric::{AnyFabric, AttachCause, FabricKind, Pool, PoolOptions, ServeError, attach_all};
 use futures_util::future::join;
 use proptest::prelude::*;
-use support::wire::{dial, greet};
+use support::wire::{TCP, dial, greet, hear_hello, key};
 use support::{START, Served, block_on, loopback, member, node};
 
 const MN: MnId = MnId(0);
@@ -173,7 +173,7 @@ fn a_port_in_use_is_named() {
     let served = node(START + 4096, None);
     let pool = Pool::new(PoolOptions { bytes: 2 * START, huge_pages: false }).unwrap();
     let addr = served.fabrics.tcp_addr().unwrap();
-    let error = TcpNode::start(pool, 1, addr, DEFAULT_SPIN).unwrap_err();
+    let error = TcpNode::start(pool, key(1), addr, DEFAULT_SPIN).unwrap_err();
     assert!(matches!(&error, ServeError::AddressInUse { at } if *at == addr.to_string()));
 }
 
@@ -184,7 +184,7 @@ fn a_node_that_is_dropped_frees_its_port() {
     probe(&served);
     drop(served);
     let pool = Pool::new(PoolOptions { bytes: 2 * START, huge_pages: false }).unwrap();
-    TcpNode::start(pool, 1, addr, DEFAULT_SPIN).unwrap();
+    TcpNode::start(pool, key(1), addr, DEFAULT_SPIN).unwrap();
 }
 
 /// They go in pieces, between which the node serves others; verbs of a session stay in their order all the same.
@@ -223,10 +223,8 @@ fn no_frame_of_a_session_carries_much_of_a_long_verb() {
     const LEN: u32 = 1 << 20;
     let (frames, seen) = std::sync::mpsc::channel();
     let node = peer(move |mut stream| {
-        let mut bytes = [0; 24];
-        stream.read_exact(&mut bytes).unwrap();
-        let (identity, pool_bytes) = (1, START + u64::from(LEN));
-        let welcome = Welcome { identity, pool_bytes, status: Status::Welcome };
+        hear_hello(&mut stream, TCP, &key(1), HELLO_BYTES);
+        let welcome = Welcome { pool_bytes: START + u64::from(LEN), status: Status::Welcome };
         stream.write_all(&welcome.encode()).unwrap();
         let mut next = START;
         while next < START + u64::from(LEN) {
@@ -323,11 +321,10 @@ fn other_services_are_no_memory_nodes() {
 /// A peer that welcomes and then answers every request with `reply`.
 fn impostor(reply: Vec<u8>) -> String {
     peer(move |mut stream| {
-        let mut bytes = [0; 1024];
-        let _hello = stream.read(&mut bytes).unwrap();
-        let welcome = Welcome { identity: 1, pool_bytes: START + 4096, status: Status::Welcome };
+        hear_hello(&mut stream, TCP, &key(1), HELLO_BYTES);
+        let welcome = Welcome { pool_bytes: START + 4096, status: Status::Welcome };
         stream.write_all(&welcome.encode()).unwrap();
-        let _request = stream.read(&mut bytes).unwrap();
+        let _request = stream.read(&mut [0; 1024]).unwrap();
         stream.write_all(&reply).unwrap();
         std::mem::forget(stream);
     })
@@ -363,8 +360,8 @@ fn garbage_and_silence_fail_the_verbs_in_flight_and_all_later_ones() {
 /// A peer that welcomes and then says nothing more.
 fn mute() -> String {
     peer(|mut stream| {
-        let _hello = stream.read(&mut [0; 1024]).unwrap();
-        let welcome = Welcome { identity: 1, pool_bytes: START + 4096, status: Status::Welcome };
+        hear_hello(&mut stream, TCP, &key(1), HELLO_BYTES);
+        let welcome = Welcome { pool_bytes: START + 4096, status: Status::Welcome };
         stream.write_all(&welcome.encode()).unwrap();
         std::mem::forget(stream);
     })
@@ -590,7 +587,7 @@ proptest! {
             prop_assert!(reply.frame_bytes <= bytes.len());
         }
         if let Ok(Some(hello)) = Hello::decode(&bytes) {
-            prop_assert_eq!(&hello.encode()[..], &bytes[..24]);
+            prop_assert_eq!(&hello.encode()[..], &bytes[..HELLO_BYTES]);
         }
     }
 }

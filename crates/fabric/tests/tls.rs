@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
 use fusee_core::view::Member;
 use fusee_fabric::conformance::{self, NODES, POOL_BYTES, Rig, START};
-use fusee_fabric::tcp::frame::Hello;
 use fusee_fabric::{
     AnyFabric, AttachCause, AttachError, FabricKind, NodeFabrics, NodeFabricsOptions, Way,
     attach_all, attach_all_by,
 };
 use fusee_tls::{Stream, Tls};
+use support::wire::{TCP, call, key};
 use support::{block_on, loopback, member, options};
 
 #[path = "../../tls/src/testing.rs"]
@@ -146,13 +146,12 @@ fn whatever_comes_the_node_lives_on() {
         seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (seed >> 33) as u8
     };
-    for round in 0..90 {
+    for round in 0..90u8 {
         let mut bytes: Vec<u8> = (0..usize::from(random()) * 300).map(|_| random()).collect();
         let mut stream = match round % 3 {
             0 => as_client(&files).dial(&tcp, connect()).unwrap(),
             1 => {
-                let hello = Hello { identity: at.identity, client: ClientId(7) }.encode();
-                bytes.splice(..0, hello);
+                bytes.splice(..0, call(TCP, &key(at.identity), [round; 32]));
                 as_client(&files).dial(&tcp, connect()).unwrap()
             }
             _ => {

@@ -6,7 +6,7 @@
 
 mod support;
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::TcpStream;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -19,6 +19,7 @@ use fusee_fabric::{
     AnyFabric, AttachCause, FabricKind, NodeFabrics, NodeFabricsOptions, RdmaError, ServeError,
     attach_all,
 };
+use support::wire::{ANSWER_BYTES, VERBS, call, key, rest, say_hello};
 use support::{
     START, Scratch, Served, block_on, loopback, member, options, rdma_device, verbs_node,
 };
@@ -322,16 +323,22 @@ fn say(served: &Served, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(served.fabrics.verbs_addr().unwrap()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     stream.write_all(bytes).unwrap();
-    let mut answer = Vec::new();
-    // A reset is the end, too.
-    let _ = stream.read_to_end(&mut answer);
-    answer
+    rest(&mut stream).unwrap()
+}
+
+/// What a node says to a hello, and what follows it, behind a good proof.
+fn say_proved(served: &Served, hello: &[u8], more: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(served.fabrics.verbs_addr().unwrap()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    say_hello(&mut stream, VERBS, &key(served.identity), hello);
+    let _ = stream.write_all(more);
+    rest(&mut stream).unwrap()
 }
 
 /// A hello as `docs/fabric.md` draws it.
 fn hello(identity: u64, client: u32, mtu: u8) -> Vec<u8> {
-    let mut bytes = b"FUSErd03".to_vec();
-    bytes.extend(identity.to_le_bytes());
+    let mut bytes = VERBS.to_vec();
+    bytes.extend(key(identity).name().to_le_bytes());
     bytes.extend(client.to_le_bytes());
     bytes.extend(LAYOUT_VERSION.to_le_bytes());
     bytes.extend([1, 0, 0, 0, 1, 0, 0, 0, 0, 0, mtu, 1]);
@@ -351,18 +358,17 @@ fn strangers_are_sent_away() {
         assert_eq!(say(&nodes[0], bytes), [], "{bytes:?}");
     }
     // Somebody whom nobody can fence, and numbers that no card takes.
-    assert_eq!(say(&nodes[0], &hello(identity, 0, 3)), []);
-    assert_eq!(say(&nodes[0], &hello(identity, 2, 9)), []);
+    assert_eq!(say_proved(&nodes[0], &hello(identity, 0, 3), &[]), []);
+    assert_eq!(say_proved(&nodes[0], &hello(identity, 2, 9), &[]), []);
     let status = |answer: Vec<u8>| (answer.len(), answer.get(24).copied());
-    assert_eq!(status(say(&nodes[0], &hello(identity ^ 1, 2, 3))), (80, Some(1)));
+    let answer = say(&nodes[0], &call(VERBS, &key(identity ^ 1), [1; 32]));
+    assert_eq!((answer.len(), answer[8]), (ANSWER_BYTES, 1), "a call for another node");
     nodes[0].fabrics.fence(ClientId(3));
-    assert_eq!(status(say(&nodes[0], &hello(identity, 3, 3))), (80, Some(2)));
-    // An address that leads nowhere is refused by the card (status 3), or gets a queue pair that nobody
+    assert_eq!(status(say_proved(&nodes[0], &hello(identity, 3, 3), &[])), (80, Some(1)));
+    // An address that leads nowhere is refused by the card (status 2), or gets a queue pair that nobody
     // uses; then whoever talks on is sent away.
-    let mut talks_on = hello(identity, 4, 3);
-    talks_on.push(0);
-    let (bytes, answered) = status(say(&nodes[0], &talks_on));
-    assert!(bytes == 80 && (answered == Some(0) || answered == Some(3)), "{bytes} {answered:?}");
+    let (bytes, answered) = status(say_proved(&nodes[0], &hello(identity, 4, 3), &[0]));
+    assert!(bytes == 80 && (answered == Some(0) || answered == Some(2)), "{bytes} {answered:?}");
     wait_for_sessions(&nodes[0], 1);
     let mut batch = Batch::new();
     batch.faa(NODES[0], START, 1);

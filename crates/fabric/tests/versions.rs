@@ -15,7 +15,7 @@ use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::version::{End, VersionError};
 use fusee_core::view::Member;
 use fusee_fabric::{AttachCause, FabricKind, attach_all};
-use support::wire::dial;
+use support::wire::{CALL_BYTES, SHM, TCP, dial, hear_hello, key, rest, say_hello};
 use support::{START, Scratch, member, node};
 
 const MN: MnId = MnId(0);
@@ -40,33 +40,29 @@ fn a_node_tells_sessions_of_other_versions_which_one_it_is() {
         socket.set_read_timeout(Some(WAIT)).unwrap();
         socket
     };
+    // As the versions before had it, which said their identity first.
     let old = |magic: &[u8; 8]| {
         [&magic[..], &served.identity.to_le_bytes(), &[1, 0, 0, 0], &[0; 4]].concat()
     };
-    // As the version before had it, and the beginnings of what may come.
-    for hello in [old(b"FUSEtcp1"), b"FUSEtcp3".to_vec(), b"FUSEtcp9 and more".to_vec()] {
-        let welcome = said(dial(&served), &hello);
-        assert_eq!((welcome.len(), &welcome[..8]), (32, &b"FUSEtcp2"[..]));
-        // No welcome: the node's identity is for those who may come in.
-        assert_eq!((&welcome[8..24], welcome[24]), (&[0; 16][..], 4));
+    let refusal = |magic: &[u8; 8]| [&magic[..], &[2, 0, 0, 0], &[0; 64]].concat();
+    // And the beginnings of what may come.
+    let others = [&b"FUSEtcp4"[..], b"FUSEtcp9 and more"].map(<[u8]>::to_vec);
+    for hello in [old(b"FUSEtcp1"), old(b"FUSEtcp2")].into_iter().chain(others) {
+        assert_eq!(said(dial(&served), &hello), refusal(TCP));
     }
-    for hello in [old(b"FUSEsm01"), b"FUSEsm03".to_vec(), b"FUSEsm99".to_vec()] {
-        let welcome = said(socket(), &hello);
-        assert_eq!((welcome.len(), &welcome[..8], welcome[24]), (32, &b"FUSEsm02"[..], 5));
+    let others = [&b"FUSEsm04"[..], b"FUSEsm99"].map(<[u8]>::to_vec);
+    for hello in [old(b"FUSEsm01"), old(b"FUSEsm02")].into_iter().chain(others) {
+        assert_eq!(said(socket(), &hello), refusal(SHM));
     }
     // The same protocol, and another layout of pools.
     for layout in [LAYOUT_VERSION - 1, LAYOUT_VERSION + 1] {
-        let with_layout = |magic| {
-            let mut hello = old(magic);
-            hello[20..].copy_from_slice(&layout.to_le_bytes());
-            hello
-        };
-        for welcome in [
-            said(dial(&served), &with_layout(b"FUSEtcp2")),
-            said(socket(), &with_layout(b"FUSEsm02")),
-        ] {
-            assert_eq!(welcome[28..], LAYOUT_VERSION.to_le_bytes());
-            assert!([4, 5].contains(&welcome[24]), "{welcome:?}");
+        let hello = |magic: &[u8; 8]| [&magic[..], &[1, 0, 0, 0], &layout.to_le_bytes()].concat();
+        let (mut tcp, mut shm) = (dial(&served), socket());
+        say_hello(&mut tcp, TCP, &key(served.identity), &hello(TCP));
+        say_hello(&mut shm, SHM, &key(served.identity), &hello(SHM));
+        for (welcome, status) in [(rest(&mut tcp).unwrap(), 3), (rest(&mut shm).unwrap(), 4)] {
+            assert_eq!(welcome[20..], LAYOUT_VERSION.to_le_bytes());
+            assert_eq!((&welcome[8..16], welcome[16]), (&[0; 8][..], status));
         }
     }
     // Others get nothing.
@@ -76,15 +72,19 @@ fn a_node_tells_sessions_of_other_versions_which_one_it_is() {
     assert_eq!(served.fabrics.attached_clients(), 0);
 }
 
-/// What a session says of nodes that answer so.
-fn answered(tcp: &[u8], shm: &[u8]) -> [AttachCause; 2] {
+/// What a session says of nodes that answer so: at once, or behind a good proof.
+fn answered(tcp: &[u8], shm: &[u8], proves: bool) -> [AttachCause; 2] {
     let scratch = Scratch::new();
     let (listener, path) = (TcpListener::bind("127.0.0.1:0").unwrap(), scratch.socket());
     let address = listener.local_addr().unwrap().to_string();
     let sockets = UnixListener::bind(&path).unwrap();
     let (tcp, shm) = (tcp.to_vec(), shm.to_vec());
-    let over_tcp = std::thread::spawn(move || greet(listener.accept().unwrap().0, &tcp));
-    let over_shm = std::thread::spawn(move || greet(sockets.accept().unwrap().0, &shm));
+    let over_tcp = std::thread::spawn(move || {
+        greet(listener.accept().unwrap().0, proves.then_some(TCP), &tcp);
+    });
+    let over_shm = std::thread::spawn(move || {
+        greet(sockets.accept().unwrap().0, proves.then_some(SHM), &shm);
+    });
     let served = node(2 * START, None);
     let other = Member {
         identity: 1,
@@ -100,45 +100,38 @@ fn answered(tcp: &[u8], shm: &[u8]) -> [AttachCause; 2] {
     causes
 }
 
-fn greet(mut stream: impl Read + Write, welcome: &[u8]) {
-    stream.read_exact(&mut [0; 24]).unwrap();
+fn greet(mut stream: impl Read + Write, proves: Option<&'static [u8; 8]>, welcome: &[u8]) {
+    match proves {
+        Some(magic) => drop(hear_hello(&mut stream, magic, &key(1), 16)),
+        None => stream.read_exact(&mut [0; CALL_BYTES]).unwrap(),
+    }
     stream.write_all(welcome).unwrap();
 }
 
 #[test]
 fn a_session_tells_nodes_of_other_versions_apart() {
-    let welcome = |magic: &[u8; 8], layout: u32| {
-        let mut welcome = [0; 32];
-        welcome[..8].copy_from_slice(magic);
-        welcome[28..].copy_from_slice(&layout.to_le_bytes());
-        welcome
-    };
+    let welcome =
+        |magic: &[u8; 8], layout: u32| [&magic[..], &[0; 12], &layout.to_le_bytes()].concat();
     let own = End::Client;
-    let tcp = |theirs| VersionError { what: "the TCP protocol", own, current: 2, theirs };
-    let shm = |theirs| VersionError { what: "the shared-memory protocol", own, current: 2, theirs };
+    let tcp = |theirs| VersionError { what: "the TCP protocol", own, current: 3, theirs };
+    let shm = |theirs| VersionError { what: "the shared-memory protocol", own, current: 3, theirs };
     let current = LAYOUT_VERSION;
     let layout = |theirs| VersionError { what: "the layout of pools", own, current, theirs };
-    for (answers, expected) in [
+    for (answers, proves, expected) in [
         // As the version before answers; and the beginning of what may come is enough.
-        ([welcome(b"FUSEtcp1", 0).to_vec(), welcome(b"FUSEsm01", 0).to_vec()], [tcp(1), shm(1)]),
-        ([b"FUSEtcp7".to_vec(), b"FUSEsm31".to_vec()], [tcp(7), shm(31)]),
-        (
-            [b"FUSEtcp2", b"FUSEsm02"].map(|magic| welcome(magic, current + 1).to_vec()),
-            [layout(current + 1); 2],
-        ),
-        (
-            [b"FUSEtcp2", b"FUSEsm02"].map(|magic| welcome(magic, current - 1).to_vec()),
-            [layout(current - 1); 2],
-        ),
+        ([welcome(b"FUSEtcp2", 0), welcome(b"FUSEsm02", 0)], false, [tcp(2), shm(2)]),
+        ([b"FUSEtcp7".to_vec(), b"FUSEsm31".to_vec()], false, [tcp(7), shm(31)]),
+        ([TCP, SHM].map(|magic| welcome(magic, current + 1)), true, [layout(current + 1); 2]),
+        ([TCP, SHM].map(|magic| welcome(magic, current - 1)), true, [layout(current - 1); 2]),
     ] {
-        let causes = answered(&answers[0], &answers[1]);
+        let causes = answered(&answers[0], &answers[1], proves);
         for (cause, expected) in causes.iter().zip(expected) {
             assert!(matches!(cause, AttachCause::Version(found) if *found == expected), "{cause}");
         }
     }
     assert_eq!(
         tcp(1).to_string(),
-        "this client speaks the TCP protocol 2, the server 1: upgrade the server"
+        "this client speaks the TCP protocol 3, the server 1: upgrade the server"
     );
 }
 
@@ -150,9 +143,9 @@ fn a_switch_tells_sessions_of_other_versions_which_one_it_is() {
     let ours = Box::new(Ours::new(Options { slots: 4, rounds: 0 }));
     let switch =
         TcpSwitch::start("127.0.0.1:0".parse().unwrap(), ours, Box::new(|_| None)).unwrap();
-    for hello in [&b"FUSEtcp1"[..], b"FUSEtcp3"] {
+    for hello in [&b"FUSEtcp2"[..], b"FUSEtcp4"] {
         let stream = TcpStream::connect(switch.addr()).unwrap();
         stream.set_read_timeout(Some(WAIT)).unwrap();
-        assert_eq!(said(stream, hello)[..8], *b"FUSEtcp2");
+        assert_eq!(said(stream, hello)[..8], *TCP);
     }
 }

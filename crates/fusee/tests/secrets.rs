@@ -1,14 +1,13 @@
 //! Clusters with a secret: who has it or a key of it is heard, and strangers are not, whatever they try.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::time::Duration;
-
+use fusee_auth::NodeKey;
+use fusee_client::{Client, FabricKind, Options};
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{Bars, Extent, NodeRequest};
 use fusee_control::rpc::{MasterClient, NodeClient, RpcError, Runtime};
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 
+use super::common::nic;
 use super::common::{Scratch, Up, finish, fusee};
 
 struct Secret {
@@ -105,21 +104,22 @@ fn strangers_get_nothing_whatever_they_ask() {
         assert!(matches!(answer, Err(RpcError::Keys { .. })), "{request:?}: {answer:?}");
     }
 
-    // The port of the memory itself: who does not know the node's identity learns nothing of it.
+    // The port of the memory itself: a peer that does not know the node's key learns nothing of the node.
     let tcp = up.report["memory_nodes"][0]["tcp"].as_str().unwrap();
-    for identity in [0_u64, 1, u64::MAX] {
-        let mut stream = TcpStream::connect(tcp).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        let mut hello = b"FUSEtcp2".to_vec();
-        hello.extend_from_slice(&identity.to_le_bytes());
-        hello.extend_from_slice(&1_u32.to_le_bytes());
-        hello.extend_from_slice(&[4, 0, 0, 0]);
-        stream.write_all(&hello).unwrap();
-        let mut said = Vec::new();
-        let _reset_at_most = stream.read_to_end(&mut said);
-        assert!(said.iter().skip(8).take(16).all(|byte| *byte == 0), "{said:?}");
+    for name in [0_u64, 1, u64::MAX] {
+        let (_stream, _call, said) = nic::call(tcp, name);
+        assert_eq!(said, [&b"FUSEtcp3"[..], &[1, 0, 0, 0], &[0; 64]].concat());
     }
+    // Nor does one that knows the identity, as from etcd or the wire, and has no key of the secret.
     let file = secret.file("client");
+    let keys = fusee_auth::Keys::of_client(file.as_ref()).unwrap();
+    let options = Options::default().with_keys(keys.clone()).with_fabric(FabricKind::Tcp);
+    let view = Client::connect_with(&up.master, options).unwrap().view();
+    let identity = view.members[0].identity;
+    let tcp = view.members[0].tcp.as_deref().unwrap();
+    let (_stream, _call, said) = nic::call(tcp, NodeKey::new(None, identity).name());
+    assert_eq!(said, [&b"FUSEtcp3"[..], &[1, 0, 0, 0], &[0; 64]].concat());
+    drop(nic::attach(tcp, &NodeKey::new(Some(&keys), identity), 3_000_000_000));
     up.run(&["put", "key", "value", "--secret", &file]).expect_code(0);
     let status = up.run(&["status", "--json", "--secret", &file]).expect_code(0).json();
     assert!(

@@ -2,16 +2,17 @@
 //! What servers hold is read from `/proc`.
 
 use std::fs;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
 use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
+use fusee_auth::NodeKey;
 use fusee_client::Client;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::common::Up;
+use crate::common::{Up, nic};
 
 /// What a client of the master says first.
 const HELLO: &[u8] =
@@ -91,14 +92,9 @@ fn half_received_writes_cost_a_memory_node_a_bounded_part() {
     let before = held(pid, "RssAnon");
     let mut half = Vec::new();
     for number in 0..100u32 {
-        let mut stream = TcpStream::connect(member.tcp.as_ref().unwrap()).unwrap();
-        // Hello: magic, identity, client.
-        let mut bytes = b"FUSEtcp2".to_vec();
-        bytes.extend_from_slice(&member.identity.to_le_bytes());
-        bytes.extend_from_slice(&(3_000_000_000 + number).to_le_bytes());
-        bytes.extend_from_slice(&[4, 0, 0, 0]);
-        stream.write_all(&bytes).unwrap();
-        stream.read_exact(&mut [0; 32]).unwrap();
+        let key = NodeKey::new(None, member.identity);
+        let tcp = member.tcp.as_ref().unwrap();
+        let mut stream = nic::attach(tcp, &key, 3_000_000_000 + number);
         // A request: body bytes, verbs, id; then one WRITE of 16 MiB.
         let body = 16 + (16u32 << 20);
         let head = [&body.to_le_bytes()[..], &1u32.to_le_bytes(), &[0; 8], &[2, 0, 0, 0]].concat();

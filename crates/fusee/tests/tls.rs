@@ -1,13 +1,13 @@
 //! Clusters whose servers speak TLS: who does the same is served, and who does not is told.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use fusee_client::{Client, FabricKind, Keys, Options, Tls};
 
 use super::common::http::get;
+use super::common::nic;
 use super::common::{Output, Scratch, Up, finish, fusee, wait};
 use super::http::page_of;
 
@@ -78,12 +78,8 @@ fn a_cluster_works_over_tls_and_others_are_told() {
 
     // The port of the memory: a plain hello is refused whatever it says, with the number that means TLS.
     let tcp = up.report["memory_nodes"][0]["tcp"].as_str().unwrap();
-    let mut stream = TcpStream::connect(tcp).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    stream.write_all(b"FUSEtcp2\x01\0\0\0\0\0\0\0\x01\0\0\0\x04\0\0\0").unwrap();
-    let mut said = Vec::new();
-    stream.read_to_end(&mut said).unwrap();
-    assert_eq!((said.len(), said[24]), (32, 5));
+    let (_stream, _call, said) = nic::call(tcp, 1);
+    assert_eq!((said.len(), &said[8..12]), (nic::ANSWER_BYTES, &[3, 0, 0, 0][..]));
 }
 
 /// What a master shows needs no certificate for the address that it listens at; what it looks for as a client does.

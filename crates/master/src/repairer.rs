@@ -29,6 +29,7 @@ use std::task::{Context, Poll};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
+use fusee_auth::Keys;
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::NodeClient;
 use fusee_core::verbs::{ClientId, MnId};
@@ -77,6 +78,13 @@ impl Ends<'_> {
     }
 }
 
+/// What memory nodes have to prove, and how they are reached over TCP.
+#[derive(Default)]
+pub(crate) struct Trust {
+    pub keys: Option<Arc<Keys>>,
+    pub tls: Option<Tls>,
+}
+
 /// The thread. Dropping it ends it.
 pub(crate) struct Repairer {
     orders: Option<Sender<Order>>,
@@ -85,15 +93,15 @@ pub(crate) struct Repairer {
 }
 
 impl Repairer {
-    /// Starts the thread, which reports every job to `done`, and reaches memory nodes over TCP with `tls`.
-    pub fn start<D>(tls: Option<Tls>, done: D) -> io::Result<Repairer>
+    /// Starts the thread, which reports every job to `done`.
+    pub fn start<D>(trust: Trust, done: D) -> io::Result<Repairer>
     where
         D: Fn(u64, Result<JobReport, JobError>) + Send + 'static,
     {
         let (orders, queue) = channel();
         let ends = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&ends);
-        let work = move || run(&queue, &flag, tls.as_ref(), done);
+        let work = move || run(&queue, &flag, &trust, done);
         let thread = Builder::new().name("fusee-repairer".into()).spawn(work)?;
         Ok(Repairer { orders: Some(orders), ends, thread: Some(thread) })
     }
@@ -120,7 +128,7 @@ impl Drop for Repairer {
     }
 }
 
-fn run<D>(orders: &Receiver<Order>, ends: &AtomicBool, tls: Option<&Tls>, done: D)
+fn run<D>(orders: &Receiver<Order>, ends: &AtomicBool, trust: &Trust, done: D)
 where
     D: Fn(u64, Result<JobReport, JobError>),
 {
@@ -139,7 +147,7 @@ where
             Err(RecvTimeoutError::Disconnected) => return,
         };
         let token = order.token;
-        let Some(result) = work(order, &mut kept, tls, ends) else { return };
+        let Some(result) = work(order, &mut kept, trust, ends) else { return };
         done(token, result);
     }
 }
@@ -157,7 +165,7 @@ struct Kept {
 fn work(
     order: Order,
     kept: &mut Option<Kept>,
-    tls: Option<&Tls>,
+    trust: &Trust,
     ends: &AtomicBool,
 ) -> Option<Result<JobReport, JobError>> {
     let Order { client, view, job, nodes, is_overtaken, .. } = order;
@@ -166,7 +174,7 @@ fn work(
     let fits = kept.take().filter(|kept| kept.client == client && kept.members == members);
     let looks = matches!(job, Job::Scrub { .. });
     let goes_on = || !ends.master() && !ends.job();
-    let attach = || attach(client, &view.members, (!looks, tls), &goes_on);
+    let attach = || attach(client, &view.members, (!looks, trust), &goes_on);
     let fits = fits.filter(|_| !looks);
     let fabric = match fits.map_or_else(attach, |kept| Ok(kept.fabric)) {
         Ok(fabric) => fabric,
@@ -211,7 +219,7 @@ fn complete(
 fn attach(
     client: ClientId,
     members: &[Member],
-    (prefers_shm, tls): (bool, Option<&Tls>),
+    (prefers_shm, trust): (bool, &Trust),
     goes_on: &dyn Fn() -> bool,
 ) -> Result<AnyFabric, JobError> {
     let failed = |error: AttachError| JobError {
@@ -225,8 +233,10 @@ fn attach(
         None => member.tcp.is_none() && member.verbs.is_none(),
     };
     let has_tcp = members.iter().all(|member| member.tcp.is_some());
+    let (tls, keys) = (trust.tls.as_ref(), trust.keys.as_deref());
+    let way = |kind| Way { kind, switch: None, tls, keys };
     if members.iter().all(here) && (prefers_shm || !has_tcp) {
-        match attach_all_by(Way::plain(FabricKind::Shm), client, members, goes_on) {
+        match attach_all_by(way(FabricKind::Shm), client, members, goes_on) {
             Ok(fabric) => return Ok(fabric),
             Err(error) if !goes_on() => return Err(failed(error)),
             Err(error) => tracing::debug!(%error, "no shared memory for repairs"),
@@ -234,8 +244,7 @@ fn attach(
     }
     // By a card whose atomics the processor does not see, a node serves verbs alone.
     let kind = if has_tcp { FabricKind::Tcp } else { FabricKind::Verbs };
-    let way = Way { kind, switch: None, tls };
-    attach_all_by(way, client, members, goes_on).map_err(failed)
+    attach_all_by(way(kind), client, members, goes_on).map_err(failed)
 }
 
 struct Asking {
@@ -296,8 +305,9 @@ mod tests {
     #[test]
     fn a_job_does_not_wait_for_a_node_that_is_given_up() {
         let (listener, (tell, told)) = (silent(), channel());
-        let repairer =
-            Repairer::start(None, move |token, result| tell.send((token, result)).unwrap());
+        let repairer = Repairer::start(Trust::default(), move |token, result| {
+            tell.send((token, result)).unwrap()
+        });
         let (repairer, order) = (repairer.unwrap(), job(&listener));
         let overtaken = order.is_overtaken.clone();
         repairer.order(order);
@@ -316,7 +326,7 @@ mod tests {
     #[test]
     fn a_master_that_ends_does_not_wait_for_a_silent_node() {
         let listener = silent();
-        let repairer = Repairer::start(None, |_, _| ()).unwrap();
+        let repairer = Repairer::start(Trust::default(), |_, _| ()).unwrap();
         repairer.order(job(&listener));
         std::thread::sleep(Duration::from_millis(100));
         let begun = Clock::Precise.now();

@@ -41,7 +41,7 @@ use crate::jobs::{Job, JobError, JobReport};
 use crate::journal::Journal;
 use crate::logic::{Action, Event, Master, RestoreError};
 use crate::record::{Record, Write};
-use crate::repairer::{Order, Repairer};
+use crate::repairer::{Order, Repairer, Trust};
 use crate::seat::Seat;
 use crate::settings::{MAX_MEMORY_NODES, Settings, SettingsError};
 use crate::store::address::StoreAddressError;
@@ -480,7 +480,8 @@ where
     }
     let (queue, messages) = channel();
     let done: Sender<Message> = queue.clone();
-    let repairer = Repairer::start(runtime.tls().cloned(), move |token, result| {
+    let trust = Trust { keys: runtime.keys().cloned(), tls: runtime.tls().cloned() };
+    let repairer = Repairer::start(trust, move |token, result| {
         // Nobody listens any more when the master ends.
         let _ended = done.send(Message::Done { token, result });
     })?;

@@ -13,6 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use fusee_auth::Keys;
 use fusee_control::master::{MasterReply, MasterRequest, Note};
 use fusee_control::node::{Description, NodeReply, NodeRequest};
 use fusee_control::rpc::{
@@ -138,6 +139,7 @@ impl MemoryNode {
             verbs: config.verbs_addr()?,
             steered: config.steered,
             tls: config.tls.clone(),
+            keys: config.keys.clone(),
         })?;
         let tcp = fabrics.tcp_addr().map(|at| config.advertised(at)).transpose()?;
         let verbs = fabrics.verbs_addr().map(|at| config.advertised(at)).transpose()?;
@@ -200,9 +202,17 @@ impl MemoryNode {
             FabricKind::Shm | FabricKind::Tcp => None,
         };
         let tcp = (fabric == FabricKind::Tcp).then_some(SocketAddr::from((loopback, 0)));
-        let (spin, shm, steered, tls) = (DEFAULT_SPIN, None, false, None);
-        let options = NodeFabricsOptions { pool, identity, tcp, spin, shm, verbs, steered, tls };
-        let fabrics = NodeFabrics::start(options)?;
+        let fabrics = NodeFabrics::start(NodeFabricsOptions {
+            pool,
+            identity,
+            tcp,
+            spin: DEFAULT_SPIN,
+            shm: None,
+            verbs,
+            steered: false,
+            tls: None,
+            keys: runtime.keys().map(|keys| Keys::clone(keys)),
+        })?;
         let tcp = fabrics.tcp_addr().map(|at| at.to_string());
         let verbs = fabrics.verbs_addr().map(|at| at.to_string());
         let (shared, description) = share(identity, pool_bytes, fabrics, tcp, verbs);

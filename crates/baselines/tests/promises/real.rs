@@ -79,6 +79,7 @@ impl Nodes {
                 verbs: None,
                 steered: false,
                 tls: None,
+                keys: None,
             };
             let fabrics = NodeFabrics::start(options).unwrap();
             members.push(Member {

@@ -16,6 +16,7 @@ use std::io;
 use std::ops::AddAssign;
 use std::time::Duration;
 
+use fusee_auth::NodeKey;
 use fusee_core::verbs::{Batch, ClientId, MnId, Verb, VerbError};
 use fusee_tls::Tls;
 use mio::event::Event;
@@ -28,8 +29,8 @@ use crate::hello::GoesOn;
 /// The memory node to connect to, and how long that may take.
 pub struct Target<'a> {
     pub(crate) node: MnId,
-    /// Who has to be there.
-    pub(crate) identity: u64,
+    /// The key of the node that has to be there.
+    pub(crate) key: NodeKey,
     /// Host and port.
     pub(crate) address: &'a str,
     /// Who connects.

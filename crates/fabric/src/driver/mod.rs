@@ -28,6 +28,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
+use fusee_auth::{Keys, NodeKey};
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, VerbError};
 use fusee_tls::Tls;
 
@@ -79,6 +80,7 @@ pub struct Driver<L: Link> {
     /// The switch that its READs may be steered by, if any.
     switch: RefCell<Option<SwitchAt>>,
     tls: RefCell<Option<Tls>>,
+    keys: RefCell<Option<Keys>>,
     turns: Cell<u32>,
     alarm: Arc<Alarm>,
     links: AtHome<RefCell<Links<L>>>,
@@ -92,8 +94,9 @@ impl<L: Link> Driver<L> {
         let links = AtHome::new(RefCell::new(links));
         let spin = RefCell::new(Spin::new(options.spin));
         let silence = Cell::new(options.silence);
-        let (switch, tls, turns) = (RefCell::default(), RefCell::default(), Cell::new(0));
-        Ok(Driver { client, options, silence, switch, tls, turns, alarm, links, spin })
+        let (switch, turns) = (RefCell::default(), Cell::new(0));
+        let (tls, keys) = (RefCell::default(), RefCell::default());
+        Ok(Driver { client, options, silence, switch, tls, keys, turns, alarm, links, spin })
     }
 
     /// Attaches to the memory node that says hello at `address` (host and port). A node attached
@@ -120,8 +123,9 @@ impl<L: Link> Driver<L> {
             return Err(failed(AttachCause::Forked));
         }
         let (client, wait) = (self.client, self.options.connect);
-        let tls = self.tls.borrow();
-        let target = Target { node, identity, address, client, wait, goes_on, tls: tls.as_ref() };
+        let (tls, keys) = (self.tls.borrow(), self.keys.borrow());
+        let (key, tls) = (NodeKey::new(keys.as_ref(), identity), tls.as_ref());
+        let target = Target { node, key, address, client, wait, goes_on, tls };
         let link = L::connect(&target).map_err(failed)?;
         self.detach(node);
         self.links.borrow_mut().adopt(link).map_err(|error| failed(AttachCause::Io(error)))
@@ -156,6 +160,11 @@ impl<L: Link> Driver<L> {
     /// Whatever is attached from now on is reached over TLS, if the links have it: TCP's do.
     pub fn secure(&self, tls: &Tls) {
         self.tls.replace(Some(tls.clone()));
+    }
+
+    /// Whatever is attached from now on has to prove one of these keys.
+    pub fn prove_by(&self, keys: &Keys) {
+        self.keys.replace(Some(keys.clone()));
     }
 
     /// From now on so much silence is enough: see [`Options::silence`].

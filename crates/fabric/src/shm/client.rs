@@ -8,6 +8,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::pin::Pin;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use fusee_auth::{Keys, NodeKey};
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, VerbError};
 use fusee_core::version::End;
 
@@ -22,7 +24,9 @@ use super::gate::{Gate, Inside};
 use super::hub::Hub;
 use super::monitor::{self, Watch};
 use super::sessions::{Access, Refusal, SessionId};
+use super::socket_file;
 use super::wire::{FENCED, GOODBYE, Hello, PROTOCOL, Status, WELCOME_BYTES, Welcome};
+use crate::challenge::{ANSWER_BYTES, Call};
 use crate::error::{AttachCause, AttachError};
 use crate::fork::AtHome;
 use crate::hello::{self, GoesOn, LOOK};
@@ -76,6 +80,7 @@ struct Link {
 #[derive(Debug)]
 pub struct ShmFabric {
     client: ClientId,
+    keys: RefCell<Option<Keys>>,
     links: AtHome<RefCell<Vec<Link>>>,
     order: Cell<Order>,
 }
@@ -83,7 +88,17 @@ pub struct ShmFabric {
 impl ShmFabric {
     /// A session without memory nodes.
     pub fn new(client: ClientId) -> ShmFabric {
-        ShmFabric { client, links: AtHome::new(RefCell::default()), order: Cell::default() }
+        ShmFabric {
+            client,
+            keys: RefCell::default(),
+            links: AtHome::new(RefCell::default()),
+            order: Cell::default(),
+        }
+    }
+
+    /// Whatever is attached from now on has to prove one of these keys.
+    pub fn prove_by(&self, keys: &Keys) {
+        self.keys.replace(Some(keys.clone()));
     }
 
     /// Attaches to a memory node: in this process by its identity, else through the socket at
@@ -169,40 +184,18 @@ impl ShmFabric {
         path: &Path,
         goes_on: GoesOn<'_>,
     ) -> Result<Link, AttachCause> {
-        let mut socket = UnixStream::connect(path).map_err(AttachCause::Unreachable)?;
-        socket.set_read_timeout(Some(LOOK))?;
+        let key = NodeKey::new(self.keys.borrow().as_ref(), identity);
         let end = Instant::now() + WELCOME_WAIT;
-        let hello = Hello { identity, client: self.client };
-        socket.write_all(&hello.encode()).map_err(AttachCause::Unreachable)?;
-        let (mut bytes, mut got, mut file) = ([0; WELCOME_BYTES], 0, None);
-        while got < bytes.len() {
-            if Instant::now() >= end || !goes_on() {
-                return Err(hello::silent());
-            }
-            match sys::receive_with_fd(&socket, &mut bytes[got..]) {
-                Ok((0, _)) => return Err(AttachCause::NotAMemoryNode),
-                Ok((n, fd)) => {
-                    (got, file) = (got + n, fd.or(file));
-                    if bytes[0] == FENCED {
-                        // It is listed, and has no memory yet. If the node has gone, nobody waits for it.
-                        let _ = socket.write_all(&[GOODBYE]);
-                        return Err(AttachCause::Fenced);
-                    }
-                    PROTOCOL.check(End::Client, &bytes[..got])?;
-                }
-                // Nothing yet.
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock
-                    ) => {}
-                Err(error) => return Err(AttachCause::Unreachable(error)),
-            }
-        }
+        let goes_on = &|| Instant::now() < end && goes_on();
+        let (mut socket, call, answer) = call(&key, path, goes_on)?;
+        let hello = Hello { client: self.client }.encode();
+        let proof = call.answered(&answer, &hello)?;
+        let hello = [&proof[..], &hello].concat();
+        socket.write_all(&hello).map_err(AttachCause::Unreachable)?;
+        let (bytes, file) = receive::<WELCOME_BYTES>(&socket, goes_on)?;
         let welcome = Welcome::decode(&bytes)?;
         match welcome.status {
-            Status::Welcome if welcome.identity == identity => {}
-            Status::Welcome | Status::WrongIdentity => return Err(AttachCause::WrongIdentity),
+            Status::Welcome => {}
             Status::Fenced => return Err(AttachCause::Fenced),
             Status::NotFenceable => return Err(AttachCause::NotFenceable),
             Status::Full => return Err(AttachCause::Full),
@@ -243,6 +236,60 @@ impl ShmFabric {
         drop(inside);
         self.order.set(order);
     }
+}
+
+/// Connects to a socket, looks whose process is there, and calls the node; gives the answer.
+fn call(
+    key: &NodeKey,
+    path: &Path,
+    goes_on: GoesOn<'_>,
+) -> Result<(UnixStream, Call, [u8; ANSWER_BYTES]), AttachCause> {
+    let mut socket = UnixStream::connect(path).map_err(AttachCause::Unreachable)?;
+    socket.set_read_timeout(Some(LOOK))?;
+    let uid = sys::peer_uid(&socket)?;
+    if !socket_file::may_serve(path, uid) {
+        return Err(AttachCause::StrangerAtSocket { uid });
+    }
+    let call = Call::new(&PROTOCOL, key)?;
+    // A node that may not let this process in says so and closes the connection, before it hears anything.
+    let said = socket.write_all(call.bytes());
+    match receive(&socket, goes_on) {
+        Ok((answer, _)) => Ok((socket, call, answer)),
+        Err(cause) => Err(said.err().map_or(cause, AttachCause::Unreachable)),
+    }
+}
+
+/// Receives a message of this length, and a file that may come with it, as long as `goes_on`.
+fn receive<const N: usize>(
+    socket: &UnixStream,
+    goes_on: GoesOn<'_>,
+) -> Result<([u8; N], Option<OwnedFd>), AttachCause> {
+    let (mut bytes, mut got, mut file) = ([0; N], 0, None);
+    while got < N {
+        if !goes_on() {
+            return Err(hello::silent());
+        }
+        match sys::receive_with_fd(socket, &mut bytes[got..]) {
+            Ok((0, _)) => return Err(AttachCause::NotAMemoryNode),
+            Ok((n, fd)) => {
+                (got, file) = (got + n, fd.or(file));
+                if bytes[0] == FENCED {
+                    // It is listed, and has no memory yet. If the node has gone, nobody waits for it.
+                    let _ = (&*socket).write_all(&[GOODBYE]);
+                    return Err(AttachCause::Fenced);
+                }
+                PROTOCOL.check(End::Client, &bytes[..got])?;
+            }
+            // Nothing yet.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock
+                ) => {}
+            Err(error) => return Err(AttachCause::Unreachable(error)),
+        }
+    }
+    Ok((bytes, file))
 }
 
 /// A batch to execute at the first poll: one that is never polled executes nothing.

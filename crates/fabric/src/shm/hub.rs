@@ -25,14 +25,13 @@ fn registry() -> MutexGuard<'static, HashMap<u64, Weak<Hub>>> {
 #[derive(Debug)]
 pub(crate) struct Hub {
     pool: Pool,
-    identity: u64,
     sessions: Sessions,
 }
 
 impl Hub {
     /// Makes a node's pool known to the sessions of this process.
     pub(crate) fn start(pool: Pool, identity: u64) -> Result<Arc<Hub>, ServeError> {
-        let hub = Arc::new(Hub { pool, identity, sessions: Sessions::new() });
+        let hub = Arc::new(Hub { pool, sessions: Sessions::new() });
         let mut registry = registry();
         if registry.get(&identity).is_some_and(|hub| hub.strong_count() > 0) {
             return Err(ServeError::IdentityInUse { identity });
@@ -48,10 +47,6 @@ impl Hub {
 
     pub(crate) fn pool(&self) -> &Pool {
         &self.pool
-    }
-
-    pub(crate) fn identity(&self) -> u64 {
-        self.identity
     }
 
     /// Adds a session.

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use fusee_auth::NodeKey;
 use fusee_core::verbs::ClientId;
 use fusee_core::version::End;
 use mio::net::{UnixListener, UnixStream};
@@ -24,6 +25,7 @@ use super::peer::Peer;
 use super::sessions::{Access, Refusal, SessionId};
 use super::socket_file::SocketFile;
 use super::wire::{GOODBYE, HELLO_BYTES, Hello, PROTOCOL, Status, Welcome};
+use crate::challenge::{self, CALL_BYTES, Challenged, PROOF_BYTES, Refusal as Refused};
 use crate::doors::{ACCEPT_RETRY, Doors, HELLO_WAIT, NEWCOMER_GRACE, NodeLimits, ROOM_RETRY};
 use crate::error::ServeError;
 use crate::sys;
@@ -44,9 +46,9 @@ pub(crate) struct ShmServer {
 }
 
 impl ShmServer {
-    /// Listens at `path`.
+    /// Listens at `path`, for clients that have the node's key.
     pub(crate) fn start(
-        hub: Arc<Hub>,
+        (hub, key): (Arc<Hub>, NodeKey),
         path: &Path,
         limits: NodeLimits,
     ) -> Result<ShmServer, ServeError> {
@@ -60,7 +62,7 @@ impl ShmServer {
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE).map_err(io)?;
         let stop = server.stop.clone();
         let (doors, open) = (Doors::new(limits), HashMap::new());
-        let listener = Loop { poll, listener, hub, doors, stop, next: 0, open };
+        let listener = Loop { poll, listener, hub, key, doors, stop, next: 0, open };
         let thread = std::thread::Builder::new().name("fusee-shm".into());
         server.thread = Some(thread.spawn(move || listener.run()).map_err(io)?);
         Ok(server)
@@ -94,8 +96,18 @@ struct Connection {
     stage: Stage,
 }
 
+/// The proof and the hello; a call is not longer.
+const GREETING_BYTES: usize = PROOF_BYTES + HELLO_BYTES;
+const _: () = assert!(CALL_BYTES <= GREETING_BYTES);
+
 enum Stage {
-    Greeting { hello: [u8; HELLO_BYTES], got: usize, deadline: Instant },
+    /// The call is to come, or, where it has been answered, the proof and the hello.
+    Greeting {
+        greeting: [u8; GREETING_BYTES],
+        got: usize,
+        challenged: Option<Box<Challenged>>,
+        deadline: Instant,
+    },
     Attached(SessionId),
 }
 
@@ -109,6 +121,7 @@ struct Loop {
     poll: Poll,
     listener: UnixListener,
     hub: Arc<Hub>,
+    key: NodeKey,
     /// By processes.
     doors: Doors<u32>,
     stop: Arc<AtomicBool>,
@@ -212,11 +225,18 @@ impl Loop {
         }
     }
 
+    /// Lets a newcomer speak, if its process is one that may come in.
     fn greet(&mut self, socket: UnixStream) -> io::Result<()> {
         let (id, registry) = (self.next, self.poll.registry());
         let peer = Arc::new(Peer::of(socket, registry, Token(FIRST + 2 * id))?);
         let deadline = Instant::now() + HELLO_WAIT;
-        let stage = Stage::Greeting { hello: [0; HELLO_BYTES], got: 0, deadline };
+        if !peer.killable() {
+            // Best effort: it is sent away in any case.
+            drop(io::Write::write(&mut peer.socket(), &Refused::NotFenceable.encode(&PROTOCOL)));
+            return Err(io::Error::other("it could not be fenced"));
+        }
+        let (greeting, got, challenged) = ([0; GREETING_BYTES], 0, None);
+        let stage = Stage::Greeting { greeting, got, challenged, deadline };
         self.open.insert(id, Connection { peer, is_closed: false, stage });
         self.next += 1;
         self.serve(id, false);
@@ -228,15 +248,17 @@ impl Loop {
         let verdict = if exited {
             Verdict::Forget
         } else {
-            connection.read(&self.hub, &mut self.doors, &self.poll, id).unwrap_or_else(|error| {
-                let pid = connection.peer.pid();
-                tracing::warn!(%error, pid, "a shared-memory client is sent away");
-                // A client that is attached has the memory: it stays under watch.
-                match connection.stage {
-                    Stage::Greeting { .. } => Verdict::Forget,
-                    Stage::Attached(_) => Verdict::Keep,
-                }
-            })
+            connection.read((&self.hub, &self.key), &mut self.doors, &self.poll, id).unwrap_or_else(
+                |error| {
+                    let pid = connection.peer.pid();
+                    tracing::warn!(%error, pid, "a shared-memory client is sent away");
+                    // A client that is attached has the memory: it stays under watch.
+                    match connection.stage {
+                        Stage::Greeting { .. } => Verdict::Forget,
+                        Stage::Attached(_) => Verdict::Keep,
+                    }
+                },
+            )
         };
         if let Verdict::Forget = verdict {
             let connection = self.open.remove(&id).expect("found above");
@@ -258,7 +280,7 @@ impl Connection {
     /// Reads until there is nothing more.
     fn read(
         &mut self,
-        hub: &Hub,
+        (hub, key): (&Hub, &NodeKey),
         doors: &mut Doors<u32>,
         poll: &Poll,
         id: usize,
@@ -266,8 +288,9 @@ impl Connection {
         while !self.is_closed {
             let attached = matches!(self.stage, Stage::Attached(_));
             let result = match &mut self.stage {
-                Stage::Greeting { hello, got, .. } => {
-                    self.peer.read(&mut hello[*got..]).inspect(|n| *got += n)
+                Stage::Greeting { greeting, got, challenged, .. } => {
+                    let wanted = if challenged.is_none() { CALL_BYTES } else { GREETING_BYTES };
+                    self.peer.read(&mut greeting[*got..wanted]).inspect(|n| *got += n)
                 }
                 Stage::Attached(_) => {
                     let mut byte = [0];
@@ -284,48 +307,81 @@ impl Connection {
                 Ok(0) | Err(_) => self.is_closed = true,
                 Ok(_) => {}
             }
-            if let Stage::Greeting { hello, got, .. } = self.stage {
-                // At once: a hello of another version may be shorter.
-                if let Err(foreign) = PROTOCOL.check(End::Server, &hello[..got]) {
-                    return self.send_away(foreign);
+            match &self.stage {
+                Stage::Greeting { challenged: None, .. } => self.take_call(key)?,
+                Stage::Greeting { got: GREETING_BYTES, .. } => {
+                    let hello = self.proved_hello()?;
+                    self.answer(hello, hub, doors, poll, id)?;
                 }
-                if got == HELLO_BYTES {
-                    self.answer(&hello, hub, doors, poll, id)?;
-                }
+                Stage::Greeting { .. } | Stage::Attached(_) => {}
             }
         }
         Ok(Verdict::Keep)
     }
 
-    /// Another version learns which one this is.
-    fn send_away<T>(&mut self, foreign: Foreign) -> io::Result<T> {
-        let Foreign::Version(error) = foreign else {
-            return Err(io::Error::other("it is no client"));
+    /// Answers the call, if it is whole.
+    fn take_call(&mut self, key: &NodeKey) -> io::Result<()> {
+        let Stage::Greeting { greeting, got, challenged, .. } = &mut self.stage else {
+            return Ok(());
         };
-        let (identity, pool_bytes, status) = (0, 0, Status::OtherVersion);
-        let welcome = Welcome { identity, pool_bytes, status }.encode();
-        // Best effort: it is sent away in any case.
-        drop(io::Write::write(&mut self.peer.socket(), &welcome));
-        Err(io::Error::other(error))
+        let mut socket = self.peer.socket();
+        let mut say = |words: &[u8]| io::Write::write_all(&mut socket, words);
+        // At once: a call of another version may be shorter.
+        match PROTOCOL.check(End::Server, &greeting[..*got]) {
+            Ok(_) => {}
+            Err(Foreign::Stranger) => return Err(io::Error::other("it is no client")),
+            Err(Foreign::Version(error)) => {
+                // Best effort: it is sent away in any case.
+                drop(say(&Refused::OtherVersion.encode(&PROTOCOL)));
+                return Err(io::Error::other(error));
+            }
+        }
+        let Some(call) = greeting[..*got].first_chunk::<CALL_BYTES>() else { return Ok(()) };
+        if challenge::called(&PROTOCOL, call).ok() != Some(key.name()) {
+            drop(say(&Refused::WrongNode.encode(&PROTOCOL)));
+            return Err(io::Error::other("it expects another memory node"));
+        }
+        let (answer, expected) = Challenged::new(&PROTOCOL, key, call)?;
+        // The buffer of a fresh connection has room.
+        say(&answer)?;
+        (*got, *challenged) = (0, Some(Box::new(expected)));
+        Ok(())
+    }
+
+    /// The hello that has come, if the proof before it is good.
+    fn proved_hello(&mut self) -> io::Result<Hello> {
+        let Stage::Greeting { greeting, challenged: Some(challenged), .. } = &self.stage else {
+            return Err(io::Error::other("it says hello without a call"));
+        };
+        let (proof, bytes) = greeting.split_first_chunk().expect("a proof is shorter");
+        let bytes = bytes.first_chunk().expect("the rest is a hello");
+        let hello = match Hello::decode(bytes) {
+            Ok(hello) => hello,
+            Err(Foreign::Stranger) => return Err(io::Error::other("it is no client")),
+            // Another version of pools learns which one this is.
+            Err(Foreign::Version(error)) => {
+                let welcome = Welcome { pool_bytes: 0, status: Status::OtherVersion }.encode();
+                drop(io::Write::write(&mut self.peer.socket(), &welcome));
+                return Err(io::Error::other(error));
+            }
+        };
+        if !challenged.is_proved(proof, bytes) {
+            let unproved = "it does not prove that it knows this memory node's key";
+            return Err(io::Error::other(unproved));
+        }
+        Ok(hello)
     }
 
     fn answer(
         &mut self,
-        hello: &[u8; HELLO_BYTES],
+        hello: Hello,
         hub: &Hub,
         doors: &mut Doors<u32>,
         poll: &Poll,
         id: usize,
     ) -> io::Result<()> {
-        let hello = match Hello::decode(hello) {
-            Ok(hello) => hello,
-            Err(foreign) => return self.send_away(foreign),
-        };
         let socket = self.peer.socket();
-        let welcome = |status| {
-            let (identity, pool_bytes) = (hub.identity(), hub.pool().bytes());
-            Welcome { identity, pool_bytes, status }.encode()
-        };
+        let welcome = |status| Welcome { pool_bytes: hub.pool().bytes(), status }.encode();
         let refuse = |status, why| {
             // Best effort: it is sent away in any case.
             drop(io::Write::write(&mut &*socket, &welcome(status)));
@@ -335,11 +391,8 @@ impl Connection {
         if hello.client == ClientId::NOBODY {
             return Err(io::Error::other("it says hello without a client id"));
         }
-        if hello.identity != hub.identity() {
-            return refuse(Status::WrongIdentity, "it expects another memory node");
-        }
         // A session of this process would be killed together with the node.
-        if !self.peer.killable() || self.peer.pid() == std::process::id() {
+        if self.peer.pid() == std::process::id() {
             return refuse(Status::NotFenceable, "it could not be fenced");
         }
         if doors.enter(self.peer.pid()).is_err() {

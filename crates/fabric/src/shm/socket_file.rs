@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use mio::net::{UnixListener, UnixStream};
 
 use crate::error::ServeError;
+use crate::sys;
 
 /// A socket file of ours.
 #[derive(Debug)]
@@ -41,6 +42,26 @@ impl SocketFile {
             tracing::warn!(%error, path = %self.path.display(), "cannot remove the socket file");
         }
     }
+}
+
+/// Whether a process of this user may stand for a memory node at a path: of root, of the user of this process, or of
+/// the only user, but root, that may make files there.
+pub(super) fn may_serve(path: &Path, uid: u32) -> bool {
+    uid == 0 || uid == sys::own_uid() || is_kept_by(path, uid).unwrap_or(false)
+}
+
+/// Whether a path's directory is this user's, and no other user, but root, can put another one or a file in its place.
+fn is_kept_by(path: &Path, uid: u32) -> io::Result<bool> {
+    const OTHERS_WRITE: u32 = 0o022;
+    let directory = fs::canonicalize(directory(path))?;
+    for (depth, directory) in directory.ancestors().enumerate() {
+        let about = fs::metadata(directory)?;
+        let is_owned = about.uid() == uid || (depth > 0 && about.uid() == 0);
+        if !is_owned || about.mode() & OTHERS_WRITE != 0 {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn directory(path: &Path) -> &Path {

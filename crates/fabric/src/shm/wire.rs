@@ -1,11 +1,14 @@
 //! What a shared-memory client and a memory node say to each other on the Unix socket.
 //!
 //! ```text
-//! hello, 24 bytes     | magic 8 | identity 8 | client 4 | layout 4 |
-//! welcome, 32 bytes   | magic 8 | identity 8 | pool bytes 8 | status 4 | layout 4 |  + the memfd
+//! hello, 16 bytes     | magic 8 | client 4 | layout 4 |
+//! welcome, 24 bytes   | magic 8 | pool bytes 8 | status 4 | layout 4 |  + the memfd
 //! goodbye, 1 byte     | 'b' |
 //! fenced, 1 byte      | 'f' |                                              node to client
 //! ```
+//!
+//! Before anything is said each end looks whose process the other one is; before the hello both prove that they know
+//! the node's key (`challenge`).
 //!
 //! Numbers are little-endian. The magic ends in the version, and the layout is that of pools.
 //! The memfd comes with a welcome of status 0, as ancillary data. The client sends goodbye when no code
@@ -19,10 +22,10 @@ use fusee_core::version::End;
 use crate::bytes::{u32_at, u64_at};
 use crate::version::{Foreign, Protocol};
 
-/// How hellos begin. 2: they say the layout of pools.
-pub(crate) const PROTOCOL: Protocol = Protocol::new("FUSEsm", "the shared-memory protocol", 2);
-pub(crate) const HELLO_BYTES: usize = 24;
-pub(crate) const WELCOME_BYTES: usize = 32;
+/// How hellos begin. 2: they say the layout of pools. 3: both ends prove the node's key.
+pub(crate) const PROTOCOL: Protocol = Protocol::new("FUSEsm", "the shared-memory protocol", 3);
+pub(crate) const HELLO_BYTES: usize = 16;
+pub(crate) const WELCOME_BYTES: usize = 24;
 pub(crate) const GOODBYE: u8 = b'b';
 /// No message of a node begins in this way but that one.
 pub(crate) const FENCED: u8 = b'f';
@@ -31,7 +34,6 @@ pub(crate) const FENCED: u8 = b'f';
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     Welcome,
-    WrongIdentity,
     Fenced,
     NotFenceable,
     Full,
@@ -39,17 +41,15 @@ pub(crate) enum Status {
     OtherVersion,
 }
 
-/// A client's first message.
+/// What a client says behind its proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
-    pub(crate) identity: u64,
     pub(crate) client: ClientId,
 }
 
 /// The node's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Welcome {
-    pub(crate) identity: u64,
     pub(crate) pool_bytes: u64,
     pub(crate) status: Status,
 }
@@ -58,20 +58,18 @@ impl Hello {
     pub(crate) fn encode(self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
         bytes[..8].copy_from_slice(&PROTOCOL.begin());
-        bytes[8..16].copy_from_slice(&self.identity.to_le_bytes());
-        bytes[16..20].copy_from_slice(&self.client.0.to_le_bytes());
-        bytes[20..].copy_from_slice(&LAYOUT_VERSION.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.client.0.to_le_bytes());
+        bytes[12..].copy_from_slice(&LAYOUT_VERSION.to_le_bytes());
         bytes
     }
 
     pub(crate) fn decode(bytes: &[u8; HELLO_BYTES]) -> Result<Hello, Foreign> {
         PROTOCOL.check(End::Server, bytes)?;
-        let fields = (u64_at(bytes, 8), u32_at(bytes, 16), u32_at(bytes, 20));
-        let (Some(identity), Some(client), Some(layout)) = fields else {
+        let (Some(client), Some(layout)) = (u32_at(bytes, 8), u32_at(bytes, 12)) else {
             return Err(Foreign::Stranger);
         };
         LAYOUTS.check(End::Server, layout).map_err(Foreign::Version)?;
-        Ok(Hello { identity, client: ClientId(client) })
+        Ok(Hello { client: ClientId(client) })
     }
 }
 
@@ -79,40 +77,35 @@ impl Welcome {
     pub(crate) fn encode(self) -> [u8; WELCOME_BYTES] {
         let status = match self.status {
             Status::Welcome => 0u32,
-            Status::WrongIdentity => 1,
-            Status::Fenced => 2,
-            Status::NotFenceable => 3,
-            Status::Full => 4,
-            Status::OtherVersion => 5,
+            Status::Fenced => 1,
+            Status::NotFenceable => 2,
+            Status::Full => 3,
+            Status::OtherVersion => 4,
         };
         let mut bytes = [0; WELCOME_BYTES];
         bytes[..8].copy_from_slice(&PROTOCOL.begin());
-        bytes[8..16].copy_from_slice(&self.identity.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.pool_bytes.to_le_bytes());
-        bytes[24..28].copy_from_slice(&status.to_le_bytes());
-        bytes[28..].copy_from_slice(&LAYOUT_VERSION.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.pool_bytes.to_le_bytes());
+        bytes[16..20].copy_from_slice(&status.to_le_bytes());
+        bytes[20..].copy_from_slice(&LAYOUT_VERSION.to_le_bytes());
         bytes
     }
 
     pub(crate) fn decode(bytes: &[u8; WELCOME_BYTES]) -> Result<Welcome, Foreign> {
         PROTOCOL.check(End::Client, bytes)?;
-        let (Some(identity), Some(pool_bytes)) = (u64_at(bytes, 8), u64_at(bytes, 16)) else {
-            return Err(Foreign::Stranger);
-        };
-        let (Some(status), Some(layout)) = (u32_at(bytes, 24), u32_at(bytes, 28)) else {
+        let fields = (u64_at(bytes, 8), u32_at(bytes, 16), u32_at(bytes, 20));
+        let (Some(pool_bytes), Some(status), Some(layout)) = fields else {
             return Err(Foreign::Stranger);
         };
         LAYOUTS.check(End::Client, layout).map_err(Foreign::Version)?;
         let status = match status {
             0 => Status::Welcome,
-            1 => Status::WrongIdentity,
-            2 => Status::Fenced,
-            3 => Status::NotFenceable,
-            4 => Status::Full,
-            5 => Status::OtherVersion,
+            1 => Status::Fenced,
+            2 => Status::NotFenceable,
+            3 => Status::Full,
+            4 => Status::OtherVersion,
             _ => return Err(Foreign::Stranger),
         };
-        Ok(Welcome { identity, pool_bytes, status })
+        Ok(Welcome { pool_bytes, status })
     }
 }
 
@@ -122,9 +115,9 @@ mod tests {
 
     #[test]
     fn messages_survive_the_wire_and_nothing_else_is_taken_for_one() {
-        let hello = Hello { identity: u64::MAX - 1, client: ClientId(7) };
+        let hello = Hello { client: ClientId(7) };
         assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
-        let welcome = Welcome { identity: 3, pool_bytes: 4096, status: Status::NotFenceable };
+        let welcome = Welcome { pool_bytes: 4096, status: Status::NotFenceable };
         assert_eq!(Welcome::decode(&welcome.encode()), Ok(welcome));
         for at in 0..8 {
             let mut bytes = hello.encode();
@@ -132,10 +125,10 @@ mod tests {
             assert!(Hello::decode(&bytes).is_err());
         }
         let mut bytes = welcome.encode();
-        bytes[24] = 6;
+        bytes[16] = 5;
         assert_eq!(Welcome::decode(&bytes), Err(Foreign::Stranger));
         let (mut hello, mut welcome) = (hello.encode(), welcome.encode());
-        (hello[20], welcome[28]) = (LAYOUT_VERSION as u8 + 1, LAYOUT_VERSION as u8 - 1);
+        (hello[12], welcome[20]) = (LAYOUT_VERSION as u8 + 1, LAYOUT_VERSION as u8 - 1);
         assert!(matches!(Hello::decode(&hello), Err(Foreign::Version(_))));
         assert!(matches!(Welcome::decode(&welcome), Err(Foreign::Version(_))));
     }

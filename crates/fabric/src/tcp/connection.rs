@@ -13,7 +13,9 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use fusee_auth::NodeKey;
 use fusee_core::verbs::{ClientId, VerbError};
+use fusee_core::version::End;
 use fusee_tls::{FIRST_BYTE, SPEAKS_NONE, SPEAKS_TLS, Stream, Tls};
 use mio::net::TcpStream;
 
@@ -22,9 +24,11 @@ use super::buffer::{Buffer, Progress};
 use super::frame::{
     self, FrameError, HEADER_BYTES, Hello, ReplyKind, Request, Status, Welcome, WireOp,
 };
+use crate::challenge::{self, CALL_BYTES, Challenged, PROOF_BYTES, Refusal};
 use crate::doors::{Doors, Full};
 use crate::pool::{Order, Pool};
 use crate::reception::Guest;
+use crate::version::Foreign;
 
 /// With more bytes of replies waiting than this, the next request has to wait.
 const OUTPUT_BOUND: usize = 1 << 20;
@@ -36,7 +40,7 @@ const BYTES_PER_REQUEST: usize = 4 << 10;
 /// What a connection is served with.
 pub(super) struct Context<'a> {
     pub(super) pool: &'a Pool,
-    pub(super) identity: u64,
+    pub(super) key: &'a NodeKey,
     pub(super) order: &'a mut Order,
     pub(super) is_fenced: &'a dyn Fn(ClientId) -> bool,
     pub(super) doors: &'a mut Doors<IpAddr>,
@@ -54,6 +58,8 @@ pub(super) enum Misbehaved {
     Verb(#[from] VerbError),
     #[error("it expects another memory node")]
     WrongIdentity,
+    #[error("it does not prove that it knows this memory node's key")]
+    Unproved,
     #[error("{0}")]
     Tls(&'static str),
     #[error("{0} has been fenced")]
@@ -83,6 +89,8 @@ pub(super) enum Served {
 pub(super) struct Connection {
     stream: Stream<TcpStream>,
     peer: SocketAddr,
+    /// What is to be proved with the hello; `None` before the call.
+    challenged: Option<Challenged>,
     /// `None` before the hello.
     client: Option<ClientId>,
     /// The last event said so, and nothing since has said otherwise.
@@ -114,6 +122,7 @@ impl Guest for Connection {
         Ok(Connection {
             stream: Stream::plain(stream),
             peer,
+            challenged: None,
             client: None,
             readable: false,
             writable: false,
@@ -227,11 +236,8 @@ impl Connection {
         context: &mut Context<'_>,
         budget: &mut usize,
     ) -> Result<Executed, Misbehaved> {
-        if self.client.is_none() {
-            self.look_for_tls(context)?;
-            if !self.greet(context)? {
-                return Ok(Executed::All);
-            }
+        if self.client.is_none() && (!self.take_call(context)? || !self.greet(context)?) {
+            return Ok(Executed::All);
         }
         while *budget > 0 && self.output.len() <= OUTPUT_BOUND {
             let Some(request) = Request::decode(self.input.filled())? else {
@@ -263,11 +269,8 @@ impl Connection {
         let come = self.input.filled();
         let answers = context.tls.map(|tls| tls.answer(&mut self.stream, come)).transpose()?;
         if answers != Some(true) {
-            // To somebody who waits for TLS that is none.
-            let status = Status::WrongIdentity;
-            self.output.append(&Welcome { identity: 0, pool_bytes: 0, status }.encode());
-            self.last_words();
-            return Err(Misbehaved::Tls(SPEAKS_TLS));
+            // To a client that waits for TLS that is none.
+            return self.refuse(Refusal::SpeaksNoTls, Misbehaved::Tls(SPEAKS_TLS));
         }
         self.input.consume(self.input.len());
         // What came with it has been taken, the rest is still in the socket.
@@ -275,32 +278,74 @@ impl Connection {
         Ok(())
     }
 
-    /// Answers the hello, if it has arrived.
+    /// Says why a call is not answered with a proof.
+    fn refuse<T>(&mut self, refusal: Refusal, reason: Misbehaved) -> Result<T, Misbehaved> {
+        self.output.append(&refusal.encode(&frame::PROTOCOL));
+        self.last_words();
+        Err(reason)
+    }
+
+    /// Answers the call, if it has arrived; whether it has.
+    fn take_call(&mut self, context: &Context<'_>) -> Result<bool, Misbehaved> {
+        if self.challenged.is_some() {
+            return Ok(true);
+        }
+        // First of all, and not later: a proof may begin with any byte.
+        self.look_for_tls(context)?;
+        if let Err(foreign) = frame::PROTOCOL.check(End::Server, self.input.filled()) {
+            let reason = Misbehaved::Frame(foreign.into());
+            // Another version learns which one this is.
+            return match foreign {
+                Foreign::Version(_) => self.refuse(Refusal::OtherVersion, reason),
+                Foreign::Stranger => Err(reason),
+            };
+        }
+        let Some(call) = self.input.filled().first_chunk::<CALL_BYTES>().copied() else {
+            return Ok(false);
+        };
+        self.input.consume(CALL_BYTES);
+        if !self.stream.is_tls() && context.tls.is_some_and(Tls::answers) {
+            return self.refuse(Refusal::WantsTls, Misbehaved::Tls(SPEAKS_NONE));
+        }
+        let called = challenge::called(&frame::PROTOCOL, &call).map_err(FrameError::from)?;
+        if called != context.key.name() {
+            return self.refuse(Refusal::WrongNode, Misbehaved::WrongIdentity);
+        }
+        let (answer, challenged) = Challenged::new(&frame::PROTOCOL, context.key, &call)?;
+        self.output.append(&answer);
+        self.challenged = Some(challenged);
+        Ok(true)
+    }
+
+    /// Answers the hello, if it has arrived with its proof.
     fn greet(&mut self, context: &mut Context<'_>) -> Result<bool, Misbehaved> {
-        let hello = match Hello::decode(self.input.filled()) {
+        let come = self.input.filled();
+        let Some((proof, come)) = come.split_first_chunk::<PROOF_BYTES>() else {
+            return Ok(false);
+        };
+        let hello = match Hello::decode(come) {
             Ok(Some(hello)) => hello,
             Ok(None) => return Ok(false),
             Err(error) => {
                 // Another version learns which one this is.
                 if matches!(error, FrameError::Version(_)) {
-                    let (identity, pool_bytes, status) = (0, 0, Status::OtherVersion);
-                    self.output.append(&Welcome { identity, pool_bytes, status }.encode());
+                    let (pool_bytes, status) = (0, Status::OtherVersion);
+                    self.output.append(&Welcome { pool_bytes, status }.encode());
                     self.last_words();
                 }
                 return Err(error.into());
             }
         };
-        self.input.consume(frame::HELLO_BYTES);
+        let challenged = self.challenged.as_ref().expect("a hello comes behind a call");
+        if !challenged.is_proved(proof, &come[..frame::HELLO_BYTES]) {
+            return Err(Misbehaved::Unproved);
+        }
+        self.input.consume(PROOF_BYTES + frame::HELLO_BYTES);
         // "Nobody" cannot be fenced.
         if hello.client == ClientId::NOBODY {
             return Err(Misbehaved::Frame(FrameError::Malformed("a hello without a client")));
         }
-        let wants_tls = !self.stream.is_tls() && context.tls.is_some_and(Tls::answers);
-        let status = if wants_tls {
-            Status::WantsTls
-        } else if hello.identity != context.identity {
-            Status::WrongIdentity
-        } else if (context.is_fenced)(hello.client) {
+        let status = if (context.is_fenced)(hello.client) {
             Status::Fenced
         } else if context.doors.enter(self.peer_ip()).is_err() {
             Status::Full
@@ -308,25 +353,13 @@ impl Connection {
             // Counted before the client can know that it is welcome.
             Status::Welcome
         };
-        // Who expects another node learns nothing of this one: its identity is told by the control plane, which knows
-        // to whom.
-        let (identity, pool_bytes) = match status {
-            Status::WantsTls | Status::WrongIdentity => (0, 0),
-            _ => (context.identity, context.pool.bytes()),
-        };
-        self.output.append(&Welcome { identity, pool_bytes, status }.encode());
+        let pool_bytes = context.pool.bytes();
+        self.output.append(&Welcome { pool_bytes, status }.encode());
         match status {
             Status::Welcome => {
                 self.client = Some(hello.client);
+                self.challenged = None;
                 Ok(true)
-            }
-            Status::WantsTls => {
-                self.last_words();
-                Err(Misbehaved::Tls(SPEAKS_NONE))
-            }
-            Status::WrongIdentity => {
-                self.last_words();
-                Err(Misbehaved::WrongIdentity)
             }
             Status::Fenced => {
                 self.last_words();

@@ -1,8 +1,8 @@
 //! The frames of the TCP fabric: pure encoding and decoding.
 //!
 //! ```text
-//! hello, 24 bytes      | magic 8 | identity 8 | client 4 | layout 4 |                  client → node
-//! welcome, 32 bytes    | magic 8 | identity 8 | pool bytes 8 | status 4 | layout 4 |   node → client
+//! hello, 16 bytes      | magic 8 | client 4 | layout 4 |                  client → node
+//! welcome, 24 bytes    | magic 8 | pool bytes 8 | status 4 | layout 4 |   node → client
 //!
 //! request, 16 + body   | body bytes 4 | verbs 4 | id 8 | verb, verb, …                 client → node
 //!   verb               | opcode 1 | zero 3 | len 4 | offset 8 | operands
@@ -17,6 +17,7 @@
 //!   kind 1, fenced     no body; the node closes the connection
 //! ```
 //!
+//! Before the hello both ends prove that they know the node's key (`challenge`).
 //! Over TLS all of that is inside of it; what comes first tells, since a record of TLS does not begin like a hello.
 //!
 //! Numbers are little-endian. The magic ends in the version; the layout is that of pools.
@@ -36,14 +37,14 @@ use fusee_core::version::{End, VersionError};
 
 use crate::version::{Foreign, Protocol};
 
-/// How hellos begin. 2: they say the layout of pools.
-pub(crate) const PROTOCOL: Protocol = Protocol::new("FUSEtcp", "the TCP protocol", 2);
+/// How hellos begin. 2: they say the layout of pools. 3: both ends prove the node's key.
+pub(crate) const PROTOCOL: Protocol = Protocol::new("FUSEtcp", "the TCP protocol", 3);
 /// Tells this protocol and version from others.
 pub const MAGIC: [u8; 8] = PROTOCOL.begin();
 /// Length of a hello, in bytes.
-pub const HELLO_BYTES: usize = 24;
+pub const HELLO_BYTES: usize = 16;
 /// Length of a welcome, in bytes.
-pub const WELCOME_BYTES: usize = 32;
+pub const WELCOME_BYTES: usize = 24;
 /// Length of the header of a request or reply, in bytes.
 pub const HEADER_BYTES: usize = 16;
 /// Length of the header of a verb, in bytes.
@@ -117,11 +118,9 @@ pub fn padded(len: u32) -> usize {
     (len as usize).next_multiple_of(8)
 }
 
-/// A client's first message.
+/// What a client says behind its proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// The memory node that the client expects.
-    pub identity: u64,
     /// The client.
     pub client: ClientId,
 }
@@ -131,9 +130,8 @@ impl Hello {
     pub fn encode(self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
-        bytes[8..16].copy_from_slice(&self.identity.to_le_bytes());
-        bytes[16..20].copy_from_slice(&self.client.0.to_le_bytes());
-        bytes[20..].copy_from_slice(&LAYOUT_VERSION.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.client.0.to_le_bytes());
+        bytes[12..].copy_from_slice(&LAYOUT_VERSION.to_le_bytes());
         bytes
     }
 
@@ -141,11 +139,10 @@ impl Hello {
     pub fn decode(mut bytes: &[u8]) -> Result<Option<Hello>, FrameError> {
         PROTOCOL.check(End::Server, bytes)?;
         let bytes = &mut bytes;
-        let fields = (take_u64(bytes), take_u64(bytes), take_u32(bytes), take_u32(bytes));
-        match fields {
-            (Some(_), Some(identity), Some(client), Some(layout)) => {
+        match (take_u64(bytes), take_u32(bytes), take_u32(bytes)) {
+            (Some(_), Some(client), Some(layout)) => {
                 LAYOUTS.check(End::Server, layout)?;
-                Ok(Some(Hello { identity, client: ClientId(client) }))
+                Ok(Some(Hello { client: ClientId(client) }))
             }
             _ => Ok(None),
         }
@@ -157,24 +154,18 @@ impl Hello {
 pub enum Status {
     /// Requests may follow.
     Welcome,
-    /// The node has another identity.
-    WrongIdentity,
     /// The client has been fenced.
     Fenced,
     /// There is no room for another session.
     Full,
     /// The client has another version. A client finds that before it looks at this.
     OtherVersion,
-    /// The node speaks TLS only.
-    WantsTls,
 }
 
 /// A node's answer to a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Welcome {
-    /// Who the node is.
-    pub identity: u64,
-    /// Bytes of its pool.
+    /// Bytes of the node's pool.
     pub pool_bytes: u64,
     /// Whether the client is welcome.
     pub status: Status,
@@ -185,18 +176,15 @@ impl Welcome {
     pub fn encode(self) -> [u8; WELCOME_BYTES] {
         let status = match self.status {
             Status::Welcome => 0u32,
-            Status::WrongIdentity => 1,
-            Status::Fenced => 2,
-            Status::Full => 3,
-            Status::OtherVersion => 4,
-            Status::WantsTls => 5,
+            Status::Fenced => 1,
+            Status::Full => 2,
+            Status::OtherVersion => 3,
         };
         let mut bytes = [0; WELCOME_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
-        bytes[8..16].copy_from_slice(&self.identity.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.pool_bytes.to_le_bytes());
-        bytes[24..28].copy_from_slice(&status.to_le_bytes());
-        bytes[28..].copy_from_slice(&LAYOUT_VERSION.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.pool_bytes.to_le_bytes());
+        bytes[16..20].copy_from_slice(&status.to_le_bytes());
+        bytes[20..].copy_from_slice(&LAYOUT_VERSION.to_le_bytes());
         bytes
     }
 
@@ -204,9 +192,7 @@ impl Welcome {
     pub fn decode(bytes: &[u8; WELCOME_BYTES]) -> Result<Welcome, FrameError> {
         let bytes = &mut &bytes[..];
         PROTOCOL.check(End::Client, bytes)?;
-        let (Some(_), Some(identity), Some(pool_bytes)) =
-            (take_u64(bytes), take_u64(bytes), take_u64(bytes))
-        else {
+        let (Some(_), Some(pool_bytes)) = (take_u64(bytes), take_u64(bytes)) else {
             return Err(FrameError::Malformed("short welcome"));
         };
         let (Some(status), Some(layout)) = (take_u32(bytes), take_u32(bytes)) else {
@@ -215,14 +201,12 @@ impl Welcome {
         LAYOUTS.check(End::Client, layout)?;
         let status = match status {
             0 => Status::Welcome,
-            1 => Status::WrongIdentity,
-            2 => Status::Fenced,
-            3 => Status::Full,
-            4 => Status::OtherVersion,
-            5 => Status::WantsTls,
+            1 => Status::Fenced,
+            2 => Status::Full,
+            3 => Status::OtherVersion,
             _ => return Err(FrameError::Malformed("unknown status")),
         };
-        Ok(Welcome { identity, pool_bytes, status })
+        Ok(Welcome { pool_bytes, status })
     }
 }
 

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::io;
 
 use fusee_core::verbs::{Batch, MAX_BATCH_VERBS, MnId, Op, Span};
-use fusee_tls::{Stream, WANTS_TLS};
+use fusee_tls::Stream;
 use mio::event::Event;
 use mio::{Interest, Registry, Token};
 
@@ -226,21 +226,19 @@ impl driver::Link for Link {
                 tls.dial(to.address, stream).map_err(|error| AttachCause::Tls(error.to_string()))?
             }
         };
-        let hello = Hello { identity: to.identity, client: to.client }.encode();
+        let hello = Hello { client: to.client }.encode();
+        let proof = hello::call(&mut stream, &frame::PROTOCOL, to, &hello)?;
+        let hello = [&proof[..], &hello].concat();
         let welcome = hello::exchange(&mut stream, &hello, &frame::PROTOCOL, to.wait, to.goes_on)?;
         let welcome = Welcome::decode(&welcome).map_err(|error| match error {
             FrameError::Version(error) => AttachCause::Version(error),
             _ => AttachCause::NotAMemoryNode,
         })?;
         match welcome.status {
-            Status::Welcome if welcome.identity == to.identity => {}
-            Status::Welcome | Status::WrongIdentity => {
-                return Err(AttachCause::WrongIdentity);
-            }
+            Status::Welcome => {}
             Status::Fenced => return Err(AttachCause::Fenced),
             Status::Full => return Err(AttachCause::Full),
             Status::OtherVersion => return Err(AttachCause::NotAMemoryNode),
-            Status::WantsTls => return Err(AttachCause::Tls(WANTS_TLS.into())),
         }
         stream.socket().set_nonblocking(true)?;
         Ok(Link {

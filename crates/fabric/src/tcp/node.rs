@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use fusee_auth::NodeKey;
 use fusee_core::verbs::ClientId;
 use fusee_tls::Tls;
 use mio::event::Event;
@@ -42,21 +43,21 @@ pub struct TcpNode {
 }
 
 impl TcpNode {
-    /// Listens at `addr` (port 0: a free one) and serves `pool` there.
+    /// Listens at `addr` (port 0: a free one) and serves `pool` there, to clients that have the node's key.
     ///
     /// `spin` is how long it looks for requests before it sleeps, zero: not at all.
     pub fn start(
         pool: Pool,
-        identity: u64,
+        key: NodeKey,
         addr: SocketAddr,
         spin: Duration,
     ) -> Result<TcpNode, ServeError> {
-        TcpNode::start_limited((pool, identity), addr, spin, None, NodeLimits::default())
+        TcpNode::start_limited((pool, key), addr, spin, None, NodeLimits::default())
     }
 
     /// As [`TcpNode::start`], with other limits, and with TLS, if it has a certificate.
     pub fn start_limited(
-        (pool, identity): (Pool, u64),
+        (pool, key): (Pool, NodeKey),
         addr: SocketAddr,
         spin: Duration,
         tls: Option<Tls>,
@@ -71,7 +72,7 @@ impl TcpNode {
             let nic = Loop {
                 guests,
                 pool,
-                identity,
+                key,
                 requests: budget(),
                 replies: budget(),
                 patience: limits.patience,
@@ -116,7 +117,7 @@ impl TcpNode {
 struct Loop {
     guests: Reception<Connection>,
     pool: Pool,
-    identity: u64,
+    key: NodeKey,
     /// Memory for long requests and replies.
     requests: Budget,
     replies: Budget,
@@ -262,7 +263,7 @@ impl Loop {
         let fenced = &self.guests.fenced;
         let mut context = Context {
             pool: &self.pool,
-            identity: self.identity,
+            key: &self.key,
             order: &mut self.order,
             is_fenced: &|client| fenced.contains(&client),
             doors: &mut self.guests.doors,

@@ -1,9 +1,9 @@
 //! A switch in the path of TCP sessions: it forwards their frames, and a [`Switch`] decides what becomes of the verbs.
 //!
-//! A session connects to the switch as if that was the memory node; its hello names the node, to which the switch
-//! connects in turn. Frames go on as they came, but for the offsets of steered READs. A verb that is held keeps all
-//! that its connection sends later. If either side ends, so does the other: who is fenced by a node is so behind a
-//! switch.
+//! A session connects to the switch as if that was the memory node; its call names the node, to which the switch
+//! connects in turn. The two prove the node's key to each other; the switch passes that on and needs no key.
+//! Frames go on as they came, but for the offsets of steered READs. A verb that is held keeps all that its connection
+//! sends later. If either side ends, so does the other: who is fenced by a node is so behind a switch.
 //!
 //! Two threads serve a connection, one for each way. That is a software hop: it shows what a switch would save in
 //! round trips, and costs more than it saves in time.
@@ -17,6 +17,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use fusee_core::verbs::MnId;
+use fusee_core::version::End;
 use fusee_core::view::Place;
 use fusee_switch::{
     Answer, Bytes, Connection, Counts, Forget, Request as Asked, Switch, Verb, Verdict,
@@ -24,12 +25,13 @@ use fusee_switch::{
 use fusee_tls::FIRST_BYTE;
 
 use super::frame::{
-    self, FrameError, HELLO_BYTES, Hello, MAX_BODY_BYTES, Reply, ReplyKind, Request, Status,
-    WELCOME_BYTES, Welcome, WireOp,
+    self, HELLO_BYTES, MAX_BODY_BYTES, PROTOCOL, Reply, ReplyKind, Request, Status, WELCOME_BYTES,
+    Welcome, WireOp,
 };
+use crate::challenge::{self, ANSWER_BYTES, CALL_BYTES, PROOF_BYTES, Refusal};
 use crate::error::ServeError;
 use crate::sys;
-use crate::version::BEGIN_BYTES;
+use crate::version::{BEGIN_BYTES, Foreign};
 
 /// Connections at one time, those that have not said hello among them.
 const CONNECTIONS: usize = 1_024;
@@ -41,7 +43,7 @@ const HELD_TIMES: u32 = 20;
 /// What a WRITE begins with, for the switch.
 const START_BYTES: usize = 64;
 
-/// Where the memory node of an identity listens, and its name.
+/// Where the memory node of a name ([`NodeKey::name`](fusee_auth::NodeKey::name)) listens, and its number.
 pub type Find = dyn Fn(u64) -> Option<(MnId, String)> + Send + Sync;
 
 /// A running switch; dropping it ends all connections.
@@ -208,47 +210,53 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     sys::keep_alive(stream)
 }
 
-/// A client's hello. One of another version learns which one this is.
-fn read_hello(client: &mut TcpStream, bytes: &mut [u8; HELLO_BYTES]) -> io::Result<Hello> {
-    let (begin, rest) = bytes.split_at_mut(BEGIN_BYTES);
+/// The name of the node that a client calls. A client of another version learns which one this is.
+fn read_call(client: &mut TcpStream, call: &mut [u8; CALL_BYTES]) -> io::Result<u64> {
+    let (begin, rest) = call.split_at_mut(BEGIN_BYTES);
     client.read_exact(begin)?;
     if begin[0] == FIRST_BYTE {
-        // To somebody who waits for TLS that is none.
-        let (identity, pool_bytes, status) = (0, 0, Status::WrongIdentity);
-        client.write_all(&Welcome { identity, pool_bytes, status }.encode())?;
+        // To a client that waits for TLS that is none.
+        client.write_all(&Refusal::SpeaksNoTls.encode(&PROTOCOL))?;
         return Err(garbage("it speaks TLS, and a switch does not"));
     }
-    let mut decoded = Hello::decode(begin);
-    if decoded == Ok(None) {
-        client.read_exact(rest)?;
-        decoded = Hello::decode(bytes);
+    match PROTOCOL.check(End::Server, begin) {
+        Ok(_) => {}
+        Err(Foreign::Stranger) => return Err(garbage("it is no client")),
+        Err(Foreign::Version(error)) => {
+            client.write_all(&Refusal::OtherVersion.encode(&PROTOCOL))?;
+            return Err(garbage(error));
+        }
     }
-    if let Err(FrameError::Version(_)) = decoded {
-        let (identity, pool_bytes, status) = (0, 0, Status::OtherVersion);
-        client.write_all(&Welcome { identity, pool_bytes, status }.encode())?;
-    }
-    decoded.map_err(garbage)?.ok_or_else(|| garbage("half a hello"))
+    client.read_exact(rest)?;
+    challenge::called(&PROTOCOL, call).map_err(|_| garbage("it is no client"))
 }
 
-/// From the hello to the end.
+/// Passes a message of so many bytes on.
+fn pass<const N: usize>(from: &mut TcpStream, to: &mut TcpStream) -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    from.read_exact(&mut bytes)?;
+    to.write_all(&bytes)?;
+    Ok(bytes)
+}
+
+/// From the call to the end.
 fn serve(shared: &Arc<Shared>, mut client: TcpStream) -> io::Result<()> {
     prepare(&client)?;
-    let mut bytes = [0; HELLO_BYTES];
-    let hello = read_hello(&mut client, &mut bytes)?;
-    let Some((node, address)) = (shared.find)(hello.identity) else {
-        let status = Status::WrongIdentity;
-        let welcome = Welcome { identity: 0, pool_bytes: 0, status };
-        return client.write_all(&welcome.encode());
+    let mut call = [0; CALL_BYTES];
+    let name = read_call(&mut client, &mut call)?;
+    let Some((node, address)) = (shared.find)(name) else {
+        return client.write_all(&Refusal::WrongNode.encode(&PROTOCOL));
     };
     let address =
         address.to_socket_addrs()?.next().ok_or_else(|| garbage("a host without address"))?;
     let mut upstream = TcpStream::connect_timeout(&address, PATIENCE)?;
     prepare(&upstream)?;
-    upstream.write_all(&bytes)?;
-    let mut bytes = [0; WELCOME_BYTES];
-    upstream.read_exact(&mut bytes)?;
-    client.write_all(&bytes)?;
-    if Welcome::decode(&bytes).map_err(garbage)?.status != Status::Welcome {
+    upstream.write_all(&call)?;
+    pass::<ANSWER_BYTES>(&mut upstream, &mut client)?;
+    // One that is refused says no more.
+    pass::<{ PROOF_BYTES + HELLO_BYTES }>(&mut client, &mut upstream)?;
+    let welcome = pass::<WELCOME_BYTES>(&mut upstream, &mut client)?;
+    if Welcome::decode(&welcome).map_err(garbage)?.status != Status::Welcome {
         return Ok(());
     }
     // A session may be silent for as long as it likes.

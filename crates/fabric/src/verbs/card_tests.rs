@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use fusee_auth::NodeKey;
 use fusee_core::layout::POOL_HEADER_BYTES;
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, Op, Span, VerbError};
 
@@ -16,7 +17,8 @@ use super::VerbsFabric;
 use super::device::{self, Device, Registered, Responder};
 use super::ports::Selected;
 use super::requester::{Completion, Requester, Work};
-use super::wire::{HELLO_BYTES, Hello, Status, Welcome};
+use super::wire::{HELLO_BYTES, Hello, PROTOCOL, Status, Welcome};
+use crate::challenge::{CALL_BYTES, Challenged, PROOF_BYTES};
 use crate::driver::Options;
 use crate::pool::{Order, Pool, PoolOptions};
 
@@ -176,8 +178,15 @@ fn a_card_that_says_nothing_at_all_is_given_up() {
     std::thread::scope(|scope| {
         let node = scope.spawn(|| {
             let (mut stream, _) = listener.accept().unwrap();
-            let mut hello = [0; HELLO_BYTES];
+            let mut call = [0; CALL_BYTES];
+            stream.read_exact(&mut call).unwrap();
+            let (answer, challenged) =
+                Challenged::new(&PROTOCOL, &NodeKey::new(None, 9), &call).unwrap();
+            stream.write_all(&answer).unwrap();
+            let (mut proof, mut hello) = ([0; PROOF_BYTES], [0; HELLO_BYTES]);
+            stream.read_exact(&mut proof).unwrap();
             stream.read_exact(&mut hello).unwrap();
+            assert!(challenged.is_proved(&proof, &hello));
             let hello = Hello::decode(&hello).unwrap();
             let responder = Responder::new(&device, &port, &hello.address).unwrap();
             let welcome = Welcome {
@@ -185,7 +194,7 @@ fn a_card_that_says_nothing_at_all_is_given_up() {
                 key: 1,
                 header_key: 2,
                 address: responder.address(),
-                ..Welcome::refusal(hello.identity, Status::Welcome)
+                ..Welcome::refusal(hello.node, Status::Welcome)
             };
             stream.write_all(&welcome.encode()).unwrap();
             responder.end().unwrap();

@@ -25,7 +25,7 @@
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 
 use fusee_core::layout::POOL_HEADER_BYTES;
 use fusee_core::verbs::{Batch, MnId, Op, Verb, VerbError};
@@ -283,17 +283,17 @@ impl driver::Link for Link {
         let stream = hello::connect(to.address, to.wait, to.goes_on)?;
         let (device, port) = device::choose(Some(stream.local_addr()?.ip()))?;
         let mut requester = Requester::new(&device, &port)?;
-        let (identity, client, address) = (to.identity, to.client, requester.address());
-        let hello = Hello { identity, client, address }.encode();
+        let (node, client, address) = (to.key.name(), to.client, requester.address());
+        let hello = Hello { node, client, address }.encode();
         let mut stream = Stream::plain(stream);
+        let proof = hello::call(&mut stream, &PROTOCOL, to, &hello)?;
+        // The hello in a packet of its own: switches on the wire look for it.
+        stream.write_all(&proof).map_err(AttachCause::Unreachable)?;
         let welcome = hello::exchange(&mut stream, &hello, &PROTOCOL, to.wait, to.goes_on)?;
         let stream = stream.into_socket();
         let welcome = Welcome::decode(&welcome)?;
         match welcome.status {
-            Status::Welcome if welcome.identity == to.identity => {}
-            Status::Welcome | Status::WrongIdentity => {
-                return Err(AttachCause::WrongIdentity);
-            }
+            Status::Welcome => {}
             Status::Fenced => return Err(AttachCause::Fenced),
             Status::Full => return Err(AttachCause::Full),
             Status::OtherVersion => return Err(AttachCause::NotAMemoryNode),

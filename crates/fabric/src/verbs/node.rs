@@ -15,6 +15,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use fusee_auth::NodeKey;
 use fusee_core::verbs::ClientId;
 use fusee_core::version::{End, VersionError};
 use mio::net::TcpStream;
@@ -23,6 +24,7 @@ use mio::{Events, Interest, Token};
 use super::device::{self, Device, Registered, Responder};
 use super::ports::Selected;
 use super::wire::{FENCED, HELLO_BYTES, Hello, PROTOCOL, Status, Welcome};
+use crate::challenge::{self, CALL_BYTES, Challenged, PROOF_BYTES, Refusal};
 use crate::doors::{Full, NodeLimits};
 use crate::error::{RdmaError, ServeError};
 use crate::pool::Pool;
@@ -41,15 +43,15 @@ impl VerbsNode {
     /// that has this address, or the first; see `ports`.
     ///
     /// All of the pool is taken from the system, and stays in memory.
-    pub fn start(pool: &Pool, identity: u64, addr: SocketAddr) -> Result<VerbsNode, ServeError> {
-        VerbsNode::start_limited(pool, identity, addr, false, NodeLimits::default())
+    pub fn start(pool: &Pool, key: NodeKey, addr: SocketAddr) -> Result<VerbsNode, ServeError> {
+        VerbsNode::start_limited(pool, key, addr, false, NodeLimits::default())
     }
 
     /// As [`VerbsNode::start`], with other limits. `steered`: the pool is registered a second time, under the key of
     /// READs that switches may steer.
     pub fn start_limited(
         pool: &Pool,
-        identity: u64,
+        key: NodeKey,
         addr: SocketAddr,
         steered: bool,
         limits: NodeLimits,
@@ -63,7 +65,7 @@ impl VerbsNode {
         let name = ("the verbs server", "fusee-verbs");
         let server = Server::start(name, addr, limits, Interest::READABLE, move |guests| {
             let (device, port) = (its_device, its_port);
-            Loop { guests, identity, device, port, pool_bytes, registered, header, steered }.run();
+            Loop { guests, key, device, port, pool_bytes, registered, header, steered }.run();
         })?;
         if device.is_software {
             tracing::warn!("software RoCE may tear words: it is for tests, serve tcp instead");
@@ -98,13 +100,20 @@ impl VerbsNode {
     }
 }
 
+/// The proof and the hello; a call is shorter.
+const GREETING_BYTES: usize = PROOF_BYTES + HELLO_BYTES;
+const _: () = assert!(CALL_BYTES <= GREETING_BYTES);
+
 /// A client's connection; with its hello it becomes a lease.
 #[derive(Debug)]
 struct Connection {
     stream: TcpStream,
     peer: SocketAddr,
-    hello: [u8; HELLO_BYTES],
+    /// The call, then the proof and the hello.
+    greeting: [u8; GREETING_BYTES],
     got: usize,
+    /// What is to be proved with the hello; `None` before the call.
+    challenged: Option<Challenged>,
     session: Option<(ClientId, Responder)>,
 }
 
@@ -119,6 +128,8 @@ enum Misbehaved {
     Talks,
     #[error("it expects another memory node")]
     WrongIdentity,
+    #[error("it does not prove that it knows this memory node's key")]
+    Unproved,
     #[error("{0} has been fenced")]
     Fenced(ClientId),
     #[error("{0}")]
@@ -131,7 +142,7 @@ enum Misbehaved {
 
 struct Loop {
     guests: Reception<Connection>,
-    identity: u64,
+    key: NodeKey,
     device: Arc<Device>,
     port: Selected,
     pool_bytes: u64,
@@ -199,7 +210,7 @@ impl Loop {
     fn serve(&mut self, token: usize) {
         let Some(mut connection) = self.guests.open.remove(&token) else { return };
         let reason = loop {
-            match connection.read() {
+            match connection.read(&self.key) {
                 Ok(Some(hello)) => {
                     if let Err(reason) = self.greet(&mut connection, hello) {
                         break reason;
@@ -222,15 +233,10 @@ impl Loop {
 
     /// Answers a hello.
     fn greet(&mut self, connection: &mut Connection, hello: Hello) -> Result<(), Misbehaved> {
-        let refusal = |status| Welcome::refusal(self.identity, status).encode();
+        let refusal = |status| Welcome::refusal(self.key.name(), status).encode();
         // "Nobody" cannot be fenced.
         if hello.client == ClientId::NOBODY {
             return Err(Misbehaved::NotAClient);
-        }
-        if hello.identity != self.identity {
-            // It learns nothing of this one, as over TCP.
-            connection.last_words(&Welcome::refusal(0, Status::WrongIdentity).encode());
-            return Err(Misbehaved::WrongIdentity);
         }
         if self.guests.fenced.contains(&hello.client) {
             connection.last_words(&refusal(Status::Fenced));
@@ -250,7 +256,7 @@ impl Loop {
             }
         };
         let welcome = Welcome {
-            identity: self.identity,
+            node: self.key.name(),
             pool_bytes: self.pool_bytes,
             status: Status::Welcome,
             key: self.registered.remote_key(),
@@ -268,9 +274,24 @@ impl Loop {
     }
 }
 
+/// The hello behind a good proof, if both are whole.
+fn proved_hello(challenged: &Challenged, greeting: &[u8]) -> Result<Option<Hello>, Misbehaved> {
+    let Some((proof, come)) = greeting.split_first_chunk::<PROOF_BYTES>() else { return Ok(None) };
+    let Some(bytes) = come.first_chunk::<HELLO_BYTES>() else { return Ok(None) };
+    let hello = Hello::decode(bytes).map_err(|foreign| match foreign {
+        Foreign::Stranger => Misbehaved::NotAClient,
+        Foreign::Version(error) => Misbehaved::Version(error),
+    })?;
+    if !challenged.is_proved(proof, bytes) {
+        return Err(Misbehaved::Unproved);
+    }
+    Ok(Some(hello))
+}
+
 impl Guest for Connection {
     fn new(stream: TcpStream, peer: SocketAddr) -> io::Result<Connection> {
-        Ok(Connection { stream, peer, hello: [0; HELLO_BYTES], got: 0, session: None })
+        let greeting = [0; GREETING_BYTES];
+        Ok(Connection { stream, peer, greeting, got: 0, challenged: None, session: None })
     }
 
     fn stream(&mut self) -> &mut TcpStream {
@@ -287,37 +308,60 @@ impl Guest for Connection {
 }
 
 impl Connection {
-    /// Reads until there is nothing more; gives the hello when it is whole.
-    fn read(&mut self) -> Result<Option<Hello>, Misbehaved> {
+    /// Reads until there is nothing more; gives the hello when it is whole, and proved.
+    fn read(&mut self, key: &NodeKey) -> Result<Option<Hello>, Misbehaved> {
         loop {
             let mut byte = [0];
-            let is_greeting = self.got < HELLO_BYTES;
-            let room = if is_greeting { &mut self.hello[self.got..] } else { &mut byte };
+            let wanted = if self.challenged.is_none() { CALL_BYTES } else { GREETING_BYTES };
+            let is_greeting = self.session.is_none() && self.got < wanted;
+            let room = if is_greeting { &mut self.greeting[self.got..wanted] } else { &mut byte };
             match self.stream.read(room) {
                 Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
                 Ok(_) if !is_greeting => return Err(Misbehaved::Talks),
                 Ok(n) => self.got += n,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => return Err(error.into()),
             }
-            if is_greeting {
-                let mut hello = PROTOCOL.check(End::Server, &self.hello[..self.got]).map(|_| None);
-                if self.got == HELLO_BYTES {
-                    hello = Hello::decode(&self.hello).map(Some);
+            let heard = match &self.challenged {
+                None => self.take_call(key).map(|()| None),
+                Some(challenged) => proved_hello(challenged, &self.greeting[..self.got]),
+            };
+            match heard {
+                Ok(None) => {}
+                // Another version of pools: it learns which one this is.
+                Err(error @ Misbehaved::Version(_)) if self.challenged.is_some() => {
+                    self.last_words(&Welcome::refusal(0, Status::OtherVersion).encode());
+                    return Err(error);
                 }
-                match hello {
-                    Ok(None) => {}
-                    Ok(hello) => return Ok(hello),
-                    Err(Foreign::Stranger) => return Err(Misbehaved::NotAClient),
-                    Err(Foreign::Version(error)) => {
-                        // It learns which one this is.
-                        self.last_words(&Welcome::refusal(0, Status::OtherVersion).encode());
-                        return Err(error.into());
-                    }
-                }
+                heard => return heard,
             }
         }
+    }
+
+    /// Answers the call, if it is whole.
+    fn take_call(&mut self, key: &NodeKey) -> Result<(), Misbehaved> {
+        match PROTOCOL.check(End::Server, &self.greeting[..self.got]) {
+            Ok(_) => {}
+            Err(Foreign::Stranger) => return Err(Misbehaved::NotAClient),
+            Err(Foreign::Version(error)) => {
+                // It learns which one this is.
+                self.last_words(&Refusal::OtherVersion.encode(&PROTOCOL));
+                return Err(error.into());
+            }
+        }
+        let Some(call) = self.greeting[..self.got].first_chunk::<CALL_BYTES>() else {
+            return Ok(());
+        };
+        if challenge::called(&PROTOCOL, call).ok() != Some(key.name()) {
+            self.last_words(&Refusal::WrongNode.encode(&PROTOCOL));
+            return Err(Misbehaved::WrongIdentity);
+        }
+        let (answer, challenged) = Challenged::new(&PROTOCOL, key, call)?;
+        // The buffer of a fresh connection has room.
+        self.stream.write_all(&answer)?;
+        (self.got, self.challenged) = (0, Some(challenged));
+        Ok(())
     }
 
     /// Says something before the connection is closed, if it can be said without waiting.

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! address, 28 bytes   | queue pair 4 | first packet 4 | lid 2 | mtu 1 | depth 1 | gid 16 |
-//! hello, 52 bytes     | magic 8 | identity 8 | client 4 | layout 4 | address 28 |
-//! welcome, 80 bytes   | magic 8 | identity 8 | pool bytes 8 | status 4 | layout 4 | key 4 |
+//! hello, 52 bytes     | magic 8 | node 8 | client 4 | layout 4 | address 28 |
+//! welcome, 80 bytes   | magic 8 | node 8 | pool bytes 8 | status 4 | layout 4 | key 4 |
 //!                     | header key 4 | steered key 4 | base 8 | address 28 |
 //! fenced, 1 byte      | 'f' |
 //! ```
@@ -11,6 +11,9 @@
 //! Numbers are little-endian. The magic ends in the version, and the layout is that of pools.
 //! `mtu` counts as libibverbs does, 1 for 256 bytes to 5 for 4096; `depth` is how many READs and atomics
 //! the card has room for at a time. With a status that is no welcome, the rest is zero.
+//!
+//! Before the hello both ends prove that they know the node's key (`challenge`), whose name stands
+//! for the node here. The hello is a packet of its own: switches on the wire look for it.
 //!
 //! The connection stays open as long as the session lasts, and is its lease: the node destroys the queue
 //! pair when it is closed, and a session takes the node for lost.
@@ -22,8 +25,8 @@ use fusee_core::version::End;
 use crate::bytes::{u32_at, u64_at};
 use crate::version::{Foreign, Protocol};
 
-/// How hellos begin. 3: they say the layout of pools.
-pub(crate) const PROTOCOL: Protocol = Protocol::new("FUSErd", "the verbs protocol", 3);
+/// How hellos begin. 3: they say the layout of pools. 4: both ends prove the node's key.
+pub(crate) const PROTOCOL: Protocol = Protocol::new("FUSErd", "the verbs protocol", 4);
 pub(crate) const ADDRESS_BYTES: usize = 28;
 pub(crate) const HELLO_BYTES: usize = 24 + ADDRESS_BYTES;
 pub(crate) const WELCOME_BYTES: usize = 52 + ADDRESS_BYTES;
@@ -44,7 +47,7 @@ pub(crate) struct Address {
 /// A session's first message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
-    pub(crate) identity: u64,
+    pub(crate) node: u64,
     pub(crate) client: ClientId,
     pub(crate) address: Address,
 }
@@ -53,7 +56,6 @@ pub(crate) struct Hello {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     Welcome,
-    WrongIdentity,
     Fenced,
     /// Its card has no room for another queue pair, or does not take the client's address.
     Unable,
@@ -66,7 +68,7 @@ pub(crate) enum Status {
 /// The node's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Welcome {
-    pub(crate) identity: u64,
+    pub(crate) node: u64,
     pub(crate) pool_bytes: u64,
     pub(crate) status: Status,
     /// The key of what the pool holds behind its header.
@@ -111,7 +113,7 @@ impl Hello {
     pub(crate) fn encode(self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
         bytes[..8].copy_from_slice(&PROTOCOL.begin());
-        bytes[8..16].copy_from_slice(&self.identity.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.node.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.client.0.to_le_bytes());
         bytes[20..24].copy_from_slice(&LAYOUT_VERSION.to_le_bytes());
         self.address.encode(&mut bytes[24..]);
@@ -124,8 +126,8 @@ impl Hello {
         LAYOUTS.check(End::Server, layout).map_err(Foreign::Version)?;
         let hello = || {
             let client = ClientId(u32_at(bytes, 16)?);
-            let (identity, address) = (u64_at(bytes, 8)?, Address::decode(&bytes[24..])?);
-            Some(Hello { identity, client, address })
+            let (node, address) = (u64_at(bytes, 8)?, Address::decode(&bytes[24..])?);
+            Some(Hello { node, client, address })
         };
         hello().ok_or(Foreign::Stranger)
     }
@@ -133,25 +135,24 @@ impl Hello {
 
 impl Welcome {
     /// An answer that is no welcome.
-    pub(crate) fn refusal(identity: u64, status: Status) -> Welcome {
+    pub(crate) fn refusal(node: u64, status: Status) -> Welcome {
         let address = Address::default();
         let (key, header_key, steered_key) = (0, 0, 0);
         let (pool_bytes, base) = (0, 0);
-        Welcome { identity, pool_bytes, status, key, header_key, steered_key, base, address }
+        Welcome { node, pool_bytes, status, key, header_key, steered_key, base, address }
     }
 
     pub(crate) fn encode(self) -> [u8; WELCOME_BYTES] {
         let status = match self.status {
             Status::Welcome => 0u32,
-            Status::WrongIdentity => 1,
-            Status::Fenced => 2,
-            Status::Unable => 3,
-            Status::Full => 4,
-            Status::OtherVersion => 5,
+            Status::Fenced => 1,
+            Status::Unable => 2,
+            Status::Full => 3,
+            Status::OtherVersion => 4,
         };
         let mut bytes = [0; WELCOME_BYTES];
         bytes[..8].copy_from_slice(&PROTOCOL.begin());
-        bytes[8..16].copy_from_slice(&self.identity.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.node.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.pool_bytes.to_le_bytes());
         bytes[24..28].copy_from_slice(&status.to_le_bytes());
         bytes[28..32].copy_from_slice(&LAYOUT_VERSION.to_le_bytes());
@@ -172,25 +173,24 @@ impl Welcome {
 
     /// What comes behind the beginning.
     fn fields(bytes: &[u8; WELCOME_BYTES]) -> Option<Welcome> {
-        let (identity, pool_bytes) = (u64_at(bytes, 8)?, u64_at(bytes, 16)?);
+        let (node, pool_bytes) = (u64_at(bytes, 8)?, u64_at(bytes, 16)?);
         let status = match u32_at(bytes, 24)? {
             0 => Status::Welcome,
-            1 => Status::WrongIdentity,
-            2 => Status::Fenced,
-            3 => Status::Unable,
-            4 => Status::Full,
-            5 => Status::OtherVersion,
+            1 => Status::Fenced,
+            2 => Status::Unable,
+            3 => Status::Full,
+            4 => Status::OtherVersion,
             _ => return None,
         };
         if status != Status::Welcome {
-            return Some(Welcome::refusal(identity, status));
+            return Some(Welcome::refusal(node, status));
         }
         let (key, header_key) = (u32_at(bytes, 32)?, u32_at(bytes, 36)?);
         let (steered_key, base) = (u32_at(bytes, 40)?, u64_at(bytes, 44)?);
         // No verb inside of the pool may count beyond the end of memory.
         base.checked_add(pool_bytes)?;
         let address = Address::decode(&bytes[52..])?;
-        let pool = Welcome { pool_bytes, base, ..Welcome::refusal(identity, status) };
+        let pool = Welcome { pool_bytes, base, ..Welcome::refusal(node, status) };
         Some(Welcome { key, header_key, steered_key, address, ..pool })
     }
 }
@@ -209,14 +209,14 @@ mod tests {
             depth: 16,
             gid: std::array::from_fn(|i| i as u8),
         };
-        let hello = Hello { identity: u64::MAX - 1, client: ClientId(7), address };
+        let hello = Hello { node: u64::MAX - 1, client: ClientId(7), address };
         assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
         let (key, header_key, steered_key, base) = (9, 10, 11, 1 << 40);
-        let (identity, pool_bytes, status) = (3, 4096, Status::Welcome);
-        let pool = Welcome { pool_bytes, base, ..Welcome::refusal(identity, status) };
+        let (node, pool_bytes, status) = (3, 4096, Status::Welcome);
+        let pool = Welcome { pool_bytes, base, ..Welcome::refusal(node, status) };
         let welcome = Welcome { key, header_key, steered_key, address, ..pool };
         assert_eq!(Welcome::decode(&welcome.encode()), Ok(welcome));
-        for status in [Status::WrongIdentity, Status::Fenced, Status::Unable, Status::Full] {
+        for status in [Status::Fenced, Status::Unable, Status::Full] {
             let refusal = Welcome::refusal(3, status);
             assert_eq!(Welcome::decode(&refusal.encode()), Ok(refusal));
         }
@@ -242,12 +242,12 @@ mod tests {
             Address { mtu: 6, ..good },
             Address { depth: 0, ..good },
         ] {
-            let hello = Hello { identity: 1, client: ClientId(1), address };
+            let hello = Hello { node: 1, client: ClientId(1), address };
             assert_eq!(Hello::decode(&hello.encode()), Err(Foreign::Stranger), "{address:?}");
         }
-        let (identity, pool_bytes, status) = (1, 4096, Status::Welcome);
+        let (node, pool_bytes, status) = (1, 4096, Status::Welcome);
         let base = u64::MAX - 4095;
-        let pool = Welcome { pool_bytes, base, ..Welcome::refusal(identity, status) };
+        let pool = Welcome { pool_bytes, base, ..Welcome::refusal(node, status) };
         let welcome = Welcome { key: 1, header_key: 2, address: good, ..pool };
         let beyond = Welcome::decode(&welcome.encode());
         assert_eq!(beyond, Err(Foreign::Stranger), "a pool beyond the end of memory");

@@ -83,6 +83,7 @@ pub fn options(pool_bytes: u64) -> NodeFabricsOptions {
         verbs: None,
         steered: false,
         tls: None,
+        keys: None,
     }
 }
 

@@ -1,9 +1,11 @@
-//! Connections to a node's software NIC that are no sessions of this crate: tests write their bytes.
+//! Connections that are no sessions of this crate: tests write their bytes, as `docs/fabric.md` draws them.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use fusee_auth::{NodeKey, Said, Side};
+use fusee_core::layout::LAYOUT_VERSION;
 use fusee_core::verbs::ClientId;
 use fusee_fabric::tcp::frame::{Hello, Status, WELCOME_BYTES, Welcome};
 
@@ -11,6 +13,113 @@ use super::Served;
 
 /// Longer than an answer takes on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How messages of the fabrics begin.
+pub const TCP: &[u8; 8] = b"FUSEtcp3";
+pub const SHM: &[u8; 8] = b"FUSEsm03";
+pub const VERBS: &[u8; 8] = b"FUSErd04";
+
+pub const CALL_BYTES: usize = 48;
+pub const ANSWER_BYTES: usize = 76;
+
+/// The key of a node in a cluster without a secret.
+pub fn key(identity: u64) -> NodeKey {
+    NodeKey::new(None, identity)
+}
+
+/// A call for the node of a key, with this nonce.
+pub fn call(magic: &[u8; 8], key: &NodeKey, nonce: [u8; 32]) -> [u8; CALL_BYTES] {
+    [&magic[..], &key.name().to_le_bytes(), &nonce].concat().try_into().unwrap()
+}
+
+fn said<'a>(
+    magic: &'static [u8; 8],
+    about: &'a [u8],
+    asker: &'a [u8; 32],
+    answerer: &'a [u8; 32],
+) -> Said<'a> {
+    let kind = std::str::from_utf8(magic).unwrap().trim_end_matches(|c: char| c.is_ascii_digit());
+    Said { kind, about, asker, answerer }
+}
+
+/// Says the call; gives the answer, as much as there is.
+pub fn ask(stream: &mut (impl Read + Write), call: &[u8]) -> Vec<u8> {
+    stream.write_all(call).unwrap();
+    let mut answer = Vec::new();
+    let _reset_at_most = stream.take(ANSWER_BYTES as u64).read_to_end(&mut answer);
+    answer
+}
+
+/// A client's proof for its hello, if the answer to its call is the node's proof.
+pub fn proof(
+    magic: &'static [u8; 8],
+    key: &NodeKey,
+    call: &[u8; CALL_BYTES],
+    answer: &[u8],
+    hello: &[u8],
+) -> [u8; 32] {
+    assert_eq!((answer.len(), &answer[..12]), (ANSWER_BYTES, &[&magic[..], &[0; 4]].concat()[..]));
+    let (asker, answerer) = (call.last_chunk().unwrap(), answer[12..].first_chunk().unwrap());
+    let theirs = answer.last_chunk().unwrap();
+    assert!(key.proves(Side::Answerer, &said(magic, call, asker, answerer), theirs));
+    key.proof(Side::Asker, &said(magic, &[&call[..], hello].concat(), asker, answerer))
+}
+
+/// The client's side, from the call to the hello.
+pub fn say_hello(
+    stream: &mut (impl Read + Write),
+    magic: &'static [u8; 8],
+    key: &NodeKey,
+    hello: &[u8],
+) {
+    let call = call(magic, key, rand(hello));
+    let answer = ask(stream, &call);
+    let proof = proof(magic, key, &call, &answer, hello);
+    // What has been refused meanwhile shows in the answer.
+    let _ = stream.write_all(&[&proof[..], hello].concat());
+}
+
+/// Some bytes that are not the same in each test.
+fn rand(of: &[u8]) -> [u8; 32] {
+    let mut nonce = [0x5a; 32];
+    nonce[..of.len().min(32)].copy_from_slice(&of[..of.len().min(32)]);
+    nonce
+}
+
+/// The node's side: answers the call of a client, and gives its hello of this length, which it has proved.
+pub fn hear_hello(
+    stream: &mut (impl Read + Write),
+    magic: &'static [u8; 8],
+    key: &NodeKey,
+    bytes: usize,
+) -> Vec<u8> {
+    let mut call = [0; CALL_BYTES];
+    stream.read_exact(&mut call).unwrap();
+    assert_eq!(call[..16], [&magic[..], &key.name().to_le_bytes()].concat());
+    let (asker, answerer) = (call.last_chunk().unwrap(), [7; 32]);
+    let own = key.proof(Side::Answerer, &said(magic, &call, asker, &answerer));
+    stream.write_all(&[&magic[..], &[0; 4], &answerer, &own].concat()).unwrap();
+    let (mut theirs, mut hello) = ([0; 32], vec![0; bytes]);
+    stream.read_exact(&mut theirs).unwrap();
+    stream.read_exact(&mut hello).unwrap();
+    let about = [&call[..], &hello].concat();
+    assert!(key.proves(Side::Asker, &said(magic, &about, asker, &answerer), &theirs));
+    hello
+}
+
+/// A hello over shared memory.
+pub fn shm_hello(client: u32) -> Vec<u8> {
+    [&SHM[..], &client.to_le_bytes(), &LAYOUT_VERSION.to_le_bytes()].concat()
+}
+
+/// What is left to read, if it ends: a reset is an end, too.
+pub fn rest(stream: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    match stream.read_to_end(&mut bytes) {
+        Err(error) if error.kind() != io::ErrorKind::ConnectionReset => Err(error),
+        _ => Ok(bytes),
+    }
+}
 
 /// A connection that has said nothing.
 pub fn dial(served: &Served) -> TcpStream {
@@ -22,8 +131,8 @@ pub fn dial(served: &Served) -> TcpStream {
 /// A connection that has said hello.
 pub fn greet(served: &Served, client: u32) -> TcpStream {
     let mut stream = dial(served);
-    let hello = Hello { identity: served.identity, client: ClientId(client) };
-    stream.write_all(&hello.encode()).unwrap();
+    let hello = Hello { client: ClientId(client) }.encode();
+    say_hello(&mut stream, TCP, &key(served.identity), &hello);
     let mut bytes = [0; WELCOME_BYTES];
     stream.read_exact(&mut bytes).unwrap();
     assert_eq!(Welcome::decode(&bytes).unwrap().status, Status::Welcome);

@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::ArgAction;
+use fusee_auth::NodeKey;
 use fusee_cli::connect::{DEFAULT_MASTER, check_address, explain};
 use fusee_cli::failure::Failure;
 use fusee_cli::output;
@@ -282,9 +283,9 @@ impl Report {
     }
 }
 
-/// Who the memory nodes are, by their identities, as the master says.
+/// The memory nodes by the names that calls have for them, as the master says.
 struct Members {
-    _runtime: Runtime,
+    runtime: Runtime,
     master: MasterClient,
     known: Mutex<HashMap<u64, (MnId, String)>>,
 }
@@ -294,9 +295,12 @@ impl Members {
         let answer = self.master.call_blocking(MasterRequest::GetView { newer_than: 0 });
         match answer.map_err(|error| explain(self.master.addr(), &error))? {
             MasterReply::View(Some(view)) => {
+                let keys = self.runtime.keys();
+                let keys = keys.map(|keys| &**keys);
                 let of = |member: &fusee_core::view::Member| {
                     let tcp = member.tcp.clone()?;
-                    Some((member.identity, (member.node, tcp)))
+                    let key = NodeKey::new(keys, member.identity);
+                    Some((key.name(), (member.node, tcp)))
                 };
                 let members = view.members.iter().filter_map(of).collect();
                 *self.known.lock().unwrap_or_else(PoisonError::into_inner) = members;
@@ -309,10 +313,10 @@ impl Members {
         }
     }
 
-    fn find(&self, identity: u64) -> Option<(MnId, String)> {
+    fn find(&self, name: u64) -> Option<(MnId, String)> {
         let known = || {
             let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-            known.get(&identity).cloned()
+            known.get(&name).cloned()
         };
         known().or_else(|| {
             // It may have joined since.
@@ -339,10 +343,10 @@ fn listen(
     }
     let runtime = secret::runtime("fusee-switch-rpc")?;
     let master = MasterClient::new(&runtime, master).with_deadline(PATIENCE);
-    let members = Members { _runtime: runtime, master, known: Mutex::default() };
+    let members = Members { runtime, master, known: Mutex::default() };
     // A wrong address shows now, and not with the first session.
     members.ask()?;
-    let find = Box::new(move |identity| members.find(identity));
+    let find = Box::new(move |name| members.find(name));
     let switch = TcpSwitch::start(at, switch, find)
         .map_err(|error| Failure::operation(error.to_string()))?;
     if announce {

@@ -2,6 +2,7 @@
 #![allow(dead_code)] // Every test file uses a part.
 
 pub mod http;
+pub mod nic;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -227,8 +227,8 @@ impl Path {
         let known = Known {
             client,
             flow,
-            // Identities are random. Two nodes of one name here would be steered wrongly, which is allowed.
-            node: MnId(welcome.identity as u16),
+            // Names are random. Two nodes of one number here would be steered wrongly, which is allowed.
+            node: MnId(welcome.node as u16),
             base: welcome.base,
             pool_bytes: welcome.pool_bytes,
             steered_key: welcome.steered_key,
@@ -327,7 +327,7 @@ mod tests {
                 depth: 1,
                 gid: end.gid,
             };
-            let hello = Hello { identity: 5, client: ClientId(1), address: address(client) };
+            let hello = Hello { node: 5, client: ClientId(1), address: address(client) };
             let welcome = Welcome {
                 pool_bytes,
                 base: BASE,

@@ -1,0 +1,259 @@
+//! The challenge: both ends of a data connection prove that they know the memory node's key, before either says more.
+//!
+//! ```text
+//! call, 48 bytes       | magic 8 | node 8 | nonce 32 |                    client → node
+//! answer, 76 bytes     | magic 8 | refusal 4 | nonce 32 | proof 32 |      node → client
+//! proof, 32 bytes      before the hello                                   client → node
+//! ```
+//!
+//! Numbers are little-endian. The magic is that of the fabric. A call names the node by a one-way function of its key
+//! ([`NodeKey::name`]), so that a node refuses calls for others, and a switch finds the node that is meant; the name
+//! opens nothing. With a refusal nonce and proof are zeros, and the node closes the connection.
+//!
+//! The proof of the node covers the call; that of the client covers the call and its hello. Both cover the two nonces
+//! and the fabric. So a process that takes calls in a node's place, at a path or an address that the node has left,
+//! learns a name and a nonce, and a recorded connection cannot be replayed, over the same fabric or over another one.
+//!
+//! Safety: a client says nothing but the call before the proof of the node is good, and a node hands out nothing before
+//! the proof of the client is good. Without the key neither can be made: a proof is a keyed hash, of a nonce that the
+//! other end has picked for this connection.
+
+use std::io;
+
+use fusee_auth::{NodeKey, Nonce, Proof, Said, Side};
+use fusee_core::version::End;
+use fusee_tls::{SPEAKS_TLS, WANTS_TLS};
+
+use crate::bytes::{u32_at, u64_at};
+use crate::error::AttachCause;
+use crate::version::{Foreign, Protocol};
+
+pub(crate) const CALL_BYTES: usize = 48;
+pub(crate) const ANSWER_BYTES: usize = 76;
+pub(crate) const PROOF_BYTES: usize = fusee_auth::BYTES;
+
+/// Why a node does not answer a call with a proof.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The call names another node.
+    WrongNode = 1,
+    /// The client has another version. A client finds that before it looks at this.
+    OtherVersion = 2,
+    /// The node speaks TLS only.
+    WantsTls = 3,
+    /// The node speaks no TLS.
+    SpeaksNoTls = 4,
+    /// The node may not kill the client's process.
+    NotFenceable = 5,
+}
+
+impl Refusal {
+    const ALL: [Refusal; 5] = [
+        Refusal::WrongNode,
+        Refusal::OtherVersion,
+        Refusal::WantsTls,
+        Refusal::SpeaksNoTls,
+        Refusal::NotFenceable,
+    ];
+
+    /// The answer that says so.
+    pub(crate) fn encode(self, protocol: &Protocol) -> [u8; ANSWER_BYTES] {
+        encode_answer(protocol, self as u32, &[0; PROOF_BYTES], &[0; PROOF_BYTES])
+    }
+}
+
+impl From<Refusal> for AttachCause {
+    fn from(refusal: Refusal) -> AttachCause {
+        match refusal {
+            Refusal::WrongNode => AttachCause::WrongIdentity,
+            Refusal::OtherVersion => AttachCause::NotAMemoryNode,
+            Refusal::WantsTls => AttachCause::Tls(WANTS_TLS.into()),
+            Refusal::SpeaksNoTls => AttachCause::Tls(SPEAKS_TLS.into()),
+            Refusal::NotFenceable => AttachCause::NotFenceable,
+        }
+    }
+}
+
+fn encode_answer(
+    protocol: &Protocol,
+    refusal: u32,
+    nonce: &Nonce,
+    proof: &Proof,
+) -> [u8; ANSWER_BYTES] {
+    let mut bytes = [0; ANSWER_BYTES];
+    bytes[..8].copy_from_slice(&protocol.begin());
+    bytes[8..12].copy_from_slice(&refusal.to_le_bytes());
+    bytes[12..44].copy_from_slice(nonce);
+    bytes[44..].copy_from_slice(proof);
+    bytes
+}
+
+/// The name of the node that a call is for.
+pub(crate) fn called(protocol: &Protocol, call: &[u8; CALL_BYTES]) -> Result<u64, Foreign> {
+    protocol.check(End::Server, call)?;
+    u64_at(call, 8).ok_or(Foreign::Stranger)
+}
+
+/// What both ends of a connection have said, and the key that they prove.
+#[derive(Clone, Debug)]
+struct Challenge {
+    key: NodeKey,
+    kind: &'static str,
+    call: [u8; CALL_BYTES],
+    asker: Nonce,
+    answerer: Nonce,
+}
+
+impl Challenge {
+    fn of_node(&self) -> Proof {
+        self.key.proof(Side::Answerer, &self.said(&self.call))
+    }
+
+    /// Of a client with this hello.
+    fn of_client(&self, hello: &[u8]) -> Proof {
+        self.key.proof(Side::Asker, &self.said(&[&self.call, hello].concat()))
+    }
+
+    fn said<'a>(&'a self, about: &'a [u8]) -> Said<'a> {
+        Said { kind: self.kind, about, asker: &self.asker, answerer: &self.answerer }
+    }
+}
+
+/// The client's side, which waits for the node's proof.
+pub(crate) struct Call {
+    protocol: &'static Protocol,
+    challenge: Challenge,
+}
+
+impl Call {
+    /// A call for the node of this key.
+    pub(crate) fn new(protocol: &'static Protocol, key: &NodeKey) -> io::Result<Call> {
+        let (asker, mut call) = (fusee_auth::nonce()?, [0; CALL_BYTES]);
+        call[..8].copy_from_slice(&protocol.begin());
+        call[8..16].copy_from_slice(&key.name().to_le_bytes());
+        call[16..].copy_from_slice(&asker);
+        let (key, kind, answerer) = (key.clone(), protocol.name(), [0; PROOF_BYTES]);
+        Ok(Call { protocol, challenge: Challenge { key, kind, call, asker, answerer } })
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8; CALL_BYTES] {
+        &self.challenge.call
+    }
+
+    /// Checks the answer. The client's proof for its hello, if the node's is good.
+    pub(crate) fn answered(
+        mut self,
+        answer: &[u8; ANSWER_BYTES],
+        hello: &[u8],
+    ) -> Result<Proof, AttachCause> {
+        self.protocol.check(End::Client, answer)?;
+        let (nonce, proof) =
+            (answer[12..44].first_chunk(), answer[44..].first_chunk::<PROOF_BYTES>());
+        let (Some(refusal), Some(nonce), Some(proof)) = (u32_at(answer, 8), nonce, proof) else {
+            return Err(AttachCause::NotAMemoryNode);
+        };
+        if refusal != 0 {
+            let known = Refusal::ALL.into_iter().find(|known| *known as u32 == refusal);
+            return Err(known.map_or(AttachCause::NotAMemoryNode, AttachCause::from));
+        }
+        self.challenge.answerer = *nonce;
+        let said = self.challenge.said(&self.challenge.call);
+        if !self.challenge.key.proves(Side::Answerer, &said, proof) {
+            return Err(AttachCause::Unproved);
+        }
+        Ok(self.challenge.of_client(hello))
+    }
+}
+
+/// The node's side, which waits for the client's proof.
+#[derive(Debug)]
+pub(crate) struct Challenged(Challenge);
+
+impl Challenged {
+    /// Answers a call for the node of this key: the answer, and what checks the client's proof.
+    pub(crate) fn new(
+        protocol: &'static Protocol,
+        key: &NodeKey,
+        call: &[u8; CALL_BYTES],
+    ) -> io::Result<([u8; ANSWER_BYTES], Challenged)> {
+        let asker = *call.last_chunk().expect("a call is longer than a nonce");
+        let (key, kind, answerer) = (key.clone(), protocol.name(), fusee_auth::nonce()?);
+        let challenge = Challenge { key, kind, call: *call, asker, answerer };
+        let answer = encode_answer(protocol, 0, &answerer, &challenge.of_node());
+        Ok((answer, Challenged(challenge)))
+    }
+
+    /// Whether a client that says this hello has the key.
+    pub(crate) fn is_proved(&self, proof: &[u8; PROOF_BYTES], hello: &[u8]) -> bool {
+        let about = [&self.0.call, hello].concat();
+        self.0.key.proves(Side::Asker, &self.0.said(&about), proof)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Protocol = Protocol::new("FUSEab", "protocol ab", 7);
+    const OTHER: Protocol = Protocol::new("FUSEac", "protocol ac", 7);
+    static A: Protocol = ONE;
+    static B: Protocol = OTHER;
+
+    fn key(identity: u64) -> NodeKey {
+        NodeKey::new(None, identity)
+    }
+
+    #[test]
+    fn both_ends_prove_the_key_and_no_other_key_will_do() {
+        let call = Call::new(&A, &key(1)).unwrap();
+        assert_eq!(called(&A, call.bytes()), Ok(key(1).name()));
+        let (answer, node) = Challenged::new(&A, &key(1), call.bytes()).unwrap();
+        let proof = call.answered(&answer, b"hello").unwrap();
+        assert!(node.is_proved(&proof, b"hello"));
+        assert!(!node.is_proved(&proof, b"hallo"), "the hello is part of the proof");
+        // A process that takes the call without the key.
+        let call = Call::new(&A, &key(1)).unwrap();
+        let (answer, _) = Challenged::new(&A, &key(2), call.bytes()).unwrap();
+        assert!(matches!(call.answered(&answer, b"hello"), Err(AttachCause::Unproved)));
+        // It sends the call's own bytes back, or nothing in particular.
+        let call = Call::new(&A, &key(1)).unwrap();
+        let nonce = call.challenge.asker;
+        let mirrored = encode_answer(&A, 0, &nonce, &nonce);
+        assert!(matches!(call.answered(&mirrored, b"hello"), Err(AttachCause::Unproved)));
+    }
+
+    #[test]
+    fn a_recorded_connection_proves_nothing_in_another_one() {
+        let call = Call::new(&A, &key(1)).unwrap();
+        let recorded = *call.bytes();
+        let (answer, node) = Challenged::new(&A, &key(1), &recorded).unwrap();
+        let proof = call.answered(&answer, b"hello").unwrap();
+        assert!(node.is_proved(&proof, b"hello"));
+        // To the node: the same call again, and the proof that it got.
+        let (second, node) = Challenged::new(&A, &key(1), &recorded).unwrap();
+        assert_ne!(answer, second, "nonces of nodes differ");
+        assert!(!node.is_proved(&proof, b"hello"));
+        // To a client: the answer to an earlier call.
+        let call = Call::new(&A, &key(1)).unwrap();
+        assert_ne!(*call.bytes(), recorded, "nonces of clients differ");
+        assert!(matches!(call.answered(&answer, b"hello"), Err(AttachCause::Unproved)));
+        // Of another fabric.
+        let call = Call::new(&A, &key(1)).unwrap();
+        let (mut answer, _) = Challenged::new(&B, &key(1), call.bytes()).unwrap();
+        answer[..8].copy_from_slice(&A.begin());
+        assert!(matches!(call.answered(&answer, b"hello"), Err(AttachCause::Unproved)));
+    }
+
+    #[test]
+    fn refusals_come_back() {
+        for refusal in Refusal::ALL {
+            let call = Call::new(&A, &key(1)).unwrap();
+            let cause = call.answered(&refusal.encode(&A), b"").unwrap_err();
+            assert_eq!(cause.to_string(), AttachCause::from(refusal).to_string());
+        }
+        let mut unknown = Refusal::WrongNode.encode(&A);
+        unknown[8] = 77;
+        let call = Call::new(&A, &key(1)).unwrap();
+        assert!(matches!(call.answered(&unknown, b""), Err(AttachCause::NotAMemoryNode)));
+    }
+}

@@ -1,0 +1,374 @@
+//! Attacks on data connections by peers without the memory node's key: what they are told, and that it opens nothing.
+//!
+//! Both checks of each handshake are looked at alone: the node's with a client that believes everything, the client's
+//! with a node that lets in everybody.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use fusee_auth::{Keys, NodeKey, Secret, Who};
+use fusee_core::verbs::{ClientId, MnId};
+use fusee_core::view::Member;
+use fusee_fabric::tcp::frame::{self, Hello};
+use fusee_fabric::{
+    AttachCause, FabricKind, NodeFabrics, NodeFabricsOptions, Way, attach_all, attach_all_by,
+};
+use support::wire::{
+    ANSWER_BYTES, CALL_BYTES, SHM, TCP, ask, call, dial, key, proof, rest, say_hello, shm_hello,
+};
+use support::{START, Scratch, Served, loopback, member, node, options};
+
+const MN: MnId = MnId(0);
+const WAIT: Duration = Duration::from_secs(30);
+
+trait Stream: Read + Write {}
+impl<T: Read + Write> Stream for T {}
+
+/// A connection over TCP or to the socket, how its messages begin, and a hello of it.
+type Dialled = (Box<dyn Stream>, &'static [u8; 8], Vec<u8>);
+
+fn dialled(served: &Served) -> [Dialled; 2] {
+    let socket = UnixStream::connect(served.fabrics.shm_path().unwrap()).unwrap();
+    socket.set_read_timeout(Some(WAIT)).unwrap();
+    let hello = Hello { client: ClientId(1) }.encode().to_vec();
+    [(Box::new(dial(served)), TCP, hello), (Box::new(socket), SHM, shm_hello(1))]
+}
+
+/// Nothing of a node's identity, or of its key, is in what it has said.
+fn is_free_of(said: &[u8], identity: u64) -> bool {
+    !said.windows(8).any(|bytes| bytes == identity.to_le_bytes() || bytes == identity.to_be_bytes())
+}
+
+#[test]
+fn a_node_lets_in_no_client_whose_proof_is_not_good() {
+    let scratch = Scratch::new();
+    let served = node(2 * START, Some(scratch.socket()));
+    let own = key(served.identity);
+    for attack in ["no proof", "of another hello", "of another node", "the node's own", "mirrored"]
+    {
+        for (mut stream, magic, hello) in dialled(&served) {
+            let call = call(magic, &own, [3; 32]);
+            let answer = ask(&mut stream, &call);
+            let good = proof(magic, &own, &call, &answer, &hello);
+            let mut other = hello.clone();
+            other[8] += 1;
+            let proof = match attack {
+                "no proof" => [0; 32],
+                "of another hello" => proof(magic, &own, &call, &answer, &other),
+                // Two nodes have one name: what is left is the key.
+                "of another node" => {
+                    let about = [&call[..], &hello].concat();
+                    key(served.identity ^ 1).proof(
+                        fusee_auth::Side::Asker,
+                        &fusee_auth::Said {
+                            kind: if magic == TCP { "FUSEtcp" } else { "FUSEsm" },
+                            about: &about,
+                            asker: &[3; 32],
+                            answerer: answer[12..].first_chunk().unwrap(),
+                        },
+                    )
+                }
+                "the node's own" => *answer.last_chunk().unwrap(),
+                "mirrored" => [3; 32],
+                _ => unreachable!(),
+            };
+            assert_ne!(proof, good);
+            // Requests behind it are not executed.
+            let read = frame::request_header(16, 1, 1);
+            let _ = stream.write_all(&[&proof[..], &hello, &read, &[1, 0, 0, 0]].concat());
+            let said = rest(&mut stream).unwrap();
+            assert_eq!(said, b"", "{attack} at {magic:?}");
+            assert!(is_free_of(&answer, served.identity));
+        }
+    }
+    assert_eq!(served.fabrics.attached_clients(), 0);
+}
+
+#[test]
+fn a_node_tells_nothing_to_a_client_that_names_another() {
+    let scratch = Scratch::new();
+    let served = node(2 * START, Some(scratch.socket()));
+    for identity in [0, 1, u64::MAX, served.identity ^ 1] {
+        for (mut stream, magic, _) in dialled(&served) {
+            let answer = ask(&mut stream, &call(magic, &key(identity), [3; 32]));
+            assert_eq!(answer, [&magic[..], &[1, 0, 0, 0], &[0; 64]].concat());
+            assert_eq!(rest(&mut stream).unwrap(), b"");
+        }
+    }
+    // Nor, as versions before this one did, to a client that names its identity in the clear.
+    for (mut stream, magic, _) in dialled(&served) {
+        let hello = [&magic[..], &served.identity.to_le_bytes(), &[7; 32]].concat();
+        let answer = ask(&mut stream, &hello);
+        assert_eq!(answer, [&magic[..], &[1, 0, 0, 0], &[0; 64]].concat());
+    }
+}
+
+#[test]
+fn a_recorded_connection_is_of_no_use_and_nonces_differ() {
+    let scratch = Scratch::new();
+    let served = node(2 * START, Some(scratch.socket()));
+    let own = key(served.identity);
+    for kind in [0, 1] {
+        let (mut stream, magic, hello) = dialled(&served).into_iter().nth(kind).unwrap();
+        let recorded = call(magic, &own, [3; 32]);
+        let first = ask(&mut stream, &recorded);
+        let good = proof(magic, &own, &recorded, &first, &hello);
+        stream.write_all(&[&good[..], &hello].concat()).unwrap();
+        stream.read_exact(&mut [0; 8]).expect("it is heard");
+        let (mut again, ..) = dialled(&served).into_iter().nth(kind).unwrap();
+        let second = ask(&mut again, &recorded);
+        assert_eq!(second.len(), ANSWER_BYTES);
+        assert!(first[12..44] != second[12..44] && first[44..] != second[44..]);
+        let _ = again.write_all(&[&good[..], &hello].concat());
+        assert_eq!(rest(&mut again).unwrap(), b"");
+    }
+}
+
+/// Records of TLS begin with one byte that a proof may begin with, too.
+#[test]
+fn a_proof_may_begin_with_any_byte() {
+    let served = node(2 * START, None);
+    let (own, hello) = (key(served.identity), Hello { client: ClientId(1) }.encode());
+    let is_welcome = |wanted: &dyn Fn(u8) -> bool| {
+        let mut stream = dial(&served);
+        let call = call(TCP, &own, [3; 32]);
+        let answer = ask(&mut stream, &call);
+        let proof = proof(TCP, &own, &call, &answer, &hello);
+        wanted(proof[0]).then(|| {
+            stream.write_all(&[&proof[..], &hello].concat()).unwrap();
+            let mut welcome = [0; 24];
+            stream.read_exact(&mut welcome).unwrap();
+            assert_eq!(
+                (welcome[16], u32::from(welcome[20])),
+                (0, fusee_core::layout::LAYOUT_VERSION),
+                "{welcome:?}"
+            );
+        })
+    };
+    let tls = |first| first == fusee_tls::FIRST_BYTE;
+    assert!((0..10_000).any(|_| is_welcome(&tls).is_some()), "no such proof");
+}
+
+/// What stands at a memory node's address or path: records what it is told, answers with these bytes.
+fn squatter(answer: Vec<u8>) -> (Member, Scratch, [JoinHandle<Vec<u8>>; 2]) {
+    let scratch = Scratch::new();
+    let (listener, path) = (TcpListener::bind("127.0.0.1:0").unwrap(), scratch.socket());
+    let tcp = listener.local_addr().unwrap().to_string();
+    let sockets = UnixListener::bind(&path).unwrap();
+    let at = Member {
+        node: MN,
+        identity: 0x1234_5678_9abc_def0,
+        control: "nowhere".into(),
+        tcp: Some(tcp),
+        shm: Some(path.to_str().unwrap().to_owned()),
+        verbs: None,
+        pool_bytes: 2 * START,
+    };
+    let other = answer.clone();
+    let over_tcp = std::thread::spawn(move || record(listener.accept().unwrap().0, TCP, &answer));
+    let over_shm = std::thread::spawn(move || record(sockets.accept().unwrap().0, SHM, &other));
+    (at, scratch, [over_tcp, over_shm])
+}
+
+fn record(mut stream: impl Read + Write, magic: &[u8; 8], answer: &[u8]) -> Vec<u8> {
+    let mut heard = vec![0; CALL_BYTES];
+    stream.read_exact(&mut heard).unwrap();
+    stream.write_all(&[magic, answer].concat()).unwrap();
+    let _ = stream.read_to_end(&mut heard);
+    heard
+}
+
+#[test]
+fn a_client_says_nothing_to_a_node_whose_proof_is_not_good() {
+    for identity_of_answer in [None, Some(1)] {
+        let answer = [&[0; 4][..], &[9; 32], &[9; 32]].concat();
+        let answer = identity_of_answer.map_or(answer.clone(), |identity: u64| {
+            // As versions before this one did: it is welcome.
+            [&[0; 4][..], &identity.to_le_bytes(), &[0; 56]].concat()
+        });
+        let (at, scratch, squatters) = squatter(answer);
+        for kind in [FabricKind::Tcp, FabricKind::Shm] {
+            let error = attach_all(kind, ClientId(7), std::slice::from_ref(&at)).unwrap_err();
+            assert!(matches!(error.cause, AttachCause::Unproved), "{error}");
+        }
+        for squatter in squatters {
+            let heard = squatter.join().unwrap();
+            assert_eq!(heard.len(), CALL_BYTES, "nothing but the call");
+            assert!(is_free_of(&heard, at.identity), "{heard:?}");
+        }
+        std::fs::remove_file(at.shm.unwrap()).unwrap();
+        scratch.assert_empty();
+    }
+}
+
+/// In a cluster with a secret the identity alone opens nothing: it goes over control connections, and stands in etcd.
+#[test]
+fn where_there_is_a_secret_the_identity_alone_opens_nothing() {
+    let scratch = Scratch::new();
+    let secret = Secret::random().unwrap();
+    let server = secret.keys(Who::Server);
+    let options = NodeFabricsOptions {
+        tcp: Some(loopback()),
+        shm: Some(scratch.socket()),
+        keys: Some(server),
+        ..options(2 * START)
+    };
+    let identity = options.identity;
+    let served = Served { fabrics: NodeFabrics::start(options).unwrap(), identity };
+    let attach = |kind, keys: Option<Keys>| {
+        let way = Way { keys: keys.as_ref(), ..Way::plain(kind) };
+        let at = [member(MN, &served)];
+        attach_all_by(way, ClientId(1), &at, &|| true).map(drop).map_err(|error| error.cause)
+    };
+    let other = Secret::random().unwrap();
+    for keys in [None, Some(other.keys(Who::Server)), Some(other.keys(Who::Client))] {
+        let refused = attach(FabricKind::Tcp, keys);
+        assert!(matches!(refused, Err(AttachCause::WrongIdentity)), "{refused:?}");
+    }
+    for who in Who::ALL {
+        attach(FabricKind::Tcp, Some(secret.keys(who))).unwrap();
+    }
+    // A raw peer that knows the identity, and the name from listening.
+    let own = NodeKey::new(Some(&secret.keys(Who::Client)), identity);
+    for (mut stream, magic, hello) in dialled(&served) {
+        let call = call(magic, &own, [3; 32]);
+        let answer = ask(&mut stream, &call);
+        assert_eq!(answer.len(), ANSWER_BYTES);
+        let _ = stream.write_all(&[&[0; 32], &hello[..]].concat());
+        assert_eq!(rest(&mut stream).unwrap(), b"");
+    }
+    // With the key it is heard: this process serves the node, and is refused for that at the socket only.
+    for ((mut stream, magic, hello), status) in dialled(&served).into_iter().zip([0, 2]) {
+        say_hello(&mut stream, magic, &own, &hello);
+        let mut welcome = [0; 24];
+        stream.read_exact(&mut welcome).unwrap();
+        assert_eq!(welcome[16], status);
+    }
+}
+
+/// A user that is neither root nor the one that runs the tests.
+const OTHER: u32 = 65_534;
+
+/// This program as a process of another user, in one of the roles below; `None` where that cannot be.
+fn as_other_user(role: &str, path: &Path) -> Option<Child> {
+    let is_root = std::fs::metadata("/proc/self").is_ok_and(|about| about.uid() == 0);
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "plays_its_role", "--ignored", "--nocapture"]);
+    command.env("FUSEE_ROLE", role).env("FUSEE_PATH", path).uid(OTHER).gid(OTHER);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    match command.spawn() {
+        Ok(child) if is_root => Some(child),
+        other => {
+            println!("SKIPPED: no process of another user: {:?}", other.err());
+            None
+        }
+    }
+}
+
+/// The line behind this word that a process of another user prints.
+fn said_by(child: &mut Child, word: &str) -> String {
+    let out = BufReader::new(child.stdout.as_mut().unwrap());
+    let mut lines = out.lines().map(|line| line.unwrap());
+    lines.find_map(|line| Some(line.split_once(word)?.1.trim().to_owned())).expect("it says so")
+}
+
+#[test]
+#[ignore = "other tests run it as another user"]
+fn plays_its_role() {
+    let path = PathBuf::from(std::env::var_os("FUSEE_PATH").expect("where"));
+    match std::env::var("FUSEE_ROLE").as_deref() {
+        Ok("squatter") => {
+            let sockets = UnixListener::bind(&path).unwrap();
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).unwrap();
+            println!("ready: ");
+            let (mut stream, _) = sockets.accept().unwrap();
+            let mut heard = Vec::new();
+            stream.set_read_timeout(Some(WAIT)).unwrap();
+            let _ = stream.read_to_end(&mut heard);
+            println!("heard: {heard:?}");
+        }
+        Ok("node") => {
+            let served = node(2 * START, Some(path.clone()));
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(0o777)).unwrap();
+            println!("ready: {}", served.identity);
+            // Until the other process is done.
+            let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        }
+        role => panic!("{role:?}"),
+    }
+}
+
+/// Where everybody may put sockets, one of another user is told nothing, not even the name of the node.
+#[test]
+fn a_client_says_nothing_at_a_socket_of_another_user() {
+    let scratch = Scratch::new();
+    let path = scratch.socket();
+    let directory = path.parent().unwrap();
+    std::fs::set_permissions(directory, PermissionsExt::from_mode(0o1777)).unwrap();
+    let Some(mut squatter) = as_other_user("squatter", &path) else { return };
+    said_by(&mut squatter, "ready:");
+    let served = node(2 * START, None);
+    let at = Member {
+        identity: served.identity + 1,
+        shm: Some(path.display().to_string()),
+        ..member(MN, &served)
+    };
+    let attach = |at: &Member| attach_all(FabricKind::Shm, ClientId(7), std::slice::from_ref(at));
+    let error = attach(&at).unwrap_err();
+    assert!(matches!(error.cause, AttachCause::StrangerAtSocket { uid: OTHER }), "{error}");
+    assert_eq!(said_by(&mut squatter, "heard:"), "[]");
+    squatter.wait().unwrap();
+    std::fs::remove_file(&path).unwrap();
+    // In a directory that only root and this user can write, as of a service, the user may serve; it has to prove
+    // the node's key all the same.
+    let kept = PathBuf::from(format!("/run/fusee-proofs-{}", std::process::id()));
+    if std::fs::create_dir(&kept).is_err() {
+        println!("SKIPPED: no directory in /run");
+        return;
+    }
+    std::os::unix::fs::chown(&kept, Some(OTHER), Some(OTHER)).unwrap();
+    let path = kept.join("socket");
+    let mut squatter = as_other_user("squatter", &path).unwrap();
+    said_by(&mut squatter, "ready:");
+    let at = Member { shm: Some(path.display().to_string()), ..at };
+    let error = attach(&at).unwrap_err();
+    assert!(!matches!(error.cause, AttachCause::StrangerAtSocket { .. }), "{error}");
+    squatter.kill().unwrap();
+    squatter.wait().unwrap();
+    std::fs::remove_dir_all(&kept).unwrap();
+}
+
+/// A node answers a process that it may not kill before it has heard a word, and tells it nothing.
+#[test]
+fn a_node_lets_no_process_speak_that_it_may_not_kill() {
+    let scratch = Scratch::new();
+    let path = scratch.socket();
+    let directory = path.parent().unwrap();
+    std::os::unix::fs::chown(directory, Some(OTHER), Some(OTHER)).ok();
+    let Some(mut other) = as_other_user("node", &path) else { return };
+    let identity: u64 = said_by(&mut other, "ready:").parse().unwrap();
+    let mut socket = UnixStream::connect(&path).unwrap();
+    socket.set_read_timeout(Some(WAIT)).unwrap();
+    let said = rest(&mut socket).unwrap();
+    assert_eq!(said, [&SHM[..], &[5, 0, 0, 0], &[0; 64]].concat());
+    let served = node(2 * START, None);
+    let at = Member { identity, shm: Some(path.display().to_string()), ..member(MN, &served) };
+    let error = attach_all(FabricKind::Shm, ClientId(7), &[at]).unwrap_err();
+    // Whose directory it is does not matter in /tmp, which everybody may write.
+    let is_told = matches!(
+        error.cause,
+        AttachCause::NotFenceable | AttachCause::StrangerAtSocket { uid: OTHER }
+    );
+    assert!(is_told, "{error}");
+    drop(other.stdin.take());
+    other.wait().unwrap();
+}
