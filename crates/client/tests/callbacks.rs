@@ -81,7 +81,10 @@ fn within_each(client: &Client, session: &Session, nested: &dyn Fn()) {
     again("get_with of nothing");
     client.put_from(b"b", 3000, |_| nested()).unwrap();
     again("put_from");
-    client.scan(&mut ScanCursor::start(), |_| nested()).unwrap();
+    let mut cursor = ScanCursor::start();
+    while !cursor.is_done() {
+        client.scan(&mut cursor, |_| nested()).unwrap();
+    }
     again("scan");
     client
         .find_pairs(|_| {
@@ -97,7 +100,10 @@ fn within_each(client: &Client, session: &Session, nested: &dyn Fn()) {
     again("a session's get_with");
     session.block_on(session.put_from(b"b", 10, |_| nested())).unwrap();
     again("a session's put_from");
-    session.block_on(session.scan(&mut ScanCursor::start(), |_| nested())).unwrap();
+    let mut cursor = ScanCursor::start();
+    while !cursor.is_done() {
+        session.block_on(session.scan(&mut cursor, |_| nested())).unwrap();
+    }
     again("a session's scan");
 }
 

@@ -124,7 +124,9 @@ fn fork(end: End, child: impl FnOnce()) -> libc::pid_t {
 fn finish(pid: libc::pid_t, patience: Duration) {
     let (end, mut status) = (Instant::now() + patience, 0);
     // SAFETY: plain calls about our own child.
-    while unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) } == 0 {
+    let mut waits = || unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) };
+    assert!(pid > 0, "nobody has forked");
+    while waits() == 0 {
         if Instant::now() >= end {
             // SAFETY: as above.
             unsafe { libc::kill(pid, libc::SIGKILL) };
@@ -378,12 +380,17 @@ fn forks_within_calls(fabric: FabricKind) {
         let put = client.put_from(b"filled", 3000, |_| pid = fork_here());
         let forked = matches!(put, Err(Error::Forked { .. }));
         end(pid, if is_child.load(Ordering::Relaxed) { forked } else { put.is_ok() });
-        let scanned = client.scan(&mut ScanCursor::start(), |_| {
-            if pid > 0 && !is_child.load(Ordering::Relaxed) {
-                pid = -fork_here();
-            }
-        });
-        end(-pid, scanned.is_ok());
+        pid = 0;
+        let (mut cursor, mut scanned) = (ScanCursor::start(), Ok(0));
+        while !cursor.is_done() && scanned.is_ok() {
+            scanned = client.scan(&mut cursor, |_| {
+                if pid == 0 && !is_child.load(Ordering::Relaxed) {
+                    pid = fork_here();
+                }
+            });
+        }
+        let forked = matches!(scanned, Err(Error::Forked { .. }));
+        end(pid, if is_child.load(Ordering::Relaxed) { forked } else { scanned.is_ok() });
         // Beside operations of the session that are under way.
         let results = session.block_on(async {
             let keys: Vec<[u8; 1]> = (0..8).map(|i| [i]).collect();

@@ -240,7 +240,7 @@ fn fence_a_process(stopped: bool) {
         std::thread::yield_now();
     }
     if stopped {
-        client.signal("STOP");
+        client.stop();
     }
     served.fabrics.fence(ClientId(5));
     let [after, bystander_before] = words();
@@ -291,7 +291,7 @@ fn fence_a_process_that_pauses() {
         let served = node(POOL_BYTES, Some(scratch.socket()));
         let client = Child::client(&member(NODES[0], &served), ClientId(5));
         client.ask("hammer");
-        client.signal("STOP");
+        client.stop();
         std::thread::scope(|scope| {
             let fence = scope.spawn(|| served.fabrics.fence(ClientId(5)));
             std::thread::sleep(Duration::from_millis(200));

@@ -5,7 +5,7 @@
 //! beside it, or that did not *happen before* the return in the sense of the memory model, ends
 //! the execution with a panic. Loom also panics when no thread can go on.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use fusee_core::verbs::{ClientId, VerbError};
 use loom::cell::UnsafeCell;
@@ -144,33 +144,34 @@ fn a_fence_that_does_not_acquire() {
 fn fence_of_another_process(waits: bool) {
     let (before, refused) = (tallies(), tallies());
     let (tally_before, tally_refused) = (before.1, refused.1);
-    bounded(2, move || {
+    bounded(3, move || {
         let (sessions, memory) = (Arc::new(Sessions::new()), Memory::new());
-        let (peer, gate) = (Arc::new(Peer::new()), Arc::new(Gate::new()));
-        let id = sessions.open(CLIENT, Access::Process(peer.clone())).unwrap();
-        let of_client = sessions.clone();
-        let session =
-            Session { sessions: of_client, id, gate: gate.clone(), memory: memory.clone() };
-        let (before, refused) = (tally_before.clone(), tally_refused.clone());
-        let client = start(0, move || {
-            let result = session.verb();
-            assert!([Ok(()), Err(VerbError::Fenced)].contains(&result));
-            before.count(result.is_ok());
-            refused.count(result.is_err());
-        });
-        let at_node = sessions.clone();
-        let monitor = thread::spawn(move || {
-            peer.wait_told();
+        let gate = Arc::new(Gate::new());
+        let of_monitor = (sessions.clone(), gate.clone(), Arc::new(OnceLock::new()));
+        let named = of_monitor.2.clone();
+        let monitor = move || {
+            let (at_node, gate, id) = &of_monitor;
             gate.shut(Shut::Fenced);
             if waits {
-                Gate::wait_empty([&*gate].into_iter());
+                Gate::wait_empty([&**gate].into_iter());
             }
-            at_node.leave(id);
+            // The node hears the goodbye.
+            at_node.leave(*id.get().unwrap());
+        };
+        let id = sessions.open(CLIENT, Access::Process(Arc::new(Peer::new(monitor)))).unwrap();
+        named.set(id).unwrap();
+        let session = Session { sessions: sessions.clone(), id, gate, memory: memory.clone() };
+        let (before, refused) = (tally_before.clone(), tally_refused.clone());
+        let client = start(0, move || {
+            let results = [session.verb(), session.verb()];
+            assert!(results[0].is_ok() || results[1].is_err(), "a fenced client came back");
+            assert!(results.iter().all(|r| [Ok(()), Err(VerbError::Fenced)].contains(r)));
+            before.count(results[1].is_ok());
+            refused.count(results[0].is_err());
         });
         sessions.fence(CLIENT);
         let verbs = memory.verbs();
         client.join().unwrap();
-        monitor.join().unwrap();
         assert_eq!(memory.verbs(), verbs, "a verb after the fence");
         assert_eq!(sessions.count(), 0);
     });

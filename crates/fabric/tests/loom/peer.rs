@@ -1,30 +1,28 @@
-//! A client process, as far as the models need one: it hears that it is fenced. That a silent one is killed is no
-//! matter of interleavings: the models have none.
+//! A client process, as far as the models need one: when it hears that it is fenced, its monitor does what a model says,
+//! before anything else happens at the node. That a silent one is killed is no matter of interleavings: the models have
+//! none.
 
+use std::fmt;
 use std::time::Duration;
 
-use loom::sync::atomic::{AtomicBool, Ordering};
-
 /// A client process.
-#[derive(Debug)]
 pub(crate) struct Peer {
-    told: AtomicBool,
+    monitor: Box<dyn Fn() + Send + Sync>,
+}
+
+impl fmt::Debug for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Peer")
+    }
 }
 
 impl Peer {
-    pub(crate) fn new() -> Peer {
-        Peer { told: AtomicBool::new(false) }
+    pub(crate) fn new(monitor: impl Fn() + Send + Sync + 'static) -> Peer {
+        Peer { monitor: Box::new(monitor) }
     }
 
     pub(crate) fn tell_fenced(&self) {
-        self.told.store(true, Ordering::Release);
-    }
-
-    /// The process's side.
-    pub(crate) fn wait_told(&self) {
-        while !self.told.load(Ordering::Acquire) {
-            loom::thread::yield_now();
-        }
+        (self.monitor)();
     }
 
     pub(crate) fn pid(&self) -> u32 {

@@ -108,6 +108,21 @@ impl Child {
         assert!(sent.success());
     }
 
+    /// Stops it: when this returns, none of its threads runs. One of them takes the signal, when it gets to run, and the
+    /// others go on until then.
+    pub fn stop(&self) {
+        self.signal("STOP");
+        let tasks = format!("/proc/{}/task", self.process.lock().unwrap().id());
+        let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
+            let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+            // Behind the name, which is in parentheses.
+            stat.rsplit_once(") ").unwrap().1.starts_with('T')
+        };
+        while !std::fs::read_dir(&tasks).unwrap().all(is_stopped) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// Whether it has ended.
     pub fn has_ended(&self) -> bool {
         self.process.lock().unwrap().try_wait().unwrap().is_some()
