@@ -143,13 +143,14 @@ fn the_master_is_stopped_over_tcp() {
 /// The master stops for so long that everybody has given the old connections up, and goes on: the ends of those
 /// wait for it, beside the first words over new ones.
 fn stop_the_master_for_long(fabric: &'static str) {
-    let mut cluster = Cluster::start(fabric);
+    let mut cluster = Cluster::with_long_leases(fabric);
     cluster.load(2, 2);
     for _ in 0..2 {
         cluster.master.as_ref().unwrap().signal("STOP");
         cluster.pause(8_000..8_500);
         cluster.master.as_ref().unwrap().signal("CONT");
-        cluster.pause(2_500..3_000);
+        // A lease and more.
+        cluster.pause(5_500..6_000);
         cluster.all_get_on("with the master");
     }
     let status = cluster.until("the master is back", |_| true);
