@@ -272,8 +272,8 @@ impl State {
 fn exists(cluster: ClusterId, whose: &str) -> String {
     format!(
         "cluster {cluster} exists already: {whose} of it come here, and this master's store knows nothing of them. To \
-         go on with it, stop this master, and start it on the store of that cluster, or on a copy of it (--data-dir, or \
-         --store). For a new cluster, choose another number. To give up what is there, `fusee destroy` it first"
+         go on with it, stop this master, and start it on the store of that cluster, or on a copy of it (--data-dir, \
+         or --store). For a new cluster, choose another number. To give up what is there, `fusee destroy` it first"
     )
 }
 
