@@ -66,6 +66,8 @@ mutants! {
     SwitchDoesNotWait,
     /// A suspended writer looks before the replicas are equal.
     LooksBeforeTheSwitch,
+    /// Settling writes the primary before the backups: readers see a word that is lost with the primary.
+    SettlesPrimaryFirst,
     /// A writer stops for a change although something that it has posted may still execute.
     StopsInDoubt,
     /// A split clears the primary before the backups: where it is cut off in between, nobody clears them.
@@ -104,6 +106,10 @@ mutants! {
     TornObjectsAreNew,
     /// Recovery takes objects for new that are zeros, though they had been allocated before.
     ZerosAreNew,
+    /// In a wrapped block objects begin with the base again, whatever stands in their headers.
+    WrappedLivesStartAnew,
+    /// Of the headers of a block only the one that says most of its use tells what had been allocated.
+    FreshFromBestHeader,
     /// A session marks objects of its own in blocks whose headers say that they are in use.
     MarksInUse,
     /// The header of a block is written before it was read: nobody learns of the base any more.
@@ -453,6 +459,14 @@ mutants! {
     // Switches.
     /// What a steered READ brings counts if it is an object of the key, perhaps an old one.
     SteeredByItsKey,
+
+    // Rates and counters.
+    /// Demotion is not charged to its rate.
+    DemotionSpendsNothing,
+    /// Promotion is not charged to its rate.
+    PromotionSpendsNothing,
+    /// The bytes that a session tells it has moved are its verbs.
+    BytesAreVerbs,
 
     // Whoever calls recovery.
     /// A master does not fence the repairs that an earlier one had begun: their verbs execute

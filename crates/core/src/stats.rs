@@ -5,6 +5,8 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use serde::{Deserialize, Serialize};
 
+use crate::mutant::{Mutant, removed};
+
 /// Kinds of operations that are counted apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpKind {
@@ -361,7 +363,10 @@ impl From<&Stats> for Work {
             operations: stats.kinds.map(|kind| kind.operations),
             phases: stats.kinds.map(|kind| kind.phases),
             verbs: sum(|kind| kind.verbs),
-            bytes: sum(|kind| kind.bytes),
+            bytes: match removed(Mutant::BytesAreVerbs) {
+                true => sum(|kind| kind.verbs),
+                false => sum(|kind| kind.bytes),
+            },
             lost_rounds: stats.lost_rounds,
             ..Work::default()
         }

@@ -6,7 +6,9 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use fusee_core::layout::{Address, Identity, Opcode, Pair, SizeClass, Slot};
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
+use fusee_core::view::Member;
 use fusee_fabric::tcp::TcpSwitch;
 use fusee_fabric::tcp::frame::{Hello, MAX_BODY_BYTES, Status, WELCOME_BYTES, Welcome};
 use fusee_fabric::{SwitchAt, attach_all_through};
@@ -28,15 +30,65 @@ fn rest(stream: &mut TcpStream) -> Vec<u8> {
     }
 }
 
+/// A switch before the memory node, which knows some slots.
+fn start(at: &Member) -> TcpSwitch {
+    let (name, known) = (key(at.identity).name(), (MN, at.tcp.clone().unwrap()));
+    let find = Box::new(move |asked| (asked == name).then(|| known.clone()));
+    let ours = Box::new(Ours::new(Options { slots: 4, rounds: 0 }));
+    TcpSwitch::start("127.0.0.1:0".parse().unwrap(), ours, find).unwrap()
+}
+
+/// A READ that may be steered is one, however long: in pieces, each would be asked for by itself.
+#[test]
+fn a_long_read_that_may_be_steered_is_asked_for_as_a_whole() {
+    const SLOT: u64 = 8192;
+    const OBJECT: u64 = 512 << 10;
+    const PIECE: u32 = 128 << 10;
+    let served = node(BYTES, None);
+    let at = member(MN, &served);
+    let switch = start(&at);
+    let through = SwitchAt::Address(switch.addr().to_string());
+    let fabric = attach_all_through(&through, ClientId(1), &[at]).unwrap();
+    let read = |offset: u64, bytes: u32, is_steered: bool| {
+        let mut batch = Batch::new();
+        let ticket = match is_steered {
+            true => batch.steered(MN, offset, bytes),
+            false => batch.read(MN, offset, bytes),
+        };
+        let batch = block_on(&fabric, fabric.execute(batch));
+        batch.data(ticket).unwrap().to_vec()
+    };
+    // It learns that READs are to be steered by this slot, and where that leads.
+    read(SLOT, 64, true);
+    let (address, class) = (Address::new(64), SizeClass::fitting(PIECE.into()).unwrap());
+    let identity = Identity::new(address, 3);
+    let value: Vec<u8> = (0..PIECE - 64).map(|at| (at / 7) as u8).collect();
+    let mut object = vec![0; PIECE as usize];
+    Pair { key: b"key", value: &value, identity, opcode: Opcode::Update }.encode(&mut object);
+    let mut batch = Batch::new();
+    let span = batch.stage(PIECE);
+    batch.bytes_mut(span).copy_from_slice(&object);
+    batch.write(MN, OBJECT, span);
+    batch.cas(MN, SLOT, 0, Slot::new(7, class, address, 3).0);
+    block_on(&fabric, fabric.execute(batch));
+    for bytes in [PIECE, PIECE + 64, 3 * PIECE - 64] {
+        // It steers no further than an object goes that it saw whole.
+        let (goes_to, steered) = if bytes == PIECE { (OBJECT, 1) } else { (SLOT, 0) };
+        let before = switch.counts();
+        let brought = read(SLOT, bytes, true);
+        let counts = switch.counts();
+        let asked = (counts.asked - before.asked, counts.steered - before.steered);
+        assert_eq!(asked, (1, steered), "{bytes} bytes");
+        assert!(brought == read(goes_to, bytes, false), "{bytes} bytes");
+    }
+}
+
 #[test]
 fn who_sends_what_no_client_sends_is_sent_away() {
     let served = node(BYTES, None);
     let at = member(MN, &served);
-    let (own, known) = (key(at.identity), (MN, at.tcp.clone().unwrap()));
-    let name = own.name();
-    let find = Box::new(move |asked| (asked == name).then(|| known.clone()));
-    let ours = Box::new(Ours::new(Options { slots: 4, rounds: 0 }));
-    let switch = TcpSwitch::start("127.0.0.1:0".parse().unwrap(), ours, find).unwrap();
+    let own = key(at.identity);
+    let switch = start(&at);
     let address = switch.addr().to_string();
     let fabric =
         attach_all_through(&SwitchAt::Address(address.clone()), ClientId(1), &[at]).unwrap();

@@ -58,6 +58,7 @@ fn a_master_shows_its_cluster() {
         load(&up, 500);
         value(&get(at, "/metrics"), "fusee_operations_total{kind=\"upsert\"}") > 0.0
     });
+    counters_show_what_they_are_named_after(at);
     let metrics = get(at, "/metrics");
     for (sample, expected) in [
         ("fusee_master_leads", 1.0),
@@ -94,6 +95,29 @@ fn a_master_shows_its_cluster() {
             && value(&metrics, "fusee_memory_nodes{state=\"lost\"}") == 1.0
     });
     promtool(&["check", "metrics"], &get(at, "/metrics"));
+}
+
+/// Each counter lies between what the status says of it before and after.
+fn counters_show_what_they_are_named_after(at: SocketAddr) {
+    let [before, metrics, after] =
+        ["/status.json", "/metrics", "/status.json"].map(|page| get(at, page));
+    let [before, after] = [before, after].map(|status| {
+        serde_json::from_str::<serde_json::Value>(&status).expect("it is JSON")["work"].clone()
+    });
+    for (sample, field) in [
+        ("fusee_verbs_total", "verbs"),
+        ("fusee_verb_bytes_total", "bytes"),
+        ("fusee_conflicts_total", "conflicts"),
+        ("fusee_cache_accesses_total", "cache_accesses"),
+        ("fusee_cache_hints_total", "hints"),
+        ("fusee_cache_wrong_hints_total", "wrong_hints"),
+    ] {
+        let [least, most] = [&before, &after].map(|work| work[field].as_f64().unwrap());
+        let shown = value(&metrics, sample);
+        assert!((least..=most).contains(&shown), "{sample}: {shown}, {least} to {most}");
+    }
+    let (verbs, bytes) = (before["verbs"].as_f64().unwrap(), before["bytes"].as_f64().unwrap());
+    assert!(bytes >= 8.0 * verbs, "no verb moves less than a word: {before}");
 }
 
 #[test]

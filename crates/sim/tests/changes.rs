@@ -8,7 +8,7 @@ use crate::support::changes::{
 };
 use crate::support::failures::{Events, for_all};
 use crate::support::reuse::reuse;
-use crate::support::steered_changes::{doubtful_backups, left_behind};
+use crate::support::steered_changes::{doubtful_backups, left_behind, settler_dies};
 
 /// Some of the clusters shared their memory: SEARCHes were answered on the spot, and proofs crossed
 /// nodes.
@@ -84,6 +84,13 @@ fn nobody_is_left_behind_at_the_old_place() {
 fn nobody_reads_what_a_second_loss_may_undo() {
     let Some(events) = for_all(1_500, doubtful_backups) else { return };
     assert!(events.slots_settled > 100 && events.crashed > 700, "{events:?}");
+}
+
+/// What readers saw while a master settled, and died within it, stays when the primary is lost.
+#[test]
+fn nobody_reads_what_a_settler_that_died_leaves_in_doubt() {
+    let Some(events) = for_all(1_000, settler_dies) else { return };
+    assert!(events.crashed > 300 && events.cut_off > 500, "{events:?}");
 }
 
 /// Memory is used again beside those who still know what it was.

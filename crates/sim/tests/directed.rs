@@ -63,7 +63,7 @@ fn what_a_look_sees_is_as_old_as_its_end() {
 /// Every script, with nothing taken out.
 #[test]
 fn sessions_promise_what_their_surroundings_rely_on() {
-    let scripts: [fn(u64); 18] = [
+    let scripts: [fn(u64); 20] = [
         scripted::marks::left_behind,
         scripted::marks::seen_elsewhere,
         scripted::marks::late_mark,
@@ -78,6 +78,8 @@ fn sessions_promise_what_their_surroundings_rely_on() {
         scripted::generations::takeover,
         scripted::generations::dies_when_it_is_empty,
         scripted::generations::inherited_while_it_waits,
+        scripted::generations::wrapped,
+        scripted::seals::half_sealed,
         scripted::seals::leaves,
         scripted::seals::zeros,
         scripted::seals::torn,

@@ -8,6 +8,7 @@
 use std::cell::Cell;
 
 use fusee_core::data::{Orientation, Promoted, Redundancy, Transitions};
+use fusee_core::mutant::{Mutant, removed};
 use fusee_core::race::Key;
 use fusee_core::store::{Demoted, Hint, Searched, Transition};
 use fusee_core::verbs::Fabric;
@@ -58,7 +59,9 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
             match self.store.demote_next().await {
                 Ok(Demoted::Pair(bytes)) => {
                     demoted += 1;
-                    pace.borrow_mut().spend(bytes);
+                    if !removed(Mutant::DemotionSpendsNothing) {
+                        pace.borrow_mut().spend(bytes);
+                    }
                     let (demoted_pairs, demoted_bytes) = (1, bytes);
                     self.gate().has_moved(Transitions {
                         demoted_pairs,
@@ -111,7 +114,9 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         let Ok((transition, written)) = result else { return };
         self.cache.with(|cache| cache.written(&key, Some(hint), written));
         if transition == Transition::Moved {
-            if let Some(promoter) = &self.promoter {
+            if let Some(promoter) = &self.promoter
+                && !removed(Mutant::PromotionSpendsNothing)
+            {
                 promoter.borrow_mut().spend(value_bytes);
             }
             let (promoted_pairs, promoted_bytes) = (1, value_bytes);

@@ -102,6 +102,9 @@ impl<F: Fabric> Recovery<'_, F> {
         // speculative write may stand beside the later one alone.
         let rank = |h: &BlockHeader| (h.owner == self.dead, !h.sealed, Reverse(h.first));
         let best = headers.iter().copied().max_by_key(rank).map(|best| {
+            if removed(Mutant::FreshFromBestHeader) {
+                return best;
+            }
             // What one of them tells to be allocated is, also if it is not the one to go by.
             let of_class = headers.iter().filter(|h| h.class == best.class);
             BlockHeader { fresh: of_class.map(|h| h.fresh).max().unwrap_or(0), ..best }

@@ -96,8 +96,14 @@ impl<'r, F: Fabric> Repair<'r, F> {
         }
         for changes in changes.chunks(MAX_BATCH_VERBS / MAX_REPLICAS) {
             let backups = self.survivors.len() - usize::from(self.has_primary);
-            self.write(changes, 0..backups).await?;
-            self.write(changes, backups..self.survivors.len()).await?;
+            // Readers go by the primary: what it shows stands on all backups.
+            let mut order = [0..backups, backups..self.survivors.len()];
+            if removed(Mutant::SettlesPrimaryFirst) {
+                order.reverse();
+            }
+            for survivors in order {
+                self.write(changes, survivors).await?;
+            }
         }
         Ok(())
     }

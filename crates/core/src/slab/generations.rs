@@ -197,6 +197,10 @@ impl Generations {
     pub fn learn(&mut self, object: u32, standing: impl Iterator<Item = Option<u16>>) {
         debug_assert!(!self.is_open(), "the header comes first");
         let Some(lives) = self.lives.get_mut(object as usize) else { return };
+        if self.wrapped && removed(Mutant::WrappedLivesStartAnew) {
+            *lives = 0;
+            return;
+        }
         let is_born = |generation: &u16| generation.is_multiple_of(self.turns);
         let ahead = |generation: u16| {
             let next = generation + self.turns + Slot::GENERATIONS - self.base;
@@ -351,10 +355,12 @@ mod tests {
         assert!(generations.is_known());
 
         let wrapped = Base { is_wrapped: true, ..base };
-        let mut generations = known(wrapped, 1);
-        generations.learn(0, [Some(499), Some(498)].into_iter());
-        assert_eq!(generations.next(0).0, 500);
-        assert!(!generations.has_base(), "it may have had 512 lives more");
+        for (standing, next) in [([499, 498], 500), ([480, 481], 482), ([40, 39], 41)] {
+            let mut generations = known(wrapped, 1);
+            generations.learn(0, standing.map(Some).into_iter());
+            assert_eq!(generations.next(0).0, next, "of {standing:?}");
+            assert!(!generations.has_base(), "it may have had 512 lives more");
+        }
     }
 
     #[test]

@@ -254,6 +254,44 @@ fn a_header_goes_with_every_object_until_it_is_written() {
     assert_eq!((header.first, header.fresh, header.sealed), (2, 3, false));
 }
 
+/// The header that an operation brings to its end late is not the one that counts now: what it does not tell of would
+/// not be walked.
+#[test]
+fn an_older_header_that_stands_everywhere_does_not_count() {
+    let block = Address::new(BLOCK);
+    let mut slabs = Slabs::new(ClientId(1), BLOCK);
+    add(&mut slabs, grant(1, 2));
+    let older = take(&mut slabs).unwrap();
+    assert_eq!(older.header.unwrap().1.first, 2);
+    slabs.end(&older);
+    slabs.set_aside();
+    let found = slabs.aside_at(block).unwrap();
+    found.learn(0, [standing(0, 190)].into_iter());
+    found.reclaim(&[0]);
+    let newer = take(&mut slabs).unwrap();
+    assert_eq!(newer.header.unwrap().1.first, 0, "it is in use from its first object on");
+    slabs.header_written(&older);
+    assert!(
+        slabs.find(block).unwrap().written.is_none(),
+        "one replica may know of the third object only"
+    );
+    slabs.header_written(&newer);
+    assert!(slabs.find(block).unwrap().written == Some(false));
+    // One life more, and the header says that the block is wrapped.
+    slabs.give_back(&newer, |_| true, || 0);
+    slabs.set_aside();
+    pass(&mut slabs);
+    let wrapped = take(&mut slabs).unwrap();
+    assert!(wrapped.header.unwrap().1.base.is_wrapped);
+    slabs.header_written(&newer);
+    assert!(
+        slabs.find(block).unwrap().written.is_none(),
+        "one replica may not say that it is wrapped"
+    );
+    slabs.header_written(&wrapped);
+    assert!(slabs.find(block).unwrap().written == Some(false));
+}
+
 #[test]
 fn headers_of_one_use_are_the_same_though_objects_were_given_back() {
     let mut slabs = Slabs::new(ClientId(1), BLOCK);

@@ -7,9 +7,9 @@
 use fusee_sim::{RunOptions, run};
 
 use crate::support::{
-    bars, changes, failures, in_doubt, late_repairs, moved_pairs, reuse, scenarios, scripted,
-    scrub, settled_set, speculations, stale_moves, stale_orphan, steered, steered_changes,
-    steered_recovery, steered_reuse, suspended, unheard,
+    bars, changes, failures, in_doubt, late_repairs, moved_pairs, rates, reuse, scenarios,
+    scripted, scrub, settled_set, speculations, stale_moves, stale_orphan, steered,
+    steered_changes, steered_recovery, steered_reuse, suspended, unheard,
 };
 
 /// A family of runs, one per seed.
@@ -87,6 +87,10 @@ pub const DOUBTFUL_BACKUPS: Scenario = named("doubtful", |seed| {
     steered_changes::doubtful_backups(seed);
 });
 
+pub const SETTLER_DIES: Scenario = named("settler dies", |seed| {
+    steered_changes::settler_dies(seed);
+});
+
 pub const LEFT_BEHIND: Scenario = named("left behind", |seed| {
     steered_changes::left_behind(seed);
 });
@@ -158,10 +162,12 @@ pub const TAKEOVER: Scenario = named("takeover", scripted::generations::takeover
 pub const LOST_SINGLE: Scenario = named("lost single", speculations::lost_single);
 pub const EMPTIED: Scenario = named("emptied", scripted::generations::emptied);
 pub const LAGGARD: Scenario = named("laggard", scripted::generations::laggard);
+pub const WRAPPED: Scenario = named("wrapped", scripted::generations::wrapped);
 pub const DIES_EMPTY: Scenario = named("dies empty", scripted::generations::dies_when_it_is_empty);
 
 pub const LEAVES: Scenario = named("leaves", scripted::seals::leaves);
 pub const ZEROS: Scenario = named("zeros", scripted::seals::zeros);
+pub const HALF_SEALED: Scenario = named("half sealed", scripted::seals::half_sealed);
 pub const TORN: Scenario = named("torn", scripted::seals::torn);
 pub const UNREAD: Scenario = named("unread", scripted::seals::unread);
 
@@ -204,12 +210,22 @@ pub const MOVED_PAIRS_LOSS: Scenario =
 
 pub const MOVED_AT_ONCE: Scenario = named("moved at once", moved_pairs::moved_at_once);
 
+pub const DEMOTION_RATE: Scenario = named("demotion rate", rates::demotion);
+pub const PROMOTION_RATE: Scenario = named("promotion rate", rates::promotion);
+pub const COUNTERS: Scenario = named("counters", rates::counters);
+
 pub const BARS: Scenario = named("bars", bars::bars);
 
 /// Every scenario that goes step by step, and those in virtual time that are as short.
-pub const STEPWISE: [&Scenario; 68] = [
+pub const STEPWISE: [&Scenario; 74] = [
     &STALE_MOVE,
     &SUSPENDED_COMMIT,
+    &DEMOTION_RATE,
+    &PROMOTION_RATE,
+    &COUNTERS,
+    &SETTLER_DIES,
+    &HALF_SEALED,
+    &WRAPPED,
     &CUT_OFF_SINGLE,
     &SETTLED_SET,
     &TWO_NODES_LOST,

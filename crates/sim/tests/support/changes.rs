@@ -399,17 +399,24 @@ impl Leader<'_> {
 
     async fn transform(&self, view: &View) {
         let run = self.run;
-        let fabric = operator_fabric(&run.cluster);
-        let dead = self.clients.iter().filter(|(_, life)| life.crashed());
-        let dead: Vec<ClientId> = dead.map(|(client, _)| client.client()).collect();
         while run.rng.below(3) == 0 {
-            let steps = run.rng.below(40) as u64;
-            let cut = cut_off(steps, transform(&fabric, &Peek(run), view, &dead)).await;
-            run.count(|e| e.cut_off += u64::from(cut.is_none()));
+            self.transform_partly(view, run.rng.below(40) as u64).await;
         }
-        let done =
-            transform(&fabric, &Peek(run), view, &dead).await.expect("everybody has stopped");
-        run.count(|e| e.slots_settled += done.slots_changed);
+        let fabric = operator_fabric(&run.cluster);
+        let done = transform(&fabric, &Peek(run), view, &self.dead()).await;
+        run.count(|e| e.slots_settled += done.expect("everybody has stopped").slots_changed);
+    }
+
+    /// The master dies after so many steps of that, if it has not ended then.
+    pub async fn transform_partly(&self, view: &View, steps: u64) {
+        let fabric = operator_fabric(&self.run.cluster);
+        let cut = cut_off(steps, transform(&fabric, &Peek(self.run), view, &self.dead())).await;
+        self.run.count(|e| e.cut_off += u64::from(cut.is_none()));
+    }
+
+    fn dead(&self) -> Vec<ClientId> {
+        let dead = self.clients.iter().filter(|(_, life)| life.crashed());
+        dead.map(|(client, _)| client.client()).collect()
     }
 
     /// Takes out what a split has moved, and gives up what has been left.
@@ -505,7 +512,7 @@ fn room_for(
 }
 
 /// The view in which every subtable is going to have one more replica, where there is room.
-fn grown(run: &Run, view: &View) -> Option<View> {
+pub(super) fn grown(run: &Run, view: &View) -> Option<View> {
     let mut joining = Vec::new();
     for (subtable, table) in (0u32..).zip(&view.subtables) {
         let most = usize::from(table.replicas().len() < 5);

@@ -18,6 +18,7 @@ pub mod failures;
 pub mod in_doubt;
 pub mod late_repairs;
 pub mod moved_pairs;
+pub mod rates;
 pub mod refill;
 pub mod reuse;
 pub mod scenarios;

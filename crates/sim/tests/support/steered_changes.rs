@@ -14,7 +14,7 @@ use fusee_core::view::View;
 use fusee_sim::check::replicas_agree;
 use fusee_sim::{ClusterOptions, Stepper};
 
-use super::changes::{Leader, STEPS, room};
+use super::changes::{Leader, STEPS, grown, room};
 use super::crash::{Life, idle};
 use super::failures::{Events, Plans, Run};
 use super::{blocks_of, replicas_differ, small};
@@ -56,6 +56,53 @@ pub fn doubtful_backups(seed: u64) -> Events {
             view = without_replica(&run, &view, lost);
         }
         leader.finish(view).await;
+    });
+    stepper.run(STEPS, || ());
+    replicas_agree(&run.cluster);
+    run.end()
+}
+
+/// A writer dies between its CASes on the backups. A change that loses nothing settles the slot, and its master dies
+/// within that, while others read. Then the primary is lost, and a backup with it. 3 or 4 index replicas.
+pub fn settler_dies(seed: u64) -> Events {
+    // Two nodes are lost.
+    let (data_replicas, pool_bytes) = (3, 3 << 18);
+    let options = ClusterOptions { data_replicas, pool_bytes, ..small(seed, 3 + seed as u8 % 2) };
+    let run = Run::of(seed, &options, Plans::Mixed);
+    let rng = &run.rng;
+    let dies = Life::new(Some(rng.below(3) as u64), || replicas_differ(&run.cluster));
+    let forever = || Life::new(None, || false);
+    let clients = [(run.client(), dies), (run.client(), forever()), (run.client(), forever())];
+    let [(writer, life), readers @ ..] = &clients;
+    run.alone(run.workload.run(writer, OpKind::Insert, 0));
+    run.alone(life.task(run.workload.run(writer, OpKind::Update, 0)));
+    let leader = Leader {
+        run: &run,
+        clients: &clients,
+        is_done: Cell::new(false),
+        losses_one_in: usize::MAX,
+    };
+    let mut stepper = Stepper::new(rng);
+    for (reader, _) in readers {
+        stepper.spawn(async {
+            while !leader.is_done.get() {
+                run.workload.run(reader, OpKind::Search, 0).await;
+            }
+        });
+    }
+    stepper.spawn(leader.bury(writer, life));
+    stepper.spawn(async {
+        run.cluster.stop_watching();
+        let now = run.cluster.view().clone();
+        let frozen = grown(&run, &now).expect("there is a node without a replica");
+        let view = leader.take_step(frozen).await;
+        leader.publish(&view).await;
+        leader.transform_partly(&view, rng.below(60) as u64).await;
+        idle(rng.below(200)).await;
+        let replicas = now.subtables[run.workload.subtable_of(0, &now) as usize].replicas();
+        let lost = [replicas[0].node, replicas[1].node];
+        lost.iter().for_each(|node| run.cluster.crash_node(*node));
+        leader.finish(view.without(&lost).expect("there are others")).await;
     });
     stepper.run(STEPS, || ());
     replicas_agree(&run.cluster);

@@ -403,6 +403,26 @@ mod tests {
         }
     }
 
+    /// Numbers of packets are used again, and another READ may have one of those that are remembered: its own address
+    /// is what the node's card is asked for.
+    #[test]
+    fn a_number_that_is_used_again_for_another_address_is_another_read() {
+        let mut world = World::new(0);
+        world.ask_as(1, 64);
+        world.write(1, BASE + 65_536, Slot(0));
+        assert_eq!(world.ask_as(2, 64), BASE + 65_536);
+        let (from, to, other) = (world.client.gid, world.node, SLOT + 64);
+        for address in [other, SLOT, other] {
+            let frame = world.pass(made::read(from, to, 2, (address, STEERED, 64)));
+            let goes = if address == SLOT { BASE + 65_536 } else { other };
+            let Seen::Request { verb: Asked::Read { address, .. }, .. } = packet::look(&frame)
+            else {
+                panic!("it is a READ");
+            };
+            assert_eq!(address, goes);
+        }
+    }
+
     #[test]
     fn nothing_is_steered_out_of_the_pool_or_in_pieces() {
         for (address, goes) in [

@@ -152,6 +152,25 @@ pub fn takeover(seed: u64) {
     assert!(epochs < 64, "all have heard, and it waits on: {epochs} epochs");
 }
 
+/// A block comes to somebody else whose objects have had more lives than their headers tell: what stands there is
+/// followed by the next generation, not by the base's, which stood there a few lives ago.
+pub fn wrapped(seed: u64) {
+    let lives = Lives::new(seed);
+    for key in [b"a", b"b"] {
+        run(lives.store.insert(key, &VALUE)).expect("there is room");
+    }
+    // Two objects take turns, and are a few lives past their first generation.
+    (0..2 * u32::from(Slot::GENERATIONS) + 16).for_each(|_| lives.update(b"b"));
+    assert!(lives.header().base.is_wrapped);
+    let rests = run(lives.store.leave());
+    let (store, script) = lives.stage.open(0..0, None);
+    script.follow(&lives.script);
+    lives.stage.cluster.epoch_begins(script.epoch());
+    rests.iter().for_each(|rest| script.grant_remainder(rest));
+    let next = Lives { stage: lives.stage.clone(), store, script };
+    (0..8).for_each(|_| next.update(b"b"));
+}
+
 fn far_apart(lives: &Lives) {
     for key in [b"a", b"b"] {
         run(lives.store.insert(key, &VALUE)).expect("there is room");

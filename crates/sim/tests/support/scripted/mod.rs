@@ -75,6 +75,8 @@ pub struct Script {
     loses: Cell<fn(&Verb) -> bool>,
     late: RefCell<Vec<Late>>,
     damage: Cell<Damage>,
+    /// Phases, verbs and bytes that the session has posted.
+    moved: Cell<[u64; 3]>,
 }
 
 impl Script {
@@ -163,6 +165,11 @@ impl Script {
     pub fn publish(&self, view: &View) {
         *self.view.borrow_mut() = Arc::new(view.clone());
         self.local_epoch.set(self.local_epoch.get() + 1);
+    }
+
+    /// Phases, verbs and bytes that the session has posted.
+    pub fn moved(&self) -> [u64; 3] {
+        self.moved.get()
     }
 
     /// What the session found damaged.
@@ -333,6 +340,10 @@ pub struct Lossy {
 
 impl Fabric for Lossy {
     async fn execute(&self, mut batch: Batch) -> Batch {
+        let bytes: u64 = batch.verbs().iter().map(|verb| u64::from(verb.bytes())).sum();
+        let more = [1, batch.verbs().len() as u64, bytes];
+        let moved = self.script.moved.get();
+        self.script.moved.set(std::array::from_fn(|i| moved[i] + more[i]));
         if !batch.verbs().iter().any(|verb| (self.script.loses.get())(verb)) {
             return self.inner.execute(batch).await;
         }
@@ -413,6 +424,7 @@ impl Stage {
             loses: Cell::new(|_| false),
             late: RefCell::default(),
             damage: Cell::default(),
+            moved: Cell::default(),
             view: RefCell::new(view.clone()),
         });
         let client = self.next_client();

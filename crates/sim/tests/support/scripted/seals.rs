@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use fusee_core::Error;
-use fusee_core::layout::{Address, BlockShape, Identity};
+use fusee_core::layout::{Address, BlockHeader, BlockShape, Identity};
 use fusee_core::recovery::{BlockContent, recover};
 use fusee_core::verbs::{Op, Verb};
 use fusee_sim::SimFabric;
@@ -50,6 +50,23 @@ pub fn torn(seed: u64) {
     let place = view.object(at, 64).expect("an object").places().nth(1).expect("a replica");
     lives.stage.cluster.overwrite(place.plus(8), Identity::new(at, 0).word());
     assert_eq!(first_new(&lives), 2, "who goes on would write the same identity");
+}
+
+/// A client gave an object back, which nobody had written, and dies while it tells its block to be sealed: one replica
+/// has heard. What that one says was allocated is not new, although the other one is to go by.
+pub fn half_sealed(seed: u64) {
+    let lives = Lives::new(seed);
+    run(lives.store.insert(b"a", &VALUE)).expect("there is room");
+    let in_use = lives.header();
+    assert_eq!((in_use.sealed, in_use.fresh), (false, 0), "it was new");
+    let sealed = BlockHeader { sealed: true, first: 2, fresh: 2, ..in_use }.encode();
+    let view = lives.stage.cluster.view().clone();
+    let places = view.block(block(&lives.stage, 0)).expect("a block").places();
+    let heard = places.collect::<Vec<_>>()[seed as usize % 2];
+    for (word, at) in sealed.as_chunks().0.iter().zip(0..) {
+        lives.stage.cluster.overwrite(heard.plus(8 * at), u64::from_le_bytes(*word));
+    }
+    assert_eq!(first_new(&lives), 2, "two objects had been allocated");
 }
 
 /// From where on the first block is new, when its owner has died.

@@ -1,0 +1,18 @@
+//! What sessions do by themselves keeps its rate, and counters say what has moved.
+
+use crate::support::rates;
+
+#[test]
+fn demotion_keeps_its_rate() {
+    (0..4).for_each(rates::demotion);
+}
+
+#[test]
+fn promotion_keeps_its_rate() {
+    (0..4).for_each(rates::promotion);
+}
+
+#[test]
+fn counters_say_what_has_moved() {
+    (0..4).for_each(rates::counters);
+}

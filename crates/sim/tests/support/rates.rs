@@ -1,0 +1,147 @@
+//! What sessions do by themselves keeps its rate, and counters say what has moved.
+//!
+//! Rates are bounds on bytes in any time, not only on average: so these runs measure what a session has done by its
+//! own account, in virtual time, beside what it may do.
+
+use std::time::Duration;
+
+use fusee_client::{Demotion, Policy, Promoted, Promotion, RedundancyRules};
+use fusee_core::data::Redundancy;
+use fusee_core::stats::Work;
+use fusee_core::view::Geometry;
+use fusee_sim::{Cluster, ClusterOptions, Sim};
+
+use super::scripted::generations::Lives;
+use super::scripted::{VALUE, run};
+
+const VALUE_BYTES: usize = 3_000;
+const BYTES_PER_S: u64 = 20_000;
+/// What was not used adds up for so long.
+const SAVED_S: f64 = 1.0;
+const KEYS: u32 = 60;
+
+fn key(n: u32) -> [u8; 4] {
+    n.to_le_bytes()
+}
+
+fn redundancy(text: &str) -> Redundancy {
+    text.parse().expect("it is one")
+}
+
+/// A cluster whose sessions demote or promote at this rate.
+fn cluster(sim: &Sim, policy: Policy, written: &str) -> Cluster {
+    let defaults = ClusterOptions::default();
+    let geometry = Geometry {
+        region_bytes: 1 << 17,
+        block_bytes: 1 << 14,
+        slots_per_bucket: 7,
+        max_value_bytes: VALUE_BYTES as u32,
+        ..defaults.geometry
+    };
+    let session = fusee_client::logic::LogicOptions {
+        redundancy: Some(RedundancyRules::from_length(0, redundancy(written))),
+        ..defaults.session
+    };
+    let pool_bytes = 8 << 20;
+    let lease_ms = Some(1_000);
+    let options = ClusterOptions {
+        geometry,
+        session,
+        pool_bytes,
+        policy,
+        index_keys: 500,
+        lease_ms,
+        ..defaults
+    };
+    Cluster::new(sim, &options)
+}
+
+/// So many bytes may have moved after a time.
+fn most(seconds: f64) -> u64 {
+    (BYTES_PER_S as f64 * (seconds + SAVED_S)) as u64 + VALUE_BYTES as u64
+}
+
+/// Writes in a row while memory is short: each would demote some pairs.
+pub fn demotion(seed: u64) {
+    let sim = Sim::new(seed);
+    let demotion = Some(Demotion { above_percent: 1, bytes_per_s: BYTES_PER_S });
+    let policy = Policy { demotion, ..Policy::default() };
+    let cluster = cluster(&sim, policy, "eor:2:2+1");
+    let process = cluster.client_process();
+    let keeper = cluster.keeper(process, Duration::from_secs(1));
+    cluster.block_on(process, async {
+        let session =
+            cluster.open(process, cluster.options().session).await.expect("a master leads");
+        keeper.open(session.gate().clone());
+        for n in 0..KEYS {
+            session.insert(&key(n), &[1; VALUE_BYTES]).await.expect("there is room");
+        }
+        let (begun, before) = (sim.now(), session.gate().transitions().demoted_bytes);
+        for n in 0..600 {
+            session.gate().tell_short(true);
+            session.update(&key(n % KEYS), &[2; VALUE_BYTES]).await.expect("there is room");
+            sim.sleep(5_000_000).await;
+            let seconds = (sim.now() - begun) as f64 / 1e9;
+            let demoted = session.gate().transitions().demoted_bytes - before;
+            assert!(demoted <= most(seconds), "{demoted} bytes after {seconds} s");
+        }
+        let demoted = session.gate().transitions().demoted_bytes - before;
+        assert!(demoted >= BYTES_PER_S, "nothing was to be seen: {demoted} bytes");
+    });
+}
+
+/// Reads of many coded pairs, each often enough to be promoted.
+pub fn promotion(seed: u64) {
+    let sim = Sim::new(seed);
+    let promotion = Some(Promotion {
+        after_reads: 2,
+        window_ms: 60_000,
+        to: Promoted::Replicated,
+        bytes_per_s: BYTES_PER_S,
+    });
+    let policy = Policy { promotion, ..Policy::default() };
+    let cluster = cluster(&sim, policy, "ec:2+1");
+    let process = cluster.client_process();
+    let keeper = cluster.keeper(process, Duration::from_secs(1));
+    cluster.block_on(process, async {
+        let session =
+            cluster.open(process, cluster.options().session).await.expect("a master leads");
+        keeper.open(session.gate().clone());
+        for n in 0..KEYS {
+            session.insert(&key(n), &[1; VALUE_BYTES]).await.expect("there is room");
+        }
+        let begun = sim.now();
+        for n in 0..20 * KEYS {
+            session.get(&key(n % KEYS)).await.expect("it is there");
+            sim.sleep(2_000_000).await;
+            let seconds = (sim.now() - begun) as f64 / 1e9;
+            let promoted = session.gate().transitions().promoted_bytes;
+            assert!(promoted <= most(seconds), "{promoted} bytes after {seconds} s");
+        }
+        let promoted = session.gate().transitions().promoted_bytes;
+        assert!(promoted >= BYTES_PER_S, "nothing was to be seen: {promoted} bytes");
+    });
+}
+
+/// Of every operation what it counts is what went over its fabric.
+pub fn counters(seed: u64) {
+    let lives = Lives::new(seed);
+    let (store, script) = (&lives.store, &lives.script);
+    run(store.insert(b"a", &VALUE)).expect("there is room");
+    for n in 0..40 {
+        lives.update(b"a");
+        let found = run(store.search(b"a", None)).expect("a SEARCH never fails");
+        assert_eq!(found.value().map(<[u8]>::len), Some(VALUE.len()), "{n}");
+    }
+    lives.delete(b"a");
+    assert_eq!(run(store.search(b"a", None)).expect("nor does this one").value(), None);
+    let work = Work::from(&store.stats());
+    let phases: u64 = work.phases.iter().sum();
+    assert_eq!([phases, work.verbs, work.bytes], script.moved());
+    let pairs = (40 * 2 + 40) * VALUE.len() as u64;
+    assert!(
+        (pairs..2 * pairs).contains(&work.bytes),
+        "{} bytes, and {pairs} of values",
+        work.bytes
+    );
+}
