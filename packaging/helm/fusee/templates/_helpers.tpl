@@ -44,11 +44,31 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
-{{/* Lets a Prometheus that looks for these annotations find the metrics. */}}
+{{/* Lets a Prometheus that looks for these annotations find the metrics, unless its operator does. */}}
 {{- define "fusee.scraped" -}}
+{{- if not .root.Values.serviceMonitor.enabled -}}
 prometheus.io/scrape: "true"
-prometheus.io/port: {{ . | quote }}
+prometheus.io/port: {{ .port | quote }}
 prometheus.io/path: /metrics
+{{- end -}}
+{{- end }}
+
+{{/* Where pods of a component go, and what gives way to them. */}}
+{{- define "fusee.scheduling" -}}
+{{- $of := .of -}}
+nodeSelector: {{- toYaml $of.nodeSelector | nindent 2 }}
+tolerations: {{- toYaml $of.tolerations | nindent 2 }}
+{{- with $of.priorityClassName }}
+priorityClassName: {{ quote . }}
+{{- end }}
+{{- if $of.topologySpreadConstraints }}
+{{- $labels := merge (dict "app.kubernetes.io/component" .component) (include "fusee.selector" .root | fromYaml) }}
+{{- $own := dict "labelSelector" (dict "matchLabels" $labels) }}
+topologySpreadConstraints:
+{{- range $of.topologySpreadConstraints }}
+  - {{- merge (dict) . $own | toYaml | nindent 4 }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{/* Who may connect: what all processes have to know of it, by environment variables. */}}
@@ -61,23 +81,50 @@ prometheus.io/path: /metrics
 {{- else -}}
 {{ fail "set secret.existingSecret, or insecure to true: then whatever reaches the servers may do everything" }}
 {{- end -}}
+{{- if .Values.tls.existingSecret }}
+- {name: FUSEE_TLS_CA, value: /etc/fusee-tls/ca.crt}
+{{- end -}}
 {{- end }}
 
-{{/* Nothing, where there is no secret. */}}
+{{/* The same, of a server: what shows others where they are. */}}
+{{- define "fusee.serverAccess" -}}
+{{- include "fusee.access" . -}}
+{{- if .Values.tls.existingSecret }}
+- {name: FUSEE_TLS_CERT, value: /etc/fusee-tls/tls.crt}
+- {name: FUSEE_TLS_KEY, value: /etc/fusee-tls/tls.key}
+{{- end -}}
+{{- end }}
+
+{{/* Nothing, where there is neither a secret nor TLS. */}}
 {{- define "fusee.secretMount" -}}
-{{- if .Values.secret.existingSecret -}}
+{{- if .Values.secret.existingSecret }}
 - {name: secret, mountPath: /etc/fusee-secret, readOnly: true}
+{{- end -}}
+{{- if .Values.tls.existingSecret }}
+- {name: tls, mountPath: /etc/fusee-tls, readOnly: true}
 {{- end -}}
 {{- end }}
 
 {{/*
-The file is root's. It is its group's as well, which is the pod's by fsGroup: Kubernetes makes it 0440. fusee refuses
-what more than the group of another user's file may read.
+The files are root's. They are their group's as well, which is the pod's by fsGroup: Kubernetes makes them 0440. fusee
+refuses what more than the group of another user's file may read. Whoever runs a command needs no server's key.
 */}}
 {{- define "fusee.secretVolume" -}}
-{{- with .Values.secret.existingSecret -}}
+{{- with .root.Values.secret.existingSecret }}
 - name: secret
   secret: {secretName: {{ quote . }}, defaultMode: 0400, items: [{key: secret, path: secret}]}
+{{- end -}}
+{{- with .root.Values.tls.existingSecret }}
+- name: tls
+  secret:
+    secretName: {{ quote . }}
+    defaultMode: 0400
+    items:
+      - {key: ca.crt, path: ca.crt}
+      {{- if $.isServer }}
+      - {key: tls.crt, path: tls.crt}
+      - {key: tls.key, path: tls.key}
+      {{- end }}
 {{- end -}}
 {{- end }}
 
