@@ -362,10 +362,14 @@ pub struct Status {
     pub expected_memory_nodes: u32,
     /// Memory nodes that joined, in the order of their names; lost ones as well.
     pub members: Vec<MemberStatus>,
-    /// Replicas of every subtable.
+    /// Replicas of the subtable that has fewest.
     pub index_replicas: u8,
-    /// Replicas of every region.
+    /// Replicas of the replicated region that has fewest.
     pub data_replicas: u8,
+    /// How many replicas subtables and regions are to have, by the master's settings.
+    pub wanted_index_replicas: u8,
+    /// See `wanted_index_replicas`.
+    pub wanted_data_replicas: u8,
     /// Subtables and regions that have fewer replicas than they should.
     pub missing_replicas: u64,
     /// Whether replicas are to be moved: to members that hold less than their share, or from one

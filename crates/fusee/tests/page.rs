@@ -121,6 +121,58 @@ impl Drop for Browser {
     }
 }
 
+/// Values at the pointer, times in whole seconds, and reads below writes.
+fn its_charts_can_be_read(browser: &Browser) {
+    let told = "const chart = document.querySelector('#throughput'), box = chart.getBoundingClientRect(); \
+         chart.dispatchEvent(new PointerEvent('pointermove', {clientX: box.right - 12, clientY: box.top + 40})); \
+         return chart.querySelector('.told')?.textContent ?? ''";
+    let told = browser.run(told);
+    let told = told.as_str().unwrap();
+    assert!(told.contains("reads ") && told.contains("writes "), "{told}");
+    let all =
+        "return [...document.querySelectorAll('.chart text.time')].map(text => text.textContent)";
+    let times = browser.run(all);
+    let times: Vec<&str> =
+        times.as_array().unwrap().iter().map(|time| time.as_str().unwrap()).collect();
+    assert!(times.len() >= 6 && times.contains(&"now"), "{times:?}");
+    let is_whole =
+        |time: &&str| **time == *"now" || time.trim_matches(['−', ' ', 's']).parse::<u32>().is_ok();
+    assert!(times.iter().all(is_whole), "{times:?}");
+    let width = |line: &str| {
+        let of = format!(
+            "return parseFloat(getComputedStyle(document.querySelector('#throughput path.{line}')).strokeWidth)"
+        );
+        browser.run(&of).as_f64().unwrap()
+    };
+    assert!(width("reads") > width("writes"), "reads show on both sides of writes");
+    assert!(browser.text("#footer").contains(env!("CARGO_PKG_VERSION")));
+}
+
+/// Tabs have addresses, and on a narrow screen nothing but tables scrolls sideways.
+#[test]
+fn a_tab_is_opened_by_its_address_on_a_narrow_screen() {
+    let Some(browser) = Browser::start() else { return };
+    let up = Up::start(&["--pool", "512MiB"]);
+    let page = format!("http://{}/", page_of(&up));
+    browser.ask("POST", "/window/rect", &json!({"width": 500, "height": 900}));
+    for (name, shows) in
+        [("events", "joined from"), ("repairs", "missing replicas"), ("cluster", "mn2")]
+    {
+        browser.ask("POST", "/url", &json!({"url": format!("{page}#{name}")}));
+        eventually("the tab shows", || browser.text(&format!("#{name}")).contains(shows));
+        let sideways =
+            "return document.documentElement.scrollWidth - document.documentElement.clientWidth";
+        assert_eq!(browser.run(sideways), 0, "{name} is too wide");
+    }
+    browser.keep("narrow");
+    signal("KILL", up.pids()[1]);
+    eventually("a replica that lacks shows", || {
+        browser.text("#facts").contains("of the index 2 of 3")
+    });
+    let text = up.run(&["status"]).text();
+    assert!(text.contains("2 of 3 index replicas"), "{text}");
+}
+
 #[test]
 fn somebody_looks_at_a_cluster_that_loses_a_node() {
     let Some(browser) = Browser::start() else { return };
@@ -134,6 +186,7 @@ fn somebody_looks_at_a_cluster_that_loses_a_node() {
 
     load(&up, 3_000);
     browser.click("#tab-operations");
+    assert_eq!(browser.run("return location.hash"), "#operations");
     assert!(browser.text("#operations").contains("Phases per operation"));
     eventually("operations are counted", || browser.text("#kinds").contains("upsert"));
     assert_eq!(browser.text("#cluster"), "", "it is hidden");
@@ -145,6 +198,7 @@ fn somebody_looks_at_a_cluster_that_loses_a_node() {
         drawn.as_u64().unwrap() > 20
     });
     browser.keep("load");
+    its_charts_can_be_read(&browser);
 
     signal("KILL", up.pids()[2]);
     eventually("the loss shows", || browser.text("#nodes tr:nth-child(2)").contains("lost"));

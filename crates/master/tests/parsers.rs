@@ -283,7 +283,7 @@ proptest! {
         core::chunk(&bytes);
         let _ = sealed::read_format(&bytes);
         let _ = sealed::decode("cluster", &bytes);
-        let hello = damaged(b"FUSEE\x0a\x01\0".to_vec(), &damage);
+        let hello = damaged(b"FUSEE\x0b\x01\0".to_vec(), &damage);
         let _ = control::first_message(&hello);
         control::view_update(&view(), &bytes);
     }

@@ -88,7 +88,10 @@ impl ClusterPages {
 impl Pages for ClusterPages {
     async fn get(&self, path: &str) -> Option<Page> {
         Some(match path {
-            "/" => Page::ok("text/html; charset=utf-8", INDEX),
+            "/" => {
+                let page = INDEX.replace("@VERSION@", env!("CARGO_PKG_VERSION"));
+                Page::ok("text/html; charset=utf-8", page)
+            }
             "/page.js" => Page::ok("text/javascript; charset=utf-8", SCRIPT),
             "/page.css" => Page::ok("text/css; charset=utf-8", STYLE),
             "/metrics" => Page::ok(prometheus::CONTENT_TYPE, self.metrics().await),

@@ -31,6 +31,8 @@ pub struct Rates {
     others: Vec<f64>,
     /// Mean phases of an operation; 0 where there was none.
     phases: Vec<f64>,
+    /// Percent of the accesses that asked an index cache and found a hint that was right; 0 where none asked.
+    hits: Vec<f64>,
     conflicts: Vec<f64>,
     damaged: Vec<f64>,
 }
@@ -69,6 +71,7 @@ impl History {
             writes: Vec::new(),
             others: Vec::new(),
             phases: Vec::new(),
+            hits: Vec::new(),
             conflicts: Vec::new(),
             damaged: Vec::new(),
         };
@@ -87,6 +90,8 @@ impl History {
             rates.writes.push(writes);
             rates.others.push(others);
             rates.phases.push(phases as f64 / operations.max(1) as f64);
+            let right = work.hints.saturating_sub(work.wrong_hints);
+            rates.hits.push(100.0 * right as f64 / work.cache_accesses.max(1) as f64);
             rates.conflicts.push(work.lost_rounds as f64 / seconds);
             rates.damaged.push(after.damaged.saturating_sub(before.damaged) as f64 / seconds);
         }
@@ -102,6 +107,7 @@ mod tests {
         let mut work = Work::default();
         work.operations[OpKind::Search as usize] = searches;
         work.phases[OpKind::Search as usize] = phases;
+        (work.cache_accesses, work.hints, work.wrong_hints) = (searches, phases / 2, phases / 10);
         work
     }
 
@@ -115,6 +121,8 @@ mod tests {
         assert_eq!(rates.at_ms, [2_000, 4_000]);
         assert_eq!((rates.reads, rates.phases), (vec![100.0, 50.0], vec![1.5, 1.0]));
         assert_eq!(rates.damaged, [0.0, 2.0]);
+        // Of 100 accesses 75 had a hint, of which 15 were wrong; then 50, and 10.
+        assert_eq!(rates.hits, [60.0, 40.0]);
     }
 
     #[test]

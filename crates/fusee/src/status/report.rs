@@ -159,6 +159,9 @@ pub struct Report {
     pub change: Option<ChangeReport>,
     pub index_replicas: u8,
     pub data_replicas: u8,
+    /// What subtables and regions are to have.
+    pub wanted_index_replicas: u8,
+    pub wanted_data_replicas: u8,
     pub missing_replicas: u64,
     /// Whether replicas are to be moved, to even out shares or off a node that is drained.
     pub rebalancing: bool,
@@ -244,6 +247,8 @@ impl Report {
             change: change.map(change_report),
             index_replicas: status.index_replicas,
             data_replicas: status.data_replicas,
+            wanted_index_replicas: status.wanted_index_replicas,
+            wanted_data_replicas: status.wanted_data_replicas,
             missing_replicas: status.missing_replicas,
             rebalancing: status.rebalancing,
             subtables: count(|view| view.subtables.len()),

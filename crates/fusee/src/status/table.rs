@@ -60,9 +60,9 @@ pub fn show(report: &Report) -> String {
         text,
         "{} index replicas of {} subtables, {} data replicas of {} regions{}{}{}{}\n\
          {} open, {} expired and not recovered, {} ever\n",
-        report.index_replicas,
+        out_of(report.index_replicas, report.wanted_index_replicas),
         report.subtables,
-        report.data_replicas,
+        out_of(report.data_replicas, report.wanted_data_replicas),
         report.regions - report.coded_regions - report.copy_regions - report.single_regions,
         match report.coded_regions {
             0 => String::new(),
@@ -233,6 +233,14 @@ fn duration(ms: u64) -> String {
         1_000..600_000 => format!("{:.1} s", ms as f64 / 1000.0),
         600_000..7_200_000 => format!("{} min", ms / 60_000),
         _ => format!("{} h", ms / 3_600_000),
+    }
+}
+
+/// How many there are, and how many there are to be where these are more.
+fn out_of(there: u8, wanted: u8) -> String {
+    match there < wanted {
+        true => format!("{there} of {wanted}"),
+        false => there.to_string(),
     }
 }
 

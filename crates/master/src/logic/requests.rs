@@ -227,6 +227,8 @@ impl State {
             members,
             index_replicas: replicas(index, ctx.settings.index_replicas),
             data_replicas: replicas(data, ctx.settings.data_replicas),
+            wanted_index_replicas: ctx.settings.index_replicas,
+            wanted_data_replicas: ctx.settings.data_replicas,
             missing_replicas: self.missing_replicas(ctx),
             rebalancing: self.next_moves().is_some() || self.is_moving(),
             open_sessions: self.sessions.open_sessions().count() as u64,

@@ -4,6 +4,8 @@
 
 const $ = id => document.getElementById(id);
 const PERIOD_MS = 1000;
+// Of the program that serves this page.
+const VERSION = document.querySelector('meta[name=version]').content;
 
 function element(name, text, className) {
   const made = document.createElement(name);
@@ -84,6 +86,8 @@ function ceiling(value) {
 }
 
 const SECONDS = 600;
+// Between two times on the axis: so that there are five of them at most.
+const STEPS_S = [5, 10, 15, 30, 60, 120, 150];
 
 function chart(target, history, lines) {
   const width = target.clientWidth || 900, height = target.clientHeight || 170;
@@ -92,8 +96,8 @@ function chart(target, history, lines) {
   const last = times.length ? times[times.length - 1] : Date.now();
   const most = Math.max(0, ...lines.flatMap(line => history[line]));
   const full = ceiling(most);
-  // At first there is little to show.
-  const span = Math.min(SECONDS, Math.max(60, times.length ? (last - times[0]) / 1000 : 0)) * 1000;
+  // At first there is little to show. The axis has whole seconds.
+  const span = Math.ceil(Math.min(SECONDS, Math.max(60, times.length ? (last - times[0]) / 1000 : 0))) * 1000;
   const x = at => left + (width - left - right) * (1 - (last - at) / span);
   const y = value => top + (height - top - bottom) * (1 - value / full);
   const parts = [];
@@ -102,10 +106,10 @@ function chart(target, history, lines) {
     parts.push(svg('line', { class: 'grid', x1: left, x2: width - right, y1: at, y2: at }));
     parts.push(svg('text', { x: left - 6, y: at + 4, 'text-anchor': 'end' }, short(share * full)));
   }
-  for (const share of [1, 0.75, 0.5, 0.25, 0]) {
-    const anchor = share === 0 ? 'end' : share === 1 ? 'start' : 'middle';
-    const text = share === 0 ? 'now' : `−${duration(share * span)}`;
-    parts.push(svg('text', { x: x(last - share * span), y: height - 6, 'text-anchor': anchor }, text));
+  const step = STEPS_S.find(s => s * 4000 >= span) * 1000;
+  for (let ago = 0; ago <= span; ago += step) {
+    const anchor = ago === 0 ? 'end' : x(last - ago) < left + 20 ? 'start' : 'middle';
+    parts.push(svg('text', { class: 'time', x: x(last - ago), y: height - 6, 'text-anchor': anchor }, ago === 0 ? 'now' : `−${ago / 1000} s`));
   }
   lines.forEach((line, n) => {
     const values = history[line];
@@ -120,9 +124,34 @@ function chart(target, history, lines) {
   });
   target.setAttribute('viewBox', `0 0 ${width} ${height}`);
   target.replaceChildren(...parts);
+  // The values at the pointer, also when the chart is drawn anew below it.
+  const tell = () => {
+    target.querySelectorAll('.cursor, .told').forEach(old => old.remove());
+    const pointed = pointer.get(target);
+    if (pointed === undefined || !times.length) return;
+    const near = times.reduce((best, at, i) => Math.abs(x(at) - pointed) < Math.abs(x(times[best]) - pointed) ? i : best, 0);
+    const at = x(times[near]);
+    const text = [clock(times[near]), ...lines.map(line => `${line} ${short(history[line][near])}`)].join('   ');
+    target.append(svg('line', { class: 'cursor', x1: at, x2: at, y1: top, y2: height - bottom }));
+    target.append(svg('text', { class: 'told', x: Math.min(Math.max(at, left + 90), width - right - 90), y: top + 12, 'text-anchor': 'middle' }, text));
+  };
+  target.onpointermove = event => {
+    const box = target.getBoundingClientRect();
+    pointer.set(target, (event.clientX - box.left) * width / box.width);
+    tell();
+  };
+  target.onpointerleave = () => { pointer.delete(target); tell(); };
+  tell();
 }
 
+// Where the pointer is over a chart.
+const pointer = new Map();
+const clock = at => new Date(at).toLocaleTimeString();
+
 const BAD = new Set(['lost']), BUSY = new Set(['joining', 'waiting', 'draining']);
+
+// How many there are, and how many there are to be if these are more.
+const outOf = (there, wanted) => there < wanted ? `${there} of ${wanted}` : String(there);
 
 function showStatus(status) {
   const change = status.change;
@@ -155,7 +184,7 @@ function showStatus(status) {
     cells: [scheme.redundancy, [number(scheme.regions), 'n'], [bytes(scheme.bytes), 'n']],
   })), 'no region yet');
   facts($('facts'), [
-    ['replicas', `${status.index_replicas} of the index, ${status.data_replicas} of the data`],
+    ['replicas', `of the index ${outOf(status.index_replicas, status.wanted_index_replicas)}, of the data ${outOf(status.data_replicas, status.wanted_data_replicas)}`],
     ['lease', duration(status.lease_ms)],
     ['view in force for', duration(status.view_age_ms)],
     ['epoch', number(status.epoch)],
@@ -163,7 +192,7 @@ function showStatus(status) {
   ]);
   showWork(status.work);
   showRepairs(status);
-  $('footer').textContent = `master ${status.master}, at ${new Date().toLocaleTimeString()}`;
+  $('footer').textContent = `FUSEE ${VERSION}, master ${status.master}, at ${new Date().toLocaleTimeString()}`;
 }
 
 function showWork(work) {
@@ -230,6 +259,7 @@ function takeEvents(events) {
 function showHistory(history) {
   chart($('throughput'), history, ['reads', 'writes', 'others']);
   chart($('phases'), history, ['phases']);
+  chart($('hits'), history, ['hits']);
   chart($('conflicts'), history, ['conflicts']);
 }
 
@@ -261,7 +291,17 @@ function select(tab) {
   }
 }
 
-for (const tab of document.querySelectorAll('[role=tab]')) tab.addEventListener('click', () => select(tab));
+// Each tab has an address of its own: /#operations.
+function selectNamed() {
+  const named = document.getElementById(`tab-${location.hash.slice(1)}`);
+  select(named?.getAttribute('role') === 'tab' ? named : $('tab-cluster'));
+}
+
+for (const tab of document.querySelectorAll('[role=tab]')) {
+  tab.addEventListener('click', () => { history.replaceState(null, '', `#${tab.getAttribute('aria-controls')}`); select(tab); });
+}
+addEventListener('hashchange', selectNamed);
+selectNamed();
 $('topic').addEventListener('change', showEvents);
 $('warnings').addEventListener('change', showEvents);
 look();
