@@ -305,12 +305,13 @@ fn a_run_out_of_memory_stops_soon() {
     let up = Up::start(&["--pool", "160MiB", "--memory-nodes", "3"]);
     // They fit into what is lent, but not into whole regions.
     let line = ["bench", "ycsb", "--workload", "c", "--keys", "200000", "--operations", "1000"];
-    let begun = Instant::now();
     let mut command = fusee(&line);
     let output = finish(command.args(["--json", "--master", &up.master])).expect_code(1);
-    let errors = output.json()["errors"]["total"].as_u64().unwrap();
-    assert!((1..200).contains(&errors), "{}", output.text());
-    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+    let report = output.json();
+    let errors = report["errors"]["total"].as_u64().unwrap();
+    // Each session ends with its first refusals: nothing goes on to try the tens of thousands that are left.
+    assert!((1..200).contains(&errors), "{report:#}");
+    assert_eq!(report["errors"]["by_kind"]["out_of_memory"], errors, "{report:#}");
 }
 
 /// It runs: the system gives memory as it is used.

@@ -13,6 +13,7 @@ use std::io::{BufRead, BufReader, Read, Write, stdin};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use fusee_client::{Client, Error, FabricChoice, Options};
 use serde::{Deserialize, Serialize};
@@ -25,6 +26,12 @@ const ROLE: &str = "FUSEE_TEST_FILLER";
 const VALUE_BYTES: usize = 60_000;
 /// Sessions of a filler.
 const THREADS: usize = 2;
+/// A session takes the pool for full when it was refused so often in a row: one refusal may be of the moment, since
+/// another session has the last blocks in its hands.
+const REFUSALS: u32 = 3;
+/// So long an operation looks for memory, at most. It is refused when there is none, not when time is up, however busy
+/// the machine is.
+const OP_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Deserialize, Serialize)]
 struct Task {
@@ -76,12 +83,15 @@ fn is_a_filler() {
     let (tried, fit, stop) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
         let fill = || {
-            let mut own = Vec::new();
-            loop {
+            let (mut own, mut refused) = (Vec::new(), 0);
+            while refused < REFUSALS {
                 let key = tried.fetch_add(1, Ordering::Relaxed);
                 match client.insert(&name(key), &value(key)) {
-                    Ok(()) => own.push(key),
-                    Err(Error::OutOfMemory) => break,
+                    Ok(()) => {
+                        own.push(key);
+                        refused = 0;
+                    }
+                    Err(Error::OutOfMemory) => refused += 1,
                     Err(error) => panic!("pair {key}: {error}"),
                 }
             }
@@ -110,7 +120,7 @@ fn is_a_filler() {
 
 fn join(master: &str, fabric: &str) -> Client {
     let options = Options::default().with_fabric(fabric.parse::<FabricChoice>().unwrap());
-    Client::connect_with(master, options).unwrap()
+    Client::connect_with(master, options.with_op_timeout(OP_TIMEOUT)).unwrap()
 }
 
 fn name(key: u64) -> Vec<u8> {
