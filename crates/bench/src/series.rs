@@ -140,7 +140,7 @@ impl Latency {
     /// For people, as one line of a table under [`Latency::HEADER`].
     pub fn row(&self) -> String {
         format!(
-            "{:>12}{:>11.1}{:>11.1}{:>11.1}{:>12.1}",
+            "{:>12} {:>10.1} {:>10.1} {:>10.1} {:>11.1}",
             self.count, self.p50_us, self.p99_us, self.p999_us, self.max_us
         )
     }

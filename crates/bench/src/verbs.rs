@@ -3,6 +3,7 @@
 //!
 //! `bench limit` has them beside operations, `bench raw` single ones beside other people's.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::future::Future;
 use std::pin::pin;
@@ -30,10 +31,12 @@ pub struct Raw {
     batch: Batch,
     pairs: Vec<Pair>,
     object_bytes: u32,
-    /// Whose object the next update writes: one after the other, as a slab hands them out.
+    /// Objects that no pair is in: what is written there damages none.
+    free: Vec<Places>,
+    /// Which of them the next update writes: one after the other, as a slab hands them out.
     next: usize,
     // In the end.
-    _loaded: Loaded,
+    loaded: Loaded,
 }
 
 /// Where a pair is: no more than a hint says, already looked up in the view.
@@ -94,13 +97,40 @@ impl Raw {
         }
         let class = Object::class(KEY_BYTES, size.pair_bytes as usize - KEY_BYTES);
         let object_bytes = class.expect("values are not that large").bytes() as u32;
-        let (batch, pairs) = (Batch::new(), Vec::new());
-        let mut raw = Raw { fabric, batch, pairs, object_bytes, next: 0, _loaded: loaded };
-        for number in 0..size.keys {
-            let pair = raw.find(&key(number), &view)?;
-            raw.pairs.push(pair);
+        let (batch, pairs, free) = (Batch::new(), Vec::new(), Vec::new());
+        let mut raw = Raw { fabric, batch, pairs, object_bytes, free, next: 0, loaded };
+        let numbers: Vec<u32> = (0..size.keys).collect();
+        // An update leaves the object of the pair free.
+        let before = raw.find_all(&numbers, &view)?;
+        raw.loaded.updates(&numbers)?;
+        raw.pairs = raw.find_all(&numbers, &view)?;
+        let name = |objects: &Places| (objects.places[0].node, objects.places[0].offset);
+        let kept: BTreeSet<_> = raw.pairs.iter().map(|pair| name(&pair.objects)).collect();
+        let left = before.iter().map(|pair| pair.objects);
+        raw.free = left.filter(|objects| !kept.contains(&name(objects))).collect();
+        match raw.free.is_empty() {
+            true => Err(failed("no object is free: use more --keys")),
+            false => Ok(raw),
         }
-        Ok(raw)
+    }
+
+    fn find_all(&mut self, numbers: &[u32], view: &View) -> Result<Vec<Pair>, Failure> {
+        numbers.iter().map(|number| self.find(&key(*number), view)).collect()
+    }
+
+    /// Fails if a pair is not what was put: raw verbs must leave the store as it is.
+    pub fn verify(&self) -> Result<(), Failure> {
+        let Loaded { session, value, .. } = &self.loaded;
+        session.block_on(async {
+            for number in 0..self.pairs.len() as u32 {
+                let found =
+                    session.get_with(&key(number), |found| found == Some(&value[..])).await?;
+                if !found {
+                    return Err(failed(format!("it has damaged pair {number}")));
+                }
+            }
+            Ok(())
+        })
     }
 
     /// Looks for a key as one would without a hint.
@@ -159,13 +189,13 @@ impl Raw {
         Ok(last(self.batch.data(object).expect("checked")))
     }
 
-    /// WRITE of an object to its replicas, READ of the slot; CAS of the backups; CAS of the
+    /// WRITE of a free object to its replicas, READ of the slot; CAS of the backups; CAS of the
     /// primary. The words of the slots stay what they are.
     pub fn update(&mut self, pair: &Pair) -> Result<(), Failure> {
         self.batch.clear();
         let span = self.batch.stage(self.object_bytes);
-        let written = self.pairs[self.next].objects;
-        self.next = (self.next + 1) % self.pairs.len();
+        let written = self.free[self.next];
+        self.next = (self.next + 1) % self.free.len();
         for place in written.get() {
             self.batch.write(place.node, place.offset, span);
         }
@@ -188,7 +218,7 @@ impl Raw {
     /// One verb, on the first pair.
     pub fn verb(&mut self, verb: Verb) -> Result<(), Failure> {
         let Pair { word, slots, objects } = self.pairs[0];
-        let (slot, object) = (slots.places[0], objects.places[0]);
+        let (slot, object, free) = (slots.places[0], objects.places[0], self.free[0].places[0]);
         self.batch.clear();
         match verb {
             Verb::Read(bytes) => {
@@ -196,7 +226,7 @@ impl Raw {
             }
             Verb::Write(bytes) => {
                 let span = self.batch.stage(bytes);
-                self.batch.write(object.node, object.offset, span);
+                self.batch.write(free.node, free.offset, span);
             }
             Verb::Cas => {
                 self.batch.cas(slot.node, slot.offset, word.0, word.0);

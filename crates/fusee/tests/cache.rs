@@ -1,6 +1,8 @@
 //! `fusee bench cache`: a tiny run, and what its report shows.
 
 use std::fs;
+use std::process::Stdio;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -75,4 +77,22 @@ fn the_table_is_for_people_and_nonsense_is_refused() {
     ] {
         finish(&mut fusee(&["bench", "cache", more])).expect_error(2, says);
     }
+}
+
+/// What there is until then is drawn, and says so.
+#[test]
+fn a_picture_of_an_interrupted_run_says_so() {
+    let scratch = Scratch::new();
+    let plot = scratch.path().join("cache.svg");
+    let mut command = fusee(&["bench", "cache", "--rounds=1000", "--fabrics=shm"]);
+    command.args(TINY).arg("--plot").arg(&plot).stdout(Stdio::piped()).stderr(Stdio::null());
+    let child = command.spawn().unwrap();
+    std::thread::sleep(Duration::from_secs(3));
+    crate::common::signal("INT", child.id());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["interrupted"], true);
+    let svg = fs::read_to_string(&plot).unwrap();
+    assert!(svg.contains("INTERRUPTED"), "{svg}");
 }

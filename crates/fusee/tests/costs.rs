@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use crate::common::fusee;
+use crate::common::{Scratch, fusee};
 
 fn bench(args: &str) -> Output {
     fusee(&["bench"]).args(args.split_whitespace()).output().unwrap()
@@ -19,6 +19,8 @@ fn limit_measures_everything() {
     for what in ["memcpy_ns", "raw_get_ns", "get_ns", "raw_update_ns", "update_ns"] {
         assert!(report[what]["median"].as_f64().unwrap() > 0.0, "{what}: {report}");
     }
+    // Raw verbs damage no pair, so nothing is to be said of any.
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     let table = bench("limit --keys 100 --rounds 1 --operations 50 --pair-bytes 64");
     let table = String::from_utf8(table.stdout).unwrap();
     assert!(table.contains("get over raw"), "{table}");
@@ -73,7 +75,11 @@ fn short_values_are_measured_beside_long_ones() {
 #[test]
 fn time_is_told_apart_by_parts() {
     // Not everywhere is perf, or may it be used.
-    let output = bench("profile --keys 2000 --operations 20000 --json");
+    let home = Scratch::new();
+    let mut command = fusee(&["bench", "profile", "--keys=2000", "--operations=20000", "--json"]);
+    let output = command.env("HOME", home.path()).output().unwrap();
+    let left: Vec<_> = std::fs::read_dir(home.path()).unwrap().flatten().collect();
+    assert!(left.is_empty(), "it leaves {left:?} at home");
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(said.contains("perf"), "{said}");

@@ -72,6 +72,16 @@ fn a_trace_is_written_and_repeats_byte_for_byte() {
 }
 
 #[test]
+fn a_result_is_short_and_counts_are_listed_if_they_are_asked_for() {
+    let args = ["--scenario", "mixed", "--seeds", "2", "--ops", "50"];
+    let short = sim(&args).expect_code(0).text();
+    assert!(short.lines().count() <= 5 && short.contains("--counts lists them"), "{short}");
+    assert!(short.lines().all(|line| line.len() <= 120), "{short}");
+    let long = sim(&[&args[..], &["--counts"]].concat()).expect_code(0).text();
+    assert!(long.lines().count() > 40 && long.contains("0 violations"), "{long}");
+}
+
+#[test]
 fn mistakes_are_told_with_what_would_be_right() {
     for (args, says) in [
         (&["--scenario", "calm"][..], "use one of mixed, inserts"),

@@ -14,7 +14,7 @@ pub fn text(outcome: &Outcome) -> String {
     line(format!("{}: {}, {}", outcome.figure, outcome.about, outcome.source));
     line(format!("  {}", outcome.quantity));
     line(format!(
-        "  {:<26}{:>10}  {:>9}  {:<19}  busiest",
+        "  {:<26} {:>9}  {:>9}  {:<19}  busiest",
         "", outcome.x, "median", "least to most"
     ));
     for row in &outcome.rows {
@@ -35,7 +35,7 @@ pub fn text(outcome: &Outcome) -> String {
 fn row_in_words(row: &Row) -> String {
     let Row { series, x, value, least, most, busiest, .. } = row;
     let spread = format!("{least:.3} to {most:.3}");
-    format!("  {series:<26}{x:>10}  {value:>9.3}  {spread:<19}  {busiest}")
+    format!("  {series:<26} {x:>9}  {value:>9.3}  {spread:<19}  {busiest}")
 }
 
 fn statement_in_words(statement: &Judged) -> String {
@@ -60,8 +60,9 @@ pub fn picture(outcome: &Outcome) -> Drawn<String> {
         lines[at].points.push((*x, *value));
         lines[at].spreads.push((*x, *least, *most));
     }
+    let ended = if outcome.interrupted { ", INTERRUPTED" } else { "" };
     let chart = Chart {
-        title: format!("{}: {}", outcome.figure, outcome.about),
+        title: format!("{}: {}{ended}", outcome.figure, outcome.about),
         x: Horizontal::Numbers(outcome.x.clone()),
         panels: vec![Panel { label: outcome.quantity.clone(), logarithmic: false, lines }],
         marks: Vec::new(),

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fusee_cli::failure::Failure;
 use fusee_cli::interrupt;
+use fusee_cli::progress::Lines;
 use fusee_report::machine;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::{Deserialize, Serialize};
@@ -109,6 +110,7 @@ pub fn run(figure: &Figure, options: &Options) -> Result<Outcome, Failure> {
         }
     }
     let bar = bar(figure.id, setups.len() as u64 * seeds);
+    let lines = Lines::begin();
     let tasks: Vec<(usize, u64)> =
         (0..setups.len()).flat_map(|setup| (0..seeds).map(move |seed| (setup, seed))).collect();
     let next = AtomicUsize::new(0);
@@ -127,8 +129,12 @@ pub fn run(figure: &Figure, options: &Options) -> Result<Outcome, Failure> {
                     let result = catch_unwind(AssertUnwindSafe(|| measure(&setup, &is_over)));
                     let what = match result {
                         Ok(Ok(measured)) => {
-                            done.lock().expect("no panic in it").push((*number, *seed, measured));
+                            let mut done = done.lock().expect("no panic in it");
+                            done.push((*number, *seed, measured));
                             bar.inc(1);
+                            lines.tell(|| {
+                                format!("{}: {} of {} points", figure.id, done.len(), tasks.len())
+                            });
                             continue;
                         }
                         Ok(Err(Failed::Stopped)) => return,

@@ -151,8 +151,11 @@ impl Shell {
             verdict,
         };
         if let Some(path) = &self.drawing.plot
-            && let Some(chart) = F::chart(&report)
+            && let Some(mut chart) = F::chart(&report)
         {
+            if !chart.title.contains(report.ended_early()) {
+                chart.title += report.ended_early();
+            }
             chart.write(path)?;
         }
         if self.drawing.output.json {

@@ -101,7 +101,7 @@ pub fn operations_table<'a>(
     rows: impl IntoIterator<Item = (&'a str, &'a OperationReport, Option<f64>)>,
 ) -> String {
     let mut text = format!(
-        "{:<9}{:>10}{:>10}{:>9}{:>9}{:>9}{:>10}{:>13}{:>8}{:>9}\n",
+        "{:<9} {:>9} {:>9} {:>8} {:>8} {:>8} {:>9} {:>12} {:>7} {:>8}\n",
         "",
         "count",
         "kops/s",
@@ -118,9 +118,41 @@ pub fn operations_table<'a>(
         let phases = format!("{:.2} ({})", op.phases_mean, op.phases_max);
         let _ = writeln!(
             text,
-            "{name:<9}{:>10}{rate:>10}{:>9.2}{:>9.2}{:>9.2}{:>10.1}{phases:>13}{:>8.2}{:>9.0}",
+            "{name:<9} {:>9} {rate:>9} {:>8.2} {:>8.2} {:>8.2} {:>9.1} {phases:>12} {:>7.2} {:>8.0}",
             op.count, op.p50_us, op.p99_us, op.p999_us, op.max_us, op.verbs_mean, op.bytes_mean
         );
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What was measured on a machine with other work, in nanoseconds and seconds.
+    #[test]
+    fn columns_stay_apart_however_long_their_numbers_are() {
+        let of = OperationReport {
+            count: 12_345_678_901,
+            p50_us: 18.82,
+            p99_us: 160_301.05,
+            p999_us: 1_160_301.05,
+            max_us: 99_160_301.05,
+            phases_mean: 12_345.67,
+            phases_max: 4_000_000_000,
+            verbs_mean: 1_234_567.89,
+            atomics_mean: 0.0,
+            bytes_mean: 123_456_789_012.0,
+            cdf: Vec::new(),
+        };
+        let table = operations_table([("search_many", &of, Some(123_456_789_012.3))]);
+        let row = table.lines().last().unwrap();
+        let cells: Vec<&str> = row.split_whitespace().collect();
+        let all = ["search_many", "12345678901", "123456789.0", "18.82", "160301.05", "1160301.05"];
+        assert_eq!(cells[..6], all);
+        assert_eq!(
+            cells[6..],
+            ["99160301.1", "12345.67", "(4000000000)", "1234567.89", "123456789012"]
+        );
+    }
 }

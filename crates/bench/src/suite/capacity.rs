@@ -310,7 +310,7 @@ impl Findings for Found {
 
     fn rows(report: &Report<'_, Found>) -> String {
         let mut text = format!(
-            "\n{:<14}{:>9}{:>8}{:>12}{:>13}{:>13}{:>13}{:>13}{:>13}\n",
+            "\n{:<14} {:>8} {:>7} {:>11} {:>12} {:>12} {:>12} {:>12} {:>12}\n",
             "redundancy",
             "pairs",
             "x",
@@ -324,7 +324,7 @@ impl Findings for Found {
         for full in &report.findings.full {
             let _ = writeln!(
                 text,
-                "{:<14}{:>9}{:>8.3}{:>12}{:>13}{:>13}{:>13}{:>13}{:>13}",
+                "{:<14} {:>8} {:>7.3} {:>11} {:>12} {:>12} {:>12} {:>12} {:>12}",
                 full.redundancy.to_string(),
                 full.pairs,
                 full.ratio,

@@ -248,14 +248,14 @@ impl Findings for Found {
 
     fn rows(report: &Report<'_, Found>) -> String {
         let mut text = format!(
-            "\n{:<8}{:<25}{:>11}{:>9}{:>9}{:>12}\n",
+            "\n{:<7} {:<25} {:>10} {:>8} {:>8} {:>11}\n",
             "fabric", "step", "median us", "least", "p90", "longest us"
         );
         for Row { fabric, step, us, p90_us } in &report.findings.rows {
             let name = step.name();
             let _ = writeln!(
                 text,
-                "{fabric:<8}{name:<25}{:>11.0}{:>9.0}{:>9.0}{:>12.0}",
+                "{fabric:<7} {name:<25} {:>10.0} {:>8.0} {:>8.0} {:>11.0}",
                 us.median, us.least, p90_us, us.most
             );
         }

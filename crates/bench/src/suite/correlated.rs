@@ -309,7 +309,7 @@ impl Findings for Found {
         for case in Case::ALL {
             let _ = writeln!(
                 text,
-                "\n{:<19}{:<12}{:<9}{:>8}{:>8}{:>8}{:>8}{:>9}{:>7}{:>7}{:>8}",
+                "\n{:<18} {:<11} {:<9} {:>7} {:>7} {:>7} {:>7} {:>8} {:>6} {:>6} {:>7}",
                 case.name(),
                 "redundancy",
                 "table",
@@ -323,22 +323,22 @@ impl Findings for Found {
                 "bytes"
             );
             for row in report.findings.rows.iter().filter(|row| row.case == case) {
-                let mut line = format!("{:<19}{:<12}{:<9}", "", row.redundancy, row.table);
+                let mut line = format!("{:<18} {:<11} {:<9}", "", row.redundancy, row.table);
                 for spread in &row.request_us {
-                    let _ = write!(line, "{:>8.0}", spread.median);
+                    let _ = write!(line, " {:>7.0}", spread.median);
                 }
                 let _ = writeln!(
                     text,
-                    "{line}{:>9.0}{:>7.2}{:>7.1}{:>8.0}",
+                    "{line} {:>8.0} {:>6.2} {:>6.1} {:>7.0}",
                     row.overall_us.median, row.overall_over_off.median, row.verbs, row.bytes
                 );
             }
-            let mut line = format!("{:<19}{:<12}{:<9}", "", "the paper", "");
+            let mut line = format!("{:<18} {:<11} {:<9}", "", "the paper", "");
             let [requests @ .., overall] = case.paper_us();
             for us in requests {
-                let _ = write!(line, "{us:>8.0}");
+                let _ = write!(line, " {us:>7.0}");
             }
-            let _ = writeln!(text, "{line}{overall:>9.0}");
+            let _ = writeln!(text, "{line} {overall:>8.0}");
         }
         text.push_str("\nMedians. The paper's figures are of its own machines, over 10 Gbit/s.\n");
         text

@@ -85,6 +85,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         time(raw_update, &pairs, |pairs| pairs.iter().try_for_each(|pair| raw.update(pair)))?;
         time(update, &numbers, |numbers| loaded.updates(numbers))?;
     }
+    raw.verify()?;
     let [memcpy, raw_get, get, raw_update, update] = all;
     let found = Found {
         get_over_raw: get.over(&raw_get).spread(),
@@ -155,7 +156,7 @@ impl Findings for Found {
         for (name, Spread { median, least, most }, unit) in rows {
             let digits = if unit == "x" { 2 } else { 0 };
             text += &format!(
-                "{name:<24}{median:>8.digits$} {unit:<3} ({least:.digits$} - {most:.digits$})\n"
+                "{name:<24} {median:>7.digits$} {unit:<3} ({least:.digits$} - {most:.digits$})\n"
             );
         }
         text

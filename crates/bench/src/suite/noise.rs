@@ -260,13 +260,13 @@ impl Findings for Found {
 
     fn rows(report: &Report<'_, Found>) -> String {
         let mut text = format!(
-            "\n{:<21}{:>9}{:>11}{:>9}{:>11}{:>12}{:>16}\n",
+            "\n{:<21} {:>8} {:>10} {:>8} {:>10} {:>11} {:>15}\n",
             "beside", "gets", "median us", "p99 us", "p99.9 us", "longest us", "long MB per s"
         );
         for row in &report.findings.rows {
             let _ = writeln!(
                 text,
-                "{:<21}{:>9}{:>11.1}{:>9.0}{:>11.0}{:>12.0}{:>16.0}",
+                "{:<21} {:>8} {:>10.1} {:>8.0} {:>10.0} {:>11.0} {:>15.0}",
                 row.beside.name(),
                 row.gets,
                 row.median_us,

@@ -223,7 +223,7 @@ impl Findings for Found {
 
     fn rows(report: &Report<'_, Found>) -> String {
         let mut text = format!(
-            "\n{:<24}{:<12}{:>8}{:>15}{:>16}{:>18}{:>15}{:>9}\n",
+            "\n{:<23} {:<12} {:>7} {:>14} {:>15} {:>17} {:>14} {:>8}\n",
             "values",
             "redundancy",
             "have it",
@@ -236,7 +236,7 @@ impl Findings for Found {
         for row in &report.findings.distributions {
             let _ = writeln!(
                 text,
-                "{:<24}{:<12}{:>6.0} %{:>15.1}{:>16.3}{:>18.3}{:>15.3}{:>9}",
+                "{:<23} {:<12} {:>5.0} %{:>15.1} {:>15.3} {:>17.3} {:>14.3} {:>8}",
                 row.values,
                 row.redundancy.to_string(),
                 100.0 * row.pairs_of_it as f64 / report.settings.pairs as f64,

@@ -53,6 +53,9 @@ pub struct Args {
     /// List the scenarios and end
     #[arg(long)]
     pub list: bool,
+    /// List which faults and events happened, and how often
+    #[arg(long)]
+    counts: bool,
     /// Print the result as JSON
     #[arg(long)]
     pub json: bool,
@@ -71,6 +74,8 @@ pub struct Plan {
     pub scenarios: Vec<Scenario>,
     /// Threads.
     pub jobs: usize,
+    /// Whether to list what happened.
+    pub counts: bool,
     ops: Option<usize>,
     clients: Option<usize>,
     without: BTreeSet<Fault>,
@@ -115,6 +120,7 @@ impl Args {
             time,
             scenarios,
             jobs: self.jobs.unwrap_or(processors),
+            counts: self.counts,
             ops: self.ops,
             clients: self.clients,
             without: self.without.iter().map(fault).collect::<Result<_, _>>()?,

@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use fusee_cli::interrupt;
+use fusee_cli::progress::Lines;
 use fusee_sim::{Outcome, RunOptions, Scenario, run, shrink};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -64,7 +65,7 @@ impl Batch {
     /// Runs what the plan says, until a signal asks to stop.
     pub fn run(plan: &Plan) -> Batch {
         let begun = Instant::now();
-        let bar = progress(plan);
+        let (bar, lines) = (progress(plan), Lines::begin());
         let next = AtomicU64::new(0);
         let batch = Mutex::new(Batch::default());
         // A run that panics has broken a promise, which is reported; the hook need not.
@@ -98,6 +99,11 @@ impl Batch {
                         bar.set_position(match plan.time {
                             Some(_) => begun.elapsed().as_secs(),
                             None => bar.position() + 1,
+                        });
+                        lines.tell(|| {
+                            let runs = locked().runs;
+                            let of = plan.seeds.map(|seeds| format!(" of {seeds}"));
+                            format!("sim: {runs}{} runs", of.unwrap_or_default())
                         });
                     }
                 });

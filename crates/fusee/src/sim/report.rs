@@ -41,8 +41,19 @@ impl<'a> Report<'a> {
             let ms = sums.virtual_ns / 1_000_000;
             line(format!("{:10} {runs:>8} {operations:>12} {ms:>12}", scenario.name()));
         }
-        let counts: Vec<String> = batch.counts.iter().map(|(n, c)| format!("{n} {c}")).collect();
-        line(format!("happened: {}", counts.join(", ")));
+        if self.plan.counts {
+            line(format!("\n{:<28} {:>12}", "happened", "times"));
+            for (name, times) in &batch.counts {
+                line(format!("{name:<28} {times:>12}"));
+            }
+            line(String::new());
+        } else {
+            let happened = batch.counts.values().filter(|times| **times > 0).count();
+            let all = batch.counts.len();
+            line(format!(
+                "{happened} of {all} kinds of faults and events happened (--counts lists them)"
+            ));
+        }
         line(format!(
             "{} runs from seed {}, {} operations checked in {:.1} s, digest {:016x}: {} violations",
             self.total.runs,

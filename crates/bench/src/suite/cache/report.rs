@@ -159,7 +159,7 @@ impl Found {
         for group in self.groups() {
             let _ = write!(
                 text,
-                "\n{}, workload {}\n{:>9}{:>10}{:>16}{:>10}{:>10}{:>8}{:>9}{:>9}{:>9}{:>10}\n",
+                "\n{}, workload {}\n{:>9} {:>9} {:>15} {:>9} {:>9} {:>7} {:>8} {:>8} {:>8} {:>9}\n",
                 group[0].setting.fabric,
                 group[0].setting.workload,
                 "threshold",
@@ -186,8 +186,8 @@ impl Found {
                 let Counts { phases_mean, verbs_mean, bytes_mean, .. } = row.counts;
                 let _ = writeln!(
                     text,
-                    "{:>9}{:>10.1}{spread:>16}{:>10}{:>10}{phases_mean:>8.3}{verbs_mean:>9.2}\
-                     {bytes_mean:>9.0}{:>9.3}{:>10.3}",
+                    "{:>9} {:>9.1} {spread:>15} {:>9} {:>9} {phases_mean:>7.3} {verbs_mean:>8.2} \
+                     {bytes_mean:>8.0} {:>8.3} {:>9.3}",
                     row.setting.threshold.to_string(),
                     row.throughput_ops_per_s / 1000.0,
                     p50("search"),

@@ -97,13 +97,13 @@ fn updates_table(text: &mut String, updates: &Updates) {
         updates.factor,
         Bytes(updates.loaded_in_use_bytes)
     );
-    let _ = writeln!(text, "\n{:<9}{}", "", Latency::HEADER);
+    let _ = writeln!(text, "\n{:<8} {}", "", Latency::HEADER);
     for (kind, latency) in &updates.operations {
-        let _ = writeln!(text, "{kind:<9}{}", latency.row());
+        let _ = writeln!(text, "{kind:<8} {}", latency.row());
     }
     let _ = writeln!(
         text,
-        "\n{:>6}{:>12}{:>14}{:>14}  blocks in use / blocks, regions",
+        "\n{:>6} {:>11} {:>13} {:>13}  blocks in use / blocks, regions",
         "pass", "ops/s", "most in use", "in the end"
     );
     for pass in thinned(&updates.passes, ROWS) {
@@ -115,7 +115,7 @@ fn updates_table(text: &mut String, updates: &Updates) {
             .collect();
         let _ = writeln!(
             text,
-            "{:>6}{:>12.0}{:>14}{:>14}  {}",
+            "{:>6} {:>11.0} {:>13} {:>13}  {}",
             pass.pass,
             pass.ops_per_s,
             Bytes(pass.most_in_use_bytes).to_string(),
@@ -138,7 +138,7 @@ fn rounds_table(text: &mut String, rounds: &Rounds) {
     );
     let _ = writeln!(
         text,
-        "\n{:>6}{:>10}{:>8}{:>12}{:>12}{:>9}{:>8}{:>10}{:>9}{:>10}{:>8}{:>13}{:>12}",
+        "\n{:>6} {:>9} {:>7} {:>11} {:>11} {:>8} {:>7} {:>9} {:>8} {:>9} {:>7} {:>12} {:>11}",
         "round",
         "pairs",
         "fill %",
@@ -156,7 +156,7 @@ fn rounds_table(text: &mut String, rounds: &Rounds) {
     for round in thinned(&rounds.rounds, ROWS) {
         let _ = writeln!(
             text,
-            "{:>6}{:>10}{:>8.1}{:>12}{:>12}{:>9}{:>8.2}{:>10}{:>9}{:>10}{:>8.2}{:>13}{:>12.1}",
+            "{:>6} {:>9} {:>7.1} {:>11} {:>11} {:>8} {:>7.2} {:>9} {:>8} {:>9} {:>7.2} {:>12} {:>11.1}",
             round.round,
             round.fit,
             round.fill * 100.0,

@@ -118,7 +118,7 @@ impl Findings for Found {
         let found = &report.findings;
         let row = |name: &str, counts: [u64; 4]| {
             let [get, update, insert, delete] = counts;
-            format!("{name:<12}{get:>9}{update:>9}{insert:>9}{delete:>9}\n")
+            format!("{name:<12} {get:>8} {update:>8} {insert:>8} {delete:>8}\n")
         };
         let parts = found.parts.iter();
         let parts: String =
@@ -129,7 +129,8 @@ impl Findings for Found {
             found.insert_instructions,
             found.delete_instructions,
         ];
-        let title = format!("{:<12}{:>9}{:>9}{:>9}{:>9}", "", "get", "update", "insert", "delete");
+        let title =
+            format!("{:<12} {:>8} {:>8} {:>8} {:>8}", "", "get", "update", "insert", "delete");
         format!("\n{title}\n{parts}{}", row("all", all))
     }
 }

@@ -113,7 +113,7 @@ impl Findings for Found {
     fn rows(report: &Report<'_, Found>) -> String {
         let kinds = &report.findings.kinds;
         let row = |name: &str, of: &dyn Fn(&OfKind) -> String| {
-            let cells: String = kinds.iter().map(|kind| format!("{:>12}", of(kind))).collect();
+            let cells: String = kinds.iter().map(|kind| format!(" {:>11}", of(kind))).collect();
             format!("{name:<12}{cells}\n")
         };
         let mut text = format!("\n{}", row("", &|kind| kind.kind.name()));

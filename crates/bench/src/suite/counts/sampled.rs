@@ -66,6 +66,8 @@ pub fn sample(directory: &Path, command: impl FnOnce(&mut Command)) -> Result<Sa
     let path = |name: &str| directory.join(name).display().to_string();
     let mut perf = Command::new("perf");
     perf.args(["record", "--delay", "-1", "--event", "cpu-clock", "--freq", &RATE.to_string()]);
+    // Else it copies the program into a cache at home, which nobody empties.
+    perf.arg("--no-buildid-cache");
     perf.args(["--control", &format!("fifo:{},{}", path(CONTROL), path(ANSWER))]);
     perf.args(["--output", &path(SAMPLES), "--"]).arg(std::env::current_exe()?);
     command(perf.args(["bench", "work", "--perf", &directory.display().to_string()]));

@@ -172,11 +172,11 @@ impl Findings for Found {
         let found = &report.findings;
         let mut text = found.moves();
         found.phases(&mut text, report.interrupted);
-        let _ = writeln!(text, "\n{:>10}{:>10}{:>9}{:>12}", "s", "sessions", "members", "ops/s");
+        let _ = writeln!(text, "\n{:>10} {:>9} {:>8} {:>11}", "s", "sessions", "members", "ops/s");
         for row in thinned(&found.intervals, ROWS) {
             let _ = writeln!(
                 text,
-                "{:>10.2}{:>10}{:>9}{:>12.0}",
+                "{:>10.2} {:>9} {:>8} {:>11.0}",
                 row.to_s, row.sessions, row.members, row.ops_per_s
             );
         }
@@ -194,7 +194,7 @@ impl Found {
         let ended = if interrupted { "  INTERRUPTED" } else { "" };
         let _ = writeln!(
             text,
-            "\n{:<26}{:>10}{:>10}{:>12}{:>13}{:>13}  nodes: subtables + regions{ended}",
+            "\n{:<26} {:>9} {:>9} {:>11} {:>12} {:>12}  nodes: subtables + regions{ended}",
             "", "from s", "to s", "ops/s", "get p99 us", "upd p99 us"
         );
         for phase in &self.phases {
@@ -209,7 +209,7 @@ impl Found {
                 .collect();
             let _ = writeln!(
                 text,
-                "{:<26}{:>10.2}{:>10.2}{:>12.0}{:>13}{:>13}  {}",
+                "{:<26} {:>9.2} {:>9.2} {:>11.0} {:>12} {:>12}  {}",
                 phase.step,
                 phase.from_s,
                 phase.to_s,

@@ -149,11 +149,11 @@ impl Found {
     }
 
     fn latencies(&self, text: &mut String) {
-        let _ = writeln!(text, "\n{:<26}{}", "", Latency::HEADER);
+        let _ = writeln!(text, "\n{:<25} {}", "", Latency::HEADER);
         for kind in KINDS {
             for (name, operations) in [("no change", &self.calm), ("changing", &self.changing)] {
                 if let Some(latency) = operations.get(kind) {
-                    let _ = writeln!(text, "{:<26}{}", format!("{kind}, {name}"), latency.row());
+                    let _ = writeln!(text, "{:<25} {}", format!("{kind}, {name}"), latency.row());
                 }
             }
         }
@@ -162,7 +162,7 @@ impl Found {
     fn series(&self, text: &mut String) {
         let _ = writeln!(
             text,
-            "\n{:>9}{:>12}{:>11}{:>7}{:>11}{:>11}{:>11}{:>15}{:>13}",
+            "\n{:>9} {:>11} {:>10} {:>6} {:>10} {:>10} {:>10} {:>14} {:>12}",
             "s",
             "keys",
             "subtables",
@@ -178,7 +178,7 @@ impl Found {
             let p99 = |kind| row.operations.get(kind).map_or(0.0, |latency| latency.p99_us);
             let _ = writeln!(
                 text,
-                "{:>9.2}{:>12}{:>11}{:>7.3}{:>11.0}{:>11.0}{:>11.0}{:>15.1}{:>13.1}",
+                "{:>9.2} {:>11} {:>10} {:>6.3} {:>10.0} {:>10.0} {:>10.0} {:>14.1} {:>12.1}",
                 row.to_s,
                 row.keys,
                 row.subtables,
@@ -214,7 +214,7 @@ impl Found {
             title,
             x: Horizontal::Seconds,
             panels: vec![
-                panel("operations/s", false, by_kind("", &|latency| latency.per_s)),
+                panel("operations/s", true, by_kind("", &|latency| latency.per_s)),
                 panel("microseconds", true, by_kind(" p99", &|latency| latency.p99_us)),
                 panel("keys / slots", false, vec![load, when_it_grew]),
                 panel("subtables", false, vec![subtables]),

@@ -331,11 +331,11 @@ impl Run {
         let mut text =
             format!("\nYCSB {workload}, {}, {depth} in flight\n", counted(*threads, "thread"));
         let names: Vec<&String> = times_of.keys().collect();
-        text += &format!("{:<16}{:>10}{:>26}", "", "ns", "server's processor, ns");
+        text += &format!("{:<16} {:>9} {:>25}", "", "ns", "server's processor, ns");
         names.iter().for_each(|name| text += &format!("{:>28}", format!("x {name}")));
         text += "\n";
         for (name, spread) in ns {
-            text += &format!("{name:<16}{:>10.0}", spread.median);
+            text += &format!("{name:<16} {:>9.0}", spread.median);
             let busy = server_cpu_ns.get(name).map(|Spread { median, least, most }| {
                 format!("{median:.0} ({least:.0} - {most:.0})")
             });

@@ -292,14 +292,14 @@ impl Findings for Found {
 
     fn rows(report: &Report<'_, Found>) -> String {
         let mut text = format!(
-            "\n{:<15}{:<9}{:>6}{:>26}{:>27}{:>26}{:>22}\n",
+            "\n{:<14} {:<9} {:>5} {:>25} {:>26} {:>25} {:>21}\n",
             "", "", "bytes", "", "beside", "", "x"
         );
         for run in &report.findings.runs {
             let beside_ns = run.beside_ns.map(|ns| spread(&ns, 0)).unwrap_or_default();
             let times = run.times.map(|times| spread(&times, 2)).unwrap_or_default();
             text += format!(
-                "{:<15}{:<9}{:>6}{:>26}{:>27}{beside_ns:>26}{times:>22}",
+                "{:<14} {:<9} {:>5} {:>25} {:>26} {beside_ns:>25} {times:>21}",
                 run.transport,
                 run.verb,
                 run.bytes,

@@ -121,7 +121,8 @@ impl Findings for Found {
     fn rows(report: &Report<'_, Found>) -> String {
         let Found { summary, paper, .. } = &report.findings;
         let requests = paper.traverse_log_ms + paper.recover_requests_ms;
-        let mut text = format!("\n{:<52}{:>9}{:>18}{:>11}\n", "ms", "median", "spread", "paper*");
+        let mut text =
+            format!("\n{:<52} {:>8} {:>17} {:>10}\n", "ms", "median", "spread", "paper*");
         for (name, spread, paper) in [
             ("fenced / connection & MR", summary.reconnect_ms, Some(paper.reconnect_ms)),
             ("metadata", summary.metadata_ms, Some(paper.metadata_ms)),
@@ -137,7 +138,7 @@ impl Findings for Found {
                 Some(s) => (format!("{:.2}", s.median), format!("{:.2}-{:.2}", s.least, s.most)),
                 None => ("-".into(), "-".into()),
             };
-            let _ = writeln!(text, "{name:<52}{median:>9}{range:>18}{paper:>11}");
+            let _ = writeln!(text, "{name:<52} {median:>8} {range:>17} {paper:>10}");
         }
         let _ = writeln!(text, "* {}: another machine, another network", paper.source);
         text

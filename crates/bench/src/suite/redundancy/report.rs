@@ -148,14 +148,14 @@ impl Findings for Found {
 impl Found {
     fn accesses_table(&self) -> String {
         let mut text = format!(
-            "\n{:<10}{:<16}{:>30}{:>24}{:>30}{:>24}\n",
+            "\n{:<9} {:<16} {:>29} {:>23} {:>29} {:>23}\n",
             "value", "redundancy", "read us", "x", "write us", "x"
         );
         for sized in &self.sized {
             for access in &sized.accesses {
                 let _ = writeln!(
                     text,
-                    "{:<10}{:<16}{:>30}{:>24}{:>30}{:>24}",
+                    "{:<9} {:<16} {:>29} {:>23} {:>29} {:>23}",
                     Bytes(sized.value_bytes).to_string(),
                     access.redundancy,
                     shown(access.read_us, 0),
@@ -170,7 +170,7 @@ impl Found {
 
     fn transitions_table(&self) -> String {
         let mut text = format!(
-            "\n{:<10}{:<16}{:<16}{:>30}{:>8}{:>12}{:>10}{:>12}{:>10}\n",
+            "\n{:<9} {:<15} {:<16} {:>29} {:>7} {:>11} {:>9} {:>11} {:>9}\n",
             "value", "from", "to", "us", "phases", "bytes", "lengths", "by classes", "Table 1"
         );
         for sized in &self.sized {
@@ -178,7 +178,7 @@ impl Found {
                 let table_1 = way.lengths_by_table_1.map_or("-".into(), |x| format!("{x:.3}"));
                 let _ = writeln!(
                     text,
-                    "{:<10}{:<16}{:<16}{:>30}{:>8}{:>12.0}{:>10.3}{:>12.3}{table_1:>10}",
+                    "{:<9} {:<15} {:<16} {:>29} {:>7} {:>11.0} {:>9.3} {:>11.3} {table_1:>9}",
                     Bytes(sized.value_bytes).to_string(),
                     way.from,
                     way.to,

@@ -128,7 +128,7 @@ impl Found {
         let mut text = String::from("\n");
         let _ = writeln!(
             text,
-            "{:<28}{:>9}{:>30}{:>24}{:>24}",
+            "{:<28} {:>8} {:>29} {:>23} {:>23}",
             self.varied.label(),
             "updates",
             "kops/s",
@@ -142,7 +142,7 @@ impl Found {
                 let rate = format!("{median:.1} ({least:.1} - {most:.1})");
                 let _ = writeln!(
                     text,
-                    "{:<28}{:>7} %{rate:>30}{:>24}{:>24}",
+                    "{:<28} {:>6} %{rate:>30} {:>23} {:>23}",
                     self.varied.tick(point.value),
                     mix.updates_percent,
                     in_us(mix.search_p50_us),

@@ -1,0 +1,66 @@
+//! Progress of long work where standard error is no terminal: a line now and then. There a bar shows nothing.
+
+use std::io::{IsTerminal, Write, stderr};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// From the beginning to the first line, and from one line to the next.
+const EVERY: Duration = Duration::from_secs(15);
+
+/// Lines of one piece of work.
+#[derive(Debug)]
+pub struct Lines {
+    begun: Instant,
+    latest: Mutex<Instant>,
+    every: Duration,
+    is_wanted: bool,
+}
+
+impl Lines {
+    /// The work begins now.
+    pub fn begin() -> Lines {
+        Lines::each(EVERY, !stderr().is_terminal())
+    }
+
+    fn each(every: Duration, is_wanted: bool) -> Lines {
+        let now = Instant::now();
+        Lines { begun: now, latest: Mutex::new(now), every, is_wanted }
+    }
+
+    /// Writes how far the work is, if the last line was long ago.
+    pub fn tell(&self, how_far: impl FnOnce() -> String) {
+        if let Some(seconds) = self.is_due(Instant::now()) {
+            // Standard error that takes nothing more is no reason to end the work.
+            let _lost = writeln!(stderr().lock(), "{} after {seconds} s", how_far());
+        }
+    }
+
+    /// The seconds since the beginning, if a line is due.
+    fn is_due(&self, now: Instant) -> Option<u64> {
+        if !self.is_wanted {
+            return None;
+        }
+        let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
+        if now.saturating_duration_since(*latest) < self.every {
+            return None;
+        }
+        *latest = now;
+        Some(now.saturating_duration_since(self.begun).as_secs())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_come_at_a_bounded_rate_and_to_no_terminal() {
+        let lines = Lines::each(Duration::from_secs(15), true);
+        let after = |ms: u64| lines.begun + Duration::from_millis(ms);
+        let told: Vec<u64> =
+            (0..100_000).step_by(10).filter_map(|ms| lines.is_due(after(ms))).collect();
+        assert_eq!(told, [15, 30, 45, 60, 75, 90]);
+        let quiet = Lines::each(Duration::ZERO, false);
+        assert_eq!(quiet.is_due(quiet.begun + Duration::from_secs(60)), None);
+    }
+}
