@@ -266,7 +266,7 @@ fn an_older_header_that_stands_everywhere_does_not_count() {
     slabs.end(&older);
     slabs.set_aside();
     let found = slabs.aside_at(block).unwrap();
-    found.learn(0, [standing(0, 190)].into_iter());
+    found.learn(0, [standing(0, 189)].into_iter());
     found.reclaim(&[0]);
     let newer = take(&mut slabs).unwrap();
     assert_eq!(newer.header.unwrap().1.first, 0, "it is in use from its first object on");
