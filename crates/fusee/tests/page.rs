@@ -197,6 +197,8 @@ fn somebody_looks_at_a_cluster_that_loses_a_node() {
         );
         drawn.as_u64().unwrap() > 20
     });
+    browser.click("#survey");
+    eventually("keys are counted", || browser.text("#surveyed").contains("100 keys"));
     browser.keep("load");
     its_charts_can_be_read(&browser);
 

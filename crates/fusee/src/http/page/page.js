@@ -284,6 +284,27 @@ async function look() {
   setTimeout(look, PERIOD_MS);
 }
 
+// Sums of the samples of a metric.
+function sum(text, name) {
+  const samples = text.split('\n').filter(line => line.startsWith(name) && ' {'.includes(line[name.length]));
+  return samples.reduce((all, line) => all + Number(line.slice(line.lastIndexOf(' '))), 0);
+}
+
+async function survey() {
+  $('survey').disabled = true;
+  $('surveyed').textContent = 'counting…';
+  try {
+    const answer = await fetch('metrics/memory', { cache: 'no-store' });
+    const text = await answer.text();
+    if (!answer.ok) throw new Error(text);
+    const [pairs, values, memory] = ['fusee_pairs', 'fusee_pair_bytes', 'fusee_pair_memory_bytes'].map(name => sum(text, name));
+    $('surveyed').textContent = `${number(pairs)} keys, ${bytes(values)} of keys and values, which take ${bytes(memory)}`;
+  } catch (error) {
+    $('surveyed').textContent = `cannot count: ${error.message}`;
+  }
+  $('survey').disabled = false;
+}
+
 function select(tab) {
   for (const other of document.querySelectorAll('[role=tab]')) {
     other.setAttribute('aria-selected', other === tab);
@@ -300,6 +321,7 @@ function selectNamed() {
 for (const tab of document.querySelectorAll('[role=tab]')) {
   tab.addEventListener('click', () => { history.replaceState(null, '', `#${tab.getAttribute('aria-controls')}`); select(tab); });
 }
+$('survey').addEventListener('click', survey);
 addEventListener('hashchange', selectNamed);
 selectNamed();
 $('topic').addEventListener('change', showEvents);
