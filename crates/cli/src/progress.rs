@@ -1,6 +1,6 @@
 //! Progress of long work where standard error is no terminal: a line now and then. There a bar shows nothing.
 
-use std::io::{IsTerminal, Write, stderr};
+use std::io::{IsTerminal, stderr};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -30,8 +30,7 @@ impl Lines {
     /// Writes how far the work is, if the last line was long ago.
     pub fn tell(&self, how_far: impl FnOnce() -> String) {
         if let Some(seconds) = self.is_due(Instant::now()) {
-            // Standard error that takes nothing more is no reason to end the work.
-            let _lost = writeln!(stderr().lock(), "{} after {seconds} s", how_far());
+            crate::stderr::tell(&format!("{} after {seconds} s", how_far()));
         }
     }
 
