@@ -1,9 +1,10 @@
 //! How the tools reach a cluster.
 
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use clap::Args;
-use fusee_client::{Client, ConnectError, FabricChoice, Options};
+use fusee_client::{Client, ConnectError, FabricChoice, FabricKind, Options};
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::rpc::{MasterClient, RpcError};
 
@@ -48,7 +49,41 @@ impl ConnectArgs {
 
     /// Joins the cluster.
     pub fn connect(&self) -> Result<Client, Failure> {
-        join(&self.master, self.options())
+        self.check_switch()?;
+        join(&self.master, self.options()).map_err(|failure| self.with_switch(failure))
+    }
+
+    /// A switch is in the path of one fabric, and of no other.
+    fn check_switch(&self) -> Result<(), Failure> {
+        let Some(switch) = &self.switch else { return Ok(()) };
+        let (fabric, is_there) = match switch.as_str() {
+            "wire" => ("verbs", self.fabric == FabricKind::Verbs.into()),
+            at => {
+                check_host_port(at)?;
+                ("tcp", self.fabric == FabricKind::Tcp.into())
+            }
+        };
+        match is_there || self.fabric == FabricChoice::Auto {
+            true => Ok(()),
+            false => Err(Failure::usage(format!(
+                "--switch {switch} is for {fabric}, and --fabric is {}: leave one of them out",
+                self.fabric
+            ))),
+        }
+    }
+
+    /// Says so if it is the switch that does not answer.
+    fn with_switch(&self, failure: Failure) -> Failure {
+        let Some(at) = self.switch.as_deref().filter(|at| *at != "wire") else { return failure };
+        let addresses = at.to_socket_addrs().into_iter().flatten();
+        let answers = |at: SocketAddr| TcpStream::connect_timeout(&at, PATIENCE).is_ok();
+        match addresses.into_iter().any(answers) {
+            true => failure,
+            false => Failure::unreachable(format!(
+                "no switch answers at {at} (--switch, or FUSEE_SWITCH); start one with `fusee switch`, or leave \
+                 that out"
+            )),
+        }
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::{ArgAction, Parser, Subcommand};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{ArgAction, CommandFactory, FromArgMatches, Parser, Subcommand};
 use fusee_cli::failure::{EXIT_CODES, Failure};
 use fusee_cli::{secret, tls};
 
@@ -49,6 +50,60 @@ pub struct Cli {
     /// What to do
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// What other stores call commands.
+const SYNONYMS: [(&str, &str); 11] = [
+    ("set", "put"),
+    ("add", "insert"),
+    ("del", "delete"),
+    ("remove", "delete"),
+    ("rm", "delete"),
+    ("scan", "keys"),
+    ("ls", "keys"),
+    ("stats", "status"),
+    ("info", "status"),
+    ("start", "up"),
+    ("backup", "export"),
+];
+
+/// What a command is called here that other stores call so.
+pub fn known_as(name: &str) -> Option<&'static str> {
+    SYNONYMS.iter().find(|(other, _)| *other == name).map(|(_, known)| *known)
+}
+
+impl Cli {
+    /// Of this process. What makes no sense ends it, with a message.
+    pub fn of_process() -> Cli {
+        let matches = without_empty_variables(Cli::command()).try_get_matches();
+        let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches));
+        cli.unwrap_or_else(|error| with_synonym(error).exit())
+    }
+}
+
+/// A variable that is set to nothing says nothing, whichever it is.
+fn without_empty_variables(command: clap::Command) -> clap::Command {
+    let is_empty = |arg: &clap::Arg| {
+        let value = arg.get_env().and_then(std::env::var_os);
+        value.is_some_and(|value| value.is_empty())
+    };
+    let command = command.mut_args(|arg| match is_empty(&arg) {
+        true => arg.env(None::<&'static str>),
+        false => arg,
+    });
+    command.mut_subcommands(without_empty_variables)
+}
+
+/// Names the command that was meant, where its name is like no other.
+fn with_synonym(mut error: clap::Error) -> clap::Error {
+    if error.kind() == ErrorKind::InvalidSubcommand
+        && let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand)
+        && let Some(known) = known_as(name)
+    {
+        let known = ContextValue::Strings(vec![known.into()]);
+        error.insert(ContextKind::SuggestedSubcommand, known);
+    }
+    error
 }
 
 /// What to do.
@@ -197,13 +252,24 @@ impl Command {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn names_of_other_stores_lead_to_commands() {
+        let commands: Vec<String> =
+            Cli::command().get_subcommands().map(|command| command.get_name().into()).collect();
+        for (other, known) in SYNONYMS {
+            assert!(commands.iter().any(|name| name == known), "{known}");
+            assert!(commands.iter().all(|name| name != other), "{other}");
+            let error = Cli::try_parse_from(["fusee", other, "x"]).unwrap_err();
+            let says = with_synonym(error).to_string();
+            assert!(says.contains(&format!("'{known}'")), "{says}");
+        }
     }
 
     #[test]

@@ -29,12 +29,11 @@ mod up;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use fusee_cli::stderr;
 use fusee_cli::tls::Files;
 
 fn main() -> ExitCode {
-    let cli = cli::Cli::parse();
+    let cli = cli::Cli::of_process();
     if let Some(file) = cli.secret {
         fusee_cli::secret::set(file);
     }

@@ -5,7 +5,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use clap::CommandFactory;
+use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 use fusee_cli::failure::Failure;
 use fusee_cli::output;
@@ -47,5 +47,10 @@ pub fn man(args: &ManArgs) -> Result<(), Failure> {
     let failed = |error: io::Error| {
         Failure::operation(format!("cannot write into {}: {error}", args.directory.display()))
     };
-    clap_mangen::generate_to(Cli::command(), &args.directory).map_err(failed)
+    clap_mangen::generate_to(whole(Cli::command()), &args.directory).map_err(failed)
+}
+
+/// What `-h` leaves out has a text in a page, which would lack it.
+fn whole(command: Command) -> Command {
+    command.mut_args(|arg| arg.hide_short_help(false)).mut_subcommands(whole)
 }

@@ -301,3 +301,13 @@ fn a_restore_that_waits_for_memory_nodes_ends_with_one_signal() {
     signal("INT", restore.id());
     assert_eq!(wait(&mut restore).code(), Some(130));
 }
+
+/// Before the work, and not after it.
+#[test]
+fn a_link_that_leads_nowhere_is_no_new_file() {
+    let up = Up::start(&["--pool=256MiB", "--memory-nodes=1"]);
+    let link = up.scratch.path().join("link.fusee");
+    std::os::unix::fs::symlink("/nowhere/at/all", &link).unwrap();
+    up.run(&["export", link.to_str().unwrap()]).expect_error(1, "is there already");
+    assert!(!up.scratch.path().join("link.fusee.part").exists());
+}

@@ -1,6 +1,6 @@
 //! What packages ship beside the program: completions, manual pages, and settings that servers take.
 
-use std::fs::read_to_string;
+use std::fs::{self, read_to_string};
 use std::path::Path;
 
 use crate::common::{Scratch, finish, fusee};
@@ -34,6 +34,15 @@ fn every_command_has_a_manual_page() {
         let page = page(&format!("fusee-{command}")).replace("\\-", "-");
         assert!(page.contains(&format!("fusee {command}")), "an example of {command}: {page}");
     }
+    let pages = fs::read_dir(scratch.path()).unwrap();
+    for path in pages.map(|page| page.unwrap().path()) {
+        let page = read_to_string(&path).unwrap();
+        // Each option has a text behind its name.
+        let lines: Vec<&str> = page.lines().collect();
+        let is_option = |line: &str| line.starts_with("\\fB\\-");
+        let bare = lines.windows(2).find(|two| is_option(two[0]) && two[1].starts_with('.'));
+        assert!(bare.is_none(), "{}: {bare:?}", path.display());
+    }
     let missing = scratch.path().join("missing");
     let missing = missing.to_str().unwrap();
     finish(&mut fusee(&["man", missing])).expect_error(1, missing);
@@ -58,7 +67,9 @@ fn servers_take_the_settings_of_the_package() {
         let is_setting = |line: &str| line.starts_with("#[") || line.contains(" = ");
         let all = text.lines().filter(|line| is_setting(line) && !line.starts_with("# "));
         // What is elsewhere cannot be tried here, nor what belongs to it.
-        let is_here = |line: &&str| !line.contains("10.0.0.") && !line.starts_with("#store-");
+        let is_shared =
+            |line: &str| line.starts_with("#store-") || line.starts_with("#lease-ttl-s");
+        let is_here = |line: &&str| !line.contains("10.0.0.") && !is_shared(line);
         let all: Vec<&str> = all.filter(is_here).collect();
         assert!(all.iter().any(|line| line.starts_with('#')), "{file} shows settings in comments");
         let all = all.iter().map(|line| line.trim_start_matches('#').to_owned() + "\n");

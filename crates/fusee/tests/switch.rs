@@ -103,7 +103,11 @@ fn without_the_switch_a_session_fails_and_with_the_next_one_it_works() {
     up.run(&["put", "--switch", &address, "key", "value"]).expect_code(0);
     switch.child.kill().unwrap();
     wait(&mut switch.child);
-    up.run(&["get", "--switch", &address, "key"]).expect_error(3, "cannot attach to memory node");
+    up.run(&["get", "--switch", &address, "key"]).expect_error(3, "no switch answers at");
+    // A switch is in the path of one fabric.
+    let on = |fabric: &str, at: &str| up.run(&["get", "key", "--fabric", fabric, "--switch", at]);
+    on("tcp", "wire").expect_error(2, "is for verbs");
+    on("tcp", "somewhere").expect_error(2, "is no address");
     // What was written does not depend on it.
     assert_eq!(up.run(&["get", "key"]).expect_code(0).text().trim(), "value");
     let again = Switch::start(&up, &address);
@@ -111,7 +115,7 @@ fn without_the_switch_a_session_fails_and_with_the_next_one_it_works() {
         up.run(&["get", "--switch", &again.address, "key"]).text().trim() == "value"
     });
     up.run(&["get", "--switch", &address, "--fabric", "shm", "key"])
-        .expect_error(3, "the switch is for tcp");
+        .expect_error(2, "is for tcp, and --fabric is shm");
 }
 
 /// Few keys, which every session changes, as if they were processes: hints are stale nearly always. With the switch a

@@ -230,10 +230,15 @@ fn to_file(args: &Args, client: &Client, file: &Path) -> Result<(), Failure> {
     }
 }
 
+/// Whether something has this name, be it a link that leads nowhere.
+fn is_there(file: &Path) -> bool {
+    file.symlink_metadata().is_ok()
+}
+
 /// One export into a file.
 fn into(args: &Args, client: &Client, head: Head, file: &Path) -> Result<Report, Failure> {
     let part = part_of(file);
-    if file.exists() {
+    if is_there(file) {
         return Err(Failure::operation(format!(
             "{} is there already; remove it, or name another file",
             file.display()
@@ -325,7 +330,7 @@ fn name_it(written: &File, part: &Path, file: &Path) -> io::Result<()> {
     // Nobody else may have made it meanwhile.
     match rustix::fs::renameat_with(CWD, part, CWD, file, RenameFlags::NOREPLACE) {
         // Not every file system can.
-        Err(Errno::INVAL | Errno::NOSYS) if !file.exists() => fs::rename(part, file)?,
+        Err(Errno::INVAL | Errno::NOSYS) if !is_there(file) => fs::rename(part, file)?,
         renamed => renamed?,
     }
     let directory = file.parent().filter(|directory| !directory.as_os_str().is_empty());

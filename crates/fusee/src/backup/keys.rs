@@ -81,20 +81,44 @@ impl Which {
         mut show: impl FnMut(ScannedPair<'_>),
         mut goes_on: impl FnMut(&ScanCursor) -> Result<bool, Failure>,
     ) -> Result<u64, Failure> {
-        let (prefix, mut cursor, mut damaged) = (self.prefix()?, ScanCursor::start(), 0);
+        let mut cursor = ScanCursor::start();
+        let prefix = self.prefix()?;
+        let mut damaged = 0;
         while !cursor.is_done() {
-            let shown = |pair: ScannedPair<'_>| {
-                if pair.key.starts_with(&prefix) {
-                    show(pair);
-                }
-            };
-            damaged += client.scan(&mut cursor, shown)?;
+            damaged += piece(client, &mut cursor, &prefix, &mut show)?;
             if interrupt::requested() || !goes_on(&cursor)? {
                 break;
             }
         }
         interrupt::failure().map_or(Ok(damaged), Err)
     }
+}
+
+/// Shows the pairs of a piece of a scan whose keys begin so. Returns how many are damaged.
+fn piece(
+    client: &Client,
+    cursor: &mut ScanCursor,
+    prefix: &[u8],
+    mut show: impl FnMut(ScannedPair<'_>),
+) -> Result<u64, Failure> {
+    Ok(client.scan(cursor, |pair| {
+        if pair.key.starts_with(prefix) {
+            show(pair);
+        }
+    })?)
+}
+
+/// Shows all pairs whose keys begin so. Returns how many are damaged.
+pub fn each(
+    client: &Client,
+    prefix: &[u8],
+    mut show: impl FnMut(ScannedPair<'_>),
+) -> Result<u64, Failure> {
+    let (mut cursor, mut damaged) = (ScanCursor::start(), 0);
+    while !cursor.is_done() {
+        damaged += piece(client, &mut cursor, prefix, &mut show)?;
+    }
+    Ok(damaged)
 }
 
 /// Prints keys.
@@ -153,7 +177,8 @@ pub fn count(args: &CountArgs) -> Result<(), Failure> {
     missing(damaged)
 }
 
-fn missing(damaged: u64) -> Result<(), Failure> {
+/// A failure if pairs are damaged.
+pub fn missing(damaged: u64) -> Result<(), Failure> {
     match damaged {
         0 => Ok(()),
         damaged => Err(Failure::operation(format!(

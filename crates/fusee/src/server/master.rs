@@ -24,6 +24,9 @@ use super::stop::{Stop, Wake};
 use crate::http::{ClusterPages, Http};
 use crate::logging::Filter;
 
+/// How long a leader that has died stays in office, in seconds.
+const DEFAULT_LEASE_TTL_S: u64 = 3;
+
 /// How to run a master.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
@@ -86,9 +89,9 @@ pub struct Settings {
     #[arg(long, env = "FUSEE_ADVERTISE", value_name = "HOST:PORT")]
     advertise: Option<String>,
 
-    /// How long a leader that has died stays in office, with --store: 2 to 60 seconds
-    #[arg(long, env = "FUSEE_LEASE_TTL_S", default_value_t = 3, value_name = "SECONDS")]
-    lease_ttl_s: u64,
+    /// How long a leader that has died stays in office, with --store: 2 to 60 seconds [default: 3]
+    #[arg(long, env = "FUSEE_LEASE_TTL_S", value_name = "SECONDS")]
+    lease_ttl_s: Option<u64>,
 
     /// A client or memory node that is silent for so many milliseconds is taken for gone; at least 4
     #[arg(long, env = "FUSEE_LEASE", default_value_t = DEFAULT_LEASE_MS, value_name = "MS")]
@@ -192,6 +195,9 @@ impl settings::Settings for Settings {
 
     fn filled(mut self) -> Settings {
         self.data_dir = self.data_dir.or_else(default_data_dir);
+        if self.store.is_some() {
+            self.lease_ttl_s.get_or_insert(DEFAULT_LEASE_TTL_S);
+        }
         let geometry = Geometry::with_blocks(self.region_bytes.0, self.block_bytes.0);
         self.max_value_bytes.get_or_insert(Bytes(geometry.max_value_bytes.into()));
         self.redundancy = Some(self.redundancy.unwrap_or_default().filled());
@@ -212,6 +218,9 @@ impl settings::Settings for Settings {
         wrong.about("listen", check_host_port(&self.listen));
         wrong.about("http", self.http.as_deref().map_or(Ok(()), check_host_port));
         wrong.about("advertise", self.advertise.as_deref().map_or(Ok(()), check_address));
+        let alone = self.lease_ttl_s.is_some() && self.store.is_none();
+        let what = "--lease-ttl-s is for masters that share a store: name that with --store";
+        wrong.about("lease-ttl-s", if alone { Err(what) } else { Ok(()) });
         let geometry = Geometry::with_blocks(self.region_bytes.0, self.block_bytes.0);
         let mut limit = |name: &str, bytes: Bytes| {
             let number = u32::try_from(bytes.0);
@@ -230,7 +239,7 @@ impl settings::Settings for Settings {
             store_cert: self.store_cert.clone(),
             store_key: self.store_key.clone(),
             advertise: self.advertise.clone(),
-            lease_ttl_s: self.lease_ttl_s,
+            lease_ttl_s: self.lease_ttl_s.unwrap_or(DEFAULT_LEASE_TTL_S),
             lease_ms: self.lease,
             move_bytes_per_s: self.move_bytes_per_s.0,
             scrub_bytes_per_s: self.scrub_bytes_per_s.0,
@@ -329,6 +338,7 @@ mod tests {
         };
         says("store = \"zk://a:1\"", "write it like etcd://");
         says("store = \"etcd://a/x\"\nlease-ttl-s = 1", "f:2:1: --lease-ttl-s is 1");
+        says("lease-ttl-s = 3", "f:1:1: --lease-ttl-s is for masters that share a store");
         #[cfg(not(feature = "etcd"))]
         says("store = \"etcd://a:2379/x\"", "--features etcd");
         #[cfg(feature = "etcd")]

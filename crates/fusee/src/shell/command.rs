@@ -1,6 +1,7 @@
 //! The commands of the shell.
 
 use super::line;
+use crate::cli::known_as;
 
 /// For `help`.
 pub const HELP: &str = "\
@@ -10,6 +11,8 @@ Commands:
   update KEY VALUE    replace the value of a key that exists
   put KEY VALUE       add a key, or replace its value
   delete KEY          remove a key that exists
+  keys [PREFIX]       show all keys, or those that begin so
+  count [PREFIX]      count all pairs, or those whose keys begin so
   status              show the cluster
   help                show this
   quit                leave
@@ -17,7 +20,8 @@ Quote what has blanks: put \"my key\" 'my value'. Bytes can be written like \\x0
 ";
 
 /// Names that can be completed.
-pub const NAMES: [&str; 8] = ["get", "insert", "update", "put", "delete", "status", "help", "quit"];
+pub const NAMES: [&str; 10] =
+    ["get", "insert", "update", "put", "delete", "keys", "count", "status", "help", "quit"];
 
 /// A command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +36,10 @@ pub enum Command {
     Put(Vec<u8>, Vec<u8>),
     /// Remove a key.
     Delete(Vec<u8>),
+    /// Show keys with a prefix.
+    Keys(Vec<u8>),
+    /// Count pairs whose keys have a prefix.
+    Count(Vec<u8>),
     /// Show the cluster.
     Status,
     /// Show the commands.
@@ -55,6 +63,10 @@ impl Command {
             ("update", [key, value]) => Command::Update(key.clone(), value.clone()),
             ("put", [key, value]) => Command::Put(key.clone(), value.clone()),
             ("delete", [key]) => Command::Delete(key.clone()),
+            ("keys", []) => Command::Keys(Vec::new()),
+            ("keys", [prefix]) => Command::Keys(prefix.clone()),
+            ("count", []) => Command::Count(Vec::new()),
+            ("count", [prefix]) => Command::Count(prefix.clone()),
             ("status", []) => Command::Status,
             ("help" | "?", _) => Command::Help,
             ("quit" | "exit", []) => Command::Quit,
@@ -62,8 +74,14 @@ impl Command {
             ("insert" | "update" | "put", _) => {
                 return Err(format!("write it as: {name} KEY VALUE (quote what has blanks)"));
             }
+            ("keys" | "count", _) => return Err(format!("write it as: {name} [PREFIX]")),
             ("status" | "quit" | "exit", _) => return Err(format!("write it as: {name}")),
-            _ => return Err(format!("no command is called `{name}`; `help` shows them all")),
+            _ => {
+                let known = known_as(&name).filter(|known| NAMES.contains(known));
+                let meant = known.map(|known| format!(": did you mean `{known}`?"));
+                let meant = meant.unwrap_or_else(|| "; `help` shows them all".into());
+                return Err(format!("no command is called `{name}`{meant}"));
+            }
         };
         Ok(Some(command))
     }
@@ -90,7 +108,9 @@ mod tests {
             ("put k a b", "quote what has blanks"),
             ("get", "get KEY"),
             ("status x", "write it as: status"),
-            ("set k v", "`help` shows"),
+            ("set k v", "did you mean `put`?"),
+            ("frob k", "`help` shows"),
+            ("count a b", "count [PREFIX]"),
             ("get 'k", "not closed"),
         ] {
             let error = Command::parse(line).unwrap_err();

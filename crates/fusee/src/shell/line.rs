@@ -5,6 +5,22 @@
 //! hexadecimal digits. What [`show`] prints, without the enclosing quotes that it may add, is
 //! understood by [`words`] again.
 
+use std::borrow::Cow;
+
+/// A line as text, in which [`words`] finds bytes that are none.
+pub fn text(line: &[u8]) -> Cow<'_, str> {
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    if let Ok(text) = str::from_utf8(line) {
+        return text.into();
+    }
+    let mut text = String::new();
+    for chunk in line.utf8_chunks() {
+        text.push_str(chunk.valid());
+        chunk.invalid().iter().for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
+    }
+    text.into()
+}
+
 /// Cuts a line into words.
 pub fn words(line: &str) -> Result<Vec<Vec<u8>>, String> {
     let mut words = Vec::new();
@@ -103,6 +119,15 @@ mod tests {
         assert_eq!(strings(r"put é \\\n\t"), ["put", "é", "\\\n\t"]);
         assert_eq!(strings(""), Vec::<String>::new());
         assert_eq!(words(r"\x00\xfF\0").unwrap(), [vec![0, 255, 0]]);
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_come_through() {
+        assert_eq!(
+            words(&text(b"put k\xff '\xc3 b'\r")).unwrap(),
+            [&b"put"[..], b"k\xff", b"\xc3 b"]
+        );
+        assert_eq!(text("get é".as_bytes()), "get é");
     }
 
     #[test]

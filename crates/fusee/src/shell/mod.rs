@@ -8,12 +8,13 @@ mod command;
 mod line;
 
 use std::fs;
-use std::io::{BufRead, IsTerminal, stdin};
+use std::io::{BufRead, ErrorKind, IsTerminal, stdin};
 use std::path::PathBuf;
 use std::time::Instant;
 
 use fusee_cli::connect::ConnectArgs;
 use fusee_cli::failure::Failure;
+use fusee_cli::quantity::counted;
 use fusee_cli::{output, stderr};
 use fusee_client::Client;
 use rustyline::completion::Completer;
@@ -22,6 +23,7 @@ use rustyline::history::DefaultHistory;
 use rustyline::{Context, Editor, Helper, Highlighter, Hinter, Validator};
 
 use self::command::{Command, HELP, NAMES};
+use crate::backup::keys;
 use crate::{kv, status};
 
 /// How to start a shell.
@@ -55,10 +57,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if interactive {
         return shell.interact();
     }
-    for line in stdin().lock().lines() {
+    for line in stdin().lock().split(b'\n') {
         let line =
             line.map_err(|e| Failure::operation(format!("cannot read standard input: {e}")))?;
-        if shell.execute(&line)? {
+        if shell.execute(&line::text(&line))? {
             break;
         }
     }
@@ -89,6 +91,9 @@ impl Shell {
                     }
                 }
                 Err(ReadlineError::Interrupted) => {}
+                Err(ReadlineError::Io(error)) if error.kind() == ErrorKind::InvalidData => {
+                    stderr::tell(&format!("error: {error}; write other bytes like \\x00"));
+                }
                 Err(ReadlineError::Eof) => break,
                 Err(error) => return Err(broken(error)),
             }
@@ -143,9 +148,32 @@ impl Shell {
                 self.client.put(key, value).map(done).map_err(|e| explain(key, e))
             }
             Command::Delete(key) => self.client.delete(key).map(done).map_err(|e| explain(key, e)),
+            Command::Keys(prefix) => self.keys(prefix),
+            Command::Count(prefix) => {
+                let mut pairs = 0u64;
+                let damaged = keys::each(&self.client, prefix, |_| pairs += 1)?;
+                keys::missing(damaged).map(|()| counted(pairs, "pair"))
+            }
             Command::Status => status::table(&self.master),
             Command::Help | Command::Quit => Ok(HELP.to_string()),
         }
+    }
+}
+
+/// Keys that are shown at most: they are for people.
+const MOST_KEYS: usize = 1000;
+
+impl Shell {
+    fn keys(&self, prefix: &[u8]) -> Result<String, Failure> {
+        let (mut shown, mut more) = (Vec::new(), 0u64);
+        let damaged = keys::each(&self.client, prefix, |pair| match shown.len() < MOST_KEYS {
+            true => shown.push(line::show(pair.key)),
+            false => more += 1,
+        })?;
+        if more > 0 {
+            shown.push(format!("({more} more; `fusee keys` shows all of them)"));
+        }
+        keys::missing(damaged).map(|()| shown.join("\n"))
     }
 }
 
