@@ -9,6 +9,7 @@ use std::time::Duration;
 use fusee_cli::connect::{self, DEFAULT_MASTER};
 use fusee_cli::failure::Failure;
 use fusee_cli::output;
+use fusee_cli::quantity::counted;
 use fusee_cli::secret;
 use fusee_cli::standing::{Standing, ask, ask_status};
 use fusee_cli::stderr;
@@ -128,9 +129,9 @@ fn watch(args: &Args, master: &MasterClient, first: (u64, u64)) -> Result<&'stat
         }
         let Standing { subtables, regions, .. } = standing;
         let line = format!(
-            "{node}: {subtables} of {} subtables and {regions} of {} regions left{}",
-            first.0,
-            first.1,
+            "{node}: {subtables} of {} and {regions} of {} left{}",
+            counted(first.0, "subtable"),
+            counted(first.1, "region"),
             status.problem.as_ref().map(|text| format!("; {text}")).unwrap_or_default()
         );
         if !args.json && shown.as_ref() != Some(&line) {

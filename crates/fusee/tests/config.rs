@@ -71,6 +71,41 @@ fn all_mistakes_of_a_file_are_named_with_their_places() {
     assert!(problems[4]["message"].as_str().unwrap().contains("is no filter of a log"), "{report}");
 }
 
+/// A name that is wrong hides nothing of the rest.
+#[test]
+fn names_and_values_that_are_wrong_are_named_together() {
+    let scratch = Scratch::new();
+    let text =
+        "memory-node = 5\nlease = 3\nindex-keys = \"many\"\n[redundancy]\npromote-after = 1\n";
+    let text = check(&scratch, text, &["--for", "master"]).expect_code(1).text();
+    for says in [
+        ":1:1: unknown field `memory-node`: did you mean `memory-nodes`?",
+        ":2:1: --lease is 3; it must be at least 4",
+        ":3:14: index-keys: invalid type",
+        ":5:1: redundancy.promote-after is 1",
+    ] {
+        assert!(text.contains(says), "{says} is not in: {text}");
+    }
+    assert_eq!(text.lines().count(), 4, "{text}");
+}
+
+#[test]
+fn files_that_the_docs_show_are_good() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operations");
+    let scratch = Scratch::new();
+    let mut shown = 0;
+    for page in fs::read_dir(root).unwrap() {
+        let page = fs::read_to_string(page.unwrap().path()).unwrap();
+        for block in page.split("```toml\n").skip(1) {
+            let text = block.split("```").next().unwrap();
+            let output = check(&scratch, text, &[]);
+            assert_eq!(output.code, Some(0), "{text}: {output:?}");
+            shown += 1;
+        }
+    }
+    assert!(shown > 1);
+}
+
 #[test]
 fn what_is_in_force_is_shown_with_its_origin_and_is_a_file() {
     let scratch = Scratch::new();

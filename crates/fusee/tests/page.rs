@@ -27,7 +27,11 @@ impl Browser {
         driver.arg(format!("--port={}", free.port())).stdout(Stdio::null()).stderr(Stdio::null());
         let Ok(driver) = driver.spawn() else {
             assert!(std::env::var_os("FUSEE_BROWSER_REQUIRED").is_none(), "no chromedriver");
-            eprintln!("SKIPPED: no chromedriver, so nobody looks at the page");
+            // Not by println, which the test program keeps to itself.
+            let _told = std::io::Write::write_fmt(
+                &mut std::io::stderr(),
+                format_args!("SKIPPED: no chromedriver, so nobody looks at the page\n"),
+            );
             return None;
         };
         let profile = Scratch::new();

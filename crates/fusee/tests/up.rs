@@ -186,13 +186,67 @@ fn a_second_up_at_the_same_port_says_what_to_do() {
 }
 
 #[test]
+fn a_small_pool_is_enough_for_few_keys() {
+    let up = Up::start(&["--pool", "64MiB", "--index-keys", "1000"]);
+    up.run(&["put", "k", "v"]).expect_code(0);
+}
+
+/// Where it was the last time, if it can be.
+#[test]
+fn the_page_is_beside_the_master() {
+    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free();
+    let up = Up::start(&["--pool=256MiB", "--memory-nodes=1", &format!("--port={port}")]);
+    let page = up.report["master"]["http"].as_str().unwrap().to_owned();
+    // Another process may have taken the port.
+    let is_free = || std::net::TcpListener::bind(("127.0.0.1", port + 10)).is_ok();
+    drop(up);
+    assert!(page == format!("127.0.0.1:{}", port + 10) || !is_free(), "{page}, master at {port}");
+}
+
+/// Keys and values are bytes, in lines of a pipe as well.
+#[test]
+fn a_shell_takes_lines_that_are_no_text() {
+    let up = Up::start(&["--pool=256MiB", "--memory-nodes=1"]);
+    let mut shell = up.command(&["shell"]);
+    let lines = b"put k\xff1 v\nput k2 \xc3\nget k\\xff1\ncount k\nkeys k2\nset a b\n";
+    let output = finish_with(&mut shell, lines).expect_code(1);
+    assert_eq!(output.text(), "ok\nok\nv\n2 pairs\nk2\n");
+    assert!(output.stderr.contains("did you mean `put`?"), "{}", output.stderr);
+    assert_eq!(up.run(&["get", "--hex", "6bff31"]).expect_code(0).stdout, b"v");
+    assert_eq!(up.run(&["get", "k2"]).expect_code(0).stdout, b"\xc3");
+    up.run(&["stats"]).expect_error(2, "'status'");
+}
+
+/// Whatever a variable means, one that is set to nothing says nothing.
+#[test]
+fn variables_without_a_value_say_nothing() {
+    let up = Up::start(&["--pool=256MiB", "--memory-nodes=1"]);
+    let names =
+        ["SECRET", "TLS_CA", "TLS_CERT", "TLS_KEY", "FABRIC", "SWITCH", "CONFIG", "HTTP", "LEASE"];
+    let empty = |command: &mut std::process::Command| {
+        command.envs(names.map(|name| (format!("FUSEE_{name}"), "")));
+    };
+    let mut put = up.command(&["put", "k", "v"]);
+    empty(&mut put);
+    finish(&mut put).expect_code(0);
+    let mut show = fusee(&["config", "show", "master"]);
+    empty(&mut show);
+    let shown = finish(show.env("FUSEE_MASTER", "")).expect_code(0).text();
+    assert!(shown.contains("# secret is not set"), "{shown}");
+    // Without an address the usual one.
+    finish(fusee(&["status"]).env("FUSEE_MASTER", "")).expect_code(3);
+}
+
+#[test]
 fn clusters_that_cannot_be_are_refused_and_leave_nothing() {
     let scratch = crate::common::Scratch::new();
     for (line, code, says) in [
         (&["--memory-nodes", "1", "--index-replicas", "2"][..], 2, "lower --index-replicas"),
         (&["--data-replicas", "6"], 2, "--data-replicas is 6"),
         (&["--memory-nodes", "0"], 2, "1..=100"),
-        (&["--pool", "1MiB", "--memory-nodes", "1"], 1, "cannot be formed"),
+        (&["--pool", "1MiB", "--memory-nodes", "1"], 1, "raise --pool"),
+        (&["--redundancy", "16KiB=ec:4+2"], 2, "need 6 memory nodes, and --memory-nodes is 3"),
         (&["--pool", "lots"], 2, "512MiB"),
         (&["--fabric", "pigeon"], 2, "possible values: shm, tcp, verbs"),
     ] {

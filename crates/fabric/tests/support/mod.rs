@@ -117,7 +117,11 @@ impl Wire {
     pub fn of_this_machine() -> Option<Wire> {
         static ALONE: Mutex<()> = Mutex::new(());
         let Ok(wire) = std::env::var("FUSEE_WIRE") else {
-            println!("SKIPPED: no wire for a switch (FUSEE_WIRE)");
+            // Not by println, which the test program keeps to itself.
+            let _told = std::io::Write::write_fmt(
+                &mut std::io::stderr(),
+                format_args!("SKIPPED: no wire for a switch (FUSEE_WIRE)\n"),
+            );
             return None;
         };
         let parts: Vec<&str> = wire.split(',').collect();
@@ -145,7 +149,11 @@ pub fn rdma_device() -> Option<Found> {
     match default_device() {
         Ok(found) => Some(found),
         Err(error) => {
-            println!("SKIPPED: nothing of verbs is tested: {error}");
+            // Not by println, which the test program keeps to itself.
+            let _told = std::io::Write::write_fmt(
+                &mut std::io::stderr(),
+                format_args!("SKIPPED: nothing of verbs is tested: {error}\n"),
+            );
             let required = std::env::var("FUSEE_RDMA_REQUIRED").is_ok_and(|value| value == "1");
             assert!(!required, "FUSEE_RDMA_REQUIRED is 1: {error}");
             None

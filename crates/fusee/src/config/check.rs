@@ -9,7 +9,7 @@ use fusee_cli::quantity::counted;
 use serde::Serialize;
 use toml::de::DeTable;
 
-use super::{About, Server, problems};
+use super::{About, Server};
 use crate::server::settings::problem::{Problem, Problems};
 use crate::server::settings::{Given, Settings, names};
 
@@ -71,7 +71,7 @@ impl About for Check<'_> {
     type Answer = Problems;
 
     fn of<S: Settings>(self) -> Problems {
-        problems(&Given::<S>::file(self.0.to_owned()))
+        Given::<S>::file(self.0.to_owned()).problems()
     }
 }
 

@@ -8,8 +8,7 @@ mod show;
 use clap::{Subcommand, ValueEnum};
 use fusee_cli::failure::Failure;
 
-use crate::server::settings::problem::Problems;
-use crate::server::settings::{Given, Settings};
+use crate::server::settings::Settings;
 use crate::server::{master, memory_node, switch};
 
 /// What to do.
@@ -54,10 +53,4 @@ impl Server {
             Server::Switch => about.of::<switch::Settings>(),
         }
     }
-}
-
-/// All that is wrong with what is given.
-fn problems<S: Settings>(given: &Given<S>) -> Problems {
-    let checked = given.effective().and_then(|effective| effective.config().map(drop));
-    checked.err().unwrap_or_default()
 }

@@ -72,7 +72,7 @@ static SET: OnceLock<Set> = OnceLock::new();
 /// Logs what this filter lets through from now on.
 pub fn set(filter: Option<&Filter>) {
     if let (Some(set), Some(Filter(directives))) = (SET.get(), filter) {
-        set(EnvFilter::new(directives));
+        set(filter_of(directives));
     }
 }
 
@@ -84,7 +84,7 @@ pub fn start(verbose: u8, usual_log: Usual, serves: bool) {
         false => stderr::start(None, None),
     }
     let filter = match std::env::var("RUST_LOG") {
-        Ok(directives) if !directives.is_empty() => EnvFilter::new(directives),
+        Ok(directives) if !directives.is_empty() => filter_of(&directives),
         _ => EnvFilter::new(usual(verbose, usual_log)),
     };
     let subscriber = tracing_subscriber::fmt()
@@ -109,6 +109,14 @@ pub fn end() {
     stderr::flush();
 }
 
+/// What these directives let through. The library of control messages calls every question an error that was not
+/// answered in time, and whoever asked knows better: it says so only if the directives name it.
+fn filter_of(directives: &str) -> EnvFilter {
+    EnvFilter::new(format!("{QUIET},{directives}"))
+}
+
+const QUIET: &str = "tarpc=off";
+
 /// The directives, unless somebody says others.
 fn usual(verbose: u8, usual: Usual) -> String {
     let level = match (verbose, usual) {
@@ -118,9 +126,8 @@ fn usual(verbose: u8, usual: Usual) -> String {
         (1, Usual::Everything) | (2, Usual::Problems) => "debug",
         _ => "trace",
     };
-    // The libraries beneath tell a lot; what they do is of interest only when asked for. That of the control
-    // messages calls every question an error that was not answered in time: whoever asked knows better.
-    format!("warn,tarpc=off,{}", crates(level))
+    // The libraries beneath tell a lot; what they do is of interest only when asked for.
+    format!("warn,{QUIET},{}", crates(level))
 }
 
 fn crates(level: &str) -> String {

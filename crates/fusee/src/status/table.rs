@@ -17,14 +17,13 @@ pub fn show(report: &Report) -> String {
     if let Some(change) = &report.change {
         let _ = writeln!(
             text,
-            "the view is changing: {} for {}, with {} subtables ({} without a primary) and {} \
-             regions in scope, {} replicas joining",
+            "the view is changing: {} for {}, with {} ({} without a primary) and {} in scope, {} joining",
             change.stage,
             duration(report.view_age_ms),
-            change.subtables,
+            counted(change.subtables as u64, "subtable"),
             change.without_primary,
-            change.regions,
-            change.joining
+            counted(change.regions as u64, "region"),
+            counted(change.joining as u64, "replica")
         );
     }
     if let Some(problem) = report.problem.as_ref().filter(|_| report.view > 0) {
@@ -56,14 +55,16 @@ pub fn show(report: &Report) -> String {
         let lost: Vec<String> = lost.collect();
         let _ = writeln!(text, "lost without redundancy: {}", lost.join(", "));
     }
+    let replicated =
+        report.regions - report.coded_regions - report.copy_regions - report.single_regions;
     let _ = write!(
         text,
-        "{} index replicas of {} subtables, {} data replicas of {} regions{}{}{}{}\n\
+        "{} index replicas of {}, {} data replicas of {}{}{}{}{}\n\
          {} open, {} expired and not recovered, {} ever\n",
         out_of(report.index_replicas, report.wanted_index_replicas),
-        report.subtables,
+        counted(report.subtables as u64, "subtable"),
         out_of(report.data_replicas, report.wanted_data_replicas),
-        report.regions - report.coded_regions - report.copy_regions - report.single_regions,
+        counted(replicated as u64, "region"),
         match report.coded_regions {
             0 => String::new(),
             coded => format!(", {coded} erasure-coded"),
@@ -140,8 +141,9 @@ fn nodes(text: &mut String, report: &Report) {
         let state = match &node.problem {
             None => match node.state {
                 "draining" => format!(
-                    "{state}, {} subtables and {} regions left",
-                    node.subtables, node.regions
+                    "{state}, {} and {} left",
+                    counted(node.subtables, "subtable"),
+                    counted(node.regions, "region")
                 ),
                 _ => state.into(),
             },
@@ -203,15 +205,15 @@ fn reconfiguration(change: &ReconfigurationReport) -> String {
         what.push(format!("lost {}", change.lost.join(", ")));
     }
     if change.joined > 0 {
-        what.push(format!("{} replicas joined", change.joined));
+        what.push(format!("{} joined", counted(change.joined, "replica")));
     }
     if change.moved > 0 {
-        what.push(format!("{} replicas moved", change.moved));
+        what.push(format!("{} moved", counted(change.moved, "replica")));
     }
     if change.new_regions > 0 {
-        what.push(format!("{} new regions", change.new_regions));
+        what.push(counted(change.new_regions, "new region"));
     }
-    what.push(format!("{} subtables in scope", change.subtables));
+    what.push(format!("{} in scope", counted(change.subtables, "subtable")));
     let whole = match (change.under_way, change.lost.is_empty(), change.whole_after_ms) {
         (true, ..) => "; under way".into(),
         (_, true, _) => String::new(),

@@ -20,6 +20,7 @@ use fusee_cli::failure::Failure;
 use fusee_cli::output;
 use fusee_cli::quantity::Bytes;
 use fusee_cli::stderr;
+use fusee_client::Fallback;
 use fusee_launch::{Child, Directory, Plan, announcement};
 use fusee_master::settings::{
     DEFAULT_LEASE_MS, DEFAULT_MOVE_BYTES_PER_S, DEFAULT_SCRUB_BYTES_PER_S,
@@ -35,6 +36,8 @@ use fusee_cli::memory;
 /// Sizes that make small pools useful.
 const REGION_BYTES: u64 = 128 << 20;
 const BLOCK_BYTES: u64 = 4 << 20;
+/// The port of the page is so far above that of the master.
+const HTTP_ABOVE: u16 = 10;
 
 /// What to start.
 #[derive(clap::Args, Debug)]
@@ -92,9 +95,10 @@ pub struct Args {
     #[arg(long, default_value_t = DEFAULT_PORT, value_name = "PORT")]
     port: u16,
 
-    /// Port of the page with the status and of metrics, on 127.0.0.1; 0 is any free one
-    #[arg(long, default_value_t = 0, value_name = "PORT")]
-    http: u16,
+    /// Port of the page with the status and of metrics, on 127.0.0.1; 0 is any free one [default: 10 above
+    /// --port, or any free one if that is taken]
+    #[arg(long, value_name = "PORT")]
+    http: Option<u16>,
 
     /// Fabrics that the memory nodes serve, separated by commas
     #[arg(long, value_delimiter = ',', default_value = "shm,tcp", value_name = "FABRICS")]
@@ -123,7 +127,7 @@ impl Args {
             move_bytes_per_s: self.move_bytes_per_s.0,
             scrub_bytes_per_s: self.scrub_bytes_per_s.0,
             fabrics: self.fabric.iter().map(|serve| (*serve).into()).collect(),
-            region_bytes: REGION_BYTES,
+            region_bytes: self.region_bytes(),
             block_bytes: BLOCK_BYTES,
             more: self.for_master(),
         }
@@ -133,16 +137,43 @@ impl Args {
     fn for_master(&self) -> Vec<String> {
         let rules = self.redundancy.iter().map(|rules| format!("--redundancy={rules}"));
         let config = self.config.iter().map(|file| format!("--config={}", file.display()));
-        let http = format!("--http=127.0.0.1:{}", self.http);
+        let http = format!("--http=127.0.0.1:{}", self.http_port());
         rules.chain(config).chain([http]).collect()
     }
 
-    /// Tells early what the master would refuse.
+    /// The same each time, where it can be.
+    fn http_port(&self) -> u16 {
+        let beside = self.port.checked_add(HTTP_ABOVE).filter(|_| self.port > 0);
+        let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+        self.http.or_else(|| beside.filter(is_free)).unwrap_or(0)
+    }
+
+    /// Tells early what the master would refuse, and what the memory nodes are too few for.
     fn check_policy(&self) -> Result<(), Failure> {
         let File { redundancy } = settings::of_file(self.config.as_deref())?;
-        let rules = self.redundancy.as_ref().and_then(|rules| rules.parse().ok());
-        let table = settings::laid(&redundancy, &rules.unwrap_or_default());
-        table.policy().map(|_| ()).map_err(|error| Failure::usage(error.to_string()))
+        let given = self.redundancy.as_ref().and_then(|rules| rules.parse().ok());
+        let table = settings::laid(&redundancy, &given.unwrap_or_default());
+        let policy = table.policy().map_err(|error| Failure::usage(error.to_string()))?;
+        let rules = &policy.rules;
+        let all = rules.by_size().map(|rule| rule.redundancy).chain([rules.default_redundancy()]);
+        let needed = all.map(|redundancy| redundancy.places(1)).max().unwrap_or(1);
+        let has = usize::from(self.memory_nodes);
+        match rules.fallback() {
+            Fallback::Refuse if needed > has => Err(Failure::usage(format!(
+                "the rules of redundancy need {needed} memory nodes, and --memory-nodes is {has}: raise it, or say \
+                 `fallback = \"replicated\"` in the table [redundancy] of --config"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Regions are smaller where pools are.
+    fn region_bytes(&self) -> u64 {
+        let pool = self.pool.0;
+        match pool >= REGION_BYTES + REGION_BYTES / 4 {
+            true => REGION_BYTES,
+            false => (1 << (pool / 4).max(1).ilog2()).max(4 * BLOCK_BYTES),
+        }
     }
 }
 
@@ -208,7 +239,8 @@ async fn live(
     directory: &Directory,
     children: &mut Vec<Child>,
 ) -> Result<(), Failure> {
-    let started = fusee_launch::start(&args.plan(), verbose, directory, children).await?;
+    let started = fusee_launch::start(&args.plan(), verbose, directory, children).await;
+    let started = started.map_err(in_flags)?;
     let switch = match args.switch {
         true => Some(start_switch(&started.master, verbose, children).await?),
         false => None,
@@ -216,6 +248,14 @@ async fn live(
     let report = Report::new(directory, started, children, switch);
     output::text(&if args.json { report.json()? } else { report.table() })?;
     watch(children).await
+}
+
+/// Advises what there is here: the size of regions follows from that of pools.
+fn in_flags(failure: Failure) -> Failure {
+    let text = failure.to_string();
+    let text =
+        text.replace("start them with larger pools, or lower --region-bytes", "raise --pool");
+    Failure::of(failure.code(), text.replace("start them with larger pools", "raise --pool"))
 }
 
 /// Starts a switch, behind the memory nodes. Where it listens.

@@ -38,7 +38,13 @@ fn program() -> Option<&'static Path> {
                 panic!("porcupine cannot be built: {built:?}")
             }
             _ => {
-                println!("SKIPPED: porcupine cannot be built ({built:?}); is Go installed?");
+                // Not by println, which the test program keeps to itself.
+                let _told = std::io::Write::write_fmt(
+                    &mut std::io::stderr(),
+                    format_args!(
+                        "SKIPPED: porcupine cannot be built ({built:?}); is Go installed?\n"
+                    ),
+                );
                 None
             }
         }

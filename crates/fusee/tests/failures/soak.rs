@@ -525,7 +525,11 @@ fn soak() {
         Ok(()) if !is_inside("soak::soak") => return,
         Ok(()) => true,
         Err(obstacle) => {
-            println!("SKIPPED: cuts and full disks: {obstacle}");
+            // Not by println, which the test program keeps to itself.
+            let _told = std::io::Write::write_fmt(
+                &mut std::io::stderr(),
+                format_args!("SKIPPED: cuts and full disks: {obstacle}\n"),
+            );
             false
         }
     };

@@ -105,8 +105,9 @@ impl State {
         format!(
             "Gone: {}, and so {tables} of {all_tables} index subtables and {regions} of \
              {all_regions} regions. The cluster goes on when one of these processes is heard again (one \
-             that is started anew is empty, and another one). If none will be, what it held is lost: give \
-             it up with `fusee destroy`, and form a new one with `fusee form`",
+             that is started anew is empty, and another one). If none will be, what it held is lost: with an \
+             export, `fusee restore FILE --destroy-data` makes a new cluster of it; without one, give this \
+             one up with `fusee destroy`, and form a new one with `fusee form`",
             names.join(", ")
         )
     }

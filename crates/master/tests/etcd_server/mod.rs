@@ -48,7 +48,13 @@ impl EtcdServer {
         if !found.is_ok_and(|status| status.success()) {
             let required = std::env::var_os("FUSEE_ETCD_REQUIRED").is_some_and(|v| v == "1");
             assert!(!required, "FUSEE_ETCD_REQUIRED=1, but no etcd can be started");
-            eprintln!("SKIPPED: no etcd in the path (Debian: apt-get install etcd-server)");
+            // Not by println, which the test program keeps to itself.
+            let _told = Write::write_fmt(
+                &mut std::io::stderr(),
+                format_args!(
+                    "SKIPPED: no etcd in the path (Debian: apt-get install etcd-server)\n"
+                ),
+            );
             return None;
         }
         let in_memory = Path::new(MEMORY).is_dir().then(|| tempfile::tempdir_in(MEMORY));

@@ -3,7 +3,7 @@
 //! The file is parsed into a table that knows where everything stands. Each setting is then read by
 //! itself, as the struct of the server's settings has it, so one mistake hides no other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::Deserialize;
@@ -24,23 +24,26 @@ pub struct File {
     pub places: BTreeMap<String, Place>,
 }
 
-/// Reads the file of these settings.
-pub fn read<S: DeserializeOwned>(path: &Path) -> Result<File, Problems> {
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        let origin = Origin::File { file: path.to_owned(), place: None };
-        let message = format!("cannot be read: {error}");
-        Problems(vec![Problem { setting: None, origin, message }])
-    })?;
-    parse::<S>(path, &text)
+/// Reads the file of these settings: what is right in it, and what is wrong.
+pub fn read<S: DeserializeOwned>(path: &Path) -> (File, Problems) {
+    match std::fs::read_to_string(path) {
+        Ok(text) => parse::<S>(path, &text),
+        Err(error) => {
+            let origin = Origin::File { file: path.to_owned(), place: None };
+            let message = format!("cannot be read: {error}");
+            (File::default(), Problems(vec![Problem { setting: None, origin, message }]))
+        }
+    }
 }
 
-/// The settings in the text of a file.
-pub fn parse<S: DeserializeOwned>(path: &Path, text: &str) -> Result<File, Problems> {
+/// The settings in the text of a file: those that are right, and what is wrong with the others.
+pub fn parse<S: DeserializeOwned>(path: &Path, text: &str) -> (File, Problems) {
     let problem = |setting: Option<String>, offset: Option<usize>, message: &str| {
         let place = offset.map(|offset| Place::of(text, offset));
-        let message = match &setting {
-            Some(setting) if !message.contains("unknown field") => format!("{setting}: {message}"),
-            _ => message.to_owned(),
+        let message = match (&setting, unknown(message)) {
+            (_, Some(unknown)) => unknown,
+            (Some(setting), None) => format!("{setting}: {message}"),
+            (None, None) => message.to_owned(),
         };
         Problem { setting, origin: Origin::File { file: path.to_owned(), place }, message }
     };
@@ -50,31 +53,68 @@ pub fn parse<S: DeserializeOwned>(path: &Path, text: &str) -> Result<File, Probl
         problem(None, offset, error.message())
     };
     if !errors.is_empty() {
-        return Err(Problems(errors.iter().map(said).collect()));
+        return (File::default(), Problems(errors.iter().map(said).collect()));
     }
-    let mut problems = Vec::new();
+    let (mut problems, mut wrong) = (Vec::new(), BTreeSet::new());
     for (name, single) in singles(table.get_ref()) {
         if let Err(error) = S::deserialize(Deserializer::from(Spanned::new(table.span(), single))) {
             let offset = error.span().map(|span| span.start);
+            wrong.insert(name.clone());
             problems.push(problem(Some(name), offset, error.message()));
         }
     }
-    if !problems.is_empty() {
-        problems.sort_by_key(|problem| match &problem.origin {
-            Origin::File { place, .. } => place.map(|place| (place.line, place.column)),
-            _ => None,
-        });
-        return Err(Problems(problems));
-    }
+    problems.sort_by_key(Problem::place);
+    let right = without(table.get_ref(), "", &wrong);
     let mut places = BTreeMap::new();
-    note_places(text, "", table.get_ref(), &mut places);
-    let whole = DeValue::Table(table.get_ref().clone());
-    let whole = ValueDeserializer::from(Spanned::new(table.span(), whole));
+    note_places(text, "", &right, &mut places);
+    let whole = ValueDeserializer::from(Spanned::new(table.span(), DeValue::Table(right)));
     match Value::deserialize(whole) {
-        Ok(Value::Object(values)) => Ok(File { values, places }),
+        Ok(Value::Object(values)) => (File { values, places }, Problems(problems)),
         Ok(_) => unreachable!("a document is a table"),
-        Err(error) => Err(Problems(vec![said(&error)])),
+        Err(error) => (File::default(), Problems(vec![said(&error)])),
     }
+}
+
+/// A table without what has these names.
+fn without<'i>(table: &DeTable<'i>, above: &str, wrong: &BTreeSet<String>) -> DeTable<'i> {
+    let mut right = DeTable::new();
+    for (key, value) in table {
+        let name = format!("{above}{}", key.get_ref());
+        let part = match value.get_ref() {
+            _ if wrong.contains(&name) => continue,
+            DeValue::Table(inner) => DeValue::Table(without(inner, &format!("{name}."), wrong)),
+            other => other.clone(),
+        };
+        right.insert(key.clone(), Spanned::new(value.span(), part));
+    }
+    right
+}
+
+/// What is said of a name that there is not, without all the names that there are: the one that is most like it.
+fn unknown(message: &str) -> Option<String> {
+    let rest = message.strip_prefix("unknown field ")?;
+    let mut quoted = rest.split('`').skip(1).step_by(2);
+    let name = quoted.next()?;
+    let like = |known: &str| if known.starts_with(name) { 1 } else { distance(name, known) };
+    let near = quoted.map(|known| (like(known), known)).min();
+    let near = near.filter(|(unlike, known)| *unlike <= known.len().max(name.len()).div_ceil(3));
+    Some(match near {
+        Some((_, known)) => format!("unknown field `{name}`: did you mean `{known}`?"),
+        None => format!("unknown field `{name}`: `fusee config show` shows all that there are"),
+    })
+}
+
+/// How many letters differ.
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.bytes().enumerate() {
+            let best = (diagonal + usize::from(x != y)).min(row[j] + 1).min(row[j + 1] + 1);
+            diagonal = std::mem::replace(&mut row[j + 1], best);
+        }
+    }
+    row[b.len()]
 }
 
 /// The parts of a table that are right or wrong by themselves, each as a table with nothing else in
@@ -123,7 +163,7 @@ mod tests {
     use super::*;
 
     fn problems(text: &str) -> Vec<String> {
-        let problems = parse::<Example>(Path::new("f"), text).unwrap_err();
+        let (_, problems) = parse::<Example>(Path::new("f"), text);
         problems.0.iter().map(Problem::to_string).collect()
     }
 
@@ -135,17 +175,39 @@ mod tests {
         );
         let expected = [
             "f:1:10: counts: invalid type: string \"many\", expected u32",
-            "f:2:1: unknown field `nope`, expected one of ",
+            "f:2:1: unknown field `nope`: `fusee config show` shows all that there are",
             "f:4:10: size: `3 X` is no number of bytes; write it like 512MiB or 1.5GiB",
             "f:5:15: names: invalid type: integer `1`, expected a string",
             "f:5:18: names: invalid type: integer `2`, expected a string",
             "f:7:7: inner.few: invalid value: integer `300`, expected u8",
-            "f:8:1: unknown field `what`, expected ",
+            "f:8:1: unknown field `what`: ",
         ];
         assert_eq!(found.len(), expected.len(), "{found:#?}");
         for (found, expected) in found.iter().zip(expected) {
             assert!(found.starts_with(expected), "{found}");
         }
+    }
+
+    #[test]
+    fn the_name_that_was_meant_is_named() {
+        for (text, says) in [
+            ("count = 1", "unknown field `count`: did you mean `counts`?"),
+            ("ohter = \"x\"", "unknown field `ohter`: did you mean `other`?"),
+            ("[inner]\nfew-of = 3", "unknown field `few-of`: `fusee config show`"),
+        ] {
+            assert!(problems(text)[0].contains(says), "{:?}", problems(text));
+        }
+        assert_eq!(distance("pool", "pol"), 1);
+    }
+
+    #[test]
+    fn what_is_right_beside_a_mistake_is_read() {
+        let (file, problems) =
+            parse::<Example>(Path::new("f"), "counts = 7\nnope = 1\n[inner]\nfew = 300\nmore = 2");
+        assert_eq!(problems.0.len(), 2);
+        assert_eq!(file.values["counts"], 7);
+        assert_eq!(file.values["inner"]["more"], 2);
+        assert_eq!(file.places.keys().collect::<Vec<_>>(), ["counts", "inner", "inner.more"]);
     }
 
     #[test]

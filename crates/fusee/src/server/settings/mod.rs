@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use self::file::File;
-use self::problem::Problems;
+use self::problem::{Problem, Problems};
 use crate::logging::Filter;
 
 /// The heading, in the help, of what a running server takes over when it reads its file again.
@@ -148,10 +148,21 @@ impl<S: Settings> Given<S> {
 
     /// The settings, from all places; the file is read now.
     pub fn effective(&self) -> Result<Effective<S>, Problems> {
-        self.over(match &self.config {
-            Some(path) => file::read::<S>(path)?,
-            None => File::default(),
-        })
+        let (file, problems) = self.read();
+        self.over(problems.or(file)?)
+    }
+
+    /// All that is wrong with them. What is wrong in the file by itself hides nothing of the rest.
+    pub fn problems(&self) -> Problems {
+        let (file, Problems(mut all)) = self.read();
+        let rest = self.over(file).and_then(|effective| effective.config().map(drop));
+        all.extend(rest.err().into_iter().flat_map(|Problems(rest)| rest));
+        all.sort_by_key(Problem::place);
+        Problems(all)
+    }
+
+    fn read(&self) -> (File, Problems) {
+        self.config.as_deref().map_or_else(Default::default, file::read::<S>)
     }
 
     /// The settings, over those of a file.
@@ -322,8 +333,10 @@ pub fn laid<S: Serialize + DeserializeOwned>(under: &S, over: &S) -> S {
 /// Settings of a file alone.
 pub fn of_file<S: DeserializeOwned + Default>(path: Option<&Path>) -> Result<S, Problems> {
     let Some(path) = path else { return Ok(S::default()) };
+    let (file, problems) = file::read::<S>(path);
+    let values = problems.or(file)?.values;
     let mut problems = Problems::default();
-    let settings = serde_json::from_value(Value::Object(file::read::<S>(path)?.values));
+    let settings = serde_json::from_value(Value::Object(values));
     let settings = problems.note(settings).unwrap_or_default();
     problems.or(settings)
 }
@@ -417,7 +430,8 @@ pub mod tests {
 
     /// The settings of this file.
     pub fn of_text<S: Settings>(text: &str) -> Result<Effective<S>, String> {
-        let file = file::parse::<S>(Path::new("f"), text).map_err(|error| error.to_string())?;
+        let (file, problems) = file::parse::<S>(Path::new("f"), text);
+        let file = problems.or(file).map_err(|error| error.to_string())?;
         let given = Given::<S>::file("f".into());
         given.over(file).map_err(|error| error.to_string())
     }

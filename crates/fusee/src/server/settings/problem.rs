@@ -19,6 +19,16 @@ pub struct Problem {
     pub message: String,
 }
 
+impl Problem {
+    /// Line and column in a file, if it has those.
+    pub fn place(&self) -> Option<(usize, usize)> {
+        match &self.origin {
+            Origin::File { place, .. } => place.map(|place| (place.line, place.column)),
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.origin {
