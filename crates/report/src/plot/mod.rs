@@ -2,7 +2,8 @@
 //! other over one axis, in SVG.
 //!
 //! Lines over names have bars from the least to the most that was measured, if they are told. Where all
-//! values stand at one place of the axis each is a column: a line of one point is none. Moments are marked by vertical lines in all panels; those with a text bear it in the first. A
+//! values stand at one place of the axis each is a column: a line of one point is none. Moments are
+//! marked by vertical lines in all panels; those with a text bear it in the first. A
 //! panel may have a logarithmic axis, then values of zero are left out. What is drawn is what the
 //! JSON report has; the picture is for looking.
 
