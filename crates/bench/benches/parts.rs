@@ -8,12 +8,13 @@ use fusee_client::View;
 use fusee_client::logic::IndexCache;
 use fusee_core::code::{Code, Coding, ReedSolomon};
 use fusee_core::layout::{Address, Chunk, Identity, Object, Opcode, Pair, SizeClass, Slot, Stripe};
-use fusee_core::race::{Buckets, Key};
+use fusee_core::race::{Buckets, HashKey, Key};
 use fusee_core::snapshot::evaluate;
 use fusee_core::store::{Hint, Sight};
 use fusee_core::verbs::{ClusterId, MnId};
 use fusee_core::view::{Geometry, Place, SlotRef, Subtable};
 
+const HASH_KEY: HashKey = HashKey::new([7; 16]);
 /// Keys that are cached.
 const KEYS: u32 = 100_000;
 const VALUE_BYTES: [usize; 3] = [48, 1008, 65_536];
@@ -56,6 +57,7 @@ fn hashes(c: &mut Criterion) {
     let view = View {
         number: 1,
         cluster: ClusterId::from_word(1).unwrap(),
+        hash_key: HASH_KEY,
         geometry: Geometry::default(),
         members: Vec::new(),
         regions: Vec::new(),
@@ -67,12 +69,12 @@ fn hashes(c: &mut Criterion) {
     for len in [16, 64, 250] {
         let bytes = vec![7; len];
         group.bench_with_input(BenchmarkId::new("key", len), &bytes, |b, bytes| {
-            b.iter(|| Key::new(black_box(bytes)).hash());
+            b.iter(|| Key::new(black_box(bytes), &HASH_KEY).hash());
         });
     }
     let bytes = key(1);
     group.bench_function("buckets of a hashed key", |b| {
-        let key = Key::new(&bytes);
+        let key = Key::new(&bytes, &HASH_KEY);
         b.iter(|| Buckets::of(black_box(key), &view));
     });
 }
@@ -85,22 +87,24 @@ fn cache(c: &mut Criterion) {
     };
     let mut cache = IndexCache::new(KEYS as usize, 0.5);
     for n in 0..KEYS {
-        cache.found(&Key::new(&key(n)), None, Some(hint(n)));
+        cache.found(&Key::new(&key(n), &HASH_KEY), None, Some(hint(n)));
     }
     let mut group = c.benchmark_group("index cache");
     group.bench_function("hint, one key", |b| {
         let key = key(1);
-        b.iter(|| cache.hint(&Key::new(black_box(&key)), || false));
+        b.iter(|| cache.hint(&Key::new(black_box(&key), &HASH_KEY), || false));
     });
     group.bench_function(BenchmarkId::new("hint, keys", KEYS), |b| {
         let mut numbers = scattered(KEYS);
-        b.iter(|| cache.hint(&Key::new(&key(numbers.next().expect("endless"))), || false));
+        b.iter(|| {
+            cache.hint(&Key::new(&key(numbers.next().expect("endless")), &HASH_KEY), || false)
+        });
     });
     group.bench_function("take note of another key, when it is full", |b| {
         let mut next = KEYS;
         b.iter(|| {
             next = next.wrapping_add(1);
-            cache.found(&Key::new(&key(next)), None, Some(hint(next)));
+            cache.found(&Key::new(&key(next), &HASH_KEY), None, Some(hint(next)));
         });
     });
 }

@@ -161,6 +161,7 @@ impl OperationError for Error {
             Error::ValueTooLarge { .. } => "value_too_large",
             Error::OutOfMemory => "out_of_memory",
             Error::IndexFull => "index_full",
+            Error::KeysHashAlike => "keys_hash_alike",
             Error::Unreachable { .. } => "unreachable",
             Error::GaveUp { .. } => "gave_up",
             Error::Corrupt { .. } => "corrupt",
@@ -192,6 +193,7 @@ impl OperationError for Error {
             | Error::ValueTooLarge { .. }
             | Error::OutOfMemory
             | Error::IndexFull
+            | Error::KeysHashAlike
             | Error::Allocation { .. }
             | Error::NoSession { .. } => false,
             _ => true,

@@ -132,6 +132,7 @@ mod tests {
     use std::task::{Context, Poll};
 
     use fusee_core::layout::POOL_HEADER_BYTES;
+    use fusee_core::race::HashKey;
     use fusee_core::verbs::{Batch, ClusterId, Fabric, VerbError};
     use fusee_core::view::Geometry;
     use fusee_fabric::tcp::DEFAULT_SPIN;
@@ -169,6 +170,7 @@ mod tests {
         Arc::new(View {
             number,
             cluster: ClusterId::from_word(1).unwrap(),
+            hash_key: HashKey::new([7; 16]),
             geometry: Geometry::default(),
             members: members.iter().copied().cloned().collect(),
             regions: Vec::new(),

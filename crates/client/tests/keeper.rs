@@ -18,6 +18,7 @@ use fusee_core::change::Gain;
 use fusee_core::data::Region;
 use fusee_core::host::Pinned;
 use fusee_core::layout::SizeClass;
+use fusee_core::race::HashKey;
 use fusee_core::update::ViewUpdate;
 use fusee_core::verbs::ClusterId;
 use fusee_core::view::{Member, Place, Subtable};
@@ -200,6 +201,7 @@ fn view(number: u64) -> View {
     let view = View {
         number,
         cluster: ClusterId::from_word(1).unwrap(),
+        hash_key: HashKey::new([7; 16]),
         geometry: Geometry::default(),
         members: vec![member],
         regions: vec![Region::replicated(vec![place(1 << 32)], 1)],

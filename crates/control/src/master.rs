@@ -178,8 +178,8 @@ pub enum MasterRequest {
         /// The node.
         node: MnId,
     },
-    /// A client found no free slot in a subtable: it is split, which a newer view will show. `Done`
-    /// or `Refused`, if that cannot be.
+    /// A client found no free slot in a subtable: it is split, which a newer view will show. Answer: `Done`;
+    /// `TooDeep`; or `Refused`, if that cannot be.
     Split {
         /// The subtable.
         subtable: u32,
@@ -340,6 +340,9 @@ pub enum MasterReply {
     /// To `MoreRoom`: as `Refused`; and while others were called upon nobody handed anything on, nor did
     /// anything by which memory becomes free. To ask again at once is in vain.
     Exhausted,
+    /// To `Split`: the subtable is as deep as the index may be
+    /// ([`View::deepest`](fusee_core::view::View::deepest)). Keys hash alike in it, and splits do not help.
+    TooDeep,
     /// It cannot be.
     Refused {
         /// Why, and what to do.

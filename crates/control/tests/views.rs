@@ -1,6 +1,7 @@
 //! How long the messages are in which the master tells of views.
 
 use fusee_control::master::{Epochs, MasterReply};
+use fusee_core::race::HashKey;
 use fusee_core::update::ViewUpdate;
 use fusee_core::verbs::{ClusterId, MnId};
 use fusee_core::view::{Geometry, Member, Place, Subtable, View};
@@ -23,6 +24,7 @@ fn the_views_of_a_split_are_short_messages() {
     let from = View {
         number: 1000,
         cluster: ClusterId::from_word(u64::MAX).unwrap(),
+        hash_key: HashKey::new([7; 16]),
         geometry: Geometry::default(),
         members: (0..3).map(member).collect(),
         regions: Vec::new(),

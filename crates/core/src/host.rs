@@ -38,6 +38,17 @@ pub enum Granted {
     NewerView,
 }
 
+/// What asking for a larger index came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grown {
+    /// A newer view has come, in which it may be larger.
+    NewerView,
+    /// There is no room for a larger one, or nobody has said so in time.
+    Full,
+    /// The subtable is as deep as the index may be ([`View::deepest`]).
+    TooDeep,
+}
+
 /// What a session says of its operations to whoever changes the view
 /// ([`change`](crate::change)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,9 +119,8 @@ pub trait Views {
     fn newer_view(&self, than: u64) -> Option<Arc<View>>;
 
     /// A subtable has no free slot for a key, for an operation that is pinned by no view now. Waits
-    /// until there is a newer view than `view`, in which there may be one; false if there will be
-    /// none.
-    fn grow_index(&self, subtable: u32, view: &Arc<View>) -> impl Future<Output = bool>;
+    /// until there is a newer view than `view`, in which there may be one, unless there will be none.
+    fn grow_index(&self, subtable: u32, view: &Arc<View>) -> impl Future<Output = Grown>;
 
     /// Whether the master has heard the session less than a lease ago: so nothing has taken effect by
     /// now that the session has not acknowledged.

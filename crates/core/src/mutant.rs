@@ -200,6 +200,10 @@ mutants! {
     SplitTrustsOneReplica,
     /// A split leaves entries where they are whose keys are longer than what it reads first.
     SplitReadsOnce,
+    /// A session asks for splits that leave all keys together which are in the way of a new one.
+    SplitsSeparateNothing,
+    /// The master splits what is much deeper than the rest of the index.
+    DepthUnbounded,
     /// A region is copied from one replica, damage included.
     CopiesDamage,
     /// A region is copied without telling the node whose blocks are whose: should it lead, it gives them

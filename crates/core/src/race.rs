@@ -16,9 +16,9 @@
 //! Unlike RACE we keep no header in the bucket: RACE's header tells a client with an old
 //! directory that it came to the wrong place, ours learns it from the view.
 
-use core::ops::Deref;
+mod key;
 
-use twox_hash::XxHash3_128;
+pub use key::{HashKey, IntoKey, Key};
 
 use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
@@ -28,52 +28,6 @@ use crate::view::{BUCKETS_PER_GROUP, Place, SlotRef, View};
 
 /// The most slots that may hold a key: two combined buckets of two buckets of 8.
 pub const MAX_CANDIDATES: usize = 32;
-
-/// A key with its hash, which an operation needs in several places and takes once.
-#[derive(Clone, Copy, Debug)]
-pub struct Key<'k> {
-    bytes: &'k [u8],
-    low: u64,
-    high: u64,
-}
-
-impl<'k> Key<'k> {
-    /// xxh3-128 with seed 0: the hash decides where bytes lie in memory that many versions of this
-    /// program share, so it can never change.
-    #[inline]
-    pub fn new(bytes: &'k [u8]) -> Key<'k> {
-        let hash = XxHash3_128::oneshot(bytes);
-        Key { bytes, low: hash as u64, high: (hash >> 64) as u64 }
-    }
-
-    /// 64 bits of the hash, for tables in memory that nobody else reads.
-    #[inline]
-    pub fn hash(&self) -> u64 {
-        self.low ^ self.high
-    }
-
-    /// The upper 8 bits of its slots' words, independent of its position.
-    #[inline]
-    pub fn fingerprint(&self) -> u8 {
-        (self.high >> 56) as u8
-    }
-}
-
-impl Deref for Key<'_> {
-    type Target = [u8];
-
-    #[inline]
-    fn deref(&self) -> &[u8] {
-        self.bytes
-    }
-}
-
-impl<'k, B: AsRef<[u8]> + ?Sized> From<&'k B> for Key<'k> {
-    #[inline]
-    fn from(bytes: &'k B) -> Key<'k> {
-        Key::new(bytes.as_ref())
-    }
-}
 
 /// The slots that may hold a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,9 +46,9 @@ pub struct Buckets {
 
 impl Buckets {
     /// Those of a key.
-    pub fn of<'k>(key: impl Into<Key<'k>>, view: &View) -> Buckets {
-        let key = key.into();
-        let Key { low, high, .. } = key;
+    pub fn of<'k>(key: impl IntoKey<'k>, view: &View) -> Buckets {
+        let key = key.into_key(&view.hash_key);
+        let [low, high] = key.halves();
         let depth = view.depth();
         let entry = if depth == 0 { 0 } else { low >> (64 - depth) };
         let mask = view.geometry.groups_per_subtable - 1;
@@ -115,8 +69,9 @@ impl Buckets {
 
     /// Whether a key belongs into the sibling of its subtable, once that is split at this depth: its
     /// next hash bit.
-    pub fn belongs_to_sibling(key: &[u8], local_depth: u8) -> bool {
-        Key::new(key).low >> (63 - local_depth) & 1 == 1
+    pub fn belongs_to_sibling(key: &[u8], local_depth: u8, view: &View) -> bool {
+        let [low, _] = key.into_key(&view.hash_key).halves();
+        low >> (63 - local_depth) & 1 == 1
     }
 
     /// Posts the two READs that fetch all slots from the replica at `place`.
@@ -321,6 +276,7 @@ mod tests {
         View {
             number: 1,
             cluster: ClusterId::from_word(1).unwrap(),
+            hash_key: HashKey::new([7; 16]),
             geometry: Geometry {
                 groups_per_subtable: groups,
                 slots_per_bucket: slots,
@@ -373,6 +329,71 @@ mod tests {
     fn the_hash_never_changes() {
         let buckets = Buckets::of(b"FUSEE", &view(1024, 8, 6));
         let place = (buckets.subtable, buckets.fingerprint, buckets.first);
-        assert_eq!(place, (9, 194, [24464, 20624]));
+        assert_eq!(place, (19, 247, [5504, 8312]));
+    }
+
+    /// One hash gives position and fingerprint, and none of them tells of another.
+    #[test]
+    fn positions_and_fingerprints_are_spread_evenly_and_tell_nothing_of_each_other() {
+        const KEYS: u32 = 1 << 16;
+        let view = view(64, 8, 4);
+        let all =
+            (0..KEYS).map(|key| Buckets::of(&key.to_le_bytes(), &view)).collect::<vec::Vec<_>>();
+        type Part = (&'static str, fn(&Buckets) -> usize);
+        let group = |first: u32| (first / 24) as usize;
+        let parts: [Part; 5] = [
+            ("subtable", |b| b.subtable as usize),
+            ("first group", |b| (b.first[0] / 24) as usize >> 1 & 15),
+            ("second group", |b| (b.first[1] / 24) as usize >> 1 & 15),
+            ("sides", |b| (b.main_half[0] * 2 + b.main_half[1]) as usize),
+            ("fingerprint", |b| usize::from(b.fingerprint >> 4)),
+        ];
+        assert!(
+            all.iter().all(|b| group(b.first[0]) < 64 && group(b.first[0]) != group(b.first[1]))
+        );
+        for (i, (name, part)) in parts.iter().enumerate() {
+            for (other, of) in &parts[i + 1..] {
+                let mut counts = [[0u32; 16]; 16];
+                all.iter().for_each(|buckets| counts[part(buckets)][of(buckets)] += 1);
+                let counts = counts.as_flattened().iter().filter(|count| **count > 0);
+                let cells = counts.clone().count() as f64;
+                let mean = f64::from(KEYS) / cells;
+                let chi: f64 = counts.map(|n| (f64::from(*n) - mean).powi(2) / mean).sum();
+                // Its mean is the number of cells, its deviation the root of twice that.
+                assert!(
+                    chi < cells + 6.0 * (2.0 * cells).sqrt(),
+                    "{name}, {other}: {chi} of {cells}"
+                );
+                assert!([64.0, 256.0].contains(&cells), "{name}, {other}: {cells} cells");
+            }
+        }
+    }
+
+    /// A log line or a message that is printed must not tell it.
+    #[test]
+    fn the_secret_is_not_printed() {
+        let view = view(4, 2, 0);
+        let secret = HashKey::new([0xab; 16]);
+        let shown = alloc::format!(
+            "{:?} {secret:?} {:?}",
+            View { hash_key: secret, ..view },
+            secret.derived((1, 2))
+        );
+        assert!(
+            shown.contains("HashKey(..)") && !shown.contains("171") && !shown.contains("ab, ab"),
+            "{shown}"
+        );
+    }
+
+    #[test]
+    fn derived_secrets_are_all_different_and_always_the_same() {
+        let secret = HashKey::new([1; 16]);
+        let of = [(0, 0), (0, 1), (1, 0), (1, 1)];
+        for (i, a) in of.iter().enumerate() {
+            assert_eq!(secret.derived(*a), secret.derived(*a));
+            assert!(of[i + 1..].iter().all(|b| secret.derived(*a) != secret.derived(*b)));
+            assert_ne!(secret.derived(*a), HashKey::new([2; 16]).derived(*a));
+            assert_ne!(secret.derived(*a), secret);
+        }
     }
 }

@@ -110,7 +110,9 @@ impl Difference {
             && to.directory.len() >= from.directory.len()
             && to.directory.len().is_power_of_two()
             && from.directory.len().is_power_of_two();
-        if !grows || from.cluster != to.cluster || from.geometry != to.geometry {
+        let is_one =
+            (from.cluster, from.hash_key, from.geometry) == (to.cluster, to.hash_key, to.geometry);
+        if !grows || !is_one {
             return None;
         }
         Some(Difference {
@@ -146,6 +148,7 @@ impl Difference {
         Ok(View {
             number: self.to,
             cluster: from.cluster,
+            hash_key: from.hash_key,
             geometry: from.geometry,
             members: self.members.unwrap_or_else(|| from.members.clone()),
             regions: with(&from.regions, self.regions)?,
@@ -211,6 +214,7 @@ fn runs(from: &View, to: &View) -> Vec<Run> {
 mod tests {
     use super::*;
     use crate::change::Gain;
+    use crate::race::HashKey;
     use crate::verbs::MnId;
     use crate::view::{Geometry, Place};
 
@@ -320,6 +324,8 @@ mod tests {
         assert!(difference.apply(from).unwrap().check().is_err());
         // The other end: nothing leads from or to what is no view, or another cluster's.
         let other = View { geometry: Geometry::default(), ..to.clone() };
+        assert_eq!(Difference::between(from, &other), None);
+        let other = View { hash_key: HashKey::new([8; 16]), ..to.clone() };
         assert_eq!(Difference::between(from, &other), None);
         let broken = View { directory: Vec::new(), ..from.clone() };
         assert_eq!(Difference::between(&broken, to), None);

@@ -17,7 +17,8 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 pub use geometry::{
-    BUCKETS_PER_GROUP, Geometry, MAX_DEPTH, TABLE_ALIGN_BYTES, TABLE_ENTRY_BYTES, ViewError,
+    BUCKETS_PER_GROUP, Geometry, MAX_DEPTH, TABLE_ALIGN_BYTES, TABLE_ENTRY_BYTES, UNEVEN_BITS,
+    ViewError,
 };
 pub use place::{MAX_REPLICAS, Place};
 pub use subtable::Subtable;
@@ -25,6 +26,7 @@ pub use subtable::Subtable;
 use crate::change::Change;
 use crate::data::{BlockAt, ObjectAt, Redundancy, Region};
 use crate::layout::{Address, Slot};
+use crate::race::HashKey;
 use crate::verbs::{ClusterId, MnId};
 
 /// How to reach a memory node.
@@ -53,6 +55,8 @@ pub struct View {
     pub number: u64,
     /// Drawn at random when the cluster was formed.
     pub cluster: ClusterId,
+    /// The secret by which the cluster hashes keys, drawn when it was formed.
+    pub hash_key: HashKey,
     /// Sizes.
     pub geometry: Geometry,
     /// Memory nodes.
@@ -85,6 +89,12 @@ impl View {
     /// The number of directory bits.
     pub fn depth(&self) -> u32 {
         self.directory.len().trailing_zeros()
+    }
+
+    /// The directory bits that a subtable may have at most: as many as subtables of one depth would need, and
+    /// [`UNEVEN_BITS`]. So the directory is no longer than a multiple of what it leads to, whatever keys there are.
+    pub fn deepest(&self) -> u32 {
+        (self.subtables.len().max(1).ilog2() + UNEVEN_BITS).min(MAX_DEPTH)
     }
 
     /// The region of an address, and the offset in it; `None` if the address is in no region.
@@ -222,6 +232,7 @@ pub(crate) mod tests {
         View {
             number: 1,
             cluster: ClusterId::from_word(1).unwrap(),
+            hash_key: HashKey::new([7; 16]),
             geometry,
             members: Vec::from([member(0), member(1)]),
             regions: Vec::from([1 << 20, 2 << 20].map(|at| Region::replicated(places(at), 1))),

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// Pure computation, all of them. The erasure code asks the processor for its instructions, once.
 const DEPENDENCIES: [&str; 6] =
-    ["arrayvec", "crc-fast", "rusty_erasure", "serde", "thiserror", "twox-hash"];
+    ["arrayvec", "crc-fast", "rusty_erasure", "serde", "siphasher", "thiserror"];
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

@@ -2,6 +2,7 @@
 
 use fusee_core::change::{Change, Split, Stage, SubtableChange};
 use fusee_core::data::Region;
+use fusee_core::race::HashKey;
 use fusee_core::update::{Difference, Run};
 use fusee_core::verbs::{ClusterId, MnId};
 use fusee_core::view::{Geometry, Member, Place, Subtable, View};
@@ -71,6 +72,7 @@ fn view() -> impl Strategy<Value = View> {
         |(number, depth, (regions, subtables, members), change, entries)| View {
             number,
             cluster: ClusterId::from_word(1).unwrap(),
+            hash_key: HashKey::new([7; 16]),
             geometry: Geometry::default(),
             members,
             regions,

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 
 use fusee_control::node::{Extent, NodeRequest, extent_align_bytes};
 use fusee_core::data::{Redundancy, Region};
+use fusee_core::race::HashKey;
 use fusee_core::verbs::{ClusterId, MnId};
 use fusee_core::view::{Geometry, Member, Place, Subtable, View};
 
@@ -177,6 +178,7 @@ impl Plan {
     pub fn view(
         &self,
         cluster: ClusterId,
+        hash_key: HashKey,
         offsets: &HashMap<MnId, Vec<u64>>,
     ) -> Result<View, String> {
         let mut at: HashMap<(MnId, Extent), u64> = HashMap::new();
@@ -206,6 +208,7 @@ impl Plan {
         let view = View {
             number: 1,
             cluster,
+            hash_key,
             geometry: self.geometry,
             members: self.members.clone(),
             regions: (0u32..).zip(&self.regions).map(region).collect(),

@@ -83,6 +83,7 @@ pub enum Record {
 
 /// A change of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "nearly all writes put a record")]
 pub enum Write {
     /// The record, in place of the one of its key.
     Put(Record),

@@ -268,6 +268,7 @@ impl Reach for Asking {
 mod tests {
     use std::net::TcpListener;
 
+    use fusee_core::race::HashKey;
     use fusee_core::verbs::ClusterId;
     use fusee_core::view::Geometry;
 
@@ -287,6 +288,7 @@ mod tests {
         let view = View {
             number: 1,
             cluster: ClusterId::from_word(1).unwrap(),
+            hash_key: HashKey::new([7; 16]),
             geometry: Geometry::default(),
             members: vec![member],
             regions: Vec::new(),

@@ -28,6 +28,7 @@ use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::{
     self, Caller, MasterClient, MasterService, NodeClient, RequestTimes, RpcError, Runtime, Server,
 };
+use fusee_core::race::HashKey;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::View;
 use fusee_fabric::Clock;
@@ -455,7 +456,7 @@ where
     let geometry = now.geometry;
     let mut records = store.load()?;
     let mut journal = Journal::restore(&mut records);
-    let logic = Master::restore(now, rand::random(), records)?;
+    let logic = Master::restore(now, rand::random(), HashKey::new(rand::random()), records)?;
     if logic.cluster().is_none() {
         // What may be left of one that was destroyed.
         store.clear()?;

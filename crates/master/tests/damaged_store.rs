@@ -9,6 +9,7 @@ use fusee_control::master::Orphan;
 use fusee_control::node::BlockId;
 use fusee_core::data::Region;
 use fusee_core::layout::SizeClass;
+use fusee_core::race::HashKey;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::{Geometry, Member, Place, Subtable, View};
 use fusee_master::config::Config;
@@ -41,6 +42,7 @@ fn view() -> View {
     View {
         number: 7,
         cluster: CLUSTER,
+        hash_key: HashKey::new([7; 16]),
         geometry: Geometry::default(),
         members: vec![member(0), member(1)],
         regions: (1..3).map(region).collect(),

@@ -8,6 +8,7 @@ use fusee_control::node::{BlockId, Description, NodeReply, NodeRequest, Usage};
 use fusee_control::rpc::Caller;
 use fusee_core::data::Redundancy;
 use fusee_core::layout::{SizeClass, first_extent};
+use fusee_core::race::HashKey;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::{Geometry, View};
 use fusee_master::logic::{Action, Event, Master};
@@ -41,6 +42,12 @@ fn settings(memory_nodes: u32, index_replicas: u8, data_replicas: u8) -> Setting
 
 const POOL: u64 = 2 << 20;
 const CLUSTER: ClusterId = ClusterId::from_word(1000).unwrap();
+
+/// Of a master, by the number that it draws.
+fn secret(number: u64) -> HashKey {
+    HashKey::new(u128::from(number).to_le_bytes())
+}
+
 const OTHER: ClusterId = ClusterId::from_word(5).unwrap();
 
 struct SimNode {
@@ -77,7 +84,7 @@ impl World {
     fn new(settings: Settings, pools: &[u64]) -> World {
         let formed = Record::Cluster(CLUSTER);
         let disk = BTreeMap::from([(formed.key(), formed.clone())]);
-        let master = Master::restore(settings.clone(), 1000, vec![formed]).unwrap();
+        let master = Master::restore(settings.clone(), 1000, secret(1000), vec![formed]).unwrap();
         let mut world = World {
             settings,
             master,
@@ -110,7 +117,9 @@ impl World {
     fn restart_master(&mut self) {
         self.fresh += 1;
         let records = self.disk.values().cloned().collect();
-        self.master = Master::restore(self.settings.clone(), self.fresh, records).unwrap();
+        self.master =
+            Master::restore(self.settings.clone(), self.fresh, secret(self.fresh), records)
+                .unwrap();
     }
 
     /// Feeds an event and carries out all that follows from it, until a crash or silence.

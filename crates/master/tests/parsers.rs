@@ -13,6 +13,7 @@ use fusee_core::data::Region;
 use fusee_core::layout::{Address, BLOCK_HEADER_BYTES, Base, BlockHeader, Identity, LAYOUT_WORD};
 use fusee_core::layout::{Object, Opcode, Pair, PoolHeader, SizeClass, Slot};
 use fusee_core::parsers as core;
+use fusee_core::race::HashKey;
 use fusee_core::update::ViewUpdate;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::{Geometry, Member, Place, Subtable, View};
@@ -117,7 +118,7 @@ const NOBODYS: u8 = 0;
 const ANSWER: [u8; 2] = [5, 0];
 
 const MASTER_REQUESTS: usize = 18;
-const MASTER_REPLIES: usize = 19;
+const MASTER_REPLIES: usize = 20;
 const NODE_REQUESTS: usize = 17;
 const NODE_REPLIES: usize = 10;
 
@@ -233,6 +234,7 @@ fn view() -> View {
     let view = View {
         number: 3,
         cluster: ClusterId::from_word(9).unwrap(),
+        hash_key: HashKey::new([7; 16]),
         geometry: Geometry::default(),
         members: vec![member(0), member(1)],
         regions: vec![region(1), region(2)],

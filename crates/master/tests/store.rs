@@ -166,8 +166,8 @@ fn another_format_and_undecodable_records_are_named() {
     overwrite(&dir, "client-ids", &sealed::seal("client-ids", b"\x06\x41\x00".to_vec()));
     refused("1 bytes too many");
     // Of this version, of one without checksums, and of one to come.
-    overwrite(&dir, "format", b"fusee-master 10");
-    assert!(matches!(refused("fusee-master 10"), StoreError::OtherFormat { .. }));
+    overwrite(&dir, "format", b"fusee-master 11");
+    assert!(matches!(refused("fusee-master 11"), StoreError::OtherFormat { .. }));
     overwrite(&dir, "format", b"fusee-master 6");
     assert!(matches!(refused("fusee-master 6"), StoreError::OtherFormat { .. }));
     overwrite(&dir, "format", &sealed::seal("format", b"fusee-master 99".to_vec()));

@@ -329,6 +329,7 @@ impl Workload {
 fn outcome_of(session: &SimSession, error: Error) -> (Outcome, CallOutcome) {
     match error {
         Error::IndexFull
+        | Error::KeysHashAlike
         | Error::OutOfMemory
         | Error::Allocation { .. }
         | Error::Redundancy(RedundancyError::TooFewNodes { .. }) => {

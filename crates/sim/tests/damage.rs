@@ -110,7 +110,7 @@ fn an_operation_answers_from_a_replica_that_is_whole() {
                             store.insert(KEY, b"again").await.unwrap();
                         }
                         _ => {
-                            let keys = [SearchKey { key: KEY.into(), hint }];
+                            let keys = [SearchKey { key: store.key(KEY), hint }];
                             let mut seen = None;
                             let found = |_, value: Option<&[u8]>, _| {
                                 seen = value.map(<[u8]>::to_vec);

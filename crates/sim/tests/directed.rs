@@ -1,6 +1,8 @@
 //! The steered histories, under a few thousand schedules each.
 
-use crate::support::{in_doubt, late_repairs, scripted, steered, steered_changes, steered_reuse};
+use crate::support::{
+    crowded, in_doubt, late_repairs, scripted, steered, steered_changes, steered_reuse,
+};
 
 /// Runs a history for every seed; it must go the intended way often enough to mean something.
 fn for_all(seeds: u64, history: fn(u64) -> bool) {
@@ -48,6 +50,16 @@ fn nothing_of_a_dead_masters_repairs_comes_between_the_next_ones() {
 #[test]
 fn nothing_that_a_writer_has_given_up_comes_after_the_replicas_are_equal() {
     for_all(1000, in_doubt::in_doubt);
+}
+
+#[test]
+fn keys_that_hash_alike_are_refused_by_an_error_of_their_own() {
+    (0..10).for_each(crowded::crowded);
+}
+
+#[test]
+fn the_index_is_no_deeper_than_its_subtables_deserve() {
+    (0..10).for_each(crowded::asks_too_much);
 }
 
 #[test]

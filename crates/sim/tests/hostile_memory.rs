@@ -55,7 +55,7 @@ fn bad_words_do_not_hide_a_key() {
                 let found = store.search(b"key", hint).await.unwrap();
                 assert_eq!(found.value(), Some(&b"value"[..]));
             }
-            let keys = [SearchKey { key: b"key".into(), hint: None }];
+            let keys = [SearchKey { key: store.key(b"key"), hint: None }];
             let seen = Cell::new(false);
             let check = |_, value: Option<&[u8]>, _| seen.set(value == Some(b"value"));
             store.search_many(&keys, check).await.unwrap();
@@ -83,7 +83,7 @@ fn a_hint_that_makes_no_sense_is_ignored() {
                 assert_eq!(found.value(), Some(&b"value"[..]));
                 drop(found);
                 store.update(b"key", b"value", Some(hint)).await.unwrap();
-                let keys = [SearchKey { key: b"key".into(), hint: Some(hint) }];
+                let keys = [SearchKey { key: store.key(b"key"), hint: Some(hint) }];
                 let mut found = 0;
                 let count = |_, value: Option<&[u8]>, _| found += usize::from(value.is_some());
                 store.search_many(&keys, count).await.unwrap();

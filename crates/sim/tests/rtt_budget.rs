@@ -279,7 +279,7 @@ fn many_keys_share_their_phases() {
         keys.push((99u32.to_le_bytes(), None));
         let wanted: Vec<_> = keys
             .iter()
-            .map(|(key, hint)| fusee_core::store::SearchKey { key: key.into(), hint: *hint })
+            .map(|(key, hint)| fusee_core::store::SearchKey { key: store.key(key), hint: *hint })
             .collect();
         let mut answers = vec![0; keys.len()];
         let mut check = |i: usize, value: Option<&[u8]>, _| {

@@ -398,11 +398,16 @@ impl IndexCache {
 mod tests {
     use std::collections::HashMap;
 
+    use fusee_core::race::HashKey;
     use proptest::prelude::*;
 
     use super::*;
 
     const KEY: &[u8] = b"key";
+
+    fn key_of(bytes: &[u8]) -> Key<'_> {
+        Key::new(bytes, &HashKey::new([7; 16]))
+    }
 
     fn place(word: u64) -> Hint {
         Hint { slot: SlotRef { subtable: 0, slot: 0 }, word: Slot(word), seen: Sight::Sometime }
@@ -411,16 +416,16 @@ mod tests {
     #[test]
     fn a_key_that_keeps_changing_is_bypassed_until_it_calms_down() {
         let mut cache = IndexCache::new(10, 0.5);
-        cache.found(&KEY.into(), None, Some(place(0)));
+        cache.found(&key_of(KEY), None, Some(place(0)));
         for word in 1..20 {
-            let hint = cache.hint(&KEY.into(), || false);
-            cache.found(&KEY.into(), hint, Some(place(word)));
+            let hint = cache.hint(&key_of(KEY), || false);
+            cache.found(&key_of(KEY), hint, Some(place(word)));
         }
-        assert_eq!(cache.hint(&KEY.into(), || false), None, "bypassed");
-        let calm = (0..100).find(|_| cache.hint(&KEY.into(), || false).is_some());
+        assert_eq!(cache.hint(&key_of(KEY), || false), None, "bypassed");
+        let calm = (0..100).find(|_| cache.hint(&key_of(KEY), || false).is_some());
         assert!(calm.is_some(), "cached again");
         assert_eq!(
-            cache.hint(&KEY.into(), || false),
+            cache.hint(&key_of(KEY), || false),
             Some(place(19)),
             "the place was kept up to date"
         );
@@ -432,10 +437,10 @@ mod tests {
     fn the_threshold_is_the_share_of_accesses_that_may_be_wrong() {
         for threshold in [0.0, 0.1, 0.25, 0.5, 0.9, 1.0] {
             let mut cache = IndexCache::new(10, threshold);
-            cache.found(&KEY.into(), None, Some(place(0)));
+            cache.found(&key_of(KEY), None, Some(place(0)));
             for word in 1..=10_000 {
-                let hint = cache.hint(&KEY.into(), || false);
-                cache.found(&KEY.into(), hint, Some(place(word)));
+                let hint = cache.hint(&key_of(KEY), || false);
+                cache.found(&key_of(KEY), hint, Some(place(word)));
             }
             let CacheStats { accesses, hints, wrong, bypassed } = cache.stats();
             assert_eq!((accesses, hints + bypassed, hints), (10_000, 10_000, wrong));
@@ -447,11 +452,15 @@ mod tests {
     #[test]
     fn a_stable_key_always_gets_a_hint_and_own_writes_make_no_wrong_hints() {
         let mut cache = IndexCache::new(10, 0.0);
-        cache.written(&KEY.into(), None, Written { place: Some(place(0)), hint_held: false });
+        cache.written(&key_of(KEY), None, Written { place: Some(place(0)), hint_held: false });
         for word in 1..100 {
-            let hint = cache.hint(&KEY.into(), || false);
+            let hint = cache.hint(&key_of(KEY), || false);
             assert_eq!(hint, Some(place(word - 1)));
-            cache.written(&KEY.into(), hint, Written { place: Some(place(word)), hint_held: true });
+            cache.written(
+                &key_of(KEY),
+                hint,
+                Written { place: Some(place(word)), hint_held: true },
+            );
         }
     }
 
@@ -460,19 +469,19 @@ mod tests {
         let mut cache = IndexCache::new(10, 0.5);
         let mut off = IndexCache::new(0, 0.5);
         for i in 0..1000u32 {
-            cache.found(&Key::new(&i.to_le_bytes()), None, Some(place(1)));
-            off.found(&Key::new(&i.to_le_bytes()), None, Some(place(1)));
+            cache.found(&key_of(&i.to_le_bytes()), None, Some(place(1)));
+            off.found(&key_of(&i.to_le_bytes()), None, Some(place(1)));
         }
         let kept = (0..1000u32)
-            .filter(|i| cache.hint(&Key::new(&i.to_le_bytes()), || false).is_some())
+            .filter(|i| cache.hint(&key_of(&i.to_le_bytes()), || false).is_some())
             .count();
         assert!((1..=10).contains(&kept), "{kept}");
-        assert_eq!(off.hint(&Key::new(&999u32.to_le_bytes()), || false), None);
+        assert_eq!(off.hint(&key_of(&999u32.to_le_bytes()), || false), None);
         let key = (0..1000u32)
-            .find(|i| cache.hint(&Key::new(&i.to_le_bytes()), || false).is_some())
+            .find(|i| cache.hint(&key_of(&i.to_le_bytes()), || false).is_some())
             .unwrap();
-        cache.forget(&Key::new(&key.to_le_bytes()));
-        assert_eq!(cache.hint(&Key::new(&key.to_le_bytes()), || false), None);
+        cache.forget(&key_of(&key.to_le_bytes()));
+        assert_eq!(cache.hint(&key_of(&key.to_le_bytes()), || false), None);
     }
 
     #[test]
@@ -480,11 +489,11 @@ mod tests {
         let mut cache = IndexCache::new(100, 0.5);
         for i in 0..10_000u32 {
             let (hot, cold) = ((i % 20).to_le_bytes(), (1000 + i).to_le_bytes());
-            if cache.hint(&Key::new(&hot), || false).is_none() {
+            if cache.hint(&key_of(&hot), || false).is_none() {
                 assert!(i < 20, "key {} of the hot ones is forgotten after {i}", i % 20);
-                cache.found(&Key::new(&hot), None, Some(place(1)));
+                cache.found(&key_of(&hot), None, Some(place(1)));
             }
-            cache.found(&Key::new(&cold), None, Some(place(2)));
+            cache.found(&key_of(&cold), None, Some(place(2)));
         }
         assert_eq!(cache.len, 100);
     }
@@ -505,7 +514,7 @@ mod tests {
             };
             for (i, (step, key)) in (0..).zip(steps) {
                 let bytes = key.to_le_bytes();
-                let key = Key::new(&bytes);
+                let key = key_of(&bytes);
                 match step {
                     0 => {
                         let hint = cache.hint(&key, || false);

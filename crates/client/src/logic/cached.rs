@@ -62,7 +62,7 @@ impl Cached {
 #[cfg(test)]
 mod tests {
     use fusee_core::layout::Slot;
-    use fusee_core::race::Key;
+    use fusee_core::race::{HashKey, Key};
     use fusee_core::store::{Hint, Sight};
     use fusee_core::view::SlotRef;
 
@@ -72,7 +72,7 @@ mod tests {
     fn what_one_session_sees_the_others_know_and_each_counts_for_itself() {
         let cache = Arc::new(Mutex::new(IndexCache::new(10, 0.5)));
         let sessions = [Cached::shared(cache.clone()), Cached::shared(cache)];
-        let key = Key::new(b"key");
+        let key = Key::new(b"key", &HashKey::new([7; 16]));
         let slot = SlotRef { subtable: 0, slot: 0 };
         let place = Hint { slot, word: Slot(7), seen: Sight::Since(3) };
         sessions[0].with(|cache| cache.found(&key, None, Some(place)));

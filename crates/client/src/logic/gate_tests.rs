@@ -6,6 +6,7 @@ use fusee_control::master::Orphan;
 use fusee_control::node::BlockId;
 use fusee_core::host::Pinned;
 use fusee_core::layout::SizeClass;
+use fusee_core::race::HashKey;
 use fusee_core::verbs::{ClientId, ClusterId};
 use fusee_core::view::{Geometry, View};
 
@@ -18,6 +19,7 @@ fn gate() -> Gate {
     let view = View {
         number: 1,
         cluster: ClusterId::from_word(1).expect("it is not 0"),
+        hash_key: HashKey::new([7; 16]),
         geometry: Geometry::default(),
         members: Vec::new(),
         regions: Vec::new(),

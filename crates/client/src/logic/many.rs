@@ -8,7 +8,6 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use fusee_core::race::Key;
 use fusee_core::verbs::Fabric;
 use fusee_core::{Error, Outcome};
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -87,7 +86,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     ) -> Vec<Result<(), Error>> {
         let mut outcomes = Vec::with_capacity(pairs.len());
         for some in pairs.chunks(FETCHED_TOGETHER) {
-            let keys = some.iter().map(|(key, _)| Key::new(key));
+            let keys = some.iter().map(|(key, _)| self.store.key(key));
             keys.clone().for_each(|key| self.cache.with(|cache| cache.prefetch(&key)));
             let hints = keys.filter_map(|key| self.cache.with(|cache| cache.peek(&key)));
             hints.for_each(|hint| self.store.prefetch(hint));

@@ -238,7 +238,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         key: &[u8],
         f: impl FnOnce(Option<&[u8]>) -> R,
     ) -> Result<R, Error> {
-        let key = Key::new(key);
+        let key = self.store.key(key);
         let hint = self.hint(&key);
         if let Some(table) = &self.table {
             return Box::pin(self.get_by(table, key, hint, f)).await;
@@ -284,7 +284,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         let mut wanted: Vec<SearchKey<'_>> = Vec::with_capacity(keys.len());
         for keys in keys.chunks(HINTED_TOGETHER) {
             let first = wanted.len();
-            let keys = keys.iter().map(|key| Key::new(key.as_ref()));
+            let keys = keys.iter().map(|key| self.store.key(key.as_ref()));
             wanted.extend(keys.map(|key| SearchKey { key, hint: None }));
             self.cache.with(|cache| cache.hint_all(&mut wanted[first..]));
         }
@@ -317,7 +317,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         if self.demotes() {
             Box::pin(self.demote_some()).await;
         }
-        let key = Key::new(key);
+        let key = self.store.key(key);
         let _lead = match &self.table {
             Some(table) => Box::pin(self.may_change(table, &key, Some(value))).await?,
             None => None,
@@ -346,7 +346,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         if self.demotes() {
             Box::pin(self.demote_some()).await;
         }
-        let key = Key::new(key);
+        let key = self.store.key(key);
         if let Some(table) = &self.table {
             let set = (Opcode::Update, key, value, wanted);
             return Box::pin(self.set_by(table, set)).await;
@@ -378,7 +378,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         if self.demotes() {
             Box::pin(self.demote_some()).await;
         }
-        let key = Key::new(key);
+        let key = self.store.key(key);
         if let Some(table) = &self.table {
             let set = (Opcode::Upsert, key, value, wanted);
             return Box::pin(self.set_by(table, set)).await;
@@ -400,7 +400,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         if self.demotes() {
             Box::pin(self.demote_some()).await;
         }
-        let (key, wanted) = (Key::new(key), self.redundancy.wanted(value_bytes));
+        let (key, wanted) = (self.store.key(key), self.redundancy.wanted(value_bytes));
         let fill = RefCell::new(fill);
         let fill = |value: &mut [u8]| fill.borrow_mut()(value);
         if let Some(table) = &self.table {
@@ -438,7 +438,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         key: &[u8],
         redundancy: Redundancy,
     ) -> Result<Transition, Error> {
-        let key = Key::new(key);
+        let key = self.store.key(key);
         let _lead = match &self.table {
             Some(table) => Box::pin(self.may_change(table, &key, None)).await?,
             None => None,
@@ -453,7 +453,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
 
     /// Removes a key; [`Error::NotFound`] if it does not exist.
     pub async fn delete(&self, key: &[u8]) -> Result<(), Error> {
-        let key = Key::new(key);
+        let key = self.store.key(key);
         let _lead = match &self.table {
             Some(table) => Box::pin(self.may_change(table, &key, None)).await?,
             None => None,

@@ -14,7 +14,7 @@ use std::time::Duration;
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_core::data::Transitions;
 use fusee_core::error::{Error, Outcome};
-use fusee_core::host::{Blocks, Epochs, GiveUp, Granted, Pinned, Reports, Views, Waiting};
+use fusee_core::host::{Blocks, Epochs, GiveUp, Granted, Grown, Pinned, Reports, Views, Waiting};
 use fusee_core::layout::Address;
 use fusee_core::slab::{Remainder, SlabKind};
 use fusee_core::stats::Damage;
@@ -247,15 +247,17 @@ impl<E: Environment> Views for SessionHost<E> {
         Some(view)
     }
 
-    async fn grow_index(&self, subtable: u32, view: &Arc<View>) -> bool {
+    async fn grow_index(&self, subtable: u32, view: &Arc<View>) -> Grown {
         let request = MasterRequest::Split { subtable, view: view.number };
         match self.env.ask_master(request, SPLIT_DEADLINE.min(self.op_timeout)).await {
             Ok(MasterReply::Refused { reason }) => {
                 tracing::debug!(subtable, reason, "the index does not grow");
-                false
+                Grown::Full
             }
+            Ok(MasterReply::TooDeep) => Grown::TooDeep,
             // If it has not heard of it, somebody else may have asked for the same.
-            Ok(_) | Err(_) => self.outwait(view.number).await,
+            Ok(_) | Err(_) if self.outwait(view.number).await => Grown::NewerView,
+            Ok(_) | Err(_) => Grown::Full,
         }
     }
 

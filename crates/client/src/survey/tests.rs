@@ -10,6 +10,7 @@ use fusee_core::data::Region;
 use fusee_core::layout::{
     BLOCK_HEADER_BYTES, Base, BlockHeader, BlockShape, SizeClass, UNIT_BYTES,
 };
+use fusee_core::race::HashKey;
 use fusee_core::verbs::{Batch, ClusterId, Fabric, Op};
 use fusee_core::view::{Geometry, Member, Place, TABLE_ENTRY_BYTES};
 
@@ -82,6 +83,7 @@ fn view() -> View {
     View {
         number: 3,
         cluster: ClusterId::from_word(1).unwrap(),
+        hash_key: HashKey::new([7; 16]),
         geometry,
         members: vec![member(0), member(1)],
         regions: vec![region([0, 1], 0), region([1, 0], REGION)],

@@ -37,6 +37,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fusee_core::host::Pinned;
+use fusee_core::race::HashKey;
 use fusee_core::verbs::{ClientId, ClusterId};
 use fusee_core::view::{Geometry, View};
 use loom::cell::UnsafeCell;
@@ -65,6 +66,7 @@ fn view() -> Arc<View> {
     Arc::new(View {
         number: 1,
         cluster: ClusterId::from_word(1).expect("not 0"),
+        hash_key: HashKey::new([7; 16]),
         geometry: Geometry::default(),
         members: Vec::new(),
         regions: Vec::new(),

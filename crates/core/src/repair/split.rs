@@ -181,7 +181,7 @@ impl<F: Fabric> Work<'_, F> {
                 let slot = SlotRef { subtable, slot: (first + i as u64) as u32 };
                 match starts.key(&self.batch, words[i], whole == 0)? {
                     ShownKey::Key(key) if whole == 0 || self.leads_here(slot, words[i], key) => {
-                        moves[i] = Buckets::belongs_to_sibling(key, depth);
+                        moves[i] = Buckets::belongs_to_sibling(key, depth, self.view);
                     }
                     ShownKey::Longer(_) if removed(Mutant::SplitReadsOnce) => {}
                     ShownKey::Longer(bytes) => asked.push_back((i, bytes)),

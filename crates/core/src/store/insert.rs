@@ -24,6 +24,8 @@
 //! With one index replica the tentative word stands on the primary, where readers skip it, and
 //! the commit clears the bit.
 
+use alloc::boxed::Box;
+
 use super::attempt::{Attempt, Ended, Round, Step};
 use super::contend::Contended;
 use super::{Hint, Op};
@@ -52,7 +54,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         attempt: &mut Attempt<'_>,
         words: &Words,
     ) -> Result<Option<Ended>, Error> {
-        let round = self.round_on_new(attempt, words).ok_or(Error::IndexFull)?;
+        let Some(round) = self.round_on_new(attempt, words) else {
+            return Err(Box::pin(self.no_room(attempt.intent.key, words)).await);
+        };
         let buckets = Buckets::of(attempt.intent.key, &self.view);
         if self.view.subtables[round.slot.subtable as usize].backups().is_empty() {
             return self.insert_alone(attempt, words, &buckets, round).await.map(Some);

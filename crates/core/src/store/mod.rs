@@ -25,6 +25,7 @@ mod beside;
 mod compare;
 mod contend;
 mod copies;
+mod crowded;
 mod damage;
 mod demote;
 mod in_place;
@@ -78,7 +79,7 @@ use crate::error::{Error, Outcome};
 use crate::host::{GiveUp, Host};
 use crate::layout::{HEADER_BYTES, Identity, Object, SizeClass, Slot, UNIT_BYTES};
 use crate::mutant::{Mutant, removed};
-use crate::race::{Buckets, Key, MAX_CANDIDATES, Words};
+use crate::race::{Buckets, HashKey, IntoKey, Key, MAX_CANDIDATES, Words};
 use crate::slab::Slabs;
 use crate::stats::{Cost, Counters, OpKind, Stats};
 use crate::verbs::{Batch, ClientId, Fabric, FailedVerb, MnId, Ticket, Verb, VerbError};
@@ -142,6 +143,7 @@ pub struct Store<F, H> {
     fabric: F,
     host: H,
     client: ClientId,
+    hash_key: HashKey,
     view: RefCell<ViewRef>,
     slabs: RefCell<Slabs>,
     batches: RefCell<Vec<Batch>>,
@@ -183,6 +185,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             fabric,
             host,
             client,
+            hash_key: view.hash_key,
             view: RefCell::new(Rc::new(view)),
             slabs: RefCell::new(slabs),
             batches: RefCell::default(),
@@ -260,6 +263,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
         for place in slots.chain(object) {
             self.fabric.prefetch(place.node, place.offset);
         }
+    }
+
+    /// A key of this cluster, hashed once for all that is done with it.
+    #[inline]
+    pub fn key<'k>(&self, key: impl IntoKey<'k>) -> Key<'k> {
+        key.into_key(&self.hash_key)
     }
 
     fn check_key(&self, key: &[u8]) -> Result<(), Error> {

@@ -30,7 +30,7 @@ use crate::error::{Error, Outcome};
 use crate::host::Host;
 use crate::layout::{Address, Opcode, Slot};
 use crate::mutant::{Mutant, removed};
-use crate::race::Key;
+use crate::race::{IntoKey, Key};
 use crate::slab::{SlabKind, USED_AGAIN_AT};
 use crate::stats::OpKind;
 use crate::verbs::{Fabric, VerbError};
@@ -72,7 +72,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// index replica one less.
     pub async fn set_redundancy<'k>(
         &self,
-        key: impl Into<Key<'k>>,
+        key: impl IntoKey<'k>,
         redundancy: Redundancy,
         hint: Option<Hint>,
     ) -> Result<(Transition, Written), Error> {
@@ -82,12 +82,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// As [`Store::set_redundancy`], of what the key has if it is in reach; else the pair is `Unchanged`.
     pub async fn move_pair<'k>(
         &self,
-        key: impl Into<Key<'k>>,
+        key: impl IntoKey<'k>,
         redundancy: Redundancy,
         hint: Option<Hint>,
         reach: Reach,
     ) -> Result<(Transition, Written), Error> {
-        let key = key.into();
+        let key = self.key(key);
         self.check_key(&key)?;
         let mut op = self.operation();
         let result = Box::pin(op.set_redundancy(key, redundancy, hint, reach)).await;

@@ -445,6 +445,7 @@ mod tests {
     use alloc::string::ToString;
 
     use super::*;
+    use crate::race::HashKey;
     use crate::verbs::ClusterId;
     use crate::view::{Geometry, Subtable};
 
@@ -466,6 +467,7 @@ mod tests {
         let view = |depth: u8| View {
             number: 1,
             cluster: ClusterId::from_word(1).unwrap(),
+            hash_key: HashKey::new([7; 16]),
             geometry: Geometry::default(),
             members: Vec::new(),
             regions: Vec::new(),

@@ -22,7 +22,7 @@ use crate::error::{Error, Outcome};
 use crate::host::Host;
 use crate::layout::Slot;
 use crate::mutant::{Mutant, removed};
-use crate::race::{Buckets, Key, MAX_CANDIDATES};
+use crate::race::{Buckets, IntoKey, Key, MAX_CANDIDATES};
 use crate::stats::{Cost, OpKind};
 use crate::verbs::{Batch, Fabric, FailedVerb, Span, Ticket, VerbError};
 use crate::view::{SlotRef, View};
@@ -71,10 +71,10 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// holds another key by now.
     pub async fn search<'k>(
         &self,
-        key: impl Into<Key<'k>>,
+        key: impl IntoKey<'k>,
         hint: Option<Hint>,
     ) -> Result<Searched<'_, F, H>, Error> {
-        let key = key.into();
+        let key = self.key(key);
         self.check_key(&key)?;
         let (mut hint, mut cost) = (hint, Cost::default());
         if let Some(first) = hint.filter(|_| self.fabric.is_immediate()) {
@@ -115,10 +115,10 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// key up.
     pub async fn word_in<'k>(
         &self,
-        key: impl Into<Key<'k>>,
+        key: impl IntoKey<'k>,
         slot: SlotRef,
     ) -> Result<Option<Slot>, Error> {
-        let key = key.into();
+        let key = self.key(key);
         self.check_key(&key)?;
         let mut op = self.operation();
         let result = op.word_in(key, slot).await;

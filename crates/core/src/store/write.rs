@@ -23,28 +23,24 @@ use super::target::{live, may_hold};
 use super::{Hint, Op, Stale, Store, Written};
 use crate::data::{Redundancy, RedundancyError, Wanted};
 use crate::error::{Error, Outcome};
-use crate::host::Host;
+use crate::host::{Grown, Host};
 use crate::layout::{Fill, Opcode, Slot, Value, value_in};
 use crate::mutant::{Mutant, removed};
-use crate::race::{Buckets, Key, Words};
+use crate::race::{Buckets, IntoKey, Key, Words};
 use crate::slab::{SlabKind, USED_AGAIN_AT};
 use crate::stats::OpKind;
 use crate::verbs::{Batch, Fabric, VerbError};
 
 impl<F: Fabric, H: Host> Store<F, H> {
     /// Adds a key that must not exist.
-    pub async fn insert<'k>(
-        &self,
-        key: impl Into<Key<'k>>,
-        value: &[u8],
-    ) -> Result<Written, Error> {
+    pub async fn insert<'k>(&self, key: impl IntoKey<'k>, value: &[u8]) -> Result<Written, Error> {
         self.insert_as(key, value, Redundancy::Replicated).await
     }
 
     /// Replaces the value of a key that must exist.
     pub async fn update<'k>(
         &self,
-        key: impl Into<Key<'k>>,
+        key: impl IntoKey<'k>,
         value: &[u8],
         hint: Option<Hint>,
     ) -> Result<Written, Error> {
@@ -54,7 +50,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// Adds the key, or replaces its value.
     pub async fn upsert<'k>(
         &self,
-        key: impl Into<Key<'k>>,
+        key: impl IntoKey<'k>,
         value: &[u8],
         hint: Option<Hint>,
     ) -> Result<Written, Error> {
@@ -66,45 +62,45 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// As [`Store::insert`], with a value that is to survive failures in this way.
     pub fn insert_as<'k>(
         &self,
-        key: impl Into<Key<'k>>,
+        key: impl IntoKey<'k>,
         value: &[u8],
         redundancy: impl Into<Wanted>,
     ) -> impl Future<Output = Result<Written, Error>> {
         let (opcode, kind) = (Opcode::Insert, OpKind::Insert);
-        self.write(opcode, kind, key.into(), Value::Bytes(value), redundancy.into(), None, None)
+        self.write(opcode, kind, self.key(key), Value::Bytes(value), redundancy.into(), None, None)
     }
 
     /// As [`Store::update`], with a value that is to survive failures in this way, or as the earlier one does
     /// ([`Wanted::keeps`]).
     pub fn update_as<'k>(
         &self,
-        key: impl Into<Key<'k>>,
+        key: impl IntoKey<'k>,
         value: &[u8],
         redundancy: impl Into<Wanted>,
         hint: Option<Hint>,
     ) -> impl Future<Output = Result<Written, Error>> {
         let (opcode, kind) = (Opcode::Update, OpKind::Update);
-        self.write(opcode, kind, key.into(), Value::Bytes(value), redundancy.into(), hint, None)
+        self.write(opcode, kind, self.key(key), Value::Bytes(value), redundancy.into(), hint, None)
     }
 
     /// As [`Store::upsert`], with a value that is to survive failures in this way, or as the earlier one does
     /// ([`Wanted::keeps`]).
     pub fn upsert_as<'k>(
         &self,
-        key: impl Into<Key<'k>>,
+        key: impl IntoKey<'k>,
         value: &[u8],
         redundancy: impl Into<Wanted>,
         hint: Option<Hint>,
     ) -> impl Future<Output = Result<Written, Error>> {
         let (opcode, kind) = (Opcode::Upsert, OpKind::Upsert);
-        self.write(opcode, kind, key.into(), Value::Bytes(value), redundancy.into(), hint, None)
+        self.write(opcode, kind, self.key(key), Value::Bytes(value), redundancy.into(), hint, None)
     }
 
     /// As [`Store::upsert_as`], with a value that `fill` writes where it goes: so many bytes, which hold zeros before.
     /// It does so once, before the operation is pinned: it may take its time, and use the store.
     pub fn upsert_filled<'k>(
         &self,
-        key: impl Into<Key<'k>>,
+        key: impl IntoKey<'k>,
         value_bytes: usize,
         fill: &Fill<'_>,
         redundancy: impl Into<Wanted>,
@@ -112,25 +108,25 @@ impl<F: Fabric, H: Host> Store<F, H> {
     ) -> impl Future<Output = Result<Written, Error>> {
         let (opcode, kind, value) =
             (Opcode::Upsert, OpKind::Upsert, Value::Filled(value_bytes, fill));
-        self.write(opcode, kind, key.into(), value, redundancy.into(), hint, None)
+        self.write(opcode, kind, self.key(key), value, redundancy.into(), hint, None)
     }
 
     /// Removes a key that must exist.
     pub fn delete<'k>(
         &self,
-        key: impl Into<Key<'k>>,
+        key: impl IntoKey<'k>,
         hint: Option<Hint>,
     ) -> impl Future<Output = Result<Written, Error>> {
         let (opcode, kind) = (Opcode::Delete, OpKind::Delete);
         let wanted = Redundancy::Replicated.into();
-        self.write(opcode, kind, key.into(), Value::Bytes(&[]), wanted, hint, None)
+        self.write(opcode, kind, self.key(key), Value::Bytes(&[]), wanted, hint, None)
     }
 
     /// As [`Store::update_as`], and calls `watch` before it posts its commit. If it ends without, and well, others
     /// have seen to that.
     pub fn update_watched<'k>(
         &self,
-        key: impl Into<Key<'k>>,
+        key: impl IntoKey<'k>,
         value: &[u8],
         redundancy: impl Into<Wanted>,
         hint: Option<Hint>,
@@ -140,7 +136,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.write(
             opcode,
             kind,
-            key.into(),
+            self.key(key),
             Value::Bytes(value),
             redundancy.into(),
             hint,
@@ -151,7 +147,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// As [`Store::upsert_as`], watched as by [`Store::update_watched`].
     pub fn upsert_watched<'k>(
         &self,
-        key: impl Into<Key<'k>>,
+        key: impl IntoKey<'k>,
         value: &[u8],
         redundancy: impl Into<Wanted>,
         hint: Option<Hint>,
@@ -161,7 +157,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.write(
             opcode,
             kind,
-            key.into(),
+            self.key(key),
             Value::Bytes(value),
             redundancy.into(),
             hint,
@@ -172,11 +168,11 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// What a write answers whatever the store holds, because of its arguments.
     pub fn check_write<'k>(
         &self,
-        key: impl Into<Key<'k>>,
+        key: impl IntoKey<'k>,
         value_bytes: usize,
         redundancy: impl Into<Wanted>,
     ) -> Result<(), Error> {
-        let (key, wanted) = (key.into(), redundancy.into());
+        let (key, wanted) = (self.key(key), redundancy.into());
         self.check_key(&key)?;
         self.check_value(value_bytes)?;
         match self.slab_of(wanted.redundancy, key.len(), value_bytes) {
@@ -463,10 +459,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     self.pin.pause();
                     let full = Buckets::of(intent.key, &self.view).subtable;
                     // On the heap: it is rare, and the futures of operations stay small.
-                    if !Box::pin(self.store.host.grow_index(full, &self.view.clone())).await {
-                        return Err(Error::IndexFull);
+                    match Box::pin(self.store.host.grow_index(full, &self.view.clone())).await {
+                        Grown::NewerView => Ended::Again,
+                        Grown::Full => return Err(Error::IndexFull),
+                        Grown::TooDeep => return Err(Error::KeysHashAlike),
                     }
-                    Ended::Again
                 }
                 // It rests on what was READ alone.
                 Err(error @ (Error::AlreadyExists | Error::NotFound)) => {

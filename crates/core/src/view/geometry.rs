@@ -9,6 +9,8 @@ use crate::layout::{
 
 /// The directory has up to two to this power of entries.
 pub const MAX_DEPTH: u32 = 24;
+/// A subtable may have so many directory bits more than it would have if all were of one depth.
+pub const UNEVEN_BITS: u32 = 6;
 /// Buckets of a group: main, shared overflow, main (RACE hashing).
 pub const BUCKETS_PER_GROUP: u64 = 3;
 /// Entries of a block allocation table are client ids.

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use fusee_control::events::{Level, Topic};
 use fusee_control::node::NodeRequest;
+use fusee_core::race::HashKey;
 use fusee_core::verbs::{ClientId, MnId};
 
 use super::Action;
@@ -81,13 +82,20 @@ pub(super) struct Ctx<'a> {
     /// When it happens.
     pub now_ms: u64,
     pub settings: &'a Settings,
+    /// Of this master: what clusters that it forms hash keys by is derived from it.
+    pub secret: HashKey,
     pub calls: &'a mut Calls,
     actions: Vec<Action>,
 }
 
 impl<'a> Ctx<'a> {
-    pub fn new(now_ms: u64, settings: &'a Settings, calls: &'a mut Calls) -> Ctx<'a> {
-        Ctx { now_ms, settings, calls, actions: Vec::new() }
+    pub fn new(
+        now_ms: u64,
+        settings: &'a Settings,
+        secret: HashKey,
+        calls: &'a mut Calls,
+    ) -> Ctx<'a> {
+        Ctx { now_ms, settings, secret, calls, actions: Vec::new() }
     }
 
     /// All that is to be done, in order.

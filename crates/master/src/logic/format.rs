@@ -12,6 +12,7 @@
 use std::collections::HashMap;
 
 use fusee_control::node::{NodeRefusal, NodeReply, NodeRequest};
+use fusee_core::race::HashKey;
 use fusee_core::verbs::{ClusterId, MnId};
 use fusee_core::view::View;
 
@@ -27,6 +28,7 @@ const MAX_FAILURES: u32 = 5;
 pub(super) struct Attempt {
     plan: Plan,
     cluster: ClusterId,
+    hash_key: HashKey,
     nodes: HashMap<MnId, Progress>,
 }
 
@@ -58,7 +60,7 @@ pub(super) enum Outcome {
 }
 
 impl Attempt {
-    pub(super) fn new(plan: Plan, cluster: ClusterId, attempt: u64) -> Attempt {
+    pub(super) fn new(plan: Plan, cluster: ClusterId, hash_key: HashKey, attempt: u64) -> Attempt {
         let progress = |identity, node| {
             let mut steps = vec![NodeRequest::Format { cluster, attempt }];
             steps.extend(plan.reservations(cluster, attempt, node));
@@ -69,7 +71,7 @@ impl Attempt {
         let members = plan.members().iter();
         let nodes = members.map(|member| (member.node, progress(member.identity, member.node)));
         let nodes = nodes.collect();
-        Attempt { plan, cluster, nodes }
+        Attempt { plan, cluster, hash_key, nodes }
     }
 
     /// Whether the node takes part.
@@ -147,7 +149,7 @@ impl Attempt {
             return Outcome::Wait;
         }
         let offsets = self.nodes.iter().map(|(node, progress)| (*node, progress.offsets.clone()));
-        match self.plan.view(self.cluster, &offsets.collect()) {
+        match self.plan.view(self.cluster, self.hash_key, &offsets.collect()) {
             Ok(view) => Outcome::Formed(Box::new(view)),
             Err(what) => Outcome::Abort(what),
         }

@@ -93,7 +93,9 @@ impl State {
         ctx.persist(vec![Write::Put(Record::Attempt(self.last_attempt))]);
         let text = format!("forming the cluster of {} memory nodes", plan.members().len());
         ctx.info(Topic::Cluster, text);
-        let begun = Attempt::new(plan, cluster, self.last_attempt);
+        // Drawn anew for each attempt: nothing has been hashed by it before the view is stored.
+        let hash_key = ctx.secret.derived((cluster.word(), self.last_attempt));
+        let begun = Attempt::new(plan, cluster, hash_key, self.last_attempt);
         let calls = begun.first_calls();
         if let Phase::Forming(forming) = &mut self.phase {
             forming.attempt = Some(begun);

@@ -75,6 +75,7 @@ mod telling;
 use fusee_control::master::MasterReply;
 use fusee_control::node::NodeReply;
 use fusee_core::change::Stage;
+use fusee_core::race::HashKey;
 use fusee_core::verbs::{ClusterId, MnId};
 use fusee_core::view::View;
 
@@ -117,6 +118,7 @@ enum Phase {
 #[derive(Debug)]
 pub struct Master {
     settings: Settings,
+    secret: HashKey,
     calls: Calls,
     state: State,
 }
@@ -154,14 +156,16 @@ struct State {
 }
 
 impl Master {
-    /// A master that goes on from a store's records. `random` is a random number.
+    /// A master that goes on from a store's records. `random` is a random number, and so is `secret`, which it tells
+    /// nobody.
     pub fn restore(
         settings: Settings,
         random: u64,
+        secret: HashKey,
         records: Vec<Record>,
     ) -> Result<Master, RestoreError> {
         let state = State::restore(random, records)?;
-        Ok(Master { settings, calls: Calls::default(), state })
+        Ok(Master { settings, secret, calls: Calls::default(), state })
     }
 
     /// The cluster that it leads; `None` until one is to be formed.
@@ -198,8 +202,8 @@ impl Master {
 
     /// Decides about an event. `now_ms` grows, also while the machine sleeps; where it starts does not matter.
     pub fn handle(&mut self, now_ms: u64, event: Event) -> Vec<Action> {
-        let Master { settings, calls, state } = self;
-        let mut ctx = Ctx::new(now_ms, settings, calls);
+        let Master { settings, secret, calls, state } = self;
+        let mut ctx = Ctx::new(now_ms, settings, *secret, calls);
         state.handle(&mut ctx, event);
         ctx.into_actions()
     }

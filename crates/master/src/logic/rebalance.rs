@@ -219,6 +219,7 @@ fn product(replicas: u64, pool_bytes: u64) -> u128 {
 #[cfg(test)]
 mod tests {
     use fusee_core::data::Region;
+    use fusee_core::race::HashKey;
     use fusee_core::verbs::ClusterId;
     use fusee_core::view::{Geometry, Member};
 
@@ -243,6 +244,7 @@ mod tests {
         View {
             number: 1,
             cluster: ClusterId::from_word(1).unwrap(),
+            hash_key: HashKey::new([7; 16]),
             geometry: Geometry::default(),
             members: (0..).zip(pools).map(member).collect(),
             regions: (0..).zip(regions).map(region).collect(),

@@ -5,6 +5,11 @@
 //! for its replica, under the number that the sibling is going to have. Then the view says where
 //! they are, and everything else follows from it ([`Split`](fusee_core::change::Split)).
 //!
+//! *How deep.* A split that separates nothing makes the directory twice as long, and the next one again. Clients
+//! do not ask for one: they look at the keys that are in the way. Here depth is bounded by the number of
+//! subtables ([`View::deepest`]), whatever clients say: with keys that hash as they should, subtables differ in
+//! depth by one or two. So the directory, and with it each view, is no longer than what it leads to deserves.
+//!
 //! A sibling has as many replicas as members have room for, up to the setting, and at least as many as
 //! the subtable that is split; what it lacks is added later as for any other subtable. If there is no
 //! room for one, those after it are left out, since the numbers would not be right any more. Room that
@@ -16,6 +21,7 @@ use std::collections::BTreeSet;
 use fusee_control::master::MasterReply;
 use fusee_control::node::{Extent, NodeReply};
 use fusee_core::data::Redundancy;
+use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::MnId;
 use fusee_core::view::{MAX_DEPTH, Place, View};
 
@@ -57,8 +63,8 @@ impl State {
             return MasterReply::Done;
         }
         let replicas = match view.subtables.get(subtable as usize) {
-            Some(found) if u32::from(found.local_depth) < MAX_DEPTH => found.replicas().len(),
-            Some(_) => return refused("the index cannot be larger"),
+            Some(found) if u32::from(found.local_depth) < deepest(view) => found.replicas().len(),
+            Some(_) => return MasterReply::TooDeep,
             None => return refused("there is no such subtable"),
         };
         if self.sibling_rooms(view).iter().filter(|room| room.items > 0).count() < replicas {
@@ -178,6 +184,11 @@ impl State {
         );
         self.set_view(ctx, next, Vec::new(), (Topic::Split, text));
     }
+}
+
+/// The directory bits that a subtable may have at most.
+fn deepest(view: &View) -> u32 {
+    if removed(Mutant::DepthUnbounded) { MAX_DEPTH } else { view.deepest() }
 }
 
 /// How many replicas a subtable has; no replica would be too few for its sibling.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! key          value
-//! format       "fusee-master 10"            | crc 4 |
+//! format       "fusee-master 11"            | crc 4 |
 //! contents     | count 8 | sum 8 |          | crc 4 |
 //! others       a record in postcard bytes   | crc 4 |
 //! ```
@@ -25,7 +25,7 @@ pub const CONTENTS_KEY: &str = "contents";
 /// The name of this layout.
 ///
 /// 7: records have checksums.
-pub const FORMAT: &str = "fusee-master 10";
+pub const FORMAT: &str = "fusee-master 11";
 /// What the names of all layouts begin with, also of those without checksums.
 const FORMATS: &str = "fusee-master ";
 

@@ -12,6 +12,7 @@ use fusee_control::master::{Epochs, MasterReply, MasterRequest, SessionHeartbeat
 use fusee_control::node::{Description, NodeReply, NodeRequest};
 use fusee_control::rpc::Caller;
 use fusee_core::layout::{PoolHeader, first_extent};
+use fusee_core::race::HashKey;
 use fusee_core::stats::Damage;
 use fusee_core::verbs::{Batch, ClientId, ClusterId, Fabric, MnId, Op, VerbError};
 use fusee_core::view::{Geometry, View};
@@ -24,6 +25,7 @@ use fusee_memory_node::logic::{Effect, Heard, Node};
 pub const LEASE_MS: u64 = 1_000;
 pub const POOL: u64 = 1 << 20;
 pub const CLUSTER: ClusterId = ClusterId::from_word(1000).unwrap();
+const SECRET: HashKey = HashKey::new([7; 16]);
 /// How much time passes in a step.
 const STEP_MS: u64 = 50;
 /// Connections: of sessions by their number, of nodes from here on.
@@ -132,7 +134,7 @@ impl World {
     pub fn formed(settings: Settings) -> World {
         let formed = Record::Cluster(CLUSTER);
         let disk = BTreeMap::from([(formed.key(), formed.clone())]);
-        let master = Master::restore(settings.clone(), 1000, vec![formed]).unwrap();
+        let master = Master::restore(settings.clone(), 1000, SECRET, vec![formed]).unwrap();
         let mut world = World {
             master,
             disk,
@@ -202,7 +204,7 @@ impl World {
 
     pub fn restart_master(&mut self) {
         let records = self.disk.values().cloned().collect();
-        self.master = Master::restore(self.settings.clone(), 2000, records).unwrap();
+        self.master = Master::restore(self.settings.clone(), 2000, SECRET, records).unwrap();
         self.sessions.iter_mut().for_each(|session| session.asking = None);
         self.nodes.borrow_mut().iter_mut().for_each(|node| node.asking = None);
         self.crashes += 1;

@@ -65,6 +65,8 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         LoserIgnoresNewView | SuspendedIsForgotten | LooksBeforeTheSwitch => &scenarios::NODE_LOSS,
         WritesBesideLostReplicas => &scenarios::LOST_REPLICA,
         StopsInDoubt => &scenarios::IN_DOUBT,
+        SplitsSeparateNothing => &scenarios::CROWDED,
+        DepthUnbounded => &scenarios::ASKS_TOO_MUCH,
         ReadsBackupsWhileFrozen => &scenarios::CUT_OFF_PRIMARY,
         ReadsDoubtfulBackups | ManyReadsBackups => &scenarios::DOUBTFUL_BACKUPS,
         DemotionSpendsNothing => &scenarios::DEMOTION_RATE,

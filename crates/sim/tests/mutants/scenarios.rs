@@ -7,7 +7,7 @@
 use fusee_sim::{RunOptions, run};
 
 use crate::support::{
-    bars, changes, failures, in_doubt, late_repairs, moved_pairs, rates, reuse, scenarios,
+    bars, changes, crowded, failures, in_doubt, late_repairs, moved_pairs, rates, reuse, scenarios,
     scripted, scrub, settled_set, speculations, stale_moves, stale_orphan, steered,
     steered_changes, steered_recovery, steered_reuse, suspended, unheard,
 };
@@ -102,6 +102,9 @@ pub const LOST_REPLICA: Scenario = named("lost replica", |seed| {
 pub const IN_DOUBT: Scenario = named("in doubt", |seed| {
     in_doubt::in_doubt(seed);
 });
+
+pub const CROWDED: Scenario = named("crowded", crowded::crowded);
+pub const ASKS_TOO_MUCH: Scenario = named("asks too much", crowded::asks_too_much);
 
 pub const REUSE: Scenario = named("reuse", |seed| {
     reuse::reuse(seed);
@@ -217,7 +220,7 @@ pub const COUNTERS: Scenario = named("counters", rates::counters);
 pub const BARS: Scenario = named("bars", bars::bars);
 
 /// Every scenario that goes step by step, and those in virtual time that are as short.
-pub const STEPWISE: [&Scenario; 74] = [
+pub const STEPWISE: [&Scenario; 76] = [
     &STALE_MOVE,
     &SUSPENDED_COMMIT,
     &DEMOTION_RATE,
@@ -253,6 +256,8 @@ pub const STEPWISE: [&Scenario; 74] = [
     &EARLY_MARK,
     &LOST_REPLICA,
     &IN_DOUBT,
+    &CROWDED,
+    &ASKS_TOO_MUCH,
     &DAMAGE,
     &DAMAGED_SPLITS,
     &DAMAGED_MOVES,

@@ -10,7 +10,6 @@ use std::time::Duration;
 use fusee_client::logic::{Keeper, LogicOptions};
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_core::error::Error;
-use fusee_core::race::Key;
 use fusee_core::store::SearchKey;
 use fusee_core::verbs::MnId;
 use fusee_core::view::Place;
@@ -177,7 +176,8 @@ pub fn everything_is_read(seed: u64) {
                 assert_eq!(found.value(), Some(&[key[0]; 300][..]));
                 assert_eq!(found.hint(), None, "nobody knows whether it is committed");
             }
-            let asked = keys.iter().map(|key| SearchKey { key: Key::new(key), hint: None });
+            let asked =
+                keys.iter().map(|key| SearchKey { key: reader.store().key(key), hint: None });
             let asked: Vec<_> = asked.collect();
             let mut found = 0;
             let many = reader.store().search_many(&asked, |_, value, hint| {

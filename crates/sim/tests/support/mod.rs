@@ -14,6 +14,7 @@
 pub mod bars;
 pub mod changes;
 pub mod crash;
+pub mod crowded;
 pub mod failures;
 pub mod in_doubt;
 pub mod late_repairs;

@@ -7,7 +7,6 @@ use fusee_client::logic::LogicOptions;
 use fusee_control::node::{Bars, NodeReply, NodeRequest};
 use fusee_core::data::Region;
 use fusee_core::error::Error;
-use fusee_core::race::Key;
 use fusee_core::stats::OpKind;
 use fusee_core::store::{ScanCursor, SearchKey};
 use fusee_sim::{Client, Cluster, ClusterOptions, Sim};
@@ -27,8 +26,8 @@ fn answers(cluster: &Cluster, client: &Client) -> [Option<bool>; 5] {
         let inserted = client.insert(b"key", b"other").await;
         let deleted = client.delete(b"absent", None).await;
         let mut both = [false, true];
-        let keys =
-            [b"key".as_slice(), b"absent"].map(|key| SearchKey { key: Key::new(key), hint: None });
+        let keys = [b"key".as_slice(), b"absent"]
+            .map(|key| SearchKey { key: client.key(key), hint: None });
         let many = client.search_many(&keys, |at, value, _| both[at] = value.is_some()).await;
         let (mut cursor, mut shown) = (ScanCursor::start(), 0);
         let mut scanned = Ok(0);
@@ -137,7 +136,7 @@ pub fn objects_are_read_from_the_replicas_that_are_left(seed: u64) -> usize {
         }
         let keys: Vec<[u8; 1]> = (0..KEYS).map(|key| [key + 1]).collect();
         let keys: Vec<_> =
-            keys.iter().map(|key| SearchKey { key: Key::new(key), hint: None }).collect();
+            keys.iter().map(|key| SearchKey { key: client.key(key), hint: None }).collect();
         let mut found = 0;
         let many = client.search_many(&keys, |_, value, _| found += u8::from(value.is_some()));
         assert_eq!(cluster.block_on(client.process, many), Ok(()));

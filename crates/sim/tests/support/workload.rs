@@ -189,7 +189,7 @@ impl Workload {
             .iter()
             .map(|key| {
                 let hint = self.hint(*key, store.client());
-                SearchKey { key: (&self.keys[*key]).into(), hint }
+                SearchKey { key: store.key(&self.keys[*key]), hint }
             })
             .collect();
         let entries: Vec<Entry> = wanted.iter().map(|k| self.invoke(*k, Call::Search)).collect();

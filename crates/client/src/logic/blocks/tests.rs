@@ -6,6 +6,7 @@ use std::task::{Context, Poll, Waker};
 
 use fusee_core::change::{Change, RegionChange, Stage};
 use fusee_core::data::Region;
+use fusee_core::race::HashKey;
 use fusee_core::verbs::ClusterId;
 use fusee_core::view::{Geometry, Member, Place};
 
@@ -149,6 +150,7 @@ fn view() -> View {
     View {
         number: 1,
         cluster: ClusterId::from_word(1).unwrap(),
+        hash_key: HashKey::new([7; 16]),
         geometry: Geometry { region_bytes: 1 << 17, block_bytes: 1 << 12, ..Default::default() },
         members: vec![member(MnId(0)), member(MnId(1))],
         regions: vec![Region::replicated(vec![place(MnId(0)), place(MnId(1))], 1)],

@@ -26,7 +26,7 @@ use fusee_core::Store;
 use fusee_core::data::Redundancy;
 use fusee_core::data::Region;
 use fusee_core::error::Error;
-use fusee_core::host::{Blocks, Epochs, GiveUp, Granted, Pinned, Reports, Views, Waiting};
+use fusee_core::host::{Blocks, Epochs, GiveUp, Granted, Grown, Pinned, Reports, Views, Waiting};
 use fusee_core::layout::{Address, BlockShape, Object, SizeClass};
 use fusee_core::slab::Remainder;
 use fusee_core::slab::{BlockGrant, SlabKind};
@@ -253,8 +253,8 @@ impl Views for Scripted {
         (newest.number > than).then(|| newest.clone())
     }
 
-    async fn grow_index(&self, _: u32, _: &Arc<View>) -> bool {
-        false
+    async fn grow_index(&self, _: u32, _: &Arc<View>) -> Grown {
+        Grown::Full
     }
 
     fn is_heard(&self) -> bool {
