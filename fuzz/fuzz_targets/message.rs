@@ -20,6 +20,7 @@ fuzz_target!(|bytes: &[u8]| {
     let _ = parsers::message::<Stamped<NodeRequest>>(bytes);
     let _ = parsers::message::<MasterReply>(bytes);
     let _ = parsers::message::<NodeReply>(bytes);
+    parsers::view_piece(bytes);
     if let Some(view) = parsers::drawn::<View>(bytes).filter(|view| view.check().is_ok()) {
         let had = parsers::written(&view).len();
         parsers::view_update(&view, bytes.get(had..).unwrap_or_default());

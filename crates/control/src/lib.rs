@@ -12,4 +12,5 @@
 pub mod events;
 pub mod master;
 pub mod node;
+pub mod pieces;
 pub mod rpc;

@@ -222,6 +222,14 @@ pub enum MasterRequest {
         /// The number of the view that the asker has; 0 for none.
         newer_than: u64,
     },
+    /// A part of a view that is too long for one message ([`pieces`](crate::pieces)). Answer: `ViewPiece`, or
+    /// `NotReady`.
+    ViewPiece {
+        /// The number of the view.
+        number: u64,
+        /// The first byte of the piece.
+        from: u64,
+    },
     /// What is going on? Answer: `Status`.
     Status,
     /// Whose names may stand in the block tables? Answer: `Owners`, or `NotReady`.
@@ -310,6 +318,17 @@ pub enum MasterReply {
     },
     /// To `GetView`; `None` if the asker's view is the newest.
     View(Option<View>),
+    /// To `ViewPiece`: of the view that was asked for, or the first piece of a newer one.
+    ViewPiece {
+        /// The number of the view.
+        number: u64,
+        /// The first byte.
+        from: u64,
+        /// Bytes of the whole view, as it is written.
+        total: u64,
+        /// The piece.
+        bytes: Vec<u8>,
+    },
     /// To `Status`.
     Status(Box<Status>),
     /// To `Owners`.

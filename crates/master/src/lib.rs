@@ -13,6 +13,7 @@ mod election;
 pub mod jobs;
 mod journal;
 pub mod logic;
+mod pieces;
 pub mod placement;
 pub mod plan;
 pub mod record;

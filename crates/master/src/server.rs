@@ -25,6 +25,7 @@ use std::time::Duration;
 use fusee_control::events::{Level, Topic};
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest};
+use fusee_control::pieces;
 use fusee_control::rpc::{
     self, Caller, MasterClient, MasterService, NodeClient, RequestTimes, RpcError, Runtime, Server,
 };
@@ -41,6 +42,7 @@ use crate::election::{Candidate, Platform};
 use crate::jobs::{Job, JobError, JobReport};
 use crate::journal::Journal;
 use crate::logic::{Action, Event, Master, RestoreError};
+use crate::pieces::Pieces;
 use crate::record::{Record, Write};
 use crate::repairer::{Order, Repairer, Trust};
 use crate::seat::Seat;
@@ -426,6 +428,7 @@ struct Driver<C> {
     store: Store,
     /// What was told.
     journal: Journal,
+    pieces: Pieces,
     /// Makes a client for a control address.
     connect: C,
     nodes: HashMap<String, NodeClient>,
@@ -493,6 +496,7 @@ where
         settings,
         store,
         journal,
+        pieces: Pieces::default(),
         connect,
         nodes: HashMap::new(),
         handle: runtime.handle().clone(),
@@ -596,6 +600,19 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
                 let _gone = reply.send(MasterReply::Events { events, newest });
                 return None;
             }
+            Message::Request {
+                caller,
+                request: MasterRequest::ViewPiece { number, from },
+                reply,
+            } if caller.cluster.is_none_or(|asker| Some(asker) == self.logic.cluster())
+                && self.logic.view().is_some() =>
+            {
+                let piece = self.pieces.piece(self.logic.view(), number, from);
+                if let Some(piece) = piece {
+                    let _gone = reply.send(piece);
+                }
+                return None;
+            }
             Message::Request { caller, request, reply } => {
                 let token = self.next_token;
                 self.next_token += 1;
@@ -641,10 +658,12 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
             Action::Clear => {
                 self.nodes.clear();
                 self.journal.clear();
+                self.pieces.clear();
                 self.store.clear()?;
             }
             Action::Persist(_) => unreachable!("these are performed before"),
-            Action::Reply { token, reply } => {
+            Action::Reply { token, mut reply } => {
+                pieces::shorten(&mut reply, self.logic.view());
                 // Who asked may have gone; then nobody waits for the reply.
                 if let Some(waiting) = self.waiting.remove(&token) {
                     let _gone = waiting.send(reply);

@@ -7,12 +7,16 @@ use fusee_control::master::{
     Epochs, MasterReply, MasterRequest, MemberState, SessionHeartbeat, Status,
 };
 use fusee_control::node::{BlockId, NodeRefusal, NodeReply, NodeRequest};
-use fusee_control::rpc::{MasterClient, NodeClient, RpcError, Runtime, ServeError};
-use fusee_core::data::Redundancy;
+use fusee_control::rpc::{
+    MAX_FRAME_BYTES, MasterClient, NodeClient, RpcError, Runtime, ServeError,
+};
+use fusee_core::data::{Redundancy, Region};
+use fusee_core::race::HashKey;
 use fusee_core::stats::Damage;
-use fusee_core::verbs::{ClientId, MnId};
-use fusee_core::view::{Geometry, View};
+use fusee_core::verbs::{ClientId, ClusterId, MnId};
+use fusee_core::view::{Geometry, Member, Place, Subtable, View};
 use fusee_fabric::FabricKind;
+use fusee_master::record::{Record, Write};
 use fusee_master::store::{Store, StoreError};
 use fusee_master::{Config, FormError, MasterServer, StartError};
 use fusee_memory_node::{Config as NodeConfig, MemoryNode, StartError as NodeStartError};
@@ -482,4 +486,87 @@ fn an_embedded_cluster_needs_no_port_and_no_file() {
     let (client, _) = open(&master.client());
     exhaust(&view, &named, client);
     assert_eq!((master.addr(), view.members[0].tcp.clone()), (None, None));
+}
+
+/// An index so large that its view is longer than any message may be.
+fn long_view() -> View {
+    const DEPTH: u32 = 23;
+    let geometry = geometry();
+    let subtables = 1u64 << (DEPTH - 6);
+    let member = |n: u16| Member {
+        node: MnId(n),
+        identity: u64::from(n) + 1,
+        control: format!("127.0.0.1:{}", n + 1),
+        tcp: Some("127.0.0.1:9".into()),
+        shm: None,
+        verbs: None,
+        pool_bytes: 1 << 46,
+    };
+    let places = |at: u64| [0, 1].map(|n| Place { node: MnId(n), offset: (1 << 30) + at }).to_vec();
+    let subtable =
+        |i: u64| Subtable::new(17, places(i * geometry.subtable_bytes().next_multiple_of(4096)));
+    View {
+        number: 7,
+        cluster: ClusterId::from_word(9).unwrap(),
+        hash_key: HashKey::new([7; 16]),
+        geometry,
+        members: vec![member(0), member(1)],
+        regions: vec![Region::replicated(places(1 << 45), 1)],
+        directory: (0..1 << DEPTH).map(|entry| entry >> 6).collect(),
+        subtables: (0..subtables).map(subtable).collect(),
+        change: None,
+    }
+}
+
+#[test]
+fn a_view_that_is_longer_than_any_message_reaches_everybody() {
+    let dir = tempfile::tempdir().unwrap();
+    let view = long_view();
+    view.check().unwrap();
+    assert!(postcard::to_stdvec(&view).unwrap().len() > MAX_FRAME_BYTES);
+    let config = Config { memory_nodes: 2, lease_ms: 60_000, ..config(dir.path()) };
+    let mut store = Store::open(&config.data_dir).unwrap();
+    let member = |n: usize| Record::Member(view.members[n].clone());
+    let records = [Record::Cluster(view.cluster), member(0), member(1), Record::View(view.clone())];
+    store.persist(records.map(Write::Put).to_vec()).unwrap();
+    drop(store);
+    let master = MasterServer::start(config).unwrap();
+    let client = master.client();
+    let Ok(MasterReply::View(Some(found))) =
+        client.call_blocking(MasterRequest::GetView { newer_than: 0 })
+    else {
+        panic!("no view")
+    };
+    assert!(found == view, "it comes as it is");
+    let (session, opened) = open(&client);
+    assert!(opened == view && status(&client).view.as_ref() == Some(&view));
+    let heartbeat = SessionHeartbeat {
+        client: session,
+        pinned_by: 0,
+        pinned_in: 0,
+        frees_in: 0,
+        has_suspended: false,
+        damage: Damage::default(),
+        transitions: Default::default(),
+        work: Default::default(),
+        stirs: false,
+    };
+    let request = MasterRequest::Heartbeat {
+        sessions: vec![heartbeat],
+        newer_than: 0,
+        known: Epochs::default(),
+        reclaims: false,
+        acked: 0,
+    };
+    let told = match client.call_blocking(request) {
+        Ok(MasterReply::Heartbeat { view: Some(update), .. }) => update.apply(&opened),
+        other => panic!("unexpected {other:?}"),
+    };
+    assert!(told == Ok(view), "a keeper that wants it whole gets it");
+    // A master that is there for another cluster tells nothing.
+    let stranger = MasterClient::new(&Runtime::start("stranger").unwrap(), client.addr());
+    stranger.join(ClusterId::from_word(8).unwrap());
+    let asked = stranger.call_blocking(MasterRequest::ViewPiece { number: 7, from: 0 });
+    assert!(matches!(asked, Err(RpcError::WrongCluster { .. })), "{asked:?}");
+    master.stop();
 }

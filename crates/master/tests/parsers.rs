@@ -117,8 +117,8 @@ const NOBODYS: u8 = 0;
 /// An answer: behind the id, and that it is one.
 const ANSWER: [u8; 2] = [5, 0];
 
-const MASTER_REQUESTS: usize = 18;
-const MASTER_REPLIES: usize = 20;
+const MASTER_REQUESTS: usize = 19;
+const MASTER_REPLIES: usize = 21;
 const NODE_REQUESTS: usize = 17;
 const NODE_REPLIES: usize = 10;
 
@@ -150,6 +150,7 @@ fn all_of_control(bytes: &[u8]) -> bool {
         control::message::<MasterReply>(bytes).is_some(),
         control::message::<NodeReply>(bytes).is_some(),
         control::message::<Record>(bytes).is_some(),
+        bounded(bytes, || control::view_piece(bytes)),
     ];
     frames.into_iter().chain(messages).any(|taken| taken)
 }

@@ -26,10 +26,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use fusee_core::verbs::ClusterId;
+use fusee_core::view::View;
 
 use super::client::RpcClient;
 use super::{DEFAULT_DEADLINE, MasterService, RpcError, Runtime};
 use crate::master::{MasterReply, MasterRequest};
+use crate::pieces::{self, Assembly};
 
 /// How long to wait before the list is gone through again.
 const ROUND_PAUSE: Duration = Duration::from_millis(50);
@@ -53,6 +55,8 @@ struct Masters {
     listed: Vec<One>,
     /// Where to ask first.
     first: Mutex<One>,
+    /// The last view that came in pieces: the next session of the process needs the same.
+    long: tokio::sync::Mutex<Option<View>>,
 }
 
 impl MasterClient {
@@ -71,7 +75,7 @@ impl MasterClient {
 
     fn of(addrs: String, listed: Vec<One>) -> MasterClient {
         let first = Mutex::new(listed[0].clone());
-        let masters = Masters { addrs, listed, first };
+        let masters = Masters { addrs, listed, first, long: tokio::sync::Mutex::default() };
         let cluster = Arc::default();
         MasterClient { masters: Arc::new(masters), deadline: DEFAULT_DEADLINE, cluster }
     }
@@ -115,7 +119,13 @@ impl MasterClient {
     pub async fn call(&self, request: MasterRequest) -> Result<MasterReply, RpcError> {
         let (masters, deadline) = (Arc::clone(&self.masters), self.deadline);
         let (runtime, cluster) = (self.masters.listed[0].runtime().clone(), self.cluster());
-        let calling = runtime.spawn(async move { masters.call(request, cluster, deadline).await });
+        let calling = runtime.spawn(async move {
+            let mut reply = masters.call(request, cluster, deadline).await?;
+            if let Some(stub) = pieces::stub_of(&mut reply) {
+                *stub = masters.fetch(stub, cluster).await?;
+            }
+            Ok::<_, RpcError>(reply)
+        });
         // The task is cut off only when the runtime ends.
         calling.await.map_err(|_| RpcError::Closed { addr: self.addr().to_owned() })?
     }
@@ -158,6 +168,26 @@ impl Masters {
                 return Err(RpcError::NoLeader { addr: self.addrs.clone() });
             }
             tokio::time::sleep(ROUND_PAUSE).await;
+        }
+    }
+
+    /// Fetches the view of this stub, or a newer one, from the master that answered last.
+    async fn fetch(&self, stub: &View, cluster: Option<ClusterId>) -> Result<View, RpcError> {
+        let is_it = |view: &&View| (view.cluster, view.number) == (stub.cluster, stub.number);
+        let mut long = self.long.lock().await;
+        if let Some(view) = long.as_ref().filter(is_it) {
+            return Ok(view.clone());
+        }
+        let one = self.first().with_deadline(DEFAULT_DEADLINE).of_cluster(cluster);
+        let mut assembly = Assembly::new(stub.number);
+        loop {
+            let reply = one.call(assembly.request()).await?;
+            let failed =
+                |what: &str| RpcError::Protocol { addr: one.addr().into(), what: what.into() };
+            if let Some(view) = assembly.take(reply).map_err(failed)? {
+                *long = Some(view.clone());
+                return Ok(view);
+            }
         }
     }
 

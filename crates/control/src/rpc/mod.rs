@@ -60,7 +60,7 @@ use fusee_core::version::VersionError;
 use crate::master::{MasterReply, MasterRequest};
 use crate::node::{NodeReply, NodeRequest};
 
-/// The longest frame, in bytes. Views are the longest messages.
+/// The longest frame, in bytes. Longer views come in [pieces](crate::pieces).
 pub const MAX_FRAME_BYTES: usize = 16 << 20;
 /// A client does not use a connection again over which nothing went for so long: the server may be about
 /// to close it ([`Limits::idle`]).
@@ -141,6 +141,7 @@ impl Service for MasterService {
             | Split { .. }
             | MoreRoom { .. }
             | GetView { .. }
+            | ViewPiece { .. }
             | Status
             | Owners
             | Events { .. } => Who::Client,
@@ -193,6 +194,7 @@ impl tarpc::RequestName for MasterRequest {
             MasterRequest::Drain { .. } => "Drain",
             MasterRequest::Alive { .. } => "Alive",
             MasterRequest::GetView { .. } => "GetView",
+            MasterRequest::ViewPiece { .. } => "ViewPiece",
             MasterRequest::Status => "Status",
             MasterRequest::Owners => "Owners",
             MasterRequest::Events { .. } => "Events",

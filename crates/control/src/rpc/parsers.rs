@@ -21,6 +21,8 @@ use tarpc::{ClientMessage, Response};
 use super::codec::{Codec, decode, encode};
 use super::frames::Frames;
 use super::{MAX_DEADLINE, MasterService, NodeService, Service, Stamped, hello};
+use crate::master::MasterReply;
+use crate::pieces::{self, Assembly};
 
 /// Reads a message of any kind, as the codec does.
 pub fn message<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(
@@ -121,6 +123,17 @@ pub fn first_message(bytes: &[u8]) -> bool {
     let (role, says) = role;
     assert_eq!(hello::encode(role, says), bytes[..8]);
     true
+}
+
+/// A piece of a view: as a message from a master, and the bytes themselves as a view that is told in pieces.
+pub fn view_piece(bytes: &[u8]) -> bool {
+    let mut forged = Assembly::new(7);
+    let fits = message::<MasterReply>(bytes).is_some_and(|reply| forged.take(reply).is_ok());
+    let told = Assembly::new(7).take(pieces::piece(7, bytes, 0));
+    if let Ok(Some(view)) = &told {
+        assert!(view.number == 7 && pieces::written(view).len() <= bytes.len());
+    }
+    fits || matches!(told, Ok(Some(_)))
 }
 
 /// News of the view, for somebody who has this one. What fits may be no view that can be worked with:

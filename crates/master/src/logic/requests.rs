@@ -97,6 +97,8 @@ impl State {
                 }
                 Phase::Forming(_) => self.not_ready(ctx),
             },
+            // Its host has them, where there is a view.
+            MasterRequest::ViewPiece { .. } => self.not_ready(ctx),
             MasterRequest::Status => MasterReply::Status(Box::new(self.status(ctx))),
             MasterRequest::Events { .. } => refused("its host keeps the events"),
             MasterRequest::Owners => match &self.phase {
