@@ -16,6 +16,7 @@ use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use fusee_control::master::{MasterReply, MasterRequest, Status};
 use fusee_control::node::{NodeReply, NodeRequest, Usage};
@@ -78,6 +79,8 @@ thread_local! {
 #[derive(Clone)]
 pub struct Client {
     handle: Arc<AtHome<Handle>>,
+    /// How long calls of this clone wait, if not as the options say.
+    op_timeout: Option<Duration>,
 }
 
 /// Ends the client when the last clone is dropped.
@@ -138,10 +141,29 @@ impl Client {
         let shared = Arc::new(Shared::new(runtime, master, kind, options, view, local_nodes));
         let first_view = shared.keeper.view();
         let handle = Handle { shared, first_view, driver: Mutex::default(), cluster };
-        let client = Client { handle: Arc::new(AtHome::new(handle)) };
+        let client = Client { handle: Arc::new(AtHome::new(handle)), op_timeout: None };
         // Whoever gets a client has reached every memory node once.
         client.with_session(|_| ())?;
         Ok(client)
+    }
+
+    /// The same client, whose calls wait no longer than this for others, blocking or not, whatever
+    /// [`Options::op_timeout`] says. A call of many keys has one such time for all of them. What has to wait longer
+    /// ends with [`Error::GaveUp`], or with what it had come to by then. Sessions that are asked for
+    /// ([`Client::session`]) have [`Session::with_op_timeout`].
+    ///
+    /// A call may take a little longer: where its thread has no session yet, or lost it, it gets one first, which
+    /// takes up to [`Options::connect_timeout`] where memory nodes do not answer.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # let client = fusee_client::Client::connect("127.0.0.1:7400")?;
+    /// let impatient = client.with_op_timeout(Duration::from_millis(50));
+    /// let value = impatient.get(b"key")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn with_op_timeout(&self, op_timeout: Duration) -> Client {
+        Client { op_timeout: Some(op_timeout), ..self.clone() }
     }
 
     /// A session for the calling thread to keep, for many operations at once.
@@ -189,7 +211,14 @@ impl Client {
     }
 
     fn run<R>(&self, f: impl AsyncFnOnce(&Session) -> Result<R, Error>) -> Result<R, Error> {
-        let run = |session: &Session| (session.block_on(f(session)), session.is_lost());
+        let begun = self.op_timeout.map(|timeout| (timeout, Instant::now()));
+        let run = |session: &Session| {
+            let result = match begun {
+                None => session.block_on(f(session)),
+                Some(begun) => session.block_on(session.with_op_timeout(left(begun), f(session))),
+            };
+            (result, session.is_lost())
+        };
         let (result, is_lost) = self.with_session(run).map_err(no_session)?;
         if is_lost {
             // At once: others may wait for what it left half-way. The next call gets another one, or a call within
@@ -541,6 +570,11 @@ impl Client {
                 let started = Driver::start(&self.handle.shared);
                 *driver = Some(started.map_err(|error| no_session(error.into()))?);
             }
+            let begun = self.op_timeout.map(|timeout| (timeout, Instant::now()));
+            let operation = async move |session: &Session| match begun {
+                None => operation(session).await,
+                Some(begun) => session.with_op_timeout(left(begun), operation(session)).await,
+            };
             driver.as_ref().expect("just set").submit(operation)
         };
         answer.await
@@ -680,6 +714,11 @@ impl Drop for Handle {
         self.shared.close(self.cluster.is_some());
         drop(self.cluster.take());
     }
+}
+
+/// What is left of a call's time.
+fn left((op_timeout, begun): (Duration, Instant)) -> Duration {
+    op_timeout.saturating_sub(begun.elapsed())
 }
 
 fn no_session(error: ConnectError) -> Error {

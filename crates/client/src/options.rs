@@ -128,8 +128,9 @@ pub struct Options {
     ///
     /// [`ConnectError::SwitchOfAnotherFabric`]: crate::ConnectError::SwitchOfAnotherFabric
     pub switch: Option<SwitchAt>,
-    /// How long an operation waits for others, at least, before it gives up: for the winner of a
-    /// conflict, or for a memory node's answer to ALLOC. Default: 5 s.
+    /// How long an operation waits for others before it gives up: for the winner of a conflict, a memory node's
+    /// answer to ALLOC, a newer view; all its waits together, from the first on. A call may have a time of its own
+    /// ([`Client::with_op_timeout`](crate::Client::with_op_timeout)). Default: 5 s.
     pub op_timeout: Duration,
     /// How long to wait for a cluster that is still forming, and for each of its members.
     /// Default: 5 s.

@@ -17,6 +17,7 @@
 //! `Client` opens another one by itself.
 
 use std::cell::{Cell, RefCell};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -179,6 +180,25 @@ impl Session {
         self.parts.reactor.block_on(future)
     }
 
+    /// Runs operations of this session that wait no longer than this for others, all together, whatever
+    /// [`Options::op_timeout`](crate::Options::op_timeout) says. What has to wait longer ends with
+    /// [`Error::GaveUp`], or as it would after that time. A deadline around another one counts if it is earlier.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # let session = fusee_client::Client::connect("127.0.0.1:7400")?.session()?;
+    /// let soon = Duration::from_millis(100);
+    /// let value = session.block_on(session.with_op_timeout(soon, session.get(b"key")))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub async fn with_op_timeout<T>(
+        &self,
+        op_timeout: Duration,
+        operations: impl Future<Output = T>,
+    ) -> T {
+        self.parts.logic.within(op_timeout, pin!(operations)).await
+    }
+
     /// The session's name in the cluster.
     pub fn id(&self) -> ClientId {
         self.parts.logic.id()
@@ -310,13 +330,13 @@ impl Session {
         f: impl FnOnce(Option<&[u8]>) -> R,
     ) -> Result<R, Error> {
         let begun = self.begin(OpKind::Search)?;
-        self.end(begun, self.parts.logic.get_with(key, f).await)
+        self.end(begun, self.parts.logic.timed(pin!(self.parts.logic.get_with(key, f))).await)
     }
 
     /// The value of a key; `None` if it does not exist.
     pub async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let begun = self.begin(OpKind::Search)?;
-        self.end(begun, self.parts.logic.get(key).await)
+        self.end(begun, self.parts.logic.timed(pin!(self.parts.logic.get(key))).await)
     }
 
     /// As [`Client::get_into`](crate::Client::get_into).
@@ -346,7 +366,7 @@ impl Session {
         keys: &[K],
     ) -> Result<Vec<Option<Vec<u8>>>, Error> {
         let begun = self.begin(OpKind::SearchMany)?;
-        self.end(begun, self.parts.logic.get_many(keys).await)
+        self.end(begun, self.parts.logic.timed(pin!(self.parts.logic.get_many(keys))).await)
     }
 
     /// As [`Session::get_many`], but shows each value to `f` where it was fetched, without another copy:
@@ -357,13 +377,13 @@ impl Session {
         f: impl FnMut(usize, Option<&[u8]>),
     ) -> Result<(), Error> {
         let begun = self.begin(OpKind::SearchMany)?;
-        self.end(begun, self.parts.logic.get_many_with(keys, f).await)
+        self.end(begun, self.parts.logic.timed(pin!(self.parts.logic.get_many_with(keys, f))).await)
     }
 
     /// Adds a key; [`Error::AlreadyExists`] if it exists.
     pub async fn insert(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         let begun = self.begin(OpKind::Insert)?;
-        self.end(begun, self.parts.logic.insert(key, value).await)
+        self.end(begun, self.parts.logic.timed(pin!(self.parts.logic.insert(key, value))).await)
     }
 
     /// As [`Session::insert`], with this redundancy, whatever the rules of the client say.
@@ -374,13 +394,19 @@ impl Session {
         redundancy: Redundancy,
     ) -> Result<(), Error> {
         let begun = self.begin(OpKind::Insert)?;
-        self.end(begun, self.parts.logic.insert_with(key, value, redundancy).await)
+        self.end(
+            begun,
+            self.parts
+                .logic
+                .timed(pin!(self.parts.logic.insert_with(key, value, redundancy)))
+                .await,
+        )
     }
 
     /// Replaces the value of a key; [`Error::NotFound`] if it does not exist.
     pub async fn update(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         let begun = self.begin(OpKind::Update)?;
-        self.end(begun, self.parts.logic.update(key, value).await)
+        self.end(begun, self.parts.logic.timed(pin!(self.parts.logic.update(key, value))).await)
     }
 
     /// As [`Session::update`], with this redundancy, whatever the rules of the client say.
@@ -391,13 +417,19 @@ impl Session {
         redundancy: Redundancy,
     ) -> Result<(), Error> {
         let begun = self.begin(OpKind::Update)?;
-        self.end(begun, self.parts.logic.update_with(key, value, redundancy).await)
+        self.end(
+            begun,
+            self.parts
+                .logic
+                .timed(pin!(self.parts.logic.update_with(key, value, redundancy)))
+                .await,
+        )
     }
 
     /// Adds a key, or replaces its value.
     pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         let begun = self.begin(OpKind::Upsert)?;
-        self.end(begun, self.parts.logic.put(key, value).await)
+        self.end(begun, self.parts.logic.timed(pin!(self.parts.logic.put(key, value))).await)
     }
 
     /// As [`Session::put`], with this redundancy, whatever the rules of the client say.
@@ -408,7 +440,10 @@ impl Session {
         redundancy: Redundancy,
     ) -> Result<(), Error> {
         let begun = self.begin(OpKind::Upsert)?;
-        self.end(begun, self.parts.logic.put_with(key, value, redundancy).await)
+        self.end(
+            begun,
+            self.parts.logic.timed(pin!(self.parts.logic.put_with(key, value, redundancy))).await,
+        )
     }
 
     /// As [`Client::put_from`](crate::Client::put_from).
@@ -419,7 +454,10 @@ impl Session {
         fill: impl FnMut(&mut [u8]),
     ) -> Result<(), Error> {
         let begun = self.begin(OpKind::Upsert)?;
-        self.end(begun, self.parts.logic.put_from(key, value_bytes, fill).await)
+        self.end(
+            begun,
+            self.parts.logic.timed(pin!(self.parts.logic.put_from(key, value_bytes, fill))).await,
+        )
     }
 
     /// Adds many keys, or replaces their values; each with its own outcome, in their order.
@@ -471,7 +509,7 @@ impl Session {
             Ok(begun) => begun,
             Err(error) => return vec![Err(error); writes],
         };
-        let outcomes = outcomes.await;
+        let outcomes = self.parts.logic.timed(pin!(outcomes)).await;
         let outcomes: Vec<Result<(), Error>> = outcomes
             .into_iter()
             .map(|outcome| outcome.map_err(|error| self.error(error)))
@@ -499,13 +537,16 @@ impl Session {
         show: impl FnMut(ScannedPair<'_>),
     ) -> Result<u64, Error> {
         let begun = self.begin(OpKind::Scan)?;
-        self.end(begun, self.parts.logic.scan(cursor, SCAN_SLOTS, show).await)
+        self.end(
+            begun,
+            self.parts.logic.timed(pin!(self.parts.logic.scan(cursor, SCAN_SLOTS, show))).await,
+        )
     }
 
     /// Removes a key; [`Error::NotFound`] if it does not exist.
     pub async fn delete(&self, key: &[u8]) -> Result<(), Error> {
         let begun = self.begin(OpKind::Delete)?;
-        self.end(begun, self.parts.logic.delete(key).await)
+        self.end(begun, self.parts.logic.timed(pin!(self.parts.logic.delete(key))).await)
     }
 
     /// Gives a key's value another redundancy; [`Error::NotFound`] if the key does not exist. The value stays, for
@@ -517,13 +558,19 @@ impl Session {
         redundancy: Redundancy,
     ) -> Result<Transition, Error> {
         let begun = self.begin(OpKind::Move)?;
-        self.end(begun, self.parts.logic.set_redundancy(key, redundancy).await)
+        self.end(
+            begun,
+            self.parts.logic.timed(pin!(self.parts.logic.set_redundancy(key, redundancy))).await,
+        )
     }
 
     /// See [`Store::words_of`](fusee_core::Store::words_of).
     pub(crate) async fn words_of(&self, subtable: u32) -> Result<Option<Vec<Slot>>, Error> {
         let begun = self.begin(OpKind::Scan)?;
-        self.end(begun, self.parts.logic.store().words_of(subtable).await)
+        self.end(
+            begun,
+            self.parts.logic.timed(pin!(self.parts.logic.store().words_of(subtable))).await,
+        )
     }
 
     /// Makes a pair erasure-coded that was found before, if it is still there.
@@ -533,7 +580,10 @@ impl Session {
         order: &DemotionOrder,
     ) -> Result<DemotionOutcome, Error> {
         let begun = self.begin(OpKind::Move)?;
-        self.end(begun, order.carry_out(self.parts.logic.store(), pair).await)
+        self.end(
+            begun,
+            self.parts.logic.timed(pin!(order.carry_out(self.parts.logic.store(), pair))).await,
+        )
     }
 
     /// As [`Client::redundancy_rules`](crate::Client::redundancy_rules).
@@ -544,7 +594,7 @@ impl Session {
     /// The redundancy of a key's value; `None` if it does not exist.
     pub async fn redundancy_of(&self, key: &[u8]) -> Result<Option<Redundancy>, Error> {
         let begun = self.begin(OpKind::Search)?;
-        self.end(begun, self.parts.logic.redundancy_of(key).await)
+        self.end(begun, self.parts.logic.timed(pin!(self.parts.logic.redundancy_of(key))).await)
     }
 }
 

@@ -43,8 +43,10 @@ pub enum Granted {
 pub enum Grown {
     /// A newer view has come, in which it may be larger.
     NewerView,
-    /// There is no room for a larger one, or nobody has said so in time.
+    /// There is no room for a larger one.
     Full,
+    /// Neither has come to be known in time.
+    GaveUp,
     /// The subtable is as deep as the index may be ([`View::deepest`]).
     TooDeep,
 }

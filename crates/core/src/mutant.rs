@@ -200,6 +200,8 @@ mutants! {
     SplitTrustsOneReplica,
     /// A split leaves entries where they are whose keys are longer than what it reads first.
     SplitReadsOnce,
+    /// The clock of an operation begins anew with each of its waits.
+    ClockBeginsAnew,
     /// A session asks for splits that leave all keys together which are in the way of a new one.
     SplitsSeparateNothing,
     /// The master splits what is much deeper than the rest of the index.

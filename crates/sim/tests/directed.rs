@@ -1,7 +1,7 @@
 //! The steered histories, under a few thousand schedules each.
 
 use crate::support::{
-    crowded, in_doubt, late_repairs, scripted, steered, steered_changes, steered_reuse,
+    crowded, gone, in_doubt, late_repairs, scripted, steered, steered_changes, steered_reuse,
 };
 
 /// Runs a history for every seed; it must go the intended way often enough to mean something.
@@ -60,6 +60,11 @@ fn keys_that_hash_alike_are_refused_by_an_error_of_their_own() {
 #[test]
 fn the_index_is_no_deeper_than_its_subtables_deserve() {
     (0..10).for_each(crowded::asks_too_much);
+}
+
+#[test]
+fn operations_end_by_their_own_clocks_when_all_are_gone() {
+    (0..200).for_each(gone::gone);
 }
 
 #[test]

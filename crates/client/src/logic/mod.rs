@@ -17,6 +17,7 @@ mod blocks;
 mod cache;
 mod cached;
 mod certainty;
+mod clock;
 mod counted;
 mod environment;
 mod gate;

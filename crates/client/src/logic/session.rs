@@ -4,6 +4,7 @@
 //! where a crash of this client would.
 
 use std::cell::{Cell, RefCell};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -204,6 +205,22 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         let learnt = other.cache.with(|cache| cache.copied());
         let counters = self.cache.counters().clone();
         self.cache.with(|cache| *cache = learnt.counting_with(counters));
+    }
+
+    /// Runs an operation whose waits end by one clock: after `op_timeout`, or by the deadline that it runs
+    /// [within](SessionLogic::within).
+    pub fn timed<O: Future>(&self, operation: Pin<&mut O>) -> impl Future<Output = O::Output> {
+        self.store.host().clocks().timed(operation)
+    }
+
+    /// Runs operations whose waits all end when so much time is over, from now on.
+    pub fn within<O: Future>(
+        &self,
+        limit: Duration,
+        operations: Pin<&mut O>,
+    ) -> impl Future<Output = O::Output> {
+        let host = self.store.host();
+        host.clocks().until(host.now().saturating_add(limit), operations)
     }
 
     /// The operations without the cache.

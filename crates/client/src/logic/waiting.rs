@@ -2,8 +2,10 @@
 //!
 //! Backoff. A loser waits for a winner that is about to finish, mostly within microseconds, but the
 //! winner's thread may have been preempted. So the wait goes from spinning over yielding the
-//! processor to sleeping, at most a millisecond at a time, and ends when the sleeps add up to the
-//! client's `op_timeout`.
+//! processor to sleeping, at most a millisecond at a time.
+//!
+//! Every wait of an operation ends by the operation's own [clock](super::clock), whatever comes meanwhile: a
+//! newer view, or an answer that it cannot use.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -25,6 +27,7 @@ use futures_util::future::{Either, select};
 use super::Environment;
 use super::bars::Bars;
 use super::blocks::BlockSource;
+use super::clock::Clocks;
 use super::gate::Gate;
 
 /// Attempts that spin, on shared memory.
@@ -57,9 +60,10 @@ pub struct SessionHost<E> {
     bars: Bars,
     /// Whether a phase is so short that spinning pays.
     spins: bool,
-    /// Attempts after which an operation gives up.
+    /// Attempts after which an operation gives up that nobody has given a clock.
     max_attempts: u32,
     op_timeout: Duration,
+    clocks: Clocks,
     random: Cell<u64>,
     /// How long to wait for others the next time.
     call_patience: Cell<Duration>,
@@ -84,6 +88,7 @@ impl<E: Environment> SessionHost<E> {
             spins,
             max_attempts: u32::try_from(sleeps).unwrap_or(u32::MAX / 2) + SPINS + YIELDS,
             op_timeout,
+            clocks: Clocks::new(op_timeout),
             random,
             call_patience: Cell::new(FIRST_CALL_PATIENCE),
         }
@@ -105,17 +110,28 @@ impl<E: Environment> SessionHost<E> {
 
     /// What a future comes to that another request of the process decides; `None` if that takes too long.
     pub(super) async fn follow<T>(&self, future: impl Future<Output = T>) -> Option<T> {
-        let patience = self.env.sleep(self.op_timeout / FOLLOWING);
+        let patience = self.op_timeout / FOLLOWING;
+        let patience = self.env.sleep(patience.min(self.left().unwrap_or_default()));
         match select(pin!(future), pin!(patience)).await {
             Either::Left((result, _)) => Some(result),
             Either::Right(_) => None,
         }
     }
 
-    /// Waits as long as an operation may take, or until there is a newer view: then it is true.
+    pub(super) fn clocks(&self) -> &Clocks {
+        &self.clocks
+    }
+
+    /// How long the running operation may still wait; `None` if it has to end.
+    fn left(&self) -> Option<Duration> {
+        self.clocks.left(self.env.now())
+    }
+
+    /// Waits as long as the operation may, or until there is a newer view: then it is true.
     async fn outwait(&self, number: u64) -> bool {
-        select(pin!(self.gate.news(number)), pin!(self.env.sleep(self.op_timeout))).await;
-        !self.gate.is_expelled() && self.gate.newer_view(number).is_some()
+        let Some(left) = self.left() else { return false };
+        select(pin!(self.gate.news(number)), pin!(self.env.sleep(left))).await;
+        self.left().is_some() && !self.gate.is_expelled() && self.gate.newer_view(number).is_some()
     }
 
     /// A pseudo-random number (xorshift64); jitter needs no better.
@@ -144,7 +160,8 @@ impl<E: Environment> Waiting for SessionHost<E> {
             let longest = FIRST_SLEEP.mul_f64(growth).min(LONGEST_SLEEP);
             // Between half of it and one and a half: clients in conflict drift apart.
             let jitter = 0.5 + self.random() as f64 / u64::MAX as f64;
-            self.env.sleep(longest.mul_f64(jitter)).await;
+            let left = self.left().ok_or(GiveUp)?;
+            self.env.sleep(longest.mul_f64(jitter).min(left)).await;
         }
         Ok(())
     }
@@ -249,7 +266,8 @@ impl<E: Environment> Views for SessionHost<E> {
 
     async fn grow_index(&self, subtable: u32, view: &Arc<View>) -> Grown {
         let request = MasterRequest::Split { subtable, view: view.number };
-        match self.env.ask_master(request, SPLIT_DEADLINE.min(self.op_timeout)).await {
+        let Some(left) = self.left() else { return Grown::GaveUp };
+        match self.env.ask_master(request, SPLIT_DEADLINE.min(left)).await {
             Ok(MasterReply::Refused { reason }) => {
                 tracing::debug!(subtable, reason, "the index does not grow");
                 Grown::Full
@@ -257,7 +275,7 @@ impl<E: Environment> Views for SessionHost<E> {
             Ok(MasterReply::TooDeep) => Grown::TooDeep,
             // If it has not heard of it, somebody else may have asked for the same.
             Ok(_) | Err(_) if self.outwait(view.number).await => Grown::NewerView,
-            Ok(_) | Err(_) => Grown::Full,
+            Ok(_) | Err(_) => Grown::GaveUp,
         }
     }
 
@@ -271,7 +289,13 @@ impl<E: Environment> Views for SessionHost<E> {
             return None;
         }
         let (client, lease) = (self.blocks.client(), self.gate.lease.longest());
-        self.bars.bar(&*self.env, client, node, view, lease).await
+        // What it asks takes up to a quarter of a lease.
+        let asking = self.bars.bar(&*self.env, client, node, view, lease);
+        let patience = self.env.sleep(self.left()?);
+        match select(pin!(asking), pin!(patience)).await {
+            Either::Left((barred, _)) => barred,
+            Either::Right(_) => None,
+        }
     }
 }
 

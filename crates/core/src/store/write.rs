@@ -463,6 +463,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                         Grown::NewerView => Ended::Again,
                         Grown::Full => return Err(Error::IndexFull),
                         Grown::TooDeep => return Err(Error::KeysHashAlike),
+                        Grown::GaveUp => {
+                            let (waiting_for, outcome) = ("a larger index", Outcome::NotApplied);
+                            return Err(Error::GaveUp { waiting_for, outcome });
+                        }
                     }
                 }
                 // It rests on what was READ alone.

@@ -66,6 +66,7 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         WritesBesideLostReplicas => &scenarios::LOST_REPLICA,
         StopsInDoubt => &scenarios::IN_DOUBT,
         SplitsSeparateNothing => &scenarios::CROWDED,
+        ClockBeginsAnew => &scenarios::GONE,
         DepthUnbounded => &scenarios::ASKS_TOO_MUCH,
         ReadsBackupsWhileFrozen => &scenarios::CUT_OFF_PRIMARY,
         ReadsDoubtfulBackups | ManyReadsBackups => &scenarios::DOUBTFUL_BACKUPS,

@@ -7,8 +7,8 @@
 use fusee_sim::{RunOptions, run};
 
 use crate::support::{
-    bars, changes, crowded, failures, in_doubt, late_repairs, moved_pairs, rates, reuse, scenarios,
-    scripted, scrub, settled_set, speculations, stale_moves, stale_orphan, steered,
+    bars, changes, crowded, failures, gone, in_doubt, late_repairs, moved_pairs, rates, reuse,
+    scenarios, scripted, scrub, settled_set, speculations, stale_moves, stale_orphan, steered,
     steered_changes, steered_recovery, steered_reuse, suspended, unheard,
 };
 
@@ -103,6 +103,7 @@ pub const IN_DOUBT: Scenario = named("in doubt", |seed| {
     in_doubt::in_doubt(seed);
 });
 
+pub const GONE: Scenario = named("gone", gone::gone);
 pub const CROWDED: Scenario = named("crowded", crowded::crowded);
 pub const ASKS_TOO_MUCH: Scenario = named("asks too much", crowded::asks_too_much);
 
@@ -220,7 +221,7 @@ pub const COUNTERS: Scenario = named("counters", rates::counters);
 pub const BARS: Scenario = named("bars", bars::bars);
 
 /// Every scenario that goes step by step, and those in virtual time that are as short.
-pub const STEPWISE: [&Scenario; 76] = [
+pub const STEPWISE: [&Scenario; 77] = [
     &STALE_MOVE,
     &SUSPENDED_COMMIT,
     &DEMOTION_RATE,
@@ -256,6 +257,7 @@ pub const STEPWISE: [&Scenario; 76] = [
     &EARLY_MARK,
     &LOST_REPLICA,
     &IN_DOUBT,
+    &GONE,
     &CROWDED,
     &ASKS_TOO_MUCH,
     &DAMAGE,

@@ -16,6 +16,7 @@ pub mod changes;
 pub mod crash;
 pub mod crowded;
 pub mod failures;
+pub mod gone;
 pub mod in_doubt;
 pub mod late_repairs;
 pub mod moved_pairs;

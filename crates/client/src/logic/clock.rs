@@ -1,0 +1,185 @@
+//! When an operation stops waiting.
+//!
+//! An operation may wait for others again and again: for the winner of a round, for a block, for a view, and once
+//! more in the next view. All of that goes by one clock, which starts with its first wait; so an operation
+//! that waits for nothing never looks at one. A caller may set a deadline instead: then all operations within it end
+//! their waits by that.
+//!
+//! The operations of a session run side by side, and each wait is that of the operation whose future is being
+//! polled. So a clock is put in place for as long as a poll takes ([`Clocks::scoped`]).
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::time::Duration;
+
+use fusee_core::mutant::{Mutant, removed};
+
+/// Of one operation, or of all within a deadline.
+#[derive(Clone, Copy, Debug)]
+struct Clock {
+    /// When it stops waiting; [`Clock::IDLE`] as long as it has not begun to.
+    end: Duration,
+    /// Whether a caller has set that.
+    is_deadline: bool,
+}
+
+impl Clock {
+    const IDLE: Duration = Duration::MAX;
+}
+
+/// The clocks of a session's operations.
+#[derive(Debug)]
+pub(super) struct Clocks {
+    /// How long operations wait whose caller says nothing.
+    op_timeout: Duration,
+    /// Of the operation that is being polled.
+    polled: Cell<Option<Clock>>,
+}
+
+impl Clocks {
+    pub fn new(op_timeout: Duration) -> Clocks {
+        Clocks { op_timeout, polled: Cell::new(None) }
+    }
+
+    /// How long the operation that is being polled may still wait; `None` if not at all.
+    pub fn left(&self, now: Duration) -> Option<Duration> {
+        // Nobody says whose wait it is: what a session does beside operations.
+        let Some(mut clock) = self.polled.get() else { return Some(self.op_timeout) };
+        if clock.end == Clock::IDLE || (!clock.is_deadline && removed(Mutant::ClockBeginsAnew)) {
+            clock.end = now.saturating_add(self.op_timeout);
+            self.polled.set(Some(clock));
+        }
+        clock.end.checked_sub(now).filter(|left| !left.is_zero())
+    }
+
+    /// Runs an operation with a clock of its own, or within the deadline that stands.
+    pub async fn timed<F: Future>(&self, operation: Pin<&mut F>) -> F::Output {
+        let own = Clock { end: Clock::IDLE, is_deadline: false };
+        let clock = self.polled.get().filter(|outer| outer.is_deadline).unwrap_or(own);
+        self.scoped(clock, operation).await
+    }
+
+    /// Runs operations that wait until then at most, or until an earlier deadline that stands.
+    pub async fn until<F: Future>(&self, end: Duration, operations: Pin<&mut F>) -> F::Output {
+        let outer = self.polled.get().filter(|outer| outer.is_deadline);
+        let end = outer.map_or(end, |outer| outer.end.min(end));
+        self.scoped(Clock { end, is_deadline: true }, operations).await
+    }
+
+    async fn scoped<F: Future>(&self, mut clock: Clock, mut future: Pin<&mut F>) -> F::Output {
+        poll_fn(move |context| {
+            let _polls = Polls::begin(self, &mut clock);
+            future.as_mut().poll(context)
+        })
+        .await
+    }
+}
+
+/// That an operation is being polled. Also where that panics, the clock of another one comes back.
+struct Polls<'c> {
+    clocks: &'c Clocks,
+    clock: &'c mut Clock,
+    outer: Option<Clock>,
+}
+
+impl<'c> Polls<'c> {
+    fn begin(clocks: &'c Clocks, clock: &'c mut Clock) -> Polls<'c> {
+        let outer = clocks.polled.replace(Some(*clock));
+        Polls { clocks, clock, outer }
+    }
+}
+
+impl Drop for Polls<'_> {
+    fn drop(&mut self) {
+        if let Some(clock) = self.clocks.polled.replace(self.outer) {
+            *self.clock = clock;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use futures_util::future::join;
+
+    use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(5);
+
+    fn secs(secs: u64) -> Duration {
+        Duration::from_secs(secs)
+    }
+
+    /// Asks at each of these times how long is left.
+    async fn asks(clocks: &Clocks, times: &[u64]) -> Vec<Option<u64>> {
+        let mut answers = Vec::new();
+        for time in times {
+            answers.push(clocks.left(secs(*time)).map(|left| left.as_secs()));
+            let mut is_later = false;
+            poll_fn(|context| {
+                context.waker().wake_by_ref();
+                if std::mem::replace(&mut is_later, true) { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+        }
+        answers
+    }
+
+    fn run<T>(future: impl Future<Output = T>) -> T {
+        let mut future = pin!(future);
+        loop {
+            let polled = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            if let Poll::Ready(done) = polled {
+                return done;
+            }
+        }
+    }
+
+    #[test]
+    fn the_clock_starts_with_the_first_wait_and_never_again() {
+        let clocks = Clocks::new(TIMEOUT);
+        let left = run(clocks.timed(pin!(asks(&clocks, &[100, 103, 105, 107]))));
+        assert_eq!(left, [Some(5), Some(2), None, None]);
+        let left = run(clocks.timed(pin!(asks(&clocks, &[107]))));
+        assert_eq!(left, [Some(5)], "another operation");
+        assert_eq!(clocks.left(secs(9)), Some(TIMEOUT), "no operation");
+    }
+
+    #[test]
+    fn operations_side_by_side_have_a_clock_each() {
+        let clocks = Clocks::new(TIMEOUT);
+        let first = async { clocks.timed(pin!(asks(&clocks, &[10, 14]))).await };
+        let second = async { clocks.timed(pin!(asks(&clocks, &[12, 15]))).await };
+        let (first, second) = run(join(first, second));
+        assert_eq!((first, second), (vec![Some(5), Some(1)], vec![Some(5), Some(2)]));
+    }
+
+    #[test]
+    fn a_deadline_holds_for_all_operations_within_it_and_for_no_other() {
+        let clocks = Clocks::new(TIMEOUT);
+        let within = async {
+            let two = async {
+                let first = clocks.timed(pin!(asks(&clocks, &[11]))).await;
+                let second = clocks.until(secs(90), pin!(asks(&clocks, &[12, 13]))).await;
+                (first, second)
+            };
+            clocks.until(secs(13), pin!(two)).await
+        };
+        let beside = async { clocks.timed(pin!(asks(&clocks, &[11, 15]))).await };
+        let ((first, second), beside) = run(join(within, beside));
+        assert_eq!((first, second), (vec![Some(2)], vec![Some(1), None]), "the earlier one counts");
+        assert_eq!(beside, [Some(5), Some(1)]);
+    }
+
+    #[test]
+    fn a_panic_leaves_no_clock_behind() {
+        let clocks = Clocks::new(TIMEOUT);
+        let broken = || poll_fn(|_| -> Poll<()> { panic!("in an operation") });
+        let panics = || run(clocks.until(secs(1), pin!(broken())));
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).is_err());
+        assert_eq!(clocks.left(secs(9)), Some(TIMEOUT));
+    }
+}
