@@ -16,6 +16,7 @@ pub mod changes;
 pub mod crash;
 pub mod crowded;
 pub mod failures;
+pub mod frozen_grant;
 pub mod gone;
 pub mod in_doubt;
 pub mod late_repairs;
