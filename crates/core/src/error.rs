@@ -59,9 +59,9 @@ pub enum Error {
     /// Both buckets of the key are full, and the index cannot grow.
     #[error("index full: no memory node has room for a larger one; start another memory node")]
     IndexFull,
-    /// Both buckets of the key are full of keys whose hashes are like its own, so that a larger index would not separate
-    /// them. Such keys come by chance once in a universe, and on purpose only from somebody who knows by which secret
-    /// the cluster hashes.
+    /// Both buckets of the key are full of keys whose hashes are like its own, so that a larger index would not
+    /// separate them. Such keys come by chance once in a universe, and on purpose only from somebody who knows by
+    /// which secret the cluster hashes.
     #[error(
         "the key does not fit: the keys in all slots where it may be hash like it, and a larger index would not \
          separate them; use another key (keys were chosen by somebody who knows the cluster's hash key: export, and \

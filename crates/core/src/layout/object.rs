@@ -105,7 +105,8 @@ impl Pair<'_> {
         enclose(bytes, key, value.len(), identity, opcode);
     }
 
-    /// The same around a value of so many bytes that is [where it belongs](value_in) already, in the place of the pair's.
+    /// The same around a value of so many bytes that is [where it belongs](value_in) already, in the place of the
+    /// pair's.
     ///
     /// # Panics
     /// If the pair does not fit.

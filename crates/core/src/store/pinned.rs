@@ -209,8 +209,8 @@ impl<'s, F: Fabric, H: Host> Pin<'s, F, H> {
         view
     }
 
-    /// It pauses, and its write is yet to be resolved. Has it `replaced` a word, perhaps, it holds what that kept: it is
-    /// told before the operation is not pinned any more.
+    /// It pauses, and its write is yet to be resolved. Has it `replaced` a word, perhaps, it holds what that kept: it
+    /// is told before the operation is not pinned any more.
     pub fn suspend(&mut self, replaced: bool) {
         if let Some(since) = self.local_epoch.filter(|_| replaced && self.held.is_none()) {
             self.held = Some(self.store.hold(since));

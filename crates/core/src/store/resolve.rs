@@ -19,12 +19,12 @@
 //! loser began (`beside`), the round of a speculative write may have been over by then, and a Move has overwritten
 //! nobody ([`round`](super::round), rule L).
 //!
-//! *It frees what it has replaced*, like every writer. A word of which the commit was posted may have given way while the
-//! write was still pinned, and a comparison with the index may have found that nobody keeps the object. It ends when
-//! everything is set free that such operations freed: so the write *holds* what it may have replaced from before it is
-//! suspended until it has freed it ([`reclaim`](super::reclaim)). If what waits to be set free is revoked meanwhile, it
-//! leaves that to the comparison. A writer that has posted no commit need not hold anything: as long as the view lasts
-//! the old word stands, and the own object lies in a block with a write under way.
+//! *It frees what it has replaced*, like every writer. A word of which the commit was posted may have given way while
+//! the write was still pinned, and a comparison with the index may have found that nobody keeps the object. It ends
+//! when everything is set free that such operations freed: so the write *holds* what it may have replaced from before
+//! it is suspended until it has freed it ([`reclaim`](super::reclaim)). If what waits to be set free is revoked
+//! meanwhile, it leaves that to the comparison. A writer that has posted no commit need not hold anything: as long as
+//! the view lasts the old word stands, and the own object lies in a block with a write under way.
 
 use super::attempt::{Attempt, Ended, Round, Step};
 use super::{Hint, Op, Sight};
@@ -172,8 +172,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
-    /// Waits for the view by which a suspended attempt that is so far, if there is one, can be resolved, and is pinned by
-    /// it.
+    /// Waits for the view by which a suspended attempt that is so far, if there is one, can be resolved, and is
+    /// pinned by it.
     async fn await_switch(&mut self, step: Option<&Step>, error: &Error) -> Result<(), Error> {
         let round = step.and_then(Step::round);
         let replaced = matches!(step, Some(Step::Committing(..) | Step::Withdrawing(_)));

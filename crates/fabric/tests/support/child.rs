@@ -108,8 +108,8 @@ impl Child {
         assert!(sent.success());
     }
 
-    /// Stops it: when this returns, none of its threads runs. One of them takes the signal, when it gets to run, and the
-    /// others go on until then.
+    /// Stops it: when this returns, none of its threads runs. One of them takes the signal, when it gets to run, and
+    /// the others go on until then.
     pub fn stop(&self) {
         self.signal("STOP");
         let tasks = format!("/proc/{}/task", self.process.lock().unwrap().id());

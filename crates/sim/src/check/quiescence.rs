@@ -12,9 +12,9 @@
 //! node goes by what its own table shows.
 //!
 //! *Nothing is lost*, where nothing went wrong: every block with an owner is known to the master, and
-//! every object of it is kept by a word, or set free, or was never allocated. Where something did, the same holds of the
-//! objects of blocks of which everything that is free is marked, but for what sessions took along that were recovered
-//! ([`lost_objects`]).
+//! every object of it is kept by a word, or set free, or was never allocated. Where something did, the same holds of
+//! the objects of blocks of which everything that is free is marked, but for what sessions took along that were
+//! recovered ([`lost_objects`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -99,8 +99,8 @@ pub fn nothing_is_lost(cluster: &Cluster, orphans: &BTreeMap<BlockId, Orphan>) {
     }
 }
 
-/// The objects that no word keeps, and that are neither set free nor new, in blocks that no comparison with the index is
-/// due for. Memory nodes and clients may have been lost.
+/// The objects that no word keeps, and that are neither set free nor new, in blocks that no comparison with the index
+/// is due for. Memory nodes and clients may have been lost.
 pub fn lost_objects(cluster: &Cluster, orphans: &BTreeMap<BlockId, Orphan>) -> Vec<Address> {
     let view = cluster.view().clone();
     let kept = kept(cluster, &view);

@@ -1,4 +1,5 @@
-//! Two Moves in place of one session: one has read the slot before the other one commits, and begins when that has ended.
+//! Two Moves in place of one session: one has read the slot before the other one commits, and begins when that has
+//! ended.
 
 use std::time::Duration;
 
