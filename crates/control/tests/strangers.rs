@@ -98,7 +98,7 @@ fn frame(body: &[u8]) -> Vec<u8> {
 }
 
 const DESCRIBE: u8 = 0;
-const USAGE: u8 = 13;
+const USAGE: u8 = 10;
 
 /// Asks for the first time, and receives the answer, to the hello as well.
 fn ask(stream: &mut TcpStream) {
