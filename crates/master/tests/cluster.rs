@@ -568,7 +568,8 @@ fn a_view_that_is_longer_than_any_message_reaches_everybody() {
     };
     assert!(is_whole(&told), "a keeper that wants it whole gets it");
     // A master that is there for another cluster tells nothing.
-    let stranger = MasterClient::new(&Runtime::start("stranger").unwrap(), client.addr());
+    let runtime = Runtime::start("stranger").unwrap();
+    let stranger = MasterClient::new(&runtime, client.addr());
     stranger.join(ClusterId::from_word(8).unwrap());
     let asked = stranger.call_blocking(MasterRequest::ViewPiece { number: told.number, from: 0 });
     assert!(matches!(asked, Err(RpcError::WrongCluster { .. })), "{asked:?}");
