@@ -7,7 +7,8 @@
 //! asks for a split. Without the cluster's secret nobody can choose keys for which that matters
 //! ([`HashKey`](crate::race::HashKey)).
 //!
-//! What cannot be read may be any key: then the master's own bound has to do.
+//! What cannot be read may be any key: then the master's own bound has to do. So it is with entries of this very key,
+//! of INSERTs that are under way: they go again.
 
 use alloc::vec::Vec;
 
@@ -60,8 +61,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         for (word, is_whole, starts) in reads {
             match starts.key(&self.batch, word, is_whole)? {
                 ShownKey::Key(other) => {
-                    let other = self.store.key(other);
-                    if key.common_bits(&other) < self.view.deepest() {
+                    let (is_same, other) = (other == &key[..], self.store.key(other));
+                    if is_same || key.common_bits(&other) < self.view.deepest() {
                         return Ok(None);
                     }
                 }
