@@ -399,9 +399,11 @@ impl Sim {
 
     /// Stops it, as SIGSTOP does.
     pub fn stop(&self, process: ProcessId) {
-        let stopped = &mut self.0.processes.borrow_mut()[process.0];
-        stopped.stopped = true;
-        stopped.stopped_at.get_or_insert(self.now());
+        {
+            let stopped = &mut self.0.processes.borrow_mut()[process.0];
+            stopped.stopped = true;
+            stopped.stopped_at.get_or_insert(self.now());
+        }
         self.note(&[1, process.0 as u64], || format!("stop {}", self.process_name(process)));
     }
 

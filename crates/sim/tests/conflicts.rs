@@ -269,7 +269,10 @@ fn a_full_index_is_an_error_and_loses_nothing() {
             for i in 0..40u8 {
                 match store.insert(&[i], &[i]).await {
                     Ok(_) => inserted.borrow_mut().push(vec![i]),
-                    Err(error) => assert_eq!(error, Error::IndexFull),
+                    // No master is there who could say that the index does not grow.
+                    Err(Error::IndexFull | Error::GaveUp { waiting_for: "a larger index", .. }) => {
+                    }
+                    Err(error) => panic!("{error}"),
                 }
             }
             let keys = inserted.borrow().clone();
