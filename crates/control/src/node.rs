@@ -144,16 +144,17 @@ pub enum NodeRequest {
         /// The request.
         request: BlockRequest,
     },
-    /// Undoes what a fenced client began: a block that it had not taken over on all replicas is
-    /// its earlier owner's again, be that one fenced or not. `from` is the client, which cannot
-    /// come to own anything any more, so a late repetition does no harm. Answer: `Done`.
-    TakeBack {
-        /// The block.
-        block: BlockId,
-        /// The fenced client that the table shows here.
-        from: ClientId,
-        /// Whom other replicas show; `NOBODY` frees the block.
-        to: ClientId,
+    /// What a job of the master asks. Each job of a repairer has a number, and later ones have larger ones: what
+    /// comes of a job behind the answer to a later one of its repairer is refused, and so is all that comes of
+    /// a repairer that is fenced. So nothing that a job has given up overtakes what was done since. Answer:
+    /// that to the request.
+    OfJob {
+        /// The session under which the job works.
+        repairer: ClientId,
+        /// The job's number.
+        job: u64,
+        /// The request.
+        request: JobRequest,
     },
     /// The blocks that clients own here, in primary and backup regions. Answer: `Blocks`.
     BlocksOf {
@@ -164,31 +165,6 @@ pub enum NodeRequest {
     OwnersOf {
         /// The region.
         region: u32,
-    },
-    /// Gives all blocks of a region that this node does not lead their owners, as another replica
-    /// has them. For a new replica, before the view uses it. Answer: `Done`.
-    SetOwners {
-        /// The region.
-        region: u32,
-        /// The owner of every block; `NOBODY` for a free one.
-        owners: Vec<ClientId>,
-    },
-    /// This node is the primary of these regions from now on, in addition to those that it leads
-    /// already, and hands out their free blocks. Answer: `Done`.
-    Lead {
-        /// The regions. One that was reserved for a later view is passed over: the order is late.
-        regions: Vec<u32>,
-        /// The number of the view that says so.
-        view: u64,
-    },
-    /// Takes an extent back that no view uses any more, and that nobody reads or writes. It is zeroed
-    /// before it is reserved again. One that was reserved for a later view stays: the order is
-    /// late. Answer: `Done`, also if there is no such extent.
-    Release {
-        /// The extent; `primary` does not matter.
-        extent: Extent,
-        /// The number of the view that does without it.
-        view: u64,
     },
     /// Fences clients for good: when the answer comes, no verb of theirs executes any more on
     /// any fabric of this node. Answer: `Done`.
@@ -273,6 +249,64 @@ impl BlockRequest {
             BlockRequest::Blocks => NodeRequest::BlocksOf { clients: vec![client] },
         }
     }
+}
+
+/// What a job of the master asks ([`NodeRequest::OfJob`]). It goes by the answers to its questions, so these go in
+/// turn as well: behind one of them nothing of an earlier job changes what it said.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum JobRequest {
+    /// As [`NodeRequest::BlocksOf`].
+    BlocksOf {
+        /// The clients; at most [`MAX_CLIENTS`].
+        clients: Vec<ClientId>,
+    },
+    /// As [`NodeRequest::OwnersOf`].
+    OwnersOf {
+        /// The region.
+        region: u32,
+    },
+    /// Gives all blocks of a region that this node does not lead their owners, as another replica
+    /// has them. For a new replica, before the view uses it. Answer: `Done`.
+    SetOwners {
+        /// The region.
+        region: u32,
+        /// The owner of every block; `NOBODY` for a free one.
+        owners: Vec<ClientId>,
+    },
+    /// Undoes what a fenced client began: a block that it had not taken over on all replicas is
+    /// its earlier owner's again, be that one fenced or not. Answer: `Done`.
+    TakeBack {
+        /// The block.
+        block: BlockId,
+        /// The fenced client that the table shows here.
+        from: ClientId,
+        /// Whom other replicas show; `NOBODY` frees the block.
+        to: ClientId,
+    },
+    /// Gives a block back to the pool that a dead client never used. Answer: `Done`.
+    Free {
+        /// The block.
+        block: BlockId,
+        /// The client.
+        from: ClientId,
+    },
+    /// This node is the primary of these regions from now on, in addition to those that it leads
+    /// already, and hands out their free blocks. Answer: `Done`.
+    Lead {
+        /// The regions. One that was reserved for a later view is passed over: the order is late.
+        regions: Vec<u32>,
+        /// The number of the view that says so.
+        view: u64,
+    },
+    /// Takes an extent back that no view uses any more, and that nobody reads or writes. It is zeroed
+    /// before it is reserved again. One that was reserved for a later view stays: the order is
+    /// late. Answer: `Done`, also if there is no such extent.
+    Release {
+        /// The extent; `primary` does not matter.
+        extent: Extent,
+        /// The number of the view that does without it.
+        view: u64,
+    },
 }
 
 /// What a memory node says of itself.
@@ -372,8 +406,8 @@ pub enum NodeRefusal {
         /// The client.
         client: ClientId,
     },
-    /// The session had given this request up before it asked for something that was answered.
-    #[error("the request came too late: its session does not wait for it any more")]
+    /// The session, or the job, had given this request up before something was asked that was answered.
+    #[error("the request came too late: nothing waits for it any more")]
     Late,
     /// The node stands at a later view than the asker.
     #[error("the node stands at view {view}, a later one")]

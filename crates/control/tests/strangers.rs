@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fusee_control::node::{NodeReply, NodeRequest};
+use fusee_control::node::{JobRequest, NodeReply, NodeRequest};
 use fusee_control::rpc::{
     Caller, Limits, NodeClient, NodeService, Runtime, Server, bind, parsers, serve_limited,
 };
@@ -268,7 +268,10 @@ fn long_request(id: u8, is_answered: bool) -> Vec<u8> {
     let clients = vec![ClientId(1); 1 << 20];
     let request = match is_answered {
         true => NodeRequest::Fence { clients },
-        false => NodeRequest::SetOwners { region: 0, owners: clients },
+        false => {
+            let request = JobRequest::SetOwners { region: 0, owners: clients };
+            NodeRequest::OfJob { repairer: ClientId(1), job: 1, request }
+        }
     };
     call(id, &parsers::written(&request))
 }

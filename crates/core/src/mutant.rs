@@ -199,6 +199,11 @@ mutants! {
     /// A region is copied without telling the node whose blocks are whose: should it lead, it gives them
     /// to others.
     CopiesNoOwners,
+    /// A session takes a block of a region that is being copied: where the new replica's table was filled before, it
+    /// stays free.
+    FrozenGrantTaken,
+    /// A memory node does what a job asks for that is over: it forgets whose blocks are whose since.
+    LateJobsObeyed,
 
     /// A session takes a block over by what the master still has of an earlier owner, while another of its operations
     /// gets the block from the pool: it has it twice.

@@ -3,7 +3,7 @@
 use fusee_auth::NodeKey;
 use fusee_client::{Client, FabricKind, Options};
 use fusee_control::master::{MasterReply, MasterRequest};
-use fusee_control::node::{Bars, Extent, NodeRequest};
+use fusee_control::node::{Bars, Extent, JobRequest, NodeRequest};
 use fusee_control::rpc::{MasterClient, NodeClient, RpcError, Runtime};
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 
@@ -93,11 +93,13 @@ fn strangers_get_nothing_whatever_they_ask() {
     }
     let control = up.report["memory_nodes"][0]["control"].as_str().unwrap();
     let node = NodeClient::new(&runtime, control);
+    let extent = Extent::Subtable { subtable: 0 };
+    let release = JobRequest::Release { extent, view: u64::MAX };
     for request in [
         NodeRequest::Describe,
         NodeRequest::Usage,
         NodeRequest::Fence { clients: (0..1000).map(ClientId).collect() },
-        NodeRequest::Release { extent: Extent::Subtable { subtable: 0 }, view: u64::MAX },
+        NodeRequest::OfJob { repairer: client, job: u64::MAX, request: release },
         NodeRequest::StandAt { cluster: ClusterId::from_word(7).unwrap(), view: u64::MAX },
     ] {
         let answer = node.call_blocking(request.clone());

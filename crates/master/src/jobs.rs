@@ -5,6 +5,9 @@
 //! time, each under a session id that is fenced before another one works. So a job may stop
 //! anywhere, may be run again by another master, and nothing of an earlier run can get in between.
 //!
+//! What it asks of memory nodes goes in turn ([`NodeRequest::OfJob`]), so nothing of an earlier run comes in between
+//! that way either.
+//!
 //! A job knows the view it is given, and no other. If a memory node does not answer it ends with an
 //! error that names the node; the logic looks after the node and tries again.
 //!
@@ -14,7 +17,9 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use fusee_control::master::{Orphan, Recovery, RecoveryTimes};
-use fusee_control::node::{BlockId, Extent, MAX_CLIENTS, NodeRefusal, NodeReply, NodeRequest};
+use fusee_control::node::{
+    BlockId, Extent, JobRequest, MAX_CLIENTS, NodeRefusal, NodeReply, NodeRequest,
+};
 use fusee_core::change::{LeavingFrom, RegionChange};
 use fusee_core::layout::BLOCK_HEADER_BYTES;
 use fusee_core::mutant::{Mutant, removed};
@@ -152,16 +157,75 @@ pub trait Reach {
     fn now_us(&self) -> u64;
 }
 
+/// The way of one job to the memory nodes: all that it asks of them has its number.
+#[derive(Clone, Copy, Debug)]
+pub struct Orders<'r, R> {
+    /// How they are reached.
+    pub reach: &'r R,
+    /// The session under which the job works.
+    pub repairer: ClientId,
+    /// Larger than those of all earlier jobs of the repairer.
+    pub job: u64,
+}
+
+impl<R: Reach> Orders<'_, R> {
+    fn now_us(&self) -> u64 {
+        self.reach.now_us()
+    }
+
+    async fn send(&self, node: MnId, request: NodeRequest) -> Result<NodeReply, JobError> {
+        let answer = self.reach.ask(node, request).await;
+        answer
+            .map_err(|cause| JobError::new(Some(node), format!("{node} does not answer: {cause}")))
+    }
+
+    async fn ask(&self, node: MnId, request: JobRequest) -> Result<NodeReply, JobError> {
+        let Orders { repairer, job, .. } = *self;
+        self.send(node, NodeRequest::OfJob { repairer, job, request }).await
+    }
+
+    async fn order(&self, node: MnId, request: JobRequest) -> Result<(), JobError> {
+        match self.ask(node, request).await? {
+            NodeReply::Done => Ok(()),
+            other => Err(unexpected(node, &other)),
+        }
+    }
+
+    /// Fences clients at all members of the view at once. Not in turn: it is for good, so it is never too late.
+    async fn fence(&self, view: &View, clients: &[ClientId]) -> Result<(), JobError> {
+        let fencing = view.members.iter().map(|member| async {
+            let request = NodeRequest::Fence { clients: clients.to_vec() };
+            match self.send(member.node, request).await? {
+                NodeReply::Done => Ok(()),
+                other => Err(unexpected(member.node, &other)),
+            }
+        });
+        try_join_all(fencing).await.map(drop)
+    }
+
+    /// Asks all members of the view the same at once.
+    async fn ask_all(
+        &self,
+        view: &View,
+        request: JobRequest,
+    ) -> Result<Vec<(MnId, NodeReply)>, JobError> {
+        let asking = view.members.iter().map(|member| async {
+            Ok((member.node, self.ask(member.node, request.clone()).await?))
+        });
+        try_join_all(asking).await
+    }
+}
+
 /// Does a job by a view, which has passed [`View::check`].
 pub async fn run<F: Fabric, R: Reach>(
     fabric: &F,
-    reach: &R,
+    orders: &Orders<'_, R>,
     view: &View,
     job: Job,
 ) -> Result<JobReport, JobError> {
     match job {
         Job::Transform { dead } => {
-            let done = transform(fabric, reach, view, &dead).await?;
+            let done = transform(fabric, orders, view, &dead).await?;
             let repair::Transformed { slots_changed, bytes_copied, objects_repaired, .. } = done;
             Ok(JobReport::Transformed { slots_changed, bytes_copied, damaged: objects_repaired })
         }
@@ -171,43 +235,18 @@ pub async fn run<F: Fabric, R: Reach>(
         }
         Job::Clear => {
             let repair::Transformed { slots_changed, .. } = split::clear(fabric, view).await?;
-            release(reach, view).await?;
-            lead(reach, view).await?;
+            release(orders, view).await?;
+            lead(orders, view).await?;
             Ok(JobReport::Cleared { slots_changed })
         }
         Job::Recover { clients } => {
-            Ok(JobReport::Recovered(recover_clients(fabric, reach, view, clients).await?))
+            Ok(JobReport::Recovered(recover_clients(fabric, orders, view, clients).await?))
         }
     }
-}
-
-async fn ask<R: Reach>(reach: &R, node: MnId, request: NodeRequest) -> Result<NodeReply, JobError> {
-    let answer = reach.ask(node, request).await;
-    answer.map_err(|cause| JobError::new(Some(node), format!("{node} does not answer: {cause}")))
 }
 
 fn unexpected(node: MnId, reply: &NodeReply) -> JobError {
     JobError::new(None, format!("{node} answered by {reply:?}"))
-}
-
-async fn order<R: Reach>(reach: &R, node: MnId, request: NodeRequest) -> Result<(), JobError> {
-    match ask(reach, node, request).await? {
-        NodeReply::Done => Ok(()),
-        other => Err(unexpected(node, &other)),
-    }
-}
-
-/// Asks all members of the view the same at once.
-async fn ask_all<R: Reach>(
-    reach: &R,
-    view: &View,
-    request: NodeRequest,
-) -> Result<Vec<(MnId, NodeReply)>, JobError> {
-    let asking = view
-        .members
-        .iter()
-        .map(|member| async { Ok((member.node, ask(reach, member.node, request.clone()).await?)) });
-    try_join_all(asking).await
 }
 
 /// Makes the replicas in the scope of a change equal and fills the joining ones, tables of block
@@ -222,14 +261,14 @@ async fn ask_all<R: Reach>(
 /// If the view has no change that is transforming.
 pub async fn transform<F: Fabric, R: Reach>(
     fabric: &F,
-    reach: &R,
+    orders: &Orders<'_, R>,
     view: &View,
     dead: &[ClientId],
 ) -> Result<repair::Transformed, JobError> {
     let is_copied = view.change.as_ref().is_some_and(|change| !change.regions.is_empty());
     if is_copied && !removed(Mutant::RegionsCopiedIncomplete) {
         for dead in dead.chunks(MAX_CLIENTS) {
-            complete_objects(fabric, reach, view, dead).await?;
+            complete_objects(fabric, orders, view, dead).await?;
         }
     }
     let transformed = repair::transform(fabric, view).await?;
@@ -238,18 +277,18 @@ pub async fn transform<F: Fabric, R: Reach>(
         // After the bytes, which hold the copy of the table that a node makes of its own.
         let (Some(joining), region) = (joining, *region) else { continue };
         let source = view.regions[region as usize].primary().node;
-        let owners = match ask(reach, source, NodeRequest::OwnersOf { region }).await? {
+        let owners = match orders.ask(source, JobRequest::OwnersOf { region }).await? {
             NodeReply::Owners(owners) => owners,
             other => return Err(unexpected(source, &other)),
         };
-        let request = NodeRequest::SetOwners { region, owners };
+        let request = JobRequest::SetOwners { region, owners };
         if !removed(Mutant::CopiesNoOwners) {
-            order(reach, joining.node, request).await?;
+            orders.order(joining.node, request).await?;
         }
     }
-    lead(reach, view).await?;
+    lead(orders, view).await?;
     if removed(Mutant::PlaceGivenUpEarly) {
-        release(reach, view).await?;
+        release(orders, view).await?;
     }
     Ok(transformed)
 }
@@ -257,11 +296,11 @@ pub async fn transform<F: Fabric, R: Reach>(
 /// Completes what clients have left in the regions that are frozen.
 async fn complete_objects<F: Fabric, R: Reach>(
     fabric: &F,
-    reach: &R,
+    orders: &Orders<'_, R>,
     view: &View,
     dead: &[ClientId],
 ) -> Result<(), JobError> {
-    for blocks in Blocks::of_all(reach, view, dead.to_vec()).await? {
+    for blocks in Blocks::of_all(orders, view, dead.to_vec()).await? {
         let frozen = blocks.all().filter(|block| view.is_region_frozen(block.region));
         let frozen: Vec<_> =
             frozen.map(|b| view.geometry.block_address(b.region, b.block)).collect();
@@ -271,13 +310,13 @@ async fn complete_objects<F: Fabric, R: Reach>(
 }
 
 /// Tells every region's first replica that it leads.
-async fn lead<R: Reach>(reach: &R, view: &View) -> Result<(), JobError> {
+async fn lead<R: Reach>(orders: &Orders<'_, R>, view: &View) -> Result<(), JobError> {
     for member in &view.members {
         let led = (0u32..).zip(&view.regions).filter(|(_, r)| r.leader() == Some(member.node));
         let regions: Vec<u32> = led.map(|(number, _)| number).collect();
         if !regions.is_empty() {
-            let request = NodeRequest::Lead { regions, view: view.number };
-            order(reach, member.node, request).await?;
+            let request = JobRequest::Lead { regions, view: view.number };
+            orders.order(member.node, request).await?;
         }
     }
     Ok(())
@@ -285,14 +324,14 @@ async fn lead<R: Reach>(reach: &R, view: &View) -> Result<(), JobError> {
 
 /// Gives the room of replicas back that have left the view, which everybody follows. Before another
 /// node is told to lead in the place of one of them.
-async fn release<R: Reach>(reach: &R, view: &View) -> Result<(), JobError> {
+async fn release<R: Reach>(orders: &Orders<'_, R>, view: &View) -> Result<(), JobError> {
     for (from, place) in view.leaving() {
         let extent = match from {
             LeavingFrom::Subtable(subtable) => Extent::Subtable { subtable },
             LeavingFrom::Region(region) => Extent::Region { region, primary: false },
         };
-        let request = NodeRequest::Release { extent, view: view.number };
-        order(reach, place.node, request).await?;
+        let request = JobRequest::Release { extent, view: view.number };
+        orders.order(place.node, request).await?;
     }
     Ok(())
 }
@@ -302,22 +341,17 @@ async fn release<R: Reach>(reach: &R, view: &View) -> Result<(), JobError> {
 /// asked at once.
 pub async fn recover_clients<F: Fabric, R: Reach>(
     fabric: &F,
-    reach: &R,
+    orders: &Orders<'_, R>,
     view: &View,
     clients: Vec<ClientId>,
 ) -> Result<Vec<Recovered>, JobError> {
     let mut times = RecoveryTimes::default();
-    let mut watch = Watch { reach, last_us: reach.now_us() };
+    let mut watch = Watch { orders, last_us: orders.now_us() };
     if !removed(Mutant::RecoveryBeforeTheFence) {
-        let fence = NodeRequest::Fence { clients: clients.clone() };
-        for (node, reply) in ask_all(reach, view, fence).await? {
-            if reply != NodeReply::Done {
-                return Err(unexpected(node, &reply));
-            }
-        }
+        orders.fence(view, &clients).await?;
     }
     times.reconnect_us = watch.lap();
-    let blocks = Blocks::of_all(reach, view, clients).await?;
+    let blocks = Blocks::of_all(orders, view, clients).await?;
     times.metadata_us = watch.lap();
     let mut recovered = Vec::new();
     // Whether the tables have changed since they were read. What one of these clients had not finished to
@@ -325,7 +359,7 @@ pub async fn recover_clients<F: Fabric, R: Reach>(
     let mut is_changed = false;
     for mut blocks in blocks {
         if is_changed {
-            let again = Blocks::of_all(reach, view, vec![blocks.client]).await?;
+            let again = Blocks::of_all(orders, view, vec![blocks.client]).await?;
             blocks = again.into_iter().next().expect("one for each client");
         }
         is_changed |= !blocks.partial.is_empty();
@@ -342,15 +376,15 @@ async fn recover_client<F: Fabric, R: Reach>(
     blocks: Blocks,
     mut times: RecoveryTimes,
 ) -> Result<Recovered, JobError> {
-    let (reach, client) = (watch.reach, blocks.client);
+    let (orders, client) = (watch.orders, blocks.client);
     let addresses: Vec<_> =
         blocks.all().map(|b| view.geometry.block_address(b.region, b.block)).collect();
     let report = recover(fabric, view, client, &addresses).await?;
     times.log_us = watch.lap();
-    blocks.take_back(reach, view).await?;
+    blocks.take_back(orders, view).await?;
     times.repair_us = watch.lap();
     let unused = blocks.owned_with(view, &report, BlockContent::Nothing);
-    free(fabric, reach, view, client, &unused).await?;
+    free(fabric, orders, view, client, &unused).await?;
     times.free_lists_us = watch.lap();
     let orphans = blocks.orphans(view, &report);
     let recovery = Recovery {
@@ -369,14 +403,14 @@ async fn recover_client<F: Fabric, R: Reach>(
 
 /// Measures one stretch after the other.
 struct Watch<'r, R> {
-    reach: &'r R,
+    orders: &'r Orders<'r, R>,
     last_us: u64,
 }
 
 impl<R: Reach> Watch<'_, R> {
     /// Microseconds since the last call.
     fn lap(&mut self) -> u64 {
-        let before = std::mem::replace(&mut self.last_us, self.reach.now_us());
+        let before = std::mem::replace(&mut self.last_us, self.orders.now_us());
         self.last_us.saturating_sub(before)
     }
 }
@@ -393,13 +427,13 @@ struct Blocks {
 
 impl Blocks {
     async fn of_all<R: Reach>(
-        reach: &R,
+        orders: &Orders<'_, R>,
         view: &View,
         clients: Vec<ClientId>,
     ) -> Result<Vec<Blocks>, JobError> {
         let mut shown: BTreeMap<ClientId, BTreeMap<BlockId, BTreeSet<MnId>>> = BTreeMap::new();
-        let request = NodeRequest::BlocksOf { clients: clients.clone() };
-        for (node, reply) in ask_all(reach, view, request).await? {
+        let request = JobRequest::BlocksOf { clients: clients.clone() };
+        for (node, reply) in orders.ask_all(view, request).await? {
             let NodeReply::Blocks(blocks) = reply else { return Err(unexpected(node, &reply)) };
             for (block, owner) in blocks.into_iter().filter(|(b, _)| holds(view, *b, node)) {
                 shown.entry(owner).or_default().entry(block).or_default().insert(node);
@@ -423,7 +457,11 @@ impl Blocks {
 
     /// Makes the replicas of the tables agree: what is the client's on some of them only is whose
     /// the others say.
-    async fn take_back<R: Reach>(&self, reach: &R, view: &View) -> Result<(), JobError> {
+    async fn take_back<R: Reach>(
+        &self,
+        orders: &Orders<'_, R>,
+        view: &View,
+    ) -> Result<(), JobError> {
         let mut tables: BTreeMap<(MnId, u32), Vec<ClientId>> = BTreeMap::new();
         for (block, nodes) in &self.partial {
             let places = places(view, *block);
@@ -433,7 +471,7 @@ impl Blocks {
             let table = match tables.entry((other, region)) {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(unknown) => {
-                    match ask(reach, other, NodeRequest::OwnersOf { region }).await? {
+                    match orders.ask(other, JobRequest::OwnersOf { region }).await? {
                         NodeReply::Owners(owners) => unknown.insert(owners),
                         reply => return Err(unexpected(other, &reply)),
                     }
@@ -443,8 +481,8 @@ impl Blocks {
             let to = owner.unwrap_or(ClientId::NOBODY);
             // The primary last: it hands the block out as soon as it is free there.
             for place in places.iter().rev().filter(|place| nodes.contains(&place.node)) {
-                let request = NodeRequest::TakeBack { block: *block, from: self.client, to };
-                match ask(reach, place.node, request).await? {
+                let request = JobRequest::TakeBack { block: *block, from: self.client, to };
+                match orders.ask(place.node, request).await? {
                     NodeReply::Done | NodeReply::Refused(NodeRefusal::NotOwner { .. }) => {}
                     reply => return Err(unexpected(place.node, &reply)),
                 }
@@ -488,7 +526,7 @@ fn holds(view: &View, block: BlockId, node: MnId) -> bool {
 /// Gives blocks that were never used back to their memory nodes, without a trace of a header.
 async fn free<F: Fabric, R: Reach>(
     fabric: &F,
-    reach: &R,
+    orders: &Orders<'_, R>,
     view: &View,
     client: ClientId,
     blocks: &[BlockId],
@@ -506,15 +544,8 @@ async fn free<F: Fabric, R: Reach>(
         batch.check()?;
         // The primary last: it hands the block out as soon as it is free there.
         for place in places(view, *id).iter().rev() {
-            let to = ClientId::NOBODY;
-            let request = NodeRequest::SetOwner {
-                block: *id,
-                from: client,
-                to,
-                unless_fenced: false,
-                once: false,
-            };
-            order(reach, place.node, request).await?;
+            let request = JobRequest::Free { block: *id, from: client };
+            orders.order(place.node, request).await?;
         }
     }
     Ok(())

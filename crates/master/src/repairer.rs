@@ -37,7 +37,7 @@ use fusee_core::view::{Member, View};
 use fusee_fabric::{AnyFabric, AttachError, Clock, FabricKind, Way, attach_all_by};
 use fusee_tls::Tls;
 
-use crate::jobs::{self, Job, JobError, JobReport, Reach};
+use crate::jobs::{self, Job, JobError, JobReport, Orders, Reach};
 
 /// The deadline of a call to a memory node.
 const DEADLINE: Duration = Duration::from_secs(2);
@@ -168,7 +168,7 @@ fn work(
     trust: &Trust,
     ends: &AtomicBool,
 ) -> Option<Result<JobReport, JobError>> {
-    let Order { client, view, job, nodes, is_overtaken, .. } = order;
+    let Order { token, client, view, job, nodes, is_overtaken } = order;
     let ends = Ends { master: ends, is_overtaken: &is_overtaken };
     let members: Vec<(MnId, u64)> = view.members.iter().map(|m| (m.node, m.identity)).collect();
     let fits = kept.take().filter(|kept| kept.client == client && kept.members == members);
@@ -181,7 +181,7 @@ fn work(
         Err(_) if ends.master() => return None,
         Err(error) => return Some(Err(error)),
     };
-    let result = complete(&fabric, &view, job, nodes, &ends)?;
+    let result = complete(&fabric, (client, token), &view, job, nodes, &ends)?;
     if result.is_ok() && fabric.kind() == FabricKind::Shm && !looks {
         *kept = Some(Kept { client, members, fabric });
     }
@@ -190,6 +190,7 @@ fn work(
 
 fn complete(
     fabric: &AnyFabric,
+    (repairer, token): (ClientId, u64),
     view: &View,
     job: Job,
     nodes: HashMap<MnId, NodeClient>,
@@ -198,7 +199,8 @@ fn complete(
     // Over TCP, verbs may be on their way.
     let may_linger = fabric.kind() != FabricKind::Shm;
     let asking = Asking { nodes, begun: Clock::Precise.now() };
-    let mut job = pin!(jobs::run(fabric, &asking, view, job));
+    let orders = Orders { reach: &asking, repairer, job: token };
+    let mut job = pin!(jobs::run(fabric, &orders, view, job));
     let waker = fabric.waker();
     let mut context = Context::from_waker(&waker);
     loop {

@@ -22,7 +22,7 @@ mod world;
 use fusee_control::master::{
     Epochs, MasterReply, MasterRequest, MemberState, Orphan, SessionHeartbeat,
 };
-use fusee_control::node::{Bars, BlockId, NodeReply, NodeRequest};
+use fusee_control::node::{Bars, BlockId, JobRequest, NodeReply, NodeRequest};
 use fusee_core::change::Stage;
 use fusee_core::data::{Redundancy, Region};
 use fusee_core::layout::{Address, SizeClass, Slot};

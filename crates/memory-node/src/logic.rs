@@ -18,7 +18,8 @@
 //! * The header of the pool says whose the node is, at which view it stands, and whom it bars (`bars`);
 //!   nobody else writes it.
 //! * A fenced client gets no block any more.
-//! * What a session had given up before it asked for something that was answered has no effect (`turns`).
+//! * What a session had given up before it asked for something that was answered has no effect; nor has what a job of
+//!   the master had given up before a later one was answered (`turns`).
 //! * A member of a cluster obeys nobody of another one, and leaves its own only if a master of it says
 //!   so ([`Heard`]).
 //! * Every request but `Alloc` may be repeated: the second time changes nothing. What is asked for *once* is
@@ -213,6 +214,9 @@ impl Node {
             NodeRequest::InTurn { client, turn, ended, request } => {
                 return self.in_turn(client, (turn, ended), request);
             }
+            NodeRequest::OfJob { repairer, job, request } => {
+                self.of_job(repairer, job, request, &mut effects)
+            }
             NodeRequest::Describe => Ok(NodeReply::Description(self.description.clone())),
             NodeRequest::Format { cluster, attempt } => self.format(cluster, attempt, &mut effects),
             NodeRequest::Reserve {
@@ -235,18 +239,10 @@ impl Node {
                 Err(NodeRefusal::Fenced { client: from })
             }
             NodeRequest::SetOwner { block, from, to, unless_fenced: _, once } => self
-                .check_new_owner(to)
+                .check_not_fenced(to)
                 .and_then(|()| self.check_once(once, block, to))
                 .and_then(|()| self.replace_owner(block, from, to, &mut effects)),
-            NodeRequest::TakeBack { block, from, to } => self
-                .check_fenced(from)
-                .and_then(|()| self.replace_owner(block, from, to, &mut effects)),
             NodeRequest::OwnersOf { region } => self.owners_of(region),
-            NodeRequest::SetOwners { region, owners } => {
-                self.set_owners(region, &owners, &mut effects)
-            }
-            NodeRequest::Lead { regions, view } => self.lead(&regions, view),
-            NodeRequest::Release { extent, view } => Ok(self.release(extent, view, &mut effects)),
             NodeRequest::BlocksOf { clients } => self.blocks_of(clients),
             NodeRequest::Fence { clients } => self.fence(&clients, &mut effects),
             NodeRequest::Usage => Ok(NodeReply::Usage(self.usage())),
@@ -461,7 +457,7 @@ impl Node {
         Ok(NodeReply::Done)
     }
 
-    fn check_new_owner(&self, client: ClientId) -> Result<(), NodeRefusal> {
+    fn check_not_fenced(&self, client: ClientId) -> Result<(), NodeRefusal> {
         if self.fenced.contains(&client) {
             return Err(NodeRefusal::Fenced { client });
         }
@@ -495,7 +491,7 @@ impl Node {
         effects: &mut Vec<Effect>,
     ) -> Answer {
         check_somebody(client)?;
-        self.check_new_owner(client)?;
+        self.check_not_fenced(client)?;
         if frozen.len().max(spare_of.len()) > MAX_ALLOC_REGIONS {
             return Err(bad("an ALLOC names too many regions"));
         }

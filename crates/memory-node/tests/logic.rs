@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fusee_control::master::{MasterReply, Note};
 use fusee_control::node::{
-    Bars, BlockId, BlockRequest, Description, Extent, MAX_CLIENTS, NodeRefusal, NodeReply,
-    NodeRequest, extent_align_bytes,
+    Bars, BlockId, BlockRequest, Description, Extent, JobRequest, MAX_CLIENTS, NodeRefusal,
+    NodeReply, NodeRequest, extent_align_bytes,
 };
 use fusee_core::data::Redundancy;
 use fusee_core::layout::{HeaderWord, POOL_HEADER_BYTES, first_extent};
@@ -196,7 +196,11 @@ fn large_extents_are_aligned_to_huge_pages() {
 }
 
 fn release(extent: Extent, view: u64) -> NodeRequest {
-    NodeRequest::Release { extent, view }
+    of_job(JobRequest::Release { extent, view })
+}
+
+fn of_job(request: JobRequest) -> NodeRequest {
+    NodeRequest::OfJob { repairer: ClientId(1000), job: 1, request }
 }
 
 #[test]
@@ -253,7 +257,7 @@ fn late_orders_about_an_extent_that_came_back_change_nothing() {
         bytes: REGION,
         block_bytes: BLOCK,
     };
-    let lead = |view| NodeRequest::Lead { regions: vec![3], view };
+    let lead = |view| of_job(JobRequest::Lead { regions: vec![3], view });
     let leads = |node: &mut Node| match node.handle(NodeRequest::Usage).reply {
         NodeReply::Usage(usage) => usage.primary_blocks > 0,
         other => panic!("unexpected {other:?}"),
@@ -494,7 +498,7 @@ impl Model {
     }
 
     fn check(&mut self, request: &NodeRequest, step: &Step) {
-        if let NodeRequest::Release { extent, .. } = request {
+        if let NodeRequest::OfJob { request: JobRequest::Release { extent, .. }, .. } = request {
             let place = match extent {
                 Extent::Region { region, .. } => Place::Region(*region),
                 Extent::Subtable { subtable } => Place::Subtable(*subtable),
@@ -542,7 +546,7 @@ impl Model {
                 let theirs = theirs.map(|(block, owner)| (*block, *owner));
                 assert_eq!(blocks, &Vec::from_iter(theirs));
             }
-            (NodeRequest::Release { .. }, NodeReply::Done) => {}
+            (NodeRequest::OfJob { .. }, NodeReply::Done) => {}
             (NodeRequest::Fence { clients }, NodeReply::Done) => {
                 assert!(clients.iter().all(|client| self.fenced.contains(client)));
             }
@@ -663,6 +667,58 @@ fn what_a_session_has_given_up_does_not_take_effect_behind_an_answer() {
     assert_eq!(node.handle(first).reply, NodeReply::Blocks(vec![]));
 }
 
+/// A job hears no answer, and is done once more; sessions go on. What it had asked for comes then.
+#[test]
+fn what_a_job_has_given_up_does_not_take_effect_behind_a_later_one() {
+    let mut node = node(POOL);
+    node.handle(region(3, false));
+    let (dead, client, repairer) = (ClientId(1), ClientId(2), ClientId(9));
+    let block = |block| BlockId { region: 3, block };
+    let of = |repairer, job, request| NodeRequest::OfJob { repairer, job, request };
+    let nobody = vec![ClientId::NOBODY; BLOCKS as usize];
+    let owners = |node: &mut Node| node.handle(NodeRequest::OwnersOf { region: 3 }).reply;
+    let take = |at, from, to| {
+        let set = BlockRequest::SetOwner { block: at, from, to, unless_fenced: false, once: false };
+        set.of(to)
+    };
+    let forget = JobRequest::SetOwners { region: 3, owners: nobody.clone() };
+    assert_eq!(node.handle(of(repairer, 4, forget.clone())).reply, NodeReply::Done);
+    node.handle(take(block(0), ClientId::NOBODY, client));
+    node.handle(take(block(1), ClientId::NOBODY, dead));
+    node.handle(NodeRequest::Fence { clients: vec![dead] });
+    let mut known = nobody;
+    (known[0], known[1]) = (client, dead);
+    let known = NodeReply::Owners(known);
+    assert_eq!(owners(&mut node), known);
+    let extent = Extent::Region { region: 3, primary: false };
+    let all = [
+        forget,
+        JobRequest::TakeBack { block: block(1), from: dead, to: ClientId::NOBODY },
+        JobRequest::Free { block: block(1), from: dead },
+        JobRequest::Lead { regions: vec![3], view: 9 },
+        JobRequest::Release { extent, view: 9 },
+        JobRequest::OwnersOf { region: 3 },
+        JobRequest::BlocksOf { clients: vec![dead] },
+    ];
+    for late in &all {
+        assert_eq!(refusal(node.handle(of(repairer, 3, late.clone()))), NodeRefusal::Late);
+        assert_eq!(owners(&mut node), known);
+    }
+    // A question of a later job is enough: what it was told stays as it is.
+    let asks = of(repairer, 5, JobRequest::BlocksOf { clients: vec![dead] });
+    assert_eq!(node.handle(asks).reply, NodeReply::Blocks(vec![(block(1), dead)]));
+    assert_eq!(refusal(node.handle(of(repairer, 4, all[1].clone()))), NodeRefusal::Late);
+    // Another repairer works when this one is fenced.
+    node.handle(NodeRequest::Fence { clients: vec![repairer] });
+    for late in all {
+        let refused = refusal(node.handle(of(repairer, 6, late)));
+        assert_eq!(refused, NodeRefusal::Fenced { client: repairer });
+    }
+    assert_eq!(owners(&mut node), known);
+    let next = of(ClientId(10), 0, JobRequest::Free { block: block(1), from: dead });
+    assert_eq!(node.handle(next).reply, NodeReply::Done);
+}
+
 /// Its recovery counts on what the tables say.
 #[test]
 fn a_fenced_session_gives_nothing_back() {
@@ -689,7 +745,7 @@ fn a_block_is_taken_back_from_a_fenced_client_for_an_owner_that_is_fenced_too() 
     let block = BlockId { region: 3, block: 4 };
     let set =
         |from, to| NodeRequest::SetOwner { block, from, to, unless_fenced: false, once: false };
-    let take_back = NodeRequest::TakeBack { block, from: dead, to: earlier };
+    let take_back = of_job(JobRequest::TakeBack { block, from: dead, to: earlier });
     node.handle(set(ClientId::NOBODY, earlier));
     node.handle(set(earlier, dead));
     node.handle(NodeRequest::Fence { clients: vec![earlier] });
@@ -705,7 +761,7 @@ fn a_block_is_taken_back_from_a_fenced_client_for_an_owner_that_is_fenced_too() 
     }
     node.handle(set(earlier, ClientId::NOBODY));
     let nobody = NodeRefusal::NotOwner { owner: ClientId::NOBODY };
-    assert_eq!(refusal(node.handle(take_back)), nobody, "a late one does no harm");
+    assert_eq!(refusal(node.handle(take_back)), nobody);
 }
 
 #[test]
@@ -731,12 +787,13 @@ fn a_member_tells_foreigners_no_more_than_who_it_is() {
             unless_fenced: false,
             once: false,
         },
-        NodeRequest::TakeBack { block, from: client, to: ClientId::NOBODY },
+        of_job(JobRequest::TakeBack { block, from: client, to: ClientId::NOBODY }),
+        of_job(JobRequest::Free { block, from: client }),
         NodeRequest::BlocksOf { clients: vec![client] },
         NodeRequest::OwnersOf { region: 0 },
-        NodeRequest::SetOwners { region: 0, owners: vec![] },
-        NodeRequest::Lead { regions: vec![0], view: 9 },
-        NodeRequest::Release { extent: Extent::Region { region: 0, primary: true }, view: 9 },
+        of_job(JobRequest::SetOwners { region: 0, owners: vec![] }),
+        of_job(JobRequest::Lead { regions: vec![0], view: 9 }),
+        release(Extent::Region { region: 0, primary: true }, 9),
         NodeRequest::Fence { clients: vec![client] },
         NodeRequest::Usage,
     ];

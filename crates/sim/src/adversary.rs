@@ -26,6 +26,7 @@ pub(crate) async fn run(run: &Run) {
         Fault::Drain,
         Fault::Damage,
         Fault::LateVerb,
+        Fault::LateOrder,
         Fault::ForeignMaster,
     ];
     let kinds: Vec<Fault> = sudden.into_iter().filter(|f| run.faults.contains(f)).collect();
@@ -52,6 +53,7 @@ pub(crate) async fn run(run: &Run) {
             Fault::Drain => drain(run),
             Fault::Damage => run.cluster.damage(rng),
             Fault::LateVerb => hold_a_link(run),
+            Fault::LateOrder => hold_orders(run).await,
             Fault::ForeignMaster => usurp(run),
             other => unreachable!("{other:?} comes by other ways"),
         }
@@ -104,6 +106,29 @@ fn hold_a_link(run: &Run) {
     let late = run.fault_rng.pick(&[500_000, 5_000_000, lease]);
     let time = network.options().verb_timeout_ns + run.fault_rng.below_u64(late);
     network.hold(client, node, time);
+}
+
+/// What the job that works asks of a memory node lies on its way, and comes when the job has been done again: by
+/// another master, or because this one had no answer.
+async fn hold_orders(run: &Run) {
+    let master = run.cluster.master();
+    let (Some(_), Some(node)) = (master.at_work(), some_node(run)) else { return };
+    let counts = run.sim.counts();
+    let before = counts.late_orders.get();
+    let longest = run.fault_rng.pick(&[2_000_000, 20_000_000, 200_000_000]);
+    run.cluster.hold_orders(node, run.fault_rng.below_u64(longest));
+    if run.fault_rng.one_in(2) {
+        return;
+    }
+    for _ in 0..20 {
+        run.sim.sleep(20_000).await;
+        if run.is_over.get() {
+            return;
+        }
+        if counts.late_orders.get() > before && master.is_running() {
+            return run.cluster.restart_master(1 + run.fault_rng.below_u64(200_000));
+        }
+    }
 }
 
 /// Somebody starts a master over an empty store, or over that of another cluster, where the cluster's own one

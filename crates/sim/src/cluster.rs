@@ -512,7 +512,11 @@ impl Cluster {
         // Who does not answer this is lost.
         let is_harmless = request != NodeRequest::Describe;
         let may_be_lost = || is_harmless || self.may_lose_question_to(to);
-        self.0.control.send(to, open, may_be_lost, move || {
+        let delay = match request {
+            NodeRequest::OfJob { .. } => self.0.control.order_delay(to),
+            _ => 0,
+        };
+        self.0.control.send((to, delay), open, may_be_lost, move || {
             let nodes = cluster.0.nodes.borrow();
             let host = nodes.iter().find(|h| h.process == to).expect("a node's process").clone();
             drop(nodes);
@@ -548,7 +552,7 @@ impl Cluster {
         let says_alive = matches!(request, MasterRequest::Alive { .. });
         // Who is cut off is so for a short time only, unless all of that time may be lost.
         let may_be_lost = || !says_alive || !open || self.may_lose_word_of(from);
-        self.0.control.send(to, open, may_be_lost, move || {
+        self.0.control.send((to, 0), open, may_be_lost, move || {
             if says_alive {
                 cluster.heard(from);
             }

@@ -3,6 +3,8 @@
 //! A message takes some tens of microseconds, or is lost, or finds its receiver stopped, crashed
 //! or cut off. Who asks learns about all of that only by its own deadline; a crashed process is
 //! noticed sooner, since its connections break.
+//!
+//! What a job of the master asks may lie in a connection that stands still, and come when the job is over.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -19,6 +21,8 @@ pub(crate) struct Control {
     sim: Sim,
     /// Processes that cannot reach the master, or not be reached by it.
     cut_off: RefCell<BTreeMap<ProcessId, Cut>>,
+    /// Until when what jobs of the master ask of a memory node lies on its way.
+    held: RefCell<BTreeMap<ProcessId, Nanos>>,
     /// One of so many messages is lost; 0: none is.
     pub lost_one_in: Cell<usize>,
     /// How long each takes, if that is not left to chance.
@@ -47,7 +51,8 @@ pub(crate) enum NoAnswer {
 impl Control {
     pub fn new(sim: &Sim) -> Control {
         let (cut_off, lost_one_in) = (RefCell::default(), Cell::new(0));
-        Control { sim: sim.clone(), cut_off, lost_one_in, message_ns: Cell::new(None) }
+        let held = RefCell::default();
+        Control { sim: sim.clone(), cut_off, held, lost_one_in, message_ns: Cell::new(None) }
     }
 
     /// Cuts a process off from the master, or lets it reach it again.
@@ -74,6 +79,21 @@ impl Control {
         self.cut_off.borrow().get(&process).is_none_or(|cut| *cut == Cut::ToMaster)
     }
 
+    /// What jobs of the master ask of a memory node lies on its way for so long, at most.
+    pub fn hold_orders(&self, process: ProcessId, time: Nanos) {
+        self.held.borrow_mut().insert(process, self.sim.now() + time);
+    }
+
+    /// How long what a job asks of a process lies on its way besides.
+    pub fn order_delay(&self, process: ProcessId) -> Nanos {
+        let until = self.held.borrow().get(&process).copied().unwrap_or(0);
+        let delay = until.saturating_sub(self.sim.now());
+        if delay > 0 {
+            count(&self.sim.counts().late_orders);
+        }
+        delay
+    }
+
     /// Whether a message is lost: because the way is not open, or by chance; unless it must not be.
     fn is_lost(&self, open: bool, may_be: impl FnOnce() -> bool) -> bool {
         let one_in = self.lost_one_in.get();
@@ -85,10 +105,10 @@ impl Control {
         lost
     }
 
-    /// Sends something to a process; `arrive` happens there, if it gets there.
+    /// Sends something to a process; `arrive` happens there, if it gets there, so much later than usual.
     pub fn send(
         &self,
-        to: ProcessId,
+        (to, delay): (ProcessId, Nanos),
         open: bool,
         may_be_lost: impl FnOnce() -> bool,
         arrive: impl FnOnce() + 'static,
@@ -97,7 +117,7 @@ impl Control {
             return;
         }
         let sim = self.sim.clone();
-        self.sim.after(self.latency(), move || {
+        self.sim.after(delay + self.latency(), move || {
             if let Some(event) = sim.reach(to, Event::Call(Box::new(arrive))) {
                 event.happen();
             }

@@ -80,6 +80,8 @@ counts! {
     bars,
     /// Control messages lost.
     lost_messages,
+    /// Requests of the master's jobs that came late.
+    late_orders,
     /// Masters that crashed and were restarted from their store.
     master_restarts,
     /// Masters of no cluster, or of another one, that were in the place of the cluster's own for a while.

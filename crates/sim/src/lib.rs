@@ -25,6 +25,8 @@
 //! * *Mute memory nodes*, which execute and do not answer some clients for a while, and crash then.
 //! * *Lost control messages*, and *partitions* that cut a client off from the master, or a client and a memory
 //!   node together; no more than half of the memory nodes at a time.
+//! * *Late orders.* What a job of the master asks of memory nodes comes when the job has been given up, and done
+//!   again, by this master or another one.
 //! * *Silence*: the master is gone for some leases, and with it a primary, or the links of some clients to one.
 //! * *Clocks* differ in their pace by a tenth; those of memory nodes jump ahead.
 //! * *Members that come and go*: memory nodes join, and are drained.

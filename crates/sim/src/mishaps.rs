@@ -7,6 +7,7 @@ use fusee_core::verbs::{ClusterId, MnId};
 use crate::cluster::Cluster;
 use crate::control::Cut;
 use crate::counts::count;
+use crate::engine::Nanos;
 use crate::rng::Rng;
 
 impl Cluster {
@@ -31,6 +32,13 @@ impl Cluster {
     pub fn tell_lease(&self, node: MnId, lease_ms: u64) {
         if let Some(host) = self.host_of(node) {
             host.hear(self, Note { by: 0, at_ms: 0 }, lease_ms);
+        }
+    }
+
+    /// What jobs of the master ask of a memory node lies on its way for so long, at most.
+    pub fn hold_orders(&self, node: MnId, time: Nanos) {
+        if let Some(process) = self.process_of(node) {
+            self.control().hold_orders(process, time);
         }
     }
 

@@ -48,6 +48,8 @@ pub enum Fault {
     RecoveryCrash,
     /// Verbs that a living client has given up execute all the same, when they get through.
     LateVerb,
+    /// What the master's jobs ask of memory nodes comes late, when the jobs have been given up and done again.
+    LateOrder,
     /// For a while a master of no cluster, or of another one, answers in the place of the master.
     ForeignMaster,
     /// Memory nodes join.
@@ -76,6 +78,7 @@ impl Fault {
         Fault::MasterRestart,
         Fault::RecoveryCrash,
         Fault::LateVerb,
+        Fault::LateOrder,
         Fault::ForeignMaster,
         Fault::Join,
         Fault::Drain,
@@ -99,6 +102,7 @@ impl Fault {
             Fault::MasterRestart => "master-restart",
             Fault::RecoveryCrash => "recovery-crash",
             Fault::LateVerb => "late-verb",
+            Fault::LateOrder => "late-order",
             Fault::ForeignMaster => "foreign-master",
             Fault::Join => "join",
             Fault::Drain => "drain",
@@ -308,15 +312,18 @@ impl Scenario {
         use Fault::*;
         match self {
             Scenario::Mixed | Scenario::Inserts | Scenario::Crashes | Scenario::Growth => &[],
-            Scenario::Losses | Scenario::Reuse => &[LateVerb, Mute],
-            Scenario::Redundancy | Scenario::Oriented => &[LateVerb, Stop, Damage, Mute],
-            Scenario::None => &[LateVerb, Stop, CommonPartition, Silence],
+            Scenario::Losses | Scenario::Reuse => &[LateVerb, Mute, LateOrder],
+            Scenario::Redundancy | Scenario::Oriented => {
+                &[LateVerb, Stop, Damage, Mute, LateOrder]
+            }
+            Scenario::None => &[LateVerb, Stop, CommonPartition, Silence, LateOrder],
             Scenario::Correlated => &[CommonPartition, Silence, Join, Drain],
-            Scenario::Elastic | Scenario::Cuts => &[ForeignMaster],
+            Scenario::Elastic => &[ForeignMaster, LateOrder],
+            Scenario::Cuts => &[ForeignMaster],
             Scenario::Unsteady => &[LateVerb, ForeignMaster],
             // Of what is damaged another replica is left.
             Scenario::Damage => &[NodeCrash],
-            Scenario::Storm => &[LateVerb, ForeignMaster, Damage],
+            Scenario::Storm => &[LateVerb, ForeignMaster, Damage, LateOrder],
             Scenario::Scans => &[Stop, CommonPartition, Silence, Damage, LostCompletion],
         }
     }

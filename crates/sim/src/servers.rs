@@ -14,7 +14,7 @@ use fusee_core::change::Stage;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::View;
 use fusee_master::Settings;
-use fusee_master::jobs::{self, Job, JobReport, Reach};
+use fusee_master::jobs::{self, Job, JobReport, Orders, Reach};
 use fusee_master::logic::{Action, Event, Master};
 use fusee_master::record::{Record, Write};
 use fusee_memory_node::logic::{Effect, Node};
@@ -382,7 +382,9 @@ impl MasterHost {
         cluster.network().reuse().job_began(client);
         cluster.sim().spawn(self.process.get(), async move {
             let fabric = SimFabric::new(again.network(), client);
-            let result = jobs::run(&fabric, &Reaching(again.clone()), &view, job).await;
+            let reach = Reaching(again.clone());
+            let orders = Orders { reach: &reach, repairer: client, job: token };
+            let result = jobs::run(&fabric, &orders, &view, job).await;
             let counts = again.sim().counts();
             match &result {
                 Ok(JobReport::Recovered(recovered)) => {

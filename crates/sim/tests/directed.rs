@@ -46,6 +46,11 @@ fn nothing_of_a_dead_masters_repairs_comes_between_the_next_ones() {
 }
 
 #[test]
+fn what_jobs_have_asked_for_changes_nothing_when_it_comes_late() {
+    for_all(500, late_repairs::late_orders);
+}
+
+#[test]
 fn nothing_that_a_writer_has_given_up_comes_after_the_replicas_are_equal() {
     for_all(1000, in_doubt::in_doubt);
 }

@@ -57,6 +57,8 @@ const REGION_PATIENCE: Duration = Duration::from_millis(50);
 const BLOCKS_WITHOUT_MASTER: u32 = 16;
 /// Blocks without room that it takes over before it takes one from the pool.
 const FULL_IN_A_ROW: u32 = 4;
+/// Blocks of regions that are being copied which it takes no use of, of one memory node, before it asks others.
+const FROZEN_GRANTS: usize = 4;
 /// How often who is to ask the pool looks whether the session still takes back what may be its own.
 const TAKEN_BACK_POLL: Duration = Duration::from_micros(100);
 
@@ -475,51 +477,80 @@ impl<E: Environment> BlockSource<E> {
         self.turn.set(first.wrapping_add(1));
         let mut last_failure = None;
         for i in 0..members.len() {
-            let member = &members[first.wrapping_add(i) % members.len()];
+            let node = members[first.wrapping_add(i) % members.len()].node;
             // Nobody else has blocks for what belongs there.
-            if matches!(redundancy, Redundancy::Copies(node) if node != member.node) {
+            if matches!(redundancy, Redundancy::Copies(owner) if owner != node) {
                 continue;
             }
-            let Some(request) = alloc_request(redundancy, which, (member.node, first), view) else {
-                continue;
-            };
-            match self.ask(member.node, request).await {
-                Ok(NodeReply::Allocated { block })
-                    if self.unconfirmed.borrow().contains(&block) =>
-                {
-                    // The node had freed it, and its acknowledgement is not here yet.
-                    self.missed.set(true);
-                    last_failure = Some(format!("{}: {block:?} may yet be freed", member.node));
-                }
-                Ok(NodeReply::Allocated { block }) if is_valid(view, block) => {
-                    match self.record_on_backups(block, view).await {
-                        Ok(()) => {
-                            self.holds(block);
-                            return Ok(block);
-                        }
-                        Err(error) => last_failure = Some(error.to_string()),
-                    }
-                    self.give_back(block, view).await;
-                }
-                Ok(NodeReply::Allocated { block }) => {
-                    // Of a region that a newer view has. No backup knows of it.
-                    self.return_to(&[member.node], block).await;
-                    last_failure = Some(format!("{}: {block:?} is not of this view", member.node));
-                }
-                Ok(NodeReply::Refused(NodeRefusal::NoFreeBlock)) => {}
-                Ok(other) => last_failure = Some(format!("{}: {other:?}", member.node)),
-                Err(error) => {
-                    if error.may_take_effect() {
-                        self.missed.set(true);
-                    }
-                    last_failure = Some(format!("{}: {error}", member.node));
-                }
+            match self.allocate_at((node, first), redundancy, which, view).await {
+                Ok(Some(block)) => return Ok(block),
+                Ok(None) => {}
+                Err(failure) => last_failure = Some(failure),
             }
         }
         match last_failure {
             Some(reason) => Err(Error::Allocation { reason }),
             None => Err(Error::OutOfMemory),
         }
+    }
+
+    /// ALLOC at one memory node; `None` if that has no free block. `Err` says why there is none for now.
+    async fn allocate_at(
+        &self,
+        (node, turn): (MnId, usize),
+        redundancy: Redundancy,
+        which: Ask,
+        view: &View,
+    ) -> Result<Option<BlockId>, String> {
+        let mut frozen = Vec::new();
+        let copied = format!("{node}: what it has free is being copied");
+        while frozen.len() <= FROZEN_GRANTS {
+            let request = alloc_request(redundancy, which, (node, turn), &frozen, view);
+            let Some(request) = request else { return Ok(None) };
+            match self.ask(node, request).await {
+                Ok(NodeReply::Allocated { block })
+                    if self.unconfirmed.borrow().contains(&block) =>
+                {
+                    // The node had freed it, and its acknowledgement is not here yet.
+                    self.missed.set(true);
+                    return Err(format!("{node}: {block:?} may yet be freed"));
+                }
+                // More regions are frozen than one request names. The new replica's table may have been filled
+                // before, and would not know of the block; nor would it hear of its return. It is found again
+                // when the change is over.
+                Ok(NodeReply::Allocated { block })
+                    if is_frozen(view, block) && !removed(Mutant::FrozenGrantTaken) =>
+                {
+                    self.missed.set(true);
+                    frozen.push(block.region);
+                }
+                Ok(NodeReply::Allocated { block }) if is_valid(view, block) => {
+                    let Err(error) = self.record_on_backups(block, view).await else {
+                        self.holds(block);
+                        return Ok(Some(block));
+                    };
+                    self.give_back(block, view).await;
+                    return Err(error.to_string());
+                }
+                Ok(NodeReply::Allocated { block }) => {
+                    // Of a region that a newer view has. No backup knows of it.
+                    self.return_to(&[node], block).await;
+                    return Err(format!("{node}: {block:?} is not of this view"));
+                }
+                Ok(NodeReply::Refused(NodeRefusal::NoFreeBlock)) if frozen.is_empty() => {
+                    return Ok(None);
+                }
+                Ok(NodeReply::Refused(NodeRefusal::NoFreeBlock)) => return Err(copied),
+                Ok(other) => return Err(format!("{node}: {other:?}")),
+                Err(error) => {
+                    if error.may_take_effect() {
+                        self.missed.set(true);
+                    }
+                    return Err(format!("{node}: {error}"));
+                }
+            }
+        }
+        Err(copied)
     }
 
     /// No member has a free block: the master is to add regions, which a newer view will show. If
@@ -640,36 +671,51 @@ impl<E: Environment> BlockSource<E> {
 }
 
 /// ALLOC for a memory node, if that may have such a block. Where there are too many regions to name them all, in each
-/// turn others are.
+/// turn others are; of those that are being copied first the ones of which it has just given a block.
 fn alloc_request(
     redundancy: Redundancy,
     which: Ask,
     (node, turn): (MnId, usize),
+    given: &[u32],
     view: &View,
 ) -> Option<BlockRequest> {
     let change = view.change.as_ref();
-    let regions = change.into_iter().flat_map(|change| &change.regions);
-    let frozen: Vec<u32> = regions.map(|r| r.region).take(MAX_ALLOC_REGIONS).collect();
+    let regions = change.into_iter().flat_map(|change| &change.regions).map(|r| r.region);
+    // By an older view or a newer one some may be led by others than this view says.
+    let lies_there =
+        |region: &u32| view.regions.get(*region as usize).is_some_and(|r| r.lies_on(node));
+    let (here, elsewhere): (Vec<u32>, Vec<u32>) = regions.partition(lies_there);
+    let others = [here, elsewhere].map(|regions| in_turn(regions, turn)).concat();
+    let others = others.into_iter().filter(|region| !given.contains(region));
+    let frozen: Vec<u32> = given.iter().copied().chain(others).take(MAX_ALLOC_REGIONS).collect();
     let mut spare_of = Vec::new();
     if let Ask::SpareBeside(subtable) = which {
         let subtable = view.subtables.get(subtable as usize)?;
-        let is_asked_for = |region: &Region| {
+        let is_asked_for = |(number, region): &(u32, &Region)| {
             let is_there = region.is_there() && region.leader() == Some(node);
-            is_there && region.redundancy() == redundancy && region.lies_beside(subtable)
+            let fits = region.redundancy() == redundancy && region.lies_beside(subtable);
+            is_there && fits && !view.is_region_frozen(*number)
         };
-        let regions = (0..).zip(&view.regions);
-        let asked_for =
-            regions.filter(|(_, region)| is_asked_for(region)).map(|(number, _)| number);
-        spare_of.extend(asked_for);
+        let asked_for = (0..).zip(&view.regions).filter(is_asked_for);
+        spare_of = in_turn(asked_for.map(|(number, _)| number).collect(), turn);
         if spare_of.is_empty() {
             return None;
         }
-        let first = turn.wrapping_mul(MAX_ALLOC_REGIONS) % spare_of.len();
-        spare_of.rotate_left(first);
         spare_of.truncate(MAX_ALLOC_REGIONS);
     }
     let to_delete = which == Ask::ToDelete;
     Some(BlockRequest::Alloc { redundancy, to_delete, frozen, spare_of })
+}
+
+/// The same, others first in each turn.
+fn in_turn(mut regions: Vec<u32>, turn: usize) -> Vec<u32> {
+    let first = turn.wrapping_mul(MAX_ALLOC_REGIONS).checked_rem(regions.len()).unwrap_or(0);
+    regions.rotate_left(first);
+    regions
+}
+
+fn is_frozen(view: &View, block: BlockId) -> bool {
+    is_valid(view, block) && view.is_region_frozen(block.region)
 }
 
 fn is_valid(view: &View, block: BlockId) -> bool {

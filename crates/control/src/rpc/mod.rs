@@ -104,12 +104,9 @@ impl Service for NodeService {
             }
             Format { .. }
             | Reserve { .. }
-            | TakeBack { .. }
+            | OfJob { .. }
             | BlocksOf { .. }
             | OwnersOf { .. }
-            | SetOwners { .. }
-            | Lead { .. }
-            | Release { .. }
             | Fence { .. }
             | StandAt { .. }
             | Unbar { .. } => Who::Server,
@@ -160,11 +157,8 @@ impl tarpc::RequestName for NodeRequest {
             NodeRequest::Alloc { .. } => "Alloc",
             NodeRequest::SetOwner { .. } => "SetOwner",
             NodeRequest::OwnersOf { .. } => "OwnersOf",
-            NodeRequest::SetOwners { .. } => "SetOwners",
-            NodeRequest::Lead { .. } => "Lead",
-            NodeRequest::Release { .. } => "Release",
             NodeRequest::InTurn { .. } => "InTurn",
-            NodeRequest::TakeBack { .. } => "TakeBack",
+            NodeRequest::OfJob { .. } => "OfJob",
             NodeRequest::BlocksOf { .. } => "BlocksOf",
             NodeRequest::Fence { .. } => "Fence",
             NodeRequest::Usage => "Usage",

@@ -55,9 +55,15 @@ fn recovery_frees_blocks_on_their_backups_first() {
         let freed: Vec<MnId> = orders
             .iter()
             .filter_map(|(node, request)| match request {
-                NodeRequest::SetOwner { block: of, to, .. }
-                | NodeRequest::TakeBack { block: of, to, .. } => {
-                    (*of == block && *to == ClientId::NOBODY).then_some(*node)
+                NodeRequest::OfJob { request, .. } => {
+                    let frees = match request {
+                        JobRequest::Free { block: of, .. } => *of == block,
+                        JobRequest::TakeBack { block: of, to, .. } => {
+                            *of == block && *to == ClientId::NOBODY
+                        }
+                        _ => false,
+                    };
+                    frees.then_some(*node)
                 }
                 _ => None,
             })

@@ -15,7 +15,7 @@ use fusee_core::layout::{PoolHeader, first_extent};
 use fusee_core::stats::Damage;
 use fusee_core::verbs::{Batch, ClientId, ClusterId, Fabric, MnId, Op, VerbError};
 use fusee_core::view::{Geometry, View};
-use fusee_master::jobs::{self, Job, JobError, JobReport, Reach};
+use fusee_master::jobs::{self, Job, JobError, JobReport, Orders, Reach};
 use fusee_master::logic::{Action, Event, Master};
 use fusee_master::record::{DESTROYED, Record, Write};
 use fusee_master::settings::{LeaseSettings, Settings};
@@ -293,7 +293,7 @@ impl World {
                 Ok(None)
             }
             Action::Job { token, client, view, job } => {
-                let result = self.run(client, &view, job)?;
+                let result = self.run((client, token), &view, job)?;
                 if self.holds_reports {
                     self.held_reports.push((token, result));
                     return Ok(None);
@@ -313,7 +313,7 @@ impl World {
 
     fn run(
         &mut self,
-        client: ClientId,
+        (client, token): (ClientId, u64),
         view: &View,
         job: Job,
     ) -> Result<Result<JobReport, JobError>, Crashed> {
@@ -338,7 +338,8 @@ impl World {
         let (ticks, crash_after) = (self.ticks.clone(), self.crash_after.clone());
         let (nodes, orders) = (self.nodes.clone(), self.orders.clone());
         let hands = Hands { nodes, client, ticks, crash_after, orders };
-        let job = pin!(jobs::run(&hands, &hands, view, job));
+        let orders = Orders { reach: &hands, repairer: client, job: token };
+        let job = pin!(jobs::run(&hands, &orders, view, job));
         match job.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(result) => Ok(result),
             Poll::Pending => Err(Crashed),

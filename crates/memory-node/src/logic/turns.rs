@@ -1,16 +1,22 @@
-//! Requests of sessions take effect in turn.
+//! Requests of sessions, and of the master's jobs, take effect in turn.
 //!
 //! A session that gives a request up does not know whether it will still arrive: over a connection that
 //! stood still, long after what the session asked since over another one. Late, an ALLOC gives a block to
 //! who is not there any more, and a `SetOwner` takes one away from who has it by now. So requests have
 //! numbers, and say which ones have ended for their session: what comes of those behind an answer is refused.
+//!
+//! So it is with jobs. A job that got no answer is over, and the next one begins; what it had asked for may come
+//! when that one is through and sessions have gone on: a table of owners as it was before, for one. Jobs run one
+//! at a time, so all that they ask for together has one number. A repairer that is given up is fenced before
+//! another one works, and nothing of it takes effect from then on.
 
 use std::collections::BTreeMap;
 
-use fusee_control::node::{BlockRequest, NodeRefusal, NodeReply};
+use fusee_control::node::{BlockRequest, JobRequest, NodeRefusal, NodeReply};
+use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::ClientId;
 
-use super::{Node, Step};
+use super::{Answer, Effect, Node, Step, check_somebody};
 
 /// Sessions that are remembered; beyond, a quarter is forgotten: those that have asked nothing for longest.
 const MAX_SESSIONS: usize = 1 << 16;
@@ -66,6 +72,37 @@ impl Node {
             return refused(NodeRefusal::Late);
         }
         self.handle(request.of(client))
+    }
+
+    /// Decides about a request of a job of the master.
+    pub(super) fn of_job(
+        &mut self,
+        repairer: ClientId,
+        job: u64,
+        request: JobRequest,
+        effects: &mut Vec<Effect>,
+    ) -> Answer {
+        check_somebody(repairer)?;
+        if !removed(Mutant::LateJobsObeyed) {
+            self.check_not_fenced(repairer)?;
+            if !self.turns.takes(repairer, job, job) {
+                return Err(NodeRefusal::Late);
+            }
+        }
+        match request {
+            JobRequest::BlocksOf { clients } => self.blocks_of(clients),
+            JobRequest::OwnersOf { region } => self.owners_of(region),
+            JobRequest::SetOwners { region, owners } => self.set_owners(region, &owners, effects),
+            JobRequest::TakeBack { block, from, to } => {
+                self.check_fenced(from)?;
+                self.replace_owner(block, from, to, effects)
+            }
+            JobRequest::Free { block, from } => {
+                self.replace_owner(block, from, ClientId::NOBODY, effects)
+            }
+            JobRequest::Lead { regions, view } => self.lead(&regions, view),
+            JobRequest::Release { extent, view } => Ok(self.release(extent, view, effects)),
+        }
     }
 }
 

@@ -121,6 +121,8 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         ZerosAreNew => &scenarios::ZEROS,
         SealsUnread => &scenarios::UNREAD,
         CopiesNoOwners => &scenarios::TIMED_ELASTIC,
+        FrozenGrantTaken => &scenarios::FROZEN_GRANT,
+        LateJobsObeyed => &scenarios::LATE_ORDERS,
         RebuildsFromFirstPlace | ChunkByPosition | ParityNotWritten => &scenarios::TIMED_REDUNDANCY,
         StripeGuessed => &scenarios::CODED_CRASHES,
         MoveLoserSucceeds | MoveLoserJudgesByBackups => &scenarios::MOVED_PAIRS,

@@ -7,9 +7,9 @@
 use fusee_sim::{RunOptions, run};
 
 use crate::support::{
-    bars, changes, failures, in_doubt, late_repairs, moved_pairs, reuse, scenarios, scripted,
-    scrub, settled_set, speculations, stale_moves, stale_orphan, steered, steered_changes,
-    steered_recovery, steered_reuse, suspended, unheard,
+    bars, changes, failures, frozen_grant, in_doubt, late_repairs, moved_pairs, reuse, scenarios,
+    scripted, scrub, settled_set, speculations, stale_moves, stale_orphan, steered,
+    steered_changes, steered_recovery, steered_reuse, suspended, unheard,
 };
 
 /// A family of runs, one per seed.
@@ -55,6 +55,8 @@ pub const INDEX_LOSS: Scenario = named("index loss", |seed| {
 });
 pub const STALE_ORPHAN: Scenario =
     named("stale orphan", |seed| stale_orphan::stale_orphan(seed, false));
+/// More regions are copied than one ALLOC names.
+pub const FROZEN_GRANT: Scenario = named("frozen grant", frozen_grant::frozen_grant);
 pub const OWN_ORPHAN: Scenario = named("own orphan", |seed| stale_orphan::stale_orphan(seed, true));
 pub const LATE_INSERT: Scenario = named("late insert", |seed| {
     steered_recovery::late_insert_crash(seed);
@@ -109,6 +111,11 @@ pub const EARLY_MARK: Scenario = named("early mark", |seed| {
 
 pub const LATE_REPAIRS: Scenario = named("late repairs", |seed| {
     late_repairs::late_repairs(seed);
+});
+
+/// What the master's jobs ask for comes late.
+pub const LATE_ORDERS: Scenario = named("late orders", |seed| {
+    late_repairs::late_orders(seed);
 });
 
 pub const SPECULATION_CRASH: Scenario = named("speculation crash", |seed| {
@@ -207,7 +214,7 @@ pub const MOVED_AT_ONCE: Scenario = named("moved at once", moved_pairs::moved_at
 pub const BARS: Scenario = named("bars", bars::bars);
 
 /// Every scenario that goes step by step, and those in virtual time that are as short.
-pub const STEPWISE: [&Scenario; 68] = [
+pub const STEPWISE: [&Scenario; 70] = [
     &STALE_MOVE,
     &SUSPENDED_COMMIT,
     &CUT_OFF_SINGLE,
@@ -260,6 +267,8 @@ pub const STEPWISE: [&Scenario; 68] = [
     &DOUBTFUL_BACKUPS,
     &LEFT_BEHIND,
     &LATE_REPAIRS,
+    &FROZEN_GRANT,
+    &LATE_ORDERS,
     &REUSE,
     &MIXED,
     &FIGHT,

@@ -20,12 +20,12 @@ use fusee_core::mutant::{Mutant, removed};
 use fusee_core::stats::OpKind;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Geometry, Place, SlotRef, View};
-use fusee_master::jobs::{self, Job, JobReport, Reach, transform};
-use fusee_sim::{Client, ClusterOptions, Stepper, check::replicas_agree};
+use fusee_master::jobs::{self, Job, JobReport, Orders, Reach, transform};
+use fusee_sim::{Client, Cluster, ClusterOptions, Rng, Stepper, check::replicas_agree};
 
 use super::crash::{Life, cut_off, idle};
 use super::failures::{Events, Plans, Run};
-use super::{operator_fabric, replicas_differ, small};
+use super::{OPERATOR, operator_fabric, replicas_differ, small};
 
 /// Nodes are lost beside working clients. 2 to 5 index replicas.
 pub fn node_loss(seed: u64) -> Events {
@@ -399,29 +399,29 @@ impl Leader<'_> {
 
     async fn transform(&self, view: &View) {
         let run = self.run;
-        let fabric = operator_fabric(&run.cluster);
+        let (fabric, peek) = (operator_fabric(&run.cluster), Peek::of(run));
         let dead = self.clients.iter().filter(|(_, life)| life.crashed());
         let dead: Vec<ClientId> = dead.map(|(client, _)| client.client()).collect();
         while run.rng.below(3) == 0 {
             let steps = run.rng.below(40) as u64;
-            let cut = cut_off(steps, transform(&fabric, &Peek(run), view, &dead)).await;
+            let cut = cut_off(steps, transform(&fabric, &peek.orders(), view, &dead)).await;
             run.count(|e| e.cut_off += u64::from(cut.is_none()));
         }
         let done =
-            transform(&fabric, &Peek(run), view, &dead).await.expect("everybody has stopped");
+            transform(&fabric, &peek.orders(), view, &dead).await.expect("everybody has stopped");
         run.count(|e| e.slots_settled += done.slots_changed);
     }
 
     /// Takes out what a split has moved, and gives up what has been left.
     async fn clear(&self, view: &View) {
         let run = self.run;
-        let (fabric, reach) = (operator_fabric(&run.cluster), Peek(run));
+        let (fabric, reach) = (operator_fabric(&run.cluster), Peek::of(run));
         while run.rng.below(3) == 0 {
             let steps = run.rng.below(40) as u64;
-            let cut = cut_off(steps, jobs::run(&fabric, &reach, view, Job::Clear)).await;
+            let cut = cut_off(steps, jobs::run(&fabric, &reach.orders(), view, Job::Clear)).await;
             run.count(|e| e.cut_off += u64::from(cut.is_none()));
         }
-        let done = jobs::run(&fabric, &reach, view, Job::Clear).await;
+        let done = jobs::run(&fabric, &reach.orders(), view, Job::Clear).await;
         match done.expect("everybody has left the old picture") {
             JobReport::Cleared { slots_changed } => run.count(|e| e.moved += slots_changed),
             other => panic!("unexpected {other:?}"),
@@ -557,12 +557,30 @@ fn split(run: &Run, view: &View) -> Option<View> {
 }
 
 /// How the work of a change reaches the memory nodes: at once, but not without a step.
-struct Peek<'r>(&'r Run);
+pub(super) struct Peek<'r> {
+    pub cluster: &'r Cluster,
+    pub rng: &'r Rng,
+    /// Jobs that have begun.
+    pub jobs: &'r Cell<u64>,
+}
+
+impl<'r> Peek<'r> {
+    fn of(run: &'r Run) -> Peek<'r> {
+        Peek { cluster: &run.cluster, rng: &run.rng, jobs: &run.jobs }
+    }
+
+    /// Of the next job.
+    pub fn orders(&self) -> Orders<'_, Self> {
+        let job = self.jobs.get();
+        self.jobs.set(job + 1);
+        Orders { reach: self, repairer: OPERATOR, job }
+    }
+}
 
 impl Reach for Peek<'_> {
     async fn ask(&self, node: MnId, request: NodeRequest) -> Result<NodeReply, String> {
-        idle(1 + self.0.rng.below(4)).await;
-        self.0.cluster.peek_node(node, request).ok_or_else(|| "it has crashed".into())
+        idle(1 + self.rng.below(4)).await;
+        self.cluster.peek_node(node, request).ok_or_else(|| "it has crashed".into())
     }
 
     fn now_us(&self) -> u64 {

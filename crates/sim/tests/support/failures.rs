@@ -184,6 +184,8 @@ pub struct Run {
     /// What they have left of their blocks.
     orphans: RefCell<BTreeMap<BlockId, Orphan>>,
     pub events: Cell<Events>,
+    /// Jobs that have begun in the master's place.
+    pub jobs: Cell<u64>,
 }
 
 impl Run {
@@ -223,6 +225,7 @@ impl Run {
             clients: RefCell::default(),
             orphans: RefCell::default(),
             events: Cell::default(),
+            jobs: Cell::default(),
         }
     }
 

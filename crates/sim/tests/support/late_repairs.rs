@@ -7,7 +7,7 @@
 
 use fusee_control::master::MasterReply;
 use fusee_core::verbs::ClientId;
-use fusee_sim::check::replicas_agree;
+use fusee_sim::check::{quiescent, replicas_agree};
 use fusee_sim::{Cluster, ClusterOptions, Nanos, NetworkOptions, ProcessId, Sim};
 
 const KEYS: [&[u8]; 3] = [b"one", b"two", b"three"];
@@ -45,6 +45,53 @@ pub fn late_repairs(seed: u64) -> bool {
         }
     });
     sim.counts().fenced_verbs.get() > 0
+}
+
+/// Pairs that fill some blocks of every region.
+const MANY: u8 = 60;
+
+/// A memory node is lost and another one joins. What one of the repairs that follow asks of memory nodes comes late: when
+/// it was given up, and done again by the same master or another one, and a session has got blocks since. Returns
+/// whether anything was late.
+pub fn late_orders(seed: u64) -> bool {
+    let sim = Sim::new(seed);
+    let options = ClusterOptions { lease_ms: Some(20), index_keys: 200, ..ClusterOptions::default() };
+    let cluster = Cluster::new(&sim, &options);
+    let process = sim.process("observer");
+    cluster.block_on(process, async {
+        put_all(&cluster, process, b"first").await;
+        let nodes = cluster.node_processes();
+        cluster.crash_node(sim.rng().pick(&nodes).0);
+        cluster.start_node();
+        for _ in 0..sim.rng().below(8) {
+            wait_for(&cluster, |cluster| cluster.repairer().is_some()).await;
+            wait_for(&cluster, |cluster| cluster.repairer().is_none()).await;
+        }
+        wait_for(&cluster, |cluster| cluster.repairer().is_some()).await;
+        for (node, _) in cluster.node_processes() {
+            if sim.rng().one_in(2) {
+                cluster.hold_orders(node, LATE_NS / 2 + sim.rng().below_u64(2 * LATE_NS));
+            }
+        }
+        wait_for(&cluster, |cluster| cluster.sim().counts().late_orders.get() > 0).await;
+        if sim.rng().one_in(2) {
+            cluster.restart_master(1_000);
+        }
+        for (node, _) in cluster.node_processes() {
+            cluster.hold_orders(node, 0);
+        }
+        wait_for_all_replicas(&cluster).await;
+        let session = cluster.open(process, options.session).await.expect("a master leads");
+        for key in 0..MANY {
+            session.put(&[key], &[key; 600]).await.expect("all nodes answer");
+        }
+        let goodbye = session.leave().await.expect("nothing is left half-way").request();
+        assert_eq!(cluster.peek_master(goodbye), Some(MasterReply::Done));
+        sim.sleep(4 * LATE_NS).await;
+    });
+    let orphans = cluster.take_orphans();
+    quiescent(&cluster, &orphans);
+    sim.counts().late_orders.get() > 0
 }
 
 /// A session writes all keys and ends.

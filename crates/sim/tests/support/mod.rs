@@ -15,6 +15,7 @@ pub mod bars;
 pub mod changes;
 pub mod crash;
 pub mod failures;
+pub mod frozen_grant;
 pub mod in_doubt;
 pub mod late_repairs;
 pub mod moved_pairs;

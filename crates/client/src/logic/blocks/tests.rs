@@ -30,6 +30,9 @@ struct Surroundings {
     hides_orphans: Cell<bool>,
     /// What the master gives next.
     orphan: Cell<Option<Orphan>>,
+    /// What node 0 grants before anything else, the last one first, and which regions it was told are frozen.
+    grants: RefCell<Vec<BlockId>>,
+    told: RefCell<Vec<Vec<u32>>>,
 }
 
 impl Surroundings {
@@ -46,6 +49,8 @@ impl Surroundings {
             exhausted: Cell::new(false),
             hides_orphans: Cell::new(false),
             orphan: Cell::new(None),
+            grants: RefCell::default(),
+            told: RefCell::default(),
         })
     }
 }
@@ -74,6 +79,12 @@ impl Environment for Surroundings {
         let first = node == MnId(0);
         let NodeRequest::InTurn { client, request, .. } = request else { panic!("{request:?}") };
         match request.of(client) {
+            NodeRequest::Alloc { frozen, .. } if first && !self.grants.borrow().is_empty() => {
+                assert!(frozen.len() <= MAX_ALLOC_REGIONS);
+                self.told.borrow_mut().push(frozen);
+                let block = self.grants.borrow_mut().pop().expect("just seen");
+                Ok(NodeReply::Allocated { block })
+            }
             NodeRequest::Alloc { client, .. } if first => {
                 if self.owner.get() != ClientId::NOBODY {
                     return Ok(NodeReply::Refused(NodeRefusal::NoFreeBlock));
@@ -399,6 +410,45 @@ fn a_block_that_nobody_heard_of_is_remembered_while_its_region_is_frozen() {
     let frozen = View { change: Some(change), ..view() };
     assert_eq!(at_once(source.grant(slab, false, &frozen)), Err(Error::OutOfMemory));
     at_once(source.grant(slab, false, &view())).expect("it was not forgotten");
+}
+
+/// A node knows of as many as one request names, and gives a block of another one.
+#[test]
+fn a_block_of_a_region_that_is_copied_is_left_and_another_one_asked_for() {
+    let env = Surroundings::new();
+    env.silent.set(false);
+    let source = source_of(4, &env);
+    let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
+    let all = MAX_ALLOC_REGIONS as u32 + 6;
+    let regions = vec![view().regions[0].clone(); all as usize];
+    let copied = (0..all - 1).map(|region| RegionChange {
+        region,
+        joining: None,
+        leaving: None,
+        renewed: false,
+        adds_parity: false,
+    });
+    let change = Change {
+        stage: Stage::Transforming,
+        data_lost: false,
+        lost: 0,
+        subtables: Vec::new(),
+        regions: copied.collect(),
+        lost_pairs: Vec::new(),
+        new_regions: 0,
+    };
+    let view = View { regions, change: Some(change), ..view() };
+    let block = |region| BlockId { region, block: 3 };
+    *env.grants.borrow_mut() = vec![block(all - 1), block(65), block(66)];
+    let granted = at_once(source.grant(slab, false, &view)).expect("one region is not copied");
+    assert_eq!(granted.address, view.geometry.block_address(all - 1, 3));
+    let told = env.told.take();
+    assert_eq!(told.len(), 3);
+    assert!(!told[0].contains(&66) && told[1][0] == 66 && told[2][..2] == [66, 65], "{told:?}");
+    assert!(source.missed.get(), "what it has left is looked for later");
+    // A node that has nothing else is not asked for ever.
+    *env.grants.borrow_mut() = (0..20).map(block).collect();
+    assert!(matches!(at_once(source.grant(slab, false, &view)), Err(Error::Allocation { .. })));
 }
 
 #[test]

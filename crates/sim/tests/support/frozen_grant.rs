@@ -1,0 +1,96 @@
+//! More regions are being copied than one ALLOC names, and a session needs a block meanwhile.
+//!
+//! A memory node that is not told of a region gives a block of it. The new replica's table of owners has been filled
+//! by then, and says that the block is free: should that replica lead, it gives the block to others.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fusee_control::node::{Extent, JobRequest, MAX_ALLOC_REGIONS, NodeReply, NodeRequest};
+use fusee_core::change::Gain;
+use fusee_core::data::Redundancy;
+use fusee_core::verbs::MnId;
+use fusee_core::view::{Place, View};
+use fusee_sim::check::quiescent;
+use fusee_sim::{Client, Cluster, ClusterOptions};
+
+use super::{OPERATOR, alone, stepwise};
+
+/// A session inserts a pair while all regions but one are copied to a third memory node.
+pub fn frozen_grant(seed: u64) {
+    let options = ClusterOptions {
+        memory_nodes: 3,
+        index_replicas: 1,
+        data_replicas: 2,
+        pool_bytes: 24 << 20,
+        ..ClusterOptions::default()
+    };
+    let (rng, cluster) = stepwise(seed, &options);
+    let client = cluster.client();
+    let formed = cluster.view().clone();
+    let nodes: Vec<MnId> = formed.members.iter().map(|member| member.node).collect();
+    let leader = rng.below(nodes.len());
+    let lies_on = [nodes[leader], nodes[(leader + 1) % nodes.len()]];
+    let first = formed.regions.len() as u32;
+    let new = first..first + MAX_ALLOC_REGIONS as u32 + 4 + rng.below(8) as u32;
+    let left_out = first + rng.below(new.len()) as u32;
+    let places = |region| lies_on.map(|node| room(&cluster, &formed, region, node)).to_vec();
+    let places: Vec<Vec<Place>> = new.clone().map(places).collect();
+    let mut view = formed.with_new_regions(Redundancy::Replicated, &places);
+    (0..3).for_each(|_| view = view.advanced());
+    let lead = JobRequest::Lead { regions: new.collect(), view: view.number };
+    ask(&cluster, nodes[leader], lead);
+    publish(&cluster, &client, &view);
+    let gain = |region: u32| {
+        let places = view.regions[region as usize].places();
+        let joins = |node: &&MnId| places.iter().all(|place| place.node != **node);
+        let node = *nodes.iter().find(joins).expect("two of three hold it");
+        Gain { of: region, joining: room(&cluster, &view, region, node), leaving: None }
+    };
+    let all = 0..view.regions.len() as u32;
+    let gains: Vec<Gain> = all.filter(|region| *region != left_out).map(gain).collect();
+    view = view.growing(&[], &gains).advanced();
+    publish(&cluster, &client, &view);
+    // Nothing stands there, so the tables are all that there is to copy.
+    for Gain { of: region, joining, .. } in gains {
+        let source = view.regions[region as usize].primary().node;
+        let asked = ask(&cluster, source, JobRequest::OwnersOf { region });
+        let NodeReply::Owners(owners) = asked else { panic!("{asked:?}") };
+        ask(&cluster, joining.node, JobRequest::SetOwners { region, owners });
+    }
+    alone(&rng, client.insert(b"key", b"value")).expect("one region has room");
+    for _ in 0..2 {
+        view = view.advanced();
+        publish(&cluster, &client, &view);
+    }
+    quiescent(&cluster, &BTreeMap::new());
+}
+
+fn ask(cluster: &Cluster, node: MnId, request: JobRequest) -> NodeReply {
+    let request = NodeRequest::OfJob { repairer: OPERATOR, job: 1, request };
+    let reply = cluster.peek_node(node, request).expect("it lives");
+    assert!(!matches!(reply, NodeReply::Refused(_)), "{reply:?}");
+    reply
+}
+
+fn publish(cluster: &Cluster, client: &Client, view: &View) {
+    view.check().expect("it follows from a view that is right");
+    cluster.set_view(view.clone());
+    client.session.gate().publish_view(&Arc::new(view.clone()));
+}
+
+fn room(cluster: &Cluster, view: &View, region: u32, node: MnId) -> Place {
+    let request = NodeRequest::Reserve {
+        redundancy: Redundancy::Replicated,
+        cluster: view.cluster,
+        attempt: 1,
+        view: view.number,
+        extent: Extent::Region { region, primary: false },
+        bytes: view.geometry.region_bytes,
+        block_bytes: view.geometry.block_bytes,
+    };
+    match cluster.peek_node(node, request) {
+        Some(NodeReply::Reserved { offset }) => Place { node, offset },
+        other => panic!("{node} answers {other:?}"),
+    }
+}
