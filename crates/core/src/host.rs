@@ -14,6 +14,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::future::Future;
+use core::time::Duration;
 
 use crate::error::Error;
 use crate::layout::Address;
@@ -34,6 +35,9 @@ pub enum Granted {
     /// None is free, and others have been called upon to hand some on. To be asked again after
     /// [`Blocks::await_others`], by an operation that is not pinned meanwhile.
     Called,
+    /// A memory node did not answer, or a region has yet to come. To be asked again after [`Blocks::await_pool`], by
+    /// an operation that is not pinned meanwhile.
+    Later,
     /// A newer view has come, by which to ask again.
     NewerView,
 }
@@ -54,6 +58,9 @@ pub trait Waiting {
     /// later attempts, with jitter, so that clients in conflict drift apart. `Err` when the
     /// operation has waited long enough.
     fn pause(&self, attempt: u32) -> impl Future<Output = Result<(), GiveUp>>;
+
+    /// Until when an operation waits for memory that begins to wait now, by a clock of the host's.
+    fn deadline(&self) -> Duration;
 }
 
 /// Where a session's blocks come from, and who else may have them.
@@ -62,13 +69,18 @@ pub trait Blocks {
     /// [`Error::OutOfMemory`] when no memory node has one, nor anybody else, [`Error::Allocation`] when they
     /// cannot be asked. `to_delete`: it may be one of those that memory nodes keep back for DELETEs. With a subtable:
     /// one that lies [beside](crate::data::Region::lies_beside) it, if memory nodes have some of these to spare.
+    /// `until`: a [`Waiting::deadline`]. Newer views do not put it off.
     fn alloc_block(
         &self,
         kind: SlabKind,
         to_delete: bool,
         beside: Option<u32>,
         view: &Arc<View>,
+        until: Duration,
     ) -> impl Future<Output = Result<Granted, Error>>;
+
+    /// Waits a little for memory nodes, or until there is a newer view.
+    fn await_pool(&self, view: &Arc<View>) -> impl Future<Output = ()>;
 
     /// Waits a little for what others hand on.
     fn await_others(&self) -> impl Future<Output = ()>;

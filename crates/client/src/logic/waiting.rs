@@ -35,8 +35,6 @@ const YIELDS: u32 = 48;
 const FIRST_SLEEP: Duration = Duration::from_micros(20);
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
-/// Before a memory node that did not give a block is asked again.
-const BLOCK_RETRY: Duration = Duration::from_millis(5);
 /// How long who asked for a block still waits when a newer view has come: one that is granted when
 /// nobody waits any more is of use to nobody.
 const BLOCK_PATIENCE: Duration = Duration::from_millis(5);
@@ -112,9 +110,9 @@ impl<E: Environment> SessionHost<E> {
         }
     }
 
-    /// Waits as long as an operation may take, or until there is a newer view: then it is true.
-    async fn outwait(&self, number: u64) -> bool {
-        select(pin!(self.gate.news(number)), pin!(self.env.sleep(self.op_timeout))).await;
+    /// Waits for so long, or until there is a newer view: then it is true.
+    async fn outwait(&self, number: u64, patience: Duration) -> bool {
+        select(pin!(self.gate.news(number)), pin!(self.env.sleep(patience))).await;
         !self.gate.is_expelled() && self.gate.newer_view(number).is_some()
     }
 
@@ -148,6 +146,10 @@ impl<E: Environment> Waiting for SessionHost<E> {
         }
         Ok(())
     }
+
+    fn deadline(&self) -> Duration {
+        self.env.now().saturating_add(self.op_timeout)
+    }
 }
 
 impl<E: Environment> Blocks for SessionHost<E> {
@@ -157,38 +159,38 @@ impl<E: Environment> Blocks for SessionHost<E> {
         to_delete: bool,
         beside: Option<u32>,
         view: &Arc<View>,
+        until: Duration,
     ) -> Result<Granted, Error> {
+        let patience = until.saturating_sub(self.env.now());
         // On the heap: it is rare, and the futures of operations stay small.
-        let tries = self.op_timeout.as_millis() / (4 * BLOCK_RETRY.as_millis());
         let granting = Box::pin(async {
-            if let Some(subtable) = beside {
-                return self.blocks.grant_beside(kind, subtable, view).await.map(Granted::Block);
-            }
-            for _ in 0..tries {
-                match self.blocks.grant(kind, to_delete, view).await.map(Granted::Block) {
-                    // That takes a while, and others wait for who is pinned.
-                    Err(Error::Allocation { .. }) if self.blocks.awaits_call(kind) => {
-                        return Ok(Granted::Called);
-                    }
-                    // A node that has blocks may be missing: wait for the view without it.
-                    Err(Error::Allocation { .. }) => self.env.sleep(BLOCK_RETRY).await,
-                    other => return other,
-                }
-            }
-            self.blocks.grant(kind, to_delete, view).await.map(Granted::Block)
+            let granted = match beside {
+                Some(subtable) => self.blocks.grant_beside(kind, subtable, view).await,
+                None => self.blocks.grant(kind, to_delete, view).await,
+            };
+            granted.map(Granted::Block)
         });
         let give_up_timer = async {
-            let is_newer = self.outwait(view.number).await;
+            let is_newer = self.outwait(view.number, patience).await;
             if is_newer {
                 self.env.sleep(BLOCK_PATIENCE).await;
             }
-            is_newer
+            is_newer && self.env.now() < until
         };
         match select(granting, pin!(give_up_timer)).await {
+            // Either takes a while, and others wait for who is pinned.
+            Either::Left((Err(Error::Allocation { .. }), _))
+                if beside.is_none() && self.blocks.awaits_call(kind) =>
+            {
+                return Ok(Granted::Called);
+            }
+            Either::Left((Err(Error::Allocation { .. }), _))
+                if beside.is_none() && self.env.now() < until =>
+            {
+                Ok(Granted::Later)
+            }
             Either::Left((result, _)) => {
-                if result != Ok(Granted::Called) {
-                    self.call_patience.set(FIRST_CALL_PATIENCE);
-                }
+                self.call_patience.set(FIRST_CALL_PATIENCE);
                 result
             }
             Either::Right((true, _)) => Ok(Granted::NewerView),
@@ -197,6 +199,11 @@ impl<E: Environment> Blocks for SessionHost<E> {
                 outcome: Outcome::NotApplied,
             }),
         }
+    }
+
+    async fn await_pool(&self, view: &Arc<View>) {
+        let patience = self.blocks.patience();
+        select(pin!(self.gate.news(view.number)), pin!(self.env.sleep(patience))).await;
     }
 
     async fn await_others(&self) {
@@ -255,7 +262,7 @@ impl<E: Environment> Views for SessionHost<E> {
                 false
             }
             // If it has not heard of it, somebody else may have asked for the same.
-            Ok(_) | Err(_) => self.outwait(view.number).await,
+            Ok(_) | Err(_) => self.outwait(view.number, self.op_timeout).await,
         }
     }
 

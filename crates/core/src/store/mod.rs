@@ -54,6 +54,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::mem;
+use core::time::Duration;
 
 use arrayvec::ArrayVec;
 
@@ -298,6 +299,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             pin,
             unanswered: Vec::new(),
             made_room: false,
+            no_room_from: None,
             pauses: 0,
             asks_before: self.asks.begun(),
             beside: false,
@@ -325,6 +327,8 @@ struct Op<'s, F: Fabric, H: Host> {
     unanswered: Vec<MnId>,
     /// Whether it has looked for memory.
     made_room: bool,
+    /// When it gives up waiting for memory, by the host's clock, once it has begun to.
+    no_room_from: Option<Duration>,
     /// How often it has waited. One count for the whole operation, so that the host's limit on
     /// waiting is one on the operation.
     pauses: u32,

@@ -248,9 +248,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
     async fn await_room_to_move(&mut self, slab: SlabKind, least: &mut u32) -> Result<(), Error> {
         self.pin.pause();
-        self.made_room = true;
-        let view = self.view.clone();
-        match self.store.await_room(slab, false, least, &view).await {
+        let (until, view) = (self.room_until(), self.view.clone());
+        match self.store.await_room(slab, false, (least, until), &view).await {
             Err(Error::OutOfMemory) => Err(self.store.no_room_in(slab)),
             other => other,
         }

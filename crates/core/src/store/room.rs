@@ -22,8 +22,9 @@
 
 use alloc::sync::Arc;
 use core::cell::{Cell, RefCell};
+use core::time::Duration;
 
-use super::Store;
+use super::{Op, Store};
 use super::pinned::Pin;
 use super::reclaim::{Left, is_frozen};
 use crate::data::Region;
@@ -101,19 +102,20 @@ impl<F: Fabric, H: Host> Store<F, H> {
         // Used at once: whatever is not in use is offered to others, and of no use here until it is taken back.
         looking.found = is_used();
         if !looking.found {
-            let _ = self.ask_for_block(kind, false, Some(subtable), &view).await;
+            let until = self.host.deadline();
+            let _ = self.ask_for_block(kind, false, Some(subtable), &view, until).await;
             looking.found = is_used();
         }
     }
 
     /// Waits until there is something to allocate from, or a newer view has come. The caller must not
     /// be pinned meanwhile: what it could know would never become free. `to_delete`: for a DELETE, which may
-    /// have what is kept back.
+    /// have what is kept back. `until`: when the operation gives up waiting for memory nodes.
     pub(super) async fn await_room(
         &self,
         kind: SlabKind,
         to_delete: bool,
-        least: &mut u32,
+        (least, until): (&mut u32, Duration),
         view: &Arc<View>,
     ) -> Result<(), Error> {
         self.take_back();
@@ -125,7 +127,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 let _ends = Asking { slabs: &self.slabs, kind };
                 let _allocates = Allocating::begin(&self.allocating);
                 self.take_back();
-                let done = self.alloc_slow(kind, to_delete, least, view).await;
+                let done = self.alloc_slow(kind, to_delete, (least, until), view).await;
                 self.host.end_search(kind);
                 return done;
             }
@@ -174,7 +176,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         &self,
         kind: SlabKind,
         to_delete: bool,
-        least: &mut u32,
+        (least, until): (&mut u32, Duration),
         view: &Arc<View>,
     ) -> Result<(), Error> {
         self.set_free(1).await;
@@ -186,7 +188,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         if self.has_room(kind, *least, view) {
             return Ok(());
         }
-        let mut asked = self.ask(kind, to_delete, view).await?;
+        let mut asked = self.ask(kind, to_delete, view, until).await?;
         while asked == Asked::Block && !self.has_room(kind, *least, view) {
             if to_delete {
                 // Better a little later than one of the last blocks.
@@ -195,7 +197,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
                     return Ok(());
                 }
             }
-            asked = self.ask(kind, to_delete, view).await?;
+            asked = self.ask(kind, to_delete, view, until).await?;
         }
         // Whatever there is will do now.
         *least = u32::MAX;
@@ -213,12 +215,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 Left::Freed | Left::Nothing if asked == Asked::Called => {
                     self.await_others().await;
                     attempt += PAUSES_PER_WAIT;
-                    asked = self.ask(kind, to_delete, view).await?;
+                    asked = self.ask(kind, to_delete, view, until).await?;
                 }
                 // Something comes in some seconds. Until then others may have returned something.
                 Left::Nothing if asked == Asked::Nothing && self.any_waits_for_its_window() => {
                     if attempt % ASKED_EVERY == 0 {
-                        asked = self.ask(kind, to_delete, view).await?;
+                        asked = self.ask(kind, to_delete, view, until).await?;
                     }
                 }
                 Left::Nothing if asked == Asked::Nothing => {
@@ -229,13 +231,13 @@ impl<F: Fabric, H: Host> Store<F, H> {
                         if self.host.is_exhausted() || in_vain == ASKED_IN_VAIN {
                             return Err(Error::OutOfMemory);
                         }
-                        asked = self.ask(kind, to_delete, view).await?;
+                        asked = self.ask(kind, to_delete, view, until).await?;
                     }
                 }
                 // There is more where the last one came from. Not all of it at once: others need some.
                 Left::Freed | Left::Nothing => {
                     for _ in 0..together {
-                        asked = self.ask(kind, to_delete, view).await?;
+                        asked = self.ask(kind, to_delete, view, until).await?;
                         if asked != Asked::LastBlock {
                             break;
                         }
@@ -293,14 +295,30 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// Asks for a block; for a DELETE first for one that others may not have.
-    async fn ask(&self, kind: SlabKind, to_delete: bool, view: &Arc<View>) -> Result<Asked, Error> {
-        if to_delete {
-            let asked = self.ask_for_block(kind, true, None, view).await?;
-            if asked != Asked::Nothing {
+    async fn ask(
+        &self,
+        kind: SlabKind,
+        to_delete: bool,
+        view: &Arc<View>,
+        until: Duration,
+    ) -> Result<Asked, Error> {
+        loop {
+            let mut asked = Asked::Nothing;
+            if to_delete {
+                asked = self.ask_for_block(kind, true, None, view, until).await?;
+            }
+            if asked == Asked::Nothing {
+                asked = self.ask_for_block(kind, false, None, view, until).await?;
+            }
+            if asked != Asked::Later {
                 return Ok(asked);
             }
+            // Nobody is to wait for who waits.
+            self.offer_during(self.host.await_pool(view)).await;
+            if self.newest_view().number > view.number {
+                return Ok(Asked::NewerView);
+            }
         }
-        self.ask_for_block(kind, false, None, view).await
     }
 
     /// The last resort: all blocks are compared with the index, once in a while. Bits that a session
@@ -345,6 +363,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         to_delete: bool,
         beside: Option<u32>,
         view: &Arc<View>,
+        until: Duration,
     ) -> Result<Asked, Error> {
         // Else one block after the other would come from a memory node that answers, and none be of use.
         if self.has_unread(kind) && self.await_headers(kind, view).await? {
@@ -359,7 +378,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         if removed(Mutant::AsksUnpinned) {
             pin.pause();
         }
-        let grant = self.host.alloc_block(kind, to_delete, beside, view).await;
+        let grant = self.host.alloc_block(kind, to_delete, beside, view, until).await;
         drop(pin);
         let grant = match grant {
             Ok(Granted::Block(grant)) => grant,
@@ -367,6 +386,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 self.pool_was_empty.set(true);
                 return Ok(Asked::Called);
             }
+            Ok(Granted::Later) => return Ok(Asked::Later),
             Ok(Granted::NewerView) => return Ok(Asked::NewerView),
             Err(Error::OutOfMemory) => {
                 // That none lies beside a subtable says nothing of the pool.
@@ -387,6 +407,14 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
         self.pool_was_empty.set(grant.pool_is_empty);
         Ok(if grant.pool_is_empty { Asked::LastBlock } else { Asked::Block })
+    }
+}
+
+impl<F: Fabric, H: Host> Op<'_, F, H> {
+    /// The operation looks for memory: until when it waits, whatever views come meanwhile.
+    pub(super) fn room_until(&mut self) -> Duration {
+        self.made_room = true;
+        *self.no_room_from.get_or_insert_with(|| self.store.host.deadline())
     }
 }
 
@@ -433,6 +461,8 @@ enum Asked {
     Nothing,
     /// There is none, but others are called upon to hand some on.
     Called,
+    /// There may be one soon.
+    Later,
     /// There may be one by a newer view.
     NewerView,
 }

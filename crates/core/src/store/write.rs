@@ -444,8 +444,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 }
                 let (to_delete, view) = (intent.opcode == Opcode::Delete, self.view.clone());
                 // On the heap: it is rare, and the futures of operations stay small.
-                let room = Box::pin(self.store.await_room(short, to_delete, &mut least, &view));
-                self.made_room = true;
+                let until = self.room_until();
+                let search = (&mut least, until);
+                let room = Box::pin(self.store.await_room(short, to_delete, search, &view));
                 match room.await {
                     Err(Error::OutOfMemory) => {
                         return Err(Box::pin(self.store.without_memory(intent)).await);

@@ -21,6 +21,7 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use fusee_core::Store;
 use fusee_core::data::Redundancy;
@@ -179,6 +180,10 @@ impl Waiting for Scripted {
         let step = self.0.steps.borrow_mut().pop_front();
         step.ok_or(GiveUp).map(|step| step())
     }
+
+    fn deadline(&self) -> Duration {
+        Duration::MAX
+    }
 }
 
 impl Blocks for Scripted {
@@ -188,6 +193,7 @@ impl Blocks for Scripted {
         _: bool,
         beside: Option<u32>,
         view: &Arc<View>,
+        _: Duration,
     ) -> Result<Granted, Error> {
         let pinned = self.0.pinned.get().is_some();
         assert!(pinned, "who asks for a block by a view does not act: that view may end meanwhile");
@@ -212,6 +218,8 @@ impl Blocks for Scripted {
         });
         next.map(Granted::Block).ok_or(Error::OutOfMemory)
     }
+
+    async fn await_pool(&self, _: &Arc<View>) {}
 
     async fn await_others(&self) {}
 
