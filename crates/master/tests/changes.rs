@@ -31,8 +31,8 @@ use fusee_core::stats::Damage;
 use fusee_core::update::ViewUpdate;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::{Geometry, Place, View};
-use fusee_master::logic::Event;
 use fusee_master::Settings;
+use fusee_master::logic::Event;
 use fusee_master::record::Record;
 use world::{LEASE_MS, World, settings};
 

@@ -64,7 +64,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Fault; 18] = [
+    pub const ALL: [Fault; 19] = [
         Fault::Delay,
         Fault::Tear,
         Fault::ClientCrash,

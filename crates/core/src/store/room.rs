@@ -24,9 +24,9 @@ use alloc::sync::Arc;
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
 
-use super::{Op, Store};
 use super::pinned::Pin;
 use super::reclaim::{Left, is_frozen};
+use super::{Op, Store};
 use crate::data::Region;
 use crate::error::{Error, Outcome};
 use crate::host::{GiveUp, Granted, Host};

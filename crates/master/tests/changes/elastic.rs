@@ -202,6 +202,59 @@ fn who_is_refused_hears_whether_anybody_may_soon_have_memory() {
     assert!(perhaps(more_room(&mut world, client, &mut call)), "one is silent");
 }
 
+/// It cannot be read on any replica. Others go on, and people are told.
+#[test]
+fn one_entry_that_nobody_can_read_keeps_no_other_subtable_from_being_split() {
+    let mut world = World::formed(settings(3, 2, 2));
+    let client = world.open();
+    while world.view().subtables.len() < 8 {
+        let view = world.view();
+        for subtable in 0..view.subtables.len() as u32 {
+            world.ask(MasterRequest::Split { subtable, view: view.number });
+        }
+        world.until("the splits", |w| w.view().change.is_none() && w.view().number > view.number);
+    }
+    let view = world.view();
+    let (damaged, before) = (3, view.subtables.len());
+    let object = Address::new(view.geometry.block_address(0, 0).bytes() + 8192);
+    let word = Slot::new(7, SizeClass::from_code(3).unwrap(), object, 0).0;
+    let places = view.subtables[damaged].replicas().to_vec();
+    places.iter().for_each(|place| write(&world, *place, 8 * 6, word));
+    let ask_all = |world: &mut World| {
+        let view = world.view().number;
+        let ask = |subtable| world.ask(MasterRequest::Split { subtable, view });
+        (0..before as u32).map(ask).collect::<Vec<_>>()
+    };
+    let begun = world.now_ms;
+    ask_all(&mut world);
+    world.until("a split", |w| w.view().subtables.len() > before && w.view().change.is_none());
+    assert_eq!(world.view().subtables.len(), before + damaged, "those before it");
+    let replies = ask_all(&mut world);
+    let is_refused =
+        |reply: &Option<MasterReply>| matches!(reply, Some(MasterReply::Refused { .. }));
+    assert_eq!(replies.iter().filter(|reply| is_refused(reply)).count(), 1);
+    let Some(MasterReply::Refused { reason }) = &replies[damaged] else { panic!("{replies:?}") };
+    assert!(reason.contains("its slot 6") && reason.contains("formed anew"), "{reason}");
+    world.until("the others", |w| {
+        w.view().subtables.len() >= 2 * before + damaged - 1 && w.view().change.is_none()
+    });
+    println!("all others are split after {} ms", world.now_ms - begun);
+    assert_eq!(world.status().problem.as_ref(), Some(reason));
+    assert!(world.said(reason), "it is an event");
+    assert!(!world.sessions[0].expelled);
+    // It is tried again, whatever has become of it.
+    let view = world.view();
+    let places = view.subtables[damaged].replicas().to_vec();
+    places.iter().for_each(|place| write(&world, *place, 8 * 6, 0));
+    world.pass(60_000);
+    assert_eq!(world.status().problem, None);
+    let ask = MasterRequest::Split { subtable: damaged as u32, view: world.view().number };
+    assert_eq!(world.ask(ask), Some(MasterReply::Done));
+    let now = world.view().subtables.len();
+    world.until("the last one", |w| w.view().subtables.len() > now && w.view().change.is_none());
+    check_tables(&world, &world.view(), client);
+}
+
 #[test]
 fn no_subtable_is_split_where_its_sibling_would_have_fewer_replicas() {
     let mut world = World::formed(settings(4, 3, 2));
@@ -538,7 +591,9 @@ fn a_region_comes_between_two_copies_where_room_stays_for_the_others() {
     world.until("a copy", |w| w.view().change.is_some());
     let regions = world.view().regions.len() + 1;
     let (steps, views) = ask_until_there_are(&mut world, client, regions);
-    println!("{missing} replicas are missing; a region is there after {steps} steps, {views} views");
+    println!(
+        "{missing} replicas are missing; a region is there after {steps} steps, {views} views"
+    );
     assert!(views <= 7, "the copy under way, and the region: {views} views, {steps} steps");
     assert!(world.status().missing_replicas > 1, "others are still to come");
     // And then they come, though somebody asks all the time.

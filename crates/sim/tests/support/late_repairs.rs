@@ -50,12 +50,13 @@ pub fn late_repairs(seed: u64) -> bool {
 /// Pairs that fill some blocks of every region.
 const MANY: u8 = 60;
 
-/// A memory node is lost and another one joins. What one of the repairs that follow asks of memory nodes comes late: when
-/// it was given up, and done again by the same master or another one, and a session has got blocks since. Returns
-/// whether anything was late.
+/// A memory node is lost and another one joins. What one of the repairs that follow asks of memory nodes comes late:
+/// when it was given up, and done again by the same master or another one, and a session has got blocks since.
+/// Returns whether anything was late.
 pub fn late_orders(seed: u64) -> bool {
     let sim = Sim::new(seed);
-    let options = ClusterOptions { lease_ms: Some(20), index_keys: 200, ..ClusterOptions::default() };
+    let options =
+        ClusterOptions { lease_ms: Some(20), index_keys: 200, ..ClusterOptions::default() };
     let cluster = Cluster::new(&sim, &options);
     let process = sim.process("observer");
     cluster.block_on(process, async {
