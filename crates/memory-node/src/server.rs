@@ -164,6 +164,8 @@ impl MemoryNode {
                 if let Some(dismissal) = stay(&master, &member, identity).await {
                     break dismissal;
                 }
+                // Until it is a member again.
+                tell.send_replace(None);
             };
             warn.send_replace(Some(dismissal));
         });

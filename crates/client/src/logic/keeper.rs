@@ -501,6 +501,9 @@ impl State {
             passed: epochs.passed.max(known.passed),
             settled: epochs.settled.max(known.settled),
         };
+        // Nor does one that was replaced, and has not heard of it: what runs now may have begun in a later epoch
+        // than its newest.
+        let mark = mark.max(known.newest);
         self.passed.push(question, mark);
         self.settled.push(question, mark);
         let passed = self.passed.pass(self.epochs.passed);

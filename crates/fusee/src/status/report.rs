@@ -247,18 +247,15 @@ impl Report {
             missing_replicas: status.missing_replicas,
             rebalancing: status.rebalancing,
             subtables: count(|view| view.subtables.len()),
-            regions: count(|view| view.regions.len()),
+            regions: count(|view| there(view).count()),
             coded_regions: count(|view| {
-                let coded = |region: &&Region| region.columns().is_some();
-                view.regions.iter().filter(coded).count()
+                there(view).filter(|region| region.columns().is_some()).count()
             }),
             copy_regions: count(|view| {
-                let copies = |region: &&Region| region.copies_on().is_some();
-                view.regions.iter().filter(copies).count()
+                there(view).filter(|region| region.copies_on().is_some()).count()
             }),
             single_regions: count(|view| {
-                let single = |region: &&Region| region.has_single_pairs();
-                view.regions.iter().filter(single).count()
+                there(view).filter(|region| region.has_single_pairs()).count()
             }),
             schemes: view.map_or_else(Vec::new, schemes),
             lost_without_redundancy: view.map_or_else(Vec::new, lost_pairs),
@@ -325,9 +322,14 @@ fn node(member: &MemberStatus, view: Option<&View>, usage: Result<Usage, String>
     }
 }
 
+/// The regions that have not gone with their nodes.
+fn there(view: &View) -> impl Iterator<Item = &Region> {
+    view.regions.iter().filter(|region| region.is_there())
+}
+
 fn schemes(view: &View) -> Vec<SchemeReport> {
     let mut schemes = BTreeMap::<String, (u64, u64)>::new();
-    for region in &view.regions {
+    for region in there(view) {
         let places = region.places().len() as u64;
         let (regions, bytes) = schemes.entry(region.redundancy().to_string()).or_default();
         *regions += 1;
