@@ -19,6 +19,8 @@ mod joins;
 mod standing;
 mod world;
 
+use std::collections::BTreeSet;
+
 use fusee_control::master::{
     Epochs, MasterReply, MasterRequest, MemberState, Orphan, SessionHeartbeat,
 };

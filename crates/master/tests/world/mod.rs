@@ -374,7 +374,7 @@ impl World {
         let held = std::mem::take(&mut self.held_jobs);
         let count = held.len();
         for (token, client, view, job) in held {
-            match self.run(client, &view, job) {
+            match self.run((client, token), &view, job) {
                 Ok(result) => self.feed(Event::JobDone { token, result }),
                 Err(Crashed) => self.restart_master(),
             }

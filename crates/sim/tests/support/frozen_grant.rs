@@ -16,12 +16,13 @@ use fusee_sim::{Client, Cluster, ClusterOptions};
 
 use super::{OPERATOR, alone, stepwise};
 
-/// A session inserts a pair while all regions but one are copied to a third memory node.
+/// A session inserts a pair while all regions but one are copied to a third memory node, and more of them afterwards.
 pub fn frozen_grant(seed: u64) {
     let options = ClusterOptions {
         memory_nodes: 3,
         index_replicas: 1,
         data_replicas: 2,
+        index_keys: 200,
         pool_bytes: 24 << 20,
         ..ClusterOptions::default()
     };
@@ -58,10 +59,15 @@ pub fn frozen_grant(seed: u64) {
         let NodeReply::Owners(owners) = asked else { panic!("{asked:?}") };
         ask(&cluster, joining.node, JobRequest::SetOwners { region, owners });
     }
-    alone(&rng, client.insert(b"key", b"value")).expect("one region has room");
+    let value = [7; 600];
+    alone(&rng, client.insert(b"key", &value)).expect("one region has room");
     for _ in 0..2 {
         view = view.advanced();
         publish(&cluster, &client, &view);
+    }
+    // In what it has got meanwhile nothing is placed before.
+    for key in 0..30 {
+        alone(&rng, client.insert(&[key], &value)).expect("there is room");
     }
     quiescent(&cluster, &BTreeMap::new());
 }

@@ -82,7 +82,13 @@ pub fn late_orders(seed: u64) -> bool {
             cluster.hold_orders(node, 0);
         }
         wait_for_all_replicas(&cluster).await;
-        let session = cluster.open(process, options.session).await.expect("a master leads");
+        // It may have started again just now.
+        let session = loop {
+            match cluster.open(process, options.session).await {
+                Ok(session) => break session,
+                Err(_) => sim.sleep(100_000).await,
+            }
+        };
         for key in 0..MANY {
             session.put(&[key], &[key; 600]).await.expect("all nodes answer");
         }
