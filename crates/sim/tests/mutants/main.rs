@@ -142,6 +142,10 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         RestingBlockNotWalked => &scenarios::RESTING_BLOCK,
         TurnGoesBack | StrangerMovesInPlace | CopyWordsOverwritten => &scenarios::TURNED_PAIRS,
         MovesStaleInPlace => &scenarios::STALE_MOVE,
+        CodedReadsAskSilentNodes => &scenarios::SILENT_COLUMN,
+        FirstCopyWordDecides => &scenarios::ORIENTED_CRASHES,
+        ChunksWithoutCopyWords | FirstColumnAddsParity => &scenarios::TIMED_ORIENTED,
+        SuspendedHoldsNothing => &scenarios::COMPARED_COMMIT,
         ResolvedFreesNothing => &scenarios::SUSPENDED_COMMIT,
         RecoveryKnowsOneTurn => &scenarios::ORIENTED_CRASHES,
         GetJoinsPosted

@@ -8,8 +8,8 @@ use fusee_sim::{RunOptions, run};
 
 use crate::support::{
     bars, changes, failures, in_doubt, late_repairs, moved_pairs, reuse, scenarios, scripted,
-    scrub, settled_set, speculations, stale_moves, stale_orphan, steered, steered_changes,
-    steered_recovery, steered_reuse, suspended, unheard,
+    scrub, settled_set, silent_column, speculations, stale_moves, stale_orphan, steered,
+    steered_changes, steered_recovery, steered_reuse, suspended, unheard,
 };
 
 /// A family of runs, one per seed.
@@ -194,8 +194,12 @@ pub const TURNED_PAIRS: Scenario =
     named("turned pairs", |seed| moved_pairs::turned_pairs(seed, false));
 pub const COPIES_COMPARED: Scenario = named("copies compared", moved_pairs::copies_compared);
 pub const TWO_NODES_LOST: Scenario = named("two nodes lost", moved_pairs::two_nodes_lost);
+pub const SILENT_COLUMN: Scenario = named("silent column", silent_column::silent_column);
 pub const STALE_MOVE: Scenario = named("stale move", stale_moves::stale_move);
-pub const SUSPENDED_COMMIT: Scenario = named("suspended commit", suspended::suspended_commit);
+pub const SUSPENDED_COMMIT: Scenario =
+    named("suspended commit", |seed| suspended::suspended_commit(seed, false));
+pub const COMPARED_COMMIT: Scenario =
+    named("compared commit", |seed| suspended::suspended_commit(seed, true));
 pub const RESTING_BLOCK: Scenario = named("resting block", moved_pairs::resting_block);
 pub const OLDER_PARITY: Scenario = named("older parity", moved_pairs::older_parity);
 pub const TORN_HEADERS: Scenario = named("torn headers", moved_pairs::torn_headers);
@@ -207,7 +211,9 @@ pub const MOVED_AT_ONCE: Scenario = named("moved at once", moved_pairs::moved_at
 pub const BARS: Scenario = named("bars", bars::bars);
 
 /// Every scenario that goes step by step, and those in virtual time that are as short.
-pub const STEPWISE: [&Scenario; 68] = [
+pub const STEPWISE: [&Scenario; 70] = [
+    &SILENT_COLUMN,
+    &COMPARED_COMMIT,
     &STALE_MOVE,
     &SUSPENDED_COMMIT,
     &CUT_OFF_SINGLE,

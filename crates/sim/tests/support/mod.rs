@@ -24,6 +24,7 @@ pub mod scenarios;
 pub mod scripted;
 pub mod scrub;
 pub mod settled_set;
+pub mod silent_column;
 pub mod speculations;
 pub mod stale_moves;
 pub mod stale_orphan;

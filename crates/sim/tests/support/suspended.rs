@@ -5,19 +5,21 @@ use std::time::Duration;
 
 use fusee_client::logic::LogicOptions;
 use fusee_control::master::MasterReply;
+use fusee_core::error::Error;
 use fusee_core::store::Hint;
 use fusee_core::view::{Geometry, Place, View};
 use fusee_sim::check::{lost_objects, quiescent, replicas_agree};
 use fusee_sim::{Cluster, ClusterOptions, NetworkOptions, Rng, Sim, SimSession};
-use futures_util::future::join;
+use futures_util::future::join3;
 
 use super::late_repairs::wait_for_all_replicas;
 
 const LEASE: Duration = Duration::from_millis(20);
 const VALUE: [u8; 900] = [1; 900];
 
-/// The object that is replaced lies in a block of another session: it is set free there, once.
-pub fn suspended_commit(seed: u64) {
+/// The object that is replaced lies in a block of another session. That one is short of memory and compares its blocks
+/// with the index while the writer waits, or does nothing.
+pub fn suspended_commit(seed: u64, compares: bool) {
     let sim = Sim::new(seed);
     let rng = Rng::named(seed, "suspended");
     let defaults = ClusterOptions::default();
@@ -26,7 +28,10 @@ pub fn suspended_commit(seed: u64) {
     let options = ClusterOptions {
         memory_nodes: 4,
         index_replicas: 2,
+        index_keys: if compares { 200 } else { 1 },
         geometry,
+        // A region on each node, and the index.
+        pool_bytes: if compares { 3 << 14 } else { defaults.pool_bytes },
         lease_ms: Some(LEASE.as_millis() as u64),
         session,
         ..defaults
@@ -59,7 +64,20 @@ pub fn suspended_commit(seed: u64) {
             sim.sleep(rng.below_u64(60_000_000)).await;
             cluster.crash_node(primary.node);
         };
-        join(writing, loss).await;
+        let filling = async {
+            while compares && net.has(primary.node) && net.word_at(primary) == hint.word {
+                sim.sleep(50).await;
+            }
+            for number in 0..if compares { 100 } else { 0 } {
+                let filler = format!("filler {number}");
+                match owner.store().insert(filler.as_bytes(), &VALUE).await {
+                    Ok(_) => {}
+                    Err(Error::OutOfMemory | Error::IndexFull) => break,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        };
+        join3(writing, loss, filling).await;
         cluster.start_node();
         wait_for_all_replicas(&cluster).await;
         let found = owner.store().search(&key[..], None).await.expect("it is there");
@@ -74,7 +92,9 @@ pub fn suspended_commit(seed: u64) {
     replicas_agree(&cluster);
     let orphans = cluster.take_orphans();
     quiescent(&cluster, &orphans);
-    assert_eq!(lost_objects(&cluster, &orphans), []);
+    if !compares {
+        assert_eq!(lost_objects(&cluster, &orphans), []);
+    }
 }
 
 /// A pair of which neither the object nor its free bit is on the node of its slot's primary: its key, and where it is.
