@@ -187,8 +187,8 @@ pub enum MasterRequest {
         view: u64,
     },
     /// A client got no block from any member: regions are added, which a newer view will show. Answer:
-    /// `Done`; `Called`, if that cannot be, but others may have memory; `Refused`, if they had none; or
-    /// `Exhausted`.
+    /// `Done`; `Called`, if that cannot be, but others may have memory; `Refused`, if they had none;
+    /// `Exhausted`; or `Degraded`.
     MoreRoom {
         /// The session's id.
         client: ClientId,
@@ -340,6 +340,12 @@ pub enum MasterReply {
     /// To `MoreRoom`: as `Refused`; and while others were called upon nobody handed anything on, nor did
     /// anything by which memory becomes free. To ask again at once is in vain.
     Exhausted,
+    /// To `MoreRoom`: no region is added before replicas that are missing have another memory node. To ask again at
+    /// once is in vain.
+    Degraded {
+        /// What is missing, and what to do.
+        reason: String,
+    },
     /// It cannot be.
     Refused {
         /// Why, and what to do.
@@ -405,6 +411,10 @@ pub struct Status {
     pub scrub: Scrub,
     /// What keeps the cluster from forming or from being whole, and what to do.
     pub problem: Option<String>,
+    /// How many regions of replicated values could be added now, up to as many as are added at once.
+    pub more_regions: u64,
+    /// Why that is none.
+    pub no_region: Option<String>,
 }
 
 /// What the master found by looking at memory that nobody may read, since it started.

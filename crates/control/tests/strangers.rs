@@ -13,7 +13,7 @@ use fusee_control::rpc::{
 use fusee_core::verbs::ClientId;
 
 const HELLO: &[u8] =
-    b"FUSEE\x0a\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+    b"FUSEE\x0b\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 /// Longer than anything here takes on a loaded machine.
 const WAIT: Duration = Duration::from_secs(60);
 

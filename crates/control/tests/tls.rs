@@ -187,7 +187,7 @@ fn strangers_are_cut_off_and_random_bytes_do_no_harm() {
         let mut stream = if round % 2 == 0 {
             // After a good handshake, and perhaps a good hello.
             if round % 4 == 0 {
-                bytes.splice(..0, *b"FUSEE\x0a\x01\0");
+                bytes.splice(..0, *b"FUSEE\x0b\x01\0");
             }
             as_client(&files).unwrap().dial(&addr, connect()).unwrap()
         } else {

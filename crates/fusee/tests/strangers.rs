@@ -16,7 +16,7 @@ use crate::common::{Up, nic};
 
 /// What a client of the master says first.
 const HELLO: &[u8] =
-    b"FUSEE\x0a\x02\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+    b"FUSEE\x0b\x02\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 const MIB: u64 = 1 << 20;
 
 /// A line of a process's status, in bytes.

@@ -117,7 +117,7 @@ const NOBODYS: u8 = 0;
 const ANSWER: [u8; 2] = [5, 0];
 
 const MASTER_REQUESTS: usize = 18;
-const MASTER_REPLIES: usize = 19;
+const MASTER_REPLIES: usize = 20;
 const NODE_REQUESTS: usize = 17;
 const NODE_REPLIES: usize = 10;
 

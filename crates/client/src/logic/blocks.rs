@@ -100,6 +100,8 @@ pub(super) struct BlockSource<E> {
     refused: Cell<bool>,
     /// Whether it said that nobody has anything that may become free.
     exhausted: Cell<bool>,
+    /// What the cluster lacked, if that was why no region was added when it was asked for last.
+    degraded: RefCell<Option<String>>,
     /// Whether the pool had no block the last time, but for DELETEs, or a DELETE got what others had left.
     lends: Cell<bool>,
     /// By class, the call for memory that the request waits for ([`MasterReply::Called`]).
@@ -191,6 +193,7 @@ impl<E: Environment> BlockSource<E> {
             asked: Cell::new(0),
             refused: Cell::new(false),
             exhausted: Cell::new(false),
+            degraded: RefCell::default(),
             lends: Cell::new(false),
             calls: RefCell::default(),
             adopted: RefCell::default(),
@@ -530,10 +533,18 @@ impl<E: Environment> BlockSource<E> {
         let (view, redundancy) = (view.number, kind.redundancy);
         let request = MasterRequest::MoreRoom { client, view, redundancy, call };
         self.exhausted.set(false);
+        self.degraded.replace(None);
         match self.env.ask_master(request, MASTER_DEADLINE.min(self.node_deadline)).await {
-            Ok(reply @ (MasterReply::Refused { .. } | MasterReply::Exhausted)) => {
+            Ok(
+                reply @ (MasterReply::Refused { .. }
+                | MasterReply::Exhausted
+                | MasterReply::Degraded { .. }),
+            ) => {
                 tracing::debug!(?reply, "no region is added");
                 self.exhausted.set(reply == MasterReply::Exhausted);
+                if let MasterReply::Degraded { reason } = reply {
+                    self.degraded.replace(Some(reason));
+                }
                 self.calls.borrow_mut().remove(&kind);
                 self.without_master.set(0);
                 Err(Error::OutOfMemory)
@@ -554,6 +565,11 @@ impl<E: Environment> BlockSource<E> {
                 Err(Error::Allocation { reason: format!("the master: {error}") })
             }
         }
+    }
+
+    /// What the cluster lacks, if that was why there was no block the last time.
+    pub fn degraded(&self) -> Option<String> {
+        self.degraded.borrow().clone()
     }
 
     /// Whether the last request for a block of a class ended with a call that is not over.

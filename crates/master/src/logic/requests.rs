@@ -221,6 +221,7 @@ impl State {
                     .to_owned()
             })
         };
+        let (more_regions, no_region) = self.more_regions(ctx);
         Status {
             cluster: self.identity.own(),
             expected_memory_nodes: ctx.settings.memory_nodes,
@@ -246,6 +247,8 @@ impl State {
             lease_ms: ctx.settings.lease.lease_ms,
             scrub: self.scrubbed(),
             problem: self.problem.clone().or_else(nothing),
+            more_regions,
+            no_region,
         }
     }
 
