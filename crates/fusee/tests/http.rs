@@ -162,6 +162,33 @@ fn strangers_may_look_and_nothing_else() {
     up.run(&["put", "k", "v"]).expect_code(0);
 }
 
+/// A page of another site whose name leads here by now (DNS rebinding) has a browser ask in that site's name.
+#[test]
+fn a_request_for_another_host_is_not_answered() {
+    let up = Up::start(&["--pool", "512MiB", "--memory-nodes", "1"]);
+    let at = page_of(&up);
+    let asked = |host: &str, path: &str| {
+        let mut stream = TcpStream::connect(at).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\n{host}Connection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        std::io::Read::read_to_string(&mut stream, &mut answer).unwrap();
+        answer
+    };
+    for path in ["/status.json", "/metrics", "/events.json", "/healthz", "/"] {
+        for host in ["evil.example", "evil.example:7480", "127.0.0.1.evil.example"] {
+            let answer = asked(&format!("Host: {host}\r\n"), path);
+            assert!(answer.starts_with("HTTP/1.1 421 "), "{host}{path}: {answer}");
+            assert!(!answer.contains("127.0.0.1:"), "{host}{path}: {answer}");
+        }
+        for host in ["localhost", "fusee-master:7480", "[::1]", "10.0.0.1:80"] {
+            let answer = asked(&format!("Host: {host}\r\n"), path);
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{host}{path}: {answer}");
+        }
+    }
+    let two = asked("Host: 127.0.0.1\r\nHost: evil.example\r\n", "/metrics");
+    assert!(!two.starts_with("HTTP/1.1 200 "), "{two}");
+}
+
 #[test]
 fn an_address_that_is_taken_is_named() {
     let up = Up::start(&["--pool", "512MiB", "--memory-nodes", "1"]);

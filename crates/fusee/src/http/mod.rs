@@ -2,10 +2,12 @@
 //!
 //! It shows and changes nothing, needs no key, and tells nothing that lets anybody at the memory: no identity
 //! of a memory node, no key of a pair. Strangers may come: connections are bounded in number and time, heads in
-//! bytes, and however many ask, the cluster is looked at, and its events asked for, once a second at most.
+//! bytes, and however many ask, the cluster is looked at, and its events asked for, once a second at most. A request
+//! that names another host is not answered ([`Hosts`]).
 
 mod cluster;
 mod history;
+mod host;
 mod memory;
 mod metrics;
 mod node;
@@ -33,6 +35,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 pub use cluster::ClusterPages;
+pub use host::Hosts;
 pub use node::{NodePages, NodeView};
 
 /// Connections at a time; whoever comes then is sent away.
@@ -106,15 +109,21 @@ impl Drop for Http {
 }
 
 impl Http {
-    /// Serves `pages` at an address, on a runtime's thread.
-    pub fn serve(runtime: &Runtime, addr: &str, pages: impl Pages) -> Result<Http, Failure> {
+    /// Serves `pages` at an address, on a runtime's thread, to requests that name its host or the advertised one.
+    pub fn serve(
+        runtime: &Runtime,
+        addr: &str,
+        advertised: Option<&str>,
+        pages: impl Pages,
+    ) -> Result<Http, Failure> {
+        let hosts = Hosts::of([addr].into_iter().chain(advertised));
         let failed = |error: std::io::Error| {
             Failure::operation(format!("cannot listen at {addr} (--http): {error}"))
         };
         let listener = runtime.block_on(TcpListener::bind(addr)).map_err(failed)?;
         let addr = listener.local_addr().map_err(failed)?;
         tracing::info!(%addr, "metrics and status by HTTP");
-        let accepting = runtime.handle().spawn(accept(listener, Arc::new(pages)));
+        let accepting = runtime.handle().spawn(accept(listener, Arc::new((hosts, pages))));
         Ok(Http { addr, accepting })
     }
 
@@ -124,7 +133,7 @@ impl Http {
     }
 }
 
-async fn accept(listener: TcpListener, pages: Arc<impl Pages>) {
+async fn accept(listener: TcpListener, pages: Arc<(Hosts, impl Pages)>) {
     let places = Arc::<Mutex<Places>>::default();
     loop {
         let Ok((stream, peer)) = listener.accept().await else {
@@ -172,10 +181,13 @@ impl Drop for Place {
     }
 }
 
-async fn connection(stream: TcpStream, pages: Arc<impl Pages>) -> Result<(), hyper::Error> {
+async fn connection(
+    stream: TcpStream,
+    pages: Arc<(Hosts, impl Pages)>,
+) -> Result<(), hyper::Error> {
     let service = service_fn(move |request: Request<Incoming>| {
         let pages = Arc::clone(&pages);
-        async move { Ok::<_, Infallible>(answer(&*pages, &request).await) }
+        async move { Ok::<_, Infallible>(answer(&pages.0, &pages.1, &request).await) }
     });
     http1::Builder::new()
         .timer(TokioTimer::new())
@@ -185,9 +197,17 @@ async fn connection(stream: TcpStream, pages: Arc<impl Pages>) -> Result<(), hyp
         .await
 }
 
-async fn answer(pages: &impl Pages, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+async fn answer(
+    hosts: &Hosts,
+    pages: &impl Pages,
+    request: &Request<Incoming>,
+) -> Response<Full<Bytes>> {
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
     let page = match is_read {
+        _ if !hosts.are_of(request) => Some(Page::text(
+            StatusCode::MISDIRECTED_REQUEST,
+            "this is another host: ask for its address, or name it as --http or --advertise does",
+        )),
         true => pages.get(request.uri().path()).await,
         false => {
             Some(Page::text(StatusCode::METHOD_NOT_ALLOWED, "there is nothing to change here"))

@@ -258,14 +258,18 @@ pub fn run(args: Args) -> Result<(), Failure> {
     super::take_descriptors();
     let mut stop = Stop::watch(args.stop_with_stdin, args.given.has_file())?;
     let (mut reloader, config) = Reloader::new(args.given)?;
-    let http = reloader.settings().http.clone();
+    let (http, advertised) = {
+        let settings = reloader.settings();
+        (settings.http.clone(), settings.advertise.clone())
+    };
     let failed = |error: String| {
         Failure::operation(format!("the master cannot start: {}", flags::in_text(&error)))
     };
     let mut server = MasterServer::start(config).map_err(|error| failed(error.to_string()))?;
     let control = server.addr().map(|at| at.to_string()).unwrap_or_default();
     let pages = || ClusterPages::new(server.runtime(), server.inside(), server.times());
-    let http = http.map(|at| Http::serve(server.runtime(), &at, pages())).transpose()?;
+    let serve = |at: String| Http::serve(server.runtime(), &at, advertised.as_deref(), pages());
+    let http = http.map(serve).transpose()?;
     if args.announce {
         announce(&announcement::Master { control, http: http.as_ref().map(Http::addr) })?;
     }

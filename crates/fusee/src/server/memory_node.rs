@@ -243,13 +243,17 @@ pub fn run(args: Args) -> Result<(), Failure> {
     super::take_descriptors();
     let mut stop = Stop::watch(args.stop_with_stdin, args.given.has_file())?;
     let (mut reloader, config) = Reloader::new(args.given)?;
-    let http = reloader.settings().http.clone();
+    let (http, advertised) = {
+        let settings = reloader.settings();
+        (settings.http.clone(), settings.advertise.clone())
+    };
     memory::warn_of_pools(config.pool_bytes, 1);
     let mut node = start(config)?;
     // It outlives a node that starts again.
     let io = secret::runtime("fusee-mn-http")?;
     let (shown, pages) = watch::channel(view(&node));
-    let http = http.map(|at| Http::serve(&io, &at, NodePages::new(pages))).transpose()?;
+    let serve = |at: String| Http::serve(&io, &at, advertised.as_deref(), NodePages::new(pages));
+    let http = http.map(serve).transpose()?;
     if args.announce {
         let description = node.description();
         announce(&announcement::MemoryNode {

@@ -1,0 +1,95 @@
+//! Which hosts a request may name. A page of another site that has its own name lead to this server's address (DNS
+//! rebinding) would have a browser read what is here; its requests name that site.
+//!
+//! An address is no name that leads elsewhere, and a name without a dot belongs to no site. Other names are those that
+//! this server was told: by `--http` itself, or by `--advertise`.
+
+use std::net::IpAddr;
+
+use hyper::Request;
+use hyper::header::HOST;
+
+/// The names with a dot under which requests may come, in small letters.
+#[derive(Clone, Debug, Default)]
+pub struct Hosts(Vec<String>);
+
+impl Hosts {
+    /// The hosts of these addresses, each with or without a port.
+    pub fn of<'a>(addresses: impl IntoIterator<Item = &'a str>) -> Hosts {
+        Hosts(addresses.into_iter().filter_map(host).collect())
+    }
+
+    /// Whether a request is for this server. One without a host is of no browser.
+    pub fn are_of<B>(&self, request: &Request<B>) -> bool {
+        let line = request.uri().authority().map(|authority| authority.as_str());
+        let mut named = request.headers().get_all(HOST).iter().map(|value| value.to_str().ok());
+        line.is_none_or(|authority| self.have(authority))
+            && named.all(|value| value.is_some_and(|authority| self.have(authority)))
+    }
+
+    fn have(&self, authority: &str) -> bool {
+        host(authority).is_some_and(|host| {
+            host.parse::<IpAddr>().is_ok() || !host.contains('.') || self.0.contains(&host)
+        })
+    }
+}
+
+/// The host of `host`, `host:port`, `[v6]` or `[v6]:port`, in small letters and without the dot of the root.
+fn host(authority: &str) -> Option<String> {
+    let host = match authority.strip_prefix('[') {
+        Some(rest) => rest.split_once(']')?.0,
+        None => authority.rsplit_once(':').map_or(authority, |(host, _)| host),
+    };
+    let host = host.strip_suffix('.').unwrap_or(host).to_ascii_lowercase();
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:".contains(&byte);
+    (!host.is_empty() && host.bytes().all(is_name)).then_some(host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_heard(hosts: &Hosts, named: &[&str]) -> bool {
+        let mut request = Request::builder().uri("/status.json");
+        for host in named {
+            request = request.header(HOST, *host);
+        }
+        hosts.are_of(&request.body(()).unwrap())
+    }
+
+    #[test]
+    fn addresses_and_own_names_are_heard_and_other_sites_are_not() {
+        let hosts = Hosts::of(["0.0.0.0:7480", "Store-1.example.org:7480", "mn.example.org"]);
+        for own in [
+            "127.0.0.1:7480",
+            "10.0.0.3",
+            "[::1]:7480",
+            "[fd00::1]",
+            "localhost:7480",
+            "fusee-master",
+            "store-1.example.org",
+            "STORE-1.example.org.:80",
+            "mn.example.org:7480",
+        ] {
+            assert!(is_heard(&hosts, &[own]), "{own}");
+        }
+        for other in [
+            "evil.example",
+            "evil.example:7480",
+            "example.org",
+            "store-1.example.org.evil.example",
+            "127.0.0.1.evil.example",
+            "localhost.evil.example",
+            "",
+            ":7480",
+            "[::1",
+            "evil.example/",
+        ] {
+            assert!(!is_heard(&hosts, &[other]), "{other}");
+        }
+        assert!(is_heard(&hosts, &[]), "no browser");
+        assert!(!is_heard(&hosts, &["127.0.0.1", "evil.example"]), "one of two");
+        let whole = Request::builder().uri("http://evil.example/").header(HOST, "127.0.0.1");
+        assert!(!hosts.are_of(&whole.body(()).unwrap()));
+    }
+}
