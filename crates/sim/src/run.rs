@@ -111,6 +111,8 @@ const MOST_AT_ONCE: usize = 24;
 
 /// Objects that a session at most has freed and not set free, or may have replaced, when it is recovered.
 const TAKEN_ALONG: u64 = 128;
+/// Objects that a word at most keeps: an EC-oriented one its stripe and two copies.
+const KEPT_BY_A_WORD: u64 = 3;
 
 /// Events between two questions whether to stop.
 const EVENTS_PER_LOOK: u64 = 1 << 12;
@@ -291,7 +293,7 @@ impl Run {
         if !self.cluster.network().rots() {
             let lost = lost_objects(&self.cluster, &orphans);
             let taken_along = TAKEN_ALONG * counts.client_recoveries.get();
-            let excused = counts.left_to_comparison.get() + taken_along;
+            let excused = KEPT_BY_A_WORD * counts.left_to_comparison.get() + taken_along;
             assert!(lost.len() as u64 <= excused, "{lost:?} are lost, of which {excused} may be");
         }
         let findings = self.workload.check();

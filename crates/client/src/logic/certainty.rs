@@ -1,9 +1,10 @@
 //! Of which key an entry of the [index cache](super::cache) certainly is, and since when.
 //!
 //! An entry has 64 bits of a hash, which two keys may share: by chance, or since somebody chose them who knows the
-//! cluster's secret. A write that is [speculative](fusee_core::store) must not take one key for another. So here stand, for the entry's place in the
-//! table, 64 bits of another hash, by a secret of this table (SipHash, as in the standard library's maps): who does
-//! not know it makes one key pass for another once in 2^64 attempts. And the epoch ([`Hint::seen`]).
+//! cluster's secret. A write that is [speculative](fusee_core::store) must not take one key for another. So here
+//! stand, for the entry's place in the table, 64 bits of another hash, by a secret of this table (SipHash, as in the
+//! standard library's maps): who does not know it makes one key pass for another once in 2^64 attempts. And the
+//! epoch ([`Hint::seen`]).
 //!
 //! Whoever writes nothing speculatively, as over shared memory, leaves this empty.
 //!
