@@ -1,6 +1,6 @@
 //! Standard error, which may take nothing: its disk is full, its reader has gone or stands still.
 //!
-//! Lines of the log and messages of commands go through one queue of [`MOST_BYTES`], in order, and a thread of its
+//! Lines of the log and messages of commands go through one queue of bounded size, in order, and a thread of its
 //! own writes them. So no other thread waits for standard error, and a line that cannot be written is no failure of
 //! whoever has logged it: it is counted, and the next line that can be written says how many are missing.
 //!

@@ -83,7 +83,7 @@ pub fn written(view: &View) -> Vec<u8> {
     postcard::to_stdvec(view).expect("a view can be written to memory")
 }
 
-/// The answer to [`MasterRequest::ViewPiece`], out of a view that was [written](written).
+/// The answer to [`MasterRequest::ViewPiece`], out of a view that was [written].
 pub fn piece(number: u64, written: &[u8], from: u64) -> MasterReply {
     let total = written.len();
     let from = usize::try_from(from).unwrap_or(total).min(total);

@@ -2,13 +2,13 @@
 //!
 //! A fork copies the memory of a process, its descriptors and the thread that called it, and no more.
 //! So what a session consists of is in the child, too, and is worth nothing there: pools are not mapped
-//! ([`sys`]), driver and keeper do not run, locks may be held for ever by threads that are not
+//! (`sys`), driver and keeper do not run, locks may be held for ever by threads that are not
 //! there, and connections, epolls and queue pairs are the parent's own. A verb of the child would be one
 //! of the parent's session, and the end of a session in the child would end it for the parent.
 //!
 //! So whatever talks to others remembers where it was [made](Origin), and does nothing elsewhere; what
 //! ends something when it is dropped is kept [at home](AtHome); and what there is one of in a process
-//! begins [anew](PerProcess) in the child, which may open clients of its own. `vfork`, `posix_spawn` and
+//! begins anew (`PerProcess`) in the child, which may open clients of its own. `vfork`, `posix_spawn` and
 //! `fork` with `exec` need none of this: their children run no code of ours, and every descriptor is
 //! closed by `exec`.
 //!
