@@ -117,19 +117,21 @@ impl NodeFabrics {
         }
     }
 
-    /// Fences a client for ever. When this returns, no verb of it executes here any more.
+    /// Fences clients for ever. When this returns, no verb of them executes here any more.
     ///
     /// A client process that has mapped the pool is asked to shut the session's gate, and killed if it does not within
-    /// a second; see [`shm`](crate::shm) for why.
-    pub fn fence(&self, client: ClientId) {
+    /// a second; see [`shm`](crate::shm) for why. All processes have the same second.
+    pub fn fence(&self, clients: &[ClientId]) {
+        for client in clients {
+            if let Some(tcp) = &self.tcp {
+                tcp.fence(*client);
+            }
+            if let Some(verbs) = &self.verbs {
+                verbs.fence(*client);
+            }
+        }
         if let Some(hub) = &self.hub {
-            hub.fence(client);
-        }
-        if let Some(tcp) = &self.tcp {
-            tcp.fence(client);
-        }
-        if let Some(verbs) = &self.verbs {
-            verbs.fence(client);
+            hub.fence(clients);
         }
     }
 

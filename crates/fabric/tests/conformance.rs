@@ -16,6 +16,8 @@ mod support;
 
 use std::any::Any;
 use std::collections::HashMap;
+use std::io::Write;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::Mutex;
@@ -23,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use fusee_auth::NodeKey;
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
+use fusee_core::view::Member;
 use fusee_fabric::conformance::{self, NODES, POOL_BYTES, Rig, START};
 use fusee_fabric::tcp::TcpSwitch;
 use fusee_fabric::verbs::WireSwitch;
@@ -32,7 +35,7 @@ use fusee_fabric::{
 };
 use fusee_switch::ours::{Options, Ours};
 use support::child::{Child, ROLE};
-use support::{Scratch, Served, Wire, block_on, member, node, rdma_device, verbs_node};
+use support::{Scratch, Served, Wire, block_on, member, node, rdma_device, verbs_node, wire};
 
 /// For what happens soon, on a machine that may be slow.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -58,7 +61,7 @@ impl Mix {
 /// Nodes in this process.
 struct Inside {
     mix: Mix,
-    members: Vec<fusee_core::view::Member>,
+    members: Vec<Member>,
     nodes: Mutex<Vec<Option<NodeFabrics>>>,
     scratch: Scratch,
 }
@@ -92,7 +95,7 @@ impl Rig for Inside {
 
     fn fence(&self, node: MnId, client: ClientId) {
         let nodes = self.nodes.lock().unwrap();
-        nodes[usize::from(node.0)].as_ref().expect("not killed").fence(client);
+        nodes[usize::from(node.0)].as_ref().expect("not killed").fence(&[client]);
     }
 
     fn cuts_batches(&self) -> bool {
@@ -125,7 +128,7 @@ impl Switched {
     /// To which sessions connect over TCP.
     fn over_tcp() -> Switched {
         let nodes = Inside::new(Mix::All(FabricKind::Tcp));
-        let of = |member: &fusee_core::view::Member| {
+        let of = |member: &Member| {
             let name = NodeKey::new(None, member.identity).name();
             (name, (member.node, member.tcp.clone().expect("they serve TCP")))
         };
@@ -174,7 +177,7 @@ impl Rig for Switched {
 /// Each node in a process of its own.
 struct Outside {
     kind: FabricKind,
-    members: Vec<fusee_core::view::Member>,
+    members: Vec<Member>,
     nodes: Vec<Child>,
     _scratch: Scratch,
 }
@@ -242,7 +245,7 @@ fn fence_a_process(stopped: bool) {
     if stopped {
         client.stop();
     }
-    served.fabrics.fence(ClientId(5));
+    served.fabrics.fence(&[ClientId(5)]);
     let [after, bystander_before] = words();
     std::thread::sleep(Duration::from_millis(50));
     let started = Instant::now();
@@ -274,12 +277,12 @@ fn fence_one_session_of_a_process() {
     client.ask("also");
     assert_eq!(served.fabrics.attached_clients(), 2);
     client.ask("hammer");
-    served.fabrics.fence(ClientId(5));
+    served.fabrics.fence(&[ClientId(5)]);
     client.ask("fenced");
     client.ask("other works");
     assert_eq!(served.fabrics.attached_clients(), 1);
     // All of it, one after the other.
-    served.fabrics.fence(ClientId(6));
+    served.fabrics.fence(&[ClientId(6)]);
     client.ask("ping");
     assert_eq!(served.fabrics.attached_clients(), 0);
 }
@@ -293,7 +296,7 @@ fn fence_a_process_that_pauses() {
         client.ask("hammer");
         client.stop();
         std::thread::scope(|scope| {
-            let fence = scope.spawn(|| served.fabrics.fence(ClientId(5)));
+            let fence = scope.spawn(|| served.fabrics.fence(&[ClientId(5)]));
             std::thread::sleep(Duration::from_millis(200));
             assert!(!fence.is_finished(), "a stopped process does not count as outside");
             client.signal("CONT");
@@ -307,6 +310,73 @@ fn fence_a_process_that_pauses() {
     assert!((0..5).any(|_| is_spared()), "a process is killed that could have answered");
 }
 
+/// Stopped processes are waited for at the same time, not one after the other.
+fn fence_many_stopped_processes() {
+    let scratch = Scratch::new();
+    let served = node(POOL_BYTES, Some(scratch.socket()));
+    let at = member(NODES[0], &served);
+    let clients = [5, 6, 7, 8, 9, 10].map(ClientId);
+    let children = clients.map(|client| Child::client(&at, client));
+    children.iter().for_each(Child::stop);
+    let started = Instant::now();
+    served.fabrics.fence(&clients);
+    let took = started.elapsed();
+    assert!(took < Duration::from_secs(4), "the fences take {took:?}: a second each");
+    for child in &children {
+        assert_eq!(child.end_signal(), Some(9));
+    }
+}
+
+/// A node that stands still hears a hello when its client has given up. The session that it would list never says
+/// goodbye, and its fence would kill the process, which lives.
+fn a_client_that_has_given_up_is_no_session() {
+    let scratch = Scratch::new();
+    let (served, at) = Child::node(NODES[0], 2 * START, &scratch.socket());
+    let own = wire::key(at.identity);
+    let say_hello = || {
+        let mut socket = UnixStream::connect(at.shm.as_ref().unwrap()).unwrap();
+        let call = wire::call(wire::SHM, &own, [3; 32]);
+        let (hello, answer) = (wire::shm_hello(5), wire::ask(&mut socket, &call));
+        let proof = wire::proof(wire::SHM, &own, &call, &answer, &hello);
+        served.stop();
+        socket.write_all(&[&proof[..], &hello].concat()).unwrap();
+        socket
+    };
+    drop(say_hello());
+    served.signal("CONT");
+    served.ask("holds 0");
+    // The same by this process's sessions.
+    served.stop();
+    let refused = attach_all(FabricKind::Shm, ClientId(5), std::slice::from_ref(&at)).unwrap_err();
+    assert!(matches!(refused.cause, AttachCause::Unreachable(_)), "{refused}");
+    served.signal("CONT");
+    let _session = attach_all(FabricKind::Shm, ClientId(5), std::slice::from_ref(&at)).unwrap();
+    served.ask("holds 1");
+}
+
+/// A node that stands still, and whose queue of those that connect is full, holds up nobody for ever.
+fn a_full_queue_of_a_node_is_no_dead_end() {
+    let scratch = Scratch::new();
+    let path = scratch.socket();
+    let squatter = UnixListener::bind(&path).unwrap();
+    let queued = || {
+        let socket = mio::net::UnixStream::connect(&path);
+        socket.inspect_err(|error| assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock)).ok()
+    };
+    let queue: Vec<_> = std::iter::from_fn(queued).collect();
+    let served = node(POOL_BYTES, None);
+    let at = Member {
+        identity: served.identity + 1,
+        shm: Some(path.display().to_string()),
+        ..member(NODES[0], &served)
+    };
+    let started = Instant::now();
+    let refused = attach_all(FabricKind::Shm, ClientId(5), &[at]).unwrap_err();
+    assert!(matches!(refused.cause, AttachCause::Unreachable(_)), "{refused}");
+    assert!(started.elapsed() < PATIENCE);
+    drop((queue, squatter));
+}
+
 /// A client that has detached properly is no longer there to be killed.
 fn fence_a_process_that_has_left() {
     let scratch = Scratch::new();
@@ -318,7 +388,7 @@ fn fence_a_process_that_has_left() {
         assert!(started.elapsed() < PATIENCE, "the goodbye is not heard");
         std::thread::yield_now();
     }
-    served.fabrics.fence(ClientId(5));
+    served.fabrics.fence(&[ClientId(5)]);
     client.ask("ping");
     client.kill();
 }
@@ -331,7 +401,7 @@ fn fence_a_process_as_soon_as_it_has_left() {
     for client in 1..=30 {
         let child = Child::client(&at, ClientId(client));
         child.ask("leave");
-        served.fabrics.fence(ClientId(client));
+        served.fabrics.fence(&[ClientId(client)]);
         child.ask("ping");
         child.kill();
     }
@@ -349,7 +419,7 @@ fn a_process_dies_by_itself() {
         assert!(started.elapsed() < PATIENCE, "the death is not noticed");
         std::thread::yield_now();
     }
-    served.fabrics.fence(ClientId(5));
+    served.fabrics.fence(&[ClientId(5)]);
 }
 
 /// A node starts in place of one that was killed, and not in place of one that lives.
@@ -371,7 +441,7 @@ fn is_kept(rig: &str, check: &str, may_tear: bool) -> bool {
     let is_kept = !may_tear || !["words_do_not_tear", "the_last_word_lands_last"].contains(&check);
     if !is_kept {
         // Not by println, which the test program keeps to itself.
-        let _told = std::io::Write::write_fmt(
+        let _told = Write::write_fmt(
             &mut std::io::stderr(),
             format_args!("SKIPPED: {rig}/{check}: software RoCE does not promise it\n"),
         );
@@ -430,6 +500,14 @@ fn all_checks() -> Vec<(String, Run)> {
     all.push((name("its_other_sessions_go_on"), Box::new(one)));
     all.push((name("a_process_that_pauses_is_spared"), Box::new(fence_a_process_that_pauses)));
     all.push((name("a_stopped_process_is_fenced"), Box::new(|| fence_a_process(true))));
+    all.push((
+        name("stopped_processes_are_fenced_at_once"),
+        Box::new(fence_many_stopped_processes),
+    ));
+    let given_up = a_client_that_has_given_up_is_no_session;
+    all.push((name("who_has_given_up_is_not_killed"), Box::new(given_up)));
+    let full = a_full_queue_of_a_node_is_no_dead_end;
+    all.push((name("a_full_queue_is_no_dead_end"), Box::new(full)));
     all.push((name("who_has_left_is_not_killed"), Box::new(fence_a_process_that_has_left)));
     let left = fence_a_process_as_soon_as_it_has_left;
     all.push((name("who_has_taken_leave_is_not_killed"), Box::new(left)));

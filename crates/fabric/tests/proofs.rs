@@ -344,6 +344,27 @@ fn a_client_says_nothing_at_a_socket_of_another_user() {
     assert!(!matches!(error.cause, AttachCause::StrangerAtSocket { .. }), "{error}");
     squatter.kill().unwrap();
     squatter.wait().unwrap();
+    // Not where another could have led the way there: a link in a directory that all may write, or one of a stranger.
+    std::fs::remove_file(&path).unwrap();
+    let mut squatter = as_other_user("squatter", &path).unwrap();
+    said_by(&mut squatter, "ready:");
+    let link = directory.join("link");
+    std::os::unix::fs::symlink(&kept, &link).unwrap();
+    let through = PathBuf::from(format!("/run/fusee-proofs-{}-through", std::process::id()));
+    std::os::unix::fs::symlink(directory, &through).unwrap();
+    let owned = PathBuf::from(format!("/run/fusee-proofs-{}-link", std::process::id()));
+    std::os::unix::fs::symlink(&kept, &owned).unwrap();
+    std::os::unix::fs::lchown(&owned, Some(OTHER + 1), None).unwrap();
+    for directory in [&link, &through.join("link"), &owned] {
+        let path = directory.join("socket");
+        let at = Member { shm: Some(path.display().to_string()), ..at.clone() };
+        let error = attach(&at).unwrap_err();
+        assert!(matches!(error.cause, AttachCause::StrangerAtSocket { uid: OTHER }), "{error}");
+    }
+    squatter.kill().unwrap();
+    squatter.wait().unwrap();
+    std::fs::remove_file(&owned).unwrap();
+    std::fs::remove_file(&through).unwrap();
     std::fs::remove_dir_all(&kept).unwrap();
 }
 

@@ -71,7 +71,7 @@ impl Rig for Secured {
 
     fn fence(&self, node: MnId, client: ClientId) {
         let nodes = self.nodes.lock().unwrap();
-        nodes[usize::from(node.0)].as_ref().expect("not killed").fence(client);
+        nodes[usize::from(node.0)].as_ref().expect("not killed").fence(&[client]);
     }
 
     fn kill(&self, node: MnId) {

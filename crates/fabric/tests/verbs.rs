@@ -367,7 +367,7 @@ fn strangers_are_sent_away() {
     let status = |answer: Vec<u8>| (answer.len(), answer.get(24).copied());
     let answer = say(&nodes[0], &call(VERBS, &key(identity ^ 1), [1; 32]));
     assert_eq!((answer.len(), answer[8]), (ANSWER_BYTES, 1), "a call for another node");
-    nodes[0].fabrics.fence(ClientId(3));
+    nodes[0].fabrics.fence(&[ClientId(3)]);
     assert_eq!(status(say_proved(&nodes[0], &hello(identity, 3, 3), &[])), (80, Some(1)));
     // An address that leads nowhere is refused by the card (status 2), or gets a queue pair that nobody
     // uses; then whoever talks on is sent away.

@@ -386,8 +386,8 @@ async fn handle(shared: Arc<Shared>, caller: Caller, request: NodeRequest) -> No
     if !fences.is_empty() {
         let fencing = Arc::clone(&shared);
         let fence_all = move || {
+            fencing.fabrics.fence(&fences);
             for client in fences {
-                fencing.fabrics.fence(client);
                 tracing::info!(%client, "fenced");
             }
         };

@@ -192,22 +192,15 @@ impl ShmFabric {
         let proof = call.answered(&answer, &hello)?;
         let hello = [&proof[..], &hello].concat();
         socket.write_all(&hello).map_err(AttachCause::Unreachable)?;
-        let (bytes, file) = receive::<WELCOME_BYTES>(&socket, goes_on)?;
-        let welcome = Welcome::decode(&bytes)?;
-        match welcome.status {
-            Status::Welcome => {}
-            Status::Fenced => return Err(AttachCause::Fenced),
-            Status::NotFenceable => return Err(AttachCause::NotFenceable),
-            Status::Full => return Err(AttachCause::Full),
-            Status::OtherVersion => return Err(AttachCause::NotAMemoryNode),
-        }
-        let file = file.ok_or(AttachCause::NotAMemoryNode)?;
+        let (file, pool_bytes) = welcomed(&socket, goes_on).inspect_err(|_| {
+            // The node may list a session, which has no memory. If it has gone, there is no list.
+            let _ = (&socket).write_all(&[GOODBYE]);
+        })?;
         let gate = Arc::new(Gate::new());
-        socket.set_nonblocking(true)?;
         // Under watch before the memory is mapped: if mapping fails, it says goodbye.
         let socket = mio::net::UnixStream::from_std(socket);
         let watch = monitor::watch(socket, self.client, gate.clone())?;
-        let pool = Pool::map(file, welcome.pool_bytes)?;
+        let pool = Pool::map(file, pool_bytes)?;
         Ok(Link { node, gate, pool, lease: PoolLease::Remote(watch) })
     }
 
@@ -238,13 +231,47 @@ impl ShmFabric {
     }
 }
 
+/// What a node answers a hello: the file of its pool, and the pool's bytes. The socket does not block any more.
+fn welcomed(socket: &UnixStream, goes_on: GoesOn<'_>) -> Result<(OwnedFd, u64), AttachCause> {
+    let (bytes, file) = receive::<WELCOME_BYTES>(socket, goes_on)?;
+    let welcome = Welcome::decode(&bytes)?;
+    match welcome.status {
+        Status::Welcome => {}
+        Status::Fenced => return Err(AttachCause::Fenced),
+        Status::NotFenceable => return Err(AttachCause::NotFenceable),
+        Status::Full => return Err(AttachCause::Full),
+        Status::OtherVersion => return Err(AttachCause::NotAMemoryNode),
+    }
+    let file = file.ok_or(AttachCause::NotAMemoryNode)?;
+    socket.set_nonblocking(true)?;
+    Ok((file, welcome.pool_bytes))
+}
+
+/// Connects to a socket. Where its queue of those that wait is full, tries again as long as `goes_on`.
+fn connect(path: &Path, goes_on: GoesOn<'_>) -> Result<UnixStream, AttachCause> {
+    loop {
+        match mio::net::UnixStream::connect(path) {
+            Ok(socket) => {
+                let socket = UnixStream::from(socket);
+                socket.set_nonblocking(false)?;
+                return Ok(socket);
+            }
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+                return Err(AttachCause::Unreachable(error));
+            }
+            Err(_) if goes_on() => std::thread::sleep(LOOK),
+            Err(_) => return Err(hello::silent()),
+        }
+    }
+}
+
 /// Connects to a socket, looks whose process is there, and calls the node; gives the answer.
 fn call(
     key: &NodeKey,
     path: &Path,
     goes_on: GoesOn<'_>,
 ) -> Result<(UnixStream, Call, [u8; ANSWER_BYTES]), AttachCause> {
-    let mut socket = UnixStream::connect(path).map_err(AttachCause::Unreachable)?;
+    let mut socket = connect(path, goes_on)?;
     socket.set_read_timeout(Some(LOOK))?;
     let uid = sys::peer_uid(&socket)?;
     if !socket_file::may_serve(path, uid) {
@@ -274,8 +301,6 @@ fn receive<const N: usize>(
             Ok((n, fd)) => {
                 (got, file) = (got + n, fd.or(file));
                 if bytes[0] == FENCED {
-                    // It is listed, and has no memory yet. If the node has gone, nobody waits for it.
-                    let _ = (&*socket).write_all(&[GOODBYE]);
                     return Err(AttachCause::Fenced);
                 }
                 PROTOCOL.check(End::Client, &bytes[..got])?;

@@ -63,9 +63,9 @@ impl Hub {
         self.sessions.count()
     }
 
-    /// Fences a client for ever; returns when no verb of it executes any more.
-    pub(crate) fn fence(&self, client: ClientId) {
-        self.sessions.fence(client);
+    /// Fences clients for ever; returns when no verb of them executes any more.
+    pub(crate) fn fence(&self, clients: &[ClientId]) {
+        self.sessions.fence(clients);
     }
 
     /// Ends the sessions of this process; later ones are refused.

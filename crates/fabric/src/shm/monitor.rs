@@ -56,18 +56,33 @@ struct Session {
 pub(super) struct Watch(Token);
 
 /// Watches a connection; shuts the gate when the memory node closes it, or fences the client.
-pub(super) fn watch(
-    mut socket: UnixStream,
-    client: ClientId,
-    gate: Arc<Gate>,
-) -> io::Result<Watch> {
-    let monitor = monitor()?;
-    let mut watched = monitor.watched();
-    let token = Token(watched.next);
-    watched.next += 1;
-    monitor.registry.register(&mut socket, token, Interest::READABLE)?;
-    watched.sessions.insert(token, Session { socket, client, gate });
-    Ok(Watch(token))
+/// Says goodbye if that fails.
+pub(super) fn watch(socket: UnixStream, client: ClientId, gate: Arc<Gate>) -> io::Result<Watch> {
+    let mut session = Session { socket, client, gate };
+    let registered = monitor().and_then(|monitor| {
+        let mut watched = monitor.watched();
+        let token = Token(watched.next);
+        watched.next += 1;
+        monitor.registry.register(&mut session.socket, token, Interest::READABLE)?;
+        Ok((watched, token))
+    });
+    match registered {
+        Ok((mut watched, token)) => {
+            watched.sessions.insert(token, session);
+            Ok(Watch(token))
+        }
+        Err(error) => {
+            session.say_goodbye();
+            Err(error)
+        }
+    }
+}
+
+impl Session {
+    /// Whether the node is there to hear it.
+    fn say_goodbye(&mut self) -> bool {
+        self.socket.write_all(&[GOODBYE]).is_ok()
+    }
 }
 
 impl Watch {
@@ -77,11 +92,8 @@ impl Watch {
     }
 
     fn end(&self) -> Option<UnixStream> {
-        let Session { mut socket, .. } =
-            MONITOR.get().monitor.get()?.watched().sessions.remove(&self.0)?;
-        // If the node has gone, nobody needs the goodbye.
-        socket.write_all(&[GOODBYE]).ok()?;
-        Some(socket)
+        let mut session = MONITOR.get().monitor.get()?.watched().sessions.remove(&self.0)?;
+        session.say_goodbye().then_some(session.socket)
     }
 }
 
@@ -110,14 +122,11 @@ fn run(mut poll: Poll, monitor: &Monitor) {
     loop {
         match poll.poll(&mut events, None) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            // Without the monitor nobody would learn of the loss of a node: shut all.
+            // Without the monitor no session would learn of the loss of a node: shut all.
             Err(error) => {
+                let shut = |session: &Session| session.gate.shut(Shut::Gone);
+                monitor.watched().sessions.values().for_each(shut);
                 tracing::error!(%error, "cannot watch memory nodes any more");
-                monitor
-                    .watched()
-                    .sessions
-                    .values()
-                    .for_each(|session| session.gate.shut(Shut::Gone));
                 return;
             }
             Ok(()) => {}
@@ -133,32 +142,35 @@ fn run(mut poll: Poll, monitor: &Monitor) {
                     fenced.extend(watched.sessions.remove(&event.token()));
                 }
                 Some(News::Gone) => {
-                    // One of many sessions, perhaps, and nothing to do with them at the end of a node: whose verbs
-                    // fail says so.
-                    tracing::debug!("a memory node has closed its shared-memory session");
                     session.gate.shut(Shut::Gone);
                     watched.sessions.remove(&event.token());
                 }
             }
         }
         drop(watched);
-        // With nothing locked: who is inside of a gate may be about to lock it.
-        fenced.into_iter().for_each(part_with_fenced);
+        // With nothing locked: a thread inside of a gate may be about to lock it.
+        let parted: Vec<ClientId> = fenced.into_iter().filter_map(part_with_fenced).collect();
+        if !parted.is_empty() {
+            // The program's log may stand still, and the fences of other sessions do not wait for it. Without a
+            // thread nothing is logged: the session's next verb says that it is fenced.
+            let say = || parted.into_iter().for_each(say_fenced);
+            let _ = std::thread::Builder::new().name("fusee-fenced".into()).spawn(say);
+        }
     }
 }
 
-/// The gate of a fenced session is shut: when nobody is inside any more, its node is told.
-fn part_with_fenced(session: Session) {
-    let Session { mut socket, client, gate } = session;
-    Gate::wait_empty([&*gate].into_iter());
-    // If the node has gone, nobody needs the goodbye.
-    if socket.write_all(&[GOODBYE]).is_ok() {
-        tracing::warn!(
-            %client,
-            "a memory node has fenced this session, since the cluster has taken it for dead: it ends, the process \
-             goes on"
-        );
-    }
+/// The gate of a fenced session is shut: when no verb is inside any more, its node is told. Gives the client, if the
+/// node is there to hear it.
+fn part_with_fenced(mut session: Session) -> Option<ClientId> {
+    Gate::wait_empty([&*session.gate].into_iter());
+    session.say_goodbye().then_some(session.client)
+}
+
+fn say_fenced(client: ClientId) {
+    tracing::warn!(
+        %client,
+        "a memory node has fenced this session, since the cluster has taken it for dead: it ends, the process goes on"
+    );
 }
 
 /// What a node says on a connection.

@@ -311,7 +311,9 @@ impl Connection {
                 Stage::Greeting { challenged: None, .. } => self.take_call(key)?,
                 Stage::Greeting { got: GREETING_BYTES, .. } => {
                     let hello = self.proved_hello()?;
-                    self.answer(hello, hub, doors, poll, id)?;
+                    if let Verdict::Forget = self.answer(hello, hub, doors, poll, id)? {
+                        return Ok(Verdict::Forget);
+                    }
                 }
                 Stage::Greeting { .. } | Stage::Attached(_) => {}
             }
@@ -379,7 +381,7 @@ impl Connection {
         doors: &mut Doors<u32>,
         poll: &Poll,
         id: usize,
-    ) -> io::Result<()> {
+    ) -> io::Result<Verdict> {
         let socket = self.peer.socket();
         let welcome = |status| Welcome { pool_bytes: hub.pool().bytes(), status }.encode();
         let refuse = |status, why| {
@@ -422,13 +424,20 @@ impl Connection {
             return Err(error);
         }
         self.stage = Stage::Attached(session);
-        // From here on it may have the memory, even if sending fails half way.
-        let bytes = welcome(Status::Welcome);
-        if sys::send_with_fd(socket, &bytes, &file)? != bytes.len() {
-            return Err(io::Error::other("it does not take its welcome"));
+        let (pid, bytes) = (self.peer.pid(), welcome(Status::Welcome));
+        match sys::send_with_fd(socket, &bytes, &file) {
+            Ok(sent) if sent == bytes.len() => {
+                tracing::debug!(client = %hello.client, pid, "attached by shared memory");
+            }
+            // It may have the memory.
+            Ok(_) => tracing::warn!(pid, "a shared-memory client does not take its welcome"),
+            // It has not: it does not wait any more. A session left in the list would be one that never says goodbye,
+            // for which a fence would kill the process.
+            Err(error) => {
+                tracing::debug!(%error, pid, "a shared-memory client has gone before its welcome");
+                return Ok(Verdict::Forget);
+            }
         }
-        let pid = self.peer.pid();
-        tracing::debug!(client = %hello.client, pid, "attached by shared memory");
-        Ok(())
+        Ok(Verdict::Keep)
     }
 }

@@ -45,6 +45,9 @@ pub(crate) enum Refusal {
     Gone,
 }
 
+/// A session of a client that is fenced.
+type Found = (SessionId, ClientId, Access);
+
 /// The sessions of one memory node.
 #[derive(Debug)]
 pub(crate) struct Sessions {
@@ -94,17 +97,18 @@ impl Sessions {
         self.state().sessions.len() as u64
     }
 
-    /// Fences a client for ever; returns when no verb of it executes any more.
-    pub(crate) fn fence(&self, client: ClientId) {
+    /// Fences clients for ever; returns when no verb of them executes any more. However many they are, the wait for
+    /// goodbyes is one.
+    pub(crate) fn fence(&self, clients: &[ClientId]) {
         // The sessions stay in the list until they have ended: a second fence of the same client
         // at the same time must wait for them, too.
-        let found: Vec<(SessionId, Access)> = {
+        let found: Vec<Found> = {
             let mut state = self.state();
-            state.fenced.insert(client);
-            let of_client = state.sessions.iter().filter(|(_, (c, _))| *c == client);
-            of_client.map(|(id, (_, access))| (*id, access.clone())).collect()
+            state.fenced.extend(clients);
+            let of_clients = state.sessions.iter().filter(|(_, (c, _))| clients.contains(c));
+            of_clients.map(|(id, (client, access))| (*id, *client, access.clone())).collect()
         };
-        for (_, access) in &found {
+        for (_, client, access) in &found {
             match access {
                 Access::Gate(gate) => gate.shut(Shut::Fenced),
                 Access::Process(peer) => {
@@ -113,7 +117,7 @@ impl Sessions {
                 }
             }
         }
-        for peer in self.await_goodbyes(&found) {
+        for (client, peer) in self.await_goodbyes(&found) {
             let pid = peer.pid();
             tracing::error!(
                 %client, pid,
@@ -123,22 +127,24 @@ impl Sessions {
                 tracing::error!(%error, pid, "cannot kill a fenced client");
             }
         }
-        // Those that have said goodbye are not waited for.
-        wait_ended(found.iter().filter(|(id, _)| self.has(*id)).map(|(_, access)| access));
-        for (id, _) in found {
+        wait_empty(found.iter().map(|(.., access)| access));
+        for (id, _, access) in found {
+            if let Access::Process(peer) = access {
+                self.await_end(id, &peer);
+            }
             self.leave(id);
         }
     }
 
     /// Waits until the processes among these have said goodbye, or have exited; gives those that have not, in time.
-    fn await_goodbyes<'f>(&self, found: &'f [(SessionId, Access)]) -> Vec<&'f Peer> {
+    fn await_goodbyes<'f>(&self, found: &'f [Found]) -> Vec<(ClientId, &'f Peer)> {
         let mut patience = Patience::of(GOODBYE_WAIT);
         loop {
-            let silent = found.iter().filter_map(|(id, access)| match access {
-                Access::Process(peer) if self.has(*id) => Some(&**peer),
+            let silent = found.iter().filter_map(|(id, client, access)| match access {
+                Access::Process(peer) if self.has(*id) => Some((*client, &**peer)),
                 Access::Process(_) | Access::Gate(_) => None,
             });
-            let silent: Vec<&Peer> = silent.collect();
+            let silent: Vec<_> = silent.collect();
             if silent.is_empty() || !patience.wait() {
                 return silent;
             }
@@ -161,35 +167,29 @@ impl Sessions {
                 gate.shut(Shut::Gone);
             }
         }
-        let gates = sessions.iter().filter(|access| matches!(access, Access::Gate(_)));
-        wait_ended(gates);
+        wait_empty(sessions.iter());
     }
-}
 
-/// Waits until no verb of these sessions executes any more.
-fn wait_ended<'a>(sessions: impl Iterator<Item = &'a Access> + Clone) {
-    let gates = sessions.clone().filter_map(|access| match access {
-        Access::Gate(gate) => Some(&**gate),
-        Access::Process(_) => None,
-    });
-    Gate::wait_empty(gates);
-    for access in sessions {
-        if let Access::Process(peer) = access {
-            wait_exit(peer);
-        }
-    }
-}
-
-/// Waits as long as it takes: returning early would break the promise of a fence.
-fn wait_exit(peer: &Peer) {
-    loop {
-        match peer.ended(Duration::from_secs(1)) {
-            Ok(true) => return,
-            Ok(false) => tracing::warn!(pid = peer.pid(), "a fenced client has not exited yet"),
-            Err(error) => {
-                tracing::error!(%error, pid = peer.pid(), "cannot watch a fenced client");
-                std::thread::sleep(Duration::from_secs(1));
+    /// Waits until a process that is fenced has said goodbye, or has exited: as long as it takes, since returning early
+    /// would break the promise of a fence.
+    fn await_end(&self, session: SessionId, peer: &Peer) {
+        while self.has(session) {
+            match peer.ended(Duration::from_secs(1)) {
+                Ok(true) => return,
+                Ok(false) => tracing::warn!(pid = peer.pid(), "a fenced client has not exited yet"),
+                Err(error) => {
+                    tracing::error!(%error, pid = peer.pid(), "cannot watch a fenced client");
+                    std::thread::sleep(Duration::from_secs(1));
+                }
             }
         }
     }
+}
+
+/// Waits until no verb of the sessions of this process executes any more.
+fn wait_empty<'a>(sessions: impl Iterator<Item = &'a Access> + Clone) {
+    Gate::wait_empty(sessions.filter_map(|access| match access {
+        Access::Gate(gate) => Some(&**gate),
+        Access::Process(_) => None,
+    }));
 }

@@ -50,18 +50,39 @@ pub(super) fn may_serve(path: &Path, uid: u32) -> bool {
     uid == 0 || uid == sys::own_uid() || is_kept_by(path, uid).unwrap_or(false)
 }
 
-/// Whether a path's directory is this user's, and no other user, but root, can put another one or a file in its place.
+/// Whether a path's directory is this user's, and no other user, but root, can put another one or a file in its place:
+/// not in any directory on the way there, links included.
 fn is_kept_by(path: &Path, uid: u32) -> io::Result<bool> {
     const OTHERS_WRITE: u32 = 0o022;
-    let directory = fs::canonicalize(directory(path))?;
-    for (depth, directory) in directory.ancestors().enumerate() {
-        let about = fs::metadata(directory)?;
-        let is_owned = about.uid() == uid || (depth > 0 && about.uid() == 0);
-        if !is_owned || about.mode() & OTHERS_WRITE != 0 {
+    const MOST_LINKS: usize = 40;
+    let directory = std::path::absolute(directory(path))?;
+    let (mut at, mut links) = (PathBuf::new(), 0);
+    let mut rest: Vec<PathBuf> = parts(&directory);
+    while let Some(part) = rest.pop() {
+        // The part itself, which may be a link: `..` and the root are none.
+        let next = at.join(part);
+        let about = fs::symlink_metadata(&next)?;
+        if about.uid() != uid && about.uid() != 0 {
+            return Ok(false);
+        }
+        if about.is_symlink() {
+            links += 1;
+            if links > MOST_LINKS {
+                return Ok(false);
+            }
+            rest.extend(parts(&fs::read_link(&next)?));
+        } else if about.mode() & OTHERS_WRITE == 0 {
+            at = fs::canonicalize(next)?;
+        } else {
             return Ok(false);
         }
     }
-    Ok(true)
+    Ok(fs::metadata(at)?.uid() == uid)
+}
+
+/// The components of a path, the last one first.
+fn parts(path: &Path) -> Vec<PathBuf> {
+    path.components().rev().map(|part| PathBuf::from(part.as_os_str())).collect()
 }
 
 fn directory(path: &Path) -> &Path {

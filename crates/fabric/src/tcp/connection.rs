@@ -202,7 +202,11 @@ impl Connection {
             if !self.readable {
                 return Ok(Served::Idle);
             }
-            let wanted = frame::frame_bytes(self.input.filled()).saturating_sub(self.input.len());
+            // Until the client has proved itself its bytes are no frame: nothing is reserved on their word.
+            let wanted = match self.client {
+                None => 0,
+                Some(_) => frame::frame_bytes(self.input.filled()).saturating_sub(self.input.len()),
+            };
             let capacity = self.input.capacity_to_fill(wanted);
             let peer = self.peer_ip();
             if !self.input_share.take(context.requests, peer, capacity) {

@@ -90,7 +90,7 @@ fn fence_beside_two_verbs() {
             before.count(results[1].is_ok());
             refused.count(results[0].is_err());
         });
-        sessions.fence(CLIENT);
+        sessions.fence(&[CLIENT]);
         let verbs = memory.verbs();
         assert_eq!(
             sessions.open(CLIENT, Access::Gate(Arc::new(Gate::new()))),
@@ -169,7 +169,7 @@ fn fence_of_another_process(waits: bool) {
             before.count(results[1].is_ok());
             refused.count(results[0].is_err());
         });
-        sessions.fence(CLIENT);
+        sessions.fence(&[CLIENT]);
         let verbs = memory.verbs();
         client.join().unwrap();
         assert_eq!(memory.verbs(), verbs, "a verb after the fence");
@@ -209,7 +209,7 @@ fn fence_two_threads(preemptions: usize) {
                 let _ = session.verb();
             })
         });
-        sessions.fence(CLIENT);
+        sessions.fence(&[CLIENT]);
         let verbs = memories.each_ref().map(|memory| memory.verbs());
         clients.into_iter().for_each(|client| client.join().unwrap());
         assert_eq!(memories.map(|memory| memory.verbs()), verbs, "a verb after the fence");
@@ -241,10 +241,10 @@ fn two_fences_at_once() {
         });
         let other = (sessions.clone(), memory.clone());
         let other = thread::spawn(move || {
-            other.0.fence(CLIENT);
+            other.0.fence(&[CLIENT]);
             other.1.verbs()
         });
-        sessions.fence(CLIENT);
+        sessions.fence(&[CLIENT]);
         let verbs = memory.verbs();
         assert_eq!(other.join().unwrap(), verbs, "a verb between two fences");
         client.join().unwrap();
@@ -267,7 +267,7 @@ fn fence_beside_a_whole_session() {
             }
             Err(refusal) => tally.count(refusal == Refusal::Fenced),
         });
-        sessions.fence(CLIENT);
+        sessions.fence(&[CLIENT]);
         let verbs = memory.verbs();
         client.join().unwrap();
         assert_eq!(memory.verbs(), verbs, "a verb after the fence");

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId, VerbError};
 use fusee_core::view::Member;
@@ -19,6 +19,9 @@ use super::{START, Served, block_on, node, verbs_node};
 
 /// The environment variable that makes this binary a child.
 pub const ROLE: &str = "FUSEE_TEST_ROLE";
+
+/// What a node is asked for comes true within this time.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A running child; killed on drop.
 pub struct Child {
@@ -164,8 +167,23 @@ fn run_node(served: Served) {
     let at = served.fabrics.tcp_addr().or(served.fabrics.verbs_addr());
     println!("{} {}", served.identity, at.unwrap());
     for command in commands() {
-        let client = command.strip_prefix("fence ").expect("the only command");
-        served.fabrics.fence(ClientId(client.parse().unwrap()));
+        match command.split_once(' ') {
+            Some(("fence", client)) => {
+                served.fabrics.fence(&[ClientId(client.parse().unwrap())]);
+            }
+            // That many sessions are attached, within its patience.
+            Some(("holds", sessions)) => {
+                let (sessions, until) = (sessions.parse().unwrap(), Instant::now() + PATIENCE);
+                while served.fabrics.attached_clients() != sessions && Instant::now() < until {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                if served.fabrics.attached_clients() != sessions {
+                    println!("{} sessions", served.fabrics.attached_clients());
+                    continue;
+                }
+            }
+            _ => panic!("unknown command {command:?}"),
+        }
         println!("done");
     }
 }
