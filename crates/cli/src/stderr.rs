@@ -56,16 +56,23 @@ struct Line {
 }
 
 impl State {
+    /// A line of the log, which is left out where there is no room.
     fn push(&mut self, text: &[u8]) {
-        let text = &text[..text.len().min(MOST_LINE_BYTES)];
-        if self.bytes + text.len() + LINE_BYTES > MOST_BYTES {
+        if self.bytes + text.len().min(MOST_LINE_BYTES) + LINE_BYTES > MOST_BYTES {
             self.missing += 1;
             MISSING.fetch_add(1, Ordering::Relaxed);
-            return;
+        } else if text.len() > MOST_LINE_BYTES {
+            self.push_message([&text[..MOST_LINE_BYTES - 1], b"\n"].concat());
+        } else {
+            self.push_message(text.to_vec());
         }
+    }
+
+    /// A message, which has room: a thread that has one waits, so there are as many at most as threads.
+    fn push_message(&mut self, text: Vec<u8>) {
         self.bytes += text.len() + LINE_BYTES;
         let missing = std::mem::take(&mut self.missing);
-        self.lines.push_back(Line { missing, text: text.to_vec() });
+        self.lines.push_back(Line { missing, text });
     }
 
     /// What is to be written now: a line, or alone that some are missing.
@@ -187,21 +194,26 @@ pub fn start(patience: Option<Duration>, each: Option<fn()>) {
     }
 }
 
-/// Writes text as soon as it can be, and does not wait for that.
+/// Writes a line of the log as soon as it can be, and does not wait for that.
 pub fn push(text: &[u8]) {
-    match QUEUE.get() {
-        Some(queue) => {
-            queue.lock().push(text);
-            queue.changed.notify_all();
-        }
-        None => drop(write_all(&mut stderr(), text)),
-    }
+    queue(text, |state| state.push(text));
 }
 
 /// Writes text, as far as standard error takes it.
 pub fn text(text: &str) {
-    push(text.as_bytes());
+    queue(text.as_bytes(), |state| state.push_message(text.into()));
     flush();
+}
+
+/// Puts text into the queue, or without one writes it at once.
+fn queue(text: &[u8], put: impl FnOnce(&mut State)) {
+    match QUEUE.get() {
+        Some(queue) => {
+            put(&mut queue.lock());
+            queue.changed.notify_all();
+        }
+        None => drop(write_all(&mut stderr(), text)),
+    }
 }
 
 /// Writes a line, as far as standard error takes it.
@@ -321,6 +333,18 @@ mod tests {
             lines += if text == line { 1 } else { missing_in(&text) };
         }
         assert_eq!(lines, pushed);
+    }
+
+    #[test]
+    fn a_message_has_room_behind_a_full_queue_and_a_line_has_its_end() {
+        let (queue, order, took) = rig();
+        (0..2 * MOST_BYTES / 1000).for_each(|_| push(queue, &"x".repeat(1000)));
+        queue.lock().push_message(b"a panic\n".to_vec());
+        drop(order);
+        while next(&took) != "a panic\n" {}
+        push(queue, &format!("{}\n", "y".repeat(2 * MOST_LINE_BYTES)));
+        let line = next(&took);
+        assert!(line.len() == MOST_LINE_BYTES && line.ends_with("y\n"));
     }
 
     /// How many lines a notice says are missing.

@@ -235,8 +235,10 @@ impl Session {
     }
 
     /// The newest view that the session has heard of, if it is newer than the one of this number.
+    ///
+    /// In the child of a fork there is none.
     pub fn newer_view(&self, than: u64) -> Option<Arc<View>> {
-        self.gate().newer_view(than)
+        self.parts.is_here().then(|| self.gate().newer_view(than)).flatten()
     }
 
     pub(crate) fn gate(&self) -> &Arc<Gate> {

@@ -77,8 +77,16 @@ pub fn keep_newest(
     let others = all(directory)?.whole.into_iter().filter(is_other);
     let mut others: Vec<PathBuf> = others.map(|snapshot| snapshot.path).collect();
     others.truncate(others.len().saturating_sub(kept.saturating_sub(1)));
-    others.iter().try_for_each(fs::remove_file)?;
-    Ok(others)
+    let mut gone = Vec::new();
+    for path in others {
+        match fs::remove_file(&path) {
+            Ok(()) => gone.push(path),
+            // Another export into this directory has removed it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(gone)
 }
 
 /// Removes what is left of exports of a cluster into this directory that were interrupted and that no process writes
