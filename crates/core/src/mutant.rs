@@ -301,6 +301,14 @@ mutants! {
     CompareIgnoresCopies,
     /// Who moves an object in place takes no heed of the copy word that is there.
     CopyWordsOverwritten,
+    /// Who puts copy words looks at its first one only, and takes the others for its own.
+    FirstCopyWordDecides,
+    /// A chunk that is made anew gets no copy words: when the others are lost nobody knows where the copies are.
+    ChunksWithoutCopyWords,
+    /// The objects of a region get their parity only if its first column is lost: after another one they have none.
+    FirstColumnAddsParity,
+    /// Coded values are read from nodes that do not answer, although others have enough chunks.
+    CodedReadsAskSilentNodes,
     /// The session that has freed an object does not free its copy.
     CopiesLeak,
     /// Who frees the copies of an object finds the first one only.

@@ -8,13 +8,19 @@
 //!
 //! Where memory rots, a damaged replica is none: the other one has to be whole.
 //!
+//! How many places of a region may be lost is counted from the redundancy that it was made for, not asked of the code
+//! that is to survive it: all replicas but one, all chunks but k, and of an EC-oriented region r - 1 of all columns;
+//! when it is at rest with a column less, all but k.
+//!
 //! What is shorter than a quarter of a lease may happen to any node that is in no danger yet: it
 //! speaks up in time.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
+use fusee_core::data::{Redundancy, Region};
 use fusee_core::verbs::MnId;
+use fusee_core::view::View;
 
 use crate::cluster::Cluster;
 use crate::engine::ProcessId;
@@ -35,6 +41,23 @@ pub(crate) enum Danger {
 #[derive(Debug, Default)]
 pub(crate) struct Dangers(RefCell<BTreeMap<MnId, Danger>>);
 
+/// Whether a region keeps its objects without the places on these nodes.
+fn keeps_enough(view: &View, region: &Region, may_be_lost: impl Fn(MnId) -> bool) -> bool {
+    let places = region.places();
+    let left = places.iter().filter(|place| !may_be_lost(place.node)).count();
+    match region.redundancy() {
+        Redundancy::Replicated => left > 0,
+        Redundancy::Coded(coding) => left >= coding.k(),
+        Redundancy::Oriented(of) => {
+            let (k, all) = (of.coding().k(), of.coding().chunks());
+            let has_parity = places.len() < all && view.change.is_none();
+            left >= if has_parity { k } else { all + 1 - of.replicas() }
+        }
+        // Copies, and pairs without redundancy, go with their node.
+        _ => true,
+    }
+}
+
 impl Cluster {
     /// The nodes of the view that have not crashed.
     pub(crate) fn living_nodes(&self) -> Vec<MnId> {
@@ -50,7 +73,7 @@ impl Cluster {
         let may_be_lost =
             |other: MnId| other == node || !living.contains(&other) || dangers.contains_key(&other);
         view.subtables.iter().all(|subtable| subtable.survives(may_be_lost))
-            && view.regions.iter().all(|region| region.survives(may_be_lost))
+            && view.regions.iter().all(|region| keeps_enough(&view, region, may_be_lost))
             && self.network().is_whole_without(|place| !may_be_lost(place.node))
     }
 

@@ -205,6 +205,7 @@ pub(super) fn fetch(
 ) -> Fetch {
     let mut all = PerPlace::<(u8, Place)>::new();
     all.extend(columns.chunks.iter().copied().zip(at.places()));
+    let is_silent = |node| is_silent(node) && !removed(Mutant::CodedReadsAskSilentNodes);
     all.sort_unstable_by_key(|(chunk, place)| (is_silent(place.node), *chunk));
     all.truncate(columns.coding.k());
     all.sort_unstable_by_key(|(chunk, _)| *chunk);
@@ -372,6 +373,9 @@ fn take_copy_words<'b>(
     chunk: &mut [u8],
     others: impl Iterator<Item = &'b [u8]> + Clone,
 ) {
+    if removed(Mutant::ChunksWithoutCopyWords) {
+        return;
+    }
     for turn in (0..Slot::TURNS).step_by(2) {
         for number in 0..MAX_COPIES {
             let named = |other| named_in(other, turn, identity).find(|(of, _)| *of == number);

@@ -201,7 +201,8 @@ impl PutCopyWords {
     pub(crate) fn stands(&self, batch: &Batch) -> Result<bool, FailedVerb> {
         let Some(first) = self.first else { return Ok(removed(Mutant::CopyWordsOverwritten)) };
         let mut stands = true;
-        for cas in 0..self.count {
+        let looked_at = if removed(Mutant::FirstCopyWordDecides) { 1 } else { self.count };
+        for cas in 0..looked_at {
             stands &= batch.found(first.plus(cas))? == 0;
         }
         Ok(stands)

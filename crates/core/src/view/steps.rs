@@ -70,7 +70,8 @@ impl View {
             change.joining = change.joining.filter(|place| !is_lost(place));
         }
         for (number, region) in (0u32..).zip(&mut view.regions) {
-            if region.may_lack_parity() && region.places().iter().any(is_lost) {
+            let looked_at = if removed(Mutant::FirstColumnAddsParity) { 1 } else { usize::MAX };
+            if region.may_lack_parity() && region.places().iter().take(looked_at).any(is_lost) {
                 change.add_parity(number);
             }
             if loses_pairs(region) {

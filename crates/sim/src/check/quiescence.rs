@@ -22,7 +22,7 @@ use std::rc::Rc;
 use fusee_control::master::Orphan;
 use fusee_control::node::{BlockId, NodeReply, NodeRequest};
 use fusee_core::layout::{
-    Address, BLOCK_HEADER_BYTES, BlockShape, Chunk, Object, Slot, bitmap_bytes,
+    Address, BLOCK_HEADER_BYTES, BlockShape, Chunk, Identity, Object, Slot, bitmap_bytes, copy_of,
 };
 use fusee_core::race::Buckets;
 use fusee_core::verbs::ClientId;
@@ -180,6 +180,7 @@ fn objects_agree(cluster: &Cluster, view: &View, slot: SlotRef, word: Slot) {
     if object.columns().is_some() {
         let (key, parts) = object_of(cluster.network(), view, word);
         survives(cluster, view, word, &parts);
+        copies_are_named(cluster, view, slot, word);
         let buckets = Buckets::of(&key, view);
         let is_here = buckets.covers(slot) && buckets.fingerprint == word.fingerprint();
         assert!(is_here, "{slot:?} with {word:x?} is not where its key is looked for");
@@ -227,6 +228,27 @@ fn survives(cluster: &Cluster, view: &View, word: Slot, parts: &[(Place, Rc<[u8]
     let nodes: BTreeSet<_> = copies.map(|(place, _)| place.node).collect();
     let has_copies = nodes.len() == object.copies();
     assert!(has_parity || has_copies, "{word:?} has neither parity nor its copies beside its data");
+}
+
+/// Every data chunk names all copies of the word's turn, and the same ones: any of them may be the only one left.
+fn copies_are_named(cluster: &Cluster, view: &View, slot: SlotRef, word: Slot) {
+    let object = view.object_of(word).expect("it was there");
+    let columns = object.columns().expect("it has chunks");
+    if !object.has_copy(word) || cluster.network().rots() {
+        return;
+    }
+    let identity = object.identity_of(word);
+    let data = object.copy_words(word).zip(columns.chunks());
+    let data = data.filter(|(_, chunk)| usize::from(**chunk) < columns.coding().k());
+    let named = |(place, _): (Place, &u8)| -> Vec<Option<Identity>> {
+        let word = |number: usize| cluster.network().word_at(place.plus(8 * number as u64)).0;
+        (0..object.copies()).map(|number| copy_of(identity, number, word(number))).collect()
+    };
+    let named: Vec<Vec<Option<Identity>>> = data.map(named).collect();
+    let is_whole = |of_chunk: &Vec<Option<Identity>>| {
+        of_chunk.iter().all(Option::is_some) && *of_chunk == named[0]
+    };
+    assert!(named.iter().all(is_whole), "{slot:?} with {word:?}: data chunks name {named:?}");
 }
 
 fn marks_are_on_first_replicas(cluster: &Cluster, view: &View) {

@@ -152,6 +152,9 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         RestingBlockNotWalked => &scenarios::RESTING_BLOCK,
         TurnGoesBack | StrangerMovesInPlace | CopyWordsOverwritten => &scenarios::TURNED_PAIRS,
         MovesStaleInPlace => &scenarios::STALE_MOVE,
+        CodedReadsAskSilentNodes => &scenarios::SILENT_COLUMN,
+        FirstCopyWordDecides => &scenarios::LEFT_COPY_WORD,
+        ChunksWithoutCopyWords | FirstColumnAddsParity => &scenarios::TIMED_ORIENTED,
         ResolvedFreesNothing => &scenarios::SUSPENDED_COMMIT,
         RecoveryKnowsOneTurn => &scenarios::ORIENTED_CRASHES,
         GetJoinsPosted

@@ -7,9 +7,10 @@
 use fusee_sim::{RunOptions, run};
 
 use crate::support::{
-    bars, changes, crowded, failures, frozen_grant, gone, in_doubt, late_repairs, moved_pairs,
-    rates, reuse, scenarios, scripted, scrub, settled_set, speculations, stale_moves, stale_orphan,
-    steered, steered_changes, steered_recovery, steered_reuse, suspended, unheard,
+    bars, changes, copy_words, crowded, failures, frozen_grant, gone, in_doubt, late_repairs,
+    moved_pairs, rates, reuse, scenarios, scripted, scrub, settled_set, silent_column,
+    speculations, stale_moves, stale_orphan, steered, steered_changes, steered_recovery,
+    steered_reuse, suspended, unheard,
 };
 
 /// A family of runs, one per seed.
@@ -211,8 +212,10 @@ pub const TURNED_PAIRS: Scenario =
     named("turned pairs", |seed| moved_pairs::turned_pairs(seed, false));
 pub const COPIES_COMPARED: Scenario = named("copies compared", moved_pairs::copies_compared);
 pub const TWO_NODES_LOST: Scenario = named("two nodes lost", moved_pairs::two_nodes_lost);
+pub const SILENT_COLUMN: Scenario = named("silent column", silent_column::silent_column);
 pub const STALE_MOVE: Scenario = named("stale move", stale_moves::stale_move);
 pub const SUSPENDED_COMMIT: Scenario = named("suspended commit", suspended::suspended_commit);
+pub const LEFT_COPY_WORD: Scenario = named("left copy word", copy_words::left_copy_word);
 pub const RESTING_BLOCK: Scenario = named("resting block", moved_pairs::resting_block);
 pub const OLDER_PARITY: Scenario = named("older parity", moved_pairs::older_parity);
 pub const TORN_HEADERS: Scenario = named("torn headers", moved_pairs::torn_headers);
@@ -228,7 +231,9 @@ pub const COUNTERS: Scenario = named("counters", rates::counters);
 pub const BARS: Scenario = named("bars", bars::bars);
 
 /// Every scenario that goes step by step, and those in virtual time that are as short.
-pub const STEPWISE: [&Scenario; 79] = [
+pub const STEPWISE: [&Scenario; 81] = [
+    &SILENT_COLUMN,
+    &LEFT_COPY_WORD,
     &STALE_MOVE,
     &SUSPENDED_COMMIT,
     &DEMOTION_RATE,

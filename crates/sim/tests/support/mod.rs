@@ -13,6 +13,7 @@
 
 pub mod bars;
 pub mod changes;
+pub mod copy_words;
 pub mod crash;
 pub mod crowded;
 pub mod failures;
@@ -28,6 +29,7 @@ pub mod scenarios;
 pub mod scripted;
 pub mod scrub;
 pub mod settled_set;
+pub mod silent_column;
 pub mod speculations;
 pub mod stale_moves;
 pub mod stale_orphan;

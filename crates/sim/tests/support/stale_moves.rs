@@ -85,15 +85,15 @@ pub fn stale_move(seed: u64) {
 }
 
 /// A pair with a data chunk on a node that has no replica of its slot: its key, where it is, and that node.
-async fn pair_apart(
+pub async fn pair_apart(
     cluster: &Cluster,
     session: &SimSession,
-    oriented: Redundancy,
+    redundancy: Redundancy,
 ) -> (Vec<u8>, Hint, MnId) {
     for number in 0..60 {
         let key = format!("key {number}").into_bytes();
         let put =
-            session.store().insert_as(&key[..], &VALUE, oriented).await.expect("there is room");
+            session.store().insert_as(&key[..], &VALUE, redundancy).await.expect("there is room");
         // The first one brings regions.
         cluster.sim().sleep(20_000_000).await;
         assert!(cluster.view().change.is_none());

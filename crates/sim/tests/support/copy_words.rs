@@ -1,0 +1,70 @@
+//! A copy word that an earlier owner has left, of which only one chunk tells.
+
+use std::time::Duration;
+
+use fusee_control::master::MasterReply;
+use fusee_core::code::Coding;
+use fusee_core::data::{Orientation, Redundancy};
+use fusee_core::layout::{Identity, copy_of};
+use fusee_core::store::Transition;
+use fusee_core::view::Place;
+use fusee_sim::check::{quiescent, replicas_agree};
+use fusee_sim::{Cluster, ClusterOptions, Sim};
+
+const LEASE: Duration = Duration::from_millis(20);
+const VALUE: [u8; 900] = [1; 900];
+
+/// The owner had begun to give an erasure-coded object copies in place, and died when its word stood in one data chunk.
+/// Whoever moves the object next finds the word, in whichever chunk it is, and moves out of place: else chunks name
+/// different copies.
+pub fn left_copy_word(seed: u64) {
+    let sim = Sim::new(seed);
+    let defaults = ClusterOptions::default();
+    let lease_ms = Some(LEASE.as_millis() as u64);
+    let options = ClusterOptions { memory_nodes: 6, lease_ms, ..defaults };
+    let cluster = Cluster::new(&sim, &options);
+    let process = cluster.client_process();
+    let keeper = cluster.keeper(process, LEASE);
+    let coding = Coding::new(3, 1).expect("there is such a code");
+    let oriented = Redundancy::Oriented(Orientation::new(2, coding).expect("it can be"));
+    cluster.block_on(process, async {
+        let session = cluster.open(process, options.session).await.expect("a master leads");
+        keeper.open(session.gate().clone());
+        let store = session.store();
+        let put =
+            store.insert_as(b"key".as_slice(), &VALUE, oriented).await.expect("there is room");
+        sim.sleep(20_000_000).await;
+        let first = put.place.expect("it is there").word;
+        let to_coded = store.set_redundancy(b"key".as_slice(), Redundancy::Coded(coding), None);
+        let (moved, coded) = to_coded.await.expect("nothing is in the way");
+        let coded = coded.place.expect("it is there").word;
+        assert!(moved == Transition::Moved && coded.address() == first.address(), "in place");
+        let view = store.view();
+        let object = view.object_of(coded).expect("it is there");
+        let columns = object.columns().expect("it has chunks");
+        let next = coded.at_turn(coded.turn() + 1);
+        let words = object.copy_words(next).zip(columns.chunks());
+        let data: Vec<Place> = words
+            .filter(|(_, chunk)| usize::from(**chunk) < coding.k())
+            .map(|(at, _)| at)
+            .collect();
+        let at = data[seed as usize % data.len()];
+        let left = word_of_another(object.identity_of(next));
+        cluster.overwrite(at, left);
+        let moved = store.set_redundancy(b"key".as_slice(), oriented, None).await;
+        let (moved, again) = moved.expect("nothing is in the way");
+        let again = again.place.expect("it is there").word;
+        assert!(moved == Transition::Moved && again.address() != coded.address(), "out of place");
+        let leaving = session.leave().await.expect("nothing is half-way");
+        keeper.close(session.id());
+        assert_eq!(cluster.peek_master(leaving.request()), Some(MasterReply::Done));
+    });
+    replicas_agree(&cluster);
+    quiescent(&cluster, &cluster.take_orphans());
+}
+
+/// A copy word of this object, number 0, which names some copy.
+fn word_of_another(object: Identity) -> u64 {
+    let names_one = |word: &u64| copy_of(object, 0, *word).is_some();
+    (1..).find(names_one).expect("some word does")
+}

@@ -1,0 +1,39 @@
+//! A coded pair is read while the node of one of its chunks does not answer, and no change of the view comes.
+
+use std::time::Duration;
+
+use fusee_core::code::Coding;
+use fusee_core::data::{Orientation, Redundancy};
+use fusee_sim::{Cluster, ClusterOptions, NetworkOptions, Sim};
+
+use super::stale_moves::pair_apart;
+
+const LEASE: Duration = Duration::from_millis(20);
+/// Longer than the run.
+const HELD_NS: u64 = 10_000_000_000;
+
+/// The pair is erasure-coded, or EC-oriented; there is a hint, or none. The master hears the node all the time.
+pub fn silent_column(seed: u64) {
+    let sim = Sim::new(seed);
+    let lease_ms = Some(LEASE.as_millis() as u64);
+    let options = ClusterOptions { memory_nodes: 9, lease_ms, ..ClusterOptions::default() };
+    let network = NetworkOptions { verb_timeout_ns: 100_000, ..NetworkOptions::default() };
+    let cluster = Cluster::with_network(&sim, &options, network);
+    let process = cluster.client_process();
+    let keeper = cluster.keeper(process, LEASE);
+    let coding = Coding::new(2, 1).expect("there is such a code");
+    let oriented = Redundancy::Oriented(Orientation::new(2, coding).expect("it can be"));
+    let redundancy = if seed.is_multiple_of(2) { Redundancy::Coded(coding) } else { oriented };
+    cluster.block_on(process, async {
+        let session = cluster.open(process, options.session).await.expect("a master leads");
+        keeper.open(session.gate().clone());
+        let (key, hint, silent) = pair_apart(&cluster, &session, redundancy).await;
+        let view = cluster.view().number;
+        cluster.network().hold(session.id(), silent, HELD_NS);
+        for hint in [None, Some(hint), None] {
+            let found = session.store().search(&key[..], hint).await.expect("enough is left");
+            assert_eq!(found.value(), Some(&[1; 900][..]));
+        }
+        assert_eq!(cluster.view().number, view, "nobody is lost");
+    });
+}
