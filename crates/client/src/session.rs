@@ -28,7 +28,7 @@ use fusee_control::rpc::RpcError;
 use fusee_core::data::{Redundancy, RedundancyRules};
 use fusee_core::layout::Slot;
 use fusee_core::stats::{OpKind, Stats};
-use fusee_core::store::{ScanCursor, ScannedPair, Transition};
+use fusee_core::store::{PieceLimits, ScanCursor, ScannedPair, Transition};
 use fusee_core::verbs::{ClientId, MnId, VerbError};
 use fusee_core::view::View;
 use fusee_core::{Error, Outcome};
@@ -538,10 +538,11 @@ impl Session {
         cursor: &mut ScanCursor,
         show: impl FnMut(ScannedPair<'_>),
     ) -> Result<u64, Error> {
+        let limits = PieceLimits::of_slots(SCAN_SLOTS);
         let begun = self.begin(OpKind::Scan)?;
         self.end(
             begun,
-            self.parts.logic.timed(pin!(self.parts.logic.scan(cursor, SCAN_SLOTS, show))).await,
+            self.parts.logic.timed(pin!(self.parts.logic.scan(cursor, limits, show))).await,
         )
     }
 

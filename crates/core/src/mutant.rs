@@ -472,6 +472,10 @@ mutants! {
     ScansHalvesAnew,
     /// What an object is that proves nothing is not asked of its other places.
     ScansPassUnproved,
+    /// A slot is passed over where a piece is full.
+    ScansPassFullPieces,
+    /// A part of a subtable that is split is dropped by a session that has not heard of the split.
+    ScansDropPartsAhead,
     /// What was scanned counts without asking, when the master is not heard.
     ScansUnheard,
 

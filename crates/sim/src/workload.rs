@@ -9,19 +9,22 @@
 //! fault excuses.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use fusee_core::data::{Redundancy, RedundancyError};
 use fusee_core::race::Buckets;
 use fusee_core::stats::OpKind;
-use fusee_core::store::{ScanCursor, ScannedPair};
 use fusee_core::view::View;
 use fusee_core::{Error, Outcome};
 
 use crate::environment::SimSession;
 use crate::rng::Rng;
 use fusee_linearizability::{Answer, Call, Findings, History, Operation, Record, Value};
+
+mod scans;
+
+use scans::Scan;
 
 /// Keys, and what was done to them.
 pub struct Workload {
@@ -36,6 +39,8 @@ pub struct Workload {
     single: RefCell<BTreeSet<usize>>,
     /// When memory nodes were lost, with the pairs that had none elsewhere.
     losses: RefCell<Vec<u64>>,
+    /// Scans that wait for another session to go on with them.
+    handed: RefCell<Vec<Scan>>,
     /// `None`: an operation that certainly had no effect.
     history: RefCell<Vec<Option<Record>>>,
     time: Cell<u64>,
@@ -69,6 +74,7 @@ impl Workload {
             single_from: None,
             single: RefCell::default(),
             losses: RefCell::default(),
+            handed: RefCell::default(),
             time: Cell::new(0),
             values: Cell::new(0),
             invoked: Cell::new(0),
@@ -108,7 +114,8 @@ impl Workload {
         self.invoked.get()
     }
 
-    /// One operation on one key. A SEARCH of many keys takes them all, and some of them twice; so does a scan.
+    /// One operation on one key. A SEARCH of many keys takes them all, and some of them twice; so does a scan. If one
+    /// that another session has begun waits, this one may go on with that instead.
     ///
     /// # Panics
     /// If it answers what it never may.
@@ -119,6 +126,11 @@ impl Workload {
         kind: OpKind,
         key: usize,
     ) -> CallOutcome {
+        if kind != OpKind::Search
+            && let Some(scan) = self.handed_scan(rng)
+        {
+            return self.scan(rng, session, scan).await;
+        }
         let value = self.values.get() + 1;
         self.values.set(value);
         let (name, bytes) = (self.keys[key].clone(), self.encode(rng, value));
@@ -162,7 +174,7 @@ impl Workload {
                 (begin(Call::Delete), fabric.write(delete).await)
             }
             OpKind::Move => return self.move_pair(rng, session, key).await,
-            OpKind::Scan => return self.scan(rng, session).await,
+            OpKind::Scan => return self.scan(rng, session, Scan::new(self.now())).await,
             OpKind::Reclaim => unreachable!("sessions do it by themselves"),
         };
         self.answered(session, entry, result.map(|()| Answer::Done))
@@ -220,44 +232,6 @@ impl Workload {
         };
         let (outcome, went) = outcome_of(session, error);
         if outcome == Outcome::NotApplied { went } else { CallOutcome::Lost }
-    }
-
-    /// A whole scan, piece by piece. What a piece shows is what a SEARCH may find meanwhile. Of a key that no piece
-    /// shows a SEARCH would have told at some moment of the scan that it is absent; and of one that is shown twice at
-    /// some moment between the two.
-    async fn scan(&self, rng: &Rng, session: &Rc<SimSession>) -> CallOutcome {
-        self.invoked.set(self.invoked.get() + 1);
-        let (mut cursor, begun) = (ScanCursor::start(), self.now());
-        let mut shown: BTreeMap<usize, u64> = BTreeMap::new();
-        let searched = |key: usize, invoked: u64, answer: Answer| {
-            let returned = Some((self.now(), answer));
-            let operation = Operation { call: Call::Search, invoked, returned };
-            let record = Record { key: key as u64, client: session.id().0, operation };
-            self.history.borrow_mut().push(Some(record));
-        };
-        while !cursor.is_done() {
-            let piece_begun = self.now();
-            let mut pairs: Vec<(usize, Answer)> = Vec::new();
-            let show = |pair: ScannedPair<'_>| {
-                let key = self.keys.iter().position(|key| key == pair.key);
-                let key = key.unwrap_or_else(|| panic!("nobody has written {:?}", pair.key));
-                pairs.push((key, decode(Some(pair.value))));
-            };
-            match session.scan(&mut cursor, 1 + rng.below(12) as u32, show).await {
-                Ok(damaged) => assert_eq!(damaged, 0, "another replica is left"),
-                Err(error) => return outcome_of(session, error).1,
-            }
-            for (key, answer) in pairs {
-                searched(key, piece_begun, answer);
-                if let Some(before) = shown.insert(key, piece_begun) {
-                    searched(key, before, Answer::Absent);
-                }
-            }
-        }
-        for key in (0..self.keys.len()).filter(|key| !shown.contains_key(key)) {
-            searched(key, begun, Answer::Absent);
-        }
-        CallOutcome::Well
     }
 
     fn answered(

@@ -8,7 +8,7 @@ use fusee_core::code::Coding;
 use fusee_core::data::{Orientation, Redundancy, RedundancyError, RedundancyRules};
 use fusee_core::error::Error;
 use fusee_core::stats::{OpKind, Stats};
-use fusee_core::store::{Hint, ScanCursor, Transition, Written};
+use fusee_core::store::{Hint, PieceLimits, ScanCursor, Transition, Written};
 use fusee_core::view::Geometry;
 use fusee_sim::{Cluster, ClusterOptions, Sim, SimStore};
 
@@ -69,7 +69,10 @@ fn a_piece_of_a_scan_takes_2_phases_and_1_where_nothing_is() {
         store.insert(b"key", b"value").await.unwrap();
         let (mut cursor, mut shown) = (ScanCursor::start(), 0);
         while !cursor.is_done() {
-            assert_eq!(store.scan(&mut cursor, 10_000, |_| shown += 1).await, Ok(0));
+            assert_eq!(
+                store.scan(&mut cursor, PieceLimits::of_slots(10_000), |_| shown += 1).await,
+                Ok(0)
+            );
         }
         assert_eq!(shown, 1);
     });

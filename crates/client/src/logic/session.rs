@@ -14,7 +14,7 @@ use fusee_core::data::{Demotion, Policy, Redundancy, RedundancyRules, Wanted};
 use fusee_core::layout::Opcode;
 use fusee_core::race::Key;
 use fusee_core::stats::{Stats, Work};
-use fusee_core::store::{Hint, ScanCursor, ScannedPair, SearchKey, Transition};
+use fusee_core::store::{Hint, PieceLimits, ScanCursor, ScannedPair, SearchKey, Transition};
 use fusee_core::verbs::{ClientId, Fabric};
 use fusee_core::view::View;
 use fusee_core::{Error, Store};
@@ -438,10 +438,10 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
     pub async fn scan(
         &self,
         cursor: &mut ScanCursor,
-        slots: u32,
+        limits: PieceLimits,
         show: impl FnMut(ScannedPair<'_>),
     ) -> Result<u64, Error> {
-        self.store.scan(cursor, slots, show).await
+        self.store.scan(cursor, limits, show).await
     }
 
     /// The redundancy of a key's value; `None` if it does not exist.

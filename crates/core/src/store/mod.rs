@@ -62,7 +62,7 @@ pub use attempt::Watch;
 pub use demote::Demoted;
 pub use many::SearchKey;
 pub use moving::{Reach, Transition};
-pub use scan::{NoCursor, ScanCursor, ScannedPair};
+pub use scan::{NoCursor, PieceLimits, ScanCursor, ScannedPair};
 pub use search::Searched;
 
 use beside::Beside;

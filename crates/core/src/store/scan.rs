@@ -37,8 +37,22 @@ use crate::view::{MAX_DEPTH, SlotRef, View};
 
 /// How often a slot is looked at again that others change meanwhile, before its piece is begun anew.
 const MAX_LOOKS: u32 = 4;
-/// Bytes of objects that a piece reads, at most, unless a single one has more.
-const PIECE_BYTES: u64 = 2 << 20;
+
+/// How much one piece of a scan reads, at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PieceLimits {
+    /// Slots of the index; one at least.
+    pub slots: u32,
+    /// Bytes, unless a single object has more.
+    pub bytes: u64,
+}
+
+impl PieceLimits {
+    /// So many slots, and 2 MiB.
+    pub fn of_slots(slots: u32) -> PieceLimits {
+        PieceLimits { slots, bytes: 2 << 20 }
+    }
+}
 
 /// A part of the hash space, of whose subtables the slots from one on are left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +126,10 @@ impl ScanCursor {
                 return Next::Subtable(subtable, part.slot);
             }
             if part.depth > local_depth {
+                if removed(Mutant::ScansDropPartsAhead) {
+                    self.parts.pop();
+                    continue;
+                }
                 return Next::Ahead;
             }
             let [first, second] = part.halves();
@@ -207,16 +225,16 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// Shows the next pairs of a scan to `show`, and moves the cursor on. Returns how many pairs were passed over
     /// since all of their replicas are damaged. After an error nothing was shown, and the cursor is as it was.
     ///
-    /// Two phases, and more only where something is damaged or changes: of at most so many slots, one at least, and
-    /// 2 MiB of objects.
+    /// Two phases, and more only where something is damaged or changes.
     pub async fn scan(
         &self,
         cursor: &mut ScanCursor,
-        slots: u32,
+        limits: PieceLimits,
         show: impl FnMut(ScannedPair<'_>),
     ) -> Result<u64, Error> {
         let mut op = self.operation();
-        let result = op.scan(cursor, slots.max(1), show).await;
+        let limits = PieceLimits { slots: limits.slots.max(1), ..limits };
+        let result = op.scan(cursor, limits, show).await;
         op.finish(OpKind::Scan);
         result
     }
@@ -226,7 +244,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     async fn scan(
         &mut self,
         cursor: &mut ScanCursor,
-        slots: u32,
+        limits: PieceLimits,
         mut show: impl FnMut(ScannedPair<'_>),
     ) -> Result<u64, Error> {
         loop {
@@ -249,7 +267,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             }
             let silent = self.store.silent.times();
             // On the heap, like all that is no part of an operation on a key.
-            let piece = match Box::pin(self.scan_piece(subtable, first, slots)).await {
+            let piece = match Box::pin(self.scan_piece(subtable, first, limits)).await {
                 Ok(piece) => piece,
                 Err(error @ Error::Unreachable { node, error: VerbError::Unreachable, .. }) => {
                     self.scan_elsewhere(subtable, node, silent, error).await?;
@@ -314,7 +332,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         &mut self,
         subtable: u32,
         first: u32,
-        slots: u32,
+        limits: PieceLimits,
     ) -> Result<Option<Piece>, Error> {
         let view = self.view.clone();
         let primary = view.subtables[subtable as usize].primary();
@@ -323,7 +341,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if left == 0 {
             return Ok(Some(piece));
         }
-        let slots = left.min(slots.into()) as u32;
+        let slots = left.min(limits.slots.into()) as u32;
         self.batch.clear();
         let at = primary.offset + u64::from(first) * 8;
         let read = self.batch.read(primary.node, at, slots * 8);
@@ -337,8 +355,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             if !word.is_free() && !word.is_tentative() {
                 let takes = view.object_of(word).map_or(0, |object| object.fetch_verbs());
                 let has_room =
-                    posted + takes <= MAX_BATCH_VERBS && self.batch.touched_bytes() <= PIECE_BYTES;
+                    posted + takes <= MAX_BATCH_VERBS && self.batch.touched_bytes() <= limits.bytes;
                 if posted > 0 && !has_room {
+                    piece.end += u32::from(removed(Mutant::ScansPassFullPieces));
                     break;
                 }
                 match self.fetch(primary.node, word) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use fusee_client::logic::LogicOptions;
 use fusee_core::error::Error;
 use fusee_core::host::Waiting;
-use fusee_core::store::ScanCursor;
+use fusee_core::store::{PieceLimits, ScanCursor};
 use fusee_sim::{Cluster, ClusterOptions, Nanos, Sim, SimSession};
 
 const KEY: &[u8] = b"key";
@@ -26,7 +26,9 @@ async fn operate(session: &SimSession, which: u64) -> Result<(), Error> {
         1 => session.put(KEY, b"second").await,
         2 => session.delete(KEY).await,
         3 => session.insert(b"another", b"one").await,
-        _ => session.scan(&mut ScanCursor::start(), 8, |_| ()).await.map(drop),
+        _ => {
+            session.scan(&mut ScanCursor::start(), PieceLimits::of_slots(8), |_| ()).await.map(drop)
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use fusee_control::node::{Bars, NodeReply, NodeRequest};
 use fusee_core::data::Region;
 use fusee_core::error::Error;
 use fusee_core::stats::OpKind;
-use fusee_core::store::{ScanCursor, SearchKey};
+use fusee_core::store::{PieceLimits, ScanCursor, SearchKey};
 use fusee_sim::{Client, Cluster, ClusterOptions, Sim};
 
 fn cluster(sim: &Sim, memory_nodes: u16, index_replicas: u8) -> Cluster {
@@ -32,7 +32,7 @@ fn answers(cluster: &Cluster, client: &Client) -> [Option<bool>; 5] {
         let (mut cursor, mut shown) = (ScanCursor::start(), 0);
         let mut scanned = Ok(0);
         while !cursor.is_done() && scanned.is_ok() {
-            scanned = client.scan(&mut cursor, 8, |_| shown += 1).await;
+            scanned = client.scan(&mut cursor, PieceLimits::of_slots(8), |_| shown += 1).await;
         }
         let says = |error: Error, expected: Error| {
             assert!(gave_up(&error) || error == expected, "{error:?}");

@@ -1,0 +1,94 @@
+//! Scans: their pieces are tiny, and one goes through the hands of several sessions.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use fusee_core::store::{PieceLimits, ScanCursor, ScannedPair};
+
+use super::{Answer, Call, CallOutcome, Operation, Record, Workload, decode, outcome_of};
+use crate::environment::SimSession;
+use crate::rng::Rng;
+
+/// A scan that is under way.
+pub(super) struct Scan {
+    cursor: ScanCursor,
+    begun: u64,
+    /// The keys that a piece has shown, and when the last one of those was begun.
+    shown: BTreeMap<usize, u64>,
+}
+
+impl Scan {
+    pub fn new(begun: u64) -> Scan {
+        Scan { cursor: ScanCursor::start(), begun, shown: BTreeMap::new() }
+    }
+}
+
+impl Workload {
+    /// A scan that waits, perhaps.
+    pub(super) fn handed_scan(&self, rng: &Rng) -> Option<Scan> {
+        let mut handed = self.handed.borrow_mut();
+        if handed.is_empty() || rng.one_in(2) {
+            return None;
+        }
+        handed.pop()
+    }
+
+    /// The rest of a scan, piece by piece, unless it is handed on before its end, which it is after an error: to a
+    /// session that may know an older view, or a newer one.
+    ///
+    /// What a piece shows is what a SEARCH may find meanwhile. Of a key that no piece shows a SEARCH would have told at
+    /// some moment of the scan that it is absent; and of one that is shown twice at some moment between the two.
+    pub(super) async fn scan(
+        &self,
+        rng: &Rng,
+        session: &Rc<SimSession>,
+        mut scan: Scan,
+    ) -> CallOutcome {
+        self.invoked.set(self.invoked.get() + 1);
+        while !scan.cursor.is_done() {
+            let piece_begun = self.now();
+            let mut pairs: Vec<(usize, Answer)> = Vec::new();
+            let show = |pair: ScannedPair<'_>| {
+                let key = self.keys.iter().position(|key| key == pair.key);
+                let key = key.unwrap_or_else(|| panic!("nobody has written {:?}", pair.key));
+                pairs.push((key, decode(Some(pair.value))));
+            };
+            let bytes = rng.pick(&[0, 1 << 10, 1 << 12, 2 << 20]);
+            let limits = PieceLimits { slots: 1 + rng.below(12) as u32, bytes };
+            match session.scan(&mut scan.cursor, limits, show).await {
+                Ok(damaged) => assert_eq!(damaged, 0, "another replica is left"),
+                Err(error) => {
+                    self.hand_on(scan);
+                    return outcome_of(session, error).1;
+                }
+            }
+            for (key, answer) in pairs {
+                self.searched(session, key, piece_begun, answer);
+                if let Some(before) = scan.shown.insert(key, piece_begun) {
+                    self.searched(session, key, before, Answer::Absent);
+                }
+            }
+            if rng.one_in(4) {
+                self.hand_on(scan);
+                return CallOutcome::Well;
+            }
+        }
+        for key in (0..self.keys.len()).filter(|key| !scan.shown.contains_key(key)) {
+            self.searched(session, key, scan.begun, Answer::Absent);
+        }
+        CallOutcome::Well
+    }
+
+    /// As a text, as whoever keeps one does.
+    fn hand_on(&self, scan: Scan) {
+        let cursor = scan.cursor.to_string().parse().expect("a cursor wrote it");
+        self.handed.borrow_mut().push(Scan { cursor, ..scan });
+    }
+
+    fn searched(&self, session: &SimSession, key: usize, invoked: u64, answer: Answer) {
+        let returned = Some((self.now(), answer));
+        let operation = Operation { call: Call::Search, invoked, returned };
+        let record = Record { key: key as u64, client: session.id().0, operation };
+        self.history.borrow_mut().push(Some(record));
+    }
+}
