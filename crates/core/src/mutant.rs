@@ -364,6 +364,8 @@ mutants! {
     MarksHalfWay,
     /// A mark that may still come is taken for lost: who has settled on that sets the bit as well.
     LateVerbsNotAwaited,
+    /// A block that nobody heard of is taken, although another request of the session may be about to hear of it.
+    MissedBesideGrants,
     /// Who asks for a block is not pinned: the view by which it has it recorded may have ended.
     AsksUnpinned,
 

@@ -42,6 +42,8 @@ pub struct RunOptions {
     pub clients: Option<usize>,
     /// Faults of the scenario that are left out.
     pub without: BTreeSet<Fault>,
+    /// Faults that are added: those that the scenario has seldom, or not at all.
+    pub with: BTreeSet<Fault>,
     /// The master crashes before the action of this number, counted from the first loss of a memory
     /// node.
     pub master_crash: Option<u32>,
@@ -64,6 +66,7 @@ impl RunOptions {
             operations: None,
             clients: None,
             without: BTreeSet::new(),
+            with: BTreeSet::new(),
             master_crash: None,
             switches: false,
             unsound: None,
@@ -200,6 +203,7 @@ impl Run {
         let mut faults: BTreeSet<Fault> = options.scenario.faults().iter().copied().collect();
         let seldom = named("seldom");
         faults.extend(options.scenario.seldom().iter().filter(|_| seldom.one_in(4)));
+        faults.extend(&options.with);
         // Of who dies nobody knows what it had freed: in some runs nobody does, and more can be said in the end.
         if faults.contains(&Fault::NodeCrash) && named("spared").one_in(4) {
             faults.retain(|fault| ![Fault::ClientCrash, Fault::RecoveryCrash].contains(fault));

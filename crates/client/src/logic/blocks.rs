@@ -346,7 +346,8 @@ impl<E: Environment> BlockSource<E> {
     /// missed.
     async fn find_missed(&self, kind: SlabKind, view: &View) -> Option<BlockGrant> {
         // Another request may be about to get what is found here.
-        if !self.missed.get() || self.asking.get() > 1 {
+        let is_beside = self.asking.get() > 1 && !removed(Mutant::MissedBesideGrants);
+        if !self.missed.get() || is_beside {
             return None;
         }
         self.missed.set(false);
@@ -381,7 +382,7 @@ impl<E: Environment> BlockSource<E> {
         let block = found?;
         // There may be more; and one that has begun meanwhile may be about to hear of this one.
         self.missed.set(true);
-        if self.asked.get() != asked {
+        if self.asked.get() != asked && !removed(Mutant::MissedBesideGrants) {
             return None;
         }
         let before = self.adopting.borrow().get(&block).copied();

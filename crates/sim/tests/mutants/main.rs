@@ -159,6 +159,7 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         CodedReadsAskSilentNodes => &scenarios::SILENT_COLUMN,
         FirstCopyWordDecides => &scenarios::LEFT_COPY_WORD,
         ChunksWithoutCopyWords | FirstColumnAddsParity => &scenarios::TIMED_ORIENTED,
+        MissedBesideGrants => &scenarios::LOST_ANSWERS,
         ResolvedFreesNothing => &scenarios::SUSPENDED_COMMIT,
         RecoveryKnowsOneTurn => &scenarios::ORIENTED_CRASHES,
         GetJoinsPosted
@@ -193,6 +194,7 @@ fn timed_scenario(mutant: Mutant) -> Option<&'static Scenario> {
         | RecoveryLeavesForeignBackups
         | RecoveryExaminesLastObjectsOnly => &scenarios::TIMED_CRASHES,
         InsertLoserSucceeds | ChangeDoesNotWait => &scenarios::TIMED_LOSSES,
+        ResolvedFreesNothing => &scenarios::MUTED,
         _ => return None,
     })
 }
@@ -268,6 +270,31 @@ fn survey() {
 #[ignore = "tells which scenario to choose, and tests nothing"]
 fn survey_timed() {
     survey_of(&scenarios::TIMED, SURVEYED_TIMED);
+}
+
+/// The first of so many `SEEDS` with which each scenario that `IN` names fails, under each mutant that `ONLY` names, or
+/// without any.
+#[test]
+#[ignore = "tells how rare a failure is, and tests nothing"]
+fn first_seeds() {
+    let _switch = switch();
+    let var = |name| std::env::var(name).unwrap_or_default();
+    let (only, wanted) = (var("ONLY"), var("IN"));
+    let seeds = var("SEEDS").parse().unwrap_or(1000);
+    let is_named = |m: &&Mutant| only.split(',').any(|named| named == format!("{m:?}"));
+    let mutants = Mutant::ALL.iter().filter(is_named).copied().map(Some);
+    let mutants: Vec<_> = mutants.chain(only.is_empty().then_some(None)).collect();
+    let scenarios = scenarios::STEPWISE.into_iter().chain(scenarios::TIMED);
+    for scenario in scenarios.filter(|s| wanted.split(',').any(|named| named == s.name)) {
+        for mutant in &mutants {
+            match hunt(*mutant, scenario, seeds) {
+                Some(Caught { seed, noticed }) => {
+                    println!("{mutant:?} {}, {seed}: {noticed}", scenario.name)
+                }
+                None => println!("{mutant:?} {}, none of {seeds}", scenario.name),
+            }
+        }
+    }
 }
 
 fn survey_of(scenarios: &[&Scenario], seeds: u64) {

@@ -370,6 +370,22 @@ pub const CODED_CRASHES: Scenario = named("coded crashes", |seed| {
     fail_if_broken(&RunOptions { operations: Some(400), without: without.into(), ..options });
 });
 
+/// Memory nodes that are lost have executed and not answered what came last, and no client crashes: what is lost then
+/// is counted exactly.
+pub const MUTED: Scenario = named("muted", |seed| {
+    use fusee_sim::Fault::*;
+    let options = RunOptions::new(fusee_sim::Scenario::Losses, seed);
+    let without = [ClientCrash, RecoveryCrash].into();
+    fail_if_broken(&RunOptions { with: [Mute].into(), without, ..options });
+});
+
+/// Sessions whose memory is short, and to which nodes and the master do not answer at times.
+pub const LOST_ANSWERS: Scenario = named("lost answers", |seed| {
+    use fusee_sim::Fault::LostMessage;
+    let options = RunOptions::new(fusee_sim::Scenario::Reuse, seed);
+    fail_if_broken(&RunOptions { with: [LostMessage].into(), ..options });
+});
+
 /// Short runs: what is left behind at their ends is seen more often.
 pub const TIMED_SHORT_CRASHES: Scenario = named("short crashes", |seed| {
     let options = RunOptions::new(fusee_sim::Scenario::Crashes, seed);
@@ -382,7 +398,9 @@ pub const TIMED_SHORT_LOSSES: Scenario = named("short losses", |seed| {
 });
 
 /// Those of `fusee sim` that have to do with what the mutants break.
-pub const TIMED: [&Scenario; 16] = [
+pub const TIMED: [&Scenario; 18] = [
+    &MUTED,
+    &LOST_ANSWERS,
     &TIMED_SCANS,
     &TIMED_NONE,
     &CORRELATED,
