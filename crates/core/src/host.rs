@@ -34,6 +34,9 @@ pub enum Granted {
     /// None is free, and others have been called upon to hand some on. To be asked again after
     /// [`Blocks::await_others`], by an operation that is not pinned meanwhile.
     Called,
+    /// A memory node did not answer, or a region has yet to come. To be asked again after [`Blocks::await_pool`], by
+    /// an operation that is not pinned meanwhile.
+    Later,
     /// A newer view has come, by which to ask again.
     NewerView,
 }
@@ -82,6 +85,9 @@ pub trait Blocks {
         beside: Option<u32>,
         view: &Arc<View>,
     ) -> impl Future<Output = Result<Granted, Error>>;
+
+    /// Waits a little for memory nodes, or until there is a newer view.
+    fn await_pool(&self, view: &Arc<View>) -> impl Future<Output = ()>;
 
     /// Waits a little for what others hand on.
     fn await_others(&self) -> impl Future<Output = ()>;

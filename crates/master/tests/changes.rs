@@ -24,13 +24,15 @@ use fusee_control::master::{
 };
 use fusee_control::node::{Bars, BlockId, JobRequest, NodeReply, NodeRequest};
 use fusee_core::change::Stage;
+use fusee_core::code::Coding;
 use fusee_core::data::{Redundancy, Region};
 use fusee_core::layout::{Address, SizeClass, Slot};
 use fusee_core::stats::Damage;
 use fusee_core::update::ViewUpdate;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
-use fusee_core::view::{Place, View};
+use fusee_core::view::{Geometry, Place, View};
 use fusee_master::logic::Event;
+use fusee_master::Settings;
 use fusee_master::record::Record;
 use world::{LEASE_MS, World, settings};
 

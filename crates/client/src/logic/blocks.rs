@@ -50,6 +50,8 @@ use turns::{Returning, Turns};
 
 /// How long a session that needs a block waits for the master's answer before it does without.
 const MASTER_DEADLINE: Duration = Duration::from_millis(100);
+/// Before a memory node that did not give a block is asked again.
+const BLOCK_RETRY: Duration = Duration::from_millis(5);
 /// How long to wait for a new region before all are asked again: a region comes with a newer view,
 /// and that ends the wait.
 const REGION_PATIENCE: Duration = Duration::from_millis(50);
@@ -102,6 +104,8 @@ pub(super) struct BlockSource<E> {
     refused: Cell<bool>,
     /// Whether it said that nobody has anything that may become free.
     exhausted: Cell<bool>,
+    /// Whether a region is to come since.
+    region_comes: Cell<bool>,
     /// Whether the pool had no block the last time, but for DELETEs, or a DELETE got what others had left.
     lends: Cell<bool>,
     /// By class, the call for memory that the request waits for ([`MasterReply::Called`]).
@@ -193,6 +197,7 @@ impl<E: Environment> BlockSource<E> {
             asked: Cell::new(0),
             refused: Cell::new(false),
             exhausted: Cell::new(false),
+            region_comes: Cell::new(false),
             lends: Cell::new(false),
             calls: RefCell::default(),
             adopted: RefCell::default(),
@@ -576,8 +581,7 @@ impl<E: Environment> BlockSource<E> {
             }
             Ok(_) => {
                 self.calls.borrow_mut().remove(&kind);
-                // Whoever waits for it looks for a newer view meanwhile.
-                self.env.sleep(REGION_PATIENCE).await;
+                self.region_comes.set(true);
                 Err(Error::Allocation { reason: "a new region has not come yet".into() })
             }
             Err(error) => {
@@ -586,6 +590,11 @@ impl<E: Environment> BlockSource<E> {
                 Err(Error::Allocation { reason: format!("the master: {error}") })
             }
         }
+    }
+
+    /// How long to wait before memory nodes are asked again.
+    pub fn patience(&self) -> Duration {
+        if self.region_comes.take() { REGION_PATIENCE } else { BLOCK_RETRY }
     }
 
     /// Whether the last request for a block of a class ended with a call that is not over.

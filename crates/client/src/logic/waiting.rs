@@ -38,8 +38,6 @@ const YIELDS: u32 = 48;
 const FIRST_SLEEP: Duration = Duration::from_micros(20);
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
-/// Before a memory node that did not give a block is asked again.
-const BLOCK_RETRY: Duration = Duration::from_millis(5);
 /// How long who asked for a block still waits when a newer view has come: one that is granted when
 /// nobody waits any more is of use to nobody.
 const BLOCK_PATIENCE: Duration = Duration::from_millis(5);
@@ -176,23 +174,12 @@ impl<E: Environment> Blocks for SessionHost<E> {
         view: &Arc<View>,
     ) -> Result<Granted, Error> {
         // On the heap: it is rare, and the futures of operations stay small.
-        let tries = self.op_timeout.as_millis() / (4 * BLOCK_RETRY.as_millis());
         let granting = Box::pin(async {
-            if let Some(subtable) = beside {
-                return self.blocks.grant_beside(kind, subtable, view).await.map(Granted::Block);
-            }
-            for _ in 0..tries {
-                match self.blocks.grant(kind, to_delete, view).await.map(Granted::Block) {
-                    // That takes a while, and others wait for who is pinned.
-                    Err(Error::Allocation { .. }) if self.blocks.awaits_call(kind) => {
-                        return Ok(Granted::Called);
-                    }
-                    // A node that has blocks may be missing: wait for the view without it.
-                    Err(Error::Allocation { .. }) => self.env.sleep(BLOCK_RETRY).await,
-                    other => return other,
-                }
-            }
-            self.blocks.grant(kind, to_delete, view).await.map(Granted::Block)
+            let granted = match beside {
+                Some(subtable) => self.blocks.grant_beside(kind, subtable, view).await,
+                None => self.blocks.grant(kind, to_delete, view).await,
+            };
+            granted.map(Granted::Block)
         });
         let give_up_timer = async {
             let is_newer = self.outwait(view.number).await;
@@ -202,10 +189,19 @@ impl<E: Environment> Blocks for SessionHost<E> {
             is_newer
         };
         match select(granting, pin!(give_up_timer)).await {
+            // Either takes a while, and others wait for who is pinned.
+            Either::Left((Err(Error::Allocation { .. }), _))
+                if beside.is_none() && self.blocks.awaits_call(kind) =>
+            {
+                Ok(Granted::Called)
+            }
+            Either::Left((Err(Error::Allocation { .. }), _))
+                if beside.is_none() && self.left().is_some() && !self.gate.is_expelled() =>
+            {
+                Ok(Granted::Later)
+            }
             Either::Left((result, _)) => {
-                if result != Ok(Granted::Called) {
-                    self.call_patience.set(FIRST_CALL_PATIENCE);
-                }
+                self.call_patience.set(FIRST_CALL_PATIENCE);
                 result
             }
             Either::Right((true, _)) => Ok(Granted::NewerView),
@@ -214,6 +210,11 @@ impl<E: Environment> Blocks for SessionHost<E> {
                 outcome: Outcome::NotApplied,
             }),
         }
+    }
+
+    async fn await_pool(&self, view: &Arc<View>) {
+        let patience = self.blocks.patience().min(self.left().unwrap_or_default());
+        select(pin!(self.gate.news(view.number)), pin!(self.env.sleep(patience))).await;
     }
 
     async fn await_others(&self) {

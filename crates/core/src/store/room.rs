@@ -294,13 +294,23 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     /// Asks for a block; for a DELETE first for one that others may not have.
     async fn ask(&self, kind: SlabKind, to_delete: bool, view: &Arc<View>) -> Result<Asked, Error> {
-        if to_delete {
-            let asked = self.ask_for_block(kind, true, None, view).await?;
-            if asked != Asked::Nothing {
+        loop {
+            let mut asked = Asked::Nothing;
+            if to_delete {
+                asked = self.ask_for_block(kind, true, None, view).await?;
+            }
+            if asked == Asked::Nothing {
+                asked = self.ask_for_block(kind, false, None, view).await?;
+            }
+            if asked != Asked::Later {
                 return Ok(asked);
             }
+            // Nobody is to wait for who waits.
+            self.offer_during(self.host.await_pool(view)).await;
+            if self.newest_view().number > view.number {
+                return Ok(Asked::NewerView);
+            }
         }
-        self.ask_for_block(kind, false, None, view).await
     }
 
     /// The last resort: all blocks are compared with the index, once in a while. Bits that a session
@@ -367,6 +377,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 self.pool_was_empty.set(true);
                 return Ok(Asked::Called);
             }
+            Ok(Granted::Later) => return Ok(Asked::Later),
             Ok(Granted::NewerView) => return Ok(Asked::NewerView),
             Err(Error::OutOfMemory) => {
                 // That none lies beside a subtable says nothing of the pool.
@@ -433,6 +444,8 @@ enum Asked {
     Nothing,
     /// There is none, but others are called upon to hand some on.
     Called,
+    /// There may be one soon.
+    Later,
     /// There may be one by a newer view.
     NewerView,
 }

@@ -189,11 +189,22 @@ impl View {
     /// # Panics
     /// If a change is under way.
     pub fn with_new_regions(&self, redundancy: Redundancy, regions: &[Vec<Place>]) -> View {
+        let regions: Vec<_> = regions.iter().map(|places| (redundancy, places.clone())).collect();
+        self.with_regions(&regions)
+    }
+
+    /// The same, of several redundancies.
+    ///
+    /// # Panics
+    /// If a change is under way.
+    pub fn with_regions(&self, regions: &[(Redundancy, Vec<Place>)]) -> View {
         assert!(self.change.is_none(), "one change at a time");
         let new_regions = regions.len() as u32;
         let mut view = self.next(Some(Change { new_regions, ..Change::begun() }));
         let number = view.number;
-        view.regions.extend(regions.iter().map(|at| Region::new(redundancy, at.clone(), number)));
+        let new = regions.iter();
+        let new = new.map(|(redundancy, at)| Region::new(*redundancy, at.clone(), number));
+        view.regions.extend(new);
         view
     }
 

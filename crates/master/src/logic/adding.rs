@@ -4,6 +4,9 @@
 //! free block tells the master, waits for a newer view, and asks again. As with splits, nothing of
 //! that is stored: who needs it asks again.
 //!
+//! Who asks while the view changes is remembered, and all who did are served by one change, whatever redundancies they
+//! asked for. It is the next one: before replicas move, and before the next replica comes.
+//!
 //! When the view is stable, members are chosen for the new regions, those with the most room, and
 //! each reserves its replica under the number that the region is going to have. Then:
 //!
@@ -25,8 +28,9 @@
 //! *How many.* At least an eighth of what there is, and a block for everybody who asked; up to 16
 //! at once.
 //!
-//! *Redundancy first.* While replicas are missing that members could hold, no region is added: it might
-//! take the last room that is left for them, and they would be missing until another node comes.
+//! *Room for redundancy.* While replicas are missing, a region is added only where room stays for all of them that members
+//! could hold: else they would be missing until another node comes. And one change in two is theirs, so that who
+//! writes without end does not keep them away.
 //!
 //! *Drains first.* A node that is to leave was promised that others have room for what it holds: a region is added only
 //! where that stays so.
@@ -64,15 +68,22 @@ const GROWTH: u64 = 8;
 pub(super) struct Adding {
     /// Who asked since the last choice, by redundancy.
     askers: BTreeMap<Redundancy, BTreeSet<ClientId>>,
-    /// What is reserved, with the redundancy of its objects.
-    under_way: Option<(Redundancy, Reserving)>,
+    /// What is reserved.
+    under_way: Option<Reserving>,
     not_before_ms: u64,
+    /// Regions have come while replicas were missing: the next change is for one of those.
+    yields: bool,
 }
 
 impl Adding {
     /// Forgets what was under way: the view has changed. Who needs it asks again.
     pub fn abandon(&mut self) {
         self.under_way = None;
+    }
+
+    /// A replica comes, or none can.
+    pub fn goes_on(&mut self) {
+        self.yields = false;
     }
 }
 
@@ -87,11 +98,22 @@ impl State {
         call: u64,
     ) -> MasterReply {
         let Some(view) = self.view() else { return self.not_ready(ctx) };
-        // A change comes to its end by newer views.
-        if view.number > number || view.change.is_some() || self.adding.under_way.is_some() {
+        // A change comes to its end by newer views, and so does what is reserved.
+        if view.change.is_some() || self.adding.under_way.is_some() {
+            if !is_on_its_way(view, redundancy, number) && !self.is_reserved(redundancy) {
+                self.adding.askers.entry(redundancy).or_default().insert(client);
+            }
             return MasterReply::Done;
         }
-        if self.owes_replicas(ctx) {
+        if view.number > number {
+            return MasterReply::Done;
+        }
+        if self.choose_members(ctx, &[(redundancy, 1)]).is_empty() {
+            if !self.owes_replicas(ctx) {
+                let reason = "too few memory nodes have room for another region of this \
+                              redundancy; start another memory node";
+                return self.called_or_refused(ctx, call, reason);
+            }
             // Whatever is being restored ends by a newer view.
             if self.choose(ctx).is_some() {
                 return MasterReply::Done;
@@ -99,13 +121,13 @@ impl State {
             let reason = "replicas are missing, and come first; start another memory node";
             return self.called_or_refused(ctx, call, reason);
         }
-        if self.choose_members(ctx, redundancy, 1).is_empty() {
-            let reason = "too few memory nodes have room for another region of this redundancy; \
-                          start another memory node";
-            return self.called_or_refused(ctx, call, reason);
-        }
         self.adding.askers.entry(redundancy).or_default().insert(client);
         MasterReply::Done
+    }
+
+    fn is_reserved(&self, redundancy: Redundancy) -> bool {
+        let mut items = self.adding.under_way.iter().flat_map(|reserving| &reserving.items);
+        items.any(|item| item.redundancy == redundancy)
     }
 
     fn called_or_refused(&mut self, ctx: &Ctx<'_>, call: u64, reason: &str) -> MasterReply {
@@ -120,8 +142,7 @@ impl State {
     pub(super) fn add_regions(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let Some(view) = self.view() else { return false };
         let (number, first) = (view.number, view.regions.len() as u32);
-        let blocks = u64::from(view.geometry.blocks_per_region());
-        if let Some((_, reserving)) = &self.adding.under_way {
+        if let Some(reserving) = &self.adding.under_way {
             if reserving.goes_on(ctx.now_ms, number) {
                 return true;
             }
@@ -130,59 +151,99 @@ impl State {
         if self.adding.askers.is_empty() || self.adding.not_before_ms > ctx.now_ms {
             return false;
         }
-        if self.owes_replicas(ctx) {
-            self.adding.askers.clear();
+        if self.adding.yields && self.may_grow(ctx) && self.choose(ctx).is_some() {
             return false;
         }
-        let Some((redundancy, askers)) = self.adding.askers.pop_first() else { return false };
-        let askers = askers.len() as u64;
-        let Some(view) = self.view() else { return false };
-        let there = view.regions.iter().filter(|r| r.redundancy() == redundancy && r.is_there());
-        let there = there.count() as u64;
-        // While the only one is copied nothing could be written. Copies stay where they are.
-        let alone = if matches!(redundancy, Redundancy::Copies(_)) { 1 } else { 2 };
-        let least = if there == 0 { alone } else { there.div_ceil(GROWTH) };
-        let wanted = askers.div_ceil(blocks).max(least).min(TOGETHER);
-        let chosen = (first..).zip(self.choose_members(ctx, redundancy, wanted));
-        let item = |(region, nodes)| {
+        self.adding.goes_on();
+        let askers = std::mem::take(&mut self.adding.askers);
+        let wanted = self.wanted(&askers);
+        let chosen = (first..).zip(self.choose_members(ctx, &wanted));
+        let item = |(region, (redundancy, nodes))| {
             let primary = removed(Mutant::NewRegionLedAtOnce);
             Item::new(Extent::Region { region, primary }, redundancy, nodes)
         };
         let items: Vec<Item> = chosen.map(item).collect();
-        let reserving = self.reserve(ctx, items, &Purpose::AddRegions);
-        self.adding.under_way = reserving.map(|reserving| (redundancy, reserving));
+        self.adding.under_way = self.reserve(ctx, items, &Purpose::AddRegions);
         self.adding.under_way.is_some()
     }
 
-    /// The members for up to so many new regions, the primary of each first.
-    fn choose_members(&self, ctx: &Ctx<'_>, redundancy: Redundancy, most: u64) -> Vec<Vec<MnId>> {
+    /// How many regions of which redundancy are to come for so many who asked.
+    fn wanted(&self, askers: &BTreeMap<Redundancy, BTreeSet<ClientId>>) -> Vec<(Redundancy, u64)> {
         let Some(view) = self.view() else { return Vec::new() };
-        let Some(replicas) = self.places_of_new_regions(ctx, view, redundancy) else {
-            return Vec::new();
+        let blocks = u64::from(view.geometry.blocks_per_region());
+        let most = TOGETHER / (askers.len() as u64).clamp(1, TOGETHER);
+        let count = |(redundancy, askers): (&Redundancy, &BTreeSet<ClientId>)| {
+            let there = view.regions.iter();
+            let there = there.filter(|r| r.redundancy() == *redundancy && r.is_there()).count();
+            // While the only one is copied nothing could be written. Copies stay where they are.
+            let alone = if matches!(redundancy, Redundancy::Copies(_)) { 1 } else { 2 };
+            let least = if there == 0 { alone } else { (there as u64).div_ceil(GROWTH) };
+            (*redundancy, (askers.len() as u64).div_ceil(blocks).max(least).min(most))
         };
+        askers.iter().map(count).collect()
+    }
+
+    /// The members for new regions, up to so many of each redundancy: the primary of each first.
+    fn choose_members(
+        &self,
+        ctx: &Ctx<'_>,
+        wanted: &[(Redundancy, u64)],
+    ) -> Vec<(Redundancy, Vec<MnId>)> {
+        let Some(view) = self.view() else { return Vec::new() };
         let possible = MAX_REGIONS.min(VACATED_BYTES / view.geometry.region_bytes);
-        let most = most.min(possible.saturating_sub(view.regions.len() as u64));
-        let mut rooms = self.region_rooms(view);
-        if let Redundancy::Copies(node) = redundancy {
-            rooms.retain(|room| room.node == node);
-        }
-        let is_drained = self.roster.draining().next().is_some();
-        let before = if is_drained { self.homeless(view, None, &[]) } else { 0 };
-        let mut led = leads(view);
-        let mut chosen = Vec::new();
-        while (chosen.len() as u64) < most
-            && let Some(mut nodes) = roomiest(&mut rooms, replicas)
-        {
-            nodes.sort_by_key(|node| led.get(node).copied().unwrap_or(0));
-            let leader = nodes[0];
-            chosen.push(nodes);
-            if is_drained && self.homeless(view, None, &chosen) > before {
-                chosen.pop();
-                break;
+        let possible = possible.saturating_sub(view.regions.len() as u64);
+        let (mut rooms, mut led) = (self.region_rooms(view), leads(view));
+        let before = self.homeless_beside(ctx, view, &[]);
+        let mut chosen: Vec<(Redundancy, Vec<MnId>)> = Vec::new();
+        for (redundancy, most) in wanted {
+            let Some(replicas) = self.places_of_new_regions(ctx, view, *redundancy) else {
+                continue;
+            };
+            for _ in 0..*most {
+                let mut fitting = rooms.clone();
+                if let Redundancy::Copies(node) = redundancy {
+                    fitting.retain(|room| room.node == *node);
+                }
+                let Some(mut nodes) = roomiest(&mut fitting, replicas) else { break };
+                nodes.sort_by_key(|node| led.get(node).copied().unwrap_or(0));
+                let taken = nodes.clone();
+                chosen.push((*redundancy, nodes));
+                if chosen.len() as u64 > possible
+                    || !self.leaves_room(ctx, view, &chosen, before)
+                {
+                    chosen.pop();
+                    break;
+                }
+                *led.entry(taken[0]).or_default() += 1;
+                let used = rooms.iter_mut().filter(|room| taken.contains(&room.node));
+                used.for_each(|room| room.items -= 1);
             }
-            *led.entry(leader).or_default() += 1;
         }
         chosen
+    }
+
+    fn leaves_room(
+        &self,
+        ctx: &Ctx<'_>,
+        view: &View,
+        chosen: &[(Redundancy, Vec<MnId>)],
+        before: (usize, usize),
+    ) -> bool {
+        let now = self.homeless_beside(ctx, view, chosen);
+        now.0 <= before.0 && now.1 <= before.1
+    }
+
+    /// How much of what leaves members and of what is missing finds no room once there are these regions.
+    fn homeless_beside(
+        &self,
+        ctx: &Ctx<'_>,
+        view: &View,
+        chosen: &[(Redundancy, Vec<MnId>)],
+    ) -> (usize, usize) {
+        let nodes: Vec<Vec<MnId>> = chosen.iter().map(|(_, nodes)| nodes.clone()).collect();
+        let is_drained = self.roster.draining().next().is_some();
+        let leaving = if is_drained { self.homeless(view, None, &nodes) } else { 0 };
+        (leaving, self.missing_without_room(ctx, view, &nodes))
     }
 
     /// As many as there should be. With fewer members than that, what is possible: replicated ones get the
@@ -220,7 +281,7 @@ impl State {
         token: u64,
         result: Result<NodeReply, String>,
     ) {
-        let Some((_, reserving)) = &mut self.adding.under_way else { return };
+        let Some(reserving) = &mut self.adding.under_way else { return };
         let heard = reserving.answer(node, token, result);
         if matches!(heard, Heard::Full | Heard::Complete { full: true }) {
             self.growth.has_no_room_for(node, true);
@@ -228,8 +289,8 @@ impl State {
         match heard {
             Heard::Waits | Heard::Full => {}
             Heard::Complete { .. } => {
-                if let Some((redundancy, reserving)) = self.adding.under_way.take() {
-                    self.take_regions_in(ctx, redundancy, &reserving);
+                if let Some(reserving) = self.adding.under_way.take() {
+                    self.take_regions_in(ctx, &reserving);
                 }
             }
             Heard::Problem(problem) => {
@@ -243,25 +304,23 @@ impl State {
     }
 
     /// The room is there: the view says so.
-    fn take_regions_in(
-        &mut self,
-        ctx: &mut Ctx<'_>,
-        redundancy: Redundancy,
-        reserving: &Reserving,
-    ) {
+    fn take_regions_in(&mut self, ctx: &mut Ctx<'_>, reserving: &Reserving) {
         let Some(view) = self.view() else { return };
         if view.number != reserving.view || view.change.is_some() {
             return;
         }
-        let Some(replicas) = self.places_of_new_regions(ctx, view, redundancy) else { return };
+        let has_all = |item: &&Item| {
+            let replicas = self.places_of_new_regions(ctx, view, item.redundancy);
+            replicas.is_some_and(|replicas| item.places().len() >= replicas)
+        };
         // After one that is too poor none follows: their numbers would not be right any more.
-        let places = reserving.items.iter().map(Item::places);
-        let places: Vec<Vec<Place>> =
-            places.take_while(|places| places.len() >= replicas).collect();
-        if places.is_empty() {
+        let items = reserving.items.iter().take_while(has_all);
+        let regions: Vec<(Redundancy, Vec<Place>)> =
+            items.map(|item| (item.redundancy, item.places())).collect();
+        if regions.is_empty() {
             return;
         }
-        let next = view.with_new_regions(redundancy, &places);
+        let next = view.with_regions(&regions);
         if let Err(error) = next.check() {
             // The offsets come from elsewhere.
             let text = format!("memory nodes gave room for regions that is none: {error}");
@@ -272,11 +331,19 @@ impl State {
         let text = format!(
             "view {}: frozen; {} of {} regions are new",
             next.number,
-            places.len(),
+            regions.len(),
             next.regions.len()
         );
+        self.adding.yields = self.owes_replicas(ctx);
         self.set_view(ctx, next, Vec::new(), (Topic::Room, text));
     }
+}
+
+/// Whether a change that is under way brings a region of this redundancy, of which who asked by that view does not know.
+fn is_on_its_way(view: &View, redundancy: Redundancy, asked_by: u64) -> bool {
+    let mut regions = view.regions.iter().filter(|region| region.is_there());
+    let is_new = |region: &Region| region.primary_since() > asked_by;
+    regions.any(|region| region.redundancy() == redundancy && is_new(region))
 }
 
 /// How many regions each member leads.

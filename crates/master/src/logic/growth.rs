@@ -94,11 +94,7 @@ impl State {
             }
             self.growth.under_way = None;
         }
-        let number = self.view().map(|view| view.number);
-        if self.growth.not_before_ms > ctx.now_ms
-            || self.growth.idle_in == number
-            || !self.losing.is_empty()
-        {
+        if !self.may_grow(ctx) {
             return;
         }
         let missing = self.missing_replicas(ctx);
@@ -118,6 +114,15 @@ impl State {
             );
             self.rest(ctx, Some(text));
         }
+    }
+
+    /// Whether a replica may be added now.
+    pub(super) fn may_grow(&self, ctx: &Ctx<'_>) -> bool {
+        let number = self.view().map(|view| view.number);
+        self.growth.not_before_ms <= ctx.now_ms
+            && self.growth.idle_in != number
+            && self.losing.is_empty()
+            && self.sessions.expired().next().is_none()
     }
 
     /// Nothing is missing: moves what lies in the wrong place.
@@ -294,6 +299,7 @@ impl State {
         );
         let pause_ms = moved_bytes.saturating_mul(1_000) / ctx.settings.move_bytes_per_s;
         self.growth.next_move_ms = self.growth.next_move_ms.max(ctx.now_ms + pause_ms);
+        self.adding.goes_on();
         self.set_view(ctx, next, Vec::new(), (Topic::Repair, text));
     }
 }

@@ -90,6 +90,46 @@ impl State {
         })
     }
 
+    /// How many replicas that are missing find no room on the members, once there are new regions on these as well.
+    pub(super) fn missing_without_room(
+        &self,
+        ctx: &Ctx<'_>,
+        view: &View,
+        new_regions: &[Vec<MnId>],
+    ) -> usize {
+        let replicas = usize::from(ctx.settings.data_replicas);
+        let (subtable, region) =
+            (padded(view.geometry.subtable_bytes()), padded(view.geometry.region_bytes));
+        let regions = self.poor_regions(ctx, view).map(|(number, places)| {
+            let wanted = view.regions[number as usize].redundancy().places(replicas);
+            (places, wanted, region)
+        });
+        let wanted = usize::from(ctx.settings.index_replicas);
+        let subtables = self.poor_subtables(ctx, view);
+        let subtables = subtables.map(|(_, places)| (places, wanted, subtable));
+        let mut bytes = self.rooms(view, true, 1);
+        for room in &mut bytes {
+            let new = new_regions.iter().flatten().filter(|node| **node == room.node).count();
+            room.items = room.items.saturating_sub(new as u64 * region);
+        }
+        let mut without = 0;
+        for (places, wanted, item_bytes) in regions.chain(subtables) {
+            let mut held = names(places);
+            for _ in places.len()..wanted {
+                let fitting = bytes.iter_mut();
+                let fitting = fitting.filter(|r| r.items >= item_bytes && !held.contains(&r.node));
+                match fitting.max_by_key(|room| room.items) {
+                    None => without += 1,
+                    Some(room) => {
+                        room.items -= item_bytes;
+                        held.push(room.node);
+                    }
+                }
+            }
+        }
+        without
+    }
+
     /// Whether something may be placed on a node.
     pub(super) fn is_usable(&self, node: MnId) -> bool {
         self.in_view(node) && !self.losing.has(node) && !self.roster.is_draining(node)

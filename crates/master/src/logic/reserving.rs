@@ -25,7 +25,7 @@ const PATIENCE_MS: u64 = 15_000;
 pub(super) struct Item {
     pub extent: Extent,
     /// The redundancy of its objects, if it is a region.
-    redundancy: Redundancy,
+    pub redundancy: Redundancy,
     /// The members that were chosen, the primary first; with the offset that each gave.
     nodes: Vec<(MnId, Option<u64>)>,
 }

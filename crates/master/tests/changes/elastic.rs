@@ -498,6 +498,106 @@ fn missing_replicas_come_before_new_regions() {
     assert_eq!(world.view().regions.len(), 3);
 }
 
+/// So many settings' nodes with pools that are a quarter full, of regions that have all of their replicas.
+fn roomy() -> Settings {
+    let geometry = Geometry { region_bytes: 64 << 10, ..settings(3, 2, 2).geometry };
+    Settings { geometry, ..settings(3, 2, 2) }
+}
+
+/// Steps and views until a client that asks all the time has a region more than there were; asked for by the view
+/// that it knows, as sessions do.
+fn ask_until_there_are(world: &mut World, client: ClientId, regions: usize) -> (usize, u64) {
+    let begun = world.view().number;
+    for steps in 0..600 {
+        let view = world.view();
+        // It is of use when sessions know it and its first place leads it.
+        let leads = view.change.as_ref().is_none_or(|change| change.stage == Stage::Switched);
+        if view.regions.len() >= regions && leads {
+            return (steps, view.number - begun);
+        }
+        assert_eq!(more_room(world, client, &mut 0), MasterReply::Done);
+        world.step();
+    }
+    panic!("no region comes: {:#?}", world.log);
+}
+
+/// The next copy begins in the step in which a change ends: who asks meanwhile is remembered.
+#[test]
+fn a_region_comes_between_two_copies_where_room_stays_for_the_others() {
+    let mut world = World::formed(roomy());
+    let client = world.open();
+    world.add_node();
+    world.until("the share of the fourth", World::is_whole);
+    let more = world.view().regions.len() + 8;
+    ask_until_there_are(&mut world, client, more);
+    world.until("rest", World::is_whole);
+    world.kill(0);
+    world.until("the loss", |w| w.view().members.len() == 3 && w.view().change.is_none());
+    let missing = world.status().missing_replicas;
+    assert!(missing >= 4, "{missing} replicas are missing");
+    world.until("a copy", |w| w.view().change.is_some());
+    let regions = world.view().regions.len() + 1;
+    let (steps, views) = ask_until_there_are(&mut world, client, regions);
+    println!("{missing} replicas are missing; a region is there after {steps} steps, {views} views");
+    assert!(views <= 7, "the copy under way, and the region: {views} views, {steps} steps");
+    assert!(world.status().missing_replicas > 1, "others are still to come");
+    // And then they come, though somebody asks all the time.
+    for _ in 0..300 {
+        more_room(&mut world, client, &mut 0);
+        world.step();
+        if world.status().missing_replicas == 0 {
+            break;
+        }
+    }
+    world.until("all replicas", World::is_whole);
+    check_reserved(&world, &world.view());
+}
+
+#[test]
+fn a_region_comes_before_replicas_move() {
+    let mut world = World::formed(roomy());
+    let client = world.open();
+    let more = world.view().regions.len() + 8;
+    ask_until_there_are(&mut world, client, more);
+    world.until("rest", World::is_whole);
+    world.add_node();
+    world.until("a move", |w| w.view().leaving().next().is_some());
+    let regions = world.view().regions.len() + 1;
+    let (steps, views) = ask_until_there_are(&mut world, client, regions);
+    println!("a region is there after {steps} steps, {views} views");
+    assert!(views <= 7, "the move under way, and the region: {views} views, {steps} steps");
+    assert!(world.status().rebalancing, "others are still to move");
+    world.until("rest", World::is_whole);
+}
+
+#[test]
+fn all_who_ask_during_a_change_are_served_by_one_whatever_redundancies_they_want() {
+    let mut world = World::formed(roomy());
+    let (client, other) = (world.open(), world.open());
+    world.sessions[1].follows = false;
+    let view = world.view().number;
+    world.ask(MasterRequest::Split { subtable: 0, view });
+    world.until("a split", |w| w.view().change.is_some());
+    let coded = Redundancy::Coded(Coding::new(2, 1).unwrap());
+    for redundancy in [coded, Redundancy::None, Redundancy::Replicated] {
+        for asker in [client, other] {
+            let reply = more_room_for(&mut world, redundancy, asker, &mut 0);
+            assert_eq!(reply, MasterReply::Done);
+        }
+    }
+    let before = world.view().regions.len();
+    world.sessions[1].follows = true;
+    world.until("regions", |w| w.view().regions.len() > before);
+    let view = world.view();
+    let new = &view.regions[before..];
+    for redundancy in [coded, Redundancy::None, Redundancy::Replicated] {
+        assert!(new.iter().any(|region| region.redundancy() == redundancy), "{new:?}");
+    }
+    assert_eq!(view.change.as_ref().map(|change| change.new_regions), Some(new.len() as u32));
+    world.until("rest", World::is_whole);
+    check_reserved(&world, &world.view());
+}
+
 #[test]
 fn nobody_hands_out_blocks_of_a_region_that_not_everybody_knows() {
     let mut world = World::formed(settings(3, 2, 2));

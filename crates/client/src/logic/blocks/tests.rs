@@ -2,18 +2,22 @@
 
 use std::future::{Future, poll_fn, ready};
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use fusee_core::change::{Change, RegionChange, Stage};
 use fusee_core::data::Region;
+use fusee_core::host::{Blocks as _, Granted};
 use fusee_core::race::HashKey;
 use fusee_core::verbs::ClusterId;
 use fusee_core::view::{Geometry, Member, Place};
 
 use super::*;
+use crate::logic::SessionHost;
 
 /// A node 0 whose only free block is always the same, and a node 1 that is silent for a while.
 struct Surroundings {
+    now: Cell<Duration>,
     silent: Cell<bool>,
     /// It does not even refuse to answer.
     hangs: Cell<bool>,
@@ -39,6 +43,7 @@ struct Surroundings {
 impl Surroundings {
     fn new() -> Rc<Surroundings> {
         Rc::new(Surroundings {
+            now: Cell::default(),
             silent: Cell::new(true),
             hangs: Cell::new(false),
             owner: Cell::new(ClientId::NOBODY),
@@ -58,7 +63,7 @@ impl Surroundings {
 
 impl Environment for Surroundings {
     fn now(&self) -> Duration {
-        Duration::ZERO
+        self.now.get()
     }
 
     fn sleep(&self, _: Duration) -> impl Future<Output = ()> {
@@ -451,6 +456,26 @@ fn a_block_of_a_region_that_is_copied_is_left_and_another_one_asked_for() {
     // A node that has nothing else is not asked for ever.
     *env.grants.borrow_mut() = (0..20).map(block).collect();
     assert!(matches!(at_once(source.grant(slab, false, &view)), Err(Error::Allocation { .. })));
+}
+
+/// Others wait for who is pinned, so it is asked again later, and newer views do not put off the end of that.
+#[test]
+fn a_wait_for_a_block_is_not_pinned_and_ends_by_the_operations_own_clock() {
+    let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
+    let patience = Duration::from_secs(1);
+    for (waited, number) in [(0, 1), (900, 1), (900, 5), (1000, 1), (1000, 5)] {
+        let env = Surroundings::new();
+        let view = Arc::new(View { number, ..view() });
+        let gate = Arc::new(Gate::new(ClientId(7), view.clone(), 1));
+        let host = SessionHost::new(env.clone(), gate, source_of(7, &env), false, patience);
+        env.now.set(Duration::from_millis(waited));
+        let asked = pin!(host.alloc_block(slab, false, None, &view));
+        let asked = at_once(host.clocks().until(patience, asked));
+        match waited < 1000 {
+            true => assert_eq!(asked, Ok(Granted::Later)),
+            false => assert!(matches!(asked, Err(Error::Allocation { .. })), "{asked:?}"),
+        }
+    }
 }
 
 #[test]

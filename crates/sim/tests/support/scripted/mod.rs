@@ -220,6 +220,8 @@ impl Blocks for Scripted {
         next.map(Granted::Block).ok_or(Error::OutOfMemory)
     }
 
+    async fn await_pool(&self, _: &Arc<View>) {}
+
     async fn await_others(&self) {}
 
     fn end_search(&self, _: SlabKind) {}
