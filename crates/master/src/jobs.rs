@@ -110,13 +110,16 @@ pub struct JobError {
     /// Whether verbs that were posted may still execute when the job has ended. A host whose fabric
     /// executes them on the spot says no.
     pub may_linger: bool,
+    /// The subtable and slot of an entry of which a split cannot tell where it belongs.
+    pub unreadable: Option<(u32, u64)>,
     /// What went wrong.
     pub what: String,
 }
 
 impl JobError {
-    fn new(node: Option<MnId>, what: String) -> JobError {
-        JobError { node, may_linger: true, what }
+    /// Of a node, if it was one that did not answer.
+    pub fn new(node: Option<MnId>, what: String) -> JobError {
+        JobError { node, may_linger: true, unreadable: None, what }
     }
 }
 
@@ -139,6 +142,10 @@ impl From<RepairError> for JobError {
     fn from(error: RepairError) -> JobError {
         match error {
             RepairError::Unreachable(failure) => failure.into(),
+            RepairError::Unreadable { subtable, slot } => {
+                let unreadable = Some((subtable, slot));
+                JobError { unreadable, ..JobError::new(None, error.to_string()) }
+            }
             other => JobError::new(None, other.to_string()),
         }
     }

@@ -213,7 +213,7 @@ fn complete(
         }
         if ends.job() {
             let what = "the cluster goes on without one of its memory nodes".into();
-            return Some(Err(JobError { node: None, may_linger, what }));
+            return Some(Err(JobError { may_linger, ..JobError::new(None, what) }));
         }
     }
 }
@@ -225,9 +225,8 @@ fn attach(
     goes_on: &dyn Fn() -> bool,
 ) -> Result<AnyFabric, JobError> {
     let failed = |error: AttachError| JobError {
-        node: Some(error.node),
         may_linger: false,
-        what: error.to_string(),
+        ..JobError::new(Some(error.node), error.to_string())
     };
     let here = |member: &Member| match &member.shm {
         Some(path) => Path::new(path).exists(),

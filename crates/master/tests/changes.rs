@@ -19,6 +19,8 @@ mod joins;
 mod standing;
 mod world;
 
+use std::collections::BTreeSet;
+
 use fusee_control::master::{
     Epochs, MasterReply, MasterRequest, MemberState, Orphan, SessionHeartbeat,
 };
@@ -31,8 +33,8 @@ use fusee_core::stats::Damage;
 use fusee_core::update::ViewUpdate;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::{Geometry, Place, View};
-use fusee_master::logic::Event;
 use fusee_master::Settings;
+use fusee_master::logic::Event;
 use fusee_master::record::Record;
 use world::{LEASE_MS, World, settings};
 

@@ -156,6 +156,18 @@ impl View {
         self.next(Some(Change { subtables, ..Change::begun() }))
     }
 
+    /// The view in which a change that is transforming does not split a subtable, nor those whose siblings would come
+    /// behind its: their numbers follow from each other. They stay in the scope: what was suspended there has yet to
+    /// look. `None` if it does not split it.
+    pub fn without_split(&self, subtable: u32) -> Option<View> {
+        let mut change = self.change.clone().filter(|c| c.stage == Stage::Transforming)?;
+        let mut behind =
+            change.subtables.iter_mut().skip_while(|s| s.subtable != subtable).peekable();
+        behind.peek().filter(|first| matches!(first.split, Some(Split::Filling(_))))?;
+        behind.for_each(|s| s.split = None);
+        Some(self.next(Some(change)))
+    }
+
     /// The view in which the replicas of subtables are going to be made equal, and the free bitmaps of
     /// regions to begin anew. Both in order.
     ///

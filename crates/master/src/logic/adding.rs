@@ -28,9 +28,9 @@
 //! *How many.* At least an eighth of what there is, and a block for everybody who asked; up to 16
 //! at once.
 //!
-//! *Room for redundancy.* While replicas are missing, a region is added only where room stays for all of them that members
-//! could hold: else they would be missing until another node comes. And one change in two is theirs, so that who
-//! writes without end does not keep them away.
+//! *Room for redundancy.* While replicas are missing, a region is added only where room stays for all of them that
+//! members could hold: else they would be missing until another node comes. And one change in two is theirs, so
+//! that who writes without end does not keep them away.
 //!
 //! *Drains first.* A node that is to leave was promised that others have room for what it holds: a region is added only
 //! where that stays so.
@@ -208,9 +208,7 @@ impl State {
                 nodes.sort_by_key(|node| led.get(node).copied().unwrap_or(0));
                 let taken = nodes.clone();
                 chosen.push((*redundancy, nodes));
-                if chosen.len() as u64 > possible
-                    || !self.leaves_room(ctx, view, &chosen, before)
-                {
+                if chosen.len() as u64 > possible || !self.leaves_room(ctx, view, &chosen, before) {
                     chosen.pop();
                     break;
                 }
@@ -339,7 +337,8 @@ impl State {
     }
 }
 
-/// Whether a change that is under way brings a region of this redundancy, of which who asked by that view does not know.
+/// Whether a change that is under way brings a region of this redundancy that the view does not have by which somebody
+/// asked.
 fn is_on_its_way(view: &View, redundancy: Redundancy, asked_by: u64) -> bool {
     let mut regions = view.regions.iter().filter(|region| region.is_there());
     let is_new = |region: &Region| region.primary_since() > asked_by;

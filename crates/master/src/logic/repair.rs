@@ -136,8 +136,13 @@ impl State {
                     }
                     self.retire(repairer);
                 }
-                let text = format!("a repair stopped, and is tried again: {error}");
-                ctx.warn(Topic::Repair, text);
+                match error.unreadable {
+                    Some(at) => self.cannot_split(ctx, at),
+                    None => {
+                        let text = format!("a repair stopped, and is tried again: {error}");
+                        ctx.warn(Topic::Repair, text);
+                    }
+                }
                 if let Some(node) = error.node {
                     self.probe(ctx, node);
                 }

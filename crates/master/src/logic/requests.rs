@@ -249,7 +249,7 @@ impl State {
             epoch: self.epochs().newest,
             lease_ms: ctx.settings.lease.lease_ms,
             scrub: self.scrubbed(),
-            problem: self.problem.clone().or_else(nothing),
+            problem: self.problem.clone().or_else(nothing).or(self.splitting.problem(ctx.now_ms)),
         }
     }
 

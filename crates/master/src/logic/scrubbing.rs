@@ -145,7 +145,7 @@ impl State {
                 damaged += parts;
                 let text = format!(
                     "slot {slot} of index subtable {subtable} leads to an object of which too little is \
-                     undamaged: the pair is lost, until somebody writes that key again"
+                     undamaged: the pair is lost"
                 );
                 ctx.warn(Topic::Damage, text);
             }

@@ -14,9 +14,13 @@
 //! the subtable that is split; what it lacks is added later as for any other subtable. If there is no
 //! room for one, those after it are left out, since the numbers would not be right any more. Room that
 //! was reserved for nothing is found again under its number.
+//!
+//! An entry of which all replicas are damaged has no place on either side. Then its subtable is not split, nor those
+//! behind it in the same change; the others are, and those behind it come with the next change. Whoever needs the one
+//! is refused, and people are told; some time later it is tried once more.
 
 use fusee_control::events::Topic;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fusee_control::master::MasterReply;
 use fusee_control::node::{Extent, NodeReply};
@@ -31,6 +35,8 @@ use super::{State, refused};
 use crate::placement::{Room, another};
 use crate::plan::{SUBTABLES, padded};
 
+/// How long a subtable is not split again that could not be.
+const AGAIN_MS: u64 = 60_000;
 /// Subtables that are split by one change at most.
 const TOGETHER: usize = 16;
 
@@ -41,12 +47,29 @@ pub(super) struct Splitting {
     /// Room for siblings, and whose they are.
     under_way: Option<(Reserving, Vec<u32>)>,
     not_before_ms: u64,
+    /// Subtables with an entry that cannot be placed: its slot, and until when they are not split.
+    unreadable: BTreeMap<u32, (u64, u64)>,
 }
 
 impl Splitting {
     /// Forgets what was under way: the view has changed. Who needs it asks again.
     pub fn abandon(&mut self) {
         self.under_way = None;
+    }
+
+    /// Why a subtable is not split now.
+    fn reason(&self, now_ms: u64, subtable: u32) -> Option<String> {
+        let (slot, _) = self.unreadable.get(&subtable).filter(|(_, until)| *until > now_ms)?;
+        Some(format!(
+            "index subtable {subtable} cannot be split: its slot {slot} leads to a pair of which all replicas are \
+             damaged, so nothing tells where its key belongs; export the pairs, and import them into a cluster that \
+             is formed anew (docs/operations/failures.md)"
+        ))
+    }
+
+    /// Why one of them is not split.
+    pub fn problem(&self, now_ms: u64) -> Option<String> {
+        self.unreadable.keys().find_map(|subtable| self.reason(now_ms, *subtable))
     }
 }
 
@@ -61,6 +84,9 @@ impl State {
         let Some(view) = self.view() else { return self.not_ready(ctx) };
         if view.number > number {
             return MasterReply::Done;
+        }
+        if let Some(reason) = self.splitting.reason(ctx.now_ms, subtable) {
+            return refused(reason);
         }
         let replicas = match view.subtables.get(subtable as usize) {
             Some(found) if u32::from(found.local_depth) < deepest(view) => found.replicas().len(),
@@ -95,11 +121,24 @@ impl State {
         if self.splitting.wanted.is_empty() || self.splitting.not_before_ms > ctx.now_ms {
             return false;
         }
-        let wanted = std::mem::take(&mut self.splitting.wanted);
+        let mut wanted = std::mem::take(&mut self.splitting.wanted);
+        wanted.retain(|subtable| self.splitting.reason(ctx.now_ms, *subtable).is_none());
         let (items, whose) = self.choose_siblings(ctx, &wanted);
         let reserving = self.reserve(ctx, items, &Purpose::Split);
         self.splitting.under_way = reserving.map(|reserving| (reserving, whose));
         self.splitting.under_way.is_some()
+    }
+
+    /// A split cannot tell where the entry in a slot belongs: the change goes on without this one.
+    pub(super) fn cannot_split(&mut self, ctx: &mut Ctx<'_>, (subtable, slot): (u32, u64)) {
+        self.splitting.unreadable.insert(subtable, (slot, ctx.now_ms + AGAIN_MS));
+        if let Some(reason) = self.splitting.reason(ctx.now_ms, subtable) {
+            ctx.warn(Topic::Split, reason);
+        }
+        if let Some(next) = self.view().and_then(|view| view.without_split(subtable)) {
+            let text = format!("view {}: transforming, without that split", next.number);
+            self.set_view(ctx, next, Vec::new(), (Topic::Split, text));
+        }
     }
 
     /// The siblings, in the order of their numbers, and whose they are.

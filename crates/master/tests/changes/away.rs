@@ -96,7 +96,7 @@ fn the_end_of_a_job_is_no_word_from_outside() {
     for token in 0..20 {
         world.now_ms += LEASE_MS / 10;
         let what = "nobody waits for it".to_owned();
-        let result = Err(JobError { node: None, may_linger: false, what });
+        let result = Err(JobError { may_linger: false, ..JobError::new(None, what) });
         world.feed(Event::JobDone { token: 1_000_000 + token, result });
     }
     world.feed(Event::ConnectionClosed { connection: 1 });

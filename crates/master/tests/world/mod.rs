@@ -324,7 +324,8 @@ impl World {
         if fails || self.failing_jobs > 0 {
             self.failing_jobs = self.failing_jobs.saturating_sub(1);
             let what = "it was made to fail".to_owned();
-            return Ok(Err(JobError { node: None, may_linger: self.verbs_linger, what }));
+            let may_linger = self.verbs_linger;
+            return Ok(Err(JobError { may_linger, ..JobError::new(None, what) }));
         }
         for record in self.disk.values() {
             let Record::Repairer(other) = record else { continue };

@@ -202,6 +202,32 @@ fn bad_changes_are_refused() {
 }
 
 #[test]
+fn a_subtable_that_cannot_be_split_stays_in_the_scope_and_those_before_it_go_on() {
+    let view = small();
+    let at = |offset: u64| Vec::from([place(0, offset << 20), place(1, offset << 20)]);
+    let frozen = view.splitting(&[(0, at(3)), (1, at(4))]);
+    assert_eq!(frozen.without_split(1), None, "nobody has tried");
+    let transforming = frozen.advanced();
+    assert_eq!(transforming.without_split(2), None);
+    let splits = |view: &View| -> Vec<bool> {
+        let change = view.change.as_ref().unwrap();
+        assert_eq!((change.stage, view.number), (Stage::Transforming, transforming.number + 1));
+        change.subtables.iter().map(|s| s.split.is_some()).collect()
+    };
+    let less = transforming.without_split(1).unwrap();
+    less.check().unwrap();
+    assert_eq!(splits(&less), [true, false]);
+    assert_eq!(less.without_split(1), None);
+    let switched = less.advanced();
+    switched.check().unwrap();
+    assert_eq!(switched.subtables.len(), view.subtables.len() + 1);
+    assert_eq!(switched.subtables.last().unwrap().replicas(), at(3));
+    let none = transforming.without_split(0).unwrap();
+    assert_eq!(splits(&none), [false, false], "their numbers follow from each other");
+    assert_eq!(none.advanced().subtables.len(), view.subtables.len());
+}
+
+#[test]
 fn new_regions_are_known_before_they_can_be_used() {
     let at = |offset| Vec::from([place(1, offset), place(0, offset)]);
     let mut view = small();
