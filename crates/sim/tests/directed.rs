@@ -85,13 +85,14 @@ fn what_a_look_sees_is_as_old_as_its_end() {
 /// Every script, with nothing taken out.
 #[test]
 fn sessions_promise_what_their_surroundings_rely_on() {
-    let scripts: [fn(u64); 20] = [
+    let scripts: [fn(u64); 21] = [
         scripted::marks::left_behind,
         scripted::marks::seen_elsewhere,
         scripted::marks::late_mark,
         scripted::doubts::beside_a_write,
         scripted::doubts::lost_word,
         scripted::doubts::late_repair,
+        scripted::doubts::region_to_come,
         scripted::speculations::half_written,
         scripted::speculations::of_a_newer_view,
         scripted::generations::given_back,

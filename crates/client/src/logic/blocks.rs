@@ -625,7 +625,7 @@ impl<E: Environment> BlockSource<E> {
     async fn return_to(&self, nodes: &[MnId], block: BlockId) {
         // Before anything is sent: who waits for the block may tire of it at any await.
         self.unconfirmed.borrow_mut().insert(block);
-        let _ends = Returning::begin(&self.returning, block);
+        let returning = Returning::begin(&self.returning, &self.missed, block);
         for node in nodes {
             let (from, to) = (self.client, ClientId::NOBODY);
             let request =
@@ -635,13 +635,12 @@ impl<E: Environment> BlockSource<E> {
                 Ok(other) => tracing::debug!(?block, ?other, "a block is not given back"),
                 Err(error) => {
                     tracing::debug!(?block, %error, "a block is not given back");
-                    // The table may go on naming this session.
-                    self.missed.set(true);
                     return;
                 }
             }
         }
         self.unconfirmed.borrow_mut().remove(&block);
+        returning.acknowledged();
     }
 
     async fn record_on_backups(&self, block: BlockId, view: &View) -> Result<(), Error> {

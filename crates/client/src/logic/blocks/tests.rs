@@ -326,6 +326,28 @@ fn what_is_given_back_is_not_reported_as_taken_over() {
     assert_eq!(*source.adopted.borrow(), []);
 }
 
+/// An operation that gives a block back is dropped while a node is asked. The session needs memory later.
+#[test]
+fn a_return_that_is_dropped_half_way_is_made_good_when_memory_is_short() {
+    let env = Surroundings::new();
+    env.silent.set(false);
+    let source = source_of(7, &env);
+    let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
+    let view = view();
+    let block = at_once(source.grant(slab, false, &view)).unwrap().address;
+    env.hangs.set(true);
+    {
+        let mut free = pin!(source.free(block, &view));
+        assert!(free.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+    env.hangs.set(false);
+    assert_eq!(env.owner.get(), ClientId(7), "the node that hands it out was not asked yet");
+    assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
+    assert_eq!(env.owner.get(), ClientId::NOBODY, "who looks for memory gives it back");
+    assert_eq!(at_once(source.grant(slab, false, &view)).map(|granted| granted.address), Ok(block));
+    assert_eq!(at_once(source.settle(&view)), Some(Vec::new()));
+}
+
 /// A block is being given back: its node has it, and has not said so yet. Meanwhile it is granted again.
 /// The tables name the session in the end, so it must not be forgotten, also if it was looked for
 /// `meanwhile`.

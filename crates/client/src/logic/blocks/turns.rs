@@ -41,22 +41,36 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// A block is being given back.
+/// A block is being given back. If this is dropped before all have acknowledged that, the tables may go on naming the
+/// session.
 pub(super) struct Returning<'r> {
     returning: &'r RefCell<BTreeSet<BlockId>>,
+    missed: &'r Cell<bool>,
     block: BlockId,
+    is_done: bool,
 }
 
 impl Returning<'_> {
-    pub fn begin(returning: &RefCell<BTreeSet<BlockId>>, block: BlockId) -> Returning<'_> {
+    pub fn begin<'r>(
+        returning: &'r RefCell<BTreeSet<BlockId>>,
+        missed: &'r Cell<bool>,
+        block: BlockId,
+    ) -> Returning<'r> {
         returning.borrow_mut().insert(block);
-        Returning { returning, block }
+        Returning { returning, missed, block, is_done: false }
+    }
+
+    pub fn acknowledged(mut self) {
+        self.is_done = true;
     }
 }
 
 impl Drop for Returning<'_> {
     fn drop(&mut self) {
         self.returning.borrow_mut().remove(&self.block);
+        if !self.is_done {
+            self.missed.set(true);
+        }
     }
 }
 

@@ -116,3 +116,13 @@ pub fn late_object(seed: u64) {
     assert_eq!(outcome, Outcome::NotApplied);
     assert!(script.late() > 0 && store.needs_recovery());
 }
+
+/// The first block comes with a region that is yet to come. Epochs pass meanwhile: who waits for it holds none.
+pub fn region_to_come(seed: u64) {
+    let stage = Stage::new(seed);
+    let (store, script) = stage.open(0..1, None);
+    script.put_off(3);
+    let before = script.epoch();
+    run(store.insert(b"a", &VALUE)).expect("it has come");
+    assert_eq!(script.epoch(), before + 3);
+}

@@ -65,6 +65,8 @@ pub struct Script {
     grants: RefCell<VecDeque<BlockGrant>>,
     /// Blocks that came back. Whoever asks then gets the first of them.
     pool: RefCell<VecDeque<Address>>,
+    /// How often who asks for a block is told that one is to come.
+    put_off: Cell<u32>,
     /// Grows whenever all operations have ended.
     epoch: Cell<u64>,
     /// Before this epoch none runs any more.
@@ -161,6 +163,11 @@ impl Script {
         self.grants.borrow_mut().push_back(grant);
     }
 
+    /// So many requests for a block come before there is one.
+    pub fn put_off(&self, requests: u32) {
+        self.put_off.set(requests);
+    }
+
     /// This is the newest view from now on.
     pub fn publish(&self, view: &View) {
         *self.view.borrow_mut() = Arc::new(view.clone());
@@ -199,6 +206,10 @@ impl Blocks for Scripted {
         let pinned = self.0.pinned.get().is_some();
         assert!(pinned, "who asks for a block by a view does not act: that view may end meanwhile");
         assert_eq!(view.number, self.0.view.borrow().number);
+        if let Some(left) = self.0.put_off.get().checked_sub(1) {
+            self.0.put_off.set(left);
+            return Ok(Granted::Later);
+        }
         let mut grants = self.0.grants.borrow_mut();
         let next = grants.pop_front_if(|grant| grant.class == class).or_else(|| {
             let lies_there = |address: &Address| {
@@ -220,7 +231,9 @@ impl Blocks for Scripted {
         next.map(Granted::Block).ok_or(Error::OutOfMemory)
     }
 
-    async fn await_pool(&self, _: &Arc<View>) {}
+    async fn await_pool(&self, _: &Arc<View>) {
+        self.0.pass();
+    }
 
     async fn await_others(&self) {}
 
@@ -420,6 +433,7 @@ impl Stage {
             passed: Cell::new(0),
             grants: RefCell::new(blocks.map(grant).collect()),
             pool: RefCell::default(),
+            put_off: Cell::new(0),
             epoch: Cell::new(1),
             passed_epoch: Cell::new(1),
             steps: RefCell::default(),
