@@ -160,6 +160,7 @@ impl OperationError for Error {
             Error::KeyTooLarge { .. } => "key_too_large",
             Error::ValueTooLarge { .. } => "value_too_large",
             Error::OutOfMemory => "out_of_memory",
+            Error::Degraded { .. } => "degraded",
             Error::IndexFull => "index_full",
             Error::KeysHashAlike => "keys_hash_alike",
             Error::Unreachable { .. } => "unreachable",
@@ -192,6 +193,7 @@ impl OperationError for Error {
             | Error::KeyTooLarge { .. }
             | Error::ValueTooLarge { .. }
             | Error::OutOfMemory
+            | Error::Degraded { .. }
             | Error::IndexFull
             | Error::KeysHashAlike
             | Error::Allocation { .. }
@@ -201,7 +203,7 @@ impl OperationError for Error {
     }
 
     fn is_full(&self) -> bool {
-        matches!(self, Error::OutOfMemory | Error::IndexFull)
+        matches!(self, Error::OutOfMemory | Error::Degraded { .. } | Error::IndexFull)
     }
 }
 

@@ -35,8 +35,9 @@ use crate::error::ConnectError;
 use crate::logic::WorkTableStats;
 use crate::metrics::ClientMetrics;
 use crate::options::{FabricChoice, Options, WorkTable};
+use crate::reach::Reached;
 use crate::session::{KeepAlive, Session};
-use crate::shared::{Shared, first_view, reachable_fabric, wait};
+use crate::shared::{Shared, first_view, wait};
 use crate::survey::{self, FoundPair, MemorySurvey, SurveyError};
 
 thread_local! {
@@ -123,13 +124,14 @@ impl Client {
         view.check()?;
         // From now on no other cluster will do: what was put into this one would not be found there.
         master.join(view.cluster);
-        let kind = match options.fabric {
-            FabricChoice::Only(kind) => kind,
+        let reached = match options.fabric {
+            FabricChoice::Only(kind) => Reached::asked_for(kind),
             FabricChoice::Auto => match &options.switch {
-                Some(switch) => switch.fabric(),
-                None => reachable_fabric(&view.members),
+                Some(switch) => Reached::asked_for(switch.fabric()),
+                None => Reached::best(&view.members, runtime.keys().map(|keys| &**keys)),
             },
         };
+        let kind = reached.kind;
         if let Some(switch) = &options.switch
             && switch.fabric() != kind
         {
@@ -138,7 +140,7 @@ impl Client {
         if kind == FabricKind::Shm && options.work_table != WorkTable::Off {
             return Err(ConnectError::WorkTableOverShm);
         }
-        let shared = Arc::new(Shared::new(runtime, master, kind, options, view, local_nodes));
+        let shared = Arc::new(Shared::new(runtime, master, reached, options, view, local_nodes));
         let first_view = shared.keeper.view();
         let handle = Handle { shared, first_view, driver: Mutex::default(), cluster };
         let client = Client { handle: Arc::new(AtHome::new(handle)), op_timeout: None };

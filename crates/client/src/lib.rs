@@ -64,6 +64,7 @@ mod logic;
 mod metrics;
 mod options;
 pub mod prometheus;
+mod reach;
 mod session;
 mod shared;
 mod survey;

@@ -1,6 +1,7 @@
 //! What a client has done, for its program to show.
 
 use fusee_core::stats::{OpKind, Stats};
+use fusee_fabric::FabricKind;
 
 use crate::logic::{CacheStats, Counted};
 use crate::prometheus::{Kind, Metrics};
@@ -13,6 +14,11 @@ use crate::telemetry::LatencySums;
 pub struct ClientMetrics {
     /// Sessions that are open.
     pub sessions: u64,
+    /// The fabric of all of them.
+    pub fabric: Option<FabricKind>,
+    /// Whether that was to be shared memory, which was not there, or closed to this process
+    /// ([`FabricChoice::Auto`](crate::FabricChoice::Auto)).
+    pub is_shm_refused: bool,
     /// Operations: how many, their phases, verbs and bytes.
     pub stats: Stats,
     /// Accesses to the index caches.
@@ -32,8 +38,16 @@ impl ClientMetrics {
 
     /// Adds them to a page for Prometheus, as `fusee_client_…`.
     pub fn write(&self, metrics: &mut Metrics) {
-        let ClientMetrics { sessions, stats, cache, .. } = self;
+        let ClientMetrics { sessions, fabric, is_shm_refused, stats, cache, .. } = self;
         metrics.one(Kind::Gauge, "fusee_client_sessions", "Sessions that are open.", sessions);
+        let help = "The fabric of its sessions.";
+        let mut family = metrics.family(Kind::Gauge, "fusee_client_fabric", help);
+        for kind in [FabricKind::Shm, FabricKind::Tcp, FabricKind::Verbs] {
+            family.sample(&[("fabric", &kind.to_string())], u8::from(*fabric == Some(kind)));
+        }
+        let help =
+            "Whether shared memory was expected, and was not there or closed to this process.";
+        metrics.one(Kind::Gauge, "fusee_client_shm_refused", help, u8::from(*is_shm_refused));
         let help = "Operations that ended.";
         let mut family = metrics.family(Kind::Counter, "fusee_client_operations_total", help);
         for kind in OpKind::ALL {

@@ -310,6 +310,10 @@ impl Session {
             {
                 Error::Expelled { outcome: error.outcome() }
             }
+            Error::OutOfMemory => match self.parts.logic.degraded() {
+                Some(reason) => Error::Degraded { reason },
+                None => Error::OutOfMemory,
+            },
             error => error,
         };
         let lost = matches!(

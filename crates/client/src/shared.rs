@@ -5,7 +5,6 @@
 //! with [`wait`], which works on any thread, also on one of somebody else's async runtime.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
@@ -24,6 +23,7 @@ use crate::error::ConnectError;
 use crate::logic::{self, Counted, Gate, Keeper, Keeping, Opened, Timing};
 use crate::metrics::ClientMetrics;
 use crate::options::{Options, WorkTable};
+use crate::reach::Reached;
 
 /// How often a cluster that is forming is asked whether it is ready.
 const READY_POLL: Duration = Duration::from_millis(20);
@@ -52,6 +52,8 @@ pub(crate) struct Shared {
     pub runtime: Runtime,
     pub master: MasterClient,
     pub kind: FabricKind,
+    /// It was to be shared memory, which was not there or closed to this process.
+    shm_refused: bool,
     pub options: Options,
     pub keeper: Arc<Keeper>,
     counts: Mutex<Counts>,
@@ -109,6 +111,7 @@ impl Shared {
         let counts = self.counts();
         let mut metrics = counts.ended.clone();
         metrics.sessions = counts.open.len() as u64;
+        (metrics.fabric, metrics.is_shm_refused) = (Some(self.kind), self.shm_refused);
         counts.open.values().for_each(|counted| metrics.add(counted));
         metrics
     }
@@ -120,7 +123,7 @@ impl Shared {
     pub fn new(
         runtime: Runtime,
         master: MasterClient,
-        kind: FabricKind,
+        Reached { kind, refused }: Reached,
         options: Options,
         view: View,
         nodes: HashMap<MnId, NodeClient>,
@@ -146,6 +149,7 @@ impl Shared {
             runtime,
             master,
             kind,
+            shm_refused: refused.is_some(),
             options,
             keeper,
             counts: Mutex::default(),
@@ -373,21 +377,6 @@ pub(crate) async fn first_view(
     }
 }
 
-/// The best fabric by which all members can be reached, as far as it shows from here.
-pub(crate) fn reachable_fabric(members: &[Member]) -> FabricKind {
-    let here = |m: &Member| m.shm.as_deref().is_some_and(|path| Path::new(path).exists());
-    if members.iter().all(here) {
-        return FabricKind::Shm;
-    }
-    let has_verbs = members.iter().all(|m| m.verbs.is_some());
-    // Where nothing else is served, verbs say best what is missing.
-    let only_verbs = members.iter().all(|m| m.tcp.is_none());
-    match has_verbs && (only_verbs || fusee_fabric::verbs::default_device().is_ok()) {
-        true => FabricKind::Verbs,
-        false => FabricKind::Tcp,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -399,7 +388,7 @@ mod tests {
             reserved_bytes,
             primary_blocks: 10,
             primary_blocks_owned,
-            attached_clients: 0,
+            ..Usage::default()
         };
         assert!(!is_short(85, &[]));
         assert!(!is_short(85, &[usage(84, 10), usage(84, 10)]), "not above");

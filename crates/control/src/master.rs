@@ -187,8 +187,8 @@ pub enum MasterRequest {
         view: u64,
     },
     /// A client got no block from any member: regions are added, which a newer view will show. Answer:
-    /// `Done`; `Called`, if that cannot be, but others may have memory; `Refused`, if they had none; or
-    /// `Exhausted`.
+    /// `Done`; `Called`, if that cannot be, but others may have memory; `Refused`, if they had none;
+    /// `Exhausted`; or `Degraded`.
     MoreRoom {
         /// The session's id.
         client: ClientId,
@@ -362,6 +362,12 @@ pub enum MasterReply {
     /// To `Split`: the subtable is as deep as the index may be
     /// ([`View::deepest`](fusee_core::view::View::deepest)). Keys hash alike in it, and splits do not help.
     TooDeep,
+    /// To `MoreRoom`: no region is added before replicas that are missing have another memory node. To ask again at
+    /// once is in vain.
+    Degraded {
+        /// What is missing, and what to do.
+        reason: String,
+    },
     /// It cannot be.
     Refused {
         /// Why, and what to do.
@@ -431,6 +437,10 @@ pub struct Status {
     pub scrub: Scrub,
     /// What keeps the cluster from forming or from being whole, and what to do.
     pub problem: Option<String>,
+    /// How many regions of replicated values could be added now, up to as many as are added at once.
+    pub more_regions: u64,
+    /// Why that is none.
+    pub no_region: Option<String>,
 }
 
 /// What the master found by looking at memory that nobody may read, since it started.

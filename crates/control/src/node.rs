@@ -335,8 +335,32 @@ pub struct Usage {
     pub primary_blocks: u64,
     /// Those of them that a client owns.
     pub primary_blocks_owned: u64,
-    /// Data-plane connections or sessions at the moment.
-    pub attached_clients: u64,
+    /// Bytes of subtables, and of blocks that a client owns: what lies in them may be free, for its owner.
+    pub used_bytes: u64,
+    /// Blocks in the primary regions that a write may still get: of what is free some is kept back for deletes.
+    pub free_blocks: u64,
+    /// Sessions at the moment.
+    pub attached: Attached,
+    /// The socket of shared memory is not there any more, and could not be made again.
+    pub socket_gone: bool,
+}
+
+/// Sessions that are attached to a memory node, by their fabric.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attached {
+    /// Over shared memory.
+    pub shm: u64,
+    /// Over TCP.
+    pub tcp: u64,
+    /// Over verbs.
+    pub verbs: u64,
+}
+
+impl Attached {
+    /// All of them.
+    pub fn total(self) -> u64 {
+        self.shm + self.tcp + self.verbs
+    }
 }
 
 /// An answer of a memory node.

@@ -52,10 +52,16 @@ pub enum Error {
     Redundancy(RedundancyError),
     /// No memory node has a free block for an object of this size.
     #[error(
-        "out of memory: no memory node has a free block, nor room for more; start another memory node, or \
-         delete what is not needed"
+        "out of memory: no memory node has a free block, and too few have room for a region; start another memory \
+         node, or delete what is not needed (`fusee status` says what each has left)"
     )]
     OutOfMemory,
+    /// No memory node has a free block, and the cluster adds none, since it lacks replicas.
+    #[error("out of memory: no memory node has a free block, and none is added: {reason}")]
+    Degraded {
+        /// What is missing, and what to do.
+        reason: alloc::string::String,
+    },
     /// Both buckets of the key are full, and the index cannot grow.
     #[error("index full: no memory node has room for a larger one; start another memory node")]
     IndexFull,

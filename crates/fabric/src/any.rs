@@ -16,9 +16,9 @@ use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use fusee_auth::Keys;
+use fusee_auth::{Keys, NodeKey};
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
 use fusee_core::view::Member;
 use fusee_tls::Tls;
@@ -26,7 +26,7 @@ use fusee_tls::Tls;
 use crate::driver::{self, Options};
 use crate::error::{AttachCause, AttachError};
 use crate::hello::GoesOn;
-use crate::shm::{ShmExecute, ShmFabric};
+use crate::shm::{self, Hub, ShmExecute, ShmFabric};
 use crate::tcp::{self, TcpFabric};
 use crate::verbs::{self, CardCounts, VerbsFabric};
 
@@ -216,6 +216,36 @@ pub fn attach_all_by(
     }
     members.iter().try_for_each(|member| fabric.attach_while(member, goes_on))?;
     Ok(fabric)
+}
+
+/// So long a memory node is waited for that is asked whether it lets this process in.
+const KNOCK_WAIT: Duration = Duration::from_millis(300);
+
+/// Whether these members, which have sockets on this host, let this process in by shared memory. One that does not
+/// answer, or is another one by now, is no reason against it: the view will be another one soon.
+pub fn knock(members: &[Member], keys: Option<&Keys>) -> Result<(), AttachError> {
+    let end = Instant::now() + KNOCK_WAIT;
+    for member in members {
+        let Some(path) = member.shm.as_deref().filter(|_| !Hub::is_here(member.identity)) else {
+            continue;
+        };
+        let key = NodeKey::new(keys, member.identity);
+        let cause = match shm::knock(&key, Path::new(path), &|| Instant::now() < end) {
+            Err(AttachCause::Unreachable(error))
+                if error.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                AttachCause::Unreachable(error)
+            }
+            Err(
+                cause @ (AttachCause::StrangerAtSocket { .. }
+                | AttachCause::NotFenceable
+                | AttachCause::Unproved),
+            ) => cause,
+            Ok(()) | Err(_) => continue,
+        };
+        return Err(AttachError { node: member.node, at: path.to_owned(), cause });
+    }
+    Ok(())
 }
 
 impl AnyFabric {

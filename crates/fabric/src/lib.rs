@@ -63,7 +63,7 @@ mod sync;
 mod sys;
 
 pub use any::{
-    AnyFabric, FabricKind, SwitchAt, Way, attach_all, attach_all_by, attach_all_through,
+    AnyFabric, FabricKind, SwitchAt, Way, attach_all, attach_all_by, attach_all_through, knock,
 };
 pub use clock::Clock;
 pub use doors::NodeLimits;

@@ -20,6 +20,7 @@ use fusee_auth::{Keys, NodeKey};
 use fusee_core::verbs::ClientId;
 use fusee_tls::Tls;
 
+use crate::any::FabricKind;
 use crate::doors::NodeLimits;
 use crate::error::ServeError;
 use crate::pool::Pool;
@@ -110,6 +111,11 @@ impl NodeFabrics {
         self.shm.as_ref().map(|shm| shm.path().to_owned())
     }
 
+    /// Whether a socket was asked for and is not there any more.
+    pub fn is_socket_gone(&self) -> bool {
+        self.shm.as_ref().is_some_and(|shm| !shm.is_there())
+    }
+
     /// The software NIC, if there is one, looks for requests for so long before it sleeps, from now on.
     pub fn set_spin(&self, spin: Duration) {
         if let Some(tcp) = &self.tcp {
@@ -137,9 +143,19 @@ impl NodeFabrics {
 
     /// The number of sessions attached, over all fabrics.
     pub fn attached_clients(&self) -> u64 {
-        let own = self.hub.as_ref().map_or(0, |hub| hub.sessions());
-        let tcp = self.tcp.as_ref().map_or(0, TcpNode::sessions);
-        own + tcp + self.verbs.as_ref().map_or(0, VerbsNode::sessions)
+        [FabricKind::Shm, FabricKind::Tcp, FabricKind::Verbs]
+            .map(|kind| self.attached_over(kind))
+            .iter()
+            .sum()
+    }
+
+    /// The number of sessions attached over this fabric.
+    pub fn attached_over(&self, kind: FabricKind) -> u64 {
+        match kind {
+            FabricKind::Shm => self.hub.as_ref().map_or(0, |hub| hub.sessions()),
+            FabricKind::Tcp => self.tcp.as_ref().map_or(0, TcpNode::sessions),
+            FabricKind::Verbs => self.verbs.as_ref().map_or(0, VerbsNode::sessions),
+        }
     }
 
     /// The memory lent.

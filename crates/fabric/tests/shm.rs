@@ -86,6 +86,41 @@ fn a_socket_put_in_the_place_of_ours_stays() {
     assert!(path.exists());
 }
 
+/// As after a cleaner of temporary files: sessions that are there stay, and new ones find the node again.
+#[test]
+fn a_socket_file_that_goes_is_made_again() {
+    let scratch = Scratch::new();
+    let path = scratch.socket();
+    let served = node(2 * START, Some(path.clone()));
+    for other in [None, Some("precious")] {
+        fs::remove_file(&path).unwrap();
+        if let Some(other) = other {
+            fs::write(&path, other).unwrap();
+        }
+        let started = Instant::now();
+        let is_heard = || {
+            let Ok(mut socket) = UnixStream::connect(&path) else { return false };
+            say_hello(&mut socket, SHM, &key(served.identity), &shm_hello(1));
+            rest(&mut socket).unwrap().len() == 24
+        };
+        let mut was_gone = false;
+        while !is_heard() {
+            was_gone |= served.fabrics.is_socket_gone();
+            if was_gone && other.is_some() && path.exists() {
+                // What is there is left alone, as long as it is there.
+                assert_eq!(fs::read(&path).unwrap(), b"precious");
+                fs::remove_file(&path).unwrap();
+            }
+            assert!(started.elapsed() < Duration::from_secs(30), "it does not come back");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert!(!served.fabrics.is_socket_gone());
+        assert_eq!(was_gone, other.is_some(), "what is told while it cannot be made");
+    }
+    drop(served);
+    scratch.assert_empty();
+}
+
 #[test]
 fn an_identity_serves_once() {
     let identity = unique();

@@ -25,6 +25,7 @@ mod elasticity;
 mod events;
 #[cfg(feature = "bench")]
 mod failover;
+mod full;
 #[cfg(feature = "bench")]
 mod growth;
 mod http;
@@ -42,6 +43,7 @@ mod secrets;
 mod servers;
 #[cfg(feature = "sim")]
 mod sim;
+mod sockets;
 mod strangers;
 #[cfg(feature = "bench")]
 mod sweep;

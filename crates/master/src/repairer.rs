@@ -22,9 +22,9 @@ use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Once};
 use std::task::{Context, Poll};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
@@ -218,6 +218,8 @@ fn complete(
     }
 }
 
+static NO_SHM: Once = Once::new();
+
 fn attach(
     client: ClientId,
     members: &[Member],
@@ -240,7 +242,10 @@ fn attach(
         match attach_all_by(way(FabricKind::Shm), client, members, goes_on) {
             Ok(fabric) => return Ok(fabric),
             Err(error) if !goes_on() => return Err(failed(error)),
-            Err(error) => tracing::debug!(%error, "no shared memory for repairs"),
+            // Once: each job tries again.
+            Err(error) => NO_SHM.call_once(|| {
+                tracing::warn!(%error, "shared memory is not used for repairs");
+            }),
         }
     }
     // By a card whose atomics the processor does not see, a node serves verbs alone.

@@ -118,7 +118,7 @@ const NOBODYS: u8 = 0;
 const ANSWER: [u8; 2] = [5, 0];
 
 const MASTER_REQUESTS: usize = 19;
-const MASTER_REPLIES: usize = 21;
+const MASTER_REPLIES: usize = 22;
 const NODE_REQUESTS: usize = 14;
 const NODE_REPLIES: usize = 10;
 

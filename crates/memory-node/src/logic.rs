@@ -595,15 +595,22 @@ impl Node {
     }
 
     fn usage(&self) -> Usage {
-        let primaries = self.regions.values().filter(|region| region.primary);
+        let regions: u64 = self.regions.values().map(|region| region.geometry.region_bytes).sum();
         let mut usage = Usage {
             pool_bytes: self.description.pool_bytes,
             reserved_bytes: self.reserved_bytes,
+            // What no region takes, subtables do.
+            used_bytes: self.reserved_bytes.saturating_sub(regions),
             ..Usage::default()
         };
-        for region in primaries {
-            usage.primary_blocks += region.owners.len() as u64;
-            usage.primary_blocks_owned += region.owned();
+        for region in self.regions.values() {
+            let owned = region.owned();
+            usage.used_bytes += owned * region.geometry.block_bytes;
+            if region.primary {
+                usage.primary_blocks += region.owners.len() as u64;
+                usage.primary_blocks_owned += owned;
+                usage.free_blocks += region.writable();
+            }
         }
         usage
     }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use fusee_auth::Keys;
 use fusee_control::master::{MasterReply, MasterRequest, Note};
-use fusee_control::node::{Description, NodeReply, NodeRequest};
+use fusee_control::node::{Attached, Description, NodeReply, NodeRequest};
 use fusee_control::rpc::{
     self, Caller, MasterClient, NodeClient, NodeService, RequestTimes, RpcError, Runtime, Server,
 };
@@ -396,7 +396,13 @@ async fn handle(shared: Arc<Shared>, caller: Caller, request: NodeRequest) -> No
     }
     match step.reply {
         NodeReply::Usage(mut usage) => {
-            usage.attached_clients = shared.fabrics.attached_clients();
+            let over = |kind| shared.fabrics.attached_over(kind);
+            usage.attached = Attached {
+                shm: over(FabricKind::Shm),
+                tcp: over(FabricKind::Tcp),
+                verbs: over(FabricKind::Verbs),
+            };
+            usage.socket_gone = shared.fabrics.is_socket_gone();
             NodeReply::Usage(usage)
         }
         reply => reply,

@@ -106,6 +106,8 @@ pub(super) struct BlockSource<E> {
     exhausted: Cell<bool>,
     /// Whether a region is to come since.
     region_comes: Cell<bool>,
+    /// What the cluster lacked, if that was why no region was added when it was asked for last.
+    degraded: RefCell<Option<String>>,
     /// Whether the pool had no block the last time, but for DELETEs, or a DELETE got what others had left.
     lends: Cell<bool>,
     /// By class, the call for memory that the request waits for ([`MasterReply::Called`]).
@@ -198,6 +200,7 @@ impl<E: Environment> BlockSource<E> {
             refused: Cell::new(false),
             exhausted: Cell::new(false),
             region_comes: Cell::new(false),
+            degraded: RefCell::default(),
             lends: Cell::new(false),
             calls: RefCell::default(),
             adopted: RefCell::default(),
@@ -567,10 +570,18 @@ impl<E: Environment> BlockSource<E> {
         let (view, redundancy) = (view.number, kind.redundancy);
         let request = MasterRequest::MoreRoom { client, view, redundancy, call };
         self.exhausted.set(false);
+        self.degraded.replace(None);
         match self.env.ask_master(request, MASTER_DEADLINE.min(self.node_deadline)).await {
-            Ok(reply @ (MasterReply::Refused { .. } | MasterReply::Exhausted)) => {
+            Ok(
+                reply @ (MasterReply::Refused { .. }
+                | MasterReply::Exhausted
+                | MasterReply::Degraded { .. }),
+            ) => {
                 tracing::debug!(?reply, "no region is added");
                 self.exhausted.set(reply == MasterReply::Exhausted);
+                if let MasterReply::Degraded { reason } = reply {
+                    self.degraded.replace(Some(reason));
+                }
                 self.calls.borrow_mut().remove(&kind);
                 self.without_master.set(0);
                 Err(Error::OutOfMemory)
@@ -595,6 +606,11 @@ impl<E: Environment> BlockSource<E> {
     /// How long to wait before memory nodes are asked again.
     pub fn patience(&self) -> Duration {
         if self.region_comes.take() { REGION_PATIENCE } else { BLOCK_RETRY }
+    }
+
+    /// What the cluster lacks, if that was why there was no block the last time.
+    pub fn degraded(&self) -> Option<String> {
+        self.degraded.borrow().clone()
     }
 
     /// Whether the last request for a block of a class ended with a call that is not over.

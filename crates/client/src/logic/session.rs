@@ -184,6 +184,11 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         self.store.host().gate()
     }
 
+    /// What the cluster lacks, if that was why there was no memory the last time.
+    pub fn degraded(&self) -> Option<String> {
+        self.store.host().blocks().degraded()
+    }
+
     /// How what it writes survives failures, where nobody says more.
     pub fn rules(&self) -> &RedundancyRules {
         &self.redundancy

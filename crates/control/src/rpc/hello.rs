@@ -44,7 +44,7 @@ use super::wire::{Binding, Wire};
 const MAGIC: &[u8; 5] = b"FUSEE";
 /// 5: a block is taken over once; and who speaks it starts again where it loses to a Move (rule L).
 /// 7: sessions are told the cluster's policy for redundancy; views know of pairs that are lost. 9: keys. 10: codes of
-/// frames.
+/// frames. 11: what is used of the memory, and what is left.
 const VERSION: u8 = 11;
 const START_BYTES: usize = 8;
 /// What proofs are about, with its version.

@@ -286,6 +286,13 @@ fn call(
     }
 }
 
+/// Whether a memory node lets this process come to its socket: it is there, in the right hands, and proves the node's
+/// key. Nothing is opened.
+pub(crate) fn knock(key: &NodeKey, path: &Path, goes_on: GoesOn<'_>) -> Result<(), AttachCause> {
+    let (_socket, call, answer) = call(key, path, goes_on)?;
+    call.answered(&answer, &[]).map(drop)
+}
+
 /// Receives a message of this length, and a file that may come with it, as long as `goes_on`.
 fn receive<const N: usize>(
     socket: &UnixStream,

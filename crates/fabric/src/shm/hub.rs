@@ -45,6 +45,11 @@ impl Hub {
         registry().get(&identity)?.upgrade()
     }
 
+    /// Whether the node of this identity lives in this process.
+    pub(crate) fn is_here(identity: u64) -> bool {
+        Hub::find(identity).is_some()
+    }
+
     pub(crate) fn pool(&self) -> &Pool {
         &self.pool
     }

@@ -41,5 +41,6 @@ pub(crate) mod wire;
 
 pub(crate) use client::ShmExecute;
 pub use client::ShmFabric;
+pub(crate) use client::knock;
 pub(crate) use hub::Hub;
 pub(crate) use server::ShmServer;

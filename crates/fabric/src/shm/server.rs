@@ -1,5 +1,7 @@
 //! The socket at which a memory node hands out its pool to processes of its host.
 //!
+//! It looks from time to time whether its socket file is still there, and makes it again if not.
+//!
 //! One thread, one poll: it accepts, reads hellos without ever blocking on one client, passes the
 //! memfd on, and then only waits for the end of each session. A session ends by its goodbye or by
 //! the exit of its process; see the parent module for why a closed connection is not enough.
@@ -31,6 +33,8 @@ use crate::error::ServeError;
 use crate::sys;
 use crate::version::Foreign;
 
+/// How often the socket file is looked for.
+const FILE_LOOK: Duration = Duration::from_secs(1);
 const LISTENER: Token = Token(0);
 const WAKER: Token = Token(1);
 /// Connection `n` has the socket token `FIRST + 2n`, and `FIRST + 2n + 1` for its process.
@@ -39,7 +43,7 @@ const FIRST: usize = 2;
 /// Serves a hub's pool at a socket; stops and removes the socket file on drop.
 #[derive(Debug)]
 pub(crate) struct ShmServer {
-    file: SocketFile,
+    file: Arc<SocketFile>,
     stop: Arc<AtomicBool>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
@@ -57,12 +61,25 @@ impl ShmServer {
         let poll = Poll::new().map_err(io)?;
         let waker = Waker::new(poll.registry(), WAKER).map_err(io)?;
         let (mut listener, file) = SocketFile::claim(path)?;
+        let file = Arc::new(file);
         let stop = Arc::new(AtomicBool::new(false));
-        let mut server = ShmServer { file, stop, waker, thread: None };
+        let mut server = ShmServer { file: file.clone(), stop, waker, thread: None };
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE).map_err(io)?;
         let stop = server.stop.clone();
         let (doors, open) = (Doors::new(limits), HashMap::new());
-        let listener = Loop { poll, listener, hub, key, doors, stop, next: 0, open };
+        let listener = Loop {
+            poll,
+            listener,
+            file,
+            look_at: Instant::now() + FILE_LOOK,
+            is_missed: false,
+            hub,
+            key,
+            doors,
+            stop,
+            next: 0,
+            open,
+        };
         let thread = std::thread::Builder::new().name("fusee-shm".into());
         server.thread = Some(thread.spawn(move || listener.run()).map_err(io)?);
         Ok(server)
@@ -70,6 +87,11 @@ impl ShmServer {
 
     pub(crate) fn path(&self) -> &Path {
         self.file.path()
+    }
+
+    /// Whether processes find the socket, as far as is known.
+    pub(crate) fn is_there(&self) -> bool {
+        self.file.is_there()
     }
 }
 
@@ -120,6 +142,11 @@ enum Verdict {
 struct Loop {
     poll: Poll,
     listener: UnixListener,
+    file: Arc<SocketFile>,
+    /// When to look whether the file is there.
+    look_at: Instant,
+    /// It was not there, and could not be made again: that is in the log.
+    is_missed: bool,
     hub: Arc<Hub>,
     key: NodeKey,
     /// By processes.
@@ -135,7 +162,8 @@ impl Loop {
         let mut accept_again = None;
         // Acquire: pairs with the release of the drop.
         while !self.stop.load(Ordering::Acquire) {
-            let wake_at = self.next_deadline().into_iter().chain(accept_again).min();
+            let deadlines = self.next_deadline().into_iter().chain(accept_again);
+            let wake_at = deadlines.chain([self.look_at]).min();
             let wait = wake_at.map(|at| at.saturating_duration_since(Instant::now()));
             // Rounded up: a wait of less than a millisecond must not become a busy loop.
             let wait = wait.map(|wait| wait + Duration::from_millis(1));
@@ -159,6 +187,37 @@ impl Loop {
                 accept_again = self.accept();
             }
             self.send_silent_away();
+            if self.look_at <= Instant::now() {
+                self.look_at = Instant::now() + FILE_LOOK;
+                self.keep_file();
+            }
+        }
+    }
+
+    /// Makes the socket file again if it is not there.
+    fn keep_file(&mut self) {
+        let restored = self.file.restore().map_err(|error| error.to_string());
+        let registry = self.poll.registry();
+        let listens = restored.and_then(|restored| {
+            let Some(mut listener) = restored else { return Ok(false) };
+            let listens = registry.register(&mut listener, LISTENER, Interest::READABLE);
+            listens.map_err(|error| error.to_string())?;
+            // The one before goes: nobody finds it any more.
+            self.listener = listener;
+            Ok(true)
+        });
+        let path = self.file.path().display();
+        match listens {
+            Ok(false) => {}
+            Ok(true) => {
+                self.is_missed = false;
+                tracing::warn!(%path, "the socket file had gone, and is made again");
+            }
+            Err(error) if !self.is_missed => {
+                self.is_missed = true;
+                tracing::error!(%error, %path, "the socket file has gone, new clients do not find it");
+            }
+            Err(_) => {}
         }
     }
 

@@ -3,11 +3,15 @@
 //! A socket file outlives a process that was killed. Starting on such a file replaces it; a file
 //! at which somebody still listens is an error. The check and the replacement happen under a lock
 //! of the directory, so that of two nodes that start at once, one gets the error.
+//!
+//! A file may be removed under a living server, by a cleaner of temporary files say. Then nobody finds the server any
+//! more: it looks whether its file is still there, and makes it again.
 
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use mio::net::{UnixListener, UnixStream};
 
@@ -18,25 +22,67 @@ use crate::sys;
 #[derive(Debug)]
 pub(super) struct SocketFile {
     path: PathBuf,
-    /// Device and inode: somebody may have put another one in its place.
-    id: (u64, u64),
+    place: Mutex<Place>,
+}
+
+/// What is at the path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Our file, by device and inode: there may be another one in its place by now.
+    Ours((u64, u64)),
+    /// Not ours, which was this one, when it was looked at last.
+    Gone((u64, u64)),
+    /// The server ends, and wants no file any more.
+    Ended,
 }
 
 impl SocketFile {
     /// Listens at `path`, in place of a server that has died.
     pub(super) fn claim(path: &Path) -> Result<(UnixListener, SocketFile), ServeError> {
+        let io = |source| ServeError::Io { at: path.display().to_string(), source };
+        let lock = File::open(directory(path)).map_err(io)?;
+        lock.lock().map_err(io)?;
         let (listener, id) = claim(path)?;
-        Ok((listener, SocketFile { path: path.into(), id }))
+        Ok((listener, SocketFile { path: path.into(), place: Mutex::new(Place::Ours(id)) }))
+    }
+
+    /// Whether it was there when it was looked for last.
+    pub(super) fn is_there(&self) -> bool {
+        !matches!(*self.place(), Place::Gone(_))
+    }
+
+    /// Looks whether it is still there; if not, makes it again, and gives who listens there now.
+    pub(super) fn restore(&self) -> Result<Option<UnixListener>, ServeError> {
+        let mut place = self.place();
+        let (Place::Ours(id) | Place::Gone(id)) = *place else { return Ok(None) };
+        if identify(&self.path).is_ok_and(|found| found == id) {
+            *place = Place::Ours(id);
+            return Ok(None);
+        }
+        *place = Place::Gone(id);
+        // Without waiting: who holds the lock may be any process of this host.
+        let io = |source| ServeError::Io { at: self.path.display().to_string(), source };
+        let lock = File::open(directory(&self.path)).map_err(io)?;
+        lock.try_lock().map_err(|error| io(error.into()))?;
+        let (listener, id) = claim(&self.path)?;
+        *place = Place::Ours(id);
+        Ok(Some(listener))
+    }
+
+    fn place(&self) -> MutexGuard<'_, Place> {
+        // Valid at every step.
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Removes it, if it is still ours.
+    /// Removes it for good, if it is still ours.
     pub(super) fn remove(&self) {
         // Its directory may have gone before us: that is as good.
-        if let Err(error) = remove_own(&self.path, self.id)
+        let Place::Ours(id) = std::mem::replace(&mut *self.place(), Place::Ended) else { return };
+        if let Err(error) = remove_own(&self.path, id)
             && error.kind() != io::ErrorKind::NotFound
         {
             tracing::warn!(%error, path = %self.path.display(), "cannot remove the socket file");
@@ -94,11 +140,10 @@ fn identify(path: &Path) -> io::Result<(u64, u64)> {
     Ok((metadata.dev(), metadata.ino()))
 }
 
+/// Under the directory's lock.
 fn claim(path: &Path) -> Result<(UnixListener, (u64, u64)), ServeError> {
     let at = || path.display().to_string();
     let io = |source| ServeError::Io { at: at(), source };
-    let lock = File::open(directory(path)).map_err(io)?;
-    lock.lock().map_err(io)?;
     match fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => {
             return Err(ServeError::NotASocket { at: at() });

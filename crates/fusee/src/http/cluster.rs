@@ -7,6 +7,7 @@ use fusee_client::prometheus;
 use fusee_control::events::ClusterEvent;
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::rpc::{MasterClient, RequestTimes, RpcError, Runtime};
+use hyper::StatusCode;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::history::History;
@@ -101,10 +102,14 @@ impl Pages for ClusterPages {
             },
             // It works also where no master leads.
             "/healthz" => Page::health(match self.look().await {
-                Ok(_) | Err(RpcError::NoLeader { .. }) => Ok(()),
+                Ok(report) => return Some(well(&report)),
+                Err(RpcError::NoLeader { .. }) => Ok(()),
                 Err(error) => Err(error.to_string()),
             }),
-            "/readyz" => Page::health(self.look().await.map(drop).map_err(|e| e.to_string())),
+            "/readyz" => match self.look().await {
+                Ok(report) => well(&report),
+                Err(error) => Page::health(Err(error.to_string())),
+            },
             "/status.json" => self.status().await,
             "/events.json" => self.events().await,
             "/history.json" => {
@@ -114,6 +119,13 @@ impl Pages for ClusterPages {
             _ => return None,
         })
     }
+}
+
+/// The master is well, whatever becomes of the cluster: another one would find it as it is.
+fn well(report: &Report) -> Page {
+    let reasons =
+        report.reasons.iter().map(|reason| format!("\n{}: {reason}", report.health.name()));
+    Page::text(StatusCode::OK, format!("ok{}", reasons.collect::<String>()))
 }
 
 /// Keeps the history, as long as somebody has it.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{process, requests};
-use crate::status::Report;
+use crate::status::{Health, Report};
 use fusee_client::prometheus::{Kind, Metrics};
 use fusee_control::rpc::Times;
 
@@ -80,12 +80,37 @@ fn nodes(metrics: &mut Metrics, report: &Report) {
     for node in expected() {
         up.sample(&[("node", &node.node)], u8::from(node.reachable));
     }
+    let help = "Sessions that reach it, by their fabric.";
+    let mut sessions = metrics.family(Kind::Gauge, "fusee_memory_node_sessions", help);
+    for node in expected() {
+        let by_fabric = [
+            ("shm", node.attached_shm),
+            ("tcp", node.attached_tcp),
+            ("verbs", node.attached_verbs),
+        ];
+        for (fabric, value) in by_fabric {
+            if let Some(value) = value {
+                sessions.sample(&[("node", &node.node), ("fabric", fabric)], value);
+            }
+        }
+    }
     type Of = fn(&crate::status::NodeReport) -> Option<u64>;
-    let all: [(&'static str, &str, Of); 7] = [
+    let all: [(&'static str, &str, Of); 10] = [
         ("fusee_memory_node_pool_bytes", "Memory that it lends.", |node| node.pool_bytes),
         ("fusee_memory_node_reserved_bytes", "Of that, taken by regions and the index.", |node| {
             node.reserved_bytes
         }),
+        ("fusee_memory_node_used_bytes", "Of that, subtables and owned blocks.", |node| {
+            node.used_bytes
+        }),
+        ("fusee_memory_node_free_blocks", "Blocks that a write may still get.", |node| {
+            node.free_blocks
+        }),
+        (
+            "fusee_memory_node_socket_gone",
+            "Whether its socket has gone, and could not be made again.",
+            |node| node.socket_gone.map(u64::from),
+        ),
         ("fusee_memory_node_blocks", "Blocks of the regions that it leads.", |node| {
             node.primary_blocks
         }),
@@ -113,6 +138,30 @@ fn nodes(metrics: &mut Metrics, report: &Report) {
 }
 
 fn memory(metrics: &mut Metrics, report: &Report) {
+    let help = "How the cluster is: the worst of what is wrong.";
+    let mut health = metrics.family(Kind::Gauge, "fusee_cluster_health", help);
+    for state in Health::ALL {
+        health.sample(&[("state", state.name())], u8::from(state == report.health));
+    }
+    let memory = &report.memory;
+    for (name, help, value) in [
+        ("fusee_memory_pool_bytes", "Memory that members lend.", memory.pool_bytes),
+        ("fusee_memory_used_bytes", "Of it, subtables and owned blocks.", memory.used_bytes),
+        ("fusee_memory_free_blocks", "Blocks that a write may still get.", memory.free_blocks),
+        ("fusee_memory_more_regions", "Regions that could be added now.", memory.more_regions),
+        (
+            "fusee_memory_short",
+            "Whether no region can be added, and less than a tenth of the blocks is free.",
+            u64::from(memory.is_short()),
+        ),
+        (
+            "fusee_memory_full",
+            "Whether no region can be added, and no block is free: writes fail.",
+            u64::from(memory.is_full()),
+        ),
+    ] {
+        metrics.one(Kind::Gauge, name, help, value);
+    }
     let help = "Regions by the redundancy of what they hold.";
     let mut regions = metrics.family(Kind::Gauge, "fusee_regions", help);
     for scheme in &report.schemes {

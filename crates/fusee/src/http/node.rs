@@ -63,9 +63,12 @@ impl NodePages {
         if let Ok(Usage {
             pool_bytes,
             reserved_bytes,
+            used_bytes,
             primary_blocks,
             primary_blocks_owned,
-            attached_clients,
+            free_blocks,
+            attached,
+            socket_gone,
         }) = self.usage().await
         {
             for (name, help, value) in [
@@ -77,9 +80,23 @@ impl NodePages {
                 ),
                 ("fusee_node_blocks", "Blocks of the regions that it leads.", primary_blocks),
                 ("fusee_node_blocks_owned", "Of these, with an owner.", primary_blocks_owned),
-                ("fusee_node_attached_clients", "Sessions that reach it.", attached_clients),
+                ("fusee_node_used_bytes", "Of it, subtables and owned blocks.", used_bytes),
+                ("fusee_node_free_blocks", "Blocks that a write may get.", free_blocks),
+                ("fusee_node_attached_clients", "Sessions that reach it.", attached.total()),
+                (
+                    "fusee_node_socket_gone",
+                    "Whether its socket has gone, and could not be made again.",
+                    u64::from(socket_gone),
+                ),
             ] {
                 metrics.family(Kind::Gauge, name, help).sample(&[("node", &node)], value);
+            }
+            let help = "Sessions that reach it, by their fabric.";
+            let mut sessions = metrics.family(Kind::Gauge, "fusee_node_sessions", help);
+            for (fabric, value) in
+                [("shm", attached.shm), ("tcp", attached.tcp), ("verbs", attached.verbs)]
+            {
+                sessions.sample(&[("node", &node), ("fabric", fabric)], value);
             }
         }
         let times = self.node.borrow().times.all();
@@ -111,7 +128,11 @@ impl Pages for NodePages {
                     "reserved_bytes": usage.map(|usage| usage.reserved_bytes),
                     "primary_blocks": usage.map(|usage| usage.primary_blocks),
                     "primary_blocks_owned": usage.map(|usage| usage.primary_blocks_owned),
-                    "attached_clients": usage.map(|usage| usage.attached_clients),
+                    "used_bytes": usage.map(|usage| usage.used_bytes),
+                    "free_blocks": usage.map(|usage| usage.free_blocks),
+                    "attached_clients": usage.map(|usage| usage.attached.total()),
+                    "attached_shm": usage.map(|usage| usage.attached.shm),
+                    "socket_gone": usage.map(|usage| usage.socket_gone),
                 }))
             }
             _ => return None,

@@ -8,6 +8,7 @@
 //!
 //! With `--memory` it joins, to read how the memory is used.
 
+mod health;
 mod memory;
 mod policy;
 pub mod report;
@@ -25,6 +26,7 @@ use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_control::rpc::{MasterClient, NodeClient, RpcError, Runtime};
 
+pub use health::Health;
 use report::Usages;
 pub use report::{NodeReport, Report};
 use serde::Serialize;

@@ -15,6 +15,7 @@ use fusee_core::data::Region;
 use fusee_core::stats::{OpKind, Work};
 use serde::Serialize;
 
+use super::health::{self, Health, Memory};
 use super::policy::{PolicyReport, TransitionReport};
 
 /// What each memory node answered, by its number.
@@ -40,7 +41,17 @@ pub struct NodeReport {
     pub reserved_bytes: Option<u64>,
     pub primary_blocks: Option<u64>,
     pub primary_blocks_owned: Option<u64>,
+    /// Of that, subtables, and blocks that have an owner.
+    pub used_bytes: Option<u64>,
+    /// Blocks that it leads and that a write may still get.
+    pub free_blocks: Option<u64>,
     pub attached_clients: Option<u64>,
+    /// Those of them over each fabric.
+    pub attached_shm: Option<u64>,
+    pub attached_tcp: Option<u64>,
+    pub attached_verbs: Option<u64>,
+    /// Its socket has gone, and could not be made again.
+    pub socket_gone: Option<bool>,
     /// Replicas of subtables and of regions that the view has there.
     pub subtables: u64,
     pub regions: u64,
@@ -149,6 +160,11 @@ pub struct Report {
     pub cluster: Option<String>,
     /// Whether clients can join: the cluster is formed, and all its memory nodes answer.
     pub ready: bool,
+    /// `whole`, or the worst of what is wrong.
+    pub health: Health,
+    /// Why it is not whole, the worst first.
+    pub reasons: Vec<String>,
+    pub memory: Memory,
     pub expected_memory_nodes: u32,
     /// 0 while the cluster forms.
     pub view: u64,
@@ -235,10 +251,25 @@ impl Report {
         let changes = status.last_reconfigurations.len();
         let under_way = |n: usize| change.is_some() && n + 1 == changes;
         let reconfigurations = status.last_reconfigurations.iter().enumerate();
-        Report {
+        let sum = |of: fn(&NodeReport) -> Option<u64>| {
+            nodes.iter().filter(|node| node.in_view && node.reachable).filter_map(of).sum()
+        };
+        let memory = Memory {
+            pool_bytes: sum(|node| node.pool_bytes),
+            reserved_bytes: sum(|node| node.reserved_bytes),
+            used_bytes: sum(|node| node.used_bytes),
+            free_blocks: sum(|node| node.free_blocks),
+            blocks: sum(|node| node.primary_blocks),
+            more_regions: status.more_regions,
+            no_region: status.no_region.as_deref().map(flags::in_text),
+        };
+        let mut report = Report {
             master: master.to_string(),
             cluster: status.cluster.map(|cluster| cluster.to_string()),
             ready: view.is_some() && nodes.iter().all(|node| node.reachable || !node.in_view),
+            health: Health::Whole,
+            reasons: Vec::new(),
+            memory,
             expected_memory_nodes: status.expected_memory_nodes,
             view: view.map_or(0, |view| view.number),
             epoch: status.epoch,
@@ -281,7 +312,9 @@ impl Report {
                 .collect(),
             problem: status.problem.as_deref().map(flags::in_text),
             memory_nodes: nodes,
-        }
+        };
+        (report.health, report.reasons) = health::of(&report);
+        report
     }
 }
 
@@ -321,7 +354,13 @@ fn node(member: &MemberStatus, view: Option<&View>, usage: Result<Usage, String>
         reserved_bytes: known(|usage| usage.reserved_bytes),
         primary_blocks: known(|usage| usage.primary_blocks),
         primary_blocks_owned: known(|usage| usage.primary_blocks_owned),
-        attached_clients: known(|usage| usage.attached_clients),
+        used_bytes: known(|usage| usage.used_bytes),
+        free_blocks: known(|usage| usage.free_blocks),
+        attached_clients: known(|usage| usage.attached.total()),
+        attached_shm: known(|usage| usage.attached.shm),
+        attached_tcp: known(|usage| usage.attached.tcp),
+        attached_verbs: known(|usage| usage.attached.verbs),
+        socket_gone: usage.as_ref().ok().map(|usage| usage.socket_gone),
         subtables: view.map_or(0, |view| view.subtables_on(member.node)),
         regions: view.map_or(0, |view| view.regions_on(member.node)),
     }
@@ -392,13 +431,7 @@ mod tests {
     fn who_answers_in_place_of_a_lost_node_is_not_that_node() {
         for (state, reachable) in [(MemberState::InView, true), (MemberState::Lost, false)] {
             let member = MemberStatus { node: MnId(1), control: "a:1".into(), state };
-            let usage = Usage {
-                pool_bytes: 1,
-                reserved_bytes: 0,
-                primary_blocks: 0,
-                primary_blocks_owned: 0,
-                attached_clients: 0,
-            };
+            let usage = Usage { pool_bytes: 1, ..Usage::default() };
             assert_eq!(node(&member, None, Ok(usage)).reachable, reachable);
         }
     }

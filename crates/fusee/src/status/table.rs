@@ -26,8 +26,8 @@ pub fn show(report: &Report) -> String {
             counted(change.joining as u64, "replica")
         );
     }
-    if let Some(problem) = report.problem.as_ref().filter(|_| report.view > 0) {
-        let _ = writeln!(text, "problem: {problem}");
+    if report.view > 0 && !report.reasons.is_empty() {
+        let _ = writeln!(text, "{}: {}", report.health.name(), report.reasons.join("\n  and "));
     }
     if report.damaged_replicas > 0 {
         let _ = writeln!(
@@ -119,8 +119,8 @@ fn nodes(text: &mut String, report: &Report) {
     let nodes: &[NodeReport] = &report.memory_nodes;
     let _ = writeln!(
         text,
-        "{:<6}{:<22}{:<22}{:>10}{:>10}{:>14}{:>9}  state",
-        "node", "control", "tcp", "pool", "reserved", "blocks used", "clients"
+        "{:<6}{:<22}{:<22}{:>10}{:>10}{:>10}{:>14}{:>9}  state",
+        "node", "control", "tcp", "pool", "reserved", "used", "blocks used", "clients"
     );
     let bytes = |bytes: Option<u64>| bytes.map_or("-".into(), |bytes| Bytes(bytes).to_string());
     let number = |number: Option<u64>| number.map_or("-".into(), |number| number.to_string());
@@ -157,18 +157,24 @@ fn nodes(text: &mut String, report: &Report) {
         };
         let _ = writeln!(
             text,
-            "{:<6}{:<22}{:<22}{:>10}{:>10}{blocks:>14}{:>9}  {state}",
+            "{:<6}{:<22}{:<22}{:>10}{:>10}{:>10}{blocks:>14}{:>9}  {state}",
             node.node,
             node.control,
             node.tcp.as_deref().unwrap_or("-"),
             bytes(node.pool_bytes),
             bytes(node.reserved_bytes),
+            bytes(node.used_bytes),
             number(node.attached_clients)
         );
     }
     for node in nodes {
         if let Some(shm) = &node.shm {
-            let _ = writeln!(text, "{:<6}shared memory at {shm}", node.node);
+            let sessions = node.attached_shm.map(|sessions| counted(sessions, "session"));
+            let state = match node.socket_gone {
+                Some(true) => "; THE SOCKET HAS GONE: new clients take another fabric".into(),
+                _ => sessions.map(|sessions| format!(", {sessions}")).unwrap_or_default(),
+            };
+            let _ = writeln!(text, "{:<6}shared memory at {shm}{state}", node.node);
         }
         if let Some(verbs) = &node.verbs {
             let _ = writeln!(text, "{:<6}verbs at {verbs}", node.node);

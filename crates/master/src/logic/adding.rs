@@ -108,18 +108,18 @@ impl State {
         if view.number > number {
             return MasterReply::Done;
         }
-        if self.choose_members(ctx, &[(redundancy, 1)]).is_empty() {
-            if !self.owes_replicas(ctx) {
-                let reason = "too few memory nodes have room for another region of this \
-                              redundancy; start another memory node";
-                return self.called_or_refused(ctx, call, reason);
-            }
+        if let Some(reason) = self.why_no_region(ctx, redundancy) {
+            let owes = self.owes_replicas(ctx);
             // Whatever is being restored ends by a newer view.
-            if self.choose(ctx).is_some() {
+            if owes && self.choose(ctx).is_some() {
                 return MasterReply::Done;
             }
-            let reason = "replicas are missing, and come first; start another memory node";
-            return self.called_or_refused(ctx, call, reason);
+            return match self.call_for_memory(ctx, call) {
+                Ok(call) => MasterReply::Called { call },
+                Err(_) if owes => MasterReply::Degraded { reason },
+                Err(true) => MasterReply::Exhausted,
+                Err(false) => refused(reason),
+            };
         }
         self.adding.askers.entry(redundancy).or_default().insert(client);
         MasterReply::Done
@@ -130,12 +130,45 @@ impl State {
         items.any(|item| item.redundancy == redundancy)
     }
 
-    fn called_or_refused(&mut self, ctx: &Ctx<'_>, call: u64, reason: &str) -> MasterReply {
-        match self.call_for_memory(ctx, call) {
-            Ok(call) => MasterReply::Called { call },
-            Err(true) => MasterReply::Exhausted,
-            Err(false) => refused(reason),
+    /// How many regions of replicated values could be added now, up to [`TOGETHER`], and why none.
+    pub(super) fn more_regions(&self, ctx: &Ctx<'_>) -> (u64, Option<String>) {
+        if self.view().is_none() {
+            return (0, None);
         }
+        match self.why_no_region(ctx, Redundancy::Replicated) {
+            Some(reason) => (0, Some(reason)),
+            None => (self.choose_members(ctx, &[(Redundancy::Replicated, TOGETHER)]).len() as u64, None),
+        }
+    }
+
+    /// What keeps a region of this redundancy from being added, and what to do; `None` if it can be.
+    fn why_no_region(&self, ctx: &Ctx<'_>, redundancy: Redundancy) -> Option<String> {
+        let view = self.view()?;
+        let next = "start another memory node";
+        if !self.choose_members(ctx, &[(redundancy, 1)]).is_empty() {
+            return None;
+        }
+        if self.owes_replicas(ctx) {
+            let missing = self.missing_replicas(ctx);
+            return Some(format!("{missing} replicas are missing, and come first; {next}"));
+        }
+        let members = view.members.iter().filter(|member| self.is_usable(member.node)).count();
+        let places = redundancy.places(ctx.settings.data_replicas.into());
+        let possible = MAX_REGIONS.min(VACATED_BYTES / view.geometry.region_bytes);
+        if view.regions.len() as u64 >= possible {
+            return Some(format!("there are {possible} regions, and no more are possible"));
+        }
+        if members < places && redundancy != Redundancy::Replicated {
+            return Some(format!(
+                "a region of {redundancy} needs {places} memory nodes, and there are {members}; {next}"
+            ));
+        }
+        let bytes = view.geometry.region_bytes >> 20;
+        let places = places.min(members);
+        Some(format!(
+            "a region of {redundancy} takes {bytes} MiB, and its share of the index, on {places} memory nodes at \
+             once, and fewer than that have as much left; {next}, or delete what is not needed"
+        ))
     }
 
     /// Starts to add regions, if they are wanted; whether that is under way.

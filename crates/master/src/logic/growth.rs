@@ -109,8 +109,9 @@ impl State {
             self.even_out(ctx);
         } else if !self.finish_drain(ctx) {
             let text = format!(
-                "{missing} subtables and regions have too few replicas or columns, and no memory node has \
-                 room for more; start another memory node"
+                "{missing} subtables and regions have too few replicas or columns: {}; start another memory \
+                 node",
+                self.why_missing(ctx)
             );
             self.rest(ctx, Some(text));
         }

@@ -39,6 +39,23 @@ impl State {
         self.poor_subtables(ctx, view).any(owes) || self.poor_regions(ctx, view).any(owes_region)
     }
 
+    /// Why no member takes what is missing.
+    pub(super) fn why_missing(&self, ctx: &Ctx<'_>) -> String {
+        let Some(view) = self.view() else { return String::new() };
+        let members = view.members.iter().filter(|member| self.is_usable(member.node)).count();
+        let index = usize::from(ctx.settings.index_replicas);
+        let subtables = self.poor_subtables(ctx, view).map(|_| index);
+        let data = usize::from(ctx.settings.data_replicas);
+        let places = |number: u32| view.regions[number as usize].redundancy().places(data);
+        let regions = self.poor_regions(ctx, view).map(|(number, _)| places(number));
+        match subtables.chain(regions).max() {
+            Some(wanted) if wanted > members => {
+                format!("they are to be on {wanted} memory nodes each, and there are {members}")
+            }
+            _ => "no memory node that does not have them has room for them".into(),
+        }
+    }
+
     fn poor_subtables<'a>(
         &self,
         ctx: &Ctx<'_>,

@@ -223,6 +223,7 @@ impl State {
                     .to_owned()
             })
         };
+        let (more_regions, no_region) = self.more_regions(ctx);
         Status {
             cluster: self.identity.own(),
             expected_memory_nodes: ctx.settings.memory_nodes,
@@ -250,6 +251,8 @@ impl State {
             lease_ms: ctx.settings.lease.lease_ms,
             scrub: self.scrubbed(),
             problem: self.problem.clone().or_else(nothing).or(self.splitting.problem(ctx.now_ms)),
+            more_regions,
+            no_region,
         }
     }
 

@@ -68,9 +68,7 @@ impl Region {
 
     /// The last that are left are for DELETEs.
     pub fn take_free(&mut self, to_delete: bool) -> Option<u32> {
-        // Log objects are replicated.
-        let is_for_logs = self.redundancy == Redundancy::Replicated;
-        let kept = if to_delete || !is_for_logs { 0 } else { kept_back(self.owners.len()) };
+        let kept = if to_delete { 0 } else { self.kept_back() };
         while self.free.len() > kept
             && let Some(block) = self.free.pop()
         {
@@ -91,6 +89,18 @@ impl Region {
         }
         let offset = self.offset + u64::from(block) * TABLE_ENTRY_BYTES;
         Effect::WriteTable { offset, value: owner.0 }
+    }
+
+    /// How many free blocks a client may still get that does not want to delete.
+    pub fn writable(&self) -> u64 {
+        let free = self.owners.len() as u64 - self.owned();
+        free.saturating_sub(self.kept_back() as u64)
+    }
+
+    /// How many of the free blocks are for DELETEs. Log objects are replicated.
+    fn kept_back(&self) -> usize {
+        let is_for_logs = self.redundancy == Redundancy::Replicated;
+        if is_for_logs { kept_back(self.owners.len()) } else { 0 }
     }
 
     pub fn owned(&self) -> u64 {

@@ -71,11 +71,12 @@ function facts(list, pairs) {
   list.replaceChildren(...pairs.flatMap(([name, value]) => [element('dt', name), element('dd', value)]));
 }
 
-function bar(used, all) {
-  const share = all ? Math.min(used / all, 1) : 0;
+function bar(used, reserved, all) {
+  const share = part => all ? Math.min(part / all, 1) : 0;
   const made = svg('svg', { class: 'bar', viewBox: '0 0 100 10', preserveAspectRatio: 'none' });
   made.append(svg('rect', { class: 'all', width: 100, height: 10 }));
-  made.append(svg('rect', { class: 'used', width: share * 100, height: 10 }));
+  made.append(svg('rect', { class: 'reserved', width: share(reserved) * 100, height: 10 }));
+  made.append(svg('rect', { class: 'used', width: share(used) * 100, height: 10 }));
   return made;
 }
 
@@ -148,32 +149,33 @@ function chart(target, history, lines) {
 const pointer = new Map();
 const clock = at => new Date(at).toLocaleTimeString();
 
+const HEALTH = {
+  no_cluster: ['no cluster', 'bad'], forming: ['forming', 'busy'], degraded: ['degraded', 'bad'], full: ['full', 'bad'],
+  repairing: ['repairing', 'busy'], short: ['short of memory', 'busy'], moving: ['moving replicas', 'busy'], whole: ['whole', 'good'],
+};
 const BAD = new Set(['lost']), BUSY = new Set(['joining', 'waiting', 'draining']);
 
 // How many there are, and how many there are to be if these are more.
 const outOf = (there, wanted) => there < wanted ? `${there} of ${wanted}` : String(there);
 
 function showStatus(status) {
-  const change = status.change;
   const [text, kind] = status.view === 0 ? ['no cluster', 'bad']
-    : status.problem || !status.ready ? ['needs a look', 'bad']
-    : status.missing_replicas > 0 || change ? ['repairing', 'busy']
-    : status.rebalancing ? ['moving replicas', 'busy'] : ['whole', 'good'];
+    : HEALTH[status.health] ?? ['needs a look', 'bad'];
   $('badge').textContent = text;
   $('badge').className = `badge ${kind}`;
   const members = status.memory_nodes.filter(node => node.in_view).length;
   $('summary').textContent = status.view === 0 ? `master ${status.master}`
     : `cluster ${status.cluster}, view ${status.view}, ${members} memory nodes, ${number(status.open_sessions)} sessions`;
-  $('problem').hidden = !status.problem;
-  $('problem').textContent = status.problem ?? '';
+  $('problem').hidden = status.reasons.length === 0;
+  $('problem').textContent = status.reasons.join('; ');
   fill($('nodes'), status.memory_nodes.map(node => ({
     className: BAD.has(node.state) || (node.in_view && !node.reachable) ? 'bad' : BUSY.has(node.state) ? 'busy' : '',
     cells: [
       node.node,
       node.state.replace('_', ' ') + (node.in_view && !node.reachable ? ', silent' : ''),
       node.control,
-      bar(node.reserved_bytes ?? 0, node.pool_bytes),
-      `${bytes(node.reserved_bytes)} of ${bytes(node.pool_bytes)}`,
+      bar(node.used_bytes ?? 0, node.reserved_bytes ?? 0, node.pool_bytes),
+      `${bytes(node.used_bytes)} of ${bytes(node.pool_bytes)}, ${bytes(node.reserved_bytes)} reserved`,
       [node.primary_blocks === null ? '–' : `${number(node.primary_blocks_owned)} of ${number(node.primary_blocks)}`, 'n'],
       [number(node.attached_clients), 'n'],
       [number(node.subtables), 'n'],

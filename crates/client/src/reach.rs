@@ -1,0 +1,103 @@
+//! Which fabric a client takes where its program names none: the best one that reaches all members.
+//!
+//! Shared memory is taken where every member has its socket on this host and lets this process in. Where a socket is
+//! there and closed to this process, or a member of this host has lost its socket, the client takes another fabric,
+//! says so once in the log, and shows it in its metrics.
+
+use std::net::{IpAddr, UdpSocket};
+use std::path::Path;
+
+use fusee_auth::Keys;
+use fusee_core::view::Member;
+use fusee_fabric::{FabricKind, knock};
+
+/// The fabric of a client, and why it is not shared memory where that was to be expected.
+#[derive(Debug)]
+pub(crate) struct Reached {
+    pub kind: FabricKind,
+    pub refused: Option<String>,
+}
+
+impl Reached {
+    /// A fabric that was asked for.
+    pub fn asked_for(kind: FabricKind) -> Reached {
+        Reached { kind, refused: None }
+    }
+
+    /// The best fabric that reaches all of these members.
+    pub fn best(members: &[Member], keys: Option<&Keys>) -> Reached {
+        let is_here = |m: &Member| m.shm.as_deref().is_some_and(|path| Path::new(path).exists());
+        let gone = || members.iter().find(|m| !is_here(m) && m.shm.is_some() && is_local(m));
+        let refused = if members.iter().all(is_here) {
+            match knock(members, keys) {
+                Ok(()) => return Reached::asked_for(FabricKind::Shm),
+                Err(error) => Some(error.to_string()),
+            }
+        } else {
+            gone().map(|member| {
+                let path = member.shm.as_deref().unwrap_or_default();
+                format!("{} is on this host, and its socket {path} is not there", member.node)
+            })
+        };
+        let kind = beside_shm(members);
+        if let Some(reason) = &refused {
+            tracing::warn!(%reason, fabric = %kind, "shared memory is not used");
+        }
+        Reached { kind, refused }
+    }
+}
+
+/// The best fabric but shared memory.
+fn beside_shm(members: &[Member]) -> FabricKind {
+    let has_verbs = members.iter().all(|m| m.verbs.is_some());
+    // Where nothing else is served, verbs say best what is missing.
+    let only_verbs = members.iter().all(|m| m.tcp.is_none());
+    match has_verbs && (only_verbs || fusee_fabric::verbs::default_device().is_ok()) {
+        true => FabricKind::Verbs,
+        false => FabricKind::Tcp,
+    }
+}
+
+/// Whether a member's control service listens at an address of this host. Of one that is known by a name that is not
+/// known.
+fn is_local(member: &Member) -> bool {
+    let Some((host, _)) = member.control.rsplit_once(':') else { return false };
+    let ip: Result<IpAddr, _> = host.trim_matches(['[', ']']).parse();
+    ip.is_ok_and(|ip| UdpSocket::bind((ip, 0)).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use fusee_core::verbs::MnId;
+
+    use super::*;
+
+    fn member(control: &str, shm: Option<&str>) -> Member {
+        Member {
+            node: MnId(3),
+            identity: 7,
+            control: control.into(),
+            tcp: Some("127.0.0.1:1".into()),
+            shm: shm.map(Into::into),
+            verbs: None,
+            pool_bytes: 4096,
+        }
+    }
+
+    #[test]
+    fn a_socket_that_has_gone_is_told_from_one_of_another_host() {
+        let here = Reached::best(&[member("127.0.0.1:7401", Some("/nowhere/socket"))], None);
+        assert_eq!(here.kind, FabricKind::Tcp);
+        let refused = here.refused.unwrap();
+        assert!(refused.contains("mn3") && refused.contains("/nowhere/socket"), "{refused}");
+        // Of another host, of one that is known by name, and without shared memory at all.
+        for (control, shm) in [
+            ("192.0.2.77:7401", Some("/nowhere/socket")),
+            ("store-1:7401", Some("/nowhere/socket")),
+            ("127.0.0.1:7401", None),
+        ] {
+            let elsewhere = Reached::best(&[member(control, shm)], None);
+            assert!(elsewhere.kind == FabricKind::Tcp && elsewhere.refused.is_none());
+        }
+    }
+}

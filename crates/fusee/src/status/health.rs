@@ -1,0 +1,172 @@
+//! How the cluster is: in one word, with the reasons, and what is left of its memory.
+
+use fusee_cli::quantity::{Bytes, counted};
+use serde::Serialize;
+
+use super::report::Report;
+
+/// Memory is short once no region can be added and less than one in so many blocks is free.
+const SHORT: u64 = 10;
+
+/// The state of a cluster, the worst that applies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Health {
+    /// There is none.
+    NoCluster,
+    /// Memory nodes are still to join.
+    Forming,
+    /// A member does not answer, or replicas are missing and nothing restores them.
+    Degraded,
+    /// Writes that need memory fail.
+    Full,
+    /// Replicas are being restored, or the view changes.
+    Repairing,
+    /// Memory is nearly full.
+    Short,
+    /// Replicas move from one memory node to another.
+    Moving,
+    /// All is as it should be.
+    Whole,
+}
+
+impl Health {
+    /// As the JSON and the metrics name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Health::NoCluster => "no_cluster",
+            Health::Forming => "forming",
+            Health::Degraded => "degraded",
+            Health::Full => "full",
+            Health::Repairing => "repairing",
+            Health::Short => "short",
+            Health::Moving => "moving",
+            Health::Whole => "whole",
+        }
+    }
+
+    pub const ALL: [Health; 8] = [
+        Health::NoCluster,
+        Health::Forming,
+        Health::Degraded,
+        Health::Full,
+        Health::Repairing,
+        Health::Short,
+        Health::Moving,
+        Health::Whole,
+    ];
+}
+
+/// What the members that answer have, together.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Memory {
+    /// Lent.
+    pub pool_bytes: u64,
+    /// Of that, taken by regions and the index.
+    pub reserved_bytes: u64,
+    /// Of that, the index, and blocks that have an owner.
+    pub used_bytes: u64,
+    /// Blocks that a write may still get, of those that there are.
+    pub free_blocks: u64,
+    pub blocks: u64,
+    /// Regions of replicated values that could be added now, up to as many as are added at once.
+    pub more_regions: u64,
+    /// Why that is none.
+    pub no_region: Option<String>,
+}
+
+impl Memory {
+    /// Whether a write that needs a block gets none.
+    pub fn is_full(&self) -> bool {
+        self.more_regions == 0 && self.free_blocks == 0 && self.blocks > 0
+    }
+
+    /// Whether little is left.
+    pub fn is_short(&self) -> bool {
+        self.more_regions == 0 && self.free_blocks < self.blocks.div_ceil(SHORT)
+    }
+}
+
+/// How it is, and why it is no better.
+pub fn of(report: &Report) -> (Health, Vec<String>) {
+    if report.cluster.is_none() {
+        return (Health::NoCluster, report.problem.iter().cloned().collect());
+    }
+    if report.view == 0 {
+        return (Health::Forming, report.problem.iter().cloned().collect());
+    }
+    let mut found: Vec<(Health, String)> = Vec::new();
+    let silent = report.memory_nodes.iter().filter(|node| report.needs(node) && !node.reachable);
+    let silent: Vec<&str> = silent.map(|node| node.node.as_str()).collect();
+    if !silent.is_empty() {
+        found.push((Health::Degraded, format!("no answer from {}", silent.join(", "))));
+    }
+    if let Some(problem) = &report.problem {
+        found.push((Health::Degraded, problem.clone()));
+    }
+    let change = report.change.as_ref().map(|change| format!("the view changes: {}", change.stage));
+    if report.missing_replicas > 0 && report.problem.is_none() {
+        let members = report.memory_nodes.iter().filter(|node| node.in_view).count();
+        let missing = format!(
+            "{} missing, with {}",
+            counted(report.missing_replicas, "replica"),
+            counted(members as u64, "memory node"),
+        );
+        let is_restored = change.is_some() || report.rebalancing;
+        let health = if is_restored { Health::Repairing } else { Health::Degraded };
+        found.push((health, missing));
+    }
+    found.extend(change.map(|change| (Health::Repairing, change)));
+    let memory = &report.memory;
+    if memory.is_full() || memory.is_short() {
+        let word = if memory.is_full() { "full" } else { "nearly full" };
+        let health = if memory.is_full() { Health::Full } else { Health::Short };
+        let why = memory.no_region.as_deref().unwrap_or("no region can be added");
+        let text = format!(
+            "memory is {word}: {} of {} used, {} of {} free; {why}",
+            Bytes(memory.used_bytes),
+            Bytes(memory.pool_bytes),
+            memory.free_blocks,
+            counted(memory.blocks, "block"),
+        );
+        found.push((health, text));
+    }
+    for node in report.memory_nodes.iter().filter(|node| node.socket_gone == Some(true)) {
+        let path = node.shm.as_deref().unwrap_or("its path");
+        let text =
+            format!("the socket of {} at {path} has gone, and cannot be made again", node.node);
+        found.push((Health::Degraded, text));
+    }
+    if report.rebalancing {
+        found.push((Health::Moving, "replicas move between memory nodes".into()));
+    }
+    found.sort_by_key(|(health, _)| *health);
+    let health = found.first().map_or(Health::Whole, |(health, _)| *health);
+    (health, found.into_iter().map(|(_, reason)| reason).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_full_where_neither_a_block_nor_a_region_is_left() {
+        let memory = |more_regions, free_blocks| Memory {
+            more_regions,
+            free_blocks,
+            blocks: 100,
+            ..Memory::default()
+        };
+        for (more, free, is_short, is_full) in [
+            (1, 0, false, false),
+            (0, 50, false, false),
+            (0, 10, false, false),
+            (0, 9, true, false),
+            (0, 0, true, true),
+        ] {
+            let memory = memory(more, free);
+            assert_eq!((memory.is_short(), memory.is_full()), (is_short, is_full), "{memory:?}");
+        }
+        assert!(!Memory::default().is_full(), "nothing is known");
+    }
+}

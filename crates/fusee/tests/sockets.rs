@@ -1,0 +1,91 @@
+//! The sockets of shared memory as processes meet them: removed under a living memory node, or closed to a user.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+
+use crate::common::{Up, eventually, finish};
+
+fn sockets(up: &Up) -> Vec<PathBuf> {
+    let nodes = up.report["memory_nodes"].as_array().unwrap();
+    nodes.iter().map(|node| node["shm"].as_str().unwrap().into()).collect()
+}
+
+#[test]
+fn a_socket_that_is_removed_comes_back_and_is_missed_meanwhile() {
+    let up = Up::start(&["--pool", "512MiB"]);
+    let sockets = sockets(&up);
+    up.run(&["put", "key", "value", "--fabric", "shm"]).expect_code(0);
+    fs::remove_file(&sockets[0]).unwrap();
+    eventually("it is made again", || sockets[0].exists());
+    assert_eq!(up.run(&["get", "key", "--fabric", "shm"]).expect_code(0).stdout, b"value");
+    assert_eq!(up.run(&["get", "key"]).expect_code(0).stderr, "");
+
+    // It cannot be made again where something else is.
+    fs::remove_file(&sockets[0]).unwrap();
+    fs::write(&sockets[0], "other").unwrap();
+    eventually("the status says so", || {
+        let status = up.run(&["status", "--json"]).json();
+        status["memory_nodes"].as_array().unwrap().iter().any(|node| node["socket_gone"] == true)
+    });
+    let table = up.run(&["status"]).text();
+    assert!(table.contains("SOCKET HAS GONE") && table.contains("degraded: the socket"), "{table}");
+    fs::remove_file(&sockets[0]).unwrap();
+    eventually("it is made again", || sockets[0].exists());
+    eventually("the status is good again", || {
+        up.run(&["status", "--json"]).json()["health"] == "whole"
+    });
+}
+
+/// `auto` says once that it does without shared memory, where that was to be expected, and why.
+#[test]
+fn a_client_without_a_socket_takes_tcp_and_says_so() {
+    let up = Up::start(&["--pool", "512MiB"]);
+    up.run(&["put", "key", "value"]).expect_code(0);
+    let sockets = sockets(&up);
+    let directory = sockets[0].parent().unwrap();
+    let hidden = directory.with_extension("hidden");
+    fs::rename(directory, &hidden).unwrap();
+    let got = up.run(&["get", "key"]).expect_code(0);
+    assert_eq!(got.stdout, b"value");
+    assert_eq!(got.stderr.matches("shared memory is not used").count(), 1, "{}", got.stderr);
+    assert!(got.stderr.contains("its socket"), "{}", got.stderr);
+    up.run(&["get", "key", "--fabric", "shm"]).expect_error(3, "unreachable");
+    fs::rename(&hidden, directory).unwrap();
+    eventually("they are made again", || sockets.iter().all(|socket| socket.exists()));
+    assert_eq!(up.run(&["get", "key"]).expect_code(0).stderr, "");
+}
+
+/// A user that has no right to the sockets, or that the memory node may not end, takes TCP.
+#[test]
+fn another_user_takes_tcp_and_is_told() {
+    let is_root = fs::metadata("/proc/self").is_ok_and(|about| about.uid() == 0);
+    if !is_root {
+        eprintln!("SKIPPED: only root runs processes of other users");
+        return;
+    }
+    let up = Up::start(&["--pool", "512MiB"]);
+    up.run(&["put", "key", "value"]).expect_code(0);
+    let directory = sockets(&up)[0].parent().unwrap().to_owned();
+    for directory in directory.ancestors().take_while(|path| path.starts_with(up.scratch.path())) {
+        fs::set_permissions(directory, PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    // A copy, where that user can reach it.
+    let program = up.scratch.path().join("fusee");
+    fs::copy(env!("CARGO_BIN_EXE_fusee"), &program).unwrap();
+    fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    let get = |fabric: &str| {
+        let mut command = std::process::Command::new(&program);
+        command.args(["get", "key", "--fabric", fabric]).env_clear().current_dir("/");
+        finish(command.env("FUSEE_MASTER", &up.master).uid(65_534).gid(65_534))
+    };
+    let got = get("auto").expect_code(0);
+    assert_eq!(got.stdout, b"value");
+    assert_eq!(got.stderr.matches("shared memory is not used").count(), 1, "{}", got.stderr);
+    assert_eq!(get("tcp").expect_code(0).stderr, "");
+    get("shm").expect_error(3, "Permission denied");
+    // All members are as well as before: none was reported.
+    let status = up.run(&["status", "--json"]).expect_code(0).json();
+    assert_eq!(status["health"], "whole", "{status}");
+}
