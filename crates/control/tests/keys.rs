@@ -138,6 +138,69 @@ fn is_closed(mut stream: TcpStream) -> bool {
     said.is_empty() && ended.err().is_none_or(is_reset)
 }
 
+/// Sends a client of this secret through a listener, and passes on what both say; what was said.
+fn recorded(secret: &Secret, server: &mut TcpStream) -> [Vec<u8>; 3] {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap().to_string();
+    let dials = runtime(Some(secret.keys(Who::Server)));
+    let dialler = NodeClient::new(&dials, addr);
+    let calling = std::thread::spawn(move || dialler.call_blocking(NodeRequest::Usage));
+    let (mut client, _) = listener.accept().unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let hello = pass_on(&mut client, server, HELLO_BYTES);
+    let welcome = pass_on(server, &mut client, WELCOME_BYTES);
+    let proof = pass_on(&mut client, server, PROOF_BYTES);
+    assert_eq!(pass_on(server, &mut client, 1), [1], "the server has taken the proof");
+    drop(client);
+    assert!(calling.join().unwrap().is_err());
+    [hello, welcome, proof]
+}
+
+#[test]
+fn a_recorded_handshake_is_of_no_use_and_nonces_differ() {
+    let secret = Secret::random().unwrap();
+    let serving = runtime(Some(secret.keys(Who::Server)));
+    let (server, mut first, asked) = counting_node(&serving);
+    let [hello, welcome, proof] = recorded(&secret, &mut first);
+    let dial = || {
+        let stream = TcpStream::connect(server.addr().unwrap()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream
+    };
+    // To the server: the same hello is answered anew, and the same proof is good no more.
+    let mut again = dial();
+    again.write_all(&hello).unwrap();
+    let mut second = vec![0; WELCOME_BYTES];
+    again.read_exact(&mut second).unwrap();
+    let (nonce, of_server) = (8..40, 40..72);
+    assert_eq!(second[..8], welcome[..8]);
+    assert_ne!(second[nonce.clone()], welcome[nonce], "the nonces of a server differ");
+    assert_ne!(second[of_server.clone()], welcome[of_server]);
+    again.write_all(&proof).unwrap();
+    assert!(is_closed(again));
+    assert_eq!(asked.load(Ordering::SeqCst), 0);
+    // The nonces of a client differ as well.
+    let [other, _, _] = recorded(&secret, &mut dial());
+    assert_eq!(other[..8], hello[..8]);
+    assert_ne!(other[8..], hello[8..], "the nonces of a client differ");
+
+    // To a client: what the server said to another hello proves nothing, and the client says nothing more.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap().to_string();
+    let replaying = std::thread::spawn(move || {
+        let (mut client, _) = listener.accept().unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        client.read_exact(&mut [0; HELLO_BYTES]).unwrap();
+        client.write_all(&welcome).unwrap();
+        let mut said = Vec::new();
+        let _reset_at_most = client.read_to_end(&mut said);
+        said
+    });
+    let answer = asks(&addr, Some(secret.keys(Who::Server)), NodeRequest::Usage);
+    is_refused(answer, "another secret");
+    assert_eq!(replaying.join().unwrap(), b"");
+}
+
 const HELLO_BYTES: usize = 8 + 32;
 const WELCOME_BYTES: usize = 8 + 32 + 32;
 const PROOF_BYTES: usize = 32;

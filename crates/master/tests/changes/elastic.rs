@@ -95,7 +95,7 @@ fn who_is_short_waits_until_all_sessions_have_handed_on_what_they_can_spare() {
     let mut world = World::formed(settings(3, 2, 2));
     let (client, idle) = (world.open(), world.open());
     let (_, reason) = fill_up(&mut world, client);
-    assert!(reason.contains("too few memory nodes have room"), "{reason}");
+    assert!(reason.contains("fewer than that have as much left"), "{reason}");
     world.pass(100);
     // One that does not hear of it is not waited for for long.
     world.sessions[1].renews = false;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use fusee_control::master::{MasterReply, MasterRequest};
-use fusee_control::node::NodeReply;
+use fusee_control::node::{Description, NodeReply, NodeRequest};
 use fusee_control::rpc::Caller;
 use fusee_core::verbs::MnId;
 use fusee_master::logic::{Action, Event};
@@ -15,6 +15,11 @@ use super::world::{LEASE_MS, World, settings};
 fn join(identity: u64, control: String) -> MasterRequest {
     let (tcp, shm, verbs) = (None, None, None);
     MasterRequest::Join { identity, control, tcp, shm, verbs, pool_bytes: 1 << 20 }
+}
+
+/// What a process says of itself.
+fn description(identity: u64) -> Description {
+    Description { identity, pool_bytes: 1 << 20, tcp: None, shm: None, verbs: None }
 }
 
 /// Asks over a connection that is open for long.
@@ -125,20 +130,66 @@ fn what_comes_late_under_a_name_counts_for_nobody() {
     let of_first = calls.iter().filter(|(identity, ..)| *identity == 1_000);
     for (_, node, token) in of_first.copied() {
         assert_eq!(node, first);
-        let description = fusee_control::node::Description {
-            identity,
-            pool_bytes: 1 << 20,
-            tcp: None,
-            shm: None,
-            verbs: None,
-        };
-        for answer in [NodeReply::Done, NodeReply::Description(description)] {
+        for answer in [NodeReply::Done, NodeReply::Description(description(identity))] {
             world.feed(Event::NodeAnswer { node, token, result: Ok(answer) });
         }
     }
     assert_eq!(world.view(), view, "nobody has become a member");
     let late = ask(&mut world, alive(1_000));
     assert_eq!(late, Some(MasterReply::Unknown));
+}
+
+/// The process that joined is the first to answer, and another one, at the same address, the second.
+#[test]
+fn a_process_that_answers_the_second_question_in_anothers_place_is_not_admitted() {
+    for (found, is_admitted) in [(2_000, false), (2_001, true)] {
+        let mut world = World::formed(settings(3, 2, 2));
+        world.pass(100);
+        let joiner = 2_001;
+        let before = world.view();
+        let mut asked = Vec::new();
+        let event = Event::Request {
+            token: world.token(),
+            caller: Caller { connection: 50_000, ..Caller::default() },
+            request: join(joiner, "fickle:1".into()),
+        };
+        let mut events = vec![event];
+        let name = loop {
+            let event = events.pop().expect("it is asked twice");
+            let mut name = None;
+            for action in world.master.handle(world.now_ms, event) {
+                let Action::Call { node, token, control, request } = action else { continue };
+                if control != "fickle:1" {
+                    continue;
+                }
+                let answer = match &request {
+                    NodeRequest::Format { .. } => NodeReply::Done,
+                    NodeRequest::Describe => NodeReply::Description(description(found)),
+                    other => panic!("{other:?}"),
+                };
+                asked.push(request);
+                if asked.len() == 2 {
+                    name = Some((node, token, answer));
+                } else {
+                    events.push(Event::NodeAnswer { node, token, result: Ok(answer) });
+                }
+            }
+            if let Some(name) = name {
+                break name;
+            }
+            // What it waits for comes with time.
+            if events.is_empty() {
+                world.now_ms += 10;
+                events.push(Event::Tick);
+            }
+        };
+        let (node, token, answer) = name;
+        world.feed(Event::NodeAnswer { node, token, result: Ok(answer) });
+        // What becomes of it later is another matter: nothing runs at its address.
+        let was_member = world.said(&format!("{node} is a member"));
+        assert_eq!((was_member, world.view() != before), (is_admitted, is_admitted), "{found}");
+        assert_eq!(world.said("does not become a member"), !is_admitted);
+    }
 }
 
 /// A node that announces another one's address, by mistake, and is started again and again.

@@ -389,6 +389,31 @@ mod tests {
         assert_eq!(world.pass(frame.clone()), frame);
     }
 
+    /// Each end says where it is. What one says of another address is not heard, whichever of the two lies: it
+    /// would have the READs of another session, or to another node, steered.
+    #[test]
+    fn a_hello_or_a_welcome_that_speaks_of_another_address_is_not_heard() {
+        let address = |end: End| Address {
+            queue_pair: end.queue_pair,
+            first_packet: 1,
+            lid: 0,
+            mtu: 3,
+            depth: 1,
+            gid: end.gid,
+        };
+        let (client, node, other) = (made::end(3, 27), made::end(4, 28), made::end(5, 29));
+        for (said_client, said_node, heard) in
+            [(client, node, 2), (other, node, 1), (client, other, 1)]
+        {
+            let mut world = World::new(0);
+            world.flow = Flow { from: (client.gid, 50_001), to: (node.gid, 7402) };
+            world.greet(said_client, said_node, POOL_BYTES);
+            assert_eq!(world.path.connections(), heard, "{said_client:?} {said_node:?}");
+            let hello = Hello { node: 5, client: ClientId(1), address: address(said_client) };
+            assert_eq!(Hello::decode(&hello.encode()), Ok(hello), "it is well-formed");
+        }
+    }
+
     #[test]
     fn what_is_sent_again_goes_where_it_went() {
         let mut world = World::new(0);

@@ -1,0 +1,135 @@
+//! Every control request, and the kinds of peers that may make it: a table that stands beside the code's own, so that
+//! a request of servers that a client's key opens by mistake is seen.
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use fusee_auth::Who::{self, Admin, Client, Server};
+use fusee_auth::{Keys, Secret};
+use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_control::node::{NodeReply, NodeRequest};
+use fusee_control::rpc::{
+    MasterClient, MasterService, NodeClient, NodeService, RpcError, Runtime, bind, parsers, serve,
+};
+use serde::de::DeserializeOwned;
+use tarpc::RequestName;
+
+/// Servers and administrators may do what a client may.
+const NODE_REQUESTS: &[(&str, Who)] = &[
+    ("Describe", Client),
+    ("Format", Server),
+    ("Reserve", Server),
+    ("Alloc", Client),
+    ("SetOwner", Client),
+    ("InTurn", Client),
+    ("OfJob", Server),
+    ("BlocksOf", Server),
+    ("OwnersOf", Server),
+    ("Fence", Server),
+    ("Usage", Client),
+    ("StandAt", Server),
+    ("Bar", Client),
+    ("Unbar", Server),
+];
+
+const MASTER_REQUESTS: &[(&str, Who)] = &[
+    ("Form", Admin),
+    ("Destroy", Admin),
+    ("Join", Server),
+    ("Open", Client),
+    ("TakeOrphan", Client),
+    ("HandOn", Client),
+    ("Close", Client),
+    ("Heartbeat", Client),
+    ("Abandon", Client),
+    ("Unreachable", Client),
+    ("Split", Client),
+    ("MoreRoom", Client),
+    ("Drain", Admin),
+    ("Alive", Server),
+    ("GetView", Client),
+    ("ViewPiece", Client),
+    ("Status", Client),
+    ("Owners", Client),
+    ("Events", Client),
+];
+
+/// One request of each kind, out of small numbers.
+fn all<T: DeserializeOwned + RequestName + Debug>() -> Vec<T> {
+    let mut seed = 7u64;
+    let mut random = || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 40) as u8
+    };
+    // One byte tells the kind.
+    let one = |kind: u8| {
+        (0..200_000).find_map(|_| {
+            let drawn = usize::from(random()) % 40;
+            let mut bytes: Vec<u8> = (0..drawn).map(|_| random() % 3).collect();
+            bytes.resize(300, 0);
+            bytes.insert(0, kind);
+            parsers::drawn::<T>(&bytes)
+        })
+    };
+    (0..64).map_while(one).collect()
+}
+
+/// What is asked of one kind of server, with each kind of key.
+fn check<T: RequestName + Clone + Debug>(
+    requests: &[T],
+    table: &[(&str, Who)],
+    secret: &Secret,
+    heard: &AtomicUsize,
+    ask: impl Fn(Keys, T) -> Result<(), RpcError>,
+) {
+    let names: BTreeSet<&str> = requests.iter().map(RequestName::name).collect();
+    let known: BTreeSet<&str> = table.iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, known, "each request has its line in the table");
+    for request in requests {
+        let (name, needs) = table.iter().find(|(name, _)| *name == request.name()).unwrap();
+        for who in Who::ALL {
+            let before = heard.load(Ordering::SeqCst);
+            let answer = ask(secret.keys(who), request.clone());
+            let was_heard = heard.load(Ordering::SeqCst) > before;
+            let may = who == *needs || *needs == Client;
+            assert_eq!(was_heard, may, "{name} with a key of {who}: {answer:?}");
+            let is_refused = matches!(answer, Err(RpcError::Keys { .. }));
+            assert_eq!(is_refused, !may, "{name} with a key of {who}: {answer:?}");
+        }
+    }
+}
+
+#[test]
+fn each_request_is_heard_from_those_that_may_ask_it_and_from_no_others() {
+    let secret = Secret::random().unwrap();
+    let serving = Runtime::with_keys("serves", Some(secret.keys(Server))).unwrap();
+    let heard = Arc::new(AtomicUsize::new(0));
+
+    let count = heard.clone();
+    let listener = bind("127.0.0.1:0").unwrap();
+    let node = serve::<NodeService, _, _>(&serving, listener, move |_, _| {
+        count.fetch_add(1, Ordering::SeqCst);
+        async { NodeReply::Done }
+    });
+    let node = node.unwrap();
+    let addr = node.addr().unwrap().to_string();
+    check::<NodeRequest>(&all(), NODE_REQUESTS, &secret, &heard, |keys, request| {
+        let runtime = Runtime::with_keys("asks", Some(keys)).unwrap();
+        NodeClient::new(&runtime, &addr[..]).call_blocking(request).map(drop)
+    });
+
+    let count = heard.clone();
+    let listener = bind("127.0.0.1:0").unwrap();
+    let master = serve::<MasterService, _, _>(&serving, listener, move |_, _| {
+        count.fetch_add(1, Ordering::SeqCst);
+        async { MasterReply::Done }
+    });
+    let master = master.unwrap();
+    let addr = master.addr().unwrap().to_string();
+    check::<MasterRequest>(&all(), MASTER_REQUESTS, &secret, &heard, |keys, request| {
+        let runtime = Runtime::with_keys("asks", Some(keys)).unwrap();
+        MasterClient::new(&runtime, &addr[..]).call_blocking(request).map(drop)
+    });
+}
