@@ -39,8 +39,81 @@ pub struct ManArgs {
 pub fn completions(args: &CompletionsArgs) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "fusee", &mut script);
-    output::text(&String::from_utf8_lossy(&script))
+    output::text(&with_nodes(args.shell, &String::from_utf8_lossy(&script)))
 }
+
+/// The script, which also asks the master for the names of memory nodes where `fusee drain` is completed. The master
+/// is the one that the line or the environment names; where none answers within a second, nothing is completed.
+fn with_nodes(shell: Shell, script: &str) -> String {
+    match shell {
+        Shell::Bash => {
+            script.replace("complete -F _fusee ", "complete -F _fusee_or_node ")
+                + NODES
+                + BASH_NODES
+        }
+        Shell::Zsh => {
+            let (start, end) = (":node -- The memory node", ":_default'");
+            let Some(at) = script.find(start) else { return script.to_owned() };
+            let (before, after) = script.split_at(at);
+            let node = after.replacen(end, ":{compadd -- $(_fusee_nodes $words)}'", 1);
+            // The functions are there before the last lines, which call the first one.
+            let first = node.rfind("if [ \"$funcstack[1]\"").unwrap_or(node.len());
+            let (functions, call) = node.split_at(first);
+            format!("{before}{functions}{NODES}\n{call}")
+        }
+        Shell::Fish => format!("{script}{FISH_NODES}"),
+        _ => script.to_owned(),
+    }
+}
+
+/// Prints the names of the memory nodes, for a line of these words.
+const NODES: &str = r#"
+_fusee_nodes() {
+    local asked=(fusee status --json) word previous=
+    for word in "$@"; do
+        case $previous in
+            --master|--secret|--tls-ca|--tls-cert|--tls-key) asked+=("$previous" "$word") ;;
+        esac
+        case $word in
+            --master=*|--secret=*|--tls-ca=*|--tls-cert=*|--tls-key=*) asked+=("$word") ;;
+        esac
+        previous=$word
+    done
+    timeout 1 "${asked[@]}" 2>/dev/null | grep -o '"node":"mn[0-9]*"' | grep -o 'mn[0-9]*' | sort -u
+}
+"#;
+
+const BASH_NODES: &str = r#"
+_fusee_or_node() {
+    _fusee "$@"
+    # Bash takes `=` and the colon of an address for words.
+    [[ ${COMP_WORDS[1]} == drain && $2 != -* && $3 != --[mst]* && $3 != [=:] ]] || return 0
+    local line nodes
+    read -ra line <<< "${COMP_LINE:0:COMP_POINT}"
+    nodes=($(compgen -W "$(_fusee_nodes "${line[@]}")" -- "$2"))
+    [[ ${#nodes[@]} -eq 0 ]] || COMPREPLY=("${nodes[@]}")
+}
+"#;
+
+const FISH_NODES: &str = r#"
+function __fusee_nodes
+    set -l asked fusee status --json
+    set -l previous
+    for word in (commandline -opc)
+        switch "$previous"
+            case --master --secret --tls-ca --tls-cert --tls-key
+                set -a asked $previous $word
+        end
+        switch $word
+            case '--master=*' '--secret=*' '--tls-ca=*' '--tls-cert=*' '--tls-key=*'
+                set -a asked $word
+        end
+        set previous $word
+    end
+    timeout 1 $asked 2>/dev/null | string match -rag '"node":"(mn[0-9]+)"' | sort -u
+end
+complete -c fusee -n "__fish_fusee_using_subcommand drain" -f -a "(__fusee_nodes)"
+"#;
 
 /// Writes a manual page for every command.
 pub fn man(args: &ManArgs) -> Result<(), Failure> {

@@ -2,8 +2,9 @@
 
 use std::fs::{self, read_to_string};
 use std::path::Path;
+use std::process::Command;
 
-use crate::common::{Scratch, finish, fusee};
+use crate::common::{Scratch, Up, finish, fusee};
 use crate::tls::testing::Certificates;
 
 /// Commands of every build.
@@ -18,6 +19,36 @@ fn completions_know_every_command() {
         }
     }
     finish(&mut fusee(&["completions", "dos"])).expect_error(2, "invalid value 'dos'");
+}
+
+/// Names of memory nodes are the master's to tell; where it does not answer there are none.
+#[test]
+fn completions_know_the_memory_nodes() {
+    let up = Up::start(&["--pool", "512MiB"]);
+    let scratch = Scratch::new();
+    let path = scratch.path().join("completions");
+    fs::write(&path, finish(&mut fusee(&["completions", "bash"])).expect_code(0).stdout).unwrap();
+    // What bash does at a tab.
+    let script = r#"source "$1"; line=$2; COMP_LINE=$line COMP_POINT=${#line}
+        read -ra COMP_WORDS <<< "$line"; [[ $line != *" " ]] || COMP_WORDS+=("")
+        COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+        _fusee_or_node fusee "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD-1]}"
+        echo "${COMPREPLY[@]}""#;
+    let programs = Path::new(env!("CARGO_BIN_EXE_fusee")).parent().unwrap();
+    let complete = |line: &str, master: &str| {
+        let mut bash = Command::new("bash");
+        bash.args(["-c", script, "bash", path.to_str().unwrap(), line]);
+        bash.env("PATH", format!("{}:/usr/bin:/bin", programs.display()));
+        finish(bash.env("FUSEE_MASTER", master)).expect_code(0).text().trim_end().to_owned()
+    };
+    assert_eq!(complete("fusee drain ", &up.master), "mn0 mn1 mn2");
+    assert_eq!(complete("fusee drain mn1", &up.master), "mn1");
+    let named = format!("fusee drain --master {} mn", up.master);
+    assert_eq!(complete(&named, "127.0.0.1:1"), "mn0 mn1 mn2");
+    assert!(!complete("fusee drain ", "127.0.0.1:1").contains("mn"));
+    assert_eq!(complete("fusee drain --ca", &up.master), "--cancel");
+    assert!(!complete("fusee drain --master ", &up.master).contains("mn0"));
+    assert!(!complete("fusee get ", &up.master).contains("mn0"));
 }
 
 #[test]
