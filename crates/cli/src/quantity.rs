@@ -6,14 +6,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+pub use fusee_control::counted;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
-
-/// So many of something.
-pub fn counted(count: impl Into<u64>, what: &str) -> String {
-    let count = count.into();
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
-}
 
 /// A number of bytes, which programs read as a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -9,8 +9,11 @@
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+mod counted;
 pub mod events;
 pub mod master;
 pub mod node;
 pub mod pieces;
 pub mod rpc;
+
+pub use self::counted::counted;

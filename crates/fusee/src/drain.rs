@@ -101,7 +101,9 @@ fn text(report: &Report) -> String {
     let Report { node, subtables, regions, seconds, .. } = report;
     match report.state {
         "drained" => format!(
-            "{node} is drained: {subtables} subtables and {regions} regions moved in {seconds:.1} s\n"
+            "{node} is drained: {} and {} moved in {seconds:.1} s\n",
+            counted(*subtables, "subtable"),
+            counted(*regions, "region")
         ),
         "draining" => format!("{node} is being drained; see `fusee status`\n"),
         _ => format!("{node} stays\n"),

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use fusee_cli::connect::{self, DEFAULT_MASTER};
 use fusee_cli::failure::Failure;
+use fusee_cli::quantity::counted;
 use fusee_cli::standing::ask_status;
 use fusee_cli::{flags, interrupt, output, secret, stderr};
 use fusee_control::master::{MasterReply, MasterRequest};
@@ -82,12 +83,11 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         wait(&args.master, args.json, &master, cluster)?;
     }
     let report = Report { cluster: cluster.to_string(), formed: !args.no_wait, memory_nodes };
+    let nodes = counted(memory_nodes, "memory node");
     output::text(&match (args.json, args.no_wait) {
         (true, _) => serde_json::to_string(&report).expect("numbers and names") + "\n",
-        (false, false) => format!("cluster {cluster} is formed of {memory_nodes} memory nodes\n"),
-        (false, true) => format!(
-            "cluster {cluster} will be formed as soon as {memory_nodes} memory nodes have joined\n"
-        ),
+        (false, false) => format!("cluster {cluster} is formed of {nodes}\n"),
+        (false, true) => format!("cluster {cluster} will be formed as soon as it has {nodes}\n"),
     })
 }
 

@@ -9,7 +9,7 @@ mod snapshots;
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use fusee_cli::quantity::Bytes;
+use fusee_cli::quantity::{Bytes, counted};
 use fusee_cli::stderr;
 
 /// How often progress is shown.
@@ -39,8 +39,8 @@ impl Progress {
         let rate = pairs as f64 / seconds;
         let done =
             done.map_or(String::new(), |done| format!(", {:.0} % of the index", 100.0 * done));
-        let bytes = Bytes(bytes);
-        stderr::text(&format!("\r{pairs} pairs {verb}, {bytes}, {rate:.0} a second{done}   "));
+        let (pairs, bytes) = (counted(pairs, "pair"), Bytes(bytes));
+        stderr::text(&format!("\r{pairs} {verb}, {bytes}, {rate:.0} a second{done}   "));
     }
 
     fn end(&self) {

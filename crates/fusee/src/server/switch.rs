@@ -11,6 +11,7 @@ use fusee_auth::NodeKey;
 use fusee_cli::connect::{DEFAULT_MASTER, check_address, explain};
 use fusee_cli::failure::Failure;
 use fusee_cli::output;
+use fusee_cli::quantity::counted;
 use fusee_cli::{secret, tls};
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::rpc::{MasterClient, Runtime};
@@ -277,8 +278,11 @@ impl Report {
         }
         let Report { connections, seen, asked, steered, held, .. } = self;
         output::line(&format!(
-            "{connections} connections, {seen} verbs, {steered} of {asked} steered, {held} times held, {} bytes",
-            self.bytes_of_keys + self.bytes_of_connections
+            "{}, {}, {steered} of {asked} steered, held {}, {}",
+            counted(*connections, "connection"),
+            counted(*seen, "verb"),
+            counted(*held, "time"),
+            counted(self.bytes_of_keys + self.bytes_of_connections, "byte")
         ))
     }
 }

@@ -218,9 +218,9 @@ fn bytes(bytes: u64) -> String {
 fn show(report: &Report) -> String {
     let waits: u64 = report.size_classes.iter().map(|class| class.marked_bytes).sum();
     let mut text = format!(
-        "view {}: {} blocks of {}, {} of them free; {} in other blocks wait to be used again\n",
+        "view {}: {} of {}, {} of them free; {} in other blocks wait to be used again\n",
         report.view,
-        report.blocks,
+        counted(report.blocks, "block"),
         bytes(report.block_bytes),
         report.free_blocks,
         bytes(waits)

@@ -32,7 +32,7 @@ pub fn show(report: &Report) -> String {
     if report.damaged_replicas > 0 {
         let _ = writeln!(
             text,
-            "memory is failing: {} replicas or chunks of objects were found damaged, {} of them were repaired",
+            "memory is failing: found damaged, of replicas or chunks of objects: {}, and {} of them repaired",
             report.damaged_replicas, report.repaired_replicas
         );
     }

@@ -40,6 +40,7 @@
 //! as those have. So a region counts with its share of the index: it is added only where both fit,
 //! and the index can always grow with the data that there is room for.
 
+use fusee_control::counted;
 use fusee_control::events::Topic;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -150,7 +151,10 @@ impl State {
         }
         if self.owes_replicas(ctx) {
             let missing = self.missing_replicas(ctx);
-            return Some(format!("{missing} replicas are missing, and come first; {next}"));
+            return Some(format!(
+                "{} missing, which comes first; {next}",
+                counted(missing, "replica")
+            ));
         }
         let members = view.members.iter().filter(|member| self.is_usable(member.node)).count();
         let places = redundancy.places(ctx.settings.data_replicas.into());
@@ -160,14 +164,16 @@ impl State {
         }
         if members < places && redundancy != Redundancy::Replicated {
             return Some(format!(
-                "a region of {redundancy} needs {places} memory nodes, and there are {members}; {next}"
+                "a region of {redundancy} needs {}, and there are {members}; {next}",
+                counted(places, "memory node")
             ));
         }
         let bytes = view.geometry.region_bytes >> 20;
         let places = places.min(members);
         Some(format!(
-            "a region of {redundancy} takes {bytes} MiB, and its share of the index, on {places} memory nodes at \
-             once, and fewer than that have as much left; {next}, or delete what is not needed"
+            "a region of {redundancy} takes {bytes} MiB, and its share of the index, on {} at once, and fewer \
+             than that have as much left; {next}, or delete what is not needed",
+            counted(places, "memory node")
         ))
     }
 
@@ -360,10 +366,10 @@ impl State {
             return;
         }
         let text = format!(
-            "view {}: frozen; {} of {} regions are new",
+            "view {}: frozen; new: {} of {}",
             next.number,
             regions.len(),
-            next.regions.len()
+            counted(next.regions.len(), "region")
         );
         self.adding.yields = self.owes_replicas(ctx);
         self.set_view(ctx, next, Vec::new(), (Topic::Room, text));

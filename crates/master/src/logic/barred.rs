@@ -15,6 +15,7 @@
 //! is restarted often would settle them again and again. As long as there are bars no member is
 //! added, nor leaves.
 
+use fusee_control::counted;
 use fusee_control::events::Topic;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -122,9 +123,9 @@ impl State {
         }
         let next = view.also_settling(&missing);
         let text = format!(
-            "view {}: frozen, with {} subtables more whose primaries are barred",
+            "view {}: frozen, with {} more by a barred primary",
             next.number,
-            missing.len()
+            counted(missing.len(), "subtable")
         );
         self.set_view(ctx, next, Vec::new(), (Topic::View, text));
         true

@@ -19,6 +19,7 @@
 //! already need as well. No region is added where they need it. If they lose room otherwise, with a node that is lost,
 //! or as the index grows, it waits, and the status says so.
 
+use fusee_control::counted;
 use fusee_control::events::Topic;
 use fusee_control::master::MasterReply;
 use fusee_core::data::Region;
@@ -83,8 +84,8 @@ impl State {
         ];
         if let Some((setting, replicas)) = factors.iter().find(|(_, r)| usize::from(*r) > left) {
             return Err(format!(
-                "without {node} there would be {left} memory nodes, and {setting} is {replicas}; \
-                 start another memory node first"
+                "without {node} there would be {}, and {setting} is {replicas}; start another memory node first",
+                counted(left, "memory node")
             ));
         }
         let homeless = self.homeless(view, Some(node), &[]);
@@ -161,8 +162,11 @@ impl State {
         let mut copies = draining_copies.map(|node| copies_alone_on(view, *node));
         if let Some(copies) = copies.find(|copies| !copies.is_empty()) {
             let next = view.giving_up(&copies);
-            let text =
-                format!("view {}: frozen; {} regions of copies go", next.number, copies.len());
+            let text = format!(
+                "view {}: frozen; {} of copies less",
+                next.number,
+                counted(copies.len(), "region")
+            );
             self.set_view(ctx, next, Vec::new(), (Topic::Drain, text));
             return true;
         }

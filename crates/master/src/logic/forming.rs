@@ -10,6 +10,7 @@
 //! sessions are told; another attempt follows, after a pause or when another node joins. None is made before whoever
 //! is of this cluster already has had the time to say so (`identity`).
 
+use fusee_control::counted;
 use fusee_control::events::Topic;
 use fusee_control::node::{NodeReply, NodeRequest};
 use fusee_core::verbs::MnId;
@@ -91,7 +92,8 @@ impl State {
         let Some(cluster) = self.identity.own() else { return };
         self.last_attempt += 1;
         ctx.persist(vec![Write::Put(Record::Attempt(self.last_attempt))]);
-        let text = format!("forming the cluster of {} memory nodes", plan.members().len());
+        let text =
+            format!("forming the cluster of {}", counted(plan.members().len(), "memory node"));
         ctx.info(Topic::Cluster, text);
         // Drawn anew for each attempt: nothing has been hashed by it before the view is stored.
         let hash_key = ctx.secret.derived((cluster.word(), self.last_attempt));
@@ -176,10 +178,10 @@ impl State {
 
     fn formed(&mut self, ctx: &mut Ctx<'_>, view: View) {
         let text = format!(
-            "the cluster is formed: {} memory nodes, {} regions, {} index subtables",
-            view.members.len(),
-            view.regions.len(),
-            view.subtables.len()
+            "the cluster is formed: {}, {}, {}",
+            counted(view.members.len(), "memory node"),
+            counted(view.regions.len(), "region"),
+            counted(view.subtables.len(), "index subtable")
         );
         // From this record on, nothing is ever released again.
         ctx.persist(vec![Write::Put(Record::View(view.clone()))]);

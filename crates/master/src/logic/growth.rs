@@ -12,6 +12,7 @@
 //! same places. A node may have less room than the view tells, if an earlier choice was given up:
 //! it says so, and is passed over until something else changes.
 
+use fusee_control::counted;
 use fusee_control::events::Topic;
 use std::collections::BTreeSet;
 
@@ -109,8 +110,8 @@ impl State {
             self.even_out(ctx);
         } else if !self.finish_drain(ctx) {
             let text = format!(
-                "{missing} subtables and regions have too few replicas or columns: {}; start another memory \
-                 node",
+                "{} missing, of subtables or regions: {}; start another memory node",
+                counted(missing, "replica"),
                 self.why_missing(ctx)
             );
             self.rest(ctx, Some(text));
@@ -292,10 +293,10 @@ impl State {
             return;
         }
         let text = format!(
-            "view {}: frozen; {} subtables and {} regions get a replica on {}",
+            "view {}: frozen; replicas of {} and {} are put on {}",
             next.number,
-            subtables.len(),
-            regions.len(),
+            counted(subtables.len(), "subtable"),
+            counted(regions.len(), "region"),
             member.node
         );
         let pause_ms = moved_bytes.saturating_mul(1_000) / ctx.settings.move_bytes_per_s;

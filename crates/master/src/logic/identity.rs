@@ -18,6 +18,7 @@
 //! refused before anything else is looked at, so that their requests have no effect here, and this
 //! master's word none there: a memory node never hears from it that it is expelled.
 
+use fusee_control::counted;
 use fusee_control::events::Topic;
 use std::collections::BTreeSet;
 
@@ -129,8 +130,8 @@ impl State {
                 (self.identity.own, self.identity.is_new) = (Some(cluster), true);
                 ctx.persist(vec![Write::Put(Record::Cluster(cluster))]);
                 let text = format!(
-                    "cluster {cluster} is to be formed, as soon as {} memory nodes have joined",
-                    ctx.settings.memory_nodes
+                    "cluster {cluster} is to be formed, as soon as it has {}",
+                    counted(ctx.settings.memory_nodes, "memory node")
                 );
                 ctx.info(Topic::Cluster, text);
                 MasterReply::Done

@@ -3,6 +3,7 @@
 //! `presence` and `probe`s say who is gone. A member that could not be done without stays in the view, and
 //! in the list here, until it is heard again or others can go.
 
+use fusee_control::counted;
 use fusee_control::events::Topic;
 use std::collections::BTreeSet;
 
@@ -125,12 +126,15 @@ impl State {
         let names: Vec<String> = lost.iter().map(MnId::to_string).collect();
         let pairs = match count(|change| change.lost_pairs.len()) {
             0 => String::new(),
-            regions => format!("; {regions} regions of pairs without redundancy are lost"),
+            regions => {
+                format!("; lost: {} of pairs without redundancy", counted(regions, "region"))
+            }
         };
         let text = format!(
-            "view {}: frozen, without {}; {change} subtables in the scope{pairs}",
+            "view {}: frozen, without {}; {} in the scope{pairs}",
             view.number,
-            names.join(", ")
+            names.join(", "),
+            counted(change, "subtable")
         );
         self.settling_is_overtaken();
         self.growth.abandon();

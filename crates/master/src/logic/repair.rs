@@ -5,6 +5,7 @@
 //! up, and the next job has another one. So it is with the repairers of an earlier master. A job
 //! that began by an older view counts as a session that still is pinned by it.
 
+use fusee_control::counted;
 use fusee_control::events::{Level, Topic};
 use std::collections::BTreeSet;
 
@@ -170,15 +171,16 @@ impl State {
                 self.sessions.add_damage(Damage { found: damaged, repaired: 0 });
                 if damaged > 0 {
                     let text = format!(
-                        "{damaged} objects are damaged where they were copied from; the copies are of \
-                         other replicas"
+                        "damaged where it was copied from: {}; the copies are of other replicas",
+                        counted(damaged, "object")
                     );
                     ctx.warn(Topic::Damage, text);
                 }
                 if self.view().is_some_and(|view| view.number == by) {
                     let text = format!(
-                        "replicas are equal: {slots_changed} slots changed, {bytes_copied} bytes \
-                         copied"
+                        "replicas are equal: {} changed, {} copied",
+                        counted(slots_changed, "slot"),
+                        counted(bytes_copied, "byte")
                     );
                     ctx.info(Topic::Repair, text);
                     self.advance(ctx);
@@ -201,8 +203,10 @@ impl State {
             }
             self.fences.forget_client(client);
             let text = format!(
-                "{client} is recovered: {} blocks, {} writes completed, {} withdrawn",
-                recovery.blocks, recovery.committed, recovery.withdrawn
+                "{client} is recovered: {}, {} completed, {} withdrawn",
+                counted(recovery.blocks, "block"),
+                counted(recovery.committed, "write"),
+                recovery.withdrawn
             );
             texts.push((Level::Info, text));
             if recovery.strange > 0 {

@@ -13,6 +13,7 @@
 //!
 //! Nothing of that is stored: a master that starts anew begins with the first slot.
 
+use fusee_control::counted;
 use fusee_control::events::Topic;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -106,10 +107,10 @@ impl State {
         }
         let next = view.settling(&unequal, &marked);
         let text = format!(
-            "view {}: frozen; the replicas of {} subtables are made equal, and {} regions get new free bitmaps",
+            "view {}: frozen; to be made equal: the replicas of {}; to be made anew: the free bitmaps of {}",
             next.number,
-            unequal.len(),
-            marked.len()
+            counted(unequal.len(), "subtable"),
+            counted(marked.len(), "region")
         );
         self.scrubbing.unequal.retain(|subtable| !unequal.contains(subtable));
         self.scrubbing.marked.retain(|region| !marked.contains(region));
@@ -169,7 +170,7 @@ impl State {
         if damage.found > 0 {
             let Damage { found, repaired } = damage;
             let text = format!(
-                "{found} replicas or chunks of objects are damaged, {repaired} of them repaired"
+                "damaged replicas or chunks of objects: {found}, {repaired} of them repaired"
             );
             ctx.warn(Topic::Damage, text);
         }

@@ -19,6 +19,7 @@
 //! behind it in the same change; the others are, and those behind it come with the next change. Whoever needs the one
 //! is refused, and people are told; some time later it is tried once more.
 
+use fusee_control::counted;
 use fusee_control::events::Topic;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -216,10 +217,10 @@ impl State {
             return;
         }
         let text = format!(
-            "view {}: frozen; {} of {} subtables are split",
+            "view {}: frozen; split: {} of {}",
             next.number,
             splits.len(),
-            next.subtables.len()
+            counted(next.subtables.len(), "subtable")
         );
         self.set_view(ctx, next, Vec::new(), (Topic::Split, text));
     }
