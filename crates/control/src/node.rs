@@ -341,6 +341,10 @@ pub struct Usage {
     pub free_blocks: u64,
     /// Sessions at the moment.
     pub attached: Attached,
+    /// Requests over TCP since it started: parts of a session's batches.
+    pub tcp_requests: u64,
+    /// Bytes of them and of their replies.
+    pub tcp_bytes: u64,
     /// The socket of shared memory is not there any more, and could not be made again.
     pub socket_gone: bool,
 }

@@ -25,7 +25,7 @@ use crate::doors::NodeLimits;
 use crate::error::ServeError;
 use crate::pool::Pool;
 use crate::shm::{Hub, ShmServer};
-use crate::tcp::TcpNode;
+use crate::tcp::{TcpNode, Traffic};
 use crate::verbs::VerbsNode;
 
 /// What to serve, and where.
@@ -156,6 +156,11 @@ impl NodeFabrics {
             FabricKind::Tcp => self.tcp.as_ref().map_or(0, TcpNode::sessions),
             FabricKind::Verbs => self.verbs.as_ref().map_or(0, VerbsNode::sessions),
         }
+    }
+
+    /// What went over TCP so far. What goes over the other fabrics passes the memory node by.
+    pub fn tcp_traffic(&self) -> Traffic {
+        self.tcp.as_ref().map(TcpNode::traffic).unwrap_or_default()
     }
 
     /// The memory lent.

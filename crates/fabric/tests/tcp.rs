@@ -273,6 +273,26 @@ fn sessions_are_counted_until_they_leave() {
     }
 }
 
+/// What the memory node says that it served is what went over the wire.
+#[test]
+fn requests_and_their_bytes_are_counted() {
+    let served = node(START + 4096, None);
+    let fabric = attach_all(FabricKind::Tcp, ClientId(1), &[member(MN, &served)]).unwrap();
+    let traffic = || served.fabrics.tcp_traffic();
+    assert_eq!((traffic().requests, traffic().bytes), (0, 0));
+    for len in [64, 1_024] {
+        let before = traffic();
+        let mut batch = Batch::new();
+        batch.read(MN, START, len);
+        let batch = block_on(&fabric, fabric.execute(batch));
+        assert_eq!(batch.verbs()[0].result, Ok(()));
+        let after = traffic();
+        assert_eq!(after.requests, before.requests + 1);
+        let bytes = after.bytes - before.bytes - u64::from(len);
+        assert!((2 * HEADER_BYTES as u64..100).contains(&bytes), "{bytes} beside {len}");
+    }
+}
+
 fn quick() -> TcpFabric {
     quick_and_spinning(DEFAULT_SPIN)
 }

@@ -201,6 +201,11 @@ fn somebody_looks_at_a_cluster_that_loses_a_node() {
         );
         drawn.as_u64().unwrap() > 20
     });
+    up.run(&["put", "key", "value", "--fabric", "tcp"]).expect_code(0);
+    eventually("what a memory node serves shows", || {
+        browser.text("#nodes tr:nth-child(1)").contains(" requests, ")
+    });
+    up.run(&["delete", "key"]).expect_code(0);
     browser.click("#survey");
     eventually("keys are counted", || browser.text("#surveyed").contains("100 keys"));
     browser.keep("load");

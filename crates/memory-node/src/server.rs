@@ -402,6 +402,8 @@ async fn handle(shared: Arc<Shared>, caller: Caller, request: NodeRequest) -> No
                 tcp: over(FabricKind::Tcp),
                 verbs: over(FabricKind::Verbs),
             };
+            let traffic = shared.fabrics.tcp_traffic();
+            (usage.tcp_requests, usage.tcp_bytes) = (traffic.requests, traffic.bytes);
             usage.socket_gone = shared.fabrics.is_socket_gone();
             NodeReply::Usage(usage)
         }

@@ -24,6 +24,7 @@ use super::buffer::{Buffer, Progress};
 use super::frame::{
     self, FrameError, HEADER_BYTES, Hello, ReplyKind, Request, Status, Welcome, WireOp,
 };
+use super::node::Moved;
 use crate::challenge::{self, CALL_BYTES, Challenged, PROOF_BYTES, Refusal};
 use crate::doors::{Doors, Full};
 use crate::pool::{Order, Pool};
@@ -47,6 +48,7 @@ pub(super) struct Context<'a> {
     pub(super) requests: &'a mut Budget,
     pub(super) replies: &'a mut Budget,
     pub(super) tls: Option<&'a Tls>,
+    pub(super) moved: &'a Moved,
 }
 
 /// Why a connection is closed by the node.
@@ -260,6 +262,8 @@ impl Connection {
             execute(&request, context, &mut self.output)?;
             let (len, moved) = (request.frame_bytes, request.frame_bytes + request.reply_bytes);
             self.input.consume(len);
+            context.moved.requests.add(1);
+            context.moved.bytes.add((HEADER_BYTES + moved) as u64);
             *budget = budget.saturating_sub(1 + moved / BYTES_PER_REQUEST);
         }
         Ok(Executed::Some)

@@ -22,7 +22,7 @@ mod switch;
 
 pub use crate::spin::DEFAULT_SPIN;
 pub(crate) use link::Link;
-pub use node::TcpNode;
+pub use node::{TcpNode, Traffic};
 pub use switch::{Find, TcpSwitch};
 
 /// A session's connections to memory nodes. The batches of many tasks share system calls; a lone batch goes

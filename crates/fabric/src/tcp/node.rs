@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fusee_auth::NodeKey;
+use fusee_core::stats::Counter;
 use fusee_core::verbs::ClientId;
 use fusee_tls::Tls;
 use mio::event::Event;
@@ -35,11 +36,28 @@ use crate::spin::Spin;
 /// How often it is looked whether who holds memory gets on, while others wait for it.
 const STUCK_LOOK: Duration = Duration::from_millis(500);
 
+/// What went over TCP since the start. The software NIC alone counts.
+#[derive(Debug, Default)]
+pub(super) struct Moved {
+    pub(super) requests: Counter,
+    pub(super) bytes: Counter,
+}
+
+/// What went over TCP since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Requests that were executed: parts of a session's batches.
+    pub requests: u64,
+    /// Bytes of them and of their replies.
+    pub bytes: u64,
+}
+
 /// A running software NIC; dropping it closes all connections.
 #[derive(Debug)]
 pub struct TcpNode {
     server: Server,
     spin_us: Arc<AtomicU64>,
+    moved: Arc<Moved>,
 }
 
 impl TcpNode {
@@ -68,6 +86,8 @@ impl TcpNode {
         let budget = move || Budget::new(limits.frame_bytes, limits.frame_bytes_per_peer);
         let spin_us = Arc::new(AtomicU64::new(spin.as_micros() as u64));
         let told = Arc::clone(&spin_us);
+        let moved = Arc::new(Moved::default());
+        let counting = Arc::clone(&moved);
         let server = Server::start(name, addr, limits, interest, move |guests| {
             let nic = Loop {
                 guests,
@@ -83,10 +103,11 @@ impl TcpNode {
                 spin: Spin::new(spin),
                 spin_us: told,
                 tls,
+                moved: counting,
             };
             nic.run();
         })?;
-        Ok(TcpNode { server, spin_us })
+        Ok(TcpNode { server, spin_us, moved })
     }
 
     /// Looks for requests for so long before it sleeps, from now on.
@@ -103,6 +124,11 @@ impl TcpNode {
     /// The number of clients that have said hello and are still connected.
     pub fn sessions(&self) -> u64 {
         self.server.sessions()
+    }
+
+    /// What went over it so far.
+    pub fn traffic(&self) -> Traffic {
+        Traffic { requests: self.moved.requests.get(), bytes: self.moved.bytes.get() }
     }
 
     /// Fences a client for ever; returns when no verb of it executes here any more.
@@ -133,6 +159,7 @@ struct Loop {
     /// How long it looks at most, in microseconds.
     spin_us: Arc<AtomicU64>,
     tls: Option<Tls>,
+    moved: Arc<Moved>,
 }
 
 impl Loop {
@@ -270,6 +297,7 @@ impl Loop {
             requests: &mut self.requests,
             replies: &mut self.replies,
             tls: self.tls.as_ref(),
+            moved: &self.moved,
         };
         let served = connection.serve(&mut context);
         match served {

@@ -95,6 +95,12 @@ fn nodes(metrics: &mut Metrics, report: &Report) {
         }
     }
     type Of = fn(&crate::status::NodeReport) -> Option<u64>;
+    let traffic: [(&'static str, &str, Of); 2] = [
+        ("fusee_memory_node_tcp_requests_total", "Requests over TCP.", |node| node.tcp_requests),
+        ("fusee_memory_node_tcp_bytes_total", "Bytes of them and of replies.", |node| {
+            node.tcp_bytes
+        }),
+    ];
     let all: [(&'static str, &str, Of); 10] = [
         ("fusee_memory_node_pool_bytes", "Memory that it lends.", |node| node.pool_bytes),
         ("fusee_memory_node_reserved_bytes", "Of that, taken by regions and the index.", |node| {
@@ -127,8 +133,9 @@ fn nodes(metrics: &mut Metrics, report: &Report) {
             Some(node.regions)
         }),
     ];
-    for (name, help, of) in all {
-        let mut family = metrics.family(Kind::Gauge, name, help);
+    let kinds = all.map(|of| (Kind::Gauge, of)).into_iter();
+    for (kind, (name, help, of)) in kinds.chain(traffic.map(|of| (Kind::Counter, of))) {
+        let mut family = metrics.family(kind, name, help);
         for node in expected() {
             if let Some(value) = of(node) {
                 family.sample(&[("node", &node.node)], value);

@@ -68,6 +68,8 @@ impl NodePages {
             primary_blocks_owned,
             free_blocks,
             attached,
+            tcp_requests,
+            tcp_bytes,
             socket_gone,
         }) = self.usage().await
         {
@@ -90,6 +92,12 @@ impl NodePages {
                 ),
             ] {
                 metrics.family(Kind::Gauge, name, help).sample(&[("node", &node)], value);
+            }
+            for (name, help, value) in [
+                ("fusee_node_tcp_requests_total", "Requests over TCP.", tcp_requests),
+                ("fusee_node_tcp_bytes_total", "Bytes of them and of replies.", tcp_bytes),
+            ] {
+                metrics.family(Kind::Counter, name, help).sample(&[("node", &node)], value);
             }
             let help = "Sessions that reach it, by their fabric.";
             let mut sessions = metrics.family(Kind::Gauge, "fusee_node_sessions", help);

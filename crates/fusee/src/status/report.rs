@@ -50,6 +50,10 @@ pub struct NodeReport {
     pub attached_shm: Option<u64>,
     pub attached_tcp: Option<u64>,
     pub attached_verbs: Option<u64>,
+    /// Requests over TCP since it started, and bytes of them and of their replies. Over shared memory and verbs a
+    /// memory node sees none.
+    pub tcp_requests: Option<u64>,
+    pub tcp_bytes: Option<u64>,
     /// Its socket has gone, and could not be made again.
     pub socket_gone: Option<bool>,
     /// Replicas of subtables and of regions that the view has there.
@@ -360,6 +364,8 @@ fn node(member: &MemberStatus, view: Option<&View>, usage: Result<Usage, String>
         attached_shm: known(|usage| usage.attached.shm),
         attached_tcp: known(|usage| usage.attached.tcp),
         attached_verbs: known(|usage| usage.attached.verbs),
+        tcp_requests: known(|usage| usage.tcp_requests),
+        tcp_bytes: known(|usage| usage.tcp_bytes),
         socket_gone: usage.as_ref().ok().map(|usage| usage.socket_gone),
         subtables: view.map_or(0, |view| view.subtables_on(member.node)),
         regions: view.map_or(0, |view| view.regions_on(member.node)),

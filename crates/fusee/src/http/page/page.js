@@ -158,6 +158,26 @@ const BAD = new Set(['lost']), BUSY = new Set(['joining', 'waiting', 'draining']
 // How many there are, and how many there are to be if these are more.
 const outOf = (there, wanted) => there < wanted ? `${there} of ${wanted}` : String(there);
 
+// What each memory node had served over TCP, at the last looks.
+const served = new Map();
+
+// Requests and bytes a second since then. What passes a memory node by it cannot tell.
+function traffic(node) {
+  const now = { at: performance.now(), requests: node.tcp_requests, bytes: node.tcp_bytes };
+  if (now.requests === null) return '–';
+  // Of one that was started anew nothing from before compares.
+  const looks = (served.get(node.node) ?? []).filter(look => look.requests <= now.requests).slice(-5);
+  served.set(node.node, [...looks, now]);
+  const parts = [];
+  if (node.attached_tcp > 0 || now.requests > 0) {
+    const before = looks[0] ?? now;
+    const rate = what => (now[what] - before[what]) / Math.max((now.at - before.at) / 1000, 1);
+    parts.push(`${short(rate('requests'))} requests, ${bytes(Math.round(rate('bytes')))}`);
+  }
+  if (node.attached_shm + node.attached_verbs > 0) parts.push('what passes it by');
+  return parts.join(', and ') || 'nothing';
+}
+
 function showStatus(status) {
   const [text, kind] = status.view === 0 ? ['no cluster', 'bad']
     : HEALTH[status.health] ?? ['needs a look', 'bad'];
@@ -178,6 +198,7 @@ function showStatus(status) {
       `${bytes(node.used_bytes)} of ${bytes(node.pool_bytes)}, ${bytes(node.reserved_bytes)} reserved`,
       [node.primary_blocks === null ? '–' : `${number(node.primary_blocks_owned)} of ${number(node.primary_blocks)}`, 'n'],
       [number(node.attached_clients), 'n'],
+      traffic(node),
       [number(node.subtables), 'n'],
       [number(node.regions), 'n'],
     ],
