@@ -3,6 +3,7 @@
 use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::legend::{LEGEND_WIDTH, draw_legend, style, wrapped};
 use super::{Chart, Drawn, Horizontal, Line, Panel, number};
@@ -73,7 +74,7 @@ impl Chart {
         let mut chart = ChartBuilder::on(area)
             .margin(8)
             .margin_right(24 + LEGEND_WIDTH)
-            .x_label_area_size(30)
+            .x_label_area_size(38)
             .y_label_area_size(76)
             .build_cartesian_2d(start..end, low..high)?;
         let is_whole = panel.is_whole();
@@ -127,8 +128,11 @@ impl Chart {
                 let below = 0.02 + 0.07 * f64::from(texts % TEXT_LINES);
                 let at = (mark.at_s, high - (high - low) * below);
                 texts += 1;
-                let text = Text::new(mark.text.clone(), at, (FONT, 12));
-                on.draw_series([text])?;
+                // To the left of its line where the legend would begin before its end.
+                let side = if mark.at_s > self.end() * 0.75 { HPos::Right } else { HPos::Left };
+                let style = (FONT, 12).into_text_style(on.plotting_area());
+                let style = style.pos(Pos::new(side, VPos::Top));
+                on.draw_series([Text::new(mark.text.clone(), at, style)])?;
             }
         }
         Ok(())
