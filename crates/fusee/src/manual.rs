@@ -79,7 +79,7 @@ _fusee_nodes() {
         esac
         previous=$word
     done
-    timeout 1 "${asked[@]}" 2>/dev/null | grep -o '"node":"mn[0-9]*"' | grep -o 'mn[0-9]*' | sort -u
+    timeout 1 "${asked[@]}" 2>/dev/null | grep -o '"node": *"mn[0-9]*"' | grep -o 'mn[0-9]*' | sort -u
 }
 "#;
 
@@ -110,7 +110,7 @@ function __fusee_nodes
         end
         set previous $word
     end
-    timeout 1 $asked 2>/dev/null | string match -rag '"node":"(mn[0-9]+)"' | sort -u
+    timeout 1 $asked 2>/dev/null | string match -rag '"node": *"(mn[0-9]+)"' | sort -u
 end
 complete -c fusee -n "__fish_fusee_using_subcommand drain" -f -a "(__fusee_nodes)"
 "#;

@@ -138,7 +138,9 @@ impl State {
         }
         match self.why_no_region(ctx, Redundancy::Replicated) {
             Some(reason) => (0, Some(reason)),
-            None => (self.choose_members(ctx, &[(Redundancy::Replicated, TOGETHER)]).len() as u64, None),
+            None => {
+                (self.choose_members(ctx, &[(Redundancy::Replicated, TOGETHER)]).len() as u64, None)
+            }
         }
     }
 
