@@ -102,11 +102,10 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         TurnsAreLives => &scenarios::RECURRING_TURN,
         SpeculatesOnLostPairs => &scenarios::LOST_SINGLE,
         JumpsEndWindows => &scenarios::TAKEOVER,
-        ScansUnclearedEntries
-        | ScansHalvesAnew
-        | ScansPassUnproved
-        | ScansPassFullPieces
-        | ScansDropPartsAhead => &scenarios::TIMED_SCANS,
+        ScansUnclearedEntries | ScansHalvesAnew | ScansPassUnproved | ScansPassFullPieces => {
+            &scenarios::TIMED_SCANS
+        }
+        ScansDropPartsAhead => &scenarios::SHORT_SCANS,
         DamagedIsAnotherKeys | OtherKeyByItsStart | DamageStays => &scenarios::DAMAGE,
         SplitTrustsOneReplica | SplitReadsOnce => &scenarios::DAMAGED_SPLITS,
         CopiesDamage => &scenarios::DAMAGED_MOVES,

@@ -379,11 +379,18 @@ pub const MUTED: Scenario = named("muted", |seed| {
     fail_if_broken(&RunOptions { with: [Mute].into(), without, ..options });
 });
 
+/// Short runs with scans: an index is split at their beginning.
+pub const SHORT_SCANS: Scenario = named("short scans", |seed| {
+    let options = RunOptions::new(fusee_sim::Scenario::Scans, seed);
+    fail_if_broken(&RunOptions { operations: Some(400), ..options });
+});
+
 /// Sessions whose memory is short, and to which nodes and the master do not answer at times.
 pub const LOST_ANSWERS: Scenario = named("lost answers", |seed| {
     use fusee_sim::Fault::LostMessage;
     let options = RunOptions::new(fusee_sim::Scenario::Reuse, seed);
-    fail_if_broken(&RunOptions { with: [LostMessage].into(), ..options });
+    let operations = Some(1_000);
+    fail_if_broken(&RunOptions { operations, with: [LostMessage].into(), ..options });
 });
 
 /// Short runs: what is left behind at their ends is seen more often.
@@ -398,7 +405,8 @@ pub const TIMED_SHORT_LOSSES: Scenario = named("short losses", |seed| {
 });
 
 /// Those of `fusee sim` that have to do with what the mutants break.
-pub const TIMED: [&Scenario; 18] = [
+pub const TIMED: [&Scenario; 19] = [
+    &SHORT_SCANS,
     &MUTED,
     &LOST_ANSWERS,
     &TIMED_SCANS,
