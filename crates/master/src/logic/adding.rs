@@ -82,6 +82,11 @@ impl Adding {
         self.under_way = None;
     }
 
+    /// Whether members reserve room for regions.
+    pub fn is_under_way(&self) -> bool {
+        self.under_way.is_some()
+    }
+
     /// A replica comes, or none can.
     pub fn goes_on(&mut self) {
         self.yields = false;

@@ -81,8 +81,11 @@ impl State {
             }
             None if self.mind_bars(ctx) => false,
             None => {
-                let splits = self.split(ctx);
-                let grows = self.add_regions(ctx) || splits;
+                // One after the other: whichever has its room first ends what the other one has begun.
+                let grows = match self.adding.is_under_way() {
+                    true => self.add_regions(ctx) || self.split(ctx),
+                    false => self.split(ctx) || self.add_regions(ctx),
+                };
                 if self.sessions.expired().next().is_none() {
                     if !grows && !self.admit(ctx) {
                         self.grow(ctx);
