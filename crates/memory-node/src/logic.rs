@@ -434,6 +434,8 @@ impl Node {
             }
             Some((_, latest)) if attempt < latest => return Err(bad("a later attempt began")),
             Some((_, latest)) if attempt == latest => return Ok(NodeReply::Done),
+            // The cluster is formed: a master that goes on from an older store does not know it.
+            _ if self.stands_at > 0 => return Err(bad("the node stands at a view of its cluster")),
             _ => {}
         }
         if self.regions.values().any(|region| region.owned() > 0) {

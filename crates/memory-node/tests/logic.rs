@@ -115,6 +115,27 @@ fn a_region_gives_each_of_its_blocks_once_and_then_none() {
     assert_eq!(again.reply, NodeReply::Allocated { block: freed });
 }
 
+/// A master that goes on from a store of before the first view begins another attempt: what is indexed here is in use,
+/// whether blocks are or not.
+#[test]
+fn a_node_that_stands_at_a_view_is_not_formatted_again() {
+    for stands in [false, true] {
+        let mut node = node(POOL);
+        node.handle(reserve(Extent::Subtable { subtable: 0 }, REGION, 0));
+        if stands {
+            node.handle(NodeRequest::StandAt { cluster: CLUSTER, view: 1 });
+            let what = "the node stands at a view of its cluster".into();
+            assert_eq!(refusal(node.handle(format(CLUSTER, 2))), NodeRefusal::BadRequest { what });
+        } else {
+            let step = node.handle(format(CLUSTER, 2));
+            assert_eq!((step.reply, step.effects.len()), (NodeReply::Done, 1));
+        }
+        // Late, and not the worse for it.
+        let attempt = if stands { 1 } else { 2 };
+        assert_eq!(node.handle(format(CLUSTER, attempt)).effects, []);
+    }
+}
+
 #[test]
 fn named_regions_give_what_they_have_to_spare() {
     let mut node = node(POOL);
