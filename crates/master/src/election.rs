@@ -73,7 +73,8 @@ impl Candidate {
     {
         let (stop, stopped) = watch::channel(None);
         let runtime = runtime.clone();
-        let campaign = Campaign { runtime, platform, seat, stopped, lead, abandoned: Vec::new() };
+        let campaign =
+            Campaign { runtime, platform, seat, stopped, lead, held: None, abandoned: Vec::new() };
         let thread = Builder::new().name("fusee-election".into()).spawn(move || campaign.run())?;
         Ok(Candidate { stop, thread: Some(thread) })
     }
@@ -105,6 +106,8 @@ struct Campaign<L> {
     seat: Arc<Seat>,
     stopped: watch::Receiver<Option<Stop>>,
     lead: L,
+    /// The lease of the candidacy, while there is one.
+    held: Option<i64>,
     /// Leases that could not be given back: their candidacies may stand in the way.
     abandoned: Vec<i64>,
 }
@@ -147,7 +150,9 @@ where
                     elected = self.elected(&etcd, &mut said) => Some(elected),
                 }
             });
-            let Some((lease, candidacy)) = elected else { return };
+            let Some((lease, candidacy)) = elected else {
+                return runtime.block_on(self.stop_standing(&etcd));
+            };
             said.clear();
             let next = self.term(&etcd, &lease, candidacy);
             runtime.block_on(self.give_back(&etcd, &lease));
@@ -155,6 +160,15 @@ where
                 Next::Campaign => std::thread::sleep(PAUSE),
                 Next::End => return,
             }
+        }
+    }
+
+    /// It stops as a stand-by: its candidacy is not to stand in the way of others.
+    async fn stop_standing(&mut self, etcd: &Etcd) {
+        if let Some(id) = self.held.take()
+            && let Err(error) = revoke(etcd, id).await
+        {
+            tracing::debug!(%error, "the lease is not given back");
         }
     }
 
@@ -196,6 +210,7 @@ where
     /// Gives a lease back, and with it the candidacy, or remembers to do so later.
     async fn give_back(&mut self, etcd: &Etcd, lease: &LeadershipLease) {
         lease.tenure.end();
+        self.held = None;
         if let Err(error) = revoke(etcd, lease.id).await {
             tracing::debug!(%error, "the lease is not given back");
             self.abandoned.push(lease.id);
@@ -209,6 +224,7 @@ where
         }
         let asked = Tenure::now();
         let granted = etcd.bounded(etcd.client.grant(self.platform.ttl_s as i64)).await?;
+        self.held = Some(granted.id);
         // etcd may give a longer one than was asked for, never a shorter one.
         let ttl = Duration::from_secs(granted.ttl_s.unsigned_abs());
         let tenure = Arc::new(Tenure::new(asked, ttl));

@@ -298,6 +298,18 @@ fn a_stand_by_goes_on_where_a_killed_leader_was() {
         println!("a leader was stopped; {:?} later another one decides", stopped.elapsed());
         assert_eq!(cluster.names(), names);
     }
+    // Nor does a stand-by that is stopped stand in the way of the next one.
+    let standing = MasterProcess::start_with(&cluster.store, LONG_TTL_S);
+    cluster.stands_by(&standing);
+    let next = MasterProcess::start_with(&cluster.store, TTL_S);
+    cluster.stands_by(&next);
+    standing.stop();
+    let leader = cluster.leader();
+    cluster.masters.push(next);
+    leader.stop();
+    cluster.client = MasterClient::new(&cluster.runtime, cluster.masters[0].addr.as_str());
+    cluster.client = cluster.client.with_deadline(LONG / 2);
+    assert!(cluster.open());
 }
 
 #[test]
