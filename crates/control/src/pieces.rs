@@ -9,6 +9,7 @@
 //! Should the view change meanwhile, the master goes on with the older one as long as it has it; else the
 //! asker begins anew, with the newest.
 
+use fusee_core::change::Change;
 use fusee_core::update::ViewUpdate;
 use fusee_core::view::View;
 
@@ -32,9 +33,15 @@ fn is_long_update(update: &ViewUpdate) -> bool {
         ViewUpdate::Whole(view) => is_long(view),
         ViewUpdate::Difference(difference) => {
             let runs = difference.runs.len();
-            runs + difference.subtables.len() + difference.regions.len() > FEW_PARTS
+            let change = difference.change.as_ref().map_or(0, parts_of);
+            runs + difference.subtables.len() + difference.regions.len() + change > FEW_PARTS
         }
     }
+}
+
+/// A loss may put every subtable into the scope of a change.
+fn parts_of(change: &Change) -> usize {
+    change.subtables.len() + change.regions.len() + change.lost_pairs.len()
 }
 
 /// A view's number, with nothing that it says. No view is like that: each has a directory.
@@ -145,6 +152,7 @@ impl Assembly {
 
 #[cfg(test)]
 mod tests {
+    use fusee_core::change::Stage;
     use fusee_core::race::HashKey;
     use fusee_core::verbs::{ClusterId, MnId};
     use fusee_core::view::{Geometry, Place, Subtable};
@@ -264,6 +272,25 @@ mod tests {
                 let stub = stub_of(reply).map(|stub| (stub.number, stub.cluster));
                 assert_eq!(stub, is_left_out.then_some((7, view.cluster)));
             }
+        }
+        // The scope of a change counts, too.
+        for (lost, is_left_out) in [(64, false), (FEW_PARTS as u32 + 1, true)] {
+            let change = Change {
+                stage: Stage::Frozen,
+                data_lost: true,
+                lost: 1,
+                subtables: Vec::new(),
+                regions: Vec::new(),
+                lost_pairs: (0..lost).collect(),
+                new_regions: 0,
+            };
+            let before = view(7, 1 << 16);
+            let frozen = View { number: 8, change: Some(change), ..before.clone() };
+            let update = ViewUpdate::to(&frozen, Some(&before));
+            assert!(matches!(update, ViewUpdate::Difference(_)));
+            let mut reply = heartbeat(update);
+            shorten(&mut reply, Some(&frozen));
+            assert_eq!(stub_of(&mut reply).is_some(), is_left_out);
         }
         let mut none = MasterReply::View(None);
         shorten(&mut none, None);

@@ -4,11 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use fusee_control::master::{MasterReply, MasterRequest};
+use fusee_control::master::{Epochs, MasterReply, MasterRequest};
+use fusee_control::pieces::{piece, shorten, written};
 use fusee_control::rpc::{
     Caller, MasterClient, MasterService, RpcError, Runtime, Server, bind, serve,
 };
-use fusee_core::verbs::ClusterId;
+use fusee_core::data::Policy;
+use fusee_core::race::HashKey;
+use fusee_core::verbs::{ClientId, ClusterId, MnId};
+use fusee_core::view::{Geometry, Place, Subtable, View};
 
 /// What a master of these tests does, as told from outside.
 const LEAD: u64 = 0;
@@ -206,4 +210,99 @@ fn a_master_of_another_cluster_is_passed_over_and_named() {
     assert!(text.contains("0000000000000005") && text.contains("0000000000000007"), "{text}");
     alone.join(OTHER);
     assert_eq!(apart.call_blocking(MasterRequest::Open), Ok(MasterReply::Done));
+}
+
+/// A view that comes in pieces.
+fn long_view(number: u64) -> View {
+    View {
+        number,
+        cluster: OTHER,
+        hash_key: HashKey::new([7; 16]),
+        geometry: Geometry::default(),
+        members: Vec::new(),
+        regions: Vec::new(),
+        directory: vec![0; 200_000],
+        subtables: vec![Subtable::new(0, vec![Place { node: MnId(0), offset: 0 }])],
+        change: None,
+    }
+}
+
+/// A master whose view is the second one as soon as somebody asks for a piece of the first; if `stands_by`, it says
+/// then that another one leads. Counts the sessions that are closed.
+fn changing(runtime: &Runtime, views: [u64; 2], stands_by: bool) -> (Server, Arc<AtomicU64>) {
+    let (fetched, closed) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
+    let counts = Arc::clone(&closed);
+    let views = views.map(long_view);
+    let written = Arc::new(written(&views[1]));
+    let views = Arc::new(views);
+    let handler = move |_: Caller, request: MasterRequest| {
+        let now = usize::from(fetched.load(Ordering::SeqCst) > 0);
+        let newest = &views[now];
+        let (client, lease_ms, epochs) = (ClientId(5), 1_000, Epochs::default());
+        let mut reply = match request {
+            MasterRequest::ViewPiece { .. } if stands_by && now == 0 => {
+                fetched.store(1, Ordering::SeqCst);
+                MasterReply::NotLeader { leader: None }
+            }
+            MasterRequest::ViewPiece { number, from } => {
+                fetched.store(1, Ordering::SeqCst);
+                let from = if number == views[1].number { from } else { 0 };
+                piece(views[1].number, &written, from)
+            }
+            MasterRequest::Heartbeat { .. } => MasterReply::Heartbeat {
+                view: Some(newest.clone().into()),
+                expelled: vec![client],
+                epochs,
+                mark: 0,
+                short: 0,
+                lease_ms,
+                behind_ms: 0,
+            },
+            MasterRequest::Close { .. } => {
+                counts.fetch_add(1, Ordering::SeqCst);
+                MasterReply::Done
+            }
+            _ => MasterReply::Opened {
+                client,
+                view: newest.clone(),
+                epoch: 0,
+                lease_ms,
+                behind_ms: 0,
+                policy: Policy::default(),
+            },
+        };
+        shorten(&mut reply, Some(newest));
+        async move { reply }
+    };
+    let listener = bind("127.0.0.1:0").unwrap();
+    (serve::<MasterService, _, _>(runtime, listener, handler).unwrap(), closed)
+}
+
+/// Its answer says who is fenced for all that was in force then, and nothing of what came later.
+#[test]
+fn an_answer_never_brings_a_newer_view_than_it_was_given_with() {
+    let runtime = runtime();
+    for stands_by in [false, true] {
+        let heartbeat = || MasterRequest::Heartbeat {
+            sessions: Vec::new(),
+            newer_than: 1,
+            known: Epochs::default(),
+            reclaims: false,
+            acked: 0,
+        };
+        let (server, _) = changing(&runtime, [7, 9], stands_by);
+        let one = client(&runtime, &[&server.addr().unwrap().to_string()]);
+        for brought in [None, Some(9)] {
+            let reply = one.call_blocking(heartbeat()).unwrap();
+            let MasterReply::Heartbeat { view, expelled, lease_ms, .. } = reply else { panic!() };
+            assert_eq!(view.map(|view| view.number()), brought);
+            assert_eq!((expelled, lease_ms), (vec![ClientId(5)], 1_000), "the rest is there");
+        }
+        // A session that was opened before is given up, and another one opened.
+        let (server, closed) = changing(&runtime, [7, 9], stands_by);
+        let one = client(&runtime, &[&server.addr().unwrap().to_string()]);
+        let reply = one.call_blocking(MasterRequest::Open).unwrap();
+        let MasterReply::Opened { view, .. } = reply else { panic!("{reply:?}") };
+        assert_eq!((view, closed.load(Ordering::SeqCst)), (long_view(9), 1));
+    }
 }

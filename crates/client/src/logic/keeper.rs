@@ -16,6 +16,10 @@
 //!   answer: views are asked for by number, and who is fenced is told every time.
 //! * Views come as differences to the one that is here. A difference that does not lead to a good
 //!   view is dropped, and the newest view asked for whole.
+//! * A session gets a view with an answer to a question that names it, was asked when the view was known or
+//!   brings it, and does not say that the session is fenced. A view that comes with a new session goes to that one
+//!   alone until then: a session that was fenced, recovered and forgotten meanwhile is known to no memory node that
+//!   has joined since, so it must hear that it is fenced before it hears of such a node.
 //! * A session that has left is not named any more, but a question that names it may still be on
 //!   its way and arrive after its `Close`. Names are never used twice, so an answer about it finds
 //!   nobody here, and the master has to pay no heed to a session that it knows has ended.
@@ -185,6 +189,8 @@ struct Reported {
     question: u64,
     reclaims: bool,
     acked: u64,
+    /// The newest view that was known then.
+    view: Arc<View>,
     /// Of whom, and when.
     named: Vec<ClientId>,
     at: Duration,
@@ -241,8 +247,9 @@ impl Keeper {
         if view.number > state.view.number {
             state.view = view;
         }
-        // Whoever has the older view or epoch of the two gets the newer one.
-        state.publish();
+        // Whoever has the older epoch of the two gets the newer one; the view is for the next answer to show.
+        let newest = state.epochs.newest;
+        state.open().for_each(|gate| gate.publish_epoch(newest));
         state.changes += 1;
         drop(state);
         self.changed.wake();
@@ -370,14 +377,26 @@ impl Keeper {
         // heartbeat does not have yet.
         let all = sessions.iter().all(|heartbeat| Gate::acknowledged(heartbeat, &state.view));
         let acknowledged = if all { state.view.number } else { 0 };
-        let newer_than = if state.wants_whole { 0 } else { state.view.number };
+        // Where some have an older view than is known here, the answer is not to be held.
+        let shown = state.open().map(|gate| gate.view().number).fold(state.view.number, u64::min);
+        let newer_than = if state.wants_whole { 0 } else { shown };
+        let view = state.view.clone();
         let pinned_in =
             sessions.iter().map(|heartbeat| heartbeat.pinned_in).min().unwrap_or(u64::MAX);
         let changes = state.changes;
         let (known, acked) = (state.epochs, state.acked);
         let named = sessions.iter().map(|heartbeat| heartbeat.client).collect();
-        let told =
-            Reported { changes, acknowledged, pinned_in, question, reclaims, acked, named, at };
+        let told = Reported {
+            changes,
+            acknowledged,
+            pinned_in,
+            question,
+            reclaims,
+            acked,
+            view,
+            named,
+            at,
+        };
         (MasterRequest::Heartbeat { sessions, newer_than, known, reclaims, acked }, told)
     }
 
@@ -412,8 +431,13 @@ impl Keeper {
             }
         };
         poll_fn(newer).await;
+        let all = || {
+            let state = self.state();
+            let is_shown = |gate: &Gate| gate.view().number >= state.view.number;
+            state.open().all(|gate| is_shown(gate) && gate.acknowledges())
+        };
         let mut look = FIRST_LOOK;
-        while !self.state().open().all(|gate| gate.acknowledges()) {
+        while !all() {
             outside.sleep(look).await;
             look = (look * 3 / 2).min(LAST_LOOK);
         }
@@ -449,8 +473,8 @@ impl Keeper {
         if *called != told.acked {
             state.open().for_each(|gate| gate.call());
         }
-        // First: a memory node that joins later does not know whom the others have fenced, so
-        // such a session must never get to hear of it.
+        // First: a memory node that joins after a session's recovery is not told of its fence, so the session must
+        // not get to hear of that node.
         for gate in state.open().filter(|gate| expelled.contains(&gate.client())) {
             tracing::warn!(client = %gate.client(), "the cluster has fenced a session");
             gate.expel();
@@ -464,11 +488,10 @@ impl Keeper {
             gate.lease.hear(until);
         }
         let is_newer = state.pass(told.question, epochs, mark);
-        Some(match view.map(|view| state.follow(view, broken)) {
-            Some(News::View) => News::View,
-            _ if is_newer => News::View,
-            _ => News::Nothing,
-        })
+        let is_followed = view.is_some_and(|view| state.follow(view, broken));
+        let view = if is_followed { state.view.clone() } else { told.view.clone() };
+        state.show(&view, &told.named);
+        Some(if is_followed || is_newer { News::View } else { News::Nothing })
     }
 }
 
@@ -518,15 +541,15 @@ impl State {
         is_newer
     }
 
-    /// Takes a view from the master; it may be broken.
-    fn follow(&mut self, update: ViewUpdate, broken: &mut u64) -> News {
+    /// Takes a view from the master; it may be broken. Whether it is followed.
+    fn follow(&mut self, update: ViewUpdate, broken: &mut u64) -> bool {
         let (number, is_whole) = (update.number(), matches!(update, ViewUpdate::Whole(_)));
         self.wants_whole &= !is_whole;
-        // A session may have brought a newer view since the question was asked: the next answer
-        // starts from that one.
+        // A session may have brought a newer view than the one that the question named: the next answer starts
+        // from that one.
         let is_late = matches!(&update, ViewUpdate::Difference(d) if d.from < self.view.number);
         if number <= self.view.number || is_late {
-            return News::Nothing;
+            return false;
         }
         let view = match update.apply(&self.view).and_then(|view| self.good(view)) {
             Ok(view) => view,
@@ -536,12 +559,11 @@ impl State {
                 }
                 *broken = number;
                 self.wants_whole = !is_whole;
-                return News::Nothing;
+                return false;
             }
         };
         self.view = Arc::new(view);
-        self.publish();
-        News::View
+        true
     }
 
     fn good(&self, view: View) -> Result<View, ViewError> {
@@ -551,10 +573,9 @@ impl State {
         view.check().map(|()| view)
     }
 
-    fn publish(&self) {
-        for gate in self.open() {
-            gate.publish_view(&self.view);
-            gate.publish_epoch(self.epochs.newest);
-        }
+    /// Shows the view to the sessions that an answer was about, which are not fenced.
+    fn show(&self, view: &Arc<View>, named: &[ClientId]) {
+        let named = self.open().filter(|gate| named.contains(&gate.client()));
+        named.for_each(|gate| gate.publish_view(view));
     }
 }

@@ -25,6 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use fusee_core::update::ViewUpdate;
 use fusee_core::verbs::ClusterId;
 use fusee_core::view::View;
 
@@ -120,11 +121,16 @@ impl MasterClient {
         let (masters, deadline) = (Arc::clone(&self.masters), self.deadline);
         let (runtime, cluster) = (self.masters.listed[0].runtime().clone(), self.cluster());
         let calling = runtime.spawn(async move {
-            let mut reply = masters.call(request, cluster, deadline).await?;
-            if let Some(stub) = pieces::stub_of(&mut reply) {
-                *stub = masters.fetch(stub, cluster).await?;
+            let end = Instant::now() + deadline;
+            loop {
+                let (one, reply) = masters.call(&request, cluster, end).await?;
+                match masters.complete(one, reply, cluster).await {
+                    Err(_) if Instant::now() + ROUND_PAUSE < end => {
+                        tokio::time::sleep(ROUND_PAUSE).await;
+                    }
+                    result => return result,
+                }
             }
-            Ok::<_, RpcError>(reply)
         });
         // The task is cut off only when the runtime ends.
         calling.await.map_err(|_| RpcError::Closed { addr: self.addr().to_owned() })?
@@ -155,14 +161,13 @@ impl fmt::Debug for MasterClient {
 impl Masters {
     async fn call(
         &self,
-        request: MasterRequest,
+        request: &MasterRequest,
         cluster: Option<ClusterId>,
-        deadline: Duration,
-    ) -> Result<MasterReply, RpcError> {
-        let end = Instant::now() + deadline;
+        end: Instant,
+    ) -> Result<(One, MasterReply), RpcError> {
         loop {
-            if let Some(reply) = self.round(&request, cluster, end).await? {
-                return Ok(reply);
+            if let Some(answered) = self.round(request, cluster, end).await? {
+                return Ok(answered);
             }
             if Instant::now() + ROUND_PAUSE >= end {
                 return Err(RpcError::NoLeader { addr: self.addrs.clone() });
@@ -171,14 +176,58 @@ impl Masters {
         }
     }
 
-    /// Fetches the view of this stub, or a newer one, from the master that answered last.
-    async fn fetch(&self, stub: &View, cluster: Option<ClusterId>) -> Result<View, RpcError> {
+    /// Puts the view in its place that this master has left out of its answer.
+    ///
+    /// What is fetched may be newer than the answer. Then the answer says nothing of who is fenced in that view, and
+    /// a session that was fenced, recovered and forgotten meanwhile must not hear of it: a memory node that has joined
+    /// since does not know it. So a heartbeat goes without the view, which the next one brings; and a session that was
+    /// opened is given up.
+    async fn complete(
+        &self,
+        one: One,
+        mut reply: MasterReply,
+        cluster: Option<ClusterId>,
+    ) -> Result<MasterReply, RpcError> {
+        let Some(stub) = pieces::stub_of(&mut reply).cloned() else { return Ok(reply) };
+        let one = one.with_deadline(DEFAULT_DEADLINE).of_cluster(cluster);
+        let fetched = self.fetch(&one, &stub).await;
+        let failed = |what: &str| RpcError::Protocol { addr: one.addr().into(), what: what.into() };
+        let same = match &fetched {
+            Ok(view) if view.number == stub.number => Ok(view.clone()),
+            Ok(_) => Err(failed("the view has changed while it was fetched")),
+            Err(error) => Err(error.clone()),
+        };
+        match &mut reply {
+            MasterReply::Heartbeat { view, .. } => {
+                let same = same.inspect_err(|error| tracing::debug!(%error, "a view is left out"));
+                *view = same.ok().map(ViewUpdate::from);
+            }
+            MasterReply::Opened { client, view, .. } => match same {
+                Ok(same) => *view = same,
+                Err(error) => {
+                    let (client, orphans, work) = (*client, Vec::new(), Default::default());
+                    // The master need not count a session that never was; if it does not hear of it, it gives
+                    // the session up later.
+                    let _told = one.call(MasterRequest::Close { client, orphans, work }).await;
+                    return Err(error);
+                }
+            },
+            other => {
+                if let Some(stub) = pieces::stub_of(other) {
+                    *stub = fetched?;
+                }
+            }
+        }
+        Ok(reply)
+    }
+
+    /// Fetches the view of this stub, or a newer one, from a master.
+    async fn fetch(&self, one: &One, stub: &View) -> Result<View, RpcError> {
         let is_it = |view: &&View| (view.cluster, view.number) == (stub.cluster, stub.number);
         let mut long = self.long.lock().await;
         if let Some(view) = long.as_ref().filter(is_it) {
             return Ok(view.clone());
         }
-        let one = self.first().with_deadline(DEFAULT_DEADLINE).of_cluster(cluster);
         let mut assembly = Assembly::new(stub.number);
         loop {
             let reply = one.call(assembly.request()).await?;
@@ -198,7 +247,7 @@ impl Masters {
         request: &MasterRequest,
         own: Option<ClusterId>,
         end: Instant,
-    ) -> Result<Option<MasterReply>, RpcError> {
+    ) -> Result<Option<(One, MasterReply)>, RpcError> {
         let mut ahead = self.in_order();
         let mut asked: Vec<String> = Vec::new();
         let mut somebody_stands_by = false;
@@ -223,8 +272,8 @@ impl Masters {
                     stranger.get_or_insert(RpcError::WrongCluster { addr, own, found });
                 }
                 Ok(reply) => {
-                    self.ask_first(one);
-                    return Ok(Some(reply));
+                    self.ask_first(one.clone());
+                    return Ok(Some((one, reply)));
                 }
                 Err(error) if error.may_take_effect() => {
                     if let Some(next) = ahead.pop_front() {
