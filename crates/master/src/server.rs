@@ -611,7 +611,7 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
                 if let Some(piece) = piece {
                     let _gone = reply.send(piece);
                 }
-                return None;
+                Event::Fetching { connection: caller.connection }
             }
             Message::Request { caller, request, reply } => {
                 let token = self.next_token;

@@ -69,6 +69,8 @@ pub struct SessionState {
     frees_in: u64,
     /// When it was heard last, in the time for which the master has listened; 0 if not yet by this process.
     pub heard_ms: u64,
+    /// When its process asked for a piece of a view last, by the same clock.
+    pub fetched_ms: Option<u64>,
     /// The connection over which it spoke last, if it has.
     pub connection: Option<u64>,
     /// When it expires, unless it speaks over another connection.
@@ -288,6 +290,14 @@ impl Sessions {
     pub fn connection_closed(&mut self, connection: u64, gone_at_ms: u64) {
         let spoke = self.open.values_mut().filter(|s| s.connection == Some(connection));
         spoke.for_each(|session| session.gone_at_ms = Some(gone_at_ms));
+    }
+
+    /// Who spoke over a connection last fetches a view over it.
+    pub fn fetching(&mut self, heard_ms: u64, connection: u64) {
+        let spoke = self.open.values_mut().filter(|s| s.connection == Some(connection));
+        for session in spoke {
+            (session.heard_ms, session.fetched_ms) = (heard_ms, Some(heard_ms));
+        }
     }
 
     /// Gives an open session up; whether it was open.

@@ -396,6 +396,30 @@ fn views_are_told_as_differences_to_those_who_are_not_far_behind() {
     ));
 }
 
+/// It says nothing else meanwhile, nor can it leave the older view behind.
+#[test]
+fn who_fetches_a_long_view_is_there() {
+    let mut world = World::formed(settings(3, 2, 2));
+    let fetches = world.open();
+    world.pass(100);
+    let connection = 1;
+    world.sessions[0].renews = false;
+    world.kill(2);
+    for _ in 0..10 {
+        world.pass(LEASE_MS / 2);
+        assert_eq!(world.status().open_sessions, 1, "{:#?}", world.log);
+        world.feed(Event::Fetching { connection });
+    }
+    assert!(world.view().change.is_some(), "{fetches} has not followed");
+    // Another connection says nothing of it, and it has as long as ever.
+    for _ in 0..4 {
+        world.pass(LEASE_MS / 2);
+        world.feed(Event::Fetching { connection: connection + 50 });
+    }
+    assert_eq!(world.status().open_sessions, 0);
+    assert!(world.said("it is silent") || world.said("it does not leave old views behind"));
+}
+
 #[test]
 fn a_closed_connection_is_a_suspicion_that_another_connection_refutes() {
     let mut world = World::formed(settings(3, 2, 2));

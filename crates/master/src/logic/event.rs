@@ -27,6 +27,11 @@ pub enum Event {
         /// Which.
         connection: u64,
     },
+    /// Somebody fetches a view that is told in pieces, and says nothing else meanwhile.
+    Fetching {
+        /// Over which connection.
+        connection: u64,
+    },
     /// A memory node answered a call, or did not.
     NodeAnswer {
         /// The node.

@@ -12,7 +12,9 @@
 //! A number is formed once. A master over an empty store, or over an old copy, may be asked to form a cluster that
 //! is alive; its members and clients come here, since they go on asking. So a number that somebody has said is
 //! his is refused, and if he comes later, before there is a view, none is made: a second cluster of one number
-//! would get the clients of the first one, in silence, and show them nothing.
+//! would get the clients of the first one, in silence, and show them nothing. The store keeps that: whoever goes on
+//! from it has no cluster, as before somebody asked. And it listens for others before it forms one, whichever
+//! process was asked.
 //!
 //! Whoever belongs to a cluster says so with every request. Members and clients of another one are
 //! refused before anything else is looked at, so that their requests have no effect here, and this
@@ -44,8 +46,10 @@ pub(super) struct Identity {
     destroyed: BTreeSet<ClusterId>,
     /// Other clusters whose members or clients have come here.
     strangers: BTreeSet<ClusterId>,
-    /// This process was asked for the own one.
+    /// Somebody has asked for the own one, of which there was no view when this process began.
     is_new: bool,
+    /// The store has records of a cluster that this master does not lead any more.
+    has_leftovers: bool,
     /// The own one is to be formed, and exists: who has come, and is of it.
     exists: Option<&'static str>,
 }
@@ -56,7 +60,7 @@ impl Identity {
         self.own
     }
 
-    /// Whether this process was asked for the own cluster, and not one before it.
+    /// Whether somebody has asked for the own cluster, this process or one before it.
     pub fn is_new(&self) -> bool {
         self.is_new
     }
@@ -69,6 +73,16 @@ impl Identity {
     /// From the store: it leads this one.
     pub fn restore_own(&mut self, cluster: ClusterId) {
         self.own = Some(cluster);
+    }
+
+    /// From the store: somebody has asked for the own one.
+    pub fn restore_new(&mut self) {
+        self.is_new = true;
+    }
+
+    /// From the store: there are records, but no cluster.
+    pub fn restore_leftovers(&mut self) {
+        self.has_leftovers = true;
     }
 
     /// From the store: this one was given up here.
@@ -128,7 +142,12 @@ impl State {
             }
             None => {
                 (self.identity.own, self.identity.is_new) = (Some(cluster), true);
-                ctx.persist(vec![Write::Put(Record::Cluster(cluster))]);
+                if std::mem::take(&mut self.identity.has_leftovers) {
+                    ctx.push(Action::Clear);
+                }
+                // The attempt says to the next process that somebody has asked.
+                let asked = [Record::Cluster(cluster), Record::Attempt(self.last_attempt)];
+                ctx.persist(asked.map(Write::Put).into());
                 let text = format!(
                     "cluster {cluster} is to be formed, as soon as it has {}",
                     counted(ctx.settings.memory_nodes, "memory node")
@@ -218,6 +237,8 @@ impl State {
         let Some(own) = self.identity.own else { return };
         if self.view().is_none() && self.identity.exists.is_none() {
             self.identity.exists = Some(whose);
+            // Another process goes on without a cluster: it would have to find this out again.
+            ctx.persist(vec![Write::Remove(CLUSTER_KEY.into())]);
             self.give_forming_up(ctx, exists(own, whose));
         }
     }

@@ -245,6 +245,11 @@ impl State {
         let mut state = State::new(random);
         // Without a cluster the rest is what was left when one was destroyed.
         let is_formed = records.iter().any(|record| matches!(record, Record::Cluster(_)));
+        let is_rest =
+            |record: &Record| !matches!(record, Record::Destroyed(_) | Record::Events { .. });
+        if !is_formed && records.iter().any(is_rest) {
+            state.identity.restore_leftovers();
+        }
         let counts = |record: &Record| is_formed || matches!(record, Record::Destroyed(_));
         for record in records.into_iter().filter(counts) {
             state.recall(record)?;
@@ -258,7 +263,10 @@ impl State {
     fn recall(&mut self, record: Record) -> Result<(), RestoreError> {
         match record {
             Record::Cluster(cluster) => self.identity.restore_own(cluster),
-            Record::Attempt(attempt) => self.last_attempt = attempt,
+            Record::Attempt(attempt) => {
+                self.last_attempt = attempt;
+                self.identity.restore_new();
+            }
             Record::NextNode(_)
             | Record::FreeNames(_)
             | Record::Member(_)
@@ -315,6 +323,7 @@ impl State {
                 }
             }
             Event::ConnectionClosed { connection } => self.connection_closed(ctx, connection),
+            Event::Fetching { connection } => self.fetching(connection),
             Event::NodeAnswer { node, token, result } => {
                 if let Some(purpose) = ctx.calls.answered(node, token) {
                     self.node_answered(ctx, node, token, purpose, result);

@@ -191,6 +191,12 @@ impl State {
         heartbeats.iter().map(|heartbeat| heartbeat.client).collect()
     }
 
+    /// The sessions that spoke over this connection last are there: their process fetches a view, and its next
+    /// heartbeat comes when it has it.
+    pub(super) fn fetching(&mut self, connection: u64) {
+        self.sessions.fetching(self.presences.listened_ms, connection);
+    }
+
     pub(super) fn connection_closed(&mut self, ctx: &Ctx<'_>, connection: u64) {
         if connection == LOCAL {
             return;
@@ -213,7 +219,12 @@ impl State {
         let gone: Vec<(ClientId, &str)> = gone.collect();
         self.expire(ctx, &gone);
         if self.presences.is_over(self.view_heard_ms, lease) {
-            let late = self.laggards().map(|client| (client, "it does not leave old views behind"));
+            // Who fetches the view cannot follow it yet, and is heard of with every piece.
+            let fetches = |session: &SessionState| {
+                session.fetched_ms.is_some_and(|at_ms| !self.presences.is_over(at_ms, lease))
+            };
+            let late = self.lagging().filter(|(_, session)| !fetches(session));
+            let late = late.map(|(client, _)| (client, "it does not leave old views behind"));
             let late: Vec<(ClientId, &str)> = late.collect();
             self.expire(ctx, &late);
         }
@@ -244,6 +255,10 @@ impl State {
 
     /// Sessions that keep a stage of a change from ending.
     pub(super) fn laggards(&self) -> impl Iterator<Item = ClientId> {
+        self.lagging().map(|(client, _)| client)
+    }
+
+    fn lagging(&self) -> impl Iterator<Item = (ClientId, &SessionState)> {
         let stage = self.view().and_then(|view| view.change.as_ref()).map(|change| change.stage);
         let number = self.view().map_or(0, |view| view.number);
         let waits_for = move |session: &SessionState| match stage {
@@ -252,7 +267,7 @@ impl State {
             Some(Stage::Transforming) | None => false,
         };
         let open = self.sessions.open_sessions();
-        open.filter(move |(_, session)| waits_for(session)).map(|(client, _)| client)
+        open.filter(move |(_, session)| waits_for(session))
     }
 
     /// Whether a lease has passed since a moment, in listened milliseconds, for all that this master knows.

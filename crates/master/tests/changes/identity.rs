@@ -123,6 +123,47 @@ fn a_number_whose_nodes_or_clients_live_is_not_formed_again() {
     }
 }
 
+/// The process that was asked ends before it has heard anybody, or after.
+#[test]
+fn a_number_that_is_alive_is_not_formed_by_the_next_process_either() {
+    for is_found_out in [false, true] {
+        let mut world = World::formed(settings(3, 2, 2));
+        fill(&world, MnId(9));
+        world.open();
+        world.pass(300);
+        world.nodes.borrow_mut().iter_mut().for_each(|node| node.alive = false);
+        world.usurp([]);
+        world.sessions[0].renews = false;
+        assert_eq!(world.ask(MasterRequest::Form { cluster: CLUSTER }), Some(MasterReply::Done));
+        // Others that would do are there, and come first.
+        (0..3).for_each(|_| world.add_node());
+        world.pass(100);
+        assert_eq!(world.status().members.len(), 3);
+        if is_found_out {
+            world.sessions[0].renews = true;
+            world.pass(100);
+        } else {
+            assert!(world.disk.values().any(|record| *record == Record::Cluster(CLUSTER)));
+        }
+        world.restart_master();
+        world.pass(100);
+        assert!(world.master.view().is_none(), "{:#?}", world.log);
+        world.sessions[0].renews = true;
+        world.nodes.borrow_mut().iter_mut().for_each(|node| node.alive = true);
+        world.pass(5 * LEASE_MS);
+        assert!(world.master.view().is_none(), "{:#?}", world.log);
+        assert!(!world.disk.values().any(|record| *record == Record::Cluster(CLUSTER)));
+        assert!(!world.sessions[0].expelled);
+        world.restart_master();
+        world.pass(5 * LEASE_MS);
+        assert_eq!((world.master.cluster(), world.sessions[0].expelled), (None, false));
+        // What was stored of those that had joined is not another cluster's.
+        assert!(world.disk.values().any(|record| matches!(record, Record::Member(_))));
+        assert_eq!(world.ask(MasterRequest::Form { cluster: OTHER }), Some(MasterReply::Done));
+        assert!(!world.disk.values().any(|record| matches!(record, Record::Member(_))));
+    }
+}
+
 #[test]
 fn clients_alone_keep_a_number_from_being_formed_again() {
     let mut world = World::formed(settings(3, 2, 2));
