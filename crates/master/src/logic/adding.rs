@@ -40,12 +40,13 @@
 //! as those have. So a region counts with its share of the index: it is added only where both fit,
 //! and the index can always grow with the data that there is room for.
 
-use fusee_control::counted;
-use fusee_control::events::Topic;
 use std::collections::{BTreeMap, BTreeSet};
 
+use fusee_control::counted;
+use fusee_control::events::Topic;
 use fusee_control::master::MasterReply;
 use fusee_control::node::{Extent, NodeReply};
+use fusee_core::change::Stage;
 use fusee_core::data::{Redundancy, Region};
 use fusee_core::layout::VACATED_BYTES;
 use fusee_core::mutant::{Mutant, removed};
@@ -383,11 +384,18 @@ impl State {
     }
 }
 
-/// Whether a change that is under way brings a region of this redundancy that the view does not have by which somebody
-/// asked.
+/// Whether a change that is under way brings a region of this redundancy whose blocks could not be had by the view of
+/// this number: that view does not have the region, or is one of the change's own, in which no memory node leads it yet.
 fn is_on_its_way(view: &View, redundancy: Redundancy, asked_by: u64) -> bool {
+    let of_change = match view.change.as_ref().map(|change| change.stage) {
+        None => 0,
+        Some(Stage::Frozen) => 1,
+        Some(Stage::Transforming) => 2,
+        Some(Stage::Switched) => 3,
+    };
+    let known = asked_by.min(view.number.saturating_sub(of_change));
     let mut regions = view.regions.iter().filter(|region| region.is_there());
-    let is_new = |region: &Region| region.primary_since() > asked_by;
+    let is_new = |region: &Region| region.primary_since() > known;
     regions.any(|region| region.redundancy() == redundancy && is_new(region))
 }
 

@@ -663,6 +663,25 @@ fn all_who_ask_during_a_change_are_served_by_one_whatever_redundancies_they_want
     check_reserved(&world, &world.view());
 }
 
+/// A session that knows a region of which no memory node hands out blocks yet does not ask for another one.
+#[test]
+fn a_region_that_comes_is_not_asked_for_again() {
+    let mut world = World::formed(roomy());
+    let (client, _) = (world.open(), world.open());
+    world.sessions[1].follows = false;
+    world.pass(100);
+    let before = world.view().regions.len();
+    assert_eq!(more_room(&mut world, client, &mut 0), MasterReply::Done);
+    world.until("a new region", |world| world.view().regions.len() > before);
+    let there = world.view().regions.len();
+    assert!(world.view().change.is_some());
+    assert_eq!(more_room(&mut world, client, &mut 0), MasterReply::Done);
+    world.sessions[1].follows = true;
+    world.until("the rest", World::is_whole);
+    world.pass(2 * LEASE_MS);
+    assert_eq!((world.view().regions.len(), world.view().change), (there, None));
+}
+
 #[test]
 fn nobody_hands_out_blocks_of_a_region_that_not_everybody_knows() {
     let mut world = World::formed(settings(3, 2, 2));
