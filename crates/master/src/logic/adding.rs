@@ -385,7 +385,7 @@ impl State {
 }
 
 /// Whether a change that is under way brings a region of this redundancy whose blocks could not be had by the view of
-/// this number: that view does not have the region, or is one of the change's own, in which no memory node leads it yet.
+/// this number: that view does not have the region, or is one of the change's own, in which no memory node leads it.
 fn is_on_its_way(view: &View, redundancy: Redundancy, asked_by: u64) -> bool {
     let of_change = match view.change.as_ref().map(|change| change.stage) {
         None => 0,

@@ -12,11 +12,12 @@
 //! by the time in which the master took events in. A process that is stopped, or that gets no processor, hears
 //! nothing; neither does one whose machine sleeps. Therefore
 //!
-//! * a step between two events counts for an eighth of a lease at most, whatever the clock says;
+//! * a step between two events counts for an eighth of a lease, and 125 ms, at most, whatever the clock says;
 //! * after half a lease without an event the master was *away*: everybody has a whole lease from its return. As long
 //!   no end of a connection tells anything, either. Who got no answer meanwhile has given its connection up, and
 //!   the end of the old one may be read before the first word over the new one.
-//! * A question that was asked before the master was away, and failed, is asked again.
+//! * A question that was asked before the master was away has all of its time from the return. If it failed, it is
+//!   asked again.
 //!
 //! The time that was listened is never longer than the time that has passed. So whatever waits here for the end of a
 //! lease waits longer than the lease's owner does, by clocks that count sleep.
@@ -45,6 +46,8 @@ const LOCAL: u64 = 0;
 
 /// The most that a step counts as listened, in milliseconds, where leases are short: two ticks of the host.
 const MIN_STEP_MS: u64 = 10;
+/// And where they are long: no few steps are the patience of a question.
+const MAX_STEP_MS: u64 = MAX_PROBE_MS / 4;
 
 /// What was heard of a memory node. All times here are in listened milliseconds.
 #[derive(Debug, Default)]
@@ -76,8 +79,8 @@ pub(super) struct Presences {
 #[derive(Clone, Copy, Debug)]
 struct Probe {
     asked_ms: u64,
-    /// Until when it has to answer.
-    until_ms: u64,
+    /// It has to answer within this time, in which the master was there.
+    patience_ms: u64,
 }
 
 impl Presences {
@@ -85,7 +88,7 @@ impl Presences {
     pub fn pass(&mut self, now_ms: u64, lease: LeaseSettings) {
         let step_ms = now_ms.saturating_sub(self.last_ms.unwrap_or(now_ms));
         self.last_ms = Some(now_ms);
-        self.listened_ms += step_ms.min((lease.lease_ms / 8).max(MIN_STEP_MS));
+        self.listened_ms += step_ms.min((lease.lease_ms / 8).clamp(MIN_STEP_MS, MAX_STEP_MS));
         if step_ms > lease.lease_ms / 2 {
             self.begun_ms = self.listened_ms;
             self.deaf_until_ms = self.begun_ms + lease.lease_ms;
@@ -229,7 +232,10 @@ impl State {
             self.expire(ctx, &late);
         }
         let listened_ms = self.presences.listened_ms;
-        let late = self.presences.probes.iter().filter(|(_, probe)| probe.until_ms <= listened_ms);
+        let begun_ms = self.presences.begun_ms;
+        let late = self.presences.probes.iter().filter(|(_, probe)| {
+            probe.asked_ms.max(begun_ms).saturating_add(probe.patience_ms) <= listened_ms
+        });
         let late: Vec<MnId> = late.map(|(node, _)| *node).collect();
         for node in late {
             self.presences.probes.remove(&node);
@@ -300,8 +306,7 @@ impl State {
         if self.in_view(node) && !self.presences.probes.contains_key(&node) {
             let patience_ms = (ctx.settings.lease.lease_ms / 2).clamp(MIN_PROBE_MS, MAX_PROBE_MS);
             let asked_ms = self.presences.listened_ms;
-            let until_ms = asked_ms.saturating_add(patience_ms);
-            self.presences.probes.insert(node, Probe { asked_ms, until_ms });
+            self.presences.probes.insert(node, Probe { asked_ms, patience_ms });
             ctx.call(&self.roster, node, NodeRequest::Describe, Purpose::Probe);
         }
     }

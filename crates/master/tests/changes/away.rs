@@ -87,6 +87,27 @@ fn a_question_that_failed_while_the_master_was_away_is_asked_again() {
     assert!(!world.said("is lost"), "{:#?}", world.log);
 }
 
+/// The end of a job, which is the first thing that a master sees at its return, has a node asked whether it is there.
+#[test]
+fn a_question_has_its_time_from_the_return_of_a_master_that_was_away() {
+    let mut world = World::formed(settings(3, 2, 2));
+    world.pass(500);
+    world.holds_calls = true;
+    world.ask(MasterRequest::Unreachable { node: MnId(1) });
+    assert_eq!(world.held_calls.len(), 1);
+    for _ in 0..10 {
+        world.now_ms += 20 * LEASE_MS;
+        world.feed(Event::Tick);
+    }
+    assert_eq!(world.view().number, 1, "{:#?}", world.log);
+    // The silence that it hears itself counts.
+    for _ in 0..10 {
+        world.now_ms += LEASE_MS / 10;
+        world.feed(Event::Tick);
+    }
+    assert!(world.said("is lost: it does not answer"), "{:#?}", world.log);
+}
+
 /// Jobs end while nothing comes in from outside: that is no listening.
 #[test]
 fn the_end_of_a_job_is_no_word_from_outside() {
