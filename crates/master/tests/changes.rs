@@ -411,6 +411,29 @@ fn who_fetches_a_long_view_is_there() {
         world.feed(Event::Fetching { connection });
     }
     assert!(world.view().change.is_some(), "{fetches} has not followed");
+    // Not for ever: all others wait for it.
+    for _ in 0..40 {
+        world.pass(LEASE_MS / 2);
+        world.feed(Event::Fetching { connection });
+    }
+    assert_eq!(world.status().open_sessions, 0);
+    assert!(world.said("it does not leave old views behind"), "{:#?}", world.log);
+}
+
+/// And no longer than it fetches, over its own connection.
+#[test]
+fn who_has_fetched_a_view_is_silent() {
+    let mut world = World::formed(settings(3, 2, 2));
+    world.open();
+    world.pass(100);
+    let connection = 1;
+    world.sessions[0].renews = false;
+    world.kill(2);
+    for _ in 0..4 {
+        world.pass(LEASE_MS / 2);
+        world.feed(Event::Fetching { connection });
+    }
+    assert_eq!(world.status().open_sessions, 1, "{:#?}", world.log);
     // Another connection says nothing of it, and it has as long as ever.
     for _ in 0..4 {
         world.pass(LEASE_MS / 2);

@@ -75,6 +75,8 @@ pub(super) struct Adding {
     not_before_ms: u64,
     /// Regions have come while replicas were missing: the next change is for one of those.
     yields: bool,
+    /// The index has been split since regions came: they are next.
+    is_next: bool,
 }
 
 impl Adding {
@@ -91,6 +93,11 @@ impl Adding {
     /// A replica comes, or none can.
     pub fn goes_on(&mut self) {
         self.yields = false;
+    }
+
+    /// Subtables are split.
+    pub fn has_waited(&mut self) {
+        self.is_next = true;
     }
 }
 
@@ -130,6 +137,11 @@ impl State {
         }
         self.adding.askers.entry(redundancy).or_default().insert(client);
         MasterReply::Done
+    }
+
+    /// Whether regions come before splits: these take turns.
+    pub(super) fn regions_come_first(&self) -> bool {
+        self.adding.is_under_way() || (self.adding.is_next && !self.splitting.is_under_way())
     }
 
     fn is_reserved(&self, redundancy: Redundancy) -> bool {
@@ -202,6 +214,7 @@ impl State {
             return false;
         }
         self.adding.goes_on();
+        self.adding.is_next = false;
         let askers = std::mem::take(&mut self.adding.askers);
         let wanted = self.wanted(&askers);
         let chosen = (first..).zip(self.choose_members(ctx, &wanted));

@@ -41,6 +41,8 @@ use crate::settings::LeaseSettings;
 /// else half a lease.
 const MAX_PROBE_MS: u64 = 500;
 const MIN_PROBE_MS: u64 = 20;
+/// A view is fetched within so many leases.
+const FETCH_LEASES: u64 = 20;
 /// The connection that never closes.
 const LOCAL: u64 = 0;
 
@@ -222,9 +224,13 @@ impl State {
         let gone: Vec<(ClientId, &str)> = gone.collect();
         self.expire(ctx, &gone);
         if self.presences.is_over(self.view_heard_ms, lease) {
-            // Who fetches the view cannot follow it yet, and is heard of with every piece.
+            // A session whose process fetches the view cannot follow it yet, and is heard of with every piece. There is
+            // an end to that: everybody waits.
+            let fetched_for_ms = self.presences.listened_ms.saturating_sub(self.view_heard_ms);
+            let may_fetch = fetched_for_ms <= FETCH_LEASES * lease.lease_ms;
             let fetches = |session: &SessionState| {
-                session.fetched_ms.is_some_and(|at_ms| !self.presences.is_over(at_ms, lease))
+                let at_ms = session.fetched_ms.filter(|_| may_fetch);
+                at_ms.is_some_and(|at_ms| !self.presences.is_over(at_ms, lease))
             };
             let late = self.lagging().filter(|(_, session)| !fetches(session));
             let late = late.map(|(client, _)| (client, "it does not leave old views behind"));

@@ -68,6 +68,11 @@ impl Splitting {
         ))
     }
 
+    /// Whether members reserve room for siblings.
+    pub fn is_under_way(&self) -> bool {
+        self.under_way.is_some()
+    }
+
     /// Why one of them is not split.
     pub fn problem(&self, now_ms: u64) -> Option<String> {
         self.unreadable.keys().find_map(|subtable| self.reason(now_ms, *subtable))
@@ -222,6 +227,7 @@ impl State {
             splits.len(),
             counted(next.subtables.len(), "subtable")
         );
+        self.adding.has_waited();
         self.set_view(ctx, next, Vec::new(), (Topic::Split, text));
     }
 }

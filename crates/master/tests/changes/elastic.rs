@@ -663,6 +663,32 @@ fn all_who_ask_during_a_change_are_served_by_one_whatever_redundancies_they_want
     check_reserved(&world, &world.view());
 }
 
+/// Regions and splits take turns, so that neither keeps the other away.
+#[test]
+fn splits_that_are_always_wanted_keep_no_region_away() {
+    let mut world = World::formed(roomy());
+    let client = world.open();
+    world.pass(100);
+    let before = world.view();
+    let split = |world: &mut World| {
+        let (view, subtables) = (world.view().number, world.view().subtables.len() as u32);
+        (0..subtables).for_each(|subtable| {
+            world.ask(MasterRequest::Split { subtable, view });
+        });
+    };
+    split(&mut world);
+    world.until("a split", |w| w.view().subtables.len() > before.subtables.len());
+    let splits = world.view().subtables.len();
+    assert_eq!(more_room(&mut world, client, &mut 0), MasterReply::Done);
+    split(&mut world);
+    world.until("the next change", |w| {
+        let view = w.view();
+        view.regions.len() > before.regions.len() || view.subtables.len() > splits
+    });
+    assert!(world.view().regions.len() > before.regions.len(), "{:#?}", world.log);
+    world.until("the splits", |w| w.view().subtables.len() > splits);
+}
+
 /// A session that knows a region of which no memory node hands out blocks yet does not ask for another one.
 #[test]
 fn a_region_that_comes_is_not_asked_for_again() {
