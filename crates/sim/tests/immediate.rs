@@ -51,6 +51,6 @@ fn clients_die_in_the_middle_of_a_batch() {
 
 #[test]
 fn fences_kill() {
-    let (sums, _) = sum(Scenario::Unsteady, 160, None);
+    let (sums, _) = sum(Scenario::Cuts, 200, None);
     assert!(sums["killed_by_fences"] > 2 && sums["fenced_verbs"] > 0, "{sums:?}");
 }
