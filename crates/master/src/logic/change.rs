@@ -82,11 +82,9 @@ impl State {
             None if self.mind_bars(ctx) => false,
             None => {
                 // One after the other: whichever has its room first ends what the other one has begun.
-                let grows = if self.regions_come_first() {
-                    self.add_regions(ctx) || self.split(ctx)
-                } else {
-                    self.split(ctx) || self.add_regions(ctx)
-                };
+                let grows = (self.regions_come_first() && self.add_regions(ctx))
+                    || self.split(ctx)
+                    || self.add_regions(ctx);
                 if self.sessions.expired().next().is_none() {
                     if !grows && !self.admit(ctx) {
                         self.grow(ctx);
