@@ -625,8 +625,8 @@ fn moves_in_place_take_fewer_bytes(code: (u8, u8), r: u8, index_replicas: RangeI
                 run_large(replicas, (code, r), async move |store| {
                     // Now there are blocks for the stripe and its copies, and for the next ones: a Move that waits
                     // for a block looks again afterwards.
-                    for foo in [b"foo0", b"foo1", b"foo2", b"foo3"] {
-                        store.insert_as(foo, value, oriented).await.unwrap();
+                    for other in [b"foo0", b"foo1", b"foo2", b"foo3"] {
+                        store.insert_as(other, value, oriented).await.unwrap();
                     }
                     let mut hint = store.insert_as(b"key", value, oriented).await.unwrap().place;
                     for turn in 0..turns {
