@@ -27,14 +27,16 @@ impl Reached {
     /// The best fabric that reaches all of these members.
     pub fn best(members: &[Member], keys: Option<&Keys>) -> Reached {
         let is_here = |m: &Member| m.shm.as_deref().is_some_and(|path| Path::new(path).exists());
-        let gone = || members.iter().find(|m| !is_here(m) && m.shm.is_some() && is_local(m));
+        let has_lost_it = |m: &&Member| !is_here(m) && m.shm.is_some() && is_local(m);
+        // Where a member is elsewhere, shared memory was not to be expected.
+        let are_here = || members.iter().all(|m| is_here(m) || has_lost_it(&m));
         let refused = if members.iter().all(is_here) {
             match knock(members, keys) {
                 Ok(()) => return Reached::asked_for(FabricKind::Shm),
                 Err(error) => Some(error.to_string()),
             }
         } else {
-            gone().map(|member| {
+            members.iter().find(has_lost_it).filter(|_| are_here()).map(|member| {
                 let path = member.shm.as_deref().unwrap_or_default();
                 format!("{} is on this host, and its socket {path} is not there", member.node)
             })
@@ -99,5 +101,9 @@ mod tests {
             let elsewhere = Reached::best(&[member(control, shm)], None);
             assert!(elsewhere.kind == FabricKind::Tcp && elsewhere.refused.is_none());
         }
+        // Another member is on another host.
+        let members =
+            ["127.0.0.1:7401", "192.0.2.77:7401"].map(|c| member(c, Some("/nowhere/socket")));
+        assert_eq!(Reached::best(&members, None).refused, None);
     }
 }

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use fusee_auth::{Keys, Secret, Who};
@@ -138,15 +139,25 @@ fn is_closed(mut stream: TcpStream) -> bool {
     said.is_empty() && ended.err().is_none_or(is_reset)
 }
 
+/// Somebody with these keys calls a node; what comes of it, and the connection at which it arrives.
+fn a_call_by(keys: Keys) -> (JoinHandle<Result<NodeReply, RpcError>>, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let dials = runtime(Some(keys));
+    let dialler = NodeClient::new(&dials, listener.local_addr().unwrap().to_string());
+    let calling = std::thread::spawn(move || {
+        let answer = dialler.call_blocking(NodeRequest::Usage);
+        // It has the connection.
+        drop(dials);
+        answer
+    });
+    let (client, _) = listener.accept().unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    (calling, client)
+}
+
 /// Sends a client of this secret through a listener, and passes on what both say; what was said.
 fn recorded(secret: &Secret, server: &mut TcpStream) -> [Vec<u8>; 3] {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let addr = listener.local_addr().unwrap().to_string();
-    let dials = runtime(Some(secret.keys(Who::Server)));
-    let dialler = NodeClient::new(&dials, addr);
-    let calling = std::thread::spawn(move || dialler.call_blocking(NodeRequest::Usage));
-    let (mut client, _) = listener.accept().unwrap();
-    client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let (calling, mut client) = a_call_by(secret.keys(Who::Server));
     let hello = pass_on(&mut client, server, HELLO_BYTES);
     let welcome = pass_on(server, &mut client, WELCOME_BYTES);
     let proof = pass_on(&mut client, server, PROOF_BYTES);
@@ -222,13 +233,7 @@ fn who_passes_proofs_on_has_no_connection_of_its_own() {
     let serving = runtime(Some(secret.keys(Who::Server)));
     let (_server, mut server, asked) = counting_node(&serving);
     // A server with all rights dials somebody who has taken over an address.
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let addr = listener.local_addr().unwrap().to_string();
-    let dials = runtime(Some(secret.keys(Who::Server)));
-    let dialler = NodeClient::new(&dials, addr);
-    let calling = std::thread::spawn(move || dialler.call_blocking(NodeRequest::Usage));
-    let (mut client, _) = listener.accept().unwrap();
-    client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let (calling, mut client) = a_call_by(secret.keys(Who::Server));
     pass_on(&mut client, &mut server, HELLO_BYTES);
     pass_on(&mut server, &mut client, WELCOME_BYTES);
     pass_on(&mut client, &mut server, PROOF_BYTES);

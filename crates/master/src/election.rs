@@ -73,8 +73,7 @@ impl Candidate {
     {
         let (stop, stopped) = watch::channel(None);
         let runtime = runtime.clone();
-        let campaign =
-            Campaign { runtime, platform, seat, stopped, lead, held: None, abandoned: Vec::new() };
+        let campaign = Campaign { runtime, platform, seat, stopped, lead, leases: Vec::new() };
         let thread = Builder::new().name("fusee-election".into()).spawn(move || campaign.run())?;
         Ok(Candidate { stop, thread: Some(thread) })
     }
@@ -106,10 +105,8 @@ struct Campaign<L> {
     seat: Arc<Seat>,
     stopped: watch::Receiver<Option<Stop>>,
     lead: L,
-    /// The lease of the candidacy, while there is one.
-    held: Option<i64>,
-    /// Leases that could not be given back: their candidacies may stand in the way.
-    abandoned: Vec<i64>,
+    /// Leases that have not been given back: their candidacies stand in the way of others.
+    leases: Vec<i64>,
 }
 
 /// A lease that is being renewed. Dropping it ends the renewals, not the lease.
@@ -163,13 +160,19 @@ where
         }
     }
 
-    /// It stops as a stand-by: its candidacy is not to stand in the way of others.
+    /// It stops as a stand-by.
     async fn stop_standing(&mut self, etcd: &Etcd) {
-        if let Some(id) = self.held.take()
-            && let Err(error) = revoke(etcd, id).await
-        {
+        if let Err(error) = self.give_all_back(etcd).await {
             tracing::debug!(%error, "the lease is not given back");
         }
+    }
+
+    async fn give_all_back(&mut self, etcd: &Etcd) -> Result<(), StoreError> {
+        while let Some(id) = self.leases.last() {
+            revoke(etcd, *id).await?;
+            self.leases.pop();
+        }
+        Ok(())
     }
 
     fn give_up(&self, reason: &str) {
@@ -207,24 +210,20 @@ where
         sleep(PAUSE).await;
     }
 
-    /// Gives a lease back, and with it the candidacy, or remembers to do so later.
+    /// Gives a lease back, and with it the candidacy, or does so later.
     async fn give_back(&mut self, etcd: &Etcd, lease: &LeadershipLease) {
         lease.tenure.end();
-        self.held = None;
-        if let Err(error) = revoke(etcd, lease.id).await {
-            tracing::debug!(%error, "the lease is not given back");
-            self.abandoned.push(lease.id);
+        match revoke(etcd, lease.id).await {
+            Ok(()) => self.leases.retain(|id| *id != lease.id),
+            Err(error) => tracing::debug!(%error, "the lease is not given back"),
         }
     }
 
     async fn lease(&mut self, etcd: &Etcd) -> Result<LeadershipLease, StoreError> {
-        while let Some(id) = self.abandoned.last() {
-            revoke(etcd, *id).await?;
-            self.abandoned.pop();
-        }
+        self.give_all_back(etcd).await?;
         let asked = Tenure::now();
         let granted = etcd.bounded(etcd.client.grant(self.platform.ttl_s as i64)).await?;
-        self.held = Some(granted.id);
+        self.leases.push(granted.id);
         // etcd may give a longer one than was asked for, never a shorter one.
         let ttl = Duration::from_secs(granted.ttl_s.unsigned_abs());
         let tenure = Arc::new(Tenure::new(asked, ttl));

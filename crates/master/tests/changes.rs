@@ -399,48 +399,45 @@ fn views_are_told_as_differences_to_those_who_are_not_far_behind() {
 /// It says nothing else meanwhile, nor can it leave the older view behind.
 #[test]
 fn who_fetches_a_long_view_is_there() {
-    let mut world = World::formed(settings(3, 2, 2));
-    let fetches = world.open();
-    world.pass(100);
-    let connection = 1;
-    world.sessions[0].renews = false;
-    world.kill(2);
-    for _ in 0..10 {
-        world.pass(LEASE_MS / 2);
-        assert_eq!(world.status().open_sessions, 1, "{:#?}", world.log);
-        world.feed(Event::Fetching { connection });
-    }
-    assert!(world.view().change.is_some(), "{fetches} has not followed");
+    let mut world = with_a_session_that_says_nothing();
+    fetch(&mut world, OWN, 10);
+    assert_eq!(world.status().open_sessions, 1, "{:#?}", world.log);
+    assert!(world.view().change.is_some(), "it has not followed");
     // Not for ever: all others wait for it.
-    for _ in 0..40 {
-        world.pass(LEASE_MS / 2);
-        world.feed(Event::Fetching { connection });
-    }
+    fetch(&mut world, OWN, 40);
     assert_eq!(world.status().open_sessions, 0);
     assert!(world.said("it does not leave old views behind"), "{:#?}", world.log);
 }
 
-/// And no longer than it fetches, over its own connection.
 #[test]
-fn who_has_fetched_a_view_is_silent() {
+fn pieces_that_another_process_fetches_say_nothing_of_a_session() {
+    let mut world = with_a_session_that_says_nothing();
+    fetch(&mut world, OWN, 4);
+    assert_eq!(world.status().open_sessions, 1, "{:#?}", world.log);
+    fetch(&mut world, OWN + 50, 4);
+    assert_eq!(world.status().open_sessions, 0);
+    assert!(world.said("it is silent") || world.said("it does not leave old views behind"));
+}
+
+/// The connection of the first session.
+const OWN: u64 = 1;
+
+/// A change has begun since a node died, and the only session has not heard of it.
+fn with_a_session_that_says_nothing() -> World {
     let mut world = World::formed(settings(3, 2, 2));
     world.open();
     world.pass(100);
-    let connection = 1;
     world.sessions[0].renews = false;
     world.kill(2);
-    for _ in 0..4 {
+    world
+}
+
+/// A piece of a view is asked for over a connection each half lease.
+fn fetch(world: &mut World, connection: u64, pieces: u32) {
+    for _ in 0..pieces {
         world.pass(LEASE_MS / 2);
         world.feed(Event::Fetching { connection });
     }
-    assert_eq!(world.status().open_sessions, 1, "{:#?}", world.log);
-    // Another connection says nothing of it, and it has as long as ever.
-    for _ in 0..4 {
-        world.pass(LEASE_MS / 2);
-        world.feed(Event::Fetching { connection: connection + 50 });
-    }
-    assert_eq!(world.status().open_sessions, 0);
-    assert!(world.said("it is silent") || world.said("it does not leave old views behind"));
 }
 
 #[test]

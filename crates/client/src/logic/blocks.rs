@@ -104,7 +104,7 @@ pub(super) struct BlockSource<E> {
     refused: Cell<bool>,
     /// Whether it said that nobody has anything that may become free.
     exhausted: Cell<bool>,
-    /// Whether a region is to come since.
+    /// The master has said since the last wait that a region is to come.
     region_comes: Cell<bool>,
     /// What the cluster lacked, if that was why no region was added when it was asked for last.
     degraded: RefCell<Option<String>>,
@@ -603,7 +603,7 @@ impl<E: Environment> BlockSource<E> {
         }
     }
 
-    /// How long to wait before memory nodes are asked again.
+    /// How long to wait before memory nodes are asked again. Once for each answer of the master.
     pub fn patience(&self) -> Duration {
         if self.region_comes.take() { REGION_PATIENCE } else { BLOCK_RETRY }
     }

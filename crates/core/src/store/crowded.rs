@@ -7,8 +7,8 @@
 //! asks for a split. Without the cluster's secret nobody can choose keys for which that matters
 //! ([`HashKey`](crate::race::HashKey)).
 //!
-//! What cannot be read may be any key: then the master's own bound has to do. So it is with entries of this very key,
-//! of INSERTs that are under way: they go again.
+//! What cannot be read may be any key: then a split is asked for, and the master's own bound has to do. So it is with
+//! entries of this very key, which are of INSERTs that are under way: they prove nothing.
 
 use alloc::vec::Vec;
 

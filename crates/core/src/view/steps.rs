@@ -200,16 +200,7 @@ impl View {
     ///
     /// # Panics
     /// If a change is under way.
-    pub fn with_new_regions(&self, redundancy: Redundancy, regions: &[Vec<Place>]) -> View {
-        let regions: Vec<_> = regions.iter().map(|places| (redundancy, places.clone())).collect();
-        self.with_regions(&regions)
-    }
-
-    /// The same, of several redundancies.
-    ///
-    /// # Panics
-    /// If a change is under way.
-    pub fn with_regions(&self, regions: &[(Redundancy, Vec<Place>)]) -> View {
+    pub fn with_new_regions(&self, regions: &[(Redundancy, Vec<Place>)]) -> View {
         assert!(self.change.is_none(), "one change at a time");
         let new_regions = regions.len() as u32;
         let mut view = self.next(Some(Change { new_regions, ..Change::begun() }));

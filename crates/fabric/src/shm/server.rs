@@ -72,7 +72,7 @@ impl ShmServer {
             listener,
             file,
             look_at: Instant::now() + FILE_LOOK,
-            is_missed: false,
+            is_told_gone: false,
             hub,
             key,
             doors,
@@ -145,8 +145,8 @@ struct Loop {
     file: Arc<SocketFile>,
     /// When to look whether the file is there.
     look_at: Instant,
-    /// It was not there, and could not be made again: that is in the log.
-    is_missed: bool,
+    /// The log says that it has gone, and could not be made again.
+    is_told_gone: bool,
     hub: Arc<Hub>,
     key: NodeKey,
     /// By processes.
@@ -201,7 +201,11 @@ impl Loop {
         let listens = restored.and_then(|restored| {
             let Some(mut listener) = restored else { return Ok(false) };
             let listens = registry.register(&mut listener, LISTENER, Interest::READABLE);
-            listens.map_err(|error| error.to_string())?;
+            if let Err(error) = listens {
+                // Nobody accepts there.
+                self.file.count_as_gone();
+                return Err(error.to_string());
+            }
             // The one before goes: nobody finds it any more.
             self.listener = listener;
             Ok(true)
@@ -210,11 +214,11 @@ impl Loop {
         match listens {
             Ok(false) => {}
             Ok(true) => {
-                self.is_missed = false;
+                self.is_told_gone = false;
                 tracing::warn!(%path, "the socket file had gone, and is made again");
             }
-            Err(error) if !self.is_missed => {
-                self.is_missed = true;
+            Err(error) if !self.is_told_gone => {
+                self.is_told_gone = true;
                 tracing::error!(%error, %path, "the socket file has gone, new clients do not find it");
             }
             Err(_) => {}

@@ -69,6 +69,15 @@ impl SocketFile {
         Ok(Some(listener))
     }
 
+    /// What was made is of no use: it counts as gone, and is made again.
+    pub(super) fn count_as_gone(&self) {
+        let mut place = self.place();
+        if matches!(*place, Place::Ours(_)) {
+            // No file has these numbers: whatever is there is replaced, if nobody listens.
+            *place = Place::Gone((0, 0));
+        }
+    }
+
     fn place(&self) -> MutexGuard<'_, Place> {
         // Valid at every step.
         self.place.lock().unwrap_or_else(PoisonError::into_inner)

@@ -46,7 +46,6 @@ use fusee_control::counted;
 use fusee_control::events::Topic;
 use fusee_control::master::MasterReply;
 use fusee_control::node::{Extent, NodeReply};
-use fusee_core::change::Stage;
 use fusee_core::data::{Redundancy, Region};
 use fusee_core::layout::VACATED_BYTES;
 use fusee_core::mutant::{Mutant, removed};
@@ -72,6 +71,10 @@ pub(super) struct Adding {
     askers: BTreeMap<Redundancy, BTreeSet<ClientId>>,
     /// What is reserved.
     under_way: Option<Reserving>,
+    /// The redundancies of the regions that the change brings which is under way.
+    coming: BTreeSet<Redundancy>,
+    /// The view before that change.
+    stable: u64,
     not_before_ms: u64,
     /// Regions have come while replicas were missing: the next change is for one of those.
     yields: bool,
@@ -95,6 +98,12 @@ impl Adding {
         self.yields = false;
     }
 
+    /// No change is under way, by the view of this number.
+    pub fn have_come(&mut self, stable: u64) {
+        self.coming.clear();
+        self.stable = stable;
+    }
+
     /// Subtables are split.
     pub fn has_waited(&mut self) {
         self.is_next = true;
@@ -114,7 +123,7 @@ impl State {
         let Some(view) = self.view() else { return self.not_ready(ctx) };
         // A change comes to its end by newer views, and so does what is reserved.
         if view.change.is_some() || self.adding.under_way.is_some() {
-            if !is_on_its_way(view, redundancy, number) && !self.is_reserved(redundancy) {
+            if !self.is_on_its_way(view, redundancy, number) {
                 self.adding.askers.entry(redundancy).or_default().insert(client);
             }
             return MasterReply::Done;
@@ -144,9 +153,18 @@ impl State {
         self.adding.is_under_way() || (self.adding.is_next && !self.splitting.is_under_way())
     }
 
-    fn is_reserved(&self, redundancy: Redundancy) -> bool {
-        let mut items = self.adding.under_way.iter().flat_map(|reserving| &reserving.items);
-        items.any(|item| item.redundancy == redundancy)
+    /// Whether a region of this redundancy comes, or has come, that a client did not know or that no memory node led
+    /// when it asked by the view of this number.
+    fn is_on_its_way(&self, view: &View, redundancy: Redundancy, asked_by: u64) -> bool {
+        let mut reserved = self.adding.under_way.iter().flat_map(|reserving| &reserving.items);
+        // In the change itself, a region has another primary also where one was lost, which makes no room.
+        let has_come = |since: u64| since > asked_by && since <= self.adding.stable;
+        self.adding.coming.contains(&redundancy)
+            || reserved.any(|item| item.redundancy == redundancy)
+            || view.regions.iter().any(|region| {
+                let is_there = has_come(region.primary_since()) && region.is_there();
+                is_there && region.redundancy() == redundancy
+            })
     }
 
     /// How many regions of replicated values could be added now, up to [`TOGETHER`], and why none.
@@ -154,11 +172,9 @@ impl State {
         if self.view().is_none() {
             return (0, None);
         }
-        match self.why_no_region(ctx, Redundancy::Replicated) {
-            Some(reason) => (0, Some(reason)),
-            None => {
-                (self.choose_members(ctx, &[(Redundancy::Replicated, TOGETHER)]).len() as u64, None)
-            }
+        match self.choose_members(ctx, &[(Redundancy::Replicated, TOGETHER)]).len() {
+            0 => (0, self.why_no_region(ctx, Redundancy::Replicated)),
+            more => (more as u64, None),
         }
     }
 
@@ -378,7 +394,7 @@ impl State {
         if regions.is_empty() {
             return;
         }
-        let next = view.with_regions(&regions);
+        let next = view.with_new_regions(&regions);
         if let Err(error) = next.check() {
             // The offsets come from elsewhere.
             let text = format!("memory nodes gave room for regions that is none: {error}");
@@ -393,23 +409,9 @@ impl State {
             counted(next.regions.len(), "region")
         );
         self.adding.yields = self.owes_replicas(ctx);
+        self.adding.coming = regions.iter().map(|(redundancy, _)| *redundancy).collect();
         self.set_view(ctx, next, Vec::new(), (Topic::Room, text));
     }
-}
-
-/// Whether a change that is under way brings a region of this redundancy whose blocks could not be had by the view of
-/// this number: that view does not have the region, or is one of the change's own, in which no memory node leads it.
-fn is_on_its_way(view: &View, redundancy: Redundancy, asked_by: u64) -> bool {
-    let of_change = match view.change.as_ref().map(|change| change.stage) {
-        None => 0,
-        Some(Stage::Frozen) => 1,
-        Some(Stage::Transforming) => 2,
-        Some(Stage::Switched) => 3,
-    };
-    let known = asked_by.min(view.number.saturating_sub(of_change));
-    let mut regions = view.regions.iter().filter(|region| region.is_there());
-    let is_new = |region: &Region| region.primary_since() > known;
-    regions.any(|region| region.redundancy() == redundancy && is_new(region))
 }
 
 /// How many regions each member leads.

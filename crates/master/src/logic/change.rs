@@ -81,6 +81,7 @@ impl State {
             }
             None if self.mind_bars(ctx) => false,
             None => {
+                self.adding.have_come(self.view().map_or(0, |view| view.number));
                 // One after the other: whichever has its room first ends what the other one has begun.
                 let grows = (self.regions_come_first() && self.add_regions(ctx))
                     || self.split(ctx)

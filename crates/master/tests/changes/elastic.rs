@@ -689,6 +689,24 @@ fn splits_that_are_always_wanted_keep_no_region_away() {
     world.until("the splits", |w| w.view().subtables.len() > splits);
 }
 
+/// A primary that is lost makes room for nobody, though its region has another one since.
+#[test]
+fn a_region_that_is_asked_for_while_a_primary_is_replaced_comes() {
+    let mut world = World::formed(roomy());
+    let (client, _) = (world.open(), world.open());
+    world.sessions[1].follows = false;
+    world.pass(100);
+    let view = world.view().number;
+    world.kill(2);
+    world.until("the loss", |world| world.view().change.is_some());
+    let before = world.view().regions.len();
+    let redundancy = Redundancy::Replicated;
+    let reply = world.ask(MasterRequest::MoreRoom { redundancy, client, view, call: 0 });
+    assert_eq!(reply, Some(MasterReply::Done));
+    world.sessions[1].follows = true;
+    world.until("the region", |world| world.view().regions.len() > before);
+}
+
 /// A session that knows a region of which no memory node hands out blocks yet does not ask for another one.
 #[test]
 fn a_region_that_comes_is_not_asked_for_again() {

@@ -193,13 +193,15 @@ pub fn cut_off_single_of(seed: u64, is_told: bool) -> Events {
         let view = run.cluster.view().clone();
         let first = view.regions.len() as u32;
         // One of them is left.
-        let mut places: Vec<Vec<Place>> = Vec::new();
+        let mut regions: Vec<(Redundancy, Vec<Place>)> = Vec::new();
         for region in first..first + 2 {
-            let before = places.concat();
+            let before: Vec<Place> =
+                regions.iter().flat_map(|(_, places)| places.clone()).collect();
             let extent = Extent::Region { region, primary: false };
-            places.push(room_for(&run, &view, (extent, Redundancy::None), &before, 1));
+            let places = room_for(&run, &view, (extent, Redundancy::None), &before, 1);
+            regions.push((Redundancy::None, places));
         }
-        leader.finish(view.with_new_regions(Redundancy::None, &places)).await;
+        leader.finish(view.with_new_regions(&regions)).await;
     });
     leader.is_done.set(false);
     run.workload.use_redundancy(Redundancy::None);

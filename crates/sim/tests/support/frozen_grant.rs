@@ -36,8 +36,9 @@ pub fn frozen_grant(seed: u64) {
     let new = first..first + MAX_ALLOC_REGIONS as u32 + 4 + rng.below(8) as u32;
     let left_out = first + rng.below(new.len()) as u32;
     let places = |region| lies_on.map(|node| room(&cluster, &formed, region, node)).to_vec();
-    let places: Vec<Vec<Place>> = new.clone().map(places).collect();
-    let mut view = formed.with_new_regions(Redundancy::Replicated, &places);
+    let regions: Vec<(Redundancy, Vec<Place>)> =
+        new.clone().map(|region| (Redundancy::Replicated, places(region))).collect();
+    let mut view = formed.with_new_regions(&regions);
     (0..3).for_each(|_| view = view.advanced());
     let lead = JobRequest::Lead { regions: new.collect(), view: view.number };
     ask(&cluster, nodes[leader], lead);

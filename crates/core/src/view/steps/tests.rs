@@ -232,8 +232,8 @@ fn new_regions_are_known_before_they_can_be_used() {
     let at = |offset| Vec::from([place(1, offset), place(0, offset)]);
     let mut view = small();
     view.members.iter_mut().for_each(|member| member.pool_bytes = 8 << 20);
-    let frozen = view
-        .with_new_regions(Redundancy::Replicated, &[at(3 << 20), Vec::from([place(1, 4 << 20)])]);
+    let regions = [at(3 << 20), Vec::from([place(1, 4 << 20)])];
+    let frozen = view.with_new_regions(&regions.map(|places| (Redundancy::Replicated, places)));
     frozen.check().unwrap();
     assert_eq!(frozen.regions.len(), 4, "everybody is to learn of them");
     let transforming = frozen.advanced();
@@ -377,7 +377,7 @@ fn pairs_that_are_lost_while_they_move_leave_no_room_behind() {
 fn new_regions_for_pairs_without_redundancy_do_not_come_without_their_node() {
     let view = three();
     let places = [Vec::from([place(0, 3 << 20)]), Vec::from([place(2, 3 << 20)])];
-    let new = view.with_new_regions(Redundancy::None, &places);
+    let new = view.with_new_regions(&places.map(|places| (Redundancy::None, places)));
     new.check().unwrap();
     let lost = new.without(&[MnId(2)]).unwrap();
     lost.check().unwrap();

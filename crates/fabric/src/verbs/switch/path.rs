@@ -307,6 +307,12 @@ mod tests {
         psn: u32,
     }
 
+    /// Where an end says that it is.
+    fn address(end: End) -> Address {
+        let End { queue_pair, gid } = end;
+        Address { queue_pair, first_packet: 1, lid: 0, mtu: 3, depth: 1, gid }
+    }
+
     impl World {
         /// A switch that has heard a session and a memory node say hello.
         fn new(rounds: usize) -> World {
@@ -319,14 +325,6 @@ mod tests {
         }
 
         fn greet(&mut self, client: End, node: End, pool_bytes: u64) {
-            let address = |end: End| Address {
-                queue_pair: end.queue_pair,
-                first_packet: 1,
-                lid: 0,
-                mtu: 3,
-                depth: 1,
-                gid: end.gid,
-            };
             let hello = Hello { node: 5, client: ClientId(1), address: address(client) };
             let welcome = Welcome {
                 pool_bytes,
@@ -393,14 +391,6 @@ mod tests {
     /// would have the READs of another session, or to another node, steered.
     #[test]
     fn a_hello_or_a_welcome_that_speaks_of_another_address_is_not_heard() {
-        let address = |end: End| Address {
-            queue_pair: end.queue_pair,
-            first_packet: 1,
-            lid: 0,
-            mtu: 3,
-            depth: 1,
-            gid: end.gid,
-        };
         let (client, node, other) = (made::end(3, 27), made::end(4, 28), made::end(5, 29));
         for (said_client, said_node, heard) in
             [(client, node, 2), (other, node, 1), (client, other, 1)]
