@@ -139,14 +139,15 @@ fn is_closed(mut stream: TcpStream) -> bool {
     said.is_empty() && ended.err().is_none_or(is_reset)
 }
 
-/// Somebody with these keys calls a node; what comes of it, and the connection at which it arrives.
+/// A process with these keys calls a memory node: the thread that waits for the answer, and the connection as the node
+/// accepts it.
 fn a_call_by(keys: Keys) -> (JoinHandle<Result<NodeReply, RpcError>>, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let dials = runtime(Some(keys));
     let dialler = NodeClient::new(&dials, listener.local_addr().unwrap().to_string());
     let calling = std::thread::spawn(move || {
         let answer = dialler.call_blocking(NodeRequest::Usage);
-        // It has the connection.
+        // The runtime keeps the connection open until the call has ended.
         drop(dials);
         answer
     });

@@ -71,9 +71,10 @@ pub(super) struct Adding {
     askers: BTreeMap<Redundancy, BTreeSet<ClientId>>,
     /// What is reserved.
     under_way: Option<Reserving>,
-    /// The redundancies of the regions that the change brings which is under way.
+    /// The redundancies of the regions that the change under way brings. A new master does not know them: then a region may
+    /// come twice.
     coming: BTreeSet<Redundancy>,
-    /// The view before that change.
+    /// The number of the last stable view that this master has seen.
     stable: u64,
     not_before_ms: u64,
     /// Regions have come while replicas were missing: the next change is for one of those.
