@@ -71,8 +71,8 @@ pub(super) struct Adding {
     askers: BTreeMap<Redundancy, BTreeSet<ClientId>>,
     /// What is reserved.
     under_way: Option<Reserving>,
-    /// The redundancies of the regions that the change under way brings. A new master does not know them: then a region may
-    /// come twice.
+    /// The redundancies of the regions that the change under way brings. A new master does not know them: then
+    /// regions may come twice.
     coming: BTreeSet<Redundancy>,
     /// The number of the last stable view that this master has seen.
     stable: u64,
