@@ -368,6 +368,8 @@ mutants! {
     MissedBesideGrants,
     /// Who asks for a block is not pinned: the view by which it has it recorded may have ended.
     AsksUnpinned,
+    /// Who waits for a region that is to come does not look at what is free of its own.
+    AwaitsOnlyThePool,
 
     // Recovery of clients, and settling after the loss of a memory node.
     /// Recovery reads the backups' slots before the primary's.
@@ -377,6 +379,10 @@ mutants! {
     /// A session leaves in order though the WRITE of an object may still execute: it does in a block of
     /// somebody else's.
     LateObjectsForgotten,
+    /// A write that fails since a READ had no answer keeps its object, though nothing is on its way.
+    UnansweredReadsKeepObjects,
+    /// A write that is dropped between two phases keeps its object, and its session leaves in order.
+    DroppedAttemptsKeepObjects,
     /// Recovery takes an INSERT that was withdrawing for one that has withdrawn.
     RecoveryIgnoresWithdrawnCopies,
     /// Recovery confirms or withdraws an INSERT on the primary, and not on all backups before.

@@ -85,7 +85,7 @@ fn what_a_look_sees_is_as_old_as_its_end() {
 /// Every script, with nothing taken out.
 #[test]
 fn sessions_promise_what_their_surroundings_rely_on() {
-    let scripts: [fn(u64); 21] = [
+    let scripts: [fn(u64); 24] = [
         scripted::marks::left_behind,
         scripted::marks::seen_elsewhere,
         scripted::marks::late_mark,
@@ -93,6 +93,9 @@ fn sessions_promise_what_their_surroundings_rely_on() {
         scripted::doubts::lost_word,
         scripted::doubts::late_repair,
         scripted::doubts::region_to_come,
+        scripted::doubts::own_memory_first,
+        scripted::doubts::unanswered_read,
+        scripted::doubts::dropped_write,
         scripted::speculations::half_written,
         scripted::speculations::of_a_newer_view,
         scripted::generations::given_back,

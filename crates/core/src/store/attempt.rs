@@ -353,18 +353,18 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         attempt.copies.iter().for_each(|copy| slabs.header_written(copy));
     }
 
-    /// An attempt has ended: its object is not under way any more, unless nobody can know.
+    /// An attempt has ended: its object is not under way any more, unless nobody can know. Then the session has to
+    /// be recovered: nothing else ever frees the object.
     #[inline]
     pub(super) fn done_with(&mut self, attempt: &Attempt<'_>, ended: &Result<Ended, Error>) {
         let is_known = match ended {
             Ok(_) => true,
-            // What was posted to a silent node may still execute.
-            Err(Error::Unreachable { .. }) => false,
-            Err(error) => error.outcome() == Outcome::NotApplied,
+            Err(error) => self.is_known(error),
         };
         if !is_known || removed(Mutant::IdentityUsedAgain) {
             return;
         }
+        self.pin.has_object = false;
         match (&attempt.in_place, attempt.step.is_mentioned()) {
             (None, true) => self.store.slabs.borrow_mut().end(&attempt.object),
             (None, false) => self.store.give_back(&attempt.object),
@@ -374,6 +374,18 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             self.end_copies(attempt, ended);
         }
         self.pin.let_go();
+    }
+
+    /// Whether nothing of an attempt that failed stands in a slot, or may still execute.
+    #[cold]
+    fn is_known(&mut self, error: &Error) -> bool {
+        if removed(Mutant::UnansweredReadsKeepObjects) && matches!(error, Error::Unreachable { .. })
+        {
+            self.pin.has_object = false;
+            return false;
+        }
+        self.forget_lost();
+        error.outcome() == Outcome::NotApplied && !self.pin.on_its_way
     }
 
     /// The slot's place on each backup, in order.

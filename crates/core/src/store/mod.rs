@@ -236,9 +236,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
         &self.counters
     }
 
-    /// Whether a write of this session ended with an unknown outcome, or was dropped after its
-    /// first CAS: something of it may stand in a slot, and others wait for its end. Or a memory node has
-    /// not answered a WRITE, which may still execute. Such a session must not leave as one that has
+    /// Whether a write of this session ended with an unknown outcome, or was dropped: something of it may stand in a
+    /// slot, and others wait for its end, or its object belongs to nothing. Or a memory node has not answered a WRITE,
+    /// which may still execute. Such a session must not leave as one that has
     /// finished; it is to be recovered like one that died ([`recovery`](crate::recovery)).
     pub fn needs_recovery(&self) -> bool {
         self.half_way.get()

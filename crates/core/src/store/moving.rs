@@ -177,6 +177,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     continue;
                 }
             };
+            self.pin.has_object = true;
             let is_in_place = attempt.in_place.is_some();
             let ended = self.write_and_move(&mut attempt, place).await;
             let ended = self.or_resolve(&attempt, ended).await;

@@ -161,6 +161,8 @@ pub(super) struct Pin<'s, F: Fabric, H: Host> {
     /// Whether a WRITE of it may still execute, since its answer has not come: it must not execute in what is somebody
     /// else's memory by then.
     pub on_its_way: bool,
+    /// Whether its attempt has an object that is neither ended nor given back.
+    pub has_object: bool,
     /// Whether it was suspended, and has not found out what became of its write.
     suspended: bool,
     /// What it frees then, if it had posted its commit.
@@ -172,8 +174,9 @@ impl<'s, F: Fabric, H: Host> Pin<'s, F, H> {
     pub fn new(store: &'s Store<F, H>) -> (Pin<'s, F, H>, ViewRef) {
         let (view, local_epoch) = store.begin();
         let (local_epoch, epoch) = (Some(local_epoch), store.epoch());
-        let (posted, on_its_way, suspended, held) = (false, false, false, None);
-        (Pin { store, local_epoch, epoch, posted, on_its_way, suspended, held }, view)
+        let (posted, on_its_way, has_object) = (false, false, false);
+        let (suspended, held) = (false, None);
+        (Pin { store, local_epoch, epoch, posted, on_its_way, has_object, suspended, held }, view)
     }
 
     /// Whether it is pinned.
@@ -253,7 +256,8 @@ impl<'s, F: Fabric, H: Host> Pin<'s, F, H> {
 impl<F: Fabric, H: Host> Drop for Pin<'_, F, H> {
     fn drop(&mut self) {
         // It stays pinned then, so that nothing is used again that it knows of.
-        if self.posted || self.on_its_way {
+        let keeps_object = self.has_object && !removed(Mutant::DroppedAttemptsKeepObjects);
+        if self.posted || self.on_its_way || keeps_object {
             self.store.half_way.set(true);
             return;
         }

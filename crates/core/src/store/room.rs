@@ -186,7 +186,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         if self.has_room(kind, *least, view) {
             return Ok(());
         }
-        let mut asked = self.ask(kind, to_delete, view).await?;
+        let mut asked = self.ask(kind, to_delete, *least, view).await?;
         while asked == Asked::Block && !self.has_room(kind, *least, view) {
             if to_delete {
                 // Better a little later than one of the last blocks.
@@ -195,7 +195,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
                     return Ok(());
                 }
             }
-            asked = self.ask(kind, to_delete, view).await?;
+            asked = self.ask(kind, to_delete, *least, view).await?;
         }
         // Whatever there is will do now.
         *least = u32::MAX;
@@ -213,12 +213,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 Left::Freed | Left::Nothing if asked == Asked::Called => {
                     self.await_others().await;
                     attempt += PAUSES_PER_WAIT;
-                    asked = self.ask(kind, to_delete, view).await?;
+                    asked = self.ask(kind, to_delete, *least, view).await?;
                 }
                 // Something comes in some seconds. Until then others may have returned something.
                 Left::Nothing if asked == Asked::Nothing && self.any_waits_for_its_window() => {
                     if attempt % ASKED_EVERY == 0 {
-                        asked = self.ask(kind, to_delete, view).await?;
+                        asked = self.ask(kind, to_delete, *least, view).await?;
                     }
                 }
                 Left::Nothing if asked == Asked::Nothing => {
@@ -229,13 +229,13 @@ impl<F: Fabric, H: Host> Store<F, H> {
                         if self.host.is_exhausted() || in_vain == ASKED_IN_VAIN {
                             return Err(Error::OutOfMemory);
                         }
-                        asked = self.ask(kind, to_delete, view).await?;
+                        asked = self.ask(kind, to_delete, *least, view).await?;
                     }
                 }
                 // There is more where the last one came from. Not all of it at once: others need some.
                 Left::Freed | Left::Nothing => {
                     for _ in 0..together {
-                        asked = self.ask(kind, to_delete, view).await?;
+                        asked = self.ask(kind, to_delete, *least, view).await?;
                         if asked != Asked::LastBlock {
                             break;
                         }
@@ -292,8 +292,15 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.has_room(kind, least, view)
     }
 
-    /// Asks for a block; for a DELETE first for one that others may not have.
-    async fn ask(&self, kind: SlabKind, to_delete: bool, view: &Arc<View>) -> Result<Asked, Error> {
+    /// Asks for a block; for a DELETE first for one that others may not have. While one is to come, what the session
+    /// has freed itself may be there before.
+    async fn ask(
+        &self,
+        kind: SlabKind,
+        to_delete: bool,
+        least: u32,
+        view: &Arc<View>,
+    ) -> Result<Asked, Error> {
         loop {
             let mut asked = Asked::Nothing;
             if to_delete {
@@ -309,6 +316,15 @@ impl<F: Fabric, H: Host> Store<F, H> {
             self.offer_during(self.host.await_pool(view)).await;
             if self.newest_view().number > view.number {
                 return Ok(Asked::NewerView);
+            }
+            if removed(Mutant::AwaitsOnlyThePool) {
+                continue;
+            }
+            self.slabs.borrow_mut().set_aside();
+            self.set_free(1).await;
+            self.collect(kind, least, None, false).await;
+            if self.has_room(kind, least, view) {
+                return Ok(Asked::Block);
             }
         }
     }

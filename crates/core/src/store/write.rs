@@ -450,6 +450,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 }
                 continue;
             };
+            self.pin.has_object = true;
             let ended = self.attempt_or_resolve(running).await;
             self.done_with(running, &ended);
             hint_held |= running.hint_held;

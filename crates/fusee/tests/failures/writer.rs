@@ -27,6 +27,9 @@ use super::net::command_in;
 
 /// The environment variable that tells this binary to be a client.
 const ROLE: &str = "FUSEE_TEST_WRITER";
+/// A writer waits for one that was stopped: for its lease ([`super::cluster::LONG_LEASE_MS`]), a second for its goodbye
+/// over shared memory, and its recovery.
+const OP_TIMEOUT: Duration = Duration::from_secs(15);
 /// Keys of one look.
 const TOGETHER: u64 = 4;
 
@@ -199,7 +202,8 @@ fn is_a_client() {
 
 /// The master may be away.
 fn join(task: &Task) -> Client {
-    let options = Options::default().with_fabric(task.fabric.parse::<FabricChoice>().unwrap());
+    let fabric = task.fabric.parse::<FabricChoice>().unwrap();
+    let options = Options::default().with_fabric(fabric).with_op_timeout(OP_TIMEOUT);
     let end = Instant::now() + patience();
     loop {
         match Client::connect_with(&task.master, options.clone()) {

@@ -166,6 +166,10 @@ pub const BESIDE_A_WRITE: Scenario = named("beside a write", scripted::doubts::b
 pub const LOST_WORD: Scenario = named("lost word", scripted::doubts::lost_word);
 pub const LATE_REPAIR: Scenario = named("late repair", scripted::doubts::late_repair);
 pub const LATE_OBJECT: Scenario = named("late object", scripted::doubts::late_object);
+pub const OWN_MEMORY_FIRST: Scenario =
+    named("own memory first", scripted::doubts::own_memory_first);
+pub const UNANSWERED_READ: Scenario = named("unanswered read", scripted::doubts::unanswered_read);
+pub const DROPPED_WRITE: Scenario = named("dropped write", scripted::doubts::dropped_write);
 pub const HALF_WRITTEN: Scenario = named("half written", scripted::speculations::half_written);
 pub const NEWER_VIEW: Scenario = named("newer view", scripted::speculations::of_a_newer_view);
 pub const SILENT_CHUNK: Scenario = named("silent chunk", moved_pairs::silent_chunk);
@@ -231,7 +235,7 @@ pub const COUNTERS: Scenario = named("counters", rates::counters);
 pub const BARS: Scenario = named("bars", bars::bars);
 
 /// Every scenario that goes step by step, and those in virtual time that are as short.
-pub const STEPWISE: [&Scenario; 81] = [
+pub const STEPWISE: [&Scenario; 84] = [
     &SILENT_COLUMN,
     &LEFT_COPY_WORD,
     &STALE_MOVE,
@@ -263,6 +267,9 @@ pub const STEPWISE: [&Scenario; 81] = [
     &BESIDE_A_WRITE,
     &LATE_REPAIR,
     &LATE_OBJECT,
+    &OWN_MEMORY_FIRST,
+    &UNANSWERED_READ,
+    &DROPPED_WRITE,
     &HALF_WRITTEN,
     &NEWER_VIEW,
     &SILENT_CHUNK,

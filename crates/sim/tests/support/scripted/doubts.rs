@@ -10,7 +10,7 @@ use fusee_core::stats::Damage;
 use fusee_core::verbs::Op;
 use fusee_core::view::Place;
 
-use super::{Stage, VALUE, poll_until, run};
+use super::{Scene, Script, Stage, VALUE, poll_until, run};
 
 /// While an object is written whose word stands nowhere yet, another operation is short of memory and compares
 /// the block with the index. That object is not garbage.
@@ -117,6 +117,42 @@ pub fn late_object(seed: u64) {
     assert!(script.late() > 0 && store.needs_recovery());
 }
 
+/// An object is written, and the READ that follows has no answer: the write has failed, and nothing of it is on its
+/// way. The session goes on, and the object is free again.
+pub fn unanswered_read(seed: u64) {
+    let (stage, store, script) = before_a_second_phase(seed);
+    script.lose(|verb| verb.is_read() && verb.bytes() > 1000);
+    let written = run(store.upsert(b"a", &VALUE, None)).map(drop);
+    let Err(Error::Unreachable { outcome, .. }) = written else { panic!("{written:?}") };
+    assert_eq!((outcome, script.late()), (Outcome::NotApplied, 0));
+    assert!(!store.needs_recovery(), "nothing is left half-way");
+    script.lose(|_| false);
+    stage.check(&run(store.leave()));
+}
+
+/// The same, but its caller does not wait any longer: what was written belongs to nothing. The session leaves it to
+/// recovery, or sees to it itself.
+pub fn dropped_write(seed: u64) {
+    let (stage, store, script) = before_a_second_phase(seed);
+    let [phases, ..] = script.moved();
+    let mut write: Pin<Box<dyn Future<Output = _>>> = Box::pin(store.upsert(b"a", &VALUE, None));
+    let ended = poll_until(&mut write, || script.moved()[0] == phases + 2);
+    assert!(ended.is_none(), "it needs a second phase");
+    drop(write);
+    if !store.needs_recovery() {
+        stage.check(&run(store.leave()));
+    }
+}
+
+/// A pair is there whose object a write has to READ, since it has no hint, when it has written its own.
+fn before_a_second_phase(seed: u64) -> (Stage, Scene, Rc<Script>) {
+    let stage = Stage::new(seed);
+    let primary_since = stage.cluster.view().regions[0].primary_since();
+    let (store, script) = stage.open(0..2, Some(primary_since));
+    run(store.insert(b"a", &VALUE)).expect("there is room");
+    (stage, store, script)
+}
+
 /// The first block comes with a region that is yet to come. Epochs pass meanwhile: who waits for it holds none.
 pub fn region_to_come(seed: u64) {
     let stage = Stage::new(seed);
@@ -125,4 +161,19 @@ pub fn region_to_come(seed: u64) {
     let before = script.epoch();
     run(store.insert(b"a", &VALUE)).expect("it has come");
     assert_eq!(script.epoch(), before + 3);
+}
+
+/// A region is long in coming. Meanwhile what the session has freed itself can be used.
+pub fn own_memory_first(seed: u64) {
+    let stage = Stage::new(seed);
+    let primary_since = stage.cluster.view().regions[0].primary_since();
+    let (store, script) = stage.open(0..1, Some(primary_since));
+    for key in [b"a", b"b"] {
+        run(store.insert(key, &VALUE)).expect("there is room");
+    }
+    run(store.update(b"a", &VALUE, None)).expect("three fit");
+    script.put_off(1000);
+    let before = script.epoch();
+    run(store.update(b"b", &VALUE, None)).expect("the first object is free");
+    assert!(script.epoch() < before + 10, "{} epochs passed", script.epoch() - before);
 }
