@@ -368,6 +368,14 @@ mutants! {
     MissedBesideGrants,
     /// Who asks for a block is not pinned: the view by which it has it recorded may have ended.
     AsksUnpinned,
+    /// A subtable is split once more for those who asked while it was being split.
+    SplitsTwice,
+    /// Whoever always wants a change keeps those away that come later in the line.
+    NobodyYields,
+    /// A writer that waits for a larger index asks for it once.
+    AsksForSplitsOnce,
+    /// A master that gets no more than moments never takes anybody for gone.
+    GapsForgiveForEver,
     /// Who waits for a region that is to come does not look at what is free of its own.
     AwaitsOnlyThePool,
 

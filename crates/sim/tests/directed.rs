@@ -1,7 +1,7 @@
 //! The steered histories, under a few thousand schedules each.
 
 use crate::support::{
-    crowded, gone, in_doubt, late_repairs, scripted, steered, steered_changes, steered_reuse,
+    crowded, gone, in_doubt, late_repairs, scripted, steered, steered_changes, steered_reuse, turns,
 };
 
 /// Runs a history for every seed; it must go the intended way often enough to mean something.
@@ -65,6 +65,16 @@ fn keys_that_hash_alike_are_refused_by_an_error_of_their_own() {
 #[test]
 fn the_index_is_no_deeper_than_its_subtables_deserve() {
     (0..10).for_each(crowded::asks_too_much);
+}
+
+#[test]
+fn masters_serve_all_who_wish_for_a_change() {
+    for seed in 0..20 {
+        turns::split_once(seed);
+        turns::replicas_have_turns(seed);
+        turns::forgotten_split(seed);
+        turns::starved_master(seed);
+    }
 }
 
 #[test]

@@ -18,6 +18,7 @@ use fusee_core::data::Transitions;
 use fusee_core::error::{Error, Outcome};
 use fusee_core::host::{Blocks, Epochs, GiveUp, Granted, Grown, Pinned, Reports, Views, Waiting};
 use fusee_core::layout::Address;
+use fusee_core::mutant::{Mutant, removed};
 use fusee_core::slab::{Remainder, SlabKind};
 use fusee_core::stats::Damage;
 use fusee_core::verbs::MnId;
@@ -47,6 +48,8 @@ const FIRST_CALL_PATIENCE: Duration = Duration::from_millis(2);
 const CALL_PATIENCE: Duration = Duration::from_millis(10);
 /// How long the master may take to note that a subtable is full.
 const SPLIT_DEADLINE: Duration = Duration::from_secs(1);
+/// Who waits for a split asks for it again after this time.
+const SPLIT_AGAIN: Duration = Duration::from_millis(100);
 /// A request follows another one of its process for this part of what an operation may wait.
 const FOLLOWING: u32 = 50;
 
@@ -127,8 +130,14 @@ impl<E: Environment> SessionHost<E> {
 
     /// Waits as long as the operation may, or until there is a newer view: then it is true.
     async fn outwait(&self, number: u64) -> bool {
+        self.outwait_for(number, Duration::MAX).await
+    }
+
+    /// The same, but so long at most.
+    async fn outwait_for(&self, number: u64, at_most: Duration) -> bool {
         let Some(left) = self.left() else { return false };
-        select(pin!(self.gate.news(number)), pin!(self.env.sleep(left))).await;
+        let waits = self.env.sleep(left.min(at_most));
+        select(pin!(self.gate.news(number)), pin!(waits)).await;
         self.left().is_some() && !self.gate.is_expelled() && self.gate.newer_view(number).is_some()
     }
 
@@ -267,17 +276,30 @@ impl<E: Environment> Views for SessionHost<E> {
 
     async fn grow_index(&self, subtable: u32, view: &Arc<View>) -> Grown {
         let request = MasterRequest::Split { subtable, view: view.number };
-        let Some(left) = self.left() else { return Grown::GaveUp };
-        match self.env.ask_master(request, SPLIT_DEADLINE.min(left)).await {
-            Ok(MasterReply::Refused { reason }) => {
-                tracing::debug!(subtable, reason, "the index does not grow");
-                Grown::Full
+        let again = if removed(Mutant::AsksForSplitsOnce) { Duration::MAX } else { SPLIT_AGAIN };
+        let Some(end) = self.left().map(|left| self.env.now().saturating_add(left)) else {
+            return Grown::GaveUp;
+        };
+        // Masters forget who has asked: another one leads, or a memory node had no room after all.
+        while !self.gate.is_expelled() {
+            let left = end.saturating_sub(self.env.now()).min(self.left().unwrap_or_default());
+            if left.is_zero() {
+                break;
             }
-            Ok(MasterReply::TooDeep) => Grown::TooDeep,
-            // If it has not heard of it, somebody else may have asked for the same.
-            Ok(_) | Err(_) if self.outwait(view.number).await => Grown::NewerView,
-            Ok(_) | Err(_) => Grown::GaveUp,
+            match self.env.ask_master(request.clone(), SPLIT_DEADLINE.min(left)).await {
+                Ok(MasterReply::Refused { reason }) => {
+                    tracing::debug!(subtable, reason, "the index does not grow");
+                    return Grown::Full;
+                }
+                Ok(MasterReply::TooDeep) => return Grown::TooDeep,
+                // If it has not heard of it, somebody else may have asked for the same.
+                Ok(_) | Err(_) => {}
+            }
+            if self.outwait_for(view.number, again).await {
+                return Grown::NewerView;
+            }
         }
+        Grown::GaveUp
     }
 
     #[inline]

@@ -29,8 +29,8 @@
 //! at once.
 //!
 //! *Room for redundancy.* While replicas are missing, a region is added only where room stays for all of them that
-//! members could hold: else they would be missing until another node comes. And one change in two is theirs, so
-//! that who writes without end does not keep them away.
+//! members could hold: else they would be missing until another node comes. And they have their turns, so that who
+//! writes without end does not keep them away ([`turns`](super::turns)).
 //!
 //! *Drains first.* A node that is to leave was promised that others have room for what it holds: a region is added only
 //! where that stays so.
@@ -54,6 +54,7 @@ use fusee_core::view::{Place, View};
 
 use super::context::{Ctx, Purpose};
 use super::reserving::{Heard, Item, PAUSE_MS, Reserving};
+use super::turns::Kind;
 use super::{State, refused};
 use crate::placement::{Room, roomiest};
 use crate::plan::padded;
@@ -77,10 +78,6 @@ pub(super) struct Adding {
     /// The number of the last stable view that this master has seen.
     stable: u64,
     not_before_ms: u64,
-    /// Regions have come while replicas were missing: the next change is for one of those.
-    yields: bool,
-    /// The index has been split since regions came: they are next.
-    is_next: bool,
 }
 
 impl Adding {
@@ -94,20 +91,10 @@ impl Adding {
         self.under_way.is_some()
     }
 
-    /// A replica comes, or none can.
-    pub fn goes_on(&mut self) {
-        self.yields = false;
-    }
-
     /// No change is under way, by the view of this number.
     pub fn have_come(&mut self, stable: u64) {
         self.coming.clear();
         self.stable = stable;
-    }
-
-    /// Subtables are split.
-    pub fn has_waited(&mut self) {
-        self.is_next = true;
     }
 }
 
@@ -149,15 +136,11 @@ impl State {
         MasterReply::Done
     }
 
-    /// Whether regions come before splits: these take turns.
-    pub(super) fn regions_come_first(&self) -> bool {
-        self.adding.is_under_way() || (self.adding.is_next && !self.splitting.is_under_way())
-    }
-
     /// Whether a region of this redundancy comes, or has come, that a client did not know or that no memory node led
     /// when it asked by the view of this number.
     fn is_on_its_way(&self, view: &View, redundancy: Redundancy, asked_by: u64) -> bool {
-        let mut reserved = self.adding.under_way.iter().flat_map(|reserving| &reserving.items);
+        let reserving = self.adding.under_way.iter().filter(|it| it.view == view.number);
+        let mut reserved = reserving.flat_map(|reserving| &reserving.items);
         // In the change itself, a region has another primary also where one was lost, which makes no room.
         let has_come = |since: u64| since > asked_by && since <= self.adding.stable;
         self.adding.coming.contains(&redundancy)
@@ -227,11 +210,6 @@ impl State {
         if self.adding.askers.is_empty() || self.adding.not_before_ms > ctx.now_ms {
             return false;
         }
-        if self.adding.yields && self.may_grow(ctx) && self.choose(ctx).is_some() {
-            return false;
-        }
-        self.adding.goes_on();
-        self.adding.is_next = false;
         let askers = std::mem::take(&mut self.adding.askers);
         let wanted = self.wanted(&askers);
         let chosen = (first..).zip(self.choose_members(ctx, &wanted));
@@ -409,7 +387,7 @@ impl State {
             regions.len(),
             counted(next.regions.len(), "region")
         );
-        self.adding.yields = self.owes_replicas(ctx);
+        self.turns.had(Kind::Regions);
         self.adding.coming = regions.iter().map(|(redundancy, _)| *redundancy).collect();
         self.set_view(ctx, next, Vec::new(), (Topic::Room, text));
     }

@@ -36,6 +36,8 @@ struct Candidate {
     identity: u64,
     token: Option<u64>,
     until_ms: u64,
+    /// It has answered: the next stable view has it.
+    is_ready: bool,
 }
 
 impl Admitting {
@@ -61,10 +63,7 @@ impl State {
             }
             self.admitting.under_way = None;
         }
-        // One change of the members after the other, each shown by all.
-        let may_begin = self.admitting.not_before_ms <= ctx.now_ms
-            && self.standing.is_settled()
-            && !self.has_bars();
+        let may_begin = self.admitting.not_before_ms <= ctx.now_ms && self.may_change_members();
         let Some(view) = self.view().filter(|_| may_begin) else {
             return false;
         };
@@ -75,8 +74,14 @@ impl State {
         let request = NodeRequest::Format { cluster: view.cluster, attempt: self.last_attempt };
         let token = ctx.call(&self.roster, node, request, Purpose::Admit);
         let until_ms = ctx.now_ms + PATIENCE_MS;
-        self.admitting.under_way = Some(Candidate { node, identity, token, until_ms });
+        let candidate = Candidate { node, identity, token, until_ms, is_ready: false };
+        self.admitting.under_way = Some(candidate);
         true
+    }
+
+    /// One change of the members after the other, each shown by all.
+    fn may_change_members(&self) -> bool {
+        self.standing.is_settled() && !self.has_bars()
     }
 
     pub(super) fn admit_answered(
@@ -96,11 +101,15 @@ impl State {
                 // Who answers last has answered everything.
                 let token = ctx.call(&self.roster, node, NodeRequest::Describe, Purpose::Admit);
                 let until_ms = ctx.now_ms + PATIENCE_MS;
-                self.admitting.under_way = Some(Candidate { node, identity, token, until_ms });
+                let candidate = Candidate { node, identity, token, until_ms, is_ready: false };
+                self.admitting.under_way = Some(candidate);
                 return;
             }
             Ok(NodeReply::Description(found)) if found.identity == identity => {
-                return self.take_member_in(ctx, node);
+                let until_ms = ctx.now_ms + PATIENCE_MS;
+                let candidate = Candidate { node, identity, token: None, until_ms, is_ready: true };
+                self.admitting.under_way = Some(candidate);
+                return;
             }
             Ok(NodeReply::Refused(refusal)) => {
                 self.admitting.unfit.insert(node);
@@ -114,16 +123,22 @@ impl State {
         ctx.warn(Topic::Member, text);
     }
 
-    fn take_member_in(&mut self, ctx: &mut Ctx<'_>, node: MnId) {
-        let (Some(view), Some(member)) = (self.view(), self.roster.get(node)) else { return };
-        if view.change.is_some() || view.member(node).is_some() {
-            // The view may be stable again soon.
-            return;
+    /// By a stable view: a node that has answered is a member now; whether there was one.
+    pub(super) fn take_member_in(&mut self, ctx: &mut Ctx<'_>) -> bool {
+        if !self.may_change_members() {
+            return false;
+        }
+        let ready = self.admitting.under_way.take_if(|candidate| candidate.is_ready);
+        let Some(Candidate { node, identity, .. }) = ready else { return false };
+        let (Some(view), Some(member)) = (self.view(), self.roster.get(node)) else { return false };
+        if member.identity != identity || view.member(node).is_some() {
+            return false;
         }
         let next = view.with_member(member.clone());
         let text = format!("view {}: {node} is a member", next.number);
         let writes = vec![self.members_change(next.number)];
         self.growth.look_again();
         self.set_view(ctx, next, writes, (Topic::Member, text));
+        true
     }
 }

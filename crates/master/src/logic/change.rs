@@ -12,8 +12,9 @@
 //!
 //! 1. If it loses a member, see `standing`; if any is barred, see `barred`.
 //! 2. After a split or a move.
-//! 3. Full subtables are split; regions, members and replicas are added; replicas move. Nothing of that, and no
-//!    loss either, if this master is told to end: the next one begins with it.
+//! 3. Full subtables are split, regions and missing replicas are added, in turns ([`turns`](super::turns)); members
+//!    are added; then replicas move. Nothing of that, and no loss either, if this master is told to end: the next one
+//!    begins with it.
 //!
 //! Jobs are in `repair`, losses in `losing`. If the last replica of anything is lost, the view stays as it
 //! is: there is no better one.
@@ -82,13 +83,13 @@ impl State {
             None if self.mind_bars(ctx) => false,
             None => {
                 self.adding.have_come(self.view().map_or(0, |view| view.number));
-                // One after the other: whichever has its room first ends what the other one has begun.
-                let grows = (self.regions_come_first() && self.add_regions(ctx))
-                    || self.split(ctx)
-                    || self.add_regions(ctx);
+                if self.take_member_in(ctx) {
+                    return true;
+                }
+                let begun = self.begin_next(ctx);
                 if self.sessions.expired().next().is_none() {
-                    if !grows && !self.admit(ctx) {
-                        self.grow(ctx);
+                    if !self.admit(ctx) && !begun {
+                        self.even_out(ctx);
                         self.scrub(ctx);
                     }
                 } else {
@@ -155,7 +156,7 @@ impl State {
         if let Phase::Formed(old) = &self.phase {
             self.history.view_changes(ctx.now_ms, old, &view);
         }
-        self.view_heard_ms = self.presences.listened_ms();
+        self.view_heard_ms = self.presences.listened_at(ctx.now_ms, ctx.settings.lease);
         if let Phase::Formed(old) = std::mem::replace(&mut self.phase, Phase::Formed(view)) {
             self.told.replaced(old);
         }

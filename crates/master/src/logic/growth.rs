@@ -23,6 +23,7 @@ use fusee_core::verbs::MnId;
 use fusee_core::view::Place;
 
 use super::context::{Ctx, Purpose};
+use super::turns::Kind;
 use super::{State, reserving};
 
 /// How long to wait after a node did not do what it was asked for.
@@ -52,6 +53,8 @@ struct Growing {
     identity: u64,
     /// The view that it is for.
     view: u64,
+    /// Whether replicas leave for it.
+    moves: bool,
     requests: Vec<NodeRequest>,
     done: usize,
     /// By the number of its request, which replica leaves for it.
@@ -74,6 +77,11 @@ impl Growth {
         self.idle_in = None;
     }
 
+    /// Whether room is reserved for replicas that are missing.
+    pub fn adds_missing(&self) -> bool {
+        self.under_way.as_ref().is_some_and(|growing| !growing.moves)
+    }
+
     /// Whether a node has no room for a region, or a subtable, as far as it has said.
     pub fn is_full(&self, node: MnId, region: bool) -> bool {
         self.full.contains(&(node, region))
@@ -86,28 +94,45 @@ impl Growth {
 }
 
 impl State {
-    /// Starts to add replicas, if some are missing and there is room.
-    pub(super) fn grow(&mut self, ctx: &mut Ctx<'_>) {
-        if let Some(growing) = &self.growth.under_way {
-            let is_there = self.roster.identity_of(growing.node);
-            if growing.until_ms > ctx.now_ms && is_there == Some(growing.identity) {
-                return;
-            }
+    /// Starts to add replicas, if some are missing and there is room; whether that is under way.
+    pub(super) fn add_missing(&mut self, ctx: &mut Ctx<'_>) -> bool {
+        self.forget_what_is_over(ctx);
+        if self.growth.under_way.is_some() || !self.may_grow(ctx) {
+            return self.growth.adds_missing();
+        }
+        let Some((node, extents)) = self.choose(ctx) else { return false };
+        let gains = extents.into_iter().map(|extent| (extent, None)).collect();
+        self.begin(ctx, node, gains);
+        self.growth.adds_missing()
+    }
+
+    /// Forgets room that is reserved for another view, or that nobody can say anything of any more.
+    fn forget_what_is_over(&mut self, ctx: &Ctx<'_>) {
+        let Some(growing) = &self.growth.under_way else { return };
+        let number = self.view().map(|view| view.number);
+        let is_over = growing.until_ms <= ctx.now_ms;
+        let is_there = self.roster.identity_of(growing.node) == Some(growing.identity);
+        if is_over {
+            self.growth.not_before_ms = ctx.now_ms + PAUSE_MS;
+        }
+        if is_over || !is_there || number != Some(growing.view) {
             self.growth.under_way = None;
         }
-        if !self.may_grow(ctx) {
+    }
+
+    /// Nothing that is missing can be added: moves what lies in the wrong place.
+    pub(super) fn even_out(&mut self, ctx: &mut Ctx<'_>) {
+        self.forget_what_is_over(ctx);
+        if self.growth.under_way.is_some() || !self.may_grow(ctx) {
             return;
         }
         let missing = self.missing_replicas(ctx);
         if missing == 0 {
             self.history.whole(ctx.now_ms);
-            self.even_out(ctx);
-        } else if let Some((node, extents)) = self.choose(ctx) {
-            let gains = extents.into_iter().map(|extent| (extent, None)).collect();
-            self.begin(ctx, node, gains);
+            self.move_next(ctx);
         } else if self.next_moves().is_some() {
             // Where members are unevenly full that makes room.
-            self.even_out(ctx);
+            self.move_next(ctx);
         } else if !self.finish_drain(ctx) {
             let text = format!(
                 "{} missing, of subtables or regions: {}; start another memory node",
@@ -127,8 +152,7 @@ impl State {
             && self.sessions.expired().next().is_none()
     }
 
-    /// Nothing is missing: moves what lies in the wrong place.
-    fn even_out(&mut self, ctx: &mut Ctx<'_>) {
+    fn move_next(&mut self, ctx: &mut Ctx<'_>) {
         if let Some(moves) = self.next_moves() {
             if self.growth.next_move_ms <= ctx.now_ms {
                 let gains = moves.extents.into_iter();
@@ -184,6 +208,7 @@ impl State {
             node,
             identity: member.identity,
             view: view.number,
+            moves: gains.iter().any(|(_, leaving)| leaving.is_some()),
             requests,
             done: 0,
             leaving: gains.iter().map(|(_, leaving)| *leaving).collect(),
@@ -301,7 +326,9 @@ impl State {
         );
         let pause_ms = moved_bytes.saturating_mul(1_000) / ctx.settings.move_bytes_per_s;
         self.growth.next_move_ms = self.growth.next_move_ms.max(ctx.now_ms + pause_ms);
-        self.adding.goes_on();
+        if !growing.moves {
+            self.turns.had(Kind::Replicas);
+        }
         self.set_view(ctx, next, Vec::new(), (Topic::Repair, text));
     }
 }

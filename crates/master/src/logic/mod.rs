@@ -30,6 +30,7 @@
 //! * Then replicas move until all members have their shares (`rebalance`), and those that are drained
 //!   nothing (`draining`).
 //! * The index grows when clients find no room in it (`splitting`).
+//! * Where several of these want a change, they take turns (`turns`).
 //! * Memory that nobody reads is looked at for damage (`scrubbing`).
 //! * Epochs say when memory may be used again (`epochs`).
 //! * Regions are added when clients find no free block (`adding`).
@@ -71,6 +72,7 @@ mod shortage;
 mod splitting;
 mod standing;
 mod telling;
+mod turns;
 
 use fusee_control::master::MasterReply;
 use fusee_control::node::NodeReply;
@@ -104,6 +106,7 @@ use shortage::Shortage;
 use splitting::Splitting;
 use standing::Standing;
 use telling::Informed;
+use turns::Turns;
 
 /// How long to wait before forming is tried again, or an absent node is asked again.
 const RETRY_MS: u64 = 1_000;
@@ -146,6 +149,7 @@ struct State {
     repair: Repair,
     growth: Growth,
     splitting: Splitting,
+    turns: Turns,
     scrubbing: Scrubbing,
     adding: Adding,
     shortage: Shortage,
@@ -231,6 +235,7 @@ impl State {
             repair: Repair::default(),
             growth: Growth::default(),
             splitting: Splitting::default(),
+            turns: Turns::default(),
             scrubbing: Scrubbing::default(),
             adding: Adding::default(),
             shortage: Shortage::new(random),

@@ -28,6 +28,7 @@ use std::collections::BTreeMap;
 use fusee_control::master::{MasterReply, Note, SessionHeartbeat};
 use fusee_control::node::{Bars, NodeReply, NodeRequest};
 use fusee_core::change::Stage;
+use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::Member;
 
@@ -50,6 +51,14 @@ const LOCAL: u64 = 0;
 const MIN_STEP_MS: u64 = 10;
 /// And where they are long: no few steps are the patience of a question.
 const MAX_STEP_MS: u64 = MAX_PROBE_MS / 4;
+
+/// So many leases with gaps count as one without.
+const LEASES_WITH_GAPS: u64 = 4;
+
+/// The most that a step counts as listened, in milliseconds.
+fn longest_step(lease: LeaseSettings) -> u64 {
+    (lease.lease_ms / 8).clamp(MIN_STEP_MS, MAX_STEP_MS)
+}
 
 /// What was heard of a memory node. All times here are in listened milliseconds.
 #[derive(Debug, Default)]
@@ -90,7 +99,7 @@ impl Presences {
     pub fn pass(&mut self, now_ms: u64, lease: LeaseSettings) {
         let step_ms = now_ms.saturating_sub(self.last_ms.unwrap_or(now_ms));
         self.last_ms = Some(now_ms);
-        self.listened_ms += step_ms.min((lease.lease_ms / 8).clamp(MIN_STEP_MS, MAX_STEP_MS));
+        self.listened_ms += step_ms.min(longest_step(lease));
         if step_ms > lease.lease_ms / 2 {
             self.begun_ms = self.listened_ms;
             self.deaf_until_ms = self.begun_ms + lease.lease_ms;
@@ -102,9 +111,19 @@ impl Presences {
         self.listened_ms
     }
 
-    /// Whether a lease has passed since a moment, and the master was there all the time.
+    /// The same, also between two such events.
+    pub fn listened_at(&self, now_ms: u64, lease: LeaseSettings) -> u64 {
+        let step_ms = now_ms.saturating_sub(self.last_ms.unwrap_or(now_ms));
+        self.listened_ms + step_ms.min(longest_step(lease))
+    }
+
+    /// Whether a lease has passed since a moment, and the master was there all the time; or, where it never is for
+    /// long, several. Who is there is heard in one of them.
     fn is_over(&self, since_ms: u64, lease: LeaseSettings) -> bool {
-        self.listened_ms.saturating_sub(since_ms.max(self.begun_ms)) > lease.lease_ms
+        let with_gaps_ms = self.listened_ms.saturating_sub(since_ms);
+        let without_ms = self.listened_ms.saturating_sub(since_ms.max(self.begun_ms));
+        let is_long = with_gaps_ms > lease.lease_ms.saturating_mul(LEASES_WITH_GAPS);
+        without_ms > lease.lease_ms || is_long && !removed(Mutant::GapsForgiveForEver)
     }
 
     /// Why somebody counts as gone, if he does, who was heard last at this time.
@@ -311,7 +330,7 @@ impl State {
     pub(super) fn probe(&mut self, ctx: &mut Ctx<'_>, node: MnId) {
         if self.in_view(node) && !self.presences.probes.contains_key(&node) {
             let patience_ms = (ctx.settings.lease.lease_ms / 2).clamp(MIN_PROBE_MS, MAX_PROBE_MS);
-            let asked_ms = self.presences.listened_ms;
+            let asked_ms = self.presences.listened_at(ctx.now_ms, ctx.settings.lease);
             self.presences.probes.insert(node, Probe { asked_ms, patience_ms });
             ctx.call(&self.roster, node, NodeRequest::Describe, Purpose::Probe);
         }

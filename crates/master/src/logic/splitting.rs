@@ -32,6 +32,7 @@ use fusee_core::view::{MAX_DEPTH, Place, View};
 
 use super::context::{Ctx, Purpose};
 use super::reserving::{Heard, Item, PAUSE_MS, Reserving};
+use super::turns::Kind;
 use super::{State, refused};
 use crate::placement::{Room, another};
 use crate::plan::{SUBTABLES, padded};
@@ -73,6 +74,17 @@ impl Splitting {
         self.under_way.is_some()
     }
 
+    /// Whether a subtable is about to be split, or is being split by this view.
+    fn is_under_way_for(&self, view: &View, subtable: u32) -> bool {
+        let is_reserved = || {
+            let reserved = self.under_way.as_ref().filter(|(it, _)| it.view == view.number);
+            reserved.is_some_and(|(_, whose)| whose.contains(&subtable))
+        };
+        let mut changes = view.change.iter().flat_map(|change| &change.subtables);
+        let is_split = changes.any(|it| it.subtable == subtable && it.split.is_some());
+        (is_split || is_reserved()) && !removed(Mutant::SplitsTwice)
+    }
+
     /// Why one of them is not split.
     pub fn problem(&self, now_ms: u64) -> Option<String> {
         self.unreadable.keys().find_map(|subtable| self.reason(now_ms, *subtable))
@@ -104,7 +116,10 @@ impl State {
                 "no memory node has room for a larger index; start another memory node, with a larger pool",
             );
         }
-        self.splitting.wanted.insert(subtable);
+        // Somebody else has asked for the same.
+        if !self.splitting.is_under_way_for(view, subtable) {
+            self.splitting.wanted.insert(subtable);
+        }
         MasterReply::Done
     }
 
@@ -227,7 +242,9 @@ impl State {
             splits.len(),
             counted(next.subtables.len(), "subtable")
         );
-        self.adding.has_waited();
+        // Who asked meanwhile had not heard of it.
+        self.splitting.wanted.retain(|subtable| !whose.contains(subtable));
+        self.turns.had(Kind::Splits);
         self.set_view(ctx, next, Vec::new(), (Topic::Split, text));
     }
 }

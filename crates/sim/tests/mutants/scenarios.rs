@@ -10,7 +10,7 @@ use crate::support::{
     bars, changes, copy_words, crowded, failures, frozen_grant, gone, in_doubt, late_repairs,
     moved_pairs, rates, reuse, scenarios, scripted, scrub, settled_set, silent_column,
     speculations, stale_moves, stale_orphan, steered, steered_changes, steered_recovery,
-    steered_reuse, suspended, unheard,
+    steered_reuse, suspended, turns, unheard,
 };
 
 /// A family of runs, one per seed.
@@ -107,6 +107,10 @@ pub const IN_DOUBT: Scenario = named("in doubt", |seed| {
 });
 
 pub const GONE: Scenario = named("gone", gone::gone);
+pub const SPLIT_ONCE: Scenario = named("split once", turns::split_once);
+pub const REPLICAS_HAVE_TURNS: Scenario = named("replicas have turns", turns::replicas_have_turns);
+pub const FORGOTTEN_SPLIT: Scenario = named("forgotten split", turns::forgotten_split);
+pub const STARVED_MASTER: Scenario = named("starved master", turns::starved_master);
 pub const CROWDED: Scenario = named("crowded", crowded::crowded);
 pub const ASKS_TOO_MUCH: Scenario = named("asks too much", crowded::asks_too_much);
 
@@ -235,7 +239,7 @@ pub const COUNTERS: Scenario = named("counters", rates::counters);
 pub const BARS: Scenario = named("bars", bars::bars);
 
 /// Every scenario that goes step by step, and those in virtual time that are as short.
-pub const STEPWISE: [&Scenario; 84] = [
+pub const STEPWISE: [&Scenario; 88] = [
     &SILENT_COLUMN,
     &LEFT_COPY_WORD,
     &STALE_MOVE,
@@ -278,6 +282,10 @@ pub const STEPWISE: [&Scenario; 84] = [
     &IN_DOUBT,
     &GONE,
     &CROWDED,
+    &SPLIT_ONCE,
+    &REPLICAS_HAVE_TURNS,
+    &FORGOTTEN_SPLIT,
+    &STARVED_MASTER,
     &ASKS_TOO_MUCH,
     &DAMAGE,
     &DAMAGED_SPLITS,

@@ -38,6 +38,7 @@ pub mod steered_changes;
 pub mod steered_recovery;
 pub mod steered_reuse;
 pub mod suspended;
+pub mod turns;
 pub mod unheard;
 pub mod workload;
 

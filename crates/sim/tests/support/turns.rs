@@ -1,0 +1,130 @@
+//! What a master does about wishes: many ask for the same, one kind of change is wanted all the time, a master that
+//! forgets who asked, one that gets little time.
+
+use std::time::Duration;
+
+use fusee_client::logic::LogicOptions;
+use fusee_control::master::MasterRequest;
+use fusee_core::verbs::MnId;
+use fusee_sim::{Cluster, ClusterOptions, Nanos, Sim};
+
+use super::late_repairs::wait_for_all_replicas;
+
+const LEASE: Duration = Duration::from_millis(50);
+const MS: Nanos = 1_000_000;
+/// Changes until each kind has had a turn, and one has begun anew.
+const PATIENT_CHANGES: usize = 5;
+/// More keys than the index has room for at first.
+const KEYS: u32 = 400;
+
+fn options() -> ClusterOptions {
+    ClusterOptions { lease_ms: Some(LEASE.as_millis() as u64), ..ClusterOptions::default() }
+}
+
+/// Asks for the split of a subtable, by the newest view.
+fn ask_for_split(cluster: &Cluster, subtable: u32) {
+    let view = cluster.view().number;
+    cluster.peek_master(MasterRequest::Split { subtable, view });
+}
+
+/// Many find one subtable full, some while it is being split: it is split once.
+pub fn split_once(seed: u64) {
+    let sim = Sim::new(seed);
+    let cluster = Cluster::new(&sim, &options());
+    let process = sim.process("observer");
+    cluster.block_on(process, async {
+        let before = cluster.view().clone();
+        ask_for_split(&cluster, 0);
+        while cluster.view().number == before.number || cluster.view().change.is_some() {
+            sim.sleep(sim.rng().below_u64(MS / 10)).await;
+            if cluster.view().number == before.number || cluster.view().change.is_some() {
+                ask_for_split(&cluster, 0);
+            }
+        }
+        sim.sleep(100 * MS).await;
+        assert_eq!(cluster.view().subtables.len(), before.subtables.len() + 1);
+    });
+}
+
+/// Splits are wanted all the time, and replicas are missing: these come nevertheless.
+pub fn replicas_have_turns(seed: u64) {
+    let sim = Sim::new(seed);
+    let cluster = Cluster::new(&sim, &options());
+    let process = sim.process("observer");
+    cluster.block_on(process, async {
+        cluster.start_node();
+        wait_for_all_replicas(&cluster).await;
+        let gone = cluster.view().subtables[0].primary().node;
+        cluster.crash_node(gone);
+        while cluster.view().member(gone).is_some() {
+            sim.sleep(MS / 50).await;
+        }
+        let (lacked, mut number, mut changes) = (missing_replicas(&cluster), 0, 0);
+        while changes < PATIENT_CHANGES {
+            let view = cluster.view().clone();
+            (0..view.subtables.len() as u32).for_each(|subtable| ask_for_split(&cluster, subtable));
+            changes += usize::from(view.number > number && view.change.is_none());
+            number = view.number;
+            sim.sleep(MS / 50).await;
+        }
+        assert!(lacked > 0, "it held something");
+        assert!(missing_replicas(&cluster) < lacked, "none came in {changes} changes");
+    });
+}
+
+/// How many replicas the index and the regions lack.
+fn missing_replicas(cluster: &Cluster) -> usize {
+    let view = cluster.view();
+    let index = usize::from(cluster.options().index_replicas);
+    let data = usize::from(cluster.options().data_replicas);
+    let subtables = view.subtables.iter().map(|subtable| (index, subtable.replicas().len()));
+    let regions = view.regions.iter().map(|region| (data, region.places().len()));
+    subtables.chain(regions).map(|(wanted, there)| wanted.saturating_sub(there)).sum()
+}
+
+/// A master that is replaced forgets who asked for a larger index. The writer asks again, and does not wait in vain.
+pub fn forgotten_split(seed: u64) {
+    let sim = Sim::new(seed);
+    let cluster = Cluster::new(&sim, &options());
+    let process = cluster.client_process();
+    let keeper = cluster.keeper(process, LEASE);
+    cluster.block_on(process, async {
+        let session = LogicOptions { op_timeout: Duration::from_secs(5), ..options().session };
+        let session = cluster.open(process, session).await.expect("a master leads");
+        keeper.open(session.gate().clone());
+        let before = cluster.view().subtables.len();
+        for number in 0..KEYS {
+            // Away for less than a lease.
+            if number % 8 == 0 {
+                cluster.restart_master(10 * MS);
+            }
+            let key = format!("key {number}").into_bytes();
+            session.put(&key, b"value").await.expect("the index grows");
+        }
+        assert!(cluster.view().subtables.len() > before, "it was too large");
+    });
+}
+
+/// A master that gets no more than moments notices all the same that a memory node is gone, and that others are not.
+pub fn starved_master(seed: u64) {
+    let sim = Sim::new(seed);
+    let cluster = Cluster::new(&sim, &options());
+    let process = sim.process("observer");
+    cluster.block_on(process, async {
+        let nodes = cluster.node_processes();
+        let gone: MnId = sim.rng().pick(&nodes).0;
+        cluster.crash_node(gone);
+        for _ in 0..200 {
+            cluster.stop_master();
+            sim.sleep(3 * LEASE.as_nanos() as Nanos / 4).await;
+            cluster.resume_master();
+            sim.sleep(MS).await;
+            if cluster.view().member(gone).is_none() {
+                break;
+            }
+        }
+        let view = cluster.view();
+        assert!(view.member(gone).is_none(), "it is still a member");
+        assert_eq!(view.members.len(), nodes.len() - 1, "one that lives was taken for gone");
+    });
+}
