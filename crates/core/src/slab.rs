@@ -454,6 +454,12 @@ impl Slabs {
         self.slabs.iter_mut().for_each(|slab| self.aside.append(&mut slab.in_use));
     }
 
+    /// Those of a class in which there is no room are not in use any more.
+    pub(crate) fn set_full_aside(&mut self, kind: SlabKind) {
+        let Some(slab) = self.slabs.iter_mut().find(|slab| slab.kind == kind) else { return };
+        self.aside.extend(slab.in_use.extract_if(.., |block| !block.has_room()));
+    }
+
     /// The blocks in use of a class may be offered like those that are not, until this session needs them again.
     pub(crate) fn lend(&mut self, kind: SlabKind) {
         let Some(slab) = self.slabs.iter_mut().find(|slab| slab.kind == kind) else { return };

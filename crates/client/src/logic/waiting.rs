@@ -48,7 +48,7 @@ const FIRST_CALL_PATIENCE: Duration = Duration::from_millis(2);
 const CALL_PATIENCE: Duration = Duration::from_millis(10);
 /// How long the master may take to note that a subtable is full.
 const SPLIT_DEADLINE: Duration = Duration::from_secs(1);
-/// Who waits for a split asks for it again after this time.
+/// Who waits for a split asks for it again after this time, and then after longer ones.
 const SPLIT_AGAIN: Duration = Duration::from_millis(100);
 /// A request follows another one of its process for this part of what an operation may wait.
 const FOLLOWING: u32 = 50;
@@ -276,7 +276,11 @@ impl<E: Environment> Views for SessionHost<E> {
 
     async fn grow_index(&self, subtable: u32, view: &Arc<View>) -> Grown {
         let request = MasterRequest::Split { subtable, view: view.number };
-        let again = if removed(Mutant::AsksForSplitsOnce) { Duration::MAX } else { SPLIT_AGAIN };
+        let (mut again, longest) = match removed(Mutant::AsksForSplitsOnce) {
+            true => (Duration::MAX, Duration::MAX),
+            false => (SPLIT_AGAIN, SPLIT_DEADLINE),
+        };
+        let mut is_first = true;
         let Some(end) = self.left().map(|left| self.env.now().saturating_add(left)) else {
             return Grown::GaveUp;
         };
@@ -287,7 +291,8 @@ impl<E: Environment> Views for SessionHost<E> {
                 break;
             }
             match self.env.ask_master(request.clone(), SPLIT_DEADLINE.min(left)).await {
-                Ok(MasterReply::Refused { reason }) => {
+                // Later on it may be as it is for this moment only.
+                Ok(MasterReply::Refused { reason }) if is_first => {
                     tracing::debug!(subtable, reason, "the index does not grow");
                     return Grown::Full;
                 }
@@ -298,6 +303,8 @@ impl<E: Environment> Views for SessionHost<E> {
             if self.outwait_for(view.number, again).await {
                 return Grown::NewerView;
             }
+            again = again.saturating_mul(2).min(longest);
+            is_first = false;
         }
         Grown::GaveUp
     }

@@ -186,7 +186,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         if self.has_room(kind, *least, view) {
             return Ok(());
         }
-        let mut asked = self.ask(kind, to_delete, *least, view).await?;
+        let mut asked = self.ask(kind, to_delete, least, view).await?;
         while asked == Asked::Block && !self.has_room(kind, *least, view) {
             if to_delete {
                 // Better a little later than one of the last blocks.
@@ -195,7 +195,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
                     return Ok(());
                 }
             }
-            asked = self.ask(kind, to_delete, *least, view).await?;
+            asked = self.ask(kind, to_delete, least, view).await?;
         }
         // Whatever there is will do now.
         *least = u32::MAX;
@@ -213,12 +213,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 Left::Freed | Left::Nothing if asked == Asked::Called => {
                     self.await_others().await;
                     attempt += PAUSES_PER_WAIT;
-                    asked = self.ask(kind, to_delete, *least, view).await?;
+                    asked = self.ask(kind, to_delete, least, view).await?;
                 }
                 // Something comes in some seconds. Until then others may have returned something.
                 Left::Nothing if asked == Asked::Nothing && self.any_waits_for_its_window() => {
                     if attempt % ASKED_EVERY == 0 {
-                        asked = self.ask(kind, to_delete, *least, view).await?;
+                        asked = self.ask(kind, to_delete, least, view).await?;
                     }
                 }
                 Left::Nothing if asked == Asked::Nothing => {
@@ -229,13 +229,13 @@ impl<F: Fabric, H: Host> Store<F, H> {
                         if self.host.is_exhausted() || in_vain == ASKED_IN_VAIN {
                             return Err(Error::OutOfMemory);
                         }
-                        asked = self.ask(kind, to_delete, *least, view).await?;
+                        asked = self.ask(kind, to_delete, least, view).await?;
                     }
                 }
                 // There is more where the last one came from. Not all of it at once: others need some.
                 Left::Freed | Left::Nothing => {
                     for _ in 0..together {
-                        asked = self.ask(kind, to_delete, *least, view).await?;
+                        asked = self.ask(kind, to_delete, least, view).await?;
                         if asked != Asked::LastBlock {
                             break;
                         }
@@ -298,7 +298,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         &self,
         kind: SlabKind,
         to_delete: bool,
-        least: u32,
+        least: &mut u32,
         view: &Arc<View>,
     ) -> Result<Asked, Error> {
         loop {
@@ -320,10 +320,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
             if removed(Mutant::AwaitsOnlyThePool) {
                 continue;
             }
-            self.slabs.borrow_mut().set_aside();
+            // Whatever there is will do now.
+            *least = u32::MAX;
+            self.slabs.borrow_mut().set_full_aside(kind);
             self.set_free(1).await;
-            self.collect(kind, least, None, false).await;
-            if self.has_room(kind, least, view) {
+            self.collect(kind, *least, None, false).await;
+            if self.has_room(kind, *least, view) {
                 return Ok(Asked::Block);
             }
         }

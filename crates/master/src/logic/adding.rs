@@ -86,9 +86,9 @@ impl Adding {
         self.under_way = None;
     }
 
-    /// Whether members reserve room for regions.
-    pub fn is_under_way(&self) -> bool {
-        self.under_way.is_some()
+    /// Whether members reserve room for regions, and have not done so for long.
+    pub fn is_under_way(&self, now_ms: u64) -> bool {
+        self.under_way.as_ref().is_some_and(|reserving| reserving.is_young(now_ms))
     }
 
     /// No change is under way, by the view of this number.
@@ -197,13 +197,13 @@ impl State {
         ))
     }
 
-    /// Starts to add regions, if they are wanted; whether that is under way.
+    /// Starts to add regions, if they are wanted; whether others have to wait for that.
     pub(super) fn add_regions(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let Some(view) = self.view() else { return false };
         let (number, first) = (view.number, view.regions.len() as u32);
         if let Some(reserving) = &self.adding.under_way {
             if reserving.goes_on(ctx.now_ms, number) {
-                return true;
+                return reserving.is_young(ctx.now_ms);
             }
             self.adding.under_way = None;
         }
@@ -349,6 +349,7 @@ impl State {
             Heard::Problem(problem) => {
                 self.adding.under_way = None;
                 self.adding.not_before_ms = ctx.now_ms + PAUSE_MS;
+                self.turns.had(Kind::Regions);
                 let text = format!("no region is added yet: {problem}");
                 ctx.warn(Topic::Room, text);
                 self.probe(ctx, node);

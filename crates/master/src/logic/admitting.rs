@@ -129,9 +129,9 @@ impl State {
             return false;
         }
         let ready = self.admitting.under_way.take_if(|candidate| candidate.is_ready);
-        let Some(Candidate { node, identity, .. }) = ready else { return false };
+        let Some(Candidate { node, identity, until_ms, .. }) = ready else { return false };
         let (Some(view), Some(member)) = (self.view(), self.roster.get(node)) else { return false };
-        if member.identity != identity || view.member(node).is_some() {
+        if until_ms <= ctx.now_ms || member.identity != identity || view.member(node).is_some() {
             return false;
         }
         let next = view.with_member(member.clone());

@@ -63,6 +63,7 @@ struct Growing {
     /// The call under way, and until when it may take.
     token: Option<u64>,
     until_ms: u64,
+    begun_ms: u64,
 }
 
 impl Growth {
@@ -77,9 +78,10 @@ impl Growth {
         self.idle_in = None;
     }
 
-    /// Whether room is reserved for replicas that are missing.
-    pub fn adds_missing(&self) -> bool {
-        self.under_way.as_ref().is_some_and(|growing| !growing.moves)
+    /// Whether a member reserves room for replicas that are missing, and has not done so for long.
+    pub fn adds_missing(&self, now_ms: u64) -> bool {
+        let is_young = |growing: &Growing| now_ms < growing.begun_ms + reserving::ALONE_MS;
+        self.under_way.as_ref().is_some_and(|growing| !growing.moves && is_young(growing))
     }
 
     /// Whether a node has no room for a region, or a subtable, as far as it has said.
@@ -94,16 +96,16 @@ impl Growth {
 }
 
 impl State {
-    /// Starts to add replicas, if some are missing and there is room; whether that is under way.
+    /// Starts to add replicas, if some are missing and there is room; whether others have to wait for that.
     pub(super) fn add_missing(&mut self, ctx: &mut Ctx<'_>) -> bool {
         self.forget_what_is_over(ctx);
         if self.growth.under_way.is_some() || !self.may_grow(ctx) {
-            return self.growth.adds_missing();
+            return self.growth.adds_missing(ctx.now_ms);
         }
         let Some((node, extents)) = self.choose(ctx) else { return false };
         let gains = extents.into_iter().map(|extent| (extent, None)).collect();
         self.begin(ctx, node, gains);
-        self.growth.adds_missing()
+        self.growth.adds_missing(ctx.now_ms)
     }
 
     /// Forgets room that is reserved for another view, or that nobody can say anything of any more.
@@ -113,6 +115,7 @@ impl State {
         let is_over = growing.until_ms <= ctx.now_ms;
         let is_there = self.roster.identity_of(growing.node) == Some(growing.identity);
         if is_over {
+            self.turns.had(Kind::Replicas);
             self.growth.not_before_ms = ctx.now_ms + PAUSE_MS;
         }
         if is_over || !is_there || number != Some(growing.view) {
@@ -215,6 +218,7 @@ impl State {
             places: Vec::new(),
             token: None,
             until_ms: 0,
+            begun_ms: ctx.now_ms,
         };
         let text = format!("{node} gets replicas of {} extents", gains.len());
         ctx.info(Topic::Repair, text);
@@ -280,6 +284,7 @@ impl State {
         };
         if let Some(problem) = problem {
             self.growth.under_way = None;
+            self.turns.had(Kind::Replicas);
             self.growth.not_before_ms = ctx.now_ms + PAUSE_MS;
             ctx.warn(Topic::Repair, format!("no replica is added: {problem}"));
             return self.probe(ctx, node);

@@ -330,7 +330,7 @@ impl State {
     pub(super) fn probe(&mut self, ctx: &mut Ctx<'_>, node: MnId) {
         if self.in_view(node) && !self.presences.probes.contains_key(&node) {
             let patience_ms = (ctx.settings.lease.lease_ms / 2).clamp(MIN_PROBE_MS, MAX_PROBE_MS);
-            let asked_ms = self.presences.listened_at(ctx.now_ms, ctx.settings.lease);
+            let asked_ms = self.presences.listened_ms;
             self.presences.probes.insert(node, Probe { asked_ms, patience_ms });
             ctx.call(&self.roster, node, NodeRequest::Describe, Purpose::Probe);
         }

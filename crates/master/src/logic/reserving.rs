@@ -19,6 +19,8 @@ use super::context::{Ctx, Purpose};
 pub(super) const PAUSE_MS: u64 = 1_000;
 /// How long to wait for answers, should none come at all.
 const PATIENCE_MS: u64 = 15_000;
+/// How long others wait for that, who want a change of another kind.
+pub(super) const ALONE_MS: u64 = 500;
 
 /// Something new.
 #[derive(Debug)]
@@ -52,7 +54,7 @@ pub(super) struct Reserving {
     pub items: Vec<Item>,
     /// By token: which item is asked about.
     calls: BTreeMap<u64, usize>,
-    until_ms: u64,
+    begun_ms: u64,
 }
 
 /// What an answer comes to.
@@ -71,7 +73,12 @@ pub(super) enum Heard {
 impl Reserving {
     /// Whether answers may come that are of use.
     pub fn goes_on(&self, now_ms: u64, view: u64) -> bool {
-        self.view == view && self.until_ms > now_ms
+        self.view == view && now_ms < self.begun_ms + PATIENCE_MS
+    }
+
+    /// Whether it has not taken long yet.
+    pub fn is_young(&self, now_ms: u64) -> bool {
+        now_ms < self.begun_ms + ALONE_MS
     }
 
     /// A node answered.
@@ -136,8 +143,7 @@ impl State {
                 calls.insert(token, at);
             }
         }
-        let reserving =
-            Reserving { view: number, items, calls, until_ms: ctx.now_ms + PATIENCE_MS };
+        let reserving = Reserving { view: number, items, calls, begun_ms: ctx.now_ms };
         (!reserving.calls.is_empty()).then_some(reserving)
     }
 }

@@ -69,9 +69,9 @@ impl Splitting {
         ))
     }
 
-    /// Whether members reserve room for siblings.
-    pub fn is_under_way(&self) -> bool {
-        self.under_way.is_some()
+    /// Whether members reserve room for siblings, and have not done so for long.
+    pub fn is_under_way(&self, now_ms: u64) -> bool {
+        self.under_way.as_ref().is_some_and(|(reserving, _)| reserving.is_young(now_ms))
     }
 
     /// Whether a subtable is about to be split, or is being split by this view.
@@ -103,6 +103,10 @@ impl State {
         if view.number > number {
             return MasterReply::Done;
         }
+        // Somebody else has asked for the same. Whether there is room for one more says nothing of that.
+        if self.splitting.is_under_way_for(view, subtable) {
+            return MasterReply::Done;
+        }
         if let Some(reason) = self.splitting.reason(ctx.now_ms, subtable) {
             return refused(reason);
         }
@@ -116,10 +120,7 @@ impl State {
                 "no memory node has room for a larger index; start another memory node, with a larger pool",
             );
         }
-        // Somebody else has asked for the same.
-        if !self.splitting.is_under_way_for(view, subtable) {
-            self.splitting.wanted.insert(subtable);
-        }
+        self.splitting.wanted.insert(subtable);
         MasterReply::Done
     }
 
@@ -130,12 +131,12 @@ impl State {
         rooms
     }
 
-    /// Starts to split what is wanted; whether that is under way.
+    /// Starts to split what is wanted; whether others have to wait for that.
     pub(super) fn split(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let Some(number) = self.view().map(|view| view.number) else { return false };
         if let Some((reserving, _)) = &self.splitting.under_way {
             if reserving.goes_on(ctx.now_ms, number) {
-                return true;
+                return reserving.is_young(ctx.now_ms);
             }
             self.splitting.under_way = None;
         }
@@ -209,6 +210,7 @@ impl State {
             Heard::Problem(problem) => {
                 self.splitting.under_way = None;
                 self.splitting.not_before_ms = ctx.now_ms + PAUSE_MS;
+                self.turns.had(Kind::Splits);
                 let text = format!("the index does not grow yet: {problem}");
                 ctx.warn(Topic::Split, text);
                 self.probe(ctx, node);

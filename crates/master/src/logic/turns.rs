@@ -2,7 +2,8 @@
 //!
 //! By a stable view subtables are to be split, regions to be added, missing replicas to be restored. Each change
 //! does one of these. Whoever has had one goes to the end of the line: so nobody who always wants one keeps the others
-//! away. What reserves room for this view goes on before: the change of another kind would end it.
+//! away. What reserves room for this view goes on before, as the change of another kind would end it; but a memory node
+//! that takes long to answer holds none of the others up.
 
 use fusee_core::mutant::{Mutant, removed};
 
@@ -31,7 +32,7 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// A change of this kind has begun, or the time for it is over.
+    /// A change of this kind has begun, or could not.
     pub fn had(&mut self, kind: Kind) {
         if removed(Mutant::NobodyYields) {
             return;
@@ -43,12 +44,12 @@ impl Turns {
 }
 
 impl State {
-    /// Begins what is next in the line, and is wanted; whether that is under way.
+    /// Begins what is next in the line, and is wanted; whether all others wait for it.
     pub(super) fn begin_next(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let is_under_way = |kind: &Kind| match kind {
-            Kind::Splits => self.splitting.is_under_way(),
-            Kind::Regions => self.adding.is_under_way(),
-            Kind::Replicas => self.growth.adds_missing(),
+            Kind::Splits => self.splitting.is_under_way(ctx.now_ms),
+            Kind::Regions => self.adding.is_under_way(ctx.now_ms),
+            Kind::Replicas => self.growth.adds_missing(ctx.now_ms),
         };
         let first = self.turns.0.into_iter().find(is_under_way);
         let mut line = first.into_iter().chain(self.turns.0);

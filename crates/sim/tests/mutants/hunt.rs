@@ -1,4 +1,4 @@
-//! Looks for the smallest seed of a scenario that fails.
+//! Looks for the smallest of some seeds of a scenario that fails.
 //!
 //! Two threads share the seeds, one takes the even ones, the other the odd ones; each stops at the
 //! smallest failure that either has found. So the answer does not depend on how fast they are. A
@@ -6,6 +6,7 @@
 //! itself all count.
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,14 +30,15 @@ pub fn switch() -> MutexGuard<'static, ()> {
     SWITCH.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The smallest of the seeds below `seeds` with which `scenario` fails under `mutant`.
-pub fn hunt(mutant: Option<Mutant>, scenario: &Scenario, seeds: u64) -> Option<Caught> {
+/// The smallest of these seeds with which `scenario` fails under `mutant`.
+pub fn hunt(mutant: Option<Mutant>, scenario: &Scenario, seeds: Range<u64>) -> Option<Caught> {
     silence_expected_panics();
     activate(mutant);
-    let bound = AtomicU64::new(seeds);
+    let bound = AtomicU64::new(seeds.end);
     let bound = &bound;
     let found = thread::scope(|scope| {
-        let every = |first| spawn(scope, move || hunt_every(scenario, first, bound));
+        let begin = seeds.start;
+        let every = |nth| spawn(scope, move || hunt_every(scenario, begin + nth, bound));
         let threads: Vec<_> = (0..THREADS).map(every).collect();
         let found = threads.into_iter().filter_map(|t| t.join().expect("a hunt never panics"));
         found.min_by_key(|caught: &Caught| caught.seed)
