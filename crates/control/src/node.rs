@@ -6,6 +6,7 @@
 //! that is asked for `once` is repeated without that.
 
 use fusee_core::data::Redundancy;
+use fusee_core::over::Living;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use serde::{Deserialize, Serialize};
 
@@ -201,6 +202,12 @@ pub enum NodeRequest {
         cluster: ClusterId,
         /// What was settled.
         bars: Vec<Bar>,
+    },
+    /// Who lives among the first clients: all others of these are over, and need not be remembered one by one. True for
+    /// good, so it may come late. Answer: `Done`.
+    Living {
+        /// Who.
+        living: Living,
     },
 }
 

@@ -32,6 +32,7 @@ const NODE_REQUESTS: &[(&str, Who)] = &[
     ("StandAt", Server),
     ("Bar", Client),
     ("Unbar", Server),
+    ("Living", Server),
 ];
 
 const MASTER_REQUESTS: &[(&str, Who)] = &[

@@ -28,6 +28,7 @@ pub mod error;
 pub mod host;
 pub mod layout;
 pub mod mutant;
+pub mod over;
 #[doc(hidden)]
 pub mod parsers;
 pub mod race;

@@ -368,6 +368,8 @@ mutants! {
     MissedBesideGrants,
     /// Who asks for a block is not pinned: the view by which it has it recorded may have ended.
     AsksUnpinned,
+    /// Memory nodes take those for ended too that live among the first clients.
+    LivingAreOver,
     /// A subtable is split once more for those who asked while it was being split.
     SplitsTwice,
     /// Whoever always wants a change keeps those away that come later in the line.

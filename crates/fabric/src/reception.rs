@@ -5,7 +5,7 @@
 //! is a message to it: once it has recorded the client, closed its connections and dropped what they had
 //! sent, it says so, and whoever comes later is refused.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use std::sync::mpsc::{self, Receiver, Sender, SyncSender, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use fusee_core::over::{Living, Over};
 use fusee_core::verbs::ClientId;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Poll, Token, Waker};
@@ -31,6 +32,12 @@ const FIRST: usize = 2;
 /// Fences this client, then says so.
 type Fence = (ClientId, SyncSender<()>);
 
+/// What the owner wants.
+enum Wish {
+    Fence(Fence),
+    Learn(Living),
+}
+
 /// The thread has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the server has ended")]
@@ -42,7 +49,7 @@ pub(crate) struct Server {
     /// For the log.
     name: &'static str,
     addr: SocketAddr,
-    fences: Option<Sender<Fence>>,
+    wishes: Option<Sender<Wish>>,
     waker: Waker,
     sessions: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
@@ -68,16 +75,16 @@ impl Server {
         })?;
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE).map_err(io)?;
         let addr = listener.local_addr().map_err(io)?;
-        let (fences, received) = mpsc::channel();
+        let (wishes, received) = mpsc::channel();
         let doors = Doors::new(limits);
         let sessions = doors.counter();
         let reception = Reception {
             poll,
             listener,
             interest,
-            fences: received,
+            wishes: received,
             doors,
-            fenced: HashSet::new(),
+            over: Over::new(),
             open: HashMap::new(),
             next: FIRST,
             greeting: VecDeque::new(),
@@ -85,7 +92,7 @@ impl Server {
         };
         let thread = std::thread::Builder::new().name(thread.into());
         let thread = Some(thread.spawn(move || serve(reception)).map_err(io)?);
-        Ok(Server { name, addr, fences: Some(fences), waker, sessions, thread })
+        Ok(Server { name, addr, wishes: Some(wishes), waker, sessions, thread })
     }
 
     /// Where it listens, with the actual port.
@@ -101,18 +108,28 @@ impl Server {
     /// Fences a client for ever; returns when its connections have ended.
     pub(crate) fn fence(&self, client: ClientId) -> Result<(), Ended> {
         let (done, wait) = mpsc::sync_channel(1);
-        let fences = self.fences.as_ref().ok_or(Ended)?;
-        fences.send((client, done)).map_err(|_| Ended)?;
+        let wishes = self.wishes.as_ref().ok_or(Ended)?;
+        wishes.send(Wish::Fence((client, done))).map_err(|_| Ended)?;
         if let Err(error) = self.waker.wake() {
             tracing::error!(%error, "cannot wake {}, the fence waits for events", self.name);
         }
         wait.recv().map_err(|_| Ended)
     }
+
+    /// Learns who lives among the first clients, before the next fence at the latest.
+    pub(crate) fn learn(&self, living: &Living) {
+        let Some(wishes) = &self.wishes else { return };
+        if wishes.send(Wish::Learn(living.clone())).is_ok()
+            && let Err(error) = self.waker.wake()
+        {
+            tracing::debug!(%error, "cannot wake {}, it learns later who lives", self.name);
+        }
+    }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.fences = None;
+        self.wishes = None;
         if let Err(error) = self.waker.wake() {
             tracing::error!(%error, "cannot stop {}", self.name);
             return;
@@ -148,9 +165,9 @@ pub(crate) struct Reception<G> {
     pub(crate) poll: Poll,
     listener: TcpListener,
     interest: Interest,
-    fences: Receiver<Fence>,
+    wishes: Receiver<Wish>,
     pub(crate) doors: Doors<IpAddr>,
-    pub(crate) fenced: HashSet<ClientId>,
+    pub(crate) over: Over,
     /// By token. Tokens are never used again, so a late event finds nobody.
     pub(crate) open: HashMap<usize, G>,
     next: usize,
@@ -169,16 +186,19 @@ impl<G: Guest> Reception<G> {
 
     /// Whom the owner wants to fence, and where to say that it is done; an error: the end.
     pub(crate) fn next_fence(&mut self) -> Result<Option<Fence>, Ended> {
-        match self.fences.try_recv() {
-            Ok(fence) => Ok(Some(fence)),
-            Err(TryRecvError::Empty) => Ok(None),
-            Err(TryRecvError::Disconnected) => Err(Ended),
+        loop {
+            match self.wishes.try_recv() {
+                Ok(Wish::Fence(fence)) => return Ok(Some(fence)),
+                Ok(Wish::Learn(living)) => self.over.learn(&living),
+                Err(TryRecvError::Empty) => return Ok(None),
+                Err(TryRecvError::Disconnected) => return Err(Ended),
+            }
         }
     }
 
     /// Takes the connections of a client, whose hellos are refused from now on. They are to be ended.
     pub(crate) fn fence(&mut self, client: ClientId) -> Vec<G> {
-        self.fenced.insert(client);
+        self.over.fence(client);
         let is_of = |_: &usize, guest: &mut G| guest.client() == Some(client);
         self.open.extract_if(is_of).map(|(_, guest)| guest).collect()
     }

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fusee_auth::{Keys, NodeKey};
+use fusee_core::over::Living;
 use fusee_core::verbs::ClientId;
 use fusee_tls::Tls;
 
@@ -138,6 +139,20 @@ impl NodeFabrics {
         }
         if let Some(hub) = &self.hub {
             hub.fence(clients);
+        }
+    }
+
+    /// Learns who lives among the first clients: the others of these are not served any more, and not remembered one
+    /// by one.
+    pub fn learn(&self, living: &Living) {
+        if let Some(tcp) = &self.tcp {
+            tcp.learn(living);
+        }
+        if let Some(verbs) = &self.verbs {
+            verbs.learn(living);
+        }
+        if let Some(hub) = &self.hub {
+            hub.learn(living);
         }
     }
 

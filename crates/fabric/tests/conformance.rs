@@ -24,6 +24,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use fusee_auth::NodeKey;
+use fusee_core::over::Living;
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
 use fusee_core::view::Member;
 use fusee_fabric::conformance::{self, NODES, POOL_BYTES, Rig, START};
@@ -96,6 +97,12 @@ impl Rig for Inside {
     fn fence(&self, node: MnId, client: ClientId) {
         let nodes = self.nodes.lock().unwrap();
         nodes[usize::from(node.0)].as_ref().expect("not killed").fence(&[client]);
+    }
+
+    fn learn(&self, node: MnId, living: &Living) -> bool {
+        let nodes = self.nodes.lock().unwrap();
+        nodes[usize::from(node.0)].as_ref().expect("not killed").learn(living);
+        true
     }
 
     fn cuts_batches(&self) -> bool {

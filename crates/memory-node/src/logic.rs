@@ -43,13 +43,14 @@ use fusee_control::node::{
 use fusee_core::data::Redundancy;
 use fusee_core::layout::{HeaderWord, LAYOUT_WORD, first_extent};
 use fusee_core::mutant::{Mutant, removed};
+use fusee_core::over::{Living, Over};
 use fusee_core::verbs::{ClientId, ClusterId};
 use fusee_core::view::Geometry;
 use region::Region;
 use turns::Turns;
 
 /// What the host has to do before it replies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Zero a part of the pool.
     ZeroPool {
@@ -71,6 +72,11 @@ pub enum Effect {
         word: HeaderWord,
         /// Its value.
         value: u64,
+    },
+    /// Tell all fabrics who lives: nobody else among the first clients is served any more.
+    Living {
+        /// Who.
+        living: Living,
     },
     /// Fence the client on all fabrics; done when none of its verbs executes any more.
     Fence {
@@ -154,7 +160,7 @@ pub struct Node {
     /// Numbers of the primary regions, and whose turn it is.
     primaries: Vec<u32>,
     turn: usize,
-    fenced: BTreeSet<ClientId>,
+    over: Over,
     turns: Turns,
     barring: Barring,
 }
@@ -177,7 +183,7 @@ impl Node {
             subtables: BTreeMap::new(),
             primaries: Vec::new(),
             turn: 0,
-            fenced: BTreeSet::new(),
+            over: Over::new(),
             turns: Turns::default(),
             barring: Barring::default(),
         }
@@ -234,7 +240,7 @@ impl Node {
                 self.alloc(client, redundancy, to_delete, (&frozen, &spare_of), &mut effects)
             }
             NodeRequest::SetOwner { from, unless_fenced: true, .. }
-                if self.fenced.contains(&from) =>
+                if self.over.is_fenced(from) =>
             {
                 Err(NodeRefusal::Fenced { client: from })
             }
@@ -245,6 +251,7 @@ impl Node {
             NodeRequest::OwnersOf { region } => self.owners_of(region),
             NodeRequest::BlocksOf { clients } => self.blocks_of(clients),
             NodeRequest::Fence { clients } => self.fence(&clients, &mut effects),
+            NodeRequest::Living { living } => self.living(living, &mut effects),
             NodeRequest::Usage => Ok(NodeReply::Usage(self.usage())),
             NodeRequest::StandAt { cluster, view } => {
                 self.check_cluster(cluster).map(|()| self.stand_at(view, &mut effects))
@@ -460,7 +467,7 @@ impl Node {
     }
 
     fn check_not_fenced(&self, client: ClientId) -> Result<(), NodeRefusal> {
-        if self.fenced.contains(&client) {
+        if self.over.has(client) {
             return Err(NodeRefusal::Fenced { client });
         }
         Ok(())
@@ -478,7 +485,7 @@ impl Node {
     }
 
     fn check_fenced(&self, client: ClientId) -> Result<(), NodeRefusal> {
-        if !self.fenced.contains(&client) {
+        if !self.over.has(client) {
             return Err(bad("blocks are taken back from fenced clients only"));
         }
         Ok(())
@@ -589,10 +596,19 @@ impl Node {
     fn fence(&mut self, clients: &[ClientId], effects: &mut Vec<Effect>) -> Answer {
         check_clients(clients)?;
         for client in clients {
-            self.fenced.insert(*client);
+            self.over.fence(*client);
             // Repeated as well: the first one may not have got to its end yet.
             effects.push(Effect::Fence { client: *client });
         }
+        Ok(NodeReply::Done)
+    }
+
+    fn living(&mut self, living: Living, effects: &mut Vec<Effect>) -> Answer {
+        if !living.is_good() {
+            return Err(bad("these are not clients that live below a bound"));
+        }
+        self.over.learn(&living);
+        effects.push(Effect::Living { living });
         Ok(NodeReply::Done)
     }
 

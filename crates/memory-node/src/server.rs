@@ -379,6 +379,7 @@ async fn handle(shared: Arc<Shared>, caller: Caller, request: NodeRequest) -> No
                 }
                 shared.fabrics.pool().write_header(word.offset(), value);
             }
+            Effect::Living { living } => shared.fabrics.learn(&living),
             Effect::Fence { client } => fences.push(client),
         }
     }

@@ -9,6 +9,7 @@ use fusee_control::node::{
 };
 use fusee_core::data::Redundancy;
 use fusee_core::layout::{HeaderWord, POOL_HEADER_BYTES, first_extent};
+use fusee_core::over::Living;
 use fusee_core::verbs::{ClientId, ClusterId};
 use fusee_memory_node::logic::{Effect, Heard, Node, Step};
 use proptest::prelude::*;
@@ -338,6 +339,53 @@ fn numbers_that_make_no_sense_are_refused() {
     assert_eq!(whole, POOL_HEADER_BYTES, "all of it, behind the header");
 }
 
+/// Whom a master does not name among the living gets nothing any more, and need not be remembered.
+#[test]
+fn who_does_not_live_among_the_first_clients_gets_nothing() {
+    let mut node = node(POOL);
+    node.handle(region(0, true));
+    let alloc = |client| NodeRequest::Alloc {
+        redundancy: Redundancy::Replicated,
+        client: ClientId(client),
+        to_delete: true,
+        frozen: vec![],
+        spare_of: vec![],
+    };
+    node.handle(NodeRequest::Fence { clients: vec![ClientId(3)] });
+    let living = Living::of([ClientId(1), ClientId(3)], ClientId(5));
+    let step = node.handle(NodeRequest::Living { living: living.clone() });
+    assert_eq!((step.effects, step.reply), (vec![Effect::Living { living }], NodeReply::Done));
+    for client in 2..5 {
+        let client = ClientId(client);
+        assert_eq!(refusal(node.handle(alloc(client.0))), NodeRefusal::Fenced { client });
+    }
+    for client in [1, 5] {
+        let reply = node.handle(alloc(client)).reply;
+        assert!(matches!(reply, NodeReply::Allocated { .. }), "{reply:?}");
+    }
+    // A session that said goodbye has handed on what it had: whoever takes that finds nobody in its way.
+    let block = BlockId { region: 0, block: 3 };
+    node.handle(NodeRequest::SetOwner {
+        block,
+        from: ClientId::NOBODY,
+        to: ClientId(5),
+        unless_fenced: false,
+        once: false,
+    });
+    node.handle(NodeRequest::Living { living: Living::of([ClientId(1)], ClientId(6)) });
+    let take = |from| NodeRequest::SetOwner {
+        block,
+        from: ClientId(from),
+        to: ClientId(1),
+        unless_fenced: true,
+        once: false,
+    };
+    assert_eq!(node.handle(take(5)).reply, NodeReply::Done);
+    let bad = Living { below: ClientId(5), clients: vec![ClientId(5)] };
+    let refused = refusal(node.handle(NodeRequest::Living { living: bad }));
+    assert!(matches!(refused, NodeRefusal::BadRequest { .. }), "{refused:?}");
+}
+
 #[test]
 fn a_fenced_client_gets_nothing_but_what_it_had_can_be_handed_on() {
     let mut node = node(POOL);
@@ -497,6 +545,7 @@ impl Model {
                 Effect::WriteTable { offset, value } => {
                     self.table.insert(offset, value);
                 }
+                Effect::Living { .. } => {}
                 Effect::Fence { client } => {
                     self.fenced.insert(client);
                 }

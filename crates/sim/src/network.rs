@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::{Rc, Weak};
 
 use fusee_core::layout::{HEADER_BYTES, HeaderWord, Identity, Object, Slot};
+use fusee_core::over::Over;
 use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Place, SlotRef, View};
 
@@ -86,7 +87,11 @@ impl Default for NetworkOptions {
 pub(crate) struct Memory {
     pub pool: Vec<u8>,
     pub process: ProcessId,
+    /// No verb of these executes any more. Here nobody is forgotten: what is on its way comes however late, where a
+    /// fence of a real node ends the connections.
     pub fenced: BTreeSet<ClientId>,
+    /// What the node would remember of them.
+    pub over: Over,
 }
 
 /// A replica that was damaged: where, which life of the object, and how long that is.
@@ -222,7 +227,7 @@ impl Network {
     }
 
     pub(crate) fn add(&self, node: MnId, process: ProcessId, pool: Vec<u8>) {
-        let memory = Memory { pool, process, fenced: BTreeSet::new() };
+        let memory = Memory { pool, process, fenced: BTreeSet::new(), over: Over::new() };
         self.0.memories.borrow_mut().insert(node, memory);
     }
 
@@ -411,7 +416,10 @@ impl Network {
     /// No verb of the client executes at the node any more.
     pub fn fence(&self, node: MnId, client: ClientId) {
         let options = self.options();
-        let is_new = self.with(node, |memory| memory.fenced.insert(client)) == Some(true);
+        let is_new = self.with(node, |memory| {
+            memory.over.fence(client);
+            memory.fenced.insert(client)
+        }) == Some(true);
         if is_new && options.immediate && options.fences_kill {
             self.0.condemned.borrow_mut().push(client);
         }
@@ -439,6 +447,11 @@ impl Network {
     /// Whether a node has fenced a client.
     pub(crate) fn has_fenced(&self, client: ClientId) -> bool {
         self.0.memories.borrow().values().any(|memory| memory.fenced.contains(&client))
+    }
+
+    /// How many clients a node remembers one by one, as fenced or as alive.
+    pub fn remembered(&self, node: MnId) -> usize {
+        self.with(node, |memory| memory.over.remembered()).unwrap_or_default()
     }
 
     /// Lets everything through again.

@@ -119,6 +119,9 @@ impl NodeHost {
                 Effect::WriteHeader { word, value } => {
                     network.write_header(node, word, value);
                 }
+                Effect::Living { living } => {
+                    network.with(node, |memory| memory.over.learn(&living));
+                }
                 Effect::Fence { client } => network.fence(node, client),
             }
         }

@@ -108,6 +108,7 @@ impl Service for NodeService {
             | BlocksOf { .. }
             | OwnersOf { .. }
             | Fence { .. }
+            | Living { .. }
             | StandAt { .. }
             | Unbar { .. } => Who::Server,
         }
@@ -162,6 +163,7 @@ impl tarpc::RequestName for NodeRequest {
             NodeRequest::OfJob { .. } => "OfJob",
             NodeRequest::BlocksOf { .. } => "BlocksOf",
             NodeRequest::Fence { .. } => "Fence",
+            NodeRequest::Living { .. } => "Living",
             NodeRequest::Usage => "Usage",
             NodeRequest::StandAt { .. } => "StandAt",
             NodeRequest::Bar { .. } => "Bar",

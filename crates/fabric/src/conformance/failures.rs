@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use fusee_core::over::Living;
 use fusee_core::verbs::{Batch, ClientId, MnId, Op, VerbError};
 
 use super::{NODES, PATIENCE, Rig, START, Session};
@@ -86,9 +87,27 @@ pub(super) fn a_fenced_client_is_out<R: Rig>(rig: &R) {
     batch.check().unwrap();
     assert_eq!(batch.verbs()[0].op, Op::Faa { add: 1, found: 2 });
     assert_eq!(batch.verbs()[1].op, Op::Faa { add: 1, found: 3 });
-    let error = rig.attach(ClientId(1)).err().expect("fenced for ever");
-    assert_eq!(error.node, NODES[0]);
-    assert!(matches!(error.cause, AttachCause::Fenced), "{error}");
+    is_fenced(rig, ClientId(1));
+    // So is everybody else below a bound whom a master does not name among the living.
+    if rig.learn(NODES[0], &Living::of([ClientId(2)], ClientId(5))) {
+        both(&other).check().unwrap();
+        [1, 3, 4].into_iter().for_each(|client| is_fenced(rig, ClientId(client)));
+        both(&Session::new(rig, 5)).check().unwrap();
+    }
+}
+
+fn is_fenced<R: Rig>(rig: &R, client: ClientId) {
+    let started = Instant::now();
+    loop {
+        match rig.attach(client) {
+            Err(error) => {
+                assert_eq!(error.node, NODES[0]);
+                return assert!(matches!(error.cause, AttachCause::Fenced), "{error}");
+            }
+            // A server learns it in its own thread.
+            Ok(_) => assert!(started.elapsed() < NOTICE, "fenced for ever"),
+        }
+    }
 }
 
 /// Waits for another thread; not for ever, since that one may have panicked.

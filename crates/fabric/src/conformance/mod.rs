@@ -22,6 +22,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use fusee_core::layout::POOL_HEADER_BYTES;
+use fusee_core::over::Living;
 use fusee_core::verbs::{Batch, ClientId, Fabric, MnId};
 
 use crate::error::AttachError;
@@ -48,6 +49,12 @@ pub trait Rig: Sync {
 
     /// Fences a client at a node.
     fn fence(&self, node: MnId, client: ClientId);
+
+    /// Tells a node who lives among the first clients; whether it can be told.
+    fn learn(&self, node: MnId, living: &Living) -> bool {
+        let _ = (node, living);
+        false
+    }
 
     /// Whether a fence may end a batch between two FAAs that stand one behind the other, as a card does
     /// when its queue pair is destroyed.

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use fusee_core::over::Living;
 use fusee_core::verbs::ClientId;
 
 use super::sessions::{Access, Refusal, SessionId, Sessions};
@@ -71,6 +72,11 @@ impl Hub {
     /// Fences clients for ever; returns when no verb of them executes any more.
     pub(crate) fn fence(&self, clients: &[ClientId]) {
         self.sessions.fence(clients);
+    }
+
+    /// Learns who lives among the first clients.
+    pub(crate) fn learn(&self, living: &Living) {
+        self.sessions.learn(living);
     }
 
     /// Ends the sessions of this process; later ones are refused.

@@ -8,10 +8,11 @@
 //! interleaving. Hence atomics, fences and locks come from `crate::sync`, and the maps have an
 //! order of their own: a model must take the same steps whenever it is run.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use fusee_core::over::{Living, Over};
 use fusee_core::verbs::ClientId;
 
 use super::gate::{Gate, Shut};
@@ -58,7 +59,7 @@ pub(crate) struct Sessions {
 struct State {
     closed: bool,
     next: u64,
-    fenced: BTreeSet<ClientId>,
+    over: Over,
     sessions: BTreeMap<SessionId, (ClientId, Access)>,
 }
 
@@ -79,7 +80,7 @@ impl Sessions {
         if state.closed {
             return Err(Refusal::Gone);
         }
-        if state.fenced.contains(&client) {
+        if state.over.has(client) {
             return Err(Refusal::Fenced);
         }
         let id = SessionId(state.next);
@@ -97,6 +98,11 @@ impl Sessions {
         self.state().sessions.len() as u64
     }
 
+    /// Learns who lives among the first clients.
+    pub(crate) fn learn(&self, living: &Living) {
+        self.state().over.learn(living);
+    }
+
     /// Fences clients for ever; returns when no verb of them executes any more. However many they are, the wait for
     /// goodbyes is one.
     pub(crate) fn fence(&self, clients: &[ClientId]) {
@@ -104,7 +110,9 @@ impl Sessions {
         // at the same time must wait for them, too.
         let found: Vec<Found> = {
             let mut state = self.state();
-            state.fenced.extend(clients);
+            for client in clients {
+                state.over.fence(*client);
+            }
             let of_clients = state.sessions.iter().filter(|(_, (c, _))| clients.contains(c));
             of_clients.map(|(id, (client, access))| (*id, *client, access.clone())).collect()
         };

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use fusee_auth::NodeKey;
+use fusee_core::over::Living;
 use fusee_core::stats::Counter;
 use fusee_core::verbs::ClientId;
 use fusee_tls::Tls;
@@ -129,6 +130,11 @@ impl TcpNode {
     /// What went over it so far.
     pub fn traffic(&self) -> Traffic {
         Traffic { requests: self.moved.requests.get(), bytes: self.moved.bytes.get() }
+    }
+
+    /// Learns who lives among the first clients.
+    pub fn learn(&self, living: &Living) {
+        self.server.learn(living);
     }
 
     /// Fences a client for ever; returns when no verb of it executes here any more.
@@ -287,12 +293,12 @@ impl Loop {
 
     fn serve(&mut self, token: usize) {
         let Some(connection) = self.guests.open.get_mut(&token) else { return };
-        let fenced = &self.guests.fenced;
+        let over = &self.guests.over;
         let mut context = Context {
             pool: &self.pool,
             key: &self.key,
             order: &mut self.order,
-            is_fenced: &|client| fenced.contains(&client),
+            is_fenced: &|client| over.has(client),
             doors: &mut self.guests.doors,
             requests: &mut self.requests,
             replies: &mut self.replies,

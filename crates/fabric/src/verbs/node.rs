@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fusee_auth::NodeKey;
+use fusee_core::over::Living;
 use fusee_core::verbs::ClientId;
 use fusee_core::version::{End, VersionError};
 use mio::net::TcpStream;
@@ -88,6 +89,11 @@ impl VerbsNode {
     /// The card's name, and whether its atomics and the processor's see each other.
     pub fn device(&self) -> (&str, bool) {
         (&self.device.name, self.device.shares_atomics)
+    }
+
+    /// Learns who lives among the first clients.
+    pub fn learn(&self, living: &Living) {
+        self.server.learn(living);
     }
 
     /// Fences a client for ever; returns when no verb of it executes here any more.
@@ -238,7 +244,7 @@ impl Loop {
         if hello.client == ClientId::NOBODY {
             return Err(Misbehaved::NotAClient);
         }
-        if self.guests.fenced.contains(&hello.client) {
+        if self.guests.over.has(hello.client) {
             connection.last_words(&refusal(Status::Fenced));
             return Err(Misbehaved::Fenced(hello.client));
         }

@@ -27,6 +27,8 @@ pub(super) enum Purpose {
     Probe,
     /// To fence these sessions.
     Fence(Vec<ClientId>),
+    /// To forget whom it has fenced and who is over.
+    Forget,
     /// To stand at the view of this number.
     Stand(u64),
     /// To take bars back.

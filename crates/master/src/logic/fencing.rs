@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fusee_control::node::{MAX_CLIENTS, NodeReply, NodeRequest};
 use fusee_core::mutant::{Mutant, removed};
+use fusee_core::over::Living;
 use fusee_core::verbs::{ClientId, MnId};
 
 use super::State;
@@ -18,6 +19,9 @@ use crate::record::{Write, repairer_key};
 
 /// How long to wait after a failure.
 const PAUSE_MS: u64 = 100;
+
+/// When a member has fenced so many, it is told who lives, and forgets those that are over.
+const FENCED_TOGETHER: usize = 16;
 
 /// Who is fenced where.
 #[derive(Debug, Default)]
@@ -34,6 +38,8 @@ struct Told {
     left: BTreeSet<ClientId>,
     /// When it is told again, unless an answer comes.
     again_ms: u64,
+    /// How many it has fenced since it was told last who lives.
+    fenced: usize,
 }
 
 impl Fences {
@@ -62,7 +68,7 @@ impl Fences {
         }
         self.members.retain(|node, _| members.contains(node));
         for node in members {
-            let new = || Told { left: self.clients.clone(), again_ms: 0 };
+            let new = || Told { left: self.clients.clone(), again_ms: 0, fenced: 0 };
             self.members.entry(*node).or_insert_with(new);
         }
     }
@@ -130,9 +136,23 @@ impl State {
                 told.left.remove(client);
             }
             told.again_ms = ctx.now_ms;
+            told.fenced += clients.len();
+            if told.fenced >= FENCED_TOGETHER {
+                told.fenced = 0;
+                let living = self.living();
+                ctx.call(&self.roster, node, NodeRequest::Living { living }, Purpose::Forget);
+            }
         } else {
             told.again_ms = ctx.now_ms + PAUSE_MS;
             self.probe(ctx, node);
         }
+    }
+
+    /// Who is not over. An expired session is not before it is recovered.
+    fn living(&self) -> Living {
+        let open = self.sessions.open_sessions().map(|(client, _)| client);
+        let all = open.chain(self.sessions.expired()).chain(self.repair.sessions());
+        let in_order: BTreeSet<ClientId> = all.collect();
+        Living::of(in_order, self.sessions.unused_from())
     }
 }

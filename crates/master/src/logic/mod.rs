@@ -357,6 +357,8 @@ impl State {
             Purpose::Format => self.format_answered(ctx, node, result),
             Purpose::Probe => self.probed(ctx, node, result),
             Purpose::Fence(clients) => self.fence_answered(ctx, node, &clients, &result),
+            // Should it not have come, the next one does.
+            Purpose::Forget => {}
             Purpose::Stand(number) => self.stood(ctx, node, number, result),
             Purpose::Unbar => self.unbarred(ctx, node, result),
             Purpose::Grow => self.grow_answered(ctx, token, result),

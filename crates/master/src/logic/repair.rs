@@ -48,6 +48,11 @@ impl Repair {
         self.retired.iter().copied()
     }
 
+    /// All sessions of jobs that are not over.
+    pub fn sessions(&self) -> impl Iterator<Item = ClientId> {
+        self.retired().chain(self.current)
+    }
+
     /// A session that does not go on is fenced.
     pub fn is_over(&mut self, repairer: ClientId) {
         self.retired.remove(&repairer);

@@ -628,6 +628,7 @@ impl TestNode {
                 Effect::WriteHeader { word, value } => {
                     self.pool[word.offset() as usize..][..8].copy_from_slice(&value.to_le_bytes());
                 }
+                Effect::Living { .. } => {}
                 Effect::Fence { client } => {
                     self.fenced.insert(client);
                 }

@@ -76,7 +76,7 @@ impl Node {
         view: u64,
         effects: &mut Vec<Effect>,
     ) -> Answer {
-        if self.fenced.contains(&client) {
+        if self.over.has(client) {
             return Err(NodeRefusal::Fenced { client });
         }
         if self.bound.is_none() || !(1..MAX_BARRED_VIEW).contains(&view) {

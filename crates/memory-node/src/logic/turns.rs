@@ -64,7 +64,7 @@ impl Node {
         request: BlockRequest,
     ) -> Step {
         let refused = |refusal| Step { effects: vec![], reply: NodeReply::Refused(refusal) };
-        if self.fenced.contains(&client) {
+        if self.over.has(client) {
             // Also to what gives a block back: its recovery has read the table, or is about to.
             return refused(NodeRefusal::Fenced { client });
         }

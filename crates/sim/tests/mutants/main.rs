@@ -68,6 +68,7 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         LoserIgnoresNewView | SuspendedIsForgotten | LooksBeforeTheSwitch => &scenarios::NODE_LOSS,
         WritesBesideLostReplicas => &scenarios::LOST_REPLICA,
         StopsInDoubt => &scenarios::IN_DOUBT,
+        LivingAreOver => &scenarios::MANY_DEATHS,
         SplitsTwice => &scenarios::SPLIT_ONCE,
         NobodyYields => &scenarios::REPLICAS_HAVE_TURNS,
         AsksForSplitsOnce => &scenarios::FORGOTTEN_SPLIT,

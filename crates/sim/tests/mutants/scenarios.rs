@@ -110,6 +110,7 @@ pub const GONE: Scenario = named("gone", gone::gone);
 pub const SPLIT_ONCE: Scenario = named("split once", turns::split_once);
 pub const REPLICAS_HAVE_TURNS: Scenario = named("replicas have turns", turns::replicas_have_turns);
 pub const FORGOTTEN_SPLIT: Scenario = named("forgotten split", turns::forgotten_split);
+pub const MANY_DEATHS: Scenario = named("many deaths", turns::many_deaths);
 pub const STARVED_MASTER: Scenario = named("starved master", turns::starved_master);
 pub const CROWDED: Scenario = named("crowded", crowded::crowded);
 pub const ASKS_TOO_MUCH: Scenario = named("asks too much", crowded::asks_too_much);
@@ -239,7 +240,7 @@ pub const COUNTERS: Scenario = named("counters", rates::counters);
 pub const BARS: Scenario = named("bars", bars::bars);
 
 /// Every scenario that goes step by step, and those in virtual time that are as short.
-pub const STEPWISE: [&Scenario; 88] = [
+pub const STEPWISE: [&Scenario; 89] = [
     &SILENT_COLUMN,
     &LEFT_COPY_WORD,
     &STALE_MOVE,
@@ -286,6 +287,7 @@ pub const STEPWISE: [&Scenario; 88] = [
     &REPLICAS_HAVE_TURNS,
     &FORGOTTEN_SPLIT,
     &STARVED_MASTER,
+    &MANY_DEATHS,
     &ASKS_TOO_MUCH,
     &DAMAGE,
     &DAMAGED_SPLITS,

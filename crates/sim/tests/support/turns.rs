@@ -14,6 +14,8 @@ const LEASE: Duration = Duration::from_millis(50);
 const MS: Nanos = 1_000_000;
 /// Changes until each kind has had a turn, and one has begun anew.
 const PATIENT_CHANGES: usize = 5;
+/// Sessions that die together.
+const DYING: usize = 20;
 /// More keys than the index has room for at first.
 const KEYS: u32 = 400;
 
@@ -102,6 +104,35 @@ pub fn forgotten_split(seed: u64) {
             session.put(&key, b"value").await.expect("the index grows");
         }
         assert!(cluster.view().subtables.len() > before, "it was too large");
+    });
+}
+
+/// Many sessions die while one lives. Memory nodes forget the dead ones, and go on serving the one that lives.
+pub fn many_deaths(seed: u64) {
+    let sim = Sim::new(seed);
+    let cluster = Cluster::new(&sim, &options());
+    let process = cluster.client_process();
+    let keeper = cluster.keeper(process, LEASE);
+    cluster.block_on(process, async {
+        let session = cluster.open(process, options().session).await.expect("a master leads");
+        keeper.open(session.gate().clone());
+        for _ in 0..4 {
+            for _ in 0..DYING {
+                // Nobody speaks for it.
+                let dying = cluster.open(cluster.client_process(), options().session).await;
+                dying.expect("a master leads").put(b"key", b"value").await.expect("it lives yet");
+            }
+            sim.sleep(4 * LEASE.as_nanos() as Nanos).await;
+            for number in 0..KEYS / 4 {
+                let key = format!("key {number}").into_bytes();
+                session.put(&key, &[1; 200]).await.expect("it is served");
+            }
+        }
+        for (node, _) in cluster.node_processes() {
+            let remembered = cluster.network().remembered(node);
+            // Those of the last time were yet to be recovered when it learnt who lives.
+            assert!(remembered < 2 * DYING, "{node} remembers {remembered} clients");
+        }
     });
 }
 

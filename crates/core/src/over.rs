@@ -1,0 +1,158 @@
+//! Which clients are over: fenced for good, or named by a master as ended.
+//!
+//! Ids of clients are handed out in order and never again. So all that a memory node has to remember of those
+//! that came to their end is who lives among the first so many ([`Living`]), and who was fenced beyond these. Both
+//! are bounded by the number of sessions that live, not by that of sessions that ever were.
+//!
+//! Who is over stays so: a [`Living`] that comes late or twice changes nothing.
+
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+
+use serde::{Deserialize, Serialize};
+
+use crate::mutant::{Mutant, removed};
+use crate::verbs::ClientId;
+
+/// The clients that live among those whose ids are below a bound. All others of these are over: they said
+/// goodbye, or were fenced and recovered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Living {
+    /// Beyond the ids that it speaks of.
+    pub below: ClientId,
+    /// Who lives, in order; at most [`Living::MAX_CLIENTS`].
+    pub clients: Vec<ClientId>,
+}
+
+impl Living {
+    /// The most that it may name.
+    pub const MAX_CLIENTS: usize = 1024;
+
+    /// Of these clients, which are all that live, in order; ids from `unused` on have not been handed out.
+    pub fn of(clients: impl IntoIterator<Item = ClientId>, unused: ClientId) -> Living {
+        let mut clients: Vec<ClientId> =
+            clients.into_iter().take(Living::MAX_CLIENTS + 1).collect();
+        let rest = clients.split_off(clients.len().min(Living::MAX_CLIENTS));
+        Living { below: rest.first().map_or(unused, |first| unused.min(*first)), clients }
+    }
+
+    /// Whether it says what it may: clients in order, below its bound, and not too many.
+    pub fn is_good(&self) -> bool {
+        self.clients.len() <= Living::MAX_CLIENTS
+            && self.clients.is_sorted_by(|a, b| a < b)
+            && self.clients.last().is_none_or(|last| *last < self.below)
+    }
+}
+
+/// Who is over, as far as a memory node has heard.
+#[derive(Clone, Debug, Default)]
+pub struct Over {
+    below: u32,
+    living: BTreeSet<ClientId>,
+    fenced: BTreeSet<ClientId>,
+}
+
+impl Over {
+    /// Nobody.
+    pub const fn new() -> Over {
+        Over { below: 0, living: BTreeSet::new(), fenced: BTreeSet::new() }
+    }
+
+    /// A client is fenced for good; whether it was not.
+    pub fn fence(&mut self, client: ClientId) -> bool {
+        self.fenced.insert(client)
+    }
+
+    /// Whether a client was fenced, and a master still had to do with it afterwards.
+    pub fn is_fenced(&self, client: ClientId) -> bool {
+        self.fenced.contains(&client)
+    }
+
+    /// Whether a client has come to its end, in whatever way.
+    pub fn has(&self, client: ClientId) -> bool {
+        let lives = self.living.contains(&client) && !removed(Mutant::LivingAreOver);
+        let has_ended = client.0 < self.below && !lives && client != ClientId::NOBODY;
+        has_ended || self.fenced.contains(&client)
+    }
+
+    /// Takes over what a master says.
+    pub fn learn(&mut self, said: &Living) {
+        if said.below.0 < self.below {
+            return;
+        }
+        let living = said.clients.iter().copied().filter(|client| {
+            // Whatever was fenced is so for good, also where somebody still has to do with it.
+            !self.has(*client) || self.is_fenced(*client)
+        });
+        self.living = living.collect();
+        self.below = said.below.0;
+        let (below, living) = (self.below, &self.living);
+        self.fenced.retain(|client| client.0 >= below || living.contains(client));
+    }
+
+    /// How many clients it remembers one by one.
+    pub fn remembered(&self) -> usize {
+        self.living.len() + self.fenced.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+
+    fn ids(of: impl IntoIterator<Item = u32>) -> Vec<ClientId> {
+        of.into_iter().map(ClientId).collect()
+    }
+
+    #[test]
+    fn who_is_over_stays_so_whatever_comes_late() {
+        let mut over = Over::new();
+        assert!(over.fence(ClientId(3)) && !over.fence(ClientId(3)));
+        // It is being recovered; 5 lives, the others said goodbye.
+        let first = Living::of(ids([3, 5]), ClientId(8));
+        over.learn(&first);
+        assert!(over.is_fenced(ClientId(3)) && over.has(ClientId(3)) && !over.has(ClientId(5)));
+        assert!(over.has(ClientId(7)) && !over.is_fenced(ClientId(7)) && !over.has(ClientId(8)));
+        assert!(!over.has(ClientId::NOBODY));
+        let second = Living::of(ids([9]), ClientId(12));
+        over.learn(&second);
+        assert_eq!(over.remembered(), 1);
+        // By one that is late, or another one by a master that knows less.
+        for late in [first, Living::of(ids([3, 5, 7, 9]), ClientId(12))] {
+            over.learn(&late);
+            assert!([3, 5, 7, 11].into_iter().all(|client| over.has(ClientId(client))));
+            assert!(!over.has(ClientId(9)) && !over.has(ClientId(12)));
+        }
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded_by_who_lives() {
+        let mut over = Over::new();
+        // One lives long, many come and are fenced.
+        for client in 2..100_000 {
+            over.fence(ClientId(client));
+            if client % 16 == 0 {
+                over.learn(&Living::of(ids([1]), ClientId(client + 1)));
+            }
+            assert!(over.remembered() <= 17);
+        }
+        assert!(!over.has(ClientId(1)) && (2..100_000).all(|client| over.has(ClientId(client))));
+    }
+
+    #[test]
+    fn many_that_live_are_named_as_far_as_there_is_room() {
+        let most = Living::MAX_CLIENTS as u32;
+        let living = Living::of(ids(1..most + 10), ClientId(most + 10));
+        assert!(living.is_good());
+        assert_eq!((living.below, living.clients.len()), (ClientId(most + 1), most as usize));
+        let mut over = Over::new();
+        over.learn(&living);
+        assert!((1..most + 20).all(|client| !over.has(ClientId(client))));
+        let bad =
+            |below, clients| !Living { below: ClientId(below), clients: ids(clients) }.is_good();
+        assert!(bad(5, vec![5]) && bad(5, vec![2, 1]) && bad(9, vec![1, 1]));
+        assert!(bad(9_999, (1..most + 2).collect()));
+    }
+}
