@@ -186,8 +186,8 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
     }
 }
 
-/// Where the hunt for it begins: for what few seeds notice, shortly before one that is known to. Should that change, the
-/// hunt takes longer; `first_seeds` tells where it can begin then.
+/// Where the hunt for it begins: for what few seeds notice, shortly before one that is known to. Should that change,
+/// the hunt takes longer; `first_seeds` tells where it can begin then.
 fn begin(mutant: Mutant, scenario: &Scenario) -> u64 {
     use Mutant::*;
     match (mutant, scenario.name) {
