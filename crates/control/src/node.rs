@@ -126,7 +126,7 @@ pub enum NodeRequest {
         from: ClientId,
         /// The owner from now on; `NOBODY` frees the block (FREE, P §4.4).
         to: ClientId,
-        /// Not if `from` has been fenced: whoever recovers it counts on what is its own.
+        /// Not if `from` has been fenced and may yet be recovered: whoever does that counts on what is its own.
         unless_fenced: bool,
         /// Not if the block is `to`'s already: this has not been asked before, so `to` got it otherwise.
         once: bool,

@@ -2,7 +2,8 @@
 //!
 //! Ids of clients are handed out in order and never again. So all that a memory node has to remember of those
 //! that came to their end is who lives among the first so many ([`Living`]), and who was fenced beyond these. Both
-//! are bounded by the number of sessions that live, not by that of sessions that ever were.
+//! are bounded by the number of sessions that live, not by that of sessions that ever were; as long as no more live
+//! than it may name.
 //!
 //! Who is over stays so: a [`Living`] that comes late or twice changes nothing.
 
@@ -26,7 +27,7 @@ pub struct Living {
 
 impl Living {
     /// The most that it may name.
-    pub const MAX_CLIENTS: usize = 1024;
+    pub const MAX_CLIENTS: usize = 4096;
 
     /// Of these clients, which are all that live, in order; ids from `unused` on have not been handed out.
     pub fn of(clients: impl IntoIterator<Item = ClientId>, unused: ClientId) -> Living {

@@ -119,7 +119,7 @@ const ANSWER: [u8; 2] = [5, 0];
 
 const MASTER_REQUESTS: usize = 19;
 const MASTER_REPLIES: usize = 22;
-const NODE_REQUESTS: usize = 14;
+const NODE_REQUESTS: usize = 15;
 const NODE_REPLIES: usize = 10;
 
 /// No parser takes more memory than this: a message in memory is so many times as long as its bytes at most,

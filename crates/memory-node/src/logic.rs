@@ -607,6 +607,10 @@ impl Node {
         if !living.is_good() {
             return Err(bad("these are not clients that live below a bound"));
         }
+        // In another cluster these ids are other sessions'.
+        if self.bound.is_none() {
+            return Err(bad("of no cluster, nobody is over"));
+        }
         self.over.learn(&living);
         effects.push(Effect::Living { living });
         Ok(NodeReply::Done)

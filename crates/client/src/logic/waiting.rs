@@ -280,7 +280,7 @@ impl<E: Environment> Views for SessionHost<E> {
             true => (Duration::MAX, Duration::MAX),
             false => (SPLIT_AGAIN, SPLIT_DEADLINE),
         };
-        let mut is_first = true;
+        let mut was_refused = true;
         let Some(end) = self.left().map(|left| self.env.now().saturating_add(left)) else {
             return Grown::GaveUp;
         };
@@ -291,20 +291,20 @@ impl<E: Environment> Views for SessionHost<E> {
                 break;
             }
             match self.env.ask_master(request.clone(), SPLIT_DEADLINE.min(left)).await {
-                // Later on it may be as it is for this moment only.
-                Ok(MasterReply::Refused { reason }) if is_first => {
+                // After another answer it may be as it is for this moment only.
+                Ok(MasterReply::Refused { reason }) if was_refused => {
                     tracing::debug!(subtable, reason, "the index does not grow");
                     return Grown::Full;
                 }
+                Ok(MasterReply::Refused { .. }) => was_refused = true,
                 Ok(MasterReply::TooDeep) => return Grown::TooDeep,
                 // If it has not heard of it, somebody else may have asked for the same.
-                Ok(_) | Err(_) => {}
+                Ok(_) | Err(_) => was_refused = false,
             }
             if self.outwait_for(view.number, again).await {
                 return Grown::NewerView;
             }
             again = again.saturating_mul(2).min(longest);
-            is_first = false;
         }
         Grown::GaveUp
     }

@@ -86,6 +86,11 @@ impl Adding {
         self.under_way = None;
     }
 
+    /// Whether members reserve room for regions.
+    pub fn has_begun(&self) -> bool {
+        self.under_way.is_some()
+    }
+
     /// Whether members reserve room for regions, and have not done so for long.
     pub fn is_under_way(&self, now_ms: u64) -> bool {
         self.under_way.as_ref().is_some_and(|reserving| reserving.is_young(now_ms))

@@ -36,7 +36,7 @@ struct Candidate {
     identity: u64,
     token: Option<u64>,
     until_ms: u64,
-    /// It has answered: the next stable view has it.
+    /// It has answered: the next stable view has it, however long that takes to come.
     is_ready: bool,
 }
 
@@ -129,9 +129,9 @@ impl State {
             return false;
         }
         let ready = self.admitting.under_way.take_if(|candidate| candidate.is_ready);
-        let Some(Candidate { node, identity, until_ms, .. }) = ready else { return false };
+        let Some(Candidate { node, identity, .. }) = ready else { return false };
         let (Some(view), Some(member)) = (self.view(), self.roster.get(node)) else { return false };
-        if until_ms <= ctx.now_ms || member.identity != identity || view.member(node).is_some() {
+        if member.identity != identity || view.member(node).is_some() {
             return false;
         }
         let next = view.with_member(member.clone());

@@ -88,7 +88,7 @@ impl State {
                 }
                 let begun = self.begin_next(ctx);
                 if self.sessions.expired().next().is_none() {
-                    if !self.admit(ctx) && !begun {
+                    if !self.admit(ctx) && !begun && !self.reserves_room() {
                         self.even_out(ctx);
                         self.scrub(ctx);
                     }

@@ -63,7 +63,7 @@ struct Growing {
     /// The call under way, and until when it may take.
     token: Option<u64>,
     until_ms: u64,
-    begun_ms: u64,
+    asked_ms: u64,
 }
 
 impl Growth {
@@ -78,9 +78,9 @@ impl Growth {
         self.idle_in = None;
     }
 
-    /// Whether a member reserves room for replicas that are missing, and has not done so for long.
+    /// Whether a member reserves room for replicas that are missing, and its answer has not taken long.
     pub fn adds_missing(&self, now_ms: u64) -> bool {
-        let is_young = |growing: &Growing| now_ms < growing.begun_ms + reserving::ALONE_MS;
+        let is_young = |growing: &Growing| now_ms < growing.asked_ms + reserving::ALONE_MS;
         self.under_way.as_ref().is_some_and(|growing| !growing.moves && is_young(growing))
     }
 
@@ -218,7 +218,7 @@ impl State {
             places: Vec::new(),
             token: None,
             until_ms: 0,
-            begun_ms: ctx.now_ms,
+            asked_ms: 0,
         };
         let text = format!("{node} gets replicas of {} extents", gains.len());
         ctx.info(Topic::Repair, text);
@@ -233,6 +233,7 @@ impl State {
         if let Some(growing) = &mut self.growth.under_way {
             growing.token = token;
             growing.until_ms = ctx.now_ms + PATIENCE_MS;
+            growing.asked_ms = ctx.now_ms;
         }
     }
 

@@ -352,6 +352,11 @@ impl State {
         purpose: Purpose,
         result: Result<NodeReply, String>,
     ) {
+        // Also if nobody waits for that answer any more.
+        let is_for_room = matches!(purpose, Purpose::Grow | Purpose::Split | Purpose::AddRegions);
+        if is_for_room && result.is_err() {
+            self.probe(ctx, node);
+        }
         match purpose {
             Purpose::Look => self.looked(ctx, node, result),
             Purpose::Format => self.format_answered(ctx, node, result),

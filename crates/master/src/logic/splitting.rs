@@ -69,6 +69,11 @@ impl Splitting {
         ))
     }
 
+    /// Whether members reserve room for siblings.
+    pub fn has_begun(&self) -> bool {
+        self.under_way.is_some()
+    }
+
     /// Whether members reserve room for siblings, and have not done so for long.
     pub fn is_under_way(&self, now_ms: u64) -> bool {
         self.under_way.as_ref().is_some_and(|(reserving, _)| reserving.is_young(now_ms))

@@ -44,6 +44,11 @@ impl Turns {
 }
 
 impl State {
+    /// Whether room is reserved for what somebody waits for, however long that takes.
+    pub(super) fn reserves_room(&self) -> bool {
+        self.splitting.has_begun() || self.adding.has_begun()
+    }
+
     /// Begins what is next in the line, and is wanted; whether all others wait for it.
     pub(super) fn begin_next(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let is_under_way = |kind: &Kind| match kind {

@@ -9,6 +9,7 @@
 //! cargo test -p fusee-sim --test spec -- --ignored --nocapture
 //! FUSEE_SPEC_MODELS=crash       only models with this in their name (small and large)
 //! FUSEE_SPEC_SECONDS=480        the time for each large model
+//! FUSEE_SPEC_AGAIN=1            also what was checked before, and has not changed
 //! FUSEE_SPEC_REQUIRED=1         fail where TLC cannot be had, instead of skipping
 //! ```
 //!

@@ -3,6 +3,9 @@
 //! TLC is a Java archive. Maven's own dependency plugin fetches it, once, into the build's target
 //! directory; its digest is pinned. Everything that TLC writes goes into a directory of its own
 //! that is removed afterwards, and TLC is killed when its time is over.
+//!
+//! What it has found of a model stays in the target directory, by the digest of all that it was found from: a model
+//! is checked again when anything of that has changed, or `FUSEE_SPEC_AGAIN` is set.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -58,7 +61,8 @@ pub struct Run {
     pub verdict: Verdict,
     /// "N generated, N distinct, N left, depth N", as far as TLC came.
     pub states: String,
-    pub time: Duration,
+    /// `None` if it was found before.
+    pub time: Option<Duration>,
 }
 
 impl fmt::Display for Run {
@@ -68,7 +72,11 @@ impl fmt::Display for Run {
             Verdict::Violated(what) => &format!("violated: {what}"),
             Verdict::Unfinished => "UNFINISHED",
         };
-        write!(f, "{:6.1} s  {}  {verdict}", self.time.as_secs_f64(), self.states)
+        match self.time {
+            Some(time) => write!(f, "{:6.1} s", time.as_secs_f64())?,
+            None => write!(f, "as before")?,
+        }
+        write!(f, "  {}  {verdict}", self.states)
     }
 }
 
@@ -153,12 +161,26 @@ impl Tlc {
         Ok(Tlc { jar })
     }
 
-    /// Checks one model.
+    /// Checks one model, unless it was checked before as it is now.
+    ///
+    /// # Panics
+    /// As [`Tlc::run`].
+    pub fn check(&self, spec: &Path, config: &Path, limits: &Limits) -> Run {
+        let found = Found::of(spec, config);
+        if let Some(run) = found.read().filter(|_| std::env::var_os("FUSEE_SPEC_AGAIN").is_none()) {
+            return run;
+        }
+        let run = self.run(spec, config, limits);
+        found.keep(&run);
+        run
+    }
+
+    /// Runs TLC for one model.
     ///
     /// # Panics
     /// If TLC itself fails (a specification that cannot be parsed, memory); what it said is kept
     /// in the target directory.
-    pub fn check(&self, spec: &Path, config: &Path, limits: &Limits) -> Run {
+    fn run(&self, spec: &Path, config: &Path, limits: &Limits) -> Run {
         let name = config.file_stem().expect("a model has a name").to_string_lossy();
         let scratch = Scratch::new(&format!("tlc-{name}"));
         let said = scratch.0.join("said");
@@ -205,7 +227,56 @@ impl Tlc {
             let kept = target_tmp().join(format!("tlc-{name}.txt"));
             fs::rename(&said, &kept).expect("a file can be renamed inside of target");
         }
-        Run { verdict, states, time }
+        Run { verdict, states, time: Some(time) }
+    }
+}
+
+/// Where it stands what was found of a model.
+struct Found(PathBuf);
+
+impl Found {
+    fn of(spec: &Path, config: &Path) -> Found {
+        let entries = fs::read_dir(spec).expect("the specification can be read");
+        let paths = entries.map(|entry| entry.expect("a directory can be read").path());
+        let mut files: Vec<PathBuf> =
+            paths.filter(|path| path.extension().is_some_and(|e| e == "tla")).collect();
+        files.sort();
+        let mut from = Sha256::new();
+        from.update(JAR_SHA256);
+        for file in files.iter().map(PathBuf::as_path).chain([config]) {
+            let bytes = fs::read(file).expect("a specification can be read");
+            from.update(file.file_name().expect("a file has a name").as_encoded_bytes());
+            from.update((bytes.len() as u64).to_le_bytes());
+            from.update(bytes);
+        }
+        let digest: String = from.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        Found(target_tmp().join("tlc-found").join(digest))
+    }
+
+    fn read(&self) -> Option<Run> {
+        let text = fs::read_to_string(&self.0).ok()?;
+        let (verdict, states) = text.split_once('\n')?;
+        let verdict = match verdict.strip_prefix("violated ") {
+            Some(what) => Verdict::Violated(what.to_owned()),
+            None if verdict == "holds" => Verdict::Holds,
+            None => return None,
+        };
+        Some(Run { verdict, states: states.to_owned(), time: None })
+    }
+
+    /// Of a run that has come to its end.
+    fn keep(&self, run: &Run) {
+        let verdict = match &run.verdict {
+            Verdict::Holds => "holds",
+            Verdict::Violated(what) => &format!("violated {what}"),
+            Verdict::Unfinished => return,
+        };
+        let dir = self.0.parent().expect("it is in a directory");
+        fs::create_dir_all(dir).expect("the target directory can be written");
+        // Whole, or not at all.
+        let part = self.0.with_extension(format!("{}.part", std::process::id()));
+        fs::write(&part, format!("{verdict}\n{}", run.states)).expect("it can be written");
+        fs::rename(&part, &self.0).expect("a file can be renamed inside of target");
     }
 }
 
