@@ -48,8 +48,10 @@ impl Living {
 /// Who is over, as far as a memory node has heard.
 #[derive(Clone, Debug, Default)]
 pub struct Over {
+    /// Of the ids below this one, all but the living are over.
     below: u32,
     living: BTreeSet<ClientId>,
+    /// One by one, beyond that bound or not yet recovered.
     fenced: BTreeSet<ClientId>,
 }
 

@@ -280,7 +280,8 @@ impl<E: Environment> Views for SessionHost<E> {
             true => (Duration::MAX, Duration::MAX),
             false => (SPLIT_AGAIN, SPLIT_DEADLINE),
         };
-        let mut was_refused = true;
+        // A refusal is final at first, and where it comes twice in a row.
+        let mut is_final = true;
         let Some(end) = self.left().map(|left| self.env.now().saturating_add(left)) else {
             return Grown::GaveUp;
         };
@@ -291,15 +292,14 @@ impl<E: Environment> Views for SessionHost<E> {
                 break;
             }
             match self.env.ask_master(request.clone(), SPLIT_DEADLINE.min(left)).await {
-                // After another answer it may be as it is for this moment only.
-                Ok(MasterReply::Refused { reason }) if was_refused => {
+                Ok(MasterReply::Refused { reason }) if is_final => {
                     tracing::debug!(subtable, reason, "the index does not grow");
                     return Grown::Full;
                 }
-                Ok(MasterReply::Refused { .. }) => was_refused = true,
+                Ok(MasterReply::Refused { .. }) => is_final = true,
                 Ok(MasterReply::TooDeep) => return Grown::TooDeep,
                 // If it has not heard of it, somebody else may have asked for the same.
-                Ok(_) | Err(_) => was_refused = false,
+                Ok(_) | Err(_) => is_final = false,
             }
             if self.outwait_for(view.number, again).await {
                 return Grown::NewerView;
