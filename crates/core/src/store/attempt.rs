@@ -376,7 +376,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.pin.let_go();
     }
 
-    /// Whether nothing of an attempt that failed stands in a slot, or may still execute.
+    /// Whether nothing of an attempt that failed stands in a slot, and nothing of it may still execute.
     #[cold]
     fn is_known(&mut self, error: &Error) -> bool {
         if removed(Mutant::UnansweredReadsKeepObjects) && matches!(error, Error::Unreachable { .. })

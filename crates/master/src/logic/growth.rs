@@ -60,9 +60,8 @@ struct Growing {
     /// By the number of its request, which replica leaves for it.
     leaving: Vec<Option<Place>>,
     places: Vec<(Extent, Gain)>,
-    /// The call under way, and until when it may take.
+    /// The call under way, and when it began.
     token: Option<u64>,
-    until_ms: u64,
     asked_ms: u64,
 }
 
@@ -112,7 +111,7 @@ impl State {
     fn forget_what_is_over(&mut self, ctx: &Ctx<'_>) {
         let Some(growing) = &self.growth.under_way else { return };
         let number = self.view().map(|view| view.number);
-        let is_over = growing.until_ms <= ctx.now_ms;
+        let is_over = growing.asked_ms + PATIENCE_MS <= ctx.now_ms;
         let is_there = self.roster.identity_of(growing.node) == Some(growing.identity);
         if is_over {
             self.turns.had(Kind::Replicas);
@@ -217,7 +216,6 @@ impl State {
             leaving: gains.iter().map(|(_, leaving)| *leaving).collect(),
             places: Vec::new(),
             token: None,
-            until_ms: 0,
             asked_ms: 0,
         };
         let text = format!("{node} gets replicas of {} extents", gains.len());
@@ -232,7 +230,6 @@ impl State {
         let token = ctx.call(&self.roster, node, request, Purpose::Grow);
         if let Some(growing) = &mut self.growth.under_way {
             growing.token = token;
-            growing.until_ms = ctx.now_ms + PATIENCE_MS;
             growing.asked_ms = ctx.now_ms;
         }
     }
