@@ -90,7 +90,7 @@ impl Server {
         (net, at): (Option<&Net>, Option<Place>),
     ) -> Server {
         let network = net.zip(at).map(|(net, at)| net.path(at));
-        let log = scratch.path().join(format!("{name}.log"));
+        let log = scratch.path().join("logs").join(format!("{name}.log"));
         let log = File::options().create(true).append(true).open(log).unwrap();
         let binary = fusee(arguments);
         // Where a file may not grow any more, a write is to fail, and not to kill the process.
@@ -98,7 +98,7 @@ impl Server {
         let program = program.map_or(binary.get_program(), str::as_ref);
         command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(program);
         command.args(binary.get_args()).args(["--announce", "--stop-with-stdin"]);
-        if at.is_some() {
+        if !arguments.iter().any(|argument| argument.starts_with("127.0.0.1:")) {
             command.arg("--insecure");
         }
         let environment = binary.get_envs();
@@ -225,8 +225,10 @@ impl Cluster {
         let mut place = || net.as_mut().map(Net::place);
         let master_at = place();
         let client_at = place();
-        if let Some(mib) = shape.store_mib {
+        fs::create_dir(scratch.path().join("logs")).unwrap();
+        if let Some(mib) = shape.files_mib {
             net::mount_small(&scratch.path().join("master"), mib);
+            net::mount_small(&scratch.path().join("logs"), mib);
         }
         let listen = master_at
             .map_or_else(|| format!("{}:0", shape.hosts[0]), |at| format!("{}:7400", at.ip()));
@@ -310,17 +312,25 @@ impl Cluster {
         *self.readers_at.get_or_insert_with(|| net.place())
     }
 
-    /// Leaves no room in the file system of the master's store.
-    pub fn fill_store(&self) {
-        let mut ballast = File::create(self.path("master/ballast")).unwrap();
-        for bytes in [64 << 10, 4 << 10, 1] {
-            while ballast.write_all(&vec![1; bytes]).is_ok() {}
+    /// Leaves no room in the small file system that this directory is, nor behind the ends of the files there, which
+    /// may grow in their last pages.
+    pub fn fill(&self, dir: &str) {
+        let ballast = self.path(dir).join("ballast");
+        File::create(&ballast).unwrap();
+        let mut files = vec![ballast];
+        let others = fs::read_dir(self.path(dir)).unwrap().map(|entry| entry.unwrap().path());
+        files.extend(others.filter(|path| path.extension() == Some("log".as_ref())));
+        for path in files {
+            let mut file = File::options().append(true).open(path).unwrap();
+            for bytes in [64 << 10, 4 << 10, 1] {
+                while file.write_all(&vec![b'\n'; bytes]).is_ok() {}
+            }
         }
     }
 
     /// Makes room there again.
-    pub fn empty_store(&self) {
-        fs::remove_file(self.path("master/ballast")).unwrap();
+    pub fn make_room(&self, dir: &str) {
+        fs::remove_file(self.path(dir).join("ballast")).unwrap();
     }
 
     /// Of the master.
@@ -356,14 +366,14 @@ impl Cluster {
         self.master = Some(self.shape.start_master(&self.scratch, &self.address, data_dir, at));
     }
 
-    /// The files of a server's directory, or of its log.
+    /// A file, or a directory, of the cluster: `master`, its store; `logs`.
     pub fn path(&self, name: &str) -> PathBuf {
         self.scratch.path().join(name)
     }
 
     /// What the memory nodes have logged.
     pub fn node_logs(&self) -> Vec<String> {
-        let log = |node| fs::read_to_string(self.path(&format!("node-{node}.log"))).unwrap();
+        let log = |node| fs::read_to_string(self.path(&format!("logs/node-{node}.log"))).unwrap();
         (0..self.next_node).map(log).collect()
     }
 
@@ -573,10 +583,9 @@ impl Drop for Cluster {
         if !std::thread::panicking() {
             return;
         }
-        let entries = self.scratch.entries().into_iter();
-        let clients = fs::read_dir(self.scratch.path().join("clients")).into_iter().flatten();
-        let clients = clients.flatten().map(|entry| entry.path());
-        let logs = entries.chain(clients).filter(|path| {
+        let dirs = ["logs", "clients"].map(|dir| fs::read_dir(self.path(dir)));
+        let entries = dirs.into_iter().flatten().flatten().flatten();
+        let logs = entries.map(|entry| entry.path()).filter(|path| {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             name.ends_with(".log") || name.starts_with("complaints")
         });
@@ -610,8 +619,8 @@ pub struct Shape {
     pub hosts: [&'static str; 2],
     /// Whether each process is in a network namespace of its own.
     pub apart: bool,
-    /// The size of a file system of its own for the master's store.
-    pub store_mib: Option<u32>,
+    /// The size of a file system of its own for the master's store, and of one for the logs.
+    pub files_mib: Option<u32>,
     /// What servers are started from, instead of the program under test.
     pub program: Option<&'static str>,
 }
@@ -628,7 +637,7 @@ impl Default for Shape {
             lease_ms: 1000,
             hosts: ["127.0.0.1"; 2],
             apart: false,
-            store_mib: None,
+            files_mib: None,
             program: None,
         }
     }

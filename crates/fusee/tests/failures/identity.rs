@@ -188,7 +188,7 @@ fn a_master_whose_store_fails_ends_with_an_error_and_goes_on_when_there_is_room(
     let mut cluster = Cluster::with_long_leases("tcp");
     put(&cluster, "key", "value");
     // No file of this process may be written beyond its first bytes: enough for the end of its log.
-    let room = fs::metadata(cluster.path("master.log")).unwrap().len() + 4096;
+    let room = fs::metadata(cluster.path("logs/master.log")).unwrap().len() + 4096;
     let master = cluster.master.as_mut().unwrap();
     let pid = master.id().to_string();
     let limited = Command::new("prlimit")
@@ -199,7 +199,7 @@ fn a_master_whose_store_fails_ends_with_an_error_and_goes_on_when_there_is_room(
     // A session has to be recorded.
     cluster.run(&["get", "key"]);
     assert_eq!(cluster.master.as_mut().unwrap().exit_code(), Some(1));
-    let log = fs::read_to_string(cluster.path("master.log")).unwrap();
+    let log = fs::read_to_string(cluster.path("logs/master.log")).unwrap();
     assert!(log.contains("the master ends: ") && log.contains("has room"), "{log}");
     cluster.master = None;
     cluster.restart_master();

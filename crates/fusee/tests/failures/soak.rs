@@ -18,19 +18,26 @@
 //! `FUSEE_SOAK_PAUSE_US` the time between two operations of a writer (500), and `FUSEE_SOAK_PATIENCE_S` how long
 //! anything may take before the soak fails (60).
 //!
-//! Over RDMA: `tests/rdma/soak`, whose machine has two hosts, `FUSEE_SOAK_HOSTS=10.0.0.1,10.0.0.2`:
-//! where the master and where the memory nodes listen.
+//! In a virtual machine, and over RDMA: `tests/rdma/soak`. `FUSEE_SOAK_HOSTS=10.0.0.1,10.0.0.2` says where the master
+//! and where the memory nodes listen; `FUSEE_SOAK_OWN_MACHINE=1` that the machine is the soak's own, which may be put to
+//! sleep.
 //!
-//! Where networks of namespaces are to be had ([`super::net`]) each process is in one of its own, and the master's
-//! store on a small file system of its own. Elsewhere what needs them is left out, and that is said.
+//! Where networks of namespaces are to be had ([`super::net`]) each process is in one of its own. There, and in a machine
+//! of its own, the master's store and the logs of all servers are on small file systems of their own. Elsewhere what needs
+//! them is left out, and that is said.
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::ops::Range;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use fusee_client::{Client, FabricKind, Options};
 use fusee_linearizability::{Answer, Call, History, Record};
+use rand::RngExt;
+use rustix::time::{ClockId, clock_gettime};
 
 use super::cluster::{Cluster, Shape, setting};
 use super::common::eventually;
@@ -50,8 +57,12 @@ const PAUSE_US: u64 = 500;
 const CLIENTS: (usize, u32) = (3, 2);
 /// For how long a master over a full disk is given something to record.
 const STORE_FAILS_WITHIN: Duration = Duration::from_secs(5);
-/// The file system of the master's store.
-const STORE_MIB: u32 = 16;
+/// The file systems of the master's store, and of the logs.
+const FILES_MIB: u32 = 16;
+/// Strangers at each server's port, whose words have no room in its log.
+const STRANGERS: u32 = 5;
+/// For how long a master stops that others must have given up by then, and for how long a machine sleeps.
+const LONG_MS: Range<u64> = 8_000..9_000;
 /// Between two faults.
 const REST_MS: Range<u64> = 100..800;
 
@@ -61,11 +72,13 @@ enum Fault {
     ClientKilled,
     ClientStoppedShortly,
     ClientStoppedForGood,
+    ClientForks,
     NodeKilled,
     NodeStopped,
     NodeReplaced,
     MasterKilled,
     MasterStopped,
+    MasterStoppedForLong,
     MasterAndNodeKilled,
     MasterAndNodeGone,
     EverythingKilledInTurn,
@@ -75,18 +88,33 @@ enum Fault {
     ReaderAndNodeCutOff,
     PacketsLost,
     StoreFull,
+    LogsFull,
+    MachineSleeps,
+}
+
+/// What a soak has beside processes to kill and to stop.
+#[derive(Clone, Copy, Debug)]
+struct Means {
+    /// A network namespace for each process.
+    networks: bool,
+    /// Small file systems.
+    files: bool,
+    /// The whole machine.
+    machine: bool,
 }
 
 impl Fault {
-    const ALL: [Fault; 17] = [
+    const ALL: [Fault; 21] = [
         Fault::ClientKilled,
         Fault::ClientStoppedShortly,
         Fault::ClientStoppedForGood,
+        Fault::ClientForks,
         Fault::NodeKilled,
         Fault::NodeStopped,
         Fault::NodeReplaced,
         Fault::MasterKilled,
         Fault::MasterStopped,
+        Fault::MasterStoppedForLong,
         Fault::MasterAndNodeKilled,
         Fault::MasterAndNodeGone,
         Fault::EverythingKilledInTurn,
@@ -96,11 +124,21 @@ impl Fault {
         Fault::ReaderAndNodeCutOff,
         Fault::PacketsLost,
         Fault::StoreFull,
+        Fault::LogsFull,
+        Fault::MachineSleeps,
     ];
 
-    /// Whether it needs a network, or a file system, of the test's own.
-    fn needs_namespaces(self) -> bool {
-        self >= Fault::NodeCutOff
+    fn is_possible(self, with: Means) -> bool {
+        match self {
+            Fault::NodeCutOff
+            | Fault::NodeNotHeard
+            | Fault::MasterCutOff
+            | Fault::ReaderAndNodeCutOff
+            | Fault::PacketsLost => with.networks,
+            Fault::StoreFull | Fault::LogsFull => with.files,
+            Fault::MachineSleeps => with.machine,
+            _ => true,
+        }
     }
 
     fn name(self) -> &'static str {
@@ -108,11 +146,13 @@ impl Fault {
             Fault::ClientKilled => "a client is killed",
             Fault::ClientStoppedShortly => "a client stops for less than a lease",
             Fault::ClientStoppedForGood => "a client stops for longer than a lease",
+            Fault::ClientForks => "client processes fork",
             Fault::NodeKilled => "a memory node is killed",
             Fault::NodeStopped => "a memory node stops for longer than a lease",
             Fault::NodeReplaced => "a memory node is drained, another takes its place",
             Fault::MasterKilled => "the master is killed",
             Fault::MasterStopped => "the master stops",
+            Fault::MasterStoppedForLong => "the master stops for longer than all leases",
             Fault::MasterAndNodeKilled => "master and memory node are killed",
             Fault::MasterAndNodeGone => "master killed and memory node stopped, for three leases",
             Fault::EverythingKilledInTurn => "all servers are killed, one after the other",
@@ -124,6 +164,8 @@ impl Fault {
             Fault::StoreFull => {
                 "the disk of the master's store is full, and a memory node is killed"
             }
+            Fault::LogsFull => "the disk of all servers' logs is full, and strangers write",
+            Fault::MachineSleeps => "the machine sleeps for longer than all leases",
         }
     }
 
@@ -157,6 +199,13 @@ impl Fault {
                 victim.kill();
                 cluster.dead.push(victim);
             }
+            Fault::ClientForks => {
+                let before: Vec<u64> = cluster.clients.iter().map(Writers::forks).collect();
+                cluster.clients.iter_mut().for_each(Writers::fork);
+                for (client, before) in cluster.clients.iter().zip(before) {
+                    eventually("its children end", || client.forks() > before);
+                }
+            }
             Fault::NodeKilled => {
                 let mut node = take_node(cluster);
                 node.kill();
@@ -189,6 +238,13 @@ impl Fault {
                 cluster.master.as_ref().unwrap().signal("STOP");
                 cluster.pause(100..1500);
                 cluster.master.as_ref().unwrap().signal("CONT");
+                cluster.until_stable(3, true);
+            }
+            Fault::MasterStoppedForLong => {
+                cluster.master.as_ref().unwrap().signal("STOP");
+                cluster.pause(LONG_MS);
+                cluster.master.as_ref().unwrap().signal("CONT");
+                pause_for_a_lease(cluster);
                 cluster.until_stable(3, true);
             }
             Fault::MasterAndNodeKilled => {
@@ -262,7 +318,7 @@ impl Fault {
             }
             Fault::StoreFull => {
                 let crowd = crowd(cluster);
-                cluster.fill_store();
+                cluster.fill("master");
                 // Views have to be recorded, and sessions. The file has room for some of them.
                 take_node(cluster).kill();
                 let end = Instant::now() + STORE_FAILS_WITHIN;
@@ -271,7 +327,7 @@ impl Fault {
                     sessions.extend(crowd.session());
                 }
                 println!("{} sessions later", sessions.len());
-                cluster.empty_store();
+                cluster.make_room("master");
                 if cluster.master.as_mut().unwrap().has_ended() {
                     cluster.master = None;
                     cluster.restart_master();
@@ -280,6 +336,27 @@ impl Fault {
                 }
                 cluster.until_stable(2, false);
                 cluster.start_node();
+                cluster.until_stable(3, true);
+            }
+            Fault::LogsFull => {
+                let before = missing_lines(cluster);
+                cluster.fill("logs");
+                (0..STRANGERS).for_each(|_| annoy_servers(cluster));
+                cluster.all_get_on("with full logs");
+                pause_for_a_lease(cluster);
+                let running = cluster.nodes.iter_mut().chain(&mut cluster.master);
+                assert!(
+                    running.into_iter().all(|server| !server.has_ended()),
+                    "a server has ended"
+                );
+                cluster.until_stable(3, true);
+                cluster.make_room("logs");
+                eventually("the logs say what is missing", || missing_lines(cluster) > before);
+            }
+            Fault::MachineSleeps => {
+                let ms = cluster.rng.borrow_mut().random_range(LONG_MS);
+                sleep_as_a_machine(ms.div_ceil(1000));
+                pause_for_a_lease(cluster);
                 cluster.until_stable(3, true);
             }
             Fault::EverythingKilledInTurn => {
@@ -305,6 +382,42 @@ fn crowd(cluster: &Cluster) -> Client {
         .with_op_timeout(timeout)
         .with_connect_timeout(timeout);
     Client::connect_with(cluster.address(), options).unwrap()
+}
+
+/// Whoever is taken for dead now is so by then.
+fn pause_for_a_lease(cluster: &Cluster) {
+    let lease_ms = u64::from(cluster.shape.lease_ms);
+    cluster.pause(lease_ms..2 * lease_ms);
+}
+
+/// Someone at the control port of each server who speaks no protocol.
+fn annoy_servers(cluster: &Cluster) {
+    for server in cluster.nodes.iter().chain(&cluster.master) {
+        // Whatever comes of it is the server's.
+        let Ok(mut stream) = TcpStream::connect(server.control()) else { continue };
+        let _refused = stream.set_read_timeout(Some(Duration::from_secs(5)));
+        let _refused = stream.write_all(b"garbage, and no hello of anything");
+        let _refused = stream.read(&mut [0]);
+    }
+}
+
+/// How often logs say that lines are missing.
+fn missing_lines(cluster: &Cluster) -> usize {
+    let logs = fs::read_dir(cluster.path("logs")).unwrap().flatten();
+    let texts = logs.map(|log| fs::read(log.path()).unwrap_or_default());
+    texts.map(|text| String::from_utf8_lossy(&text).matches(" missing here: ").count()).sum()
+}
+
+/// The kernel suspends the machine, as it does when it tests that: no process runs, no interrupt is served, and its
+/// monotonic clock stands still. Only the clock that counts sleep has gone on when it wakes.
+fn sleep_as_a_machine(seconds: u64) {
+    let slept =
+        || clock_gettime(ClockId::Boottime).tv_sec - clock_gettime(ClockId::Monotonic).tv_sec;
+    let before = slept();
+    fs::write("/sys/module/suspend/parameters/pm_test_delay", seconds.to_string()).unwrap();
+    fs::write("/sys/power/pm_test", "core").unwrap();
+    fs::write("/sys/power/state", "mem").expect("the machine can sleep");
+    assert!(slept() >= before + seconds as i64 - 2, "{before} s, then {} s", slept());
 }
 
 /// A client that is at work.
@@ -413,7 +526,11 @@ impl Findings {
             self.costs.entry(event.fault).or_default().push(event.cost(&living));
         }
         for client in &cluster.clients {
-            self.complaints.extend(client.complaints().lines().map(str::to_owned));
+            let complaints = client.complaints();
+            // An error is an answer. Torn values, views that go backwards and children that fare ill are none.
+            let wrong = complaints.lines().find(|line| !line.contains(": error: "));
+            assert_eq!(wrong, None, "client process {}", client.task.first);
+            self.complaints.extend(complaints.lines().map(str::to_owned));
         }
         let forgotten = cluster.clients.drain(..).chain(cluster.dead.drain(..));
         forgotten.for_each(|client| client.forget());
@@ -458,19 +575,18 @@ impl Findings {
 }
 
 /// The kinds of faults that are wanted.
-fn faults(has_namespaces: bool) -> Vec<Fault> {
+fn faults(with: Means) -> Vec<Fault> {
     let Ok(wanted) = std::env::var("FUSEE_SOAK_FAULTS") else {
-        let possible = Fault::ALL.into_iter().filter(|f| has_namespaces || !f.needs_namespaces());
-        return possible.collect();
+        return Fault::ALL.into_iter().filter(|fault| fault.is_possible(with)).collect();
     };
     let named = |name: &str| Fault::ALL.into_iter().find(|fault| format!("{fault:?}") == name);
     let named = |name| named(name).unwrap_or_else(|| panic!("no fault {name}: {:?}", Fault::ALL));
     wanted.split(',').map(named).collect()
 }
 
-fn run(fabric: &'static str, length: Duration, has_namespaces: bool) {
+fn run(fabric: &'static str, length: Duration, with: Means) {
     let begun = Instant::now();
-    let faults = faults(has_namespaces);
+    let faults = faults(with);
     let hosts: String = setting("FUSEE_SOAK_HOSTS", "127.0.0.1,127.0.0.1".into());
     let (master, nodes) = hosts.leak().split_once(',').expect("FUSEE_SOAK_HOSTS are two");
     let mut cluster = Cluster::of(Shape {
@@ -481,8 +597,8 @@ fn run(fabric: &'static str, length: Duration, has_namespaces: bool) {
         // Over shared memory a fence kills, and a cut of the master may seem longer than it is, as TCP tries again.
         lease_ms: setting("FUSEE_SOAK_LEASE_MS", if fabric == "shm" { 2000 } else { 1000 }),
         hosts: [master, nodes],
-        apart: has_namespaces,
-        store_mib: has_namespaces.then_some(STORE_MIB),
+        apart: with.networks,
+        files_mib: with.files.then_some(FILES_MIB),
         ..Shape::default()
     });
     cluster.load_pause_us = setting("FUSEE_SOAK_PAUSE_US", PAUSE_US);
@@ -521,19 +637,21 @@ fn run(fabric: &'static str, length: Duration, has_namespaces: bool) {
 #[test]
 #[ignore = "a soak: hours, if wanted"]
 fn soak() {
-    let has_namespaces = match net::try_out() {
+    let machine = std::env::var_os("FUSEE_SOAK_OWN_MACHINE").is_some_and(|v| v == "1");
+    let networks = match net::try_out() {
         Ok(()) if !is_inside("soak::soak") => return,
         Ok(()) => true,
         Err(obstacle) => {
             // Not by println, which the test program keeps to itself.
-            let _told = std::io::Write::write_fmt(
+            let _told = Write::write_fmt(
                 &mut std::io::stderr(),
-                format_args!("SKIPPED: cuts and full disks: {obstacle}\n"),
+                format_args!("SKIPPED: whatever needs networks: {obstacle}\n"),
             );
             false
         }
     };
+    let with = Means { networks, files: networks || machine, machine };
     let fabric: String = setting("FUSEE_SOAK_FABRIC", "tcp".into());
     let minutes: f64 = setting("FUSEE_SOAK_MINUTES", 60.0);
-    run(fabric.leak(), Duration::from_secs_f64(60.0 * minutes), has_namespaces);
+    run(fabric.leak(), Duration::from_secs_f64(60.0 * minutes), with);
 }

@@ -30,6 +30,10 @@ const ROLE: &str = "FUSEE_TEST_WRITER";
 /// A writer waits for one that was stopped: for its lease ([`super::cluster::LONG_LEASE_MS`]), a second for its goodbye
 /// over shared memory, and its recovery.
 const OP_TIMEOUT: Duration = Duration::from_secs(15);
+/// What tells a client process to fork.
+const FORK: &[u8] = b"f";
+/// What a child may take that finds its parent's client.
+const CHILD_TIMEOUT_S: u32 = 20;
 /// Keys of one look.
 const TOGETHER: u64 = 4;
 
@@ -84,6 +88,11 @@ impl Task {
     fn complaints(&self) -> PathBuf {
         self.dir.join(format!("complaints-{}", self.first))
     }
+
+    /// A byte for each time that it has forked.
+    fn forks(&self) -> PathBuf {
+        self.dir.join(format!("forks-{}", self.first))
+    }
 }
 
 /// A running client process; killed on drop.
@@ -125,6 +134,16 @@ impl Writers {
         drop(self.stdin.take());
     }
 
+    /// Tells it to fork.
+    pub fn fork(&mut self) {
+        self.stdin.as_mut().unwrap().write_all(FORK).unwrap();
+    }
+
+    /// How often it has done so, and its children have ended.
+    pub fn forks(&self) -> u64 {
+        std::fs::metadata(self.task.forks()).map_or(0, |file| file.len())
+    }
+
     /// Lets it end, which takes at most as long as an operation that waits in vain.
     pub fn finish(&mut self) {
         self.tell_to_end();
@@ -153,7 +172,10 @@ impl Writers {
 
     /// Removes what it noted, once that has been judged.
     pub fn forget(&self) {
-        let files = self.numbers().map(|n| self.task.journal(n)).chain([self.task.complaints()]);
+        let files = self
+            .numbers()
+            .map(|n| self.task.journal(n))
+            .chain([self.task.complaints(), self.task.forks()]);
         files.for_each(|file| drop(std::fs::remove_file(file)));
     }
 
@@ -193,11 +215,50 @@ fn is_a_client() {
             .collect();
         if task.mode.is_load() {
             // Until the test is over, or gone.
-            let _ = stdin().read_to_end(&mut Vec::new());
+            while stdin().read_exact(&mut [0; FORK.len()]).is_ok() {
+                fork_twice(&task, &client);
+            }
             stop.store(true, Ordering::Relaxed);
         }
         threads.into_iter().for_each(|thread| thread.join().unwrap());
     });
+}
+
+/// One child ends by `exit`, as programs do, and one by `_exit`.
+#[allow(unsafe_code, reason = "there is no safe fork")]
+fn fork_twice(task: &Task, client: &Client) {
+    for by_exit in [true, false] {
+        // SAFETY: what a child does with what its parent had is what is tried.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: plain calls of the child about itself.
+            unsafe { libc::alarm(CHILD_TIMEOUT_S) };
+            let asked = client.get(&name(task.keys.start));
+            let told = client.put(&name(task.keys.start), &encode(0));
+            let is_forked = |error| matches!(error, Some(Error::Forked { .. }));
+            let code = i32::from(!is_forked(asked.err()) || !is_forked(told.err()));
+            if by_exit {
+                std::process::exit(code);
+            }
+            // SAFETY: as above.
+            unsafe { libc::_exit(code) };
+        }
+        let mut status = 0;
+        // SAFETY: plain call about our own child.
+        let ended = unsafe { libc::waitpid(child, &raw mut status, 0) };
+        if (ended, status) != (child, 0) {
+            complain(task, &format!("a child of process {}: status {status:#x}", task.first));
+        }
+    }
+    let file = OpenOptions::new().create(true).append(true).open(task.forks());
+    file.unwrap().write_all(b"f").unwrap();
+}
+
+/// A line for [`Writers::complaints`].
+fn complain(task: &Task, text: &str) {
+    let file = OpenOptions::new().create(true).append(true).open(task.complaints());
+    let at_ms = journal::now_ns() / 1_000_000;
+    file.unwrap().write_all(format!("{at_ms} {text}\n").as_bytes()).unwrap();
 }
 
 /// The master may be away.
@@ -351,9 +412,7 @@ impl Writer<'_> {
     }
 
     fn complain(&self, text: &str) {
-        let file = OpenOptions::new().create(true).append(true).open(self.task.complaints());
-        let at_ms = journal::now_ns() / 1_000_000;
-        file.unwrap().write_all(format!("{at_ms} w{}: {text}\n", self.number).as_bytes()).unwrap();
+        complain(self.task, &format!("w{}: {text}", self.number));
     }
 }
 
