@@ -378,6 +378,8 @@ mutants! {
     AsksForSplitsOnce,
     /// A master that gets no more than moments never takes anybody for gone.
     GapsForgiveForEver,
+    /// The time for which a master is away counts as listened in part.
+    GapsAreListened,
     /// Who waits for a region that is to come does not look at what is free of its own.
     AwaitsOnlyThePool,
 

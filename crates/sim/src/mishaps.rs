@@ -49,6 +49,13 @@ impl Cluster {
         }
     }
 
+    /// From now on they do.
+    pub fn reach_node(&self, node: MnId) {
+        if let Some(process) = self.process_of(node) {
+            self.control().cut_off(process, None);
+        }
+    }
+
     /// From now on a master of no cluster, or of this one, answers in the place of the cluster's own, until
     /// [`Cluster::reinstate_master`]. Whether that is not so already.
     pub(crate) fn usurp_master(&self, other: Option<ClusterId>) -> bool {

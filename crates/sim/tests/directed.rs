@@ -74,6 +74,7 @@ fn masters_serve_all_who_wish_for_a_change() {
         turns::replicas_have_turns(seed);
         turns::forgotten_split(seed);
         turns::starved_master(seed);
+        turns::unheard_nodes(seed);
         turns::many_deaths(seed);
     }
 }

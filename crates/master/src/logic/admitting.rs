@@ -58,7 +58,8 @@ impl State {
     pub(super) fn admit(&mut self, ctx: &mut Ctx<'_>) -> bool {
         if let Some(candidate) = &self.admitting.under_way {
             let is_there = self.roster.identity_of(candidate.node);
-            if candidate.until_ms > ctx.now_ms && is_there == Some(candidate.identity) {
+            let goes_on = candidate.is_ready || candidate.until_ms > ctx.now_ms;
+            if goes_on && is_there == Some(candidate.identity) {
                 return true;
             }
             self.admitting.under_way = None;

@@ -13,9 +13,10 @@
 //! nothing; neither does one whose machine sleeps. Therefore
 //!
 //! * a step between two events counts for an eighth of a lease, and 125 ms, at most, whatever the clock says;
-//! * after half a lease without an event the master was *away*: everybody has a whole lease from its return. As long
-//!   no end of a connection tells anything, either. Who got no answer meanwhile has given its connection up, and
-//!   the end of the old one may be read before the first word over the new one.
+//! * after half a lease without an event the master was *away*. That step counts for nothing, and everybody has a whole
+//!   lease from its return. As long no end of a connection tells anything, either. Who got no answer meanwhile has given
+//!   its connection up, and the end of the old one may be read before the first word over the new one.
+//! * A master that is never there for a whole lease takes whoever was silent for four leases of its moments for gone.
 //! * A question that was asked before the master was away has all of its time from the return. If it failed, it is
 //!   asked again.
 //!
@@ -55,9 +56,17 @@ const MAX_STEP_MS: u64 = MAX_PROBE_MS / 4;
 /// So many leases with gaps count as one without.
 const LEASES_WITH_GAPS: u64 = 4;
 
-/// The most that a step counts as listened, in milliseconds.
-fn longest_step(lease: LeaseSettings) -> u64 {
-    (lease.lease_ms / 8).clamp(MIN_STEP_MS, MAX_STEP_MS)
+/// Whether the master was away for the time of this step.
+fn is_gap(step_ms: u64, lease: LeaseSettings) -> bool {
+    step_ms > lease.lease_ms / 2
+}
+
+/// What a step counts as listened, in milliseconds.
+fn listened(step_ms: u64, lease: LeaseSettings) -> u64 {
+    if is_gap(step_ms, lease) && !removed(Mutant::GapsAreListened) {
+        return 0;
+    }
+    step_ms.min((lease.lease_ms / 8).clamp(MIN_STEP_MS, MAX_STEP_MS))
 }
 
 /// What was heard of a memory node. All times here are in listened milliseconds.
@@ -99,8 +108,8 @@ impl Presences {
     pub fn pass(&mut self, now_ms: u64, lease: LeaseSettings) {
         let step_ms = now_ms.saturating_sub(self.last_ms.unwrap_or(now_ms));
         self.last_ms = Some(now_ms);
-        self.listened_ms += step_ms.min(longest_step(lease));
-        if step_ms > lease.lease_ms / 2 {
+        self.listened_ms += listened(step_ms, lease);
+        if is_gap(step_ms, lease) {
             self.begun_ms = self.listened_ms;
             self.deaf_until_ms = self.begun_ms + lease.lease_ms;
         }
@@ -114,11 +123,11 @@ impl Presences {
     /// The same, also between two such events.
     pub fn listened_at(&self, now_ms: u64, lease: LeaseSettings) -> u64 {
         let step_ms = now_ms.saturating_sub(self.last_ms.unwrap_or(now_ms));
-        self.listened_ms + step_ms.min(longest_step(lease))
+        self.listened_ms + listened(step_ms, lease)
     }
 
     /// Whether a lease has passed since a moment, and the master was there all the time; or, where it never is for
-    /// long, several. Who is there is heard in one of them.
+    /// long, several leases of moments. Who is there is heard in one of them.
     fn is_over(&self, since_ms: u64, lease: LeaseSettings) -> bool {
         let with_gaps_ms = self.listened_ms.saturating_sub(since_ms);
         let without_ms = self.listened_ms.saturating_sub(since_ms.max(self.begun_ms));

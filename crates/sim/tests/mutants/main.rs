@@ -73,6 +73,7 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         NobodyYields => &scenarios::REPLICAS_HAVE_TURNS,
         AsksForSplitsOnce => &scenarios::FORGOTTEN_SPLIT,
         GapsForgiveForEver => &scenarios::STARVED_MASTER,
+        GapsAreListened => &scenarios::UNHEARD_NODES,
         SplitsSeparateNothing => &scenarios::CROWDED,
         ClockBeginsAnew => &scenarios::GONE,
         DepthUnbounded => &scenarios::ASKS_TOO_MUCH,

@@ -112,6 +112,7 @@ pub const REPLICAS_HAVE_TURNS: Scenario = named("replicas have turns", turns::re
 pub const FORGOTTEN_SPLIT: Scenario = named("forgotten split", turns::forgotten_split);
 pub const MANY_DEATHS: Scenario = named("many deaths", turns::many_deaths);
 pub const STARVED_MASTER: Scenario = named("starved master", turns::starved_master);
+pub const UNHEARD_NODES: Scenario = named("unheard nodes", turns::unheard_nodes);
 pub const CROWDED: Scenario = named("crowded", crowded::crowded);
 pub const ASKS_TOO_MUCH: Scenario = named("asks too much", crowded::asks_too_much);
 
@@ -240,7 +241,7 @@ pub const COUNTERS: Scenario = named("counters", rates::counters);
 pub const BARS: Scenario = named("bars", bars::bars);
 
 /// Every scenario that goes step by step, and those in virtual time that are as short.
-pub const STEPWISE: [&Scenario; 89] = [
+pub const STEPWISE: [&Scenario; 90] = [
     &SILENT_COLUMN,
     &LEFT_COPY_WORD,
     &STALE_MOVE,
@@ -287,6 +288,7 @@ pub const STEPWISE: [&Scenario; 89] = [
     &REPLICAS_HAVE_TURNS,
     &FORGOTTEN_SPLIT,
     &STARVED_MASTER,
+    &UNHEARD_NODES,
     &MANY_DEATHS,
     &ASKS_TOO_MUCH,
     &DAMAGE,

@@ -145,11 +145,8 @@ pub fn starved_master(seed: u64) {
         let nodes = cluster.node_processes();
         let gone: MnId = sim.rng().pick(&nodes).0;
         cluster.crash_node(gone);
-        for _ in 0..200 {
-            cluster.stop_master();
-            sim.sleep(3 * LEASE.as_nanos() as Nanos / 4).await;
-            cluster.resume_master();
-            sim.sleep(MS).await;
+        for _ in 0..500 {
+            has_a_moment(&sim, &cluster).await;
             if cluster.view().member(gone).is_none() {
                 break;
             }
@@ -157,5 +154,33 @@ pub fn starved_master(seed: u64) {
         let view = cluster.view();
         assert!(view.member(gone).is_none(), "it is still a member");
         assert_eq!(view.members.len(), nodes.len() - 1, "one that lives was taken for gone");
+    });
+}
+
+/// The master is away for most of a lease, and then there for a moment.
+async fn has_a_moment(sim: &Sim, cluster: &Cluster) {
+    cluster.stop_master();
+    sim.sleep(3 * LEASE.as_nanos() as Nanos / 4).await;
+    cluster.resume_master();
+    sim.sleep(3 * MS).await;
+}
+
+/// The moments of a master that is away nearly all the time are too short for what memory nodes say, as where these have
+/// to connect anew each time. That is not yet silence.
+pub fn unheard_nodes(seed: u64) {
+    let sim = Sim::new(seed);
+    let cluster = Cluster::new(&sim, &options());
+    let process = sim.process("observer");
+    cluster.block_on(process, async {
+        let nodes = cluster.node_processes();
+        nodes.iter().for_each(|(node, _)| cluster.cut_off_node(*node));
+        for _ in 0..50 {
+            has_a_moment(&sim, &cluster).await;
+        }
+        nodes.iter().for_each(|(node, _)| cluster.reach_node(*node));
+        sim.sleep(4 * LEASE.as_nanos() as Nanos).await;
+        // Who was expelled is there under another name.
+        let is_member = |node: &MnId| cluster.view().member(*node).is_some();
+        assert!(nodes.iter().all(|(node, _)| is_member(node)), "one that lives was taken for gone");
     });
 }
