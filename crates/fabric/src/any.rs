@@ -11,6 +11,7 @@
 
 use std::fmt;
 use std::io;
+use std::net::{TcpStream, ToSocketAddrs};
 use std::path::Path;
 use std::pin::Pin;
 use std::str::FromStr;
@@ -231,9 +232,7 @@ pub fn knock(members: &[Member], keys: Option<&Keys>) -> Result<(), AttachError>
         };
         let key = NodeKey::new(keys, member.identity);
         let cause = match shm::knock(&key, Path::new(path), &|| Instant::now() < end) {
-            Err(AttachCause::Unreachable(error))
-                if error.kind() == io::ErrorKind::PermissionDenied =>
-            {
+            Err(AttachCause::Unreachable(error)) if is_shut(&error, member) => {
                 AttachCause::Unreachable(error)
             }
             Err(
@@ -246,6 +245,20 @@ pub fn knock(members: &[Member], keys: Option<&Keys>) -> Result<(), AttachError>
         return Err(AttachError { node: member.node, at: path.to_owned(), cause });
     }
     Ok(())
+}
+
+/// Whether a socket cannot be connected to though its member is there: it is closed to this process, or nobody listens
+/// at what is in its place.
+fn is_shut(error: &io::Error, member: &Member) -> bool {
+    let lives = || {
+        let at = member.control.to_socket_addrs().ok().and_then(|mut at| at.next());
+        at.is_some_and(|at| TcpStream::connect_timeout(&at, KNOCK_WAIT).is_ok())
+    };
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => true,
+        io::ErrorKind::ConnectionRefused => lives(),
+        _ => false,
+    }
 }
 
 impl AnyFabric {

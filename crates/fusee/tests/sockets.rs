@@ -29,6 +29,9 @@ fn a_socket_that_is_removed_comes_back_and_is_missed_meanwhile() {
         let status = up.run(&["status", "--json"]).json();
         status["memory_nodes"].as_array().unwrap().iter().any(|node| node["socket_gone"] == true)
     });
+    let got = up.run(&["get", "key"]).expect_code(0);
+    assert_eq!(got.stdout, b"value");
+    assert!(got.stderr.contains("shared memory is not used"), "{}", got.stderr);
     let table = up.run(&["status"]).text();
     assert!(table.contains("SOCKET HAS GONE") && table.contains("degraded: the socket"), "{table}");
     fs::remove_file(&sockets[0]).unwrap();
