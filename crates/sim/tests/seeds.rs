@@ -215,3 +215,11 @@ fn a_log_object_is_completed_before_its_word_is_settled() {
     let outcome = run(&options);
     assert!(outcome.failure.is_none(), "{:?}", outcome.failure);
 }
+
+/// A block was given back by one session while the master still had a record of it, from another one before. Whoever
+/// goes by the record is refused: nothing of the block is lost.
+#[test]
+fn a_record_of_a_block_that_was_given_back_is_no_loss() {
+    holds(Scenario::Reuse, 1_000_018_166, None, None);
+    holds(Scenario::None, 1_000_021_084, None, None);
+}

@@ -105,9 +105,13 @@ pub fn lost_objects(cluster: &Cluster, orphans: &BTreeMap<BlockId, Orphan>) -> V
     let view = cluster.view().clone();
     let kept = kept(cluster, &view);
     let mut lost = Vec::new();
-    for (id, Orphan { class, first, marked, .. }) in orphans {
+    for (id, Orphan { owner, class, first, marked, .. }) in orphans {
         let region = &view.regions[id.region as usize];
         if !region.is_there() || *marked != Some(region.primary_since()) {
+            continue;
+        }
+        // The table has the last word: who goes by a record of a block that has been given back is refused.
+        if owner_at(cluster, &region.places()[0], id.block) != *owner {
             continue;
         }
         let shape = BlockShape::new(view.geometry.block_bytes, *class).expect("it fits");
@@ -294,12 +298,15 @@ fn tables_are_shown(cluster: &Cluster, view: &View) {
 
 /// Who owns a block, by the tables of all replicas.
 fn owners_of(cluster: &Cluster, view: &View, region: u32, block: u32) -> BTreeSet<ClientId> {
-    let entry = |place: &Place| {
-        let offset = place.offset + u64::from(block) * TABLE_ENTRY_BYTES;
-        let bytes = bytes_at(cluster, Place { offset, ..*place }, TABLE_ENTRY_BYTES);
-        ClientId(u32::from_le_bytes(bytes.try_into().expect("4 bytes")))
-    };
-    view.regions[region as usize].places().iter().map(entry).collect()
+    let places = view.regions[region as usize].places();
+    places.iter().map(|place| owner_at(cluster, place, block)).collect()
+}
+
+/// The owner of a block by the table of one replica of its region.
+fn owner_at(cluster: &Cluster, place: &Place, block: u32) -> ClientId {
+    let offset = place.offset + u64::from(block) * TABLE_ENTRY_BYTES;
+    let bytes = bytes_at(cluster, Place { offset, ..*place }, TABLE_ENTRY_BYTES);
+    ClientId(u32::from_le_bytes(bytes.try_into().expect("4 bytes")))
 }
 
 #[cfg(test)]
