@@ -3,7 +3,8 @@
 (* Whose a block is, and when what lies in it may be used again.           *)
 (* Code: client/src/logic/blocks.rs, gate/ and keeper.rs,                  *)
 (* memory-node/src/logic.rs, master/src/sessions.rs and logic/epochs.rs,   *)
-(* master/src/jobs.rs; core/src/slab.rs, store/reclaim.rs, compare.rs.     *)
+(* master/src/jobs.rs; core/src/over.rs, slab.rs, store/reclaim.rs,        *)
+(* compare.rs.                                                             *)
 (*                                                                         *)
 (* One block, with a table entry on each replica; one object in it, and    *)
 (* one slot that may name the object.                                      *)
@@ -45,7 +46,7 @@ CONSTANTS
 
 VARIABLES
   tab,      \* node -> the owner of the block in its table; 0: nobody
-  fence,    \* node -> sessions that are fenced there
+  fence,    \* node -> over: whose requests it refuses; fenced: those whose fence it has not forgotten
   late,     \* requests that nobody waits for: [s, n, kind, from, to, lives]
   lateOn,   \* the same, to the master: <<session, serial, new, marked>>
   ses,      \* session -> see Init
@@ -78,6 +79,7 @@ Session0 ==
    doubt |-> FALSE,      \* it has given the block back, and not all nodes have said so
    missed |-> FALSE,     \* some table may say what it does not know
    adopting |-> Nobody,  \* from whom it has begun to take the block over
+   lives |-> FALSE,      \* whether that session lived, as the master said
    adopted |-> Nobody,   \* from whom it has, and the master does not know
    given |-> FALSE,      \* has handed it on, and nobody has taken it over since, as far as it knows
    serial |-> 0,
@@ -86,7 +88,7 @@ Session0 ==
 
 Init ==
   /\ tab = [m \in Nodes |-> Nobody]
-  /\ fence = [m \in Nodes |-> {}]
+  /\ fence = [m \in Nodes |-> [over |-> {}, fenced |-> {}]]
   /\ late = {} /\ lateOn = {}
   /\ ses = [s \in Sessions |-> Session0]
   /\ mas = [left |-> Nobody,                         \* the owner of the leftover, if there is one
@@ -130,9 +132,9 @@ HasPassed == obj.e # Idle /\ IF Has("epochs pass whole") THEN obj.e < Passed ELS
 
 \* Whether a node does what it is asked, and what its table says then.
 Obeys(t, m) ==
-  CASE m.s \in fence[m.n] /\ (Has("the fenced ask for nothing") \/ m.to = m.s) -> FALSE
+  CASE m.s \in fence[m.n].over /\ (Has("the fenced ask for nothing") \/ m.to = m.s) -> FALSE
     [] m.kind = "alloc"  -> t[m.n] = Nobody
-    [] m.kind = "set"    -> /\ ~(m.lives /\ m.from \in fence[m.n] /\ Has("not from the fenced"))
+    [] m.kind = "set"    -> /\ ~(m.lives /\ m.from \in fence[m.n].fenced /\ Has("not from the fenced"))
                             /\ t[m.n] \in {m.from, m.to}
     [] OTHER             -> FALSE
 
@@ -168,8 +170,7 @@ Request(s, r) ==
     [] r.pc \in {"record", "re-record"} -> Set(s, node, Nobody, s, FALSE)
     [] r.pc = "re-adopt" -> Set(s, node, r.adopting, s, FALSE)
     [] r.pc = "return" -> Set(s, node, s, Nobody, FALSE)
-    [] r.pc = "adopt"  -> Set(s, node, r.adopting, s,
-                              r.adopting # s /\ IsOpen(r.adopting))
+    [] r.pc = "adopt"  -> Set(s, node, r.adopting, s, r.lives)
 
 \* It goes on with this: asks the next node, if there is one.
 Doing(s, r, pc, todo) ==
@@ -177,7 +178,7 @@ Doing(s, r, pc, todo) ==
   IF todo = <<>> THEN [q EXCEPT !.pc = "idle", !.msg = NoMsg]
   ELSE [q EXCEPT !.msg = Request(s, q)]
 
-Rests(r)     == [r EXCEPT !.pc = "idle", !.todo = <<>>, !.msg = NoMsg]
+Rests(r)     == [r EXCEPT !.pc = "idle", !.todo = <<>>, !.msg = NoMsg, !.lives = FALSE]
 Holds(s, r)  == [Rests(r) EXCEPT !.held = TRUE, !.given = FALSE, !.adopting = Nobody,
                                  !.adopted = IF r.pc \in {"adopt", "re-adopt"} THEN r.adopting
                                              ELSE @]
@@ -332,8 +333,8 @@ Take(s) ==
   /\ ~IsDying(o) \/ ~Has("not of who is recovered")
   /\ mas' = [Reported(mas, s) EXCEPT !.left = Nobody, !.given[s] = <<o, mas.new, mas.marked>>]
   /\ \/ /\ ~r.doubt
-        /\ ses' = [ses EXCEPT ![s] = Doing(s, [r EXCEPT !.given = FALSE, !.adopting = o],
-                                           "adopt", Forth)]
+        /\ LET q == [r EXCEPT !.given = FALSE, !.adopting = o, !.lives = o # s /\ IsOpen(o)]
+           IN  ses' = [ses EXCEPT ![s] = Doing(s, q, "adopt", Forth)]
         /\ UNCHANGED n
      \/ /\ r.doubt
         /\ ses' = [ses EXCEPT ![s] = r]
@@ -411,14 +412,24 @@ Crash(s) ==
   /\ UNCHANGED <<tab, fence, lateOn, ep>>
 
 Fence(s, node) ==
-  /\ ses[s].st = "crashed" /\ s \notin fence[node]
-  /\ fence' = [fence EXCEPT ![node] = @ \cup {s}]
+  /\ ses[s].st = "crashed" /\ s \notin fence[node].over
+  /\ fence' = [fence EXCEPT ![node] = [over |-> @.over \cup {s}, fenced |-> @.fenced \cup {s}]]
+  /\ UNCHANGED <<tab, late, lateOn, ses, mas, obj, ep, n>>
+
+\* A node hears that a session is over, and forgets its fence.  Only requests by word that the session lives go
+\* by the fence, and only when they are executed.  So it is enough that a node may hear as long as one is there.
+Forget(s, node) ==
+  /\ ses[s].st = "recovered" \/ (IsDying(s) /\ ~Has("fences last until the recovery"))
+  /\ s \in fence[node].fenced
+  /\ \E m \in late \cup {ses[x].msg : x \in Sessions} :
+       m.kind = "set" /\ m.lives /\ m.from = s /\ m.n = node
+  /\ fence' = [fence EXCEPT ![node].fenced = @ \ {s}]
   /\ UNCHANGED <<tab, late, lateOn, ses, mas, obj, ep, n>>
 
 \* The recovery asks all nodes which blocks are the client's.
 Read(s) ==
   /\ ses[s].st = "crashed"
-  /\ (\A m \in Nodes : s \in fence[m]) \/ ~Has("recovery after the fence")
+  /\ (\A m \in Nodes : s \in fence[m].over) \/ ~Has("recovery after the fence")
   /\ ses' = [ses EXCEPT ![s].st = "reading", ![s].shown = {m \in Nodes : tab[m] = s}]
   /\ UNCHANGED <<tab, fence, late, lateOn, mas, obj, ep, n>>
 
@@ -503,7 +514,7 @@ WriteInVain(s) ==
 LateWrite(s) ==
   /\ s \in obj.way
   /\ \E m \in Nodes :
-       /\ s \notin fence[m]
+       /\ s \notin fence[m].over
        /\ obj' = [obj EXCEPT !.way = @ \ {s}, !.bytes = TRUE, !.bad = @ \/ tab[m] # s]
   /\ UNCHANGED <<tab, fence, late, lateOn, ses, mas, ep, n>>
 
@@ -635,7 +646,7 @@ Next ==
        \/ Begin(s) \/ End(s) \/ Write(s) \/ WriteInVain(s) \/ LateWrite(s) \/ UseOther(s) \/ TakeInVain(s) \/ Replace(s) \/ MayMark(s) \/ Mark(s) \/ Revoke(s)
        \/ Look(s) \/ AskMaster(s) \/ TakeIn(s) \/ Doubts(s) \/ Compare(s) \/ MarkGarbage(s)
        \/ Zero(s) \/ Learn(s) \/ Pulse(s)
-       \/ \E node \in Nodes : Fence(s, node)
+       \/ \E node \in Nodes : Fence(s, node) \/ Forget(s, node)
   \/ Late \/ LateOn \/ NextEpoch \/ JobBegins \/ JobEnds
   \/ Terminated
 
