@@ -47,7 +47,7 @@ CONSTANTS
 VARIABLES
   tab,      \* node -> the owner of the block in its table; 0: nobody
   fence,    \* node -> over: whose requests it refuses; fenced: those whose fence it has not forgotten
-  late,     \* requests that nobody waits for: [s, n, kind, from, to, lives]
+  late,     \* requests that nobody waits for: [s, n, kind, from, to, lives, once]
   lateOn,   \* the same, to the master: <<session, serial, new, marked>>
   ses,      \* session -> see Init
   mas,      \* the master: see Init
@@ -135,6 +135,7 @@ Obeys(t, m) ==
   CASE m.s \in fence[m.n].over /\ (Has("the fenced ask for nothing") \/ m.to = m.s) -> FALSE
     [] m.kind = "alloc"  -> t[m.n] = Nobody
     [] m.kind = "set"    -> /\ ~(m.lives /\ m.from \in fence[m.n].fenced /\ Has("not from the fenced"))
+                            /\ ~(m.once /\ t[m.n] = m.to /\ Has("not what it has got since"))
                             /\ t[m.n] \in {m.from, m.to}
     [] OTHER             -> FALSE
 
@@ -158,9 +159,9 @@ InTurn(s, node) ==
 (* Sessions: BlockSource. *)
 
 Set(s, node, from, to, lives) ==
-  [s |-> s, n |-> node, kind |-> "set", from |-> from, to |-> to, lives |-> lives]
+  [s |-> s, n |-> node, kind |-> "set", from |-> from, to |-> to, lives |-> lives, once |-> FALSE]
 Ask(s, node, kind) ==
-  [s |-> s, n |-> node, kind |-> kind, from |-> Nobody, to |-> s, lives |-> FALSE]
+  [s |-> s, n |-> node, kind |-> kind, from |-> Nobody, to |-> s, lives |-> FALSE, once |-> FALSE]
 
 \* The request to the next node in `todo`, by what the session is doing.
 Request(s, r) ==
@@ -333,8 +334,10 @@ Take(s) ==
   /\ ~IsDying(o) \/ ~Has("not of who is recovered")
   /\ mas' = [Reported(mas, s) EXCEPT !.left = Nobody, !.given[s] = <<o, mas.new, mas.marked>>]
   /\ \/ /\ ~r.doubt
-        /\ LET q == [r EXCEPT !.given = FALSE, !.adopting = o, !.lives = o # s /\ IsOpen(o)]
-           IN  ses' = [ses EXCEPT ![s] = Doing(s, q, "adopt", Forth)]
+        /\ LET once  == o # s /\ r.adopting = Nobody
+               given == r.given /\ once /\ Has("handed on until it is taken")
+               q == [r EXCEPT !.given = given, !.adopting = o, !.lives = o # s /\ IsOpen(o)]
+           IN  ses' = [ses EXCEPT ![s] = [Doing(s, q, "adopt", Forth) EXCEPT !.msg.once = once]]
         /\ UNCHANGED n
      \/ /\ r.doubt
         /\ ses' = [ses EXCEPT ![s] = r]

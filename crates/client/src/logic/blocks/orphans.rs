@@ -40,7 +40,10 @@ impl<E: Environment> BlockSource<E> {
             return None;
         }
         let _ends = (!once).then(|| Counted::begin(&self.taking_back));
-        self.handed_on.borrow_mut().remove(&block);
+        // By an earlier name it may be offered what it has handed on itself, and the master does not know yet.
+        if !once {
+            self.handed_on.borrow_mut().remove(&block);
+        }
         self.adopting.borrow_mut().insert(block, gift);
         match self.adopt(&gift, once, view).await {
             Ok(()) => Some(self.left(&gift, view)),

@@ -310,6 +310,25 @@ fn a_block_from_the_pool_is_not_taken_over_from_an_earlier_owner_as_well() {
     assert_eq!((granted.address, granted.first), (view.geometry.block_address(0, 0), 0));
 }
 
+/// It has handed the block on, and the master, which does not know yet, offers it what an earlier owner has left there.
+#[test]
+fn what_was_handed_on_is_not_missed_when_it_was_offered_by_an_earlier_name() {
+    let env = Surroundings::new();
+    env.silent.set(false);
+    let source = source_of(7, &env);
+    let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
+    let (view, block) = (view(), BlockId { region: 0, block: 0 });
+    at_once(source.grant(slab, false, &view)).unwrap();
+    source.forget(&[block]);
+    let orphan = Orphan { block, owner: ClientId(3), class: slab.class, first: 0, marked: None };
+    env.orphan.set(Some(orphan));
+    assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
+    assert_eq!(env.orphan.get(), None, "it was given");
+    // Later an answer does not come. Somebody else may be about to take the block over.
+    source.missed.set(true);
+    assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
+}
+
 #[test]
 fn what_is_given_back_is_not_reported_as_taken_over() {
     let env = Surroundings::new();
