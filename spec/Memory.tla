@@ -360,6 +360,8 @@ ReturnGiven(m, s) ==
   IF g = <<>> \/ m.left # Nobody THEN q
   ELSE IF g[1] # s /\ IsOpen(g[1])
        THEN IF Has("limbo") THEN [q EXCEPT !.limbo[g[1]] = g] ELSE Keep(q, g[1], g[2], g[3])
+  \* What the tables say is its its recovery finds, as it is by then.
+  ELSE IF g[1] # s /\ IsDying(g[1]) /\ Has("left to its recovery") THEN q
   ELSE Keep(q, g[1], g[2], g[3])
 
 \* No operation of the owner is under way in the block, and the header says so: Op::put_to_rest.

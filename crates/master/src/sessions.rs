@@ -458,8 +458,9 @@ impl Sessions {
         writes: &mut Vec<Write>,
     ) {
         for left in given.iter().map(|given| &given.left).filter(|left| !is_known(left)) {
-            if self.left.contains(&left.block) {
-                // Somebody has said since what there is.
+            if self.left.contains(&left.block) || self.expired.contains_key(&left.owner) {
+                // Somebody has said since what there is; or the recovery of its owner finds what the tables say is
+                // its, as it is by then: it may have got the block back from the pool, and written there.
             } else if self.open.contains_key(&left.owner) {
                 self.limbo.entry(left.owner).or_default().push(*left);
             } else {

@@ -374,11 +374,12 @@ impl Fault {
     }
 }
 
-/// Opens as many sessions as it can. Over TCP: a fence of shared memory would end this test.
+/// Opens as many sessions as it can. Not over shared memory, a fence of which would end this test.
 fn crowd(cluster: &Cluster) -> Client {
     let timeout = Duration::from_secs(1);
+    let fabric = if cluster.fabric() == "verbs" { FabricKind::Verbs } else { FabricKind::Tcp };
     let options = Options::default()
-        .with_fabric(FabricKind::Tcp)
+        .with_fabric(fabric)
         .with_op_timeout(timeout)
         .with_connect_timeout(timeout);
     Client::connect_with(cluster.address(), options).unwrap()

@@ -13,9 +13,9 @@
 //! nothing; neither does one whose machine sleeps. Therefore
 //!
 //! * a step between two events counts for an eighth of a lease, and 125 ms, at most, whatever the clock says;
-//! * after half a lease without an event the master was *away*. That step counts for nothing, and everybody has a whole
-//!   lease from its return. As long no end of a connection tells anything, either. Who got no answer meanwhile has given
-//!   its connection up, and the end of the old one may be read before the first word over the new one.
+//! * after half a lease without an event the master was *away*. That step counts for a millisecond, and everybody has
+//!   a whole lease from its return. As long no end of a connection tells anything, either. Who got no answer meanwhile
+//!   has given its connection up, and the end of the old one may be read before the first word over the new one.
 //! * A master that is never there for a whole lease takes whoever was silent for four leases of its moments for gone.
 //! * A question that was asked before the master was away has all of its time from the return. If it failed, it is
 //!   asked again.
@@ -53,6 +53,9 @@ const MIN_STEP_MS: u64 = 10;
 /// And where they are long: no few steps are the patience of a question.
 const MAX_STEP_MS: u64 = MAX_PROBE_MS / 4;
 
+/// What the time counts for which the master was away: what was before it is told from what is after it.
+const GAP_MS: u64 = 1;
+
 /// So many leases with gaps count as one without.
 const LEASES_WITH_GAPS: u64 = 4;
 
@@ -64,7 +67,7 @@ fn is_gap(step_ms: u64, lease: LeaseSettings) -> bool {
 /// What a step counts as listened, in milliseconds.
 fn listened(step_ms: u64, lease: LeaseSettings) -> u64 {
     if is_gap(step_ms, lease) && !removed(Mutant::GapsAreListened) {
-        return 0;
+        return GAP_MS;
     }
     step_ms.min((lease.lease_ms / 8).clamp(MIN_STEP_MS, MAX_STEP_MS))
 }

@@ -540,6 +540,38 @@ fn what_a_session_handed_on_is_nobodys_while_it_is_recovered() {
     assert_eq!(world.ask(take()), Some(left));
 }
 
+/// The taker may have given it back to the pool, and the owner have got it from there, and written to what had been new.
+#[test]
+fn what_was_given_is_left_to_the_recovery_of_an_owner_that_has_died() {
+    let mut world = World::formed(settings(3, 2, 2));
+    let (dies, taker, client) = (world.open(), world.open(), world.open());
+    let (view, class) = (world.view().number, SizeClass::from_code(4).unwrap());
+    let block = BlockId { region: 0, block: 1 };
+    let orphan = Orphan { block, owner: dies, class, first: 0, marked: Some(1) };
+    let hand_on =
+        MasterRequest::HandOn { client: dies, serial: 1, orphans: vec![orphan], used: vec![] };
+    let take = |client| MasterRequest::TakeOrphan {
+        redundancy: Redundancy::Replicated,
+        client,
+        turn: 0,
+        adopted: vec![],
+        class: None,
+        full: true,
+        view,
+    };
+    assert_eq!(world.ask(hand_on), Some(MasterReply::Done));
+    let given = MasterReply::Orphan { orphan: Some(orphan), owner_lives: true };
+    assert_eq!(world.ask(take(taker)), Some(given));
+    world.recoveries_fail = true;
+    world.ask(MasterRequest::Abandon { client: dies });
+    let close = MasterRequest::Close { client: taker, orphans: vec![], work: Default::default() };
+    assert_eq!(world.ask(close), Some(MasterReply::Done));
+    world.recoveries_fail = false;
+    // It finds nothing here that the tables say is its.
+    world.until("the recovery", World::is_whole);
+    assert_eq!(world.ask(take(client)), Some(NO_ORPHAN));
+}
+
 #[test]
 fn missing_replicas_come_before_new_regions() {
     let mut world = World::formed(settings(3, 2, 2));

@@ -206,7 +206,7 @@ pub fn unheard_nodes(seed: u64) {
     cluster.block_on(process, async {
         let nodes = cluster.node_processes();
         nodes.iter().for_each(|(node, _)| cluster.cut_off_node(*node));
-        for _ in 0..50 {
+        for _ in 0..40 {
             has_a_moment(&sim, &cluster).await;
         }
         nodes.iter().for_each(|(node, _)| cluster.reach_node(*node));
