@@ -19,12 +19,12 @@
 //! anything may take before the soak fails (60).
 //!
 //! In a virtual machine, and over RDMA: `tests/rdma/soak`. `FUSEE_SOAK_HOSTS=10.0.0.1,10.0.0.2` says where the master
-//! and where the memory nodes listen; `FUSEE_SOAK_OWN_MACHINE=1` that the machine is the soak's own, which may be put to
-//! sleep.
+//! and where the memory nodes listen; `FUSEE_SOAK_OWN_MACHINE=1` that the machine is the soak's own, which may be put
+//! to sleep.
 //!
-//! Where networks of namespaces are to be had ([`super::net`]) each process is in one of its own. There, and in a machine
-//! of its own, the master's store and the logs of all servers are on small file systems of their own. Elsewhere what needs
-//! them is left out, and that is said.
+//! Where networks of namespaces are to be had ([`super::net`]) each process is in one of its own. There, and in a
+//! machine of its own, the master's store and the logs of all servers are on small file systems of their own. Elsewhere
+//! what needs them is left out, and that is said.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -540,7 +540,7 @@ fn what_a_session_handed_on_is_nobodys_while_it_is_recovered() {
     assert_eq!(world.ask(take()), Some(left));
 }
 
-/// The taker may have given it back to the pool, and the owner have got it from there, and written to what had been new.
+/// The taker may have given it back to the pool, and the owner have got it from there, and written to what was new.
 #[test]
 fn what_was_given_is_left_to_the_recovery_of_an_owner_that_has_died() {
     let mut world = World::formed(settings(3, 2, 2));

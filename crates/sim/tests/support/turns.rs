@@ -197,8 +197,8 @@ async fn has_a_moment(sim: &Sim, cluster: &Cluster) {
     sim.sleep(3 * MS).await;
 }
 
-/// The moments of a master that is away nearly all the time are too short for what memory nodes say, as where these have
-/// to connect anew each time. That is not yet silence.
+/// The moments of a master that is away nearly all the time are too short for what memory nodes say, as where these
+/// have to connect anew each time. That is not yet silence.
 pub fn unheard_nodes(seed: u64) {
     let sim = Sim::new(seed);
     let cluster = Cluster::new(&sim, &options());
