@@ -374,8 +374,6 @@ mutants! {
     SplitsTwice,
     /// Whoever always wants a change keeps those away that come later in the line.
     NobodyYields,
-    /// A memory node that takes long to answer holds up who wants a change of another kind.
-    ReservationsHoldOthersUp,
     /// A writer that waits for a larger index asks for it once.
     AsksForSplitsOnce,
     /// A master that gets no more than moments never takes anybody for gone.

@@ -512,7 +512,10 @@ impl Cluster {
         // Who does not answer this is lost.
         let is_harmless = request != NodeRequest::Describe;
         let may_be_lost = || is_harmless || self.may_lose_question_to(to);
-        let delay = self.0.control.delay(to, &request);
+        let delay = match request {
+            NodeRequest::OfJob { .. } => self.0.control.order_delay(to),
+            _ => 0,
+        };
         self.0.control.send((to, delay), open, may_be_lost, move || {
             let nodes = cluster.0.nodes.borrow();
             let host = nodes.iter().find(|h| h.process == to).expect("a node's process").clone();

@@ -10,7 +10,6 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::pin::pin;
 
-use fusee_control::node::NodeRequest;
 use futures_util::future::{Either, select};
 use tokio::sync::oneshot;
 
@@ -23,7 +22,7 @@ pub(crate) struct Control {
     /// Processes that cannot reach the master, or not be reached by it.
     cut_off: RefCell<BTreeMap<ProcessId, Cut>>,
     /// Until when what jobs of the master ask of a memory node lies on its way.
-    held: RefCell<BTreeMap<(ProcessId, Held), Nanos>>,
+    held: RefCell<BTreeMap<ProcessId, Nanos>>,
     /// One of so many messages is lost; 0: none is.
     pub lost_one_in: Cell<usize>,
     /// How long each takes, if that is not left to chance.
@@ -39,15 +38,6 @@ pub(crate) enum Cut {
     ToMaster,
     /// The process does not hear the master.
     FromMaster,
-}
-
-/// Which requests to memory nodes lie on their way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Held {
-    /// Those of jobs.
-    Orders,
-    /// Those for room.
-    Reservations,
 }
 
 /// Why there is no answer.
@@ -89,21 +79,16 @@ impl Control {
         self.cut_off.borrow().get(&process).is_none_or(|cut| *cut == Cut::ToMaster)
     }
 
-    /// What the master asks of a memory node lies on its way for so long, at most.
-    pub fn hold(&self, process: ProcessId, what: Held, time: Nanos) {
-        self.held.borrow_mut().insert((process, what), self.sim.now() + time);
+    /// What jobs of the master ask of a memory node lies on its way for so long, at most.
+    pub fn hold_orders(&self, process: ProcessId, time: Nanos) {
+        self.held.borrow_mut().insert(process, self.sim.now() + time);
     }
 
-    /// How long this lies on its way to a process besides.
-    pub fn delay(&self, process: ProcessId, request: &NodeRequest) -> Nanos {
-        let what = match request {
-            NodeRequest::OfJob { .. } => Held::Orders,
-            NodeRequest::Reserve { .. } => Held::Reservations,
-            _ => return 0,
-        };
-        let until = self.held.borrow().get(&(process, what)).copied().unwrap_or(0);
+    /// How long what a job asks of a process lies on its way besides.
+    pub fn order_delay(&self, process: ProcessId) -> Nanos {
+        let until = self.held.borrow().get(&process).copied().unwrap_or(0);
         let delay = until.saturating_sub(self.sim.now());
-        if delay > 0 && what == Held::Orders {
+        if delay > 0 {
             count(&self.sim.counts().late_orders);
         }
         delay

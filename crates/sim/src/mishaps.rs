@@ -5,7 +5,7 @@ use fusee_core::change::Stage;
 use fusee_core::verbs::{ClusterId, MnId};
 
 use crate::cluster::Cluster;
-use crate::control::{Cut, Held};
+use crate::control::Cut;
 use crate::counts::count;
 use crate::engine::Nanos;
 use crate::rng::Rng;
@@ -38,14 +38,7 @@ impl Cluster {
     /// What jobs of the master ask of a memory node lies on its way for so long, at most.
     pub fn hold_orders(&self, node: MnId, time: Nanos) {
         if let Some(process) = self.process_of(node) {
-            self.control().hold(process, Held::Orders, time);
-        }
-    }
-
-    /// What the master asks of it for room does so.
-    pub fn hold_reservations(&self, node: MnId, time: Nanos) {
-        if let Some(process) = self.process_of(node) {
-            self.control().hold(process, Held::Reservations, time);
+            self.control().hold_orders(process, time);
         }
     }
 

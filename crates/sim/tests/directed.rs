@@ -72,7 +72,6 @@ fn masters_serve_all_who_wish_for_a_change() {
     for seed in 0..20 {
         turns::split_once(seed);
         turns::replicas_have_turns(seed);
-        turns::slow_reservations(seed);
         turns::forgotten_split(seed);
         turns::starved_master(seed);
         turns::unheard_nodes(seed);

@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 
 use fusee_control::node::{Extent, NodeRefusal, NodeReply, NodeRequest};
 use fusee_core::data::Redundancy;
-use fusee_core::mutant::{Mutant, removed};
 use fusee_core::verbs::MnId;
 use fusee_core::view::{Place, View};
 
@@ -79,7 +78,7 @@ impl Reserving {
 
     /// Whether it has not taken long yet.
     pub fn is_young(&self, now_ms: u64) -> bool {
-        now_ms < self.begun_ms + ALONE_MS || removed(Mutant::ReservationsHoldOthersUp)
+        now_ms < self.begun_ms + ALONE_MS
     }
 
     /// A node answered.

@@ -71,7 +71,6 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
         LivingAreOver => &scenarios::MANY_DEATHS,
         SplitsTwice => &scenarios::SPLIT_ONCE,
         NobodyYields => &scenarios::REPLICAS_HAVE_TURNS,
-        ReservationsHoldOthersUp => &scenarios::SLOW_RESERVATIONS,
         AsksForSplitsOnce => &scenarios::FORGOTTEN_SPLIT,
         GapsForgiveForEver => &scenarios::STARVED_MASTER,
         GapsAreListened => &scenarios::UNHEARD_NODES,

@@ -109,7 +109,6 @@ pub const IN_DOUBT: Scenario = named("in doubt", |seed| {
 pub const GONE: Scenario = named("gone", gone::gone);
 pub const SPLIT_ONCE: Scenario = named("split once", turns::split_once);
 pub const REPLICAS_HAVE_TURNS: Scenario = named("replicas have turns", turns::replicas_have_turns);
-pub const SLOW_RESERVATIONS: Scenario = named("slow reservations", turns::slow_reservations);
 pub const FORGOTTEN_SPLIT: Scenario = named("forgotten split", turns::forgotten_split);
 pub const MANY_DEATHS: Scenario = named("many deaths", turns::many_deaths);
 pub const STARVED_MASTER: Scenario = named("starved master", turns::starved_master);
@@ -242,7 +241,7 @@ pub const COUNTERS: Scenario = named("counters", rates::counters);
 pub const BARS: Scenario = named("bars", bars::bars);
 
 /// Every scenario that goes step by step, and those in virtual time that are as short.
-pub const STEPWISE: [&Scenario; 91] = [
+pub const STEPWISE: [&Scenario; 90] = [
     &SILENT_COLUMN,
     &LEFT_COPY_WORD,
     &STALE_MOVE,
@@ -288,7 +287,6 @@ pub const STEPWISE: [&Scenario; 91] = [
     &SPLIT_ONCE,
     &REPLICAS_HAVE_TURNS,
     &FORGOTTEN_SPLIT,
-    &SLOW_RESERVATIONS,
     &STARVED_MASTER,
     &UNHEARD_NODES,
     &MANY_DEATHS,

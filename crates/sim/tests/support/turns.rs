@@ -74,38 +74,6 @@ pub fn replicas_have_turns(seed: u64) {
     });
 }
 
-/// A memory node that is heard takes long to answer what it is asked for room. Splits wait for it; what others can do
-/// without it does not.
-pub fn slow_reservations(seed: u64) {
-    let sim = Sim::new(seed);
-    let cluster = Cluster::new(&sim, &options());
-    let process = sim.process("observer");
-    cluster.block_on(process, async {
-        let slow = cluster.view().subtables[0].primary().node;
-        let nodes = cluster.node_processes();
-        let all = nodes.len() + 2;
-        let (gone, _) = nodes.into_iter().rfind(|(node, _)| *node != slow).expect("several");
-        cluster.start_node();
-        cluster.start_node();
-        while cluster.view().members.len() < all {
-            sim.sleep(MS).await;
-        }
-        wait_for_all_replicas(&cluster).await;
-        cluster.hold_reservations(slow, 20_000 * MS);
-        cluster.crash_node(gone);
-        while cluster.view().member(gone).is_some() {
-            sim.sleep(MS / 50).await;
-        }
-        assert!(missing_replicas(&cluster) > 1, "it held something");
-        let begun = sim.now();
-        while missing_replicas(&cluster) > 0 {
-            (0..cluster.view().subtables.len() as u32).for_each(|of| ask_for_split(&cluster, of));
-            assert!(sim.now() < begun + 5_000 * MS, "all wait for {slow}");
-            sim.sleep(MS).await;
-        }
-    });
-}
-
 /// How many replicas the index and the regions lack.
 fn missing_replicas(cluster: &Cluster) -> usize {
     let view = cluster.view();
