@@ -61,7 +61,7 @@ const STORE_FAILS_WITHIN: Duration = Duration::from_secs(5);
 const FILES_MIB: u32 = 16;
 /// Strangers at each server's port, whose words have no room in its log.
 const STRANGERS: u32 = 5;
-/// For how long a master stops that others must have given up by then, and for how long a machine sleeps.
+/// For how long a machine sleeps, and a master stops: long enough that everybody has given his connection to it up.
 const LONG_MS: Range<u64> = 8_000..9_000;
 /// Between two faults.
 const REST_MS: Range<u64> = 100..800;

@@ -69,8 +69,8 @@ impl Fences {
         self.members.retain(|node, _| members.contains(node));
         for node in members {
             // The fences of former masters are to be forgotten, too: with the next one.
-            let (left, fenced) = (self.clients.clone(), FENCED_TOGETHER);
-            let new = || Told { left: left.clone(), again_ms: 0, fenced };
+            let fenced = FENCED_TOGETHER;
+            let new = || Told { left: self.clients.clone(), again_ms: 0, fenced };
             self.members.entry(*node).or_insert_with(new);
         }
     }
