@@ -252,6 +252,36 @@ static uint8_t *place_of(const struct session *session, int verb)
 	return session->arena + (size_t)verb * (ARENA_BYTES / MOST_VERBS);
 }
 
+// What a card has counted.
+static uint64_t counted(const char *device, const char *counter)
+{
+	char path[128];
+	snprintf(path, sizeof(path), "/sys/class/infiniband/%s/ports/1/hw_counters/%s", device, counter);
+	FILE *file = TRY(fopen(path, "r"));
+	unsigned long long count;
+	assert(fscanf(file, "%llu", &count) == 1);
+	fclose(file);
+	return count;
+}
+
+static uint64_t received(void)
+{
+	return counted("rxe1", "rcvd_pkts");
+}
+
+// Says who is to blame: a card that repeats its request all the time, in vain, or one that is silent.
+static void does_not_complete(void)
+{
+	uint64_t sent = counted("rxe0", "sent_pkts"), asked = received(), answered = counted("rxe1", "sent_pkts");
+	uint64_t again = counted("rxe1", "duplicate_request");
+	sleep(2);
+	die("a verb does not complete: in 2 s the session's card sends %llu packets, the node's takes %llu of them, "
+	    "%llu as repeated ones, and sends %llu",
+	    (long long)(counted("rxe0", "sent_pkts") - sent), (long long)(received() - asked),
+	    (long long)(counted("rxe1", "duplicate_request") - again),
+	    (long long)(counted("rxe1", "sent_pkts") - answered));
+}
+
 // Posts verbs as one list, and waits until the last one is complete. Each has its place in the arena.
 static void post_all(struct session *session, struct ibv_send_wr *work, const uint32_t *bytes, int count)
 {
@@ -270,7 +300,7 @@ static void post_all(struct session *session, struct ibv_send_wr *work, const ui
 	int found;
 	while ((found = ibv_poll_cq(session->pair.completions, 1, &done)) == 0)
 		if (time(NULL) > end)
-			die("a verb does not complete");
+			does_not_complete();
 	if (found < 0 || done.status != IBV_WC_SUCCESS)
 		die("a verb failed: %s", ibv_wc_status_str(done.status));
 }
@@ -449,15 +479,6 @@ static void hardware_address(const char *interface, uint8_t *to)
 	fclose(file);
 }
 
-static uint64_t received(void)
-{
-	FILE *file = TRY(fopen("/sys/class/infiniband/rxe1/ports/1/hw_counters/rcvd_pkts", "r"));
-	unsigned long long count;
-	assert(fscanf(file, "%llu", &count) == 1);
-	fclose(file);
-	return count;
-}
-
 static struct wire open_wire(const struct session *session)
 {
 	struct wire wire = { .out = packets_of("wire0"), .in = packets_of("wire1") };
@@ -622,7 +643,7 @@ static void lies(struct wire *wire, struct session *session)
 static void packets(struct session *a, struct session *raw)
 {
 	struct wire wire = open_wire(raw);
-	uint64_t slot = INDEX + 64, unknown = INDEX + 128, behind = slot + MTU_BYTES;
+	uint64_t slot = INDEX + 64, unknown = INDEX + 128, last = INDEX + 256, behind = slot + MTU_BYTES;
 	uint32_t number = raw->pair.first_number;
 	uint64_t before = settled();
 	struct frame got;
@@ -630,10 +651,13 @@ static void packets(struct session *a, struct session *raw)
 	lies(&wire, a);
 	rdma_steered(a, slot, 64);
 	rdma_steered(a, behind, 64);
+	rdma_steered(a, last, 64);
 	struct written one = rdma_write(a, 1, OBJECTS, 256), two = rdma_write(a, 2, OBJECTS + 4096, 256);
 	struct written three = rdma_write(a, 3, OBJECTS + 8192, 256), four = rdma_write(a, 4, OBJECTS + 12288, MTU_BYTES);
 	put(a, slot, 0, one.word);
 	put(a, behind, 0, four.word);
+	struct written end = rdma_write(a, 5, POOL_BYTES - 64, 64);
+	put(a, last, 0, end.word);
 	got = passed(&wire, request(&wire, raw, number, slot, 64));
 	goes(raw, &got, one.offset, "a READ is steered, and its ICRC is right");
 	put(a, slot, one.word, two.word);
@@ -641,6 +665,17 @@ static void packets(struct session *a, struct session *raw)
 	goes(raw, &got, one.offset, "the same one again goes where it went");
 	got = passed(&wire, request(&wire, raw, ++number, slot, 64));
 	goes(raw, &got, two.offset, "the next one to where the slot leads now");
+	struct frame odd = request(&wire, raw, number, slot, 64);
+	odd.read.reth.bytes ^= htonl(2 * MTU_BYTES);
+	got = passed(&wire, odd);
+	if (address_of(&got) != there(raw, slot))
+		die("FAILED: one that has become two packets long is steered");
+	got = passed(&wire, request(&wire, raw, number, slot, 64));
+	goes(raw, &got, two.offset, "one goes where it went, although its length was damaged when it was repeated");
+	got = passed(&wire, request(&wire, raw, ++number, last, 64));
+	goes(raw, &got, end.offset, "one to the last bytes of the pool");
+	got = passed(&wire, request(&wire, raw, number, last, 128));
+	goes(raw, &got, last, "and if it is longer when it is repeated, not beyond them");
 
 	got = passed(&wire, request(&wire, raw, ++number, unknown, 64));
 	goes(raw, &got, unknown, "one of an unknown slot goes there");
@@ -660,7 +695,7 @@ static void packets(struct session *a, struct session *raw)
 	got = passed(&wire, request(&wire, raw, 0, behind, MTU_BYTES));
 	goes(raw, &got, behind, "the rest of one is not steered either, where numbers start again");
 
-	struct frame odd = request(&wire, raw, ++number, slot, 64);
+	odd = request(&wire, raw, ++number, slot, 64);
 	odd.udp.check = htons(1);
 	got = passed(&wire, odd);
 	goes(raw, &got, slot, "a packet with an UDP checksum is not touched");

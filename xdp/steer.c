@@ -94,12 +94,12 @@ struct pending {
 	struct object object;
 };
 
-// What became of a READ that asked.
+// What became of a READ that asked, and has one packet for an answer.
 struct decision {
 	__u64 asked;
 	__u64 went;
-	__u32 bytes;
 	__u32 key;
+	__u32 unused;
 };
 
 // Where a READ is in the pool and in the order of packets, in one number: its address, less the bytes of all
@@ -306,6 +306,12 @@ static __always_inline bool is_rest(const struct request *request, __u64 mtu, __
 	return bpf_map_lookup_elem(&lines, &line) || bpf_map_lookup_elem(&lines, &wrapped);
 }
 
+// Whether the node lends these bytes. It would refuse others, and end the connection.
+static __always_inline bool is_lent(const struct connection *connection, __u64 address, __u32 bytes)
+{
+	return address >= connection->first && address <= connection->last && bytes <= connection->last - address;
+}
+
 // Where the slot leads to, if that is known. The first time that this is asked, the slot becomes one that is
 // looked at.
 static __always_inline __u64 leads_to(const struct request *request, const struct connection *connection,
@@ -319,9 +325,7 @@ static __always_inline __u64 leads_to(const struct request *request, const struc
 		return address;
 	}
 	struct object object = *known;
-	// What is outside of the pool would be refused, and end the connection.
-	if (bytes && bytes <= object.bytes && object.address >= connection->first &&
-	    object.address <= connection->last && bytes <= connection->last - object.address)
+	if (bytes && bytes <= object.bytes && is_lent(connection, object.address, bytes))
 		return object.address;
 	return address;
 }
@@ -332,20 +336,23 @@ static __always_inline __u64 leads_to(const struct request *request, const struc
 // about the same bytes, or a part of them. So one that is repeated goes where it went. If it was answered in
 // part, the client asks for the rest, with a number and an address of its own: so what has more than one packet
 // for an answer is never steered, nor is the rest of it, which looks like a READ of another slot.
+//
+// One may be damaged when it is repeated: the node drops it, and it must not change where the READ goes. Whatever
+// length it has then, it is the same READ: its number and its address say so.
 static __always_inline __u64 steer(const struct request *request, const struct connection *connection,
 				   __u64 address, __u32 bytes)
 {
-	struct decision *earlier = bpf_map_lookup_elem(&decisions, request);
-	if (earlier && earlier->asked == address && earlier->bytes == bytes &&
-	    earlier->key == connection->steered_key)
-		return earlier->went;
-	struct decision decision = { address, address, bytes, connection->steered_key };
 	if (bytes > connection->mtu) {
 		struct line line = { request->node, address - request->number * connection->mtu };
 		bpf_map_update_elem(&lines, &line, &bytes, BPF_ANY);
-	} else if (!is_rest(request, connection->mtu, address)) {
-		decision.went = leads_to(request, connection, address, bytes);
+		return address;
 	}
+	struct decision *earlier = bpf_map_lookup_elem(&decisions, request);
+	if (earlier && earlier->asked == address && earlier->key == connection->steered_key)
+		return is_lent(connection, earlier->went, bytes) ? earlier->went : address;
+	struct decision decision = { address, address, connection->steered_key, 0 };
+	if (!is_rest(request, connection->mtu, address))
+		decision.went = leads_to(request, connection, address, bytes);
 	bpf_map_update_elem(&decisions, request, &decision, BPF_ANY);
 	return decision.went;
 }
