@@ -111,7 +111,8 @@ pub enum MasterRequest {
     /// A session wants to start. Answer: `Opened`, or `NotReady` while the cluster forms.
     Open,
     /// A session needs a block and would rather go on with one that another session left. Not
-    /// idempotent: a lost answer costs one block, until the session ends. Answer: `Orphan`.
+    /// idempotent: a lost answer costs one block, until the session ends; if another master leads by then, until the
+    /// block's owner is recovered. Answer: `Orphan`.
     TakeOrphan {
         /// The session's id.
         client: ClientId,

@@ -352,10 +352,9 @@ impl Sessions {
         }
     }
 
-    /// Somebody says what he has: whatever others were given of it, also under his name, is of the past.
-    fn is_had(&mut self, client: ClientId, orphans: &[Orphan]) {
-        let had: BTreeSet<BlockId> =
-            orphans.iter().filter(|left| left.owner == client).map(|left| left.block).collect();
+    /// A session says which blocks are its: whatever others were given of them, also under its name, is of the past.
+    fn is_had(&mut self, client: ClientId, had: impl IntoIterator<Item = BlockId>) {
+        let had: BTreeSet<BlockId> = had.into_iter().collect();
         let sessions = self.open.iter_mut().chain(&mut self.expired);
         let others = sessions.filter(|(other, _)| **other != client);
         others.for_each(|(_, session)| {
@@ -394,7 +393,7 @@ impl Sessions {
         let (gone, given): (Vec<Gift>, _) =
             std::mem::take(&mut session.given).into_iter().partition(handed_on);
         session.given = given;
-        self.is_had(client, orphans);
+        self.is_had(client, own(client, orphans));
         let kept = self.keep_all(client, orphans, &gone, view, writes);
         let left = used.iter().filter(|block| self.left.contains(block));
         self.used.extend(left.map(|block| (*block, until_ms)));
@@ -435,7 +434,7 @@ impl Sessions {
         let Some(session) = self.open.remove(&client) else { return Ok(()) };
         self.handed_on += 1;
         writes.push(Write::Remove(session_key(client)));
-        self.is_had(client, orphans);
+        self.is_had(client, own(client, orphans));
         let kept = self.keep_all(client, orphans, &session.given, view, writes);
         let said = |left: &Orphan| orphans.iter().any(|other| other.block == left.block);
         self.return_given(client, &session.given, said, view, writes);
@@ -483,7 +482,8 @@ impl Sessions {
         let Some(SessionState { given, .. }) = self.expired.remove(&client) else { return };
         self.handed_on += 1;
         writes.push(Write::Remove(session_key(client)));
-        self.is_had(client, orphans);
+        // Also of those that its recovery does not hand on, since their headers cannot be read, or as all was free.
+        self.is_had(client, owned.iter().copied().chain(own(client, orphans)));
         let orphans = orphans.iter().filter(|left| !self.is_handed_on(client, left.block));
         let orphans: Vec<Orphan> = orphans.copied().collect();
         for orphan in &orphans {
@@ -530,7 +530,7 @@ impl Sessions {
             None if owner != client => return Err("the block is not the session's"),
             _ => {}
         }
-        if self.left.len() == MAX_ORPHANS {
+        if self.left.len() == MAX_ORPHANS && !self.left.contains(&block) {
             return Err("there are too many");
         }
         if !self.left.insert(block) {
@@ -544,6 +544,11 @@ impl Sessions {
         self.orphans.entry(class).or_default().push(*orphan);
         Ok(())
     }
+}
+
+/// The blocks of what a session hands on as its own.
+fn own(client: ClientId, orphans: &[Orphan]) -> impl Iterator<Item = BlockId> + use<'_> {
+    orphans.iter().filter(move |left| left.owner == client).map(|left| left.block)
 }
 
 /// How a session was given a block that it hands on.

@@ -434,8 +434,11 @@ impl<E: Environment> BlockSource<E> {
     }
 
     /// For a session that ends: gives back again what may not have been given back, and finds blocks of
-    /// which it had not heard. `None` if some table says what it does not know all the same.
-    pub async fn settle(&self, view: &View) -> Option<Vec<Remainder>> {
+    /// which it had not heard. `None` if some table says what the session does not know all the same, or if a newer
+    /// view has come meanwhile: no operation runs, so the keeper acknowledges that view at once, and a table may be
+    /// copied to a memory node that the older view does not have before an owner is changed in it.
+    pub async fn settle(&self, gate: &Gate) -> Option<Vec<Remainder>> {
+        let view = &*gate.view();
         self.give_back_again(view).await;
         let mut found = Vec::new();
         // Of which class it is to be nobody knows yet; its next owner may find that it is empty.
@@ -446,7 +449,8 @@ impl<E: Environment> BlockSource<E> {
         {
             found.push(Remainder { block, class, first, marked });
         }
-        self.is_settled(view).await.then_some(found)
+        let is_settled = self.is_settled(view).await && gate.view().number == view.number;
+        is_settled.then_some(found)
     }
 
     async fn is_settled(&self, view: &View) -> bool {

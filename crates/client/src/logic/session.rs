@@ -243,15 +243,15 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         if self.store.needs_recovery() {
             return None;
         }
-        let (blocks, view) = (self.store.host().blocks(), self.store.view());
+        let blocks = self.store.host().blocks();
         // Whose blocks are whose has to be clear; if it is not, recovery finds out.
         if !blocks.hand_on(self.gate()).await {
             return None;
         }
-        let found = blocks.settle(&view).await?;
+        let found = blocks.settle(self.gate()).await?;
         let rests = rests.into_iter().chain(found).collect();
-        let (orphans, work) = (blocks.give_up(rests, &view), self.gate().work());
-        Some(Leaving { client: self.id(), orphans, work })
+        let orphans = blocks.give_up(rests, &self.gate().view());
+        Some(Leaving { client: self.id(), orphans, work: self.gate().work() })
     }
 
     /// Looks a key up and shows the value to `f` where it was fetched, without another copy.

@@ -572,6 +572,35 @@ fn what_was_given_is_left_to_the_recovery_of_an_owner_that_has_died() {
     assert_eq!(world.ask(take(client)), Some(NO_ORPHAN));
 }
 
+/// The owner had got it back from the pool. Its recovery found the block empty, or a header that cannot be read.
+#[test]
+fn what_a_recovery_has_looked_at_is_not_recorded_as_it_was_given() {
+    let mut world = World::formed(settings(3, 2, 2));
+    let (dies, taker, client) = (world.open(), world.open(), world.open());
+    let (view, class) = (world.view().number, SizeClass::from_code(4).unwrap());
+    let block = give_block(&world, dies, true);
+    let orphan = Orphan { block, owner: dies, class, first: 3, marked: Some(1) };
+    let hand_on =
+        MasterRequest::HandOn { client: dies, serial: 1, orphans: vec![orphan], used: vec![] };
+    let take = |client| MasterRequest::TakeOrphan {
+        redundancy: Redundancy::Replicated,
+        client,
+        turn: 0,
+        adopted: vec![],
+        class: None,
+        full: true,
+        view,
+    };
+    assert_eq!(world.ask(hand_on), Some(MasterReply::Done));
+    let given = MasterReply::Orphan { orphan: Some(orphan), owner_lives: true };
+    assert_eq!(world.ask(take(taker)), Some(given));
+    world.ask(MasterRequest::Abandon { client: dies });
+    world.until("the recovery", World::is_whole);
+    let close = MasterRequest::Close { client: taker, orphans: vec![], work: Default::default() };
+    assert_eq!(world.ask(close), Some(MasterReply::Done));
+    assert_eq!(world.ask(take(client)), Some(NO_ORPHAN));
+}
+
 #[test]
 fn missing_replicas_come_before_new_regions() {
     let mut world = World::formed(settings(3, 2, 2));

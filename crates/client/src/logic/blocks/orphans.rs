@@ -2,7 +2,7 @@
 //! and what it takes over.
 
 use fusee_control::master::{MasterReply, MasterRequest, Orphan};
-use fusee_control::node::{BlockId, BlockRequest, NodeReply};
+use fusee_control::node::{BlockId, BlockRequest, NodeRefusal, NodeReply};
 use fusee_core::data::Redundancy;
 use fusee_core::error::Error;
 use fusee_core::layout::SizeClass;
@@ -152,8 +152,16 @@ impl<E: Environment> BlockSource<E> {
         match self.ask(primary, request).await {
             Ok(NodeReply::Done) => {}
             Ok(other) => {
-                // It has had no effect anywhere.
-                self.adopting.borrow_mut().remove(&block);
+                // The first request has had no effect anywhere. After that, or where the block was the session's own
+                // before, only the name of another owner says so: the primary may have been started again, or may
+                // refuse for the owner's sake what it has executed already.
+                let is_anothers = match other {
+                    NodeReply::Refused(NodeRefusal::NotOwner { owner }) => owner != self.client,
+                    _ => false,
+                };
+                if once || is_anothers {
+                    self.adopting.borrow_mut().remove(&block);
+                }
                 return Err(Error::Allocation { reason: format!("{primary}: {other:?}") });
             }
             Err(error) => return Err(Error::Allocation { reason: error.to_string() }),

@@ -33,6 +33,8 @@ struct Surroundings {
     /// The master says that nobody has memory; but not, on request, what others have left.
     exhausted: Cell<bool>,
     hides_orphans: Cell<bool>,
+    /// Node 0 has been started again: it knows no block.
+    restarted: Cell<bool>,
     /// What the master gives next.
     orphan: Cell<Option<Orphan>>,
     /// What node 0 grants before anything else, the last one first, and which regions it was told are frozen.
@@ -54,6 +56,7 @@ impl Surroundings {
             asked_master: Cell::new(0),
             exhausted: Cell::new(false),
             hides_orphans: Cell::new(false),
+            restarted: Cell::new(false),
             orphan: Cell::new(None),
             grants: RefCell::default(),
             told: RefCell::default(),
@@ -100,6 +103,9 @@ impl Environment for Surroundings {
                 Ok(NodeReply::Allocated { block: BlockId { region: 0, block: 0 } })
             }
             NodeRequest::Alloc { .. } => Ok(NodeReply::Refused(NodeRefusal::NoFreeBlock)),
+            NodeRequest::SetOwner { block, .. } if first && self.restarted.get() => {
+                Ok(NodeReply::Refused(NodeRefusal::UnknownBlock { block }))
+            }
             NodeRequest::SetOwner { to, once: true, .. } if first && self.owner.get() == to => {
                 Ok(NodeReply::Refused(NodeRefusal::NotOwner { owner: to }))
             }
@@ -174,6 +180,10 @@ fn view() -> View {
         subtables: Vec::new(),
         change: None,
     }
+}
+
+fn gate() -> Gate {
+    Gate::new(ClientId(7), Arc::new(view()), 1)
 }
 
 fn at_once<T>(future: impl Future<Output = T>) -> T {
@@ -277,7 +287,7 @@ fn what_was_handed_on_and_is_named_again_is_left_to_recovery() {
     let view = view();
     at_once(source.grant(slab, false, &view)).unwrap();
     source.forget(&[BlockId { region: 0, block: 0 }]);
-    assert_eq!(at_once(source.settle(&view)), Some(Vec::new()), "all is as it was told");
+    assert_eq!(at_once(source.settle(&gate())), Some(Vec::new()), "all is as it was told");
     env.owner.set(ClientId::NOBODY);
     env.mute.set(true);
     {
@@ -286,7 +296,7 @@ fn what_was_handed_on_and_is_named_again_is_left_to_recovery() {
         assert!(grant.as_mut().poll(&mut context).is_pending());
     }
     assert_eq!(env.owner.get(), ClientId(7));
-    assert_eq!(at_once(source.settle(&view)), None, "nobody else knows of the block");
+    assert_eq!(at_once(source.settle(&gate())), None, "nobody else knows of the block");
 }
 
 /// The master still has what an earlier owner of a block has left, which has come back to the pool since.
@@ -329,6 +339,78 @@ fn what_was_handed_on_is_not_missed_when_it_was_offered_by_an_earlier_name() {
     assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
 }
 
+/// The master gives it back what the session has handed on. The block's memory node is started again just then, and
+/// the backup that leads afterwards knows the owner.
+#[test]
+fn what_came_back_to_a_session_is_not_new_when_its_memory_node_was_started_again() {
+    let env = Surroundings::new();
+    env.silent.set(false);
+    let source = source_of(7, &env);
+    let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
+    let (view, block) = (view(), BlockId { region: 0, block: 0 });
+    at_once(source.grant(slab, false, &view)).unwrap();
+    source.forget(&[block]);
+    let orphan = Orphan { block, owner: ClientId(7), class: slab.class, first: 2, marked: None };
+    env.orphan.set(Some(orphan));
+    env.restarted.set(true);
+    assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
+    assert_eq!(env.orphan.get(), None, "it was given");
+    env.restarted.set(false);
+    let found = at_once(source.grant(slab, false, &view)).unwrap();
+    assert_eq!((found.address, found.first), (view.geometry.block_address(0, 0), 2));
+}
+
+/// Its owner is fenced while the answer to the first request is on its way, and the block is offered once more.
+#[test]
+fn what_an_unanswered_request_has_brought_is_not_new_when_the_next_one_is_refused() {
+    let env = Surroundings::new();
+    env.silent.set(false);
+    let source = source_of(7, &env);
+    let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
+    let (view, block) = (view(), BlockId { region: 0, block: 0 });
+    env.owner.set(ClientId(3));
+    let orphan = Orphan { block, owner: ClientId(3), class: slab.class, first: 2, marked: None };
+    env.orphan.set(Some(orphan));
+    env.forgets.set(true);
+    assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
+    assert_eq!(env.owner.get(), ClientId(7), "the request was executed");
+    env.forgets.set(false);
+    env.restarted.set(true);
+    env.orphan.set(Some(orphan));
+    assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
+    env.restarted.set(false);
+    let found = at_once(source.grant(slab, false, &view)).unwrap();
+    assert_eq!((found.address, found.first), (view.geometry.block_address(0, 0), 2));
+}
+
+/// The keeper acknowledges a newer view while a session that leaves waits for the answer of a memory node. A table may
+/// be copied by then.
+#[test]
+fn a_session_that_leaves_while_a_view_comes_is_left_to_recovery() {
+    let env = Surroundings::new();
+    env.silent.set(false);
+    let source = source_of(7, &env);
+    let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
+    let address = at_once(source.grant(slab, false, &view())).unwrap().address;
+    env.forgets.set(true);
+    at_once(source.free(address, &view()));
+    env.forgets.set(false);
+    for is_newer in [false, true] {
+        let gate = gate();
+        env.slow.set(true);
+        source.unconfirmed.borrow_mut().insert(BlockId { region: 0, block: 0 });
+        let mut settled = pin!(source.settle(&gate));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(settled.as_mut().poll(&mut context).is_pending());
+        if is_newer {
+            gate.publish_view(&Arc::new(View { number: 2, ..view() }));
+        }
+        env.slow.set(false);
+        let Poll::Ready(found) = settled.as_mut().poll(&mut context) else { panic!("it answers") };
+        assert_eq!(found.is_some(), !is_newer);
+    }
+}
+
 #[test]
 fn what_is_given_back_is_not_reported_as_taken_over() {
     let env = Surroundings::new();
@@ -364,7 +446,7 @@ fn a_return_that_is_dropped_half_way_is_made_good_when_memory_is_short() {
     assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
     assert_eq!(env.owner.get(), ClientId::NOBODY, "who looks for memory gives it back");
     assert_eq!(at_once(source.grant(slab, false, &view)).map(|granted| granted.address), Ok(block));
-    assert_eq!(at_once(source.settle(&view)), Some(Vec::new()));
+    assert_eq!(at_once(source.settle(&gate())), Some(Vec::new()));
 }
 
 /// A block is being given back: its node has it, and has not said so yet. Meanwhile it is granted again.
@@ -534,7 +616,7 @@ fn a_block_of_a_newer_view_whose_return_is_not_acknowledged_is_not_taken_by_that
     assert_eq!(env.owner.get(), ClientId(7));
     assert_eq!(at_once(source.grant(slab, false, &view())), Err(Error::OutOfMemory));
     assert_eq!(env.owner.get(), ClientId::NOBODY, "who looks for memory gives it back once more");
-    assert_eq!(at_once(source.settle(&view())), Some(Vec::new()));
+    assert_eq!(at_once(source.settle(&gate())), Some(Vec::new()));
 }
 
 /// It would be refused at once, beside what others have left for it.
