@@ -1,7 +1,8 @@
 //! A second judge: porcupine, a checker of histories in Go that shares no line with ours.
 //!
 //! `tests/porcupine` is its program. Where `go` cannot be had the tests say SKIPPED, or fail with
-//! `FUSEE_PORCUPINE_REQUIRED=1`.
+//! `FUSEE_PORCUPINE_REQUIRED=1`. `FUSEE_PORCUPINE` names the program where it has been built before, for machines that
+//! have no Go.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -28,6 +29,9 @@ pub enum Verdict {
 fn program() -> Option<&'static Path> {
     static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
     let build = || {
+        if let Some(program) = std::env::var_os("FUSEE_PORCUPINE") {
+            return Some(PathBuf::from(program));
+        }
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/porcupine");
         let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("porcupine");
         let mut go = Command::new("go");
