@@ -374,7 +374,7 @@ Learn(c) ==
   /\ UNCHANGED <<mem, sess, stray, lost, master>>
   /\ OnlyMemory
 
-\* The table of 0012.
+\* docs/protocol.md, View changes.
 Found0012(r, had, w) ==
   CASE had = "commit"   -> Answer(r, Done)
     [] had = "withdraw" -> Retry(r)

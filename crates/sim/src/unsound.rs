@@ -4,7 +4,7 @@
 //! [`Switches::unsound`](crate::Switches::unsound) or [`RunOptions::unsound`](crate::RunOptions::unsound). Each of
 //! them saves something, and is right as long as the switch knows everything. But a request may be changed only if
 //! every answer that it can get is true for its client as it is, and here some are not: `tests/unsound.rs` has the
-//! shortest history of each, decision 0049 has them in words.
+//! shortest history of each, decision 0049 has each in a sentence.
 //!
 //! What they know is made of what passes, and of true answers. But words come back after all lives of an object, and
 //! no run is so long: an adversary has what is known of one word stand for another one now and then, as if it were so
