@@ -24,7 +24,7 @@
 //! | switched | wait; suspended ones look what became of them | from the new primary | not where a replica leaves |
 //!
 //! Everything outside of the scope goes on, and so do reads of data, from any replica that is
-//! left. Only when regions have lost replicas do all writes wait while the change is frozen: a new
+//! left. Only when a member has been lost do all writes wait while the change is frozen: a new
 //! object would stand on fewer replicas than those who are pinned by an older view read from.
 //!
 //! A subtable that is *split* gets a sibling. Transforming fills the sibling with the entries of the

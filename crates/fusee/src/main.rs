@@ -2,8 +2,7 @@
 //!
 //! Everything here parses, connects, prints and counts. The protocol is in `fusee-core`, what
 //! programs import is `fusee-client`, the servers are `fusee-master` and `fusee-memory-node`. The
-//! benchmarks (`fusee-bench`) and the simulator (`fusee-sim`) are features, on by default: a build
-//! without them is a server and its tools.
+//! benchmarks (`fusee-bench`), the simulator (`fusee-sim`), the lab (`fusee-lab`) and TLS are features, on by default.
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)] // They panic where nothing takes it.
 

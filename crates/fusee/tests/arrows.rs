@@ -5,8 +5,20 @@ use std::path::Path;
 use toml::{Table, Value};
 
 /// Crates of which servers and clients are made.
-const PRODUCTION: [&str; 8] =
-    ["core", "control", "fabric", "memory-node", "master", "client", "cli", "launch"];
+const PRODUCTION: [&str; 12] = [
+    "core",
+    "control",
+    "fabric",
+    "memory-node",
+    "master",
+    "client",
+    "cli",
+    "launch",
+    "auth",
+    "tls",
+    "backup",
+    "switch",
+];
 /// Crates that measure and test.
 const LABORATORY: [&str; 7] = [
     "fusee-bench",

@@ -11,7 +11,7 @@
 //!   word. Then the set takes effect after the get has begun, and before it ends.
 //! * A get that follows another get, or a set whose commit is posted, READs the slot itself: 8 bytes. It takes
 //!   its leader's value if the leader has found, or put, the same word in the same slot. No word comes back within
-//!   [`WINDOW_EPOCHS`], so the word still leads to the pair that it led the leader to.
+//!   a quarter of [`WINDOW_EPOCHS`], so the word still leads to the pair that it led the leader to.
 //! * Sets wait for the one that is under way. When it ends the last of them leads, and takes along those of its kind
 //!   that wait: they take effect right before it, and answer what it answers. INSERT, DELETE and Moves run alone.
 //!

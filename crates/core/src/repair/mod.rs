@@ -6,8 +6,8 @@
 //! subtables in the scope of a change, by bulk READs and a CAS where a word must change. The backups
 //! first, the primary last: readers use the primary, so what they see changes at most once, to a word
 //! that by then stands on every backup, which a second run would choose again. If the primary is lost,
-//! readers may use the first backup meanwhile: its word is the one that is chosen. So it may stop
-//! anywhere and be run again.
+//! readers take what all backups have meanwhile, if these agree. So it may stop anywhere and be run
+//! again.
 //!
 //! Before it changes a slot, it completes ([`data`](crate::data)) the object of the word that the slot
 //! gets: the word of a speculative write may stand on a backup while its object stands beside that

@@ -13,7 +13,7 @@
 //! over long before. But then all CASes have failed: nobody has seen the own word, and the attempt
 //! goes on with the word that the slot shows, and with the same object.
 //!
-//! What that takes (decision 0021 has what goes wrong without):
+//! What that takes (decision 0021, and the models of `spec`, have what goes wrong without):
 //!
 //! * *The word was seen within the window* of epochs in which no word comes back ([`Hint::seen`],
 //!   [`WINDOW_EPOCHS`]), and the caller is sure that it is the key's. It still leads to a pair by this
