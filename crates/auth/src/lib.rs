@@ -495,7 +495,8 @@ mod tests {
     fn a_proof_is_of_one_key_one_side_and_one_connection() {
         let keys = Secret([1; BYTES]).keys(Who::Server);
         let others = Secret([2; BYTES]).keys(Who::Server);
-        let (asker, answerer) = ([3; BYTES], [4; BYTES]);
+        let asker = [3; BYTES];
+        let answerer = [4; BYTES];
         let here = said(b"about", &asker, &answerer);
         let proof = keys.proof(Who::Client, Side::Asker, &here).unwrap();
         assert!(keys.proves(Who::Client, Side::Asker, &here, &proof));
@@ -521,7 +522,8 @@ mod tests {
         let secret = Secret([1; BYTES]);
         let key = |keys: Option<Keys>, identity| NodeKey::new(keys.as_ref(), identity);
         let own = key(Some(secret.keys(Who::Client)), 7);
-        let (asker, answerer) = ([3; BYTES], [4; BYTES]);
+        let asker = [3; BYTES];
+        let answerer = [4; BYTES];
         let said = said(b"about", &asker, &answerer);
         let proof = own.proof(Side::Asker, &said);
         // Servers and administrators have the client's key, too.
@@ -543,10 +545,12 @@ mod tests {
     #[test]
     fn a_code_is_of_one_frame_one_direction_and_one_connection() {
         let keys = Secret([1; BYTES]).keys(Who::Client);
-        let (asker, answerer) = ([3; BYTES], [4; BYTES]);
+        let asker = [3; BYTES];
+        let answerer = [4; BYTES];
         let codes = |side, said| keys.codes(Who::Client, side, said).unwrap();
         let here = said(b"", &asker, &answerer);
-        let (mut one, mut other) = (codes(Side::Asker, &here), codes(Side::Answerer, &here));
+        let mut one = codes(Side::Asker, &here);
+        let mut other = codes(Side::Answerer, &here);
         for frame in [&b"first"[..], b"", b"third"] {
             let code = one.of_sent(frame);
             assert!(other.is_received(frame, &code));
@@ -554,7 +558,8 @@ mod tests {
             assert!(one.is_received(frame, &code));
         }
         // The same frame again has another code, and a frame that was left out shows.
-        let (fourth, fifth) = (one.of_sent(b"x"), one.of_sent(b"x"));
+        let fourth = one.of_sent(b"x");
+        let fifth = one.of_sent(b"x");
         assert_ne!(fourth, fifth);
         assert!(!other.is_received(b"x", &fifth));
         // Not to the side that has sent it; not elsewhere; not for another frame.
@@ -585,7 +590,8 @@ mod tests {
         assert!(matches!(secret.write(&path("secret")), Err(KeyError::File { .. })), "it is there");
 
         let server = Keys::of_server(&path("secret")).unwrap();
-        let (a, b) = ([1; BYTES], [2; BYTES]);
+        let a = [1; BYTES];
+        let b = [2; BYTES];
         let said = said(b"", &a, &b);
         for (name, acts_as, has) in [
             ("secret", Who::Admin, &Who::ALL[..]),

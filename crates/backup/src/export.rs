@@ -97,7 +97,8 @@ impl<W: Write> Export<W> {
     /// What it holds so far.
     pub fn totals(&self) -> Totals {
         let Totals { pairs, bytes, damaged, seconds } = self.writer.totals();
-        let (pairs, bytes) = (pairs + self.block.pairs(), bytes + self.block.pair_bytes());
+        let pairs = pairs + self.block.pairs();
+        let bytes = bytes + self.block.pair_bytes();
         Totals { pairs, bytes, damaged, seconds }
     }
 
@@ -124,7 +125,8 @@ impl Export<File> {
         if head.cluster != cluster {
             return Err(ExportError::OtherCluster(head.cluster));
         }
-        let (mut cursor, mut block) = (ScanCursor::start(), Block::default());
+        let mut cursor = ScanCursor::start();
+        let mut block = Block::default();
         let end = loop {
             match reader.next(&mut block) {
                 Ok(Part::Block(behind)) => cursor = behind,
@@ -134,7 +136,8 @@ impl Export<File> {
                 Err(error) => return Err(error.into()),
             }
         };
-        let (at, totals) = (reader.at(), reader.totals());
+        let at = reader.at();
+        let totals = reader.totals();
         drop(reader);
         // Blocks behind one that is not whole are of another time than what is written now.
         file.set_len(at).map_err(ExportError::Write)?;

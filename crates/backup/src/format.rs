@@ -297,7 +297,8 @@ impl<R: Read> Reader<R> {
         if crc != crc32c(&bytes[..bytes.len() - 4]) {
             return Err(FormatError::Damaged { what: "its head", at: 0 });
         }
-        let (head, totals) = (Head { cluster, begun, number }, Totals::default());
+        let head = Head { cluster, begun, number };
+        let totals = Totals::default();
         Ok(Reader { input, head, at: HEAD_BYTES, totals, buffer: bytes })
     }
 
@@ -323,7 +324,8 @@ impl<R: Read> Reader<R> {
         self.buffer.clear();
         self.read(8)?;
         let mut start = Bytes(&self.buffer);
-        let (kind, bytes) = (start.u32().unwrap_or(0), start.u32().unwrap_or(0));
+        let kind = start.u32().unwrap_or(0);
+        let bytes = start.u32().unwrap_or(0);
         match kind {
             BLOCK if bytes <= MAX_BODY_BYTES => {}
             END if bytes == END_BYTES => {}
@@ -418,8 +420,10 @@ impl<'b> Bytes<'b> {
             [] => Redundancy::Replicated,
             text => str::from_utf8(text).ok()?.parse().ok()?,
         };
-        let (key_bytes, value_bytes) = (self.u32()?, self.u32()?);
-        let (key, value) = (self.take(key_bytes as usize)?, self.take(value_bytes as usize)?);
+        let key_bytes = self.u32()?;
+        let value_bytes = self.u32()?;
+        let key = self.take(key_bytes as usize)?;
+        let value = self.take(value_bytes as usize)?;
         Some(ScannedPair { key, value, redundancy })
     }
 }
@@ -453,7 +457,8 @@ mod tests {
     fn read(bytes: &[u8]) -> Result<(Pairs, Totals), FormatError> {
         let mut reader = Reader::begin(bytes)?;
         assert_eq!(reader.head(), HEAD);
-        let (mut block, mut found) = (Block::default(), Vec::new());
+        let mut block = Block::default();
+        let mut found = Vec::new();
         loop {
             match reader.next(&mut block)? {
                 Part::End(totals) => return Ok((found, totals)),

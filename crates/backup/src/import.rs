@@ -141,7 +141,8 @@ impl Import {
         write: impl Fn() -> Result<(), Error>,
         imported: &mut Imported,
     ) -> Result<(), ImportError> {
-        let (mut outcome, mut attempts) = (outcome, 0);
+        let mut outcome = outcome;
+        let mut attempts = 0;
         loop {
             match outcome {
                 Ok(()) => {

@@ -57,7 +57,8 @@ mod tests {
 
     #[test]
     fn what_is_learned_stays_behind_what_is_known() {
-        let (first, second) = (Cache::default(), Cache::default());
+        let first = Cache::default();
+        let second = Cache::default();
         (1..=3).for_each(|key| first.put(key, 10));
         second.put(1, 20);
         second.learn_from(&first);

@@ -83,7 +83,8 @@ impl Shape {
     /// Where the copies of this rank begin; redo copies come after the others.
     fn at(&self, rank: usize) -> u64 {
         let image = u64::from(self.image_bytes());
-        let (places, redo) = (rank.min(self.replicas), rank.saturating_sub(self.replicas));
+        let places = rank.min(self.replicas);
+        let redo = rank.saturating_sub(self.replicas);
         let each = self.keys.div_ceil(self.memory_nodes as u64);
         POOL_HEADER_BYTES + each * (places as u64 * (STATE + image) + redo as u64 * image)
     }

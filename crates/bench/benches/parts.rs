@@ -37,7 +37,8 @@ fn scattered(below: u32) -> impl Iterator<Item = u32> {
 fn slots(c: &mut Criterion) {
     let class = SizeClass::fitting(1024).expect("a small one");
     let word = |n: u64| Slot::new(7, class, Address::new(n * 64), 3);
-    let (own, other) = (word(1).identity(), word(2).identity());
+    let own = word(1).identity();
+    let other = word(2).identity();
     let mut group = c.benchmark_group("evaluate");
     let rounds: [(&str, &[Identity]); 3] = [
         ("won by rule 1", &[own, own]),
@@ -112,7 +113,8 @@ fn cache(c: &mut Criterion) {
 fn objects(c: &mut Criterion) {
     let mut group = c.benchmark_group("object");
     for len in VALUE_BYTES {
-        let (key, value) = (key(1), vec![7; len]);
+        let key = key(1);
+        let value = vec![7; len];
         let class = Object::class(key.len(), len).expect("it fits");
         let mut bytes = vec![0; class.bytes() as usize];
         let identity = Identity::new(Address::new(1 << 20), 3);
@@ -135,14 +137,16 @@ fn chunks(c: &mut Criterion) {
     let mut group = c.benchmark_group("chunks of EC(4,2)");
     for len in [1024, 65_536, 1 << 20] {
         let payload = |n: u8| vec![n; coding.payload_bytes(len)];
-        let (data, mut parity) = ([1, 2, 3, 4].map(payload), [0, 0].map(payload));
+        let data = [1, 2, 3, 4].map(payload);
+        let mut parity = [0, 0].map(payload);
         let data = data.each_ref().map(Vec::as_slice);
         group.throughput(Throughput::Bytes(len as u64));
         group.bench_function(BenchmarkId::new("parity", len), |b| {
             let [one, other] = &mut parity;
             b.iter(|| code.encode(black_box(&data), &mut [one, other]));
         });
-        let (key, value) = (key(1), vec![7; len]);
+        let key = key(1);
+        let value = vec![7; len];
         let class = coding.class(key.len(), len).expect("it fits");
         let mut bytes = vec![vec![0; class.bytes() as usize]; coding.chunks()];
         let pair = Pair { key: &key, value: &value, identity, opcode: Opcode::Update };

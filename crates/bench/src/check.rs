@@ -150,7 +150,8 @@ mod tests {
     fn a_doctored_history_is_reported() {
         let mut doctored = entries();
         let at = |entries: &[Packed], i: usize| Entry::from(entries[i]);
-        let (one, other) = (at(&doctored, 50), at(&doctored, 52));
+        let one = at(&doctored, 50);
+        let other = at(&doctored, 52);
         assert_eq!((one.call, other.call), (Call::Search, Call::Search));
         let End::Answered(_, answer) = one.end else { unreachable!("it was answered") };
         let End::Answered(time, other_answer) = other.end else { unreachable!("so was this") };

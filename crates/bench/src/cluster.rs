@@ -95,17 +95,19 @@ pub fn plan(demand: Demand, load: &LoadArgs, cluster: &ClusterArgs) -> Result<Pl
     let sessions = u64::from(load.threads) + demand.processes + 2;
     let objects = |count: u64| count + count * RETRIES_PERCENT / 100;
     let value_bytes = load.pair_bytes - KEY_BYTES;
-    let (redundancy, logs) = (demand.redundancy, Redundancy::default());
+    let redundancy = demand.redundancy;
+    let logs = Redundancy::default();
     let pair_blocks = blocks(&geometry, redundancy, objects(demand.pairs), value_bytes, sessions)?;
     let delete_blocks = blocks(&geometry, logs, objects(demand.deletes), 0, sessions)?;
     let regions = |blocks: u64| blocks.div_ceil(geometry.blocks_per_region().into()) + 1;
     let replicas = u64::from(cluster.data_replicas());
     let places = redundancy.places(cluster.data_replicas().into()) as u64;
     let nodes = u64::from(cluster.memory_nodes);
-    let extents = match redundancy == logs {
-        true => regions(pair_blocks + delete_blocks) * replicas,
+    let extents = if redundancy == logs {
+        regions(pair_blocks + delete_blocks) * replicas
+    } else {
         // A cluster is formed with a replicated region for each node.
-        false => regions(pair_blocks) * places + regions(delete_blocks).max(nodes) * replicas,
+        regions(pair_blocks) * places + regions(delete_blocks).max(nodes) * replicas
     };
     let index_bytes = settings.subtables() * geometry.subtable_bytes();
     let grown_bytes = grown_index_bytes(&demand, &geometry);

@@ -143,7 +143,8 @@ pub fn run<S: Store>(
     }
     let mut logs = into_inner(stage.logs);
     logs.sort_by_key(|(writer, ..)| *writer);
-    let (mut all_logs, mut entries) = (Vec::new(), Vec::new());
+    let mut all_logs = Vec::new();
+    let mut entries = Vec::new();
     for (_, log, mut kept) in logs {
         all_logs.push(log);
         entries.append(&mut kept);
@@ -181,7 +182,8 @@ impl<S: Store> Stage<'_, S> {
             let progress = Progress::start(phase, &self.counters, steps.shows_progress());
             steps.begin();
             // Taken before the workers start: this thread may run again only after they ended.
-            let (start, from_ns) = (Instant::now(), monotonic_ns());
+            let start = Instant::now();
+            let from_ns = monotonic_ns();
             self.barrier.wait();
             progress.watch(|| self.barrier.wait());
             durations.push(start.elapsed());
@@ -210,7 +212,8 @@ impl<S: Store> Stage<'_, S> {
             .collect();
         for (number, phase) in self.phases.iter().enumerate() {
             self.barrier.wait();
-            let (before, cached) = (session.stats(), session.cache_stats());
+            let before = session.stats();
+            let cached = session.cache_stats();
             self.run_phase(&session, thread, number, phase, &mut workers);
             self.barrier.wait();
             let mut results = self.results.lock().unwrap_or_else(PoisonError::into_inner);
@@ -239,7 +242,8 @@ impl<S: Store> Stage<'_, S> {
 
 fn add_costs(costs: &mut Costs, before: &Stats, after: &Stats) {
     for (kind, sum) in OpKind::ALL.into_iter().zip(costs) {
-        let (before, after) = (before.kind(kind), after.kind(kind));
+        let before = before.kind(kind);
+        let after = after.kind(kind);
         let operations = after.operations - before.operations;
         if operations == 0 {
             continue;
@@ -341,7 +345,8 @@ pub fn clean_up_named<S: Store>(
     let failed = |e| Failure::operation(format!("cannot remove the benchmark's keys: {e}"));
     let session = store.open().map_err(failed)?;
     let is_named = matches!(names, Keys::Named(_));
-    let (next, limit) = (AtomicU64::new(0), AtomicU64::new(keys + holes));
+    let next = AtomicU64::new(0);
+    let limit = AtomicU64::new(keys + holes);
     let cleaner = async || {
         loop {
             let key = next.fetch_add(1, Ordering::Relaxed);

@@ -80,7 +80,9 @@ pub fn gather(shares: Vec<Share>, workers: usize) -> Gathered {
         result.duration = Duration::from_nanos(to.saturating_sub(from));
     }
     let mut logs = vec![Log::default(); workers];
-    let (mut keys, mut broken, mut kept) = (0, false, Vec::new());
+    let mut keys = 0;
+    let mut broken = false;
+    let mut kept = Vec::new();
     for Share { part, results: process, mut entries, .. } in shares {
         for (sum, counts) in results.iter_mut().zip(process.phases) {
             counts.add_to(sum);

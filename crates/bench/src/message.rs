@@ -71,12 +71,14 @@ impl Files {
 impl Run {
     /// Loading and running, of what was read of the files if there are some.
     pub fn phases(&self, part: Part, trace: Option<&Arc<Trace>>) -> [Phase; 2] {
-        let (workers, operations) = (self.workers, self.operations);
+        let workers = self.workers;
+        let operations = self.operations;
         let (run, budget) = match trace {
             // Every worker knows its own operations.
             Some(trace) => (Job::Trace { trace: trace.clone(), workers, operations }, u64::MAX),
             None => {
-                let (keys, own) = (self.keys, self.own_keys);
+                let keys = self.keys;
+                let own = self.own_keys;
                 let asked = if own { part.count(keys) } else { keys };
                 let chooser = Chooser::new(self.distribution, asked, self.theta, self.seed);
                 (Job::Ycsb { workload: self.workload, chooser, keys, own }, operations)

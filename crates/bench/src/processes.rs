@@ -93,7 +93,8 @@ impl Processes {
             command.args(["bench", "client"]).envs(secret::environment()).process_group(0);
             command.stdin(Stdio::piped()).stdout(Stdio::piped());
             let mut child = command.spawn().map_err(|error| cannot(error.to_string()))?;
-            let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+            let stdin = child.stdin.take();
+            let stdout = child.stdout.take();
             processes.children.push((child, stdin));
             let json = serde_json::to_string(spec).map_err(|error| cannot(error.to_string()))?;
             processes.tell_one(number, &json);

@@ -15,8 +15,10 @@ impl Spread {
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
         let mut sorted: Vec<f64> = values.into_iter().collect();
         sorted.sort_by(f64::total_cmp);
-        let (least, most) = (*sorted.first()?, *sorted.last()?);
-        let (low, high) = ((sorted.len() - 1) / 2, sorted.len() / 2);
+        let least = *sorted.first()?;
+        let most = *sorted.last()?;
+        let low = (sorted.len() - 1) / 2;
+        let high = sorted.len() / 2;
         Some(Spread { median: f64::midpoint(sorted[low], sorted[high]), least, most })
     }
 }

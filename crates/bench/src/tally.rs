@@ -151,7 +151,8 @@ mod tests {
 
     #[test]
     fn tallies_of_threads_add_up() {
-        let (mut one, mut two) = (Tally::default(), Tally::default());
+        let mut one = Tally::default();
+        let mut two = Tally::default();
         one.record(OpKind::Search, 1000);
         two.record(OpKind::Search, 3000);
         two.record(OpKind::Update, u64::MAX);

@@ -140,7 +140,8 @@ mod tests {
     #[test]
     fn a_process_and_its_directory_end_together() {
         let sleeps = Temporary::process("sleep", |_| vec!["600".into()]).unwrap();
-        let (path, process) = (sleeps.path().to_owned(), format!("/proc/{}", sleeps.id()));
+        let path = sleeps.path().to_owned();
+        let process = format!("/proc/{}", sleeps.id());
         assert!(sleeps.ended().unwrap().is_none() && path.is_dir());
         drop(sleeps);
         assert!(!path.exists() && !Path::new(&process).exists());

@@ -131,7 +131,8 @@ mod tests {
 
     #[test]
     fn a_mixture_of_two_values_is_noticed_wherever_it_is_cut() {
-        let (one, two) = (value(1, 2, 3, 128), value(1, 2, 4, 128));
+        let one = value(1, 2, 3, 128);
+        let two = value(1, 2, 4, 128);
         for cut in (8..128).step_by(8) {
             let mixed = [&one[..cut], &two[cut..]].concat();
             // Up to the sequence number both are the same: cut there, it is simply the second.

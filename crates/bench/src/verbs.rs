@@ -74,7 +74,8 @@ fn failed(what: impl Display) -> Failure {
 
 /// What comes of a phase: over shared memory at its first poll.
 fn wait<T>(fabric: &AnyFabric, future: impl Future<Output = T>) -> T {
-    let (waker, mut future) = (fabric.waker(), pin!(future));
+    let waker = fabric.waker();
+    let mut future = pin!(future);
     loop {
         match future.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(done) => return done,
@@ -97,7 +98,9 @@ impl Raw {
         }
         let class = Object::class(KEY_BYTES, size.pair_bytes as usize - KEY_BYTES);
         let object_bytes = class.expect("values are not that large").bytes() as u32;
-        let (batch, pairs, free) = (Batch::new(), Vec::new(), Vec::new());
+        let batch = Batch::new();
+        let pairs = Vec::new();
+        let free = Vec::new();
         let mut raw = Raw { fabric, batch, pairs, object_bytes, free, next: 0, loaded };
         let numbers: Vec<u32> = (0..size.keys).collect();
         // An update leaves the object of the pair free.
@@ -108,9 +111,10 @@ impl Raw {
         let kept: BTreeSet<_> = raw.pairs.iter().map(|pair| name(&pair.objects)).collect();
         let left = before.iter().map(|pair| pair.objects);
         raw.free = left.filter(|objects| !kept.contains(&name(objects))).collect();
-        match raw.free.is_empty() {
-            true => Err(failed("no object is free: use more --keys")),
-            false => Ok(raw),
+        if raw.free.is_empty() {
+            Err(failed("no object is free: use more --keys"))
+        } else {
+            Ok(raw)
         }
     }
 
@@ -182,7 +186,8 @@ impl Raw {
     /// READ of the slot and of the object: one phase. Gives the last byte.
     pub fn get(&mut self, pair: &Pair) -> Result<u8, Failure> {
         self.batch.clear();
-        let (slot, object) = (pair.slots.places[0], pair.objects.places[0]);
+        let slot = pair.slots.places[0];
+        let object = pair.objects.places[0];
         self.batch.read(slot.node, slot.offset, SLOT_BYTES);
         let object = self.batch.read(object.node, object.offset, self.object_bytes);
         self.phase()?;
@@ -199,7 +204,8 @@ impl Raw {
         for place in written.get() {
             self.batch.write(place.node, place.offset, span);
         }
-        let (primary, word) = (pair.slots.places[0], pair.word.0);
+        let primary = pair.slots.places[0];
+        let word = pair.word.0;
         self.batch.read(primary.node, primary.offset, SLOT_BYTES);
         self.phase()?;
         let backups = &pair.slots.get()[1..];
@@ -218,7 +224,9 @@ impl Raw {
     /// One verb, on the first pair.
     pub fn verb(&mut self, verb: Verb) -> Result<(), Failure> {
         let Pair { word, slots, objects } = self.pairs[0];
-        let (slot, object, free) = (slots.places[0], objects.places[0], self.free[0].places[0]);
+        let slot = slots.places[0];
+        let object = objects.places[0];
+        let free = self.free[0].places[0];
         self.batch.clear();
         match verb {
             Verb::Read(bytes) => {

@@ -186,10 +186,7 @@ impl Verifier {
 /// Judges a value by itself: it must be whole and belong to this key.
 pub fn self_check(key: u64, value: &[u8], value_len: usize) -> Result<Origin, Mismatch> {
     let origin = Origin::decode(value, value_len).map_err(|Torn| Mismatch::Torn)?;
-    match origin.key == key {
-        true => Ok(origin),
-        false => Err(Mismatch::ForeignKey { key: origin.key }),
-    }
+    if origin.key == key { Ok(origin) } else { Err(Mismatch::ForeignKey { key: origin.key }) }
 }
 
 #[cfg(test)]

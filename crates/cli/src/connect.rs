@@ -63,12 +63,13 @@ impl ConnectArgs {
                 ("tcp", self.fabric == FabricKind::Tcp.into())
             }
         };
-        match is_there || self.fabric == FabricChoice::Auto {
-            true => Ok(()),
-            false => Err(Failure::usage(format!(
+        if is_there || self.fabric == FabricChoice::Auto {
+            Ok(())
+        } else {
+            Err(Failure::usage(format!(
                 "--switch {switch} is for {fabric}, and --fabric is {}: leave one of them out",
                 self.fabric
-            ))),
+            )))
         }
     }
 
@@ -77,12 +78,13 @@ impl ConnectArgs {
         let Some(at) = self.switch.as_deref().filter(|at| *at != "wire") else { return failure };
         let addresses = at.to_socket_addrs().into_iter().flatten();
         let answers = |at: SocketAddr| TcpStream::connect_timeout(&at, PATIENCE).is_ok();
-        match addresses.into_iter().any(answers) {
-            true => failure,
-            false => Failure::unreachable(format!(
+        if addresses.into_iter().any(answers) {
+            failure
+        } else {
+            Failure::unreachable(format!(
                 "no switch answers at {at} (--switch, or FUSEE_SWITCH); start one with `fusee switch`, or leave \
                  that out"
-            )),
+            ))
         }
     }
 }
@@ -128,11 +130,12 @@ pub fn check_address(masters: &str) -> Result<(), Failure> {
 /// Refuses what is no address of one service: host and port.
 pub fn check_host_port(address: &str) -> Result<(), Failure> {
     let parts = address.rsplit_once(':').filter(|(host, _)| !host.is_empty());
-    match parts.is_some_and(|(_, port)| port.parse::<u16>().is_ok()) {
-        true => Ok(()),
-        false => Err(Failure::usage(format!(
+    if parts.is_some_and(|(_, port)| port.parse::<u16>().is_ok()) {
+        Ok(())
+    } else {
+        Err(Failure::usage(format!(
             "`{address}` is no address; write host and port, like 127.0.0.1:7400"
-        ))),
+        )))
     }
 }
 

@@ -15,7 +15,8 @@ pub fn warn_of_pools(pool_bytes: u64, nodes: u64) {
 }
 
 fn too_much(pool_bytes: u64, memory_bytes: u64) -> Option<String> {
-    let (pool, memory) = (Bytes(pool_bytes), Bytes(memory_bytes));
+    let pool = Bytes(pool_bytes);
+    let memory = Bytes(memory_bytes);
     (pool_bytes > memory_bytes).then(|| {
         format!(
             "--pool makes {pool} of memory to lend, and this machine has {memory}: when more than that is in \

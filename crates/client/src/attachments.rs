@@ -51,7 +51,8 @@ fn key(member: &Member) -> (MnId, u64) {
 impl Attachments {
     /// Attaches to all members of a view.
     pub fn new(way: Way<'_>, gate: Arc<Gate>, view: &View) -> Result<Attachments, AttachError> {
-        let (client, members) = (gate.client(), &view.members);
+        let client = gate.client();
+        let members = &view.members;
         let fabric = Rc::new(attach_all_by(way, client, members, &|| !gate.is_expelled())?);
         fabric.set_silence(silence(gate.lease.longest()));
         Ok(Attachments {
@@ -161,7 +162,10 @@ mod tests {
         let fabrics = NodeFabrics::start(options).unwrap();
         let tcp = fabrics.tcp_addr().map(|addr| addr.to_string());
         let node = MnId(name);
-        let (control, shm, verbs, pool_bytes) = ("none".into(), None, None, START);
+        let control = "none".into();
+        let shm = None;
+        let verbs = None;
+        let pool_bytes = START;
         let member = Member { node, identity, control, tcp, shm, verbs, pool_bytes };
         (member, fabrics)
     }
@@ -187,7 +191,8 @@ mod tests {
         for node in 0..3 {
             batch.faa(MnId(node), START, 1);
         }
-        let (mut executing, waker) = (pin!(fabric.execute(batch)), fabric.waker());
+        let mut executing = pin!(fabric.execute(batch));
+        let waker = fabric.waker();
         let batch = loop {
             match executing.as_mut().poll(&mut Context::from_waker(&waker)) {
                 Poll::Ready(batch) => break batch,

@@ -467,7 +467,8 @@ impl Client {
 
     /// As [`Client::insert`], awaited. Dropping the future does not stop the write.
     pub async fn insert_async(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        let (key, value) = (key.to_vec(), value.to_vec());
+        let key = key.to_vec();
+        let value = value.to_vec();
         self.drive(async move |s| s.insert(&key, &value).await).await
     }
 
@@ -478,13 +479,15 @@ impl Client {
         value: &[u8],
         redundancy: Redundancy,
     ) -> Result<(), Error> {
-        let (key, value) = (key.to_vec(), value.to_vec());
+        let key = key.to_vec();
+        let value = value.to_vec();
         self.drive(async move |s| s.insert_with(&key, &value, redundancy).await).await
     }
 
     /// As [`Client::update`], awaited. Dropping the future does not stop the write.
     pub async fn update_async(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        let (key, value) = (key.to_vec(), value.to_vec());
+        let key = key.to_vec();
+        let value = value.to_vec();
         self.drive(async move |s| s.update(&key, &value).await).await
     }
 
@@ -495,13 +498,15 @@ impl Client {
         value: &[u8],
         redundancy: Redundancy,
     ) -> Result<(), Error> {
-        let (key, value) = (key.to_vec(), value.to_vec());
+        let key = key.to_vec();
+        let value = value.to_vec();
         self.drive(async move |s| s.update_with(&key, &value, redundancy).await).await
     }
 
     /// As [`Client::put`], awaited. Dropping the future does not stop the write.
     pub async fn put_async(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
-        let (key, value) = (key.to_vec(), value.to_vec());
+        let key = key.to_vec();
+        let value = value.to_vec();
         self.drive(async move |s| s.put(&key, &value).await).await
     }
 
@@ -512,7 +517,8 @@ impl Client {
         value: &[u8],
         redundancy: Redundancy,
     ) -> Result<(), Error> {
-        let (key, value) = (key.to_vec(), value.to_vec());
+        let key = key.to_vec();
+        let value = value.to_vec();
         self.drive(async move |s| s.put_with(&key, &value, redundancy).await).await
     }
 
@@ -527,7 +533,8 @@ impl Client {
         &self,
         pairs: &[(K, V)],
     ) -> Vec<Result<(), Error>> {
-        let (writes, pairs) = (pairs.len(), owned(pairs));
+        let writes = pairs.len();
+        let pairs = owned(pairs);
         each(writes, self.drive(async move |s| Ok(s.put_many(&pairs).await)).await)
     }
 
@@ -536,7 +543,8 @@ impl Client {
         &self,
         pairs: &[(K, V)],
     ) -> Vec<Result<(), Error>> {
-        let (writes, pairs) = (pairs.len(), owned(pairs));
+        let writes = pairs.len();
+        let pairs = owned(pairs);
         each(writes, self.drive(async move |s| Ok(s.insert_many(&pairs).await)).await)
     }
 
@@ -545,7 +553,8 @@ impl Client {
         &self,
         pairs: &[(K, V)],
     ) -> Vec<Result<(), Error>> {
-        let (writes, pairs) = (pairs.len(), owned(pairs));
+        let writes = pairs.len();
+        let pairs = owned(pairs);
         each(writes, self.drive(async move |s| Ok(s.update_many(&pairs).await)).await)
     }
 
@@ -584,9 +593,10 @@ impl Client {
 
     /// The newest view of the cluster that this client has heard of; in a child, the first.
     pub fn view(&self) -> Arc<View> {
-        match self.handle.is_here() {
-            true => self.handle.shared.keeper.view(),
-            false => self.handle.first_view.clone(),
+        if self.handle.is_here() {
+            self.handle.shared.keeper.view()
+        } else {
+            self.handle.first_view.clone()
         }
     }
 

@@ -64,7 +64,8 @@ impl DemotionOrder {
         if value_bytes < self.min_value_bytes {
             return Ok(DemotionOutcome::Short);
         }
-        let (key_len, value_len) = (key.len(), value_bytes as usize);
+        let key_len = key.len();
+        let value_len = value_bytes as usize;
         if let Err(error) = to.check(key_len, value_len) {
             return Ok(DemotionOutcome::Impossible(error));
         }
@@ -117,8 +118,8 @@ mod tests {
     #[test]
     fn only_what_takes_more_memory_is_demoted() {
         let redundancy = |text: &str| text.parse::<Redundancy>().unwrap();
-        let (own, named) =
-            (DemotionOrder::default(), DemotionOrder::default().to(redundancy("ec:4+2")));
+        let own = DemotionOrder::default();
+        let named = DemotionOrder::default().to(redundancy("ec:4+2"));
         for (has, by_itself, by_name) in [
             ("replicated", None, Some("ec:4+2")),
             ("eor:2:3+1", Some("ec:3+1"), Some("ec:4+2")),

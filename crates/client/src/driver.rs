@@ -56,7 +56,8 @@ impl State {
 impl Driver {
     /// Starts a driver. It opens its session itself: who calls may be an async thread.
     pub fn start(shared: &Arc<Shared>) -> io::Result<Driver> {
-        let (shared, state) = (shared.clone(), Arc::<State>::default());
+        let shared = shared.clone();
+        let state = Arc::<State>::default();
         let (jobs, queue) = mpsc::unbounded_channel();
         let ours = state.clone();
         let thread = std::thread::Builder::new().name("fusee-driver".into()).spawn(move || {
@@ -114,15 +115,17 @@ impl Driver {
         if let Some(jobs) = &self.jobs {
             let _ = jobs.send(job);
         }
-        let (state, origin) = (self.state.clone(), Origin::here());
+        let state = self.state.clone();
+        let origin = Origin::here();
         let mut receiver = receiver;
-        poll_fn(move |context| match origin.is_here() {
-            true => {
+        poll_fn(move |context| {
+            if origin.is_here() {
                 let answer = Pin::new(&mut receiver).poll(context);
                 answer.map(|answer| answer.unwrap_or_else(|_| Err(state.no_session())))
+            } else {
+                // It goes on in the parent.
+                Poll::Ready(Err(Error::Forked { outcome: Outcome::Unknown }))
             }
-            // It goes on in the parent.
-            false => Poll::Ready(Err(Error::Forked { outcome: Outcome::Unknown })),
         })
     }
 }
@@ -138,7 +141,8 @@ impl Drop for Driver {
 
 /// Runs what is submitted.
 fn serve(shared: &Arc<Shared>, session: Session, mut queue: mpsc::UnboundedReceiver<Job>) {
-    let (mut session, mut first) = (Rc::new(session), None);
+    let mut session = Rc::new(session);
+    let mut first = None;
     loop {
         let end = session.block_on(run(&session, first, &mut queue));
         // At once: others may wait for what it left half-way.
@@ -194,9 +198,10 @@ async fn run(
                 return Poll::Ready(job.map_or(Next::End(End::Queue), Next::Job));
             }
             // Whoever expels a session wakes its thread, and so this.
-            match running.is_empty() && session.is_lost() {
-                true => Poll::Ready(Next::End(End::Session)),
-                false => Poll::Pending,
+            if running.is_empty() && session.is_lost() {
+                Poll::Ready(Next::End(End::Session))
+            } else {
+                Poll::Pending
             }
         });
         match next.await {

@@ -135,7 +135,8 @@ impl Client {
         let cluster = Cluster::start(&runtime, &options)?;
         let client_options =
             Options { fabric: FabricChoice::Only(options.fabric), ..options.client };
-        let (master, nodes) = (cluster.master(), cluster.nodes());
+        let master = cluster.master();
+        let nodes = cluster.nodes();
         Client::join(runtime, master, client_options, nodes, Some(Arc::new(cluster)))
     }
 }
@@ -165,8 +166,10 @@ impl Cluster {
         settings.check().map_err(|error| failed(&error))?;
         let mut started = Vec::new();
         for i in 0..options.memory_nodes {
-            let (name, bytes) = (format!("embedded-{i}"), options.pool_bytes);
-            let (huge_pages, fabric) = (options.huge_pages, options.fabric);
+            let name = format!("embedded-{i}");
+            let bytes = options.pool_bytes;
+            let huge_pages = options.huge_pages;
+            let fabric = options.fabric;
             let node = MemoryNode::start_local(runtime, &name, bytes, huge_pages, fabric);
             started.push(node.map_err(|error| failed(&error))?);
         }
@@ -175,7 +178,8 @@ impl Cluster {
             .map_err(|error| failed(&error))?;
         let mut nodes = HashMap::new();
         for node in started {
-            let (client, request) = (master.client(), node.join_request());
+            let client = master.client();
+            let request = node.join_request();
             match wait(runtime, async move { client.call(request).await })? {
                 MasterReply::Joined { node: name } => drop(nodes.insert(name, node)),
                 MasterReply::Refused { reason } => return Err(ConnectError::Embedded(reason)),

@@ -58,7 +58,8 @@ impl Ord for Timer {
 impl Reactor {
     pub fn new(attachments: Rc<Attachments>) -> Reactor {
         let waker = attachments.fabric().waker();
-        let (timers, next_timer) = (RefCell::default(), Cell::new(0));
+        let timers = RefCell::default();
+        let next_timer = Cell::new(0);
         Reactor { attachments, waker, timers, next_timer, origin: Origin::here() }
     }
 

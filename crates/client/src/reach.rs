@@ -54,9 +54,10 @@ fn beside_shm(members: &[Member]) -> FabricKind {
     let has_verbs = members.iter().all(|m| m.verbs.is_some());
     // Where nothing else is served, verbs say best what is missing.
     let only_verbs = members.iter().all(|m| m.tcp.is_none());
-    match has_verbs && (only_verbs || fusee_fabric::verbs::default_device().is_ok()) {
-        true => FabricKind::Verbs,
-        false => FabricKind::Tcp,
+    if has_verbs && (only_verbs || fusee_fabric::verbs::default_device().is_ok()) {
+        FabricKind::Verbs
+    } else {
+        FabricKind::Tcp
     }
 }
 

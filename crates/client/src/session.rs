@@ -153,9 +153,11 @@ impl Session {
             .with_work_table(shared.table.clone())
             .with_cache(shared.cache.clone());
         shared.began(logic.id(), logic.shows_counters(latencies.clone()));
-        let (shared, lost) = (shared.clone(), Cell::new(false));
+        let shared = shared.clone();
+        let lost = Cell::new(false);
         let _keep_alive = keep_alive;
-        let (is_running, is_held) = (Cell::new(false), Cell::new(false));
+        let is_running = Cell::new(false);
+        let is_held = Cell::new(false);
         let parts = Parts {
             logic,
             attachments,
@@ -280,9 +282,10 @@ impl Session {
         if self.parts.is_held.get() {
             return Err(Error::WithinCallback);
         }
-        match self.gate().is_expelled() {
-            true => Err(Error::Expelled { outcome: Outcome::NotApplied }),
-            false => Ok(Begun::now(kind)),
+        if self.gate().is_expelled() {
+            Err(Error::Expelled { outcome: Outcome::NotApplied })
+        } else {
+            Ok(Begun::now(kind))
         }
     }
 
@@ -718,12 +721,13 @@ struct Surroundings {
 impl Surroundings {
     /// In a child nobody answers.
     fn check_origin(&self, asked: &dyn std::fmt::Display) -> Result<(), RpcError> {
-        match self.origin.is_here() {
-            true => Ok(()),
-            false => Err(RpcError::Unreachable {
+        if self.origin.is_here() {
+            Ok(())
+        } else {
+            Err(RpcError::Unreachable {
                 addr: asked.to_string(),
                 cause: "the session belongs to the parent of this process".into(),
-            }),
+            })
         }
     }
 }

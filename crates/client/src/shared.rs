@@ -134,8 +134,8 @@ impl Shared {
         let keeper = Arc::new(Keeper::new(view, Timing::for_lease(LEASE)));
         // Over a connection of its own, which no slow answer to anybody else can break: who loses it
         // is soon taken for dead.
-        let (kept, link) =
-            (keeper.clone(), Link { master: master.apart(), clock: Clock::of(kind) });
+        let kept = keeper.clone();
+        let link = Link { master: master.apart(), clock: Clock::of(kind) };
         let keeping = runtime.handle().spawn(async move { kept.keep(&link).await });
         let table = match options.work_table {
             WorkTable::Off => None,
@@ -192,7 +192,8 @@ impl Shared {
 
     /// How sessions reach memory nodes.
     pub fn way(&self) -> Way<'_> {
-        let (switch, tls) = (self.options.switch.as_ref(), self.options.tls.as_ref());
+        let switch = self.options.switch.as_ref();
+        let tls = self.options.tls.as_ref();
         Way { kind: self.kind, switch, tls, keys: self.runtime.keys().map(|keys| &**keys) }
     }
 
@@ -201,7 +202,8 @@ impl Shared {
         if self.is_closed() {
             return Err(ConnectError::Refused("the client has ended".into()));
         }
-        let (master, asked_at) = (self.master.clone(), Clock::of(self.kind).now());
+        let master = self.master.clone();
+        let asked_at = Clock::of(self.kind).now();
         let seen = self.keeper.view();
         let reply = self.wait(async move { master.call(MasterRequest::Open).await })?;
         let opened = Opened::from(reply)?;

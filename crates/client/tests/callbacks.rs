@@ -49,7 +49,8 @@ fn uses_all(client: &Client, turn: &Cell<u32>) {
 
 /// Writes until the view has changed.
 fn changes_the_view(client: &Client, turn: &Cell<u32>) {
-    let (begun, view) = (Instant::now(), client.view().number);
+    let begun = Instant::now();
+    let view = client.view().number;
     let tag = turn.replace(turn.get() + 1);
     for i in 0..VALUES {
         client.put(format!("large {tag} {i}").as_bytes(), &[1; VALUE_BYTES]).unwrap();
@@ -110,7 +111,8 @@ fn within_each(client: &Client, session: &Session, nested: &dyn Fn()) {
 #[test]
 fn callbacks_may_use_the_client() {
     on_every_fabric(|client| {
-        let (session, turn) = (client.session().unwrap(), Cell::new(0));
+        let session = client.session().unwrap();
+        let turn = Cell::new(0);
         client.put(b"a", b"value").unwrap();
         client.put(b"b", b"value").unwrap();
         within_each(&client, &session, &|| uses_all(&client, &turn));
@@ -125,7 +127,8 @@ fn callbacks_may_use_the_client() {
 fn callbacks_may_wait_for_a_change_of_the_view() {
     for call in 0..3 {
         on_every_fabric(|client| {
-            let (session, turn) = (client.session().unwrap(), Cell::new(0));
+            let session = client.session().unwrap();
+            let turn = Cell::new(0);
             client.put(b"a", b"value").unwrap();
             let nested = || changes_the_view(&client, &turn);
             let mut is_first = true;

@@ -107,7 +107,8 @@ impl Wake for Task {
 impl Small {
     fn run(works: Vec<Work>) {
         let task = |work| {
-            let (work, is_woken) = (Mutex::new(Some(work)), AtomicBool::new(true));
+            let work = Mutex::new(Some(work));
+            let is_woken = AtomicBool::new(true);
             Arc::new(Task { work, is_woken, thread: thread::current() })
         };
         let small = Small { tasks: RefCell::new(works.into_iter().map(task).collect()) };
@@ -204,7 +205,9 @@ async fn beside_a_sleeper<T>(work: impl Future<Output = T>) -> (T, Duration) {
 
 /// The longest time for which `work` keeps its thread from anything else.
 async fn silence_during<T>(work: impl Future<Output = T>) -> (T, Duration) {
-    let (mut work, mut last, mut longest) = (pin!(work), Instant::now(), Duration::ZERO);
+    let mut work = pin!(work);
+    let mut last = Instant::now();
+    let mut longest = Duration::ZERO;
     let mut ticks = tokio::time::interval(Duration::from_millis(5));
     let result = std::future::poll_fn(|context| {
         let polled = work.as_mut().poll(context);
@@ -222,7 +225,8 @@ async fn silence_during<T>(work: impl Future<Output = T>) -> (T, Duration) {
 fn a_full_pool_is_told_soon_and_holds_no_executor_up() {
     for fabric in [FabricKind::Shm, FabricKind::Tcp] {
         let client = large(fabric, 96 << 20);
-        let (value, mut begun) = (vec![7; MIB], Instant::now());
+        let value = vec![7; MIB];
+        let mut begun = Instant::now();
         current_thread().block_on(async {
             let fill = async {
                 for i in 0..1000 {

@@ -122,7 +122,8 @@ fn fork(end: End, child: impl FnOnce()) -> libc::pid_t {
 }
 
 fn finish(pid: libc::pid_t, patience: Duration) {
-    let (end, mut status) = (Instant::now() + patience, 0);
+    let end = Instant::now() + patience;
+    let mut status = 0;
     // SAFETY: plain calls about our own child.
     let mut waits = || unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) };
     assert!(pid > 0, "nobody has forked");
@@ -160,7 +161,9 @@ fn at_once<T>(future: impl Future<Output = T>) -> T {
 
 /// Every call that a child can make of its parent's client.
 fn refuses_all(client: &Client, session: &Session) {
-    let (key, value, redundancy) = (b"key", b"value", Redundancy::Replicated);
+    let key = b"key";
+    let value = b"value";
+    let redundancy = Redundancy::Replicated;
     let one = [("key", "value")];
     let none = || Err(NOTHING);
     assert_eq!(client.get(key), Err(NOTHING));
@@ -206,7 +209,9 @@ fn refuses_all(client: &Client, session: &Session) {
 }
 
 fn refuses_all_of_a_session(session: &Session) {
-    let (key, value, redundancy) = (b"key", b"value", Redundancy::Replicated);
+    let key = b"key";
+    let value = b"value";
+    let redundancy = Redundancy::Replicated;
     let one = [("key", "value")];
     let none = || Err(NOTHING);
     assert!(session.is_lost());
@@ -234,7 +239,8 @@ fn refuses_all_of_a_session(session: &Session) {
 /// Puts, and gets what it has put.
 fn works(client: &Client, tag: &str) {
     for i in 0..200 {
-        let (key, value) = (format!("{tag} {}", i % 50), format!("value {i}"));
+        let key = format!("{tag} {}", i % 50);
+        let value = format!("value {i}");
         client.put(key.as_bytes(), value.as_bytes()).unwrap();
         assert_eq!(client.get(key.as_bytes()).unwrap().as_deref(), Some(value.as_bytes()));
     }
@@ -249,7 +255,8 @@ fn beside_children(fabric: FabricKind, children: impl FnOnce(&str, Client, Sessi
     session.block_on(session.put(b"own", b"session")).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(client.put_async(b"own", b"driver")).unwrap();
-    let (opened, kept) = (client.status().unwrap().sessions_opened, client.clone());
+    let opened = client.status().unwrap().sessions_opened;
+    let kept = client.clone();
     children(&servers.master, client, session);
     works(&kept, "after");
     runtime.block_on(kept.put_async(b"own", b"driver again")).unwrap();
@@ -381,7 +388,8 @@ fn forks_within_calls(fabric: FabricKind) {
         let forked = matches!(put, Err(Error::Forked { .. }));
         end(pid, if is_child.load(Ordering::Relaxed) { forked } else { put.is_ok() });
         pid = 0;
-        let (mut cursor, mut scanned) = (ScanCursor::start(), Ok(0));
+        let mut cursor = ScanCursor::start();
+        let mut scanned = Ok(0);
         while !cursor.is_done() && scanned.is_ok() {
             scanned = client.scan(&mut cursor, |_| {
                 if pid == 0 && !is_child.load(Ordering::Relaxed) {
@@ -410,9 +418,10 @@ fn forks_within_calls(fabric: FabricKind) {
             results
         });
         let forked = |r: &Result<(), Error>| matches!(r, Ok(()) | Err(Error::Forked { .. }));
-        let is_well = match is_child.load(Ordering::Relaxed) {
-            true => results.iter().all(forked),
-            false => results.iter().all(Result::is_ok),
+        let is_well = if is_child.load(Ordering::Relaxed) {
+            results.iter().all(forked)
+        } else {
+            results.iter().all(Result::is_ok)
         };
         end(pid, is_well);
     });
@@ -442,10 +451,13 @@ fn forks_beside_busy_threads(fabric: FabricKind) {
     let servers = Servers::start();
     let client = servers.connect(fabric);
     let session = client.session().unwrap();
-    let (is_over, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
+    let is_over = AtomicBool::new(false);
+    let rounds = AtomicU64::new(0);
     thread::scope(|scope| {
         for thread in 0..3 {
-            let (client, is_over, rounds) = (client.clone(), &is_over, &rounds);
+            let client = client.clone();
+            let is_over = &is_over;
+            let rounds = &rounds;
             scope.spawn(move || {
                 while !is_over.load(Ordering::Relaxed) {
                     works(&client, &format!("thread {thread}"));

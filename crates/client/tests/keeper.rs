@@ -82,9 +82,10 @@ impl Keeping for Outside {
             MasterRequest::HandOn { client, orphans, used, serial: _ } => {
                 self.0.handed_on.borrow_mut().push((client, orphans));
                 *self.0.used.borrow_mut() = used;
-                return match self.0.hears.get() {
-                    true => Ok(MasterReply::Done),
-                    false => Err(RpcError::TimedOut { addr: "the master".into() }),
+                return if self.0.hears.get() {
+                    Ok(MasterReply::Done)
+                } else {
+                    Err(RpcError::TimedOut { addr: "the master".into() })
                 };
             }
             other => panic!("{other:?}"),
@@ -120,7 +121,8 @@ impl Rig {
     fn new() -> Rig {
         let world = Rc::<World>::default();
         let keeper = Arc::new(Keeper::new(view(1), Timing::for_lease(Duration::from_secs(1))));
-        let (kept, outside) = (keeper.clone(), Outside(world.clone()));
+        let kept = keeper.clone();
+        let outside = Outside(world.clone());
         let work = Box::pin(async move { kept.keep(&outside).await });
         Rig { world, keeper, woken: Arc::new(Flag(AtomicBool::new(true))), work }
     }
@@ -215,7 +217,8 @@ fn view(number: u64) -> View {
 
 fn renewed(view: impl Into<Option<View>>, expelled: &[u32]) -> Answer {
     let expelled = expelled.iter().copied().map(ClientId).collect();
-    let (view, epochs) = (view.into().map(ViewUpdate::from), Epochs::default());
+    let view = view.into().map(ViewUpdate::from);
+    let epochs = Epochs::default();
     Ok(MasterReply::Heartbeat {
         view,
         expelled,
@@ -349,7 +352,8 @@ fn a_call_waits_for_a_session_that_looks_for_memory_itself() {
     for ends in [true, false] {
         let mut rig = Rig::new();
         rig.world.hears.set(true);
-        let (looking, other) = (rig.open(5), rig.open(6));
+        let looking = rig.open(5);
+        let other = rig.open(6);
         other.offer(vec![block(7)], vec![]);
         assert_eq!(looking.offers.take_back(), []);
         rig.pass(10 * MS);
@@ -477,7 +481,8 @@ fn a_new_session_does_not_wait_for_an_answer_that_is_held() {
 #[test]
 fn a_view_is_acknowledged_once_no_operation_acts_by_an_older_one() {
     let mut rig = Rig::new();
-    let (busy, idle) = (rig.open(5), rig.open(6));
+    let busy = rig.open(5);
+    let idle = rig.open(6);
     rig.pass(100 * MS);
     busy.publish(pinned(busy.local_epoch()));
     rig.answer(renewed(view(2), &[]));
@@ -487,7 +492,8 @@ fn a_view_is_acknowledged_once_no_operation_acts_by_an_older_one() {
     assert_eq!(rig.keeper.view().number, 2);
     rig.pass(20 * MS);
     assert_eq!(rig.last().1, [(5, 1), (6, 2)], "the lease lives meanwhile");
-    let (now, before) = (rig.world.now.get(), rig.count());
+    let now = rig.world.now.get();
+    let before = rig.count();
     busy.publish(pinned(busy.local_epoch()));
     rig.pass(5 * MS);
     assert_eq!((rig.count(), rig.last().1), (before + 1, vec![(5, 2), (6, 2)]));
@@ -539,7 +545,8 @@ fn a_switch_is_acknowledged_when_nobody_has_to_look_any_more() {
 fn a_view_that_comes_with_a_session_reaches_the_others_once_they_are_known_to_live() {
     for is_fenced in [false, true] {
         let mut rig = Rig::new();
-        let (old, other) = (rig.open(5), rig.open(6));
+        let old = rig.open(5);
+        let other = rig.open(6);
         rig.settle();
         let new = Arc::new(Gate::new(ClientId(7), Arc::new(view(3)), 0));
         rig.keeper.open(new.clone());
@@ -601,7 +608,8 @@ fn nothing_ends_while_the_master_is_away() {
 #[test]
 fn who_is_fenced_hears_of_it_and_holds_up_nobody() {
     let mut rig = Rig::new();
-    let (out, other) = (rig.open(5), rig.open(6));
+    let out = rig.open(5);
+    let other = rig.open(6);
     out.publish(pinned(1));
     rig.pass(100 * MS);
     rig.answer(renewed(view(2), &[5, 99]));
@@ -643,7 +651,8 @@ fn differences_are_applied_and_those_that_do_not_fit_are_replaced_by_a_whole_vie
         View { number, members: (0..nodes).map(member).collect(), ..view(1) }
     };
     let told = |update: ViewUpdate| -> Answer {
-        let (expelled, epochs) = (Vec::new(), Epochs::default());
+        let expelled = Vec::new();
+        let epochs = Epochs::default();
         Ok(MasterReply::Heartbeat {
             view: Some(update),
             expelled,

@@ -55,7 +55,8 @@ fn of_survey(error: &SurveyError) -> Option<MnId> {
 
 #[test]
 fn errors_are_taken_apart() {
-    let (node, outcome) = (MnId(3), Outcome::Unknown);
+    let node = MnId(3);
+    let outcome = Outcome::Unknown;
     let lost = |error| Error::Unreachable { node, error, outcome };
     assert_eq!(of_operation(&lost(VerbError::Unreachable)), (Some(node), true, outcome));
     assert_eq!(of_operation(&lost(VerbError::Fenced)), (Some(node), false, outcome));

@@ -115,7 +115,8 @@ fn a_survey_counts_every_block_once_while_regions_move() {
     let first = clients[1].survey_memory().unwrap();
     assert!(first.blocks - first.free_blocks >= 10, "{first:?}");
     let _third = node(dir.path(), &master);
-    let (mut views, mut has_all) = (std::collections::BTreeSet::from([first.view]), false);
+    let mut views = std::collections::BTreeSet::from([first.view]);
+    let mut has_all = false;
     wait_until("the new node has its share", || {
         for client in &clients {
             let survey = client.survey_memory().unwrap();

@@ -176,10 +176,12 @@ fn a_key_may_hold_any_size_after_any_other() {
 fn one_byte_beyond_the_limits_is_refused_by_name() {
     for fabric in [FabricKind::Shm, FabricKind::Tcp] {
         let client = client(fabric);
-        let (key, value) = (vec![7; MAX_KEY], vec![8; MAX_VALUE]);
+        let key = vec![7; MAX_KEY];
+        let value = vec![8; MAX_VALUE];
         client.insert(&key, &value).unwrap();
         assert_eq!(client.get(&key).unwrap().as_ref(), Some(&value));
-        let (long, large) = (vec![7; MAX_KEY + 1], vec![8; MAX_VALUE + 1]);
+        let long = vec![7; MAX_KEY + 1];
+        let large = vec![8; MAX_VALUE + 1];
         let too_long = Error::KeyTooLarge { bytes: MAX_KEY + 1, max_bytes: MAX_KEY };
         let too_large = Error::ValueTooLarge { bytes: MAX_VALUE + 1, max_bytes: MAX_VALUE };
         for write in [Client::insert, Client::update, Client::put] {

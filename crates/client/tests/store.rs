@@ -179,7 +179,8 @@ fn keys_and_values_of_every_size_come_back() {
 fn bad_input_is_a_typed_error_and_loses_nothing() {
     on_every_fabric(|client| {
         client.insert(b"key", b"value").unwrap();
-        let (max_key, max_value) = (64 << 10, 512 << 10);
+        let max_key = 64 << 10;
+        let max_value = 512 << 10;
         let large_key = vec![1; max_key + 1];
         let key_error = Error::KeyTooLarge { bytes: max_key + 1, max_bytes: max_key };
         let large_value = vec![1; max_value + 1];
@@ -342,7 +343,8 @@ fn the_index_grows_with_its_keys() {
                 scope.spawn(move || {
                     for i in 0..KEYS {
                         client.insert(&key(t, i), &i.to_le_bytes()).unwrap();
-                        let (old, new) = (i / 2, i.reverse_bits());
+                        let old = i / 2;
+                        let new = i.reverse_bits();
                         assert!(client.get(&key(t, old)).unwrap().is_some(), "{old} is there");
                         client.update(&key(t, i), &new.to_le_bytes()).unwrap();
                     }
@@ -438,7 +440,8 @@ fn phases_are_within_the_budget() {
 fn sessions_of_a_client_share_an_index_cache_over_a_network() {
     on_every_fabric(|client| {
         let keys: Vec<String> = (0..50).map(|i| format!("key {i}")).collect();
-        let (writer, reader) = (client.session().unwrap(), client.session().unwrap());
+        let writer = client.session().unwrap();
+        let reader = client.session().unwrap();
         for round in 0..3u8 {
             writer.block_on(async {
                 for key in &keys {
@@ -563,7 +566,8 @@ fn deletes_make_room_in_a_full_pool() {
 fn an_idle_session_hands_on_what_it_does_not_need() {
     on_every_fabric(|client| {
         let value = vec![7; 100 << 10];
-        let (first, second) = (client.session().unwrap(), client.session().unwrap());
+        let first = client.session().unwrap();
+        let second = client.session().unwrap();
         let fill = |session: &fusee_client::Session, from: u32| {
             let all = (from..).take_while(|i| {
                 let result = session.block_on(session.insert(&i.to_le_bytes(), &value));
@@ -638,7 +642,8 @@ fn a_phase_over_verbs_is_one_doorbell_for_each_memory_node() {
     let key = |i: u64| i.to_le_bytes();
     let phases = || OpKind::ALL.iter().map(|kind| session.stats().kind(*kind).phases).sum::<u64>();
     for op in [OpKind::Insert, OpKind::Search, OpKind::Update, OpKind::Delete] {
-        let (counts_before, phases_before) = (session.card_counts().unwrap(), phases());
+        let counts_before = session.card_counts().unwrap();
+        let phases_before = phases();
         session.block_on(async {
             for i in 0..KEYS {
                 match op {
@@ -649,7 +654,8 @@ fn a_phase_over_verbs_is_one_doorbell_for_each_memory_node() {
                 }
             }
         });
-        let (counts, phases) = (session.card_counts().unwrap(), phases() - phases_before);
+        let counts = session.card_counts().unwrap();
+        let phases = phases() - phases_before;
         let posts = counts.posts - counts_before.posts;
         println!("{op:?}: {phases} phases, {posts} doorbells");
         assert_eq!(counts.signals - counts_before.signals, posts, "{op:?}");
@@ -708,7 +714,8 @@ fn who_looks_at_scanned_pairs_does_not_hold_up_the_cluster() {
     options.index_keys = 1;
     let client = Client::embedded(options).unwrap();
     client.put(b"first", b"value").unwrap();
-    let (mut cursor, mut written) = (ScanCursor::start(), 0);
+    let mut cursor = ScanCursor::start();
+    let mut written = 0;
     while !cursor.is_done() {
         let show = |_: ScannedPair<'_>| {
             let keys = if written == 0 { 0..60_000_u32 } else { 0..0 };
@@ -737,7 +744,8 @@ fn of_one_xxh3(number: u64) -> Vec<u8> {
         ];
         u64::from_le_bytes(SECRET[at..at + 8].try_into().unwrap())
     };
-    let (low, high) = (number.wrapping_mul(0x9e37_79b9_7f4a_7c15), number);
+    let low = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let high = number;
     let fourth = (word(48).wrapping_add(high) ^ 0x1234_5678_9abc_def0).wrapping_sub(word(16));
     let second = (word(32).wrapping_add(low) ^ 0x0fed_cba9_8765_4321).wrapping_sub(word(0));
     let words = [word(0), second, word(32), low, word(48), high, word(16), fourth];

@@ -197,7 +197,8 @@ fn a_view_ends_the_wait_of_many_keys_for_a_silent_memory_node() {
     let stats = reads_beside_a_silent_memory_node(async |session, keys| {
         session.get_many(keys).await.unwrap().into_iter().map(Ok).collect()
     });
-    let (many, alone) = (stats.kind(OpKind::SearchMany), stats.kind(OpKind::Search));
+    let many = stats.kind(OpKind::SearchMany);
+    let alone = stats.kind(OpKind::Search);
     assert_eq!(many.operations, 1);
     assert!((1..=64).contains(&alone.operations), "{alone:?}");
     assert!(many.phases <= 8, "{many:?}");
@@ -269,7 +270,8 @@ fn a_session_with_a_write_half_way_is_abandoned() {
     let dir = tempfile::tempdir().unwrap();
     let cluster = cluster(dir.path());
     let client = cluster.fake.connect(FabricKind::Tcp);
-    let (mut closed, mut abandoned) = (0, 0);
+    let mut closed = 0;
+    let mut abandoned = 0;
     for polls in 1u32.. {
         let session = client.session().unwrap();
         let id = session.id();

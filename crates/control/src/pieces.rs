@@ -202,7 +202,8 @@ mod tests {
 
     #[test]
     fn a_newer_view_takes_the_place_of_one_that_is_gone() {
-        let (old, new) = (view(7, 300_000), view(9, 300_001));
+        let old = view(7, 300_000);
+        let new = view(9, 300_001);
         let mut assembly = Assembly::new(7);
         assert_eq!(assembly.take(piece(7, &written(&old), 0)), Ok(None));
         let (come, _) = assemble(&mut assembly, 9, &written(&new));
@@ -261,7 +262,8 @@ mod tests {
             lease_ms: 1_000,
             behind_ms: 0,
         };
-        let (short, long) = (view(7, 64), view(7, 1 << 16));
+        let short = view(7, 64);
+        let long = view(7, 1 << 16);
         for (view, is_left_out) in [(short, false), (long, true)] {
             let mut replies =
                 [MasterReply::View(Some(view.clone())), heartbeat(view.clone().into())];

@@ -184,7 +184,8 @@ fn a_recorded_handshake_is_of_no_use_and_nonces_differ() {
     again.write_all(&hello).unwrap();
     let mut second = vec![0; WELCOME_BYTES];
     again.read_exact(&mut second).unwrap();
-    let (nonce, of_server) = (8..40, 40..72);
+    let nonce = 8..40;
+    let of_server = 40..72;
     assert_eq!(second[..8], welcome[..8]);
     assert_ne!(second[nonce.clone()], welcome[nonce], "the nonces of a server differ");
     assert_ne!(second[of_server.clone()], welcome[of_server]);

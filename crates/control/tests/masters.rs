@@ -31,12 +31,15 @@ struct Fake {
 
 impl Fake {
     fn start(runtime: &Runtime, role: u64, leader: Option<&str>) -> Fake {
-        let (role, asked) = (Arc::new(AtomicU64::new(role)), Arc::new(AtomicU64::new(0)));
-        let (acts, counts, leader) =
-            (Arc::clone(&role), Arc::clone(&asked), leader.map(str::to_owned));
+        let role = Arc::new(AtomicU64::new(role));
+        let asked = Arc::new(AtomicU64::new(0));
+        let acts = Arc::clone(&role);
+        let counts = Arc::clone(&asked);
+        let leader = leader.map(str::to_owned);
         let handler = move |caller: Caller, _: MasterRequest| {
             counts.fetch_add(1, Ordering::SeqCst);
-            let (role, leader) = (acts.load(Ordering::SeqCst), leader.clone());
+            let role = acts.load(Ordering::SeqCst);
+            let leader = leader.clone();
             async move {
                 match role {
                     LEAD => MasterReply::Done,
@@ -75,7 +78,8 @@ fn client(runtime: &Runtime, addrs: &[&str]) -> MasterClient {
 #[test]
 fn the_leader_is_found_past_the_dead_and_the_stand_bys_and_remembered() {
     let runtime = runtime();
-    let (first, leads) = (Fake::start(&runtime, STAND_BY, None), Fake::start(&runtime, LEAD, None));
+    let first = Fake::start(&runtime, STAND_BY, None);
+    let leads = Fake::start(&runtime, LEAD, None);
     let client = client(&runtime, &[&nobody(), &first.addr, &leads.addr]);
     for _ in 0..3 {
         assert_eq!(client.call_blocking(MasterRequest::Status), Ok(MasterReply::Done));
@@ -104,7 +108,8 @@ fn a_leader_that_a_stand_by_names_is_followed_even_if_it_is_not_on_the_list() {
 #[test]
 fn a_call_waits_for_the_end_of_an_election() {
     let runtime = runtime();
-    let (dead, next) = (nobody(), Fake::start(&runtime, STAND_BY, None));
+    let dead = nobody();
+    let next = Fake::start(&runtime, STAND_BY, None);
     // The stand-by still names the leader that died.
     let stale = Fake::start(&runtime, STAND_BY, Some(&dead));
     let client = client(&runtime, &[&dead, &stale.addr, &next.addr]);
@@ -158,7 +163,8 @@ fn a_leader_that_stands_still_ends_in_no_leader() {
 #[test]
 fn a_request_that_may_have_had_an_effect_is_not_repeated_but_the_next_goes_elsewhere() {
     let runtime = runtime();
-    let (silent, leads) = (Fake::start(&runtime, BREAK, None), Fake::start(&runtime, LEAD, None));
+    let silent = Fake::start(&runtime, BREAK, None);
+    let leads = Fake::start(&runtime, LEAD, None);
     let client = client(&runtime, &[&silent.addr, &leads.addr]);
     // Long enough for a connection.
     let hurried = client.with_deadline(Duration::from_secs(2));
@@ -198,7 +204,8 @@ fn a_master_of_another_cluster_is_passed_over_and_named() {
     assert_eq!((stranger.asked(), right.asked()), (1, 1));
     // Clones and separate connections belong to the same cluster.
     let alone = client(&runtime, &[&stranger.addr]);
-    let (clone, apart) = (alone.clone(), alone.apart());
+    let clone = alone.clone();
+    let apart = alone.apart();
     alone.join(own);
     let wrong =
         RpcError::WrongCluster { addr: stranger.addr.clone(), own: Some(own), found: Some(OTHER) };
@@ -230,7 +237,8 @@ fn long_view(number: u64) -> View {
 /// A master whose view is the second one as soon as somebody asks for a piece of the first; if `stands_by`, it says
 /// then that another one leads. Counts the sessions that are closed.
 fn changing(runtime: &Runtime, views: [u64; 2], stands_by: bool) -> (Server, Arc<AtomicU64>) {
-    let (fetched, closed) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
+    let fetched = Arc::<AtomicU64>::default();
+    let closed = Arc::<AtomicU64>::default();
     let counts = Arc::clone(&closed);
     let views = views.map(long_view);
     let written = Arc::new(written(&views[1]));
@@ -238,7 +246,9 @@ fn changing(runtime: &Runtime, views: [u64; 2], stands_by: bool) -> (Server, Arc
     let handler = move |_: Caller, request: MasterRequest| {
         let now = usize::from(fetched.load(Ordering::SeqCst) > 0);
         let newest = &views[now];
-        let (client, lease_ms, epochs) = (ClientId(5), 1_000, Epochs::default());
+        let client = ClientId(5);
+        let lease_ms = 1_000;
+        let epochs = Epochs::default();
         let mut reply = match request {
             MasterRequest::ViewPiece { .. } if stands_by && now == 0 => {
                 fetched.store(1, Ordering::SeqCst);

@@ -119,7 +119,8 @@ fn requests_are_known_by_their_connection_and_its_end_is_told() {
     let (server, told) = watched_node(&runtime);
     let addr = server.addr().unwrap().to_string();
     let next = || told.recv_timeout(Duration::from_secs(10)).unwrap();
-    let (theirs, ours) = (self::runtime(), NodeClient::new(&runtime, addr.clone()));
+    let theirs = self::runtime();
+    let ours = NodeClient::new(&runtime, addr.clone());
     let other = NodeClient::new(&theirs, addr);
     for (client, connection) in [(&ours, 1), (&other, 2), (&ours, 1)] {
         assert_eq!(usage(client), 0);
@@ -138,7 +139,8 @@ fn a_connection_that_is_too_slow_is_not_closed_before_another_one_speaks() {
     let (server, told) = watched_node(&runtime);
     let client = NodeClient::new(&runtime, server.addr().unwrap().to_string());
     let hasty = client.with_deadline(Duration::from_millis(50));
-    let (mut connection, end) = (1, Instant::now() + Duration::from_secs(10));
+    let mut connection = 1;
+    let end = Instant::now() + Duration::from_secs(10);
     // A deadline may pass without that anybody gives the connection up.
     while connection == 1 {
         assert!(Instant::now() < end, "the connection is never given up");

@@ -135,7 +135,8 @@ fn who_asks_nothing_is_sent_away_before_and_after_the_hello() {
     assert_closed(dial(&addr));
     assert_closed(greet(&addr));
     // A frame that has begun is no request.
-    let (mut head, mut half) = (greet(&addr), greet(&addr));
+    let mut head = greet(&addr);
+    let mut half = greet(&addr);
     head.write_all(&[0, 0]).unwrap();
     half.write_all(&[0, 0, 0, 9, 1, 2]).unwrap();
     assert_closed(head);
@@ -266,12 +267,11 @@ fn half_received_frames_are_bounded_and_others_are_served() {
 /// A frame of about a MiB with a request that is never answered, or one that is.
 fn long_request(id: u8, is_answered: bool) -> Vec<u8> {
     let clients = vec![ClientId(1); 1 << 20];
-    let request = match is_answered {
-        true => NodeRequest::Fence { clients },
-        false => {
-            let request = JobRequest::SetOwners { region: 0, owners: clients };
-            NodeRequest::OfJob { repairer: ClientId(1), job: 1, request }
-        }
+    let request = if is_answered {
+        NodeRequest::Fence { clients }
+    } else {
+        let request = JobRequest::SetOwners { region: 0, owners: clients };
+        NodeRequest::OfJob { repairer: ClientId(1), job: 1, request }
     };
     call(id, &parsers::written(&request))
 }

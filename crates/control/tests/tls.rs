@@ -64,7 +64,8 @@ fn is_refused(answer: Result<NodeReply, RpcError>, says: &str) {
 
 #[test]
 fn who_speaks_the_other_way_is_told() {
-    let (files, others) = (Certificates::new(), Certificates::new());
+    let files = Certificates::new();
+    let others = Certificates::new();
     let secret = Secret::random().unwrap();
     for with_keys in [false, true] {
         let keys = |who| with_keys.then(|| secret.keys(who));

@@ -51,7 +51,9 @@ fn a_client_tells_servers_of_other_versions_apart() {
             stream.write_all(&[&b"FUSEE"[..], &[version, 1, 0]].concat()).unwrap();
         });
         let answer = NodeClient::new(&runtime, addr.clone()).call_blocking(NodeRequest::Usage);
-        let (what, own, current) = (CONTROL.what, End::Client, CONTROL.current);
+        let what = CONTROL.what;
+        let own = End::Client;
+        let current = CONTROL.current;
         let error = VersionError { what, own, current, theirs: version.into() };
         let error = RpcError::Version { addr, error };
         let old = if u32::from(version) < current { "server" } else { "client" };

@@ -34,7 +34,8 @@ fn the_views_of_a_split_are_short_messages() {
     };
     let told = |view: &View, from: Option<&View>| {
         let view = Some(ViewUpdate::to(view, from));
-        let (expelled, epochs) = (Vec::new(), Epochs::default());
+        let expelled = Vec::new();
+        let epochs = Epochs::default();
         let reply = MasterReply::Heartbeat {
             view,
             expelled,
@@ -46,7 +47,9 @@ fn the_views_of_a_split_are_short_messages() {
         };
         postcard::to_stdvec(&reply).unwrap().len()
     };
-    let (mut old, mut whole, mut differences) = (from.clone(), Vec::new(), Vec::new());
+    let mut old = from.clone();
+    let mut whole = Vec::new();
+    let mut differences = Vec::new();
     let mut next = from.splitting(&[(7, [0, 1, 2].map(|n| place(n, 512 * bytes)).to_vec())]);
     loop {
         next.check().unwrap();

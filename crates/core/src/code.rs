@@ -44,9 +44,10 @@ impl Coding {
     /// EC(k, m).
     pub fn new(k: u8, m: u8) -> Result<Coding, CodingError> {
         let fits = usize::from(k) + usize::from(m) <= MAX_CHUNKS;
-        match k >= 2 && (1..=MAX_PARITY).contains(&m) && fits {
-            true => Ok(Coding { k, m }),
-            false => Err(CodingError { k, m }),
+        if k >= 2 && (1..=MAX_PARITY).contains(&m) && fits {
+            Ok(Coding { k, m })
+        } else {
+            Err(CodingError { k, m })
         }
     }
 

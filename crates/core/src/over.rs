@@ -89,7 +89,8 @@ impl Over {
         });
         self.living = living.collect();
         self.below = said.below.0;
-        let (below, living) = (self.below, &self.living);
+        let below = self.below;
+        let living = &self.living;
         self.fenced.retain(|client| client.0 >= below || living.contains(client));
     }
 

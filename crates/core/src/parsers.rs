@@ -27,7 +27,8 @@ pub fn object(bytes: &[u8]) -> bool {
     assert_eq!(object.identity(), identity);
     assert!(Object::decode_of(bytes, identity).is_ok());
     assert!(Object::decode_of(bytes, other).is_err());
-    let (key, value) = (object.key(), object.value());
+    let key = object.key();
+    let value = object.value();
     assert_eq!(object.value_offset(), HEADER_BYTES as usize + key.len());
     assert!(key.len() + value.len() + OVERHEAD_BYTES as usize <= bytes.len());
     let Some(opcode) = object.opcode() else { return true };
@@ -63,7 +64,8 @@ pub fn chunk(bytes: &[u8]) -> bool {
 /// A word of the index. Any word is one; whether anything came out: whether it leads to an object.
 pub fn slot(word: u64) -> bool {
     let slot = Slot(word);
-    let (address, generation) = (slot.address(), slot.generation());
+    let address = slot.address();
+    let generation = slot.generation();
     assert_eq!(slot.confirmed().tentative().0 | 1, word | 1);
     assert!(slot.tentative().is_tentative() && !slot.confirmed().is_tentative());
     let withdrawn = slot.withdrawn();

@@ -83,7 +83,8 @@ impl Buckets {
     /// A place in each line of memory of theirs, on the replica at `place`.
     pub fn lines(&self, place: Place) -> impl Iterator<Item = Place> + use<> {
         const LINE: u64 = 64;
-        let (first, bytes) = (self.first, self.read_bytes());
+        let first = self.first;
+        let bytes = self.read_bytes();
         first.into_iter().flat_map(move |f| {
             let begin = place.offset + u64::from(f) * 8;
             let lines = begin / LINE..(begin + bytes).div_ceil(LINE);

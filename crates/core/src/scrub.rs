@@ -161,9 +161,10 @@ impl<'w, F: Fabric> Work<'w, F> {
         for i in 0..count as usize {
             let words: Vec<u64> = shown.iter().map(|words| words[i]).collect();
             let slot = first + i as u64;
-            match words.iter().all(|word| *word == words[0]) {
-                true => equal.push((slot as u32, Slot(words[0]))),
-                false => self.found.differing.push(Differing { slot, words }),
+            if words.iter().all(|word| *word == words[0]) {
+                equal.push((slot as u32, Slot(words[0])))
+            } else {
+                self.found.differing.push(Differing { slot, words })
             }
         }
         Ok(equal)
@@ -234,7 +235,9 @@ impl<'w, F: Fabric> Work<'w, F> {
     /// What the READs have shown of an entry's object; `None` if it can have none.
     fn judge(&mut self, entry: &Asked<'_>) -> Result<Option<Found>, FailedVerb> {
         let Some((_, reads)) = &entry.object else { return Ok(None) };
-        let (view, slot, word) = (self.view, entry.slot, entry.word);
+        let view = self.view;
+        let slot = entry.slot;
+        let word = entry.word;
         let leads = |shown: &Shown<'_>| leads_here(view, slot, word, shown);
         reads.judge(&mut self.batch, word, leads).answered().map(Some)
     }

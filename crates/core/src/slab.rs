@@ -183,7 +183,8 @@ impl Slabs {
         is_frozen: impl Fn(Address) -> bool,
         best: Option<(u32, impl Fn(Address) -> bool)>,
     ) -> Option<Allocation> {
-        let (owner, number) = (self.owner, self.slab_number(kind));
+        let owner = self.owner;
+        let number = self.slab_number(kind);
         let slab = &mut self.slabs[number];
         slab.content_for = slab.content_for.saturating_sub(1);
         let is_best = |b: &Block| best.as_ref().is_none_or(|(_, is_best)| is_best(b.address));
@@ -200,7 +201,8 @@ impl Slabs {
         let at = at
             .or_else(|| self.take_into_use(kind, least, &is_frozen, is_best))
             .or_else(|| self.take_into_use(kind, least, &is_frozen, |_| true));
-        let (at, slab) = (at?, &mut self.slabs[number]);
+        let at = at?;
+        let slab = &mut self.slabs[number];
         let block = &mut slab.in_use[at];
         let index = match block.free.pop_front() {
             Some(index) => index,
@@ -331,11 +333,13 @@ impl Slabs {
     /// and is walked by recovery. The object as it is at another turn of that word; with the header that its block
     /// needs for that. `None` if somebody else owns the block, or it cannot be now.
     pub(crate) fn begin_move(&mut self, word: Slot, turn: u16) -> Option<Allocation> {
-        let (owner, address) = (self.owner, word.address());
+        let owner = self.owner;
+        let address = word.address();
         let block_bytes = self.block_bytes;
         let block = self.blocks().find(|block| block.holds(address, block_bytes))?;
         let header = block.open_for(address, owner)?;
-        let (kind, generation) = (block.kind, word.at_turn(turn).generation());
+        let kind = block.kind;
+        let generation = word.at_turn(turn).generation();
         Some(Allocation { address, kind, generation, header })
     }
 
@@ -399,12 +403,11 @@ impl Slabs {
             block.in_flight -= 1;
             let offset = object.address.bytes() - block.address.bytes();
             let index = block.shape.object_at(offset).expect("it was allocated here");
-            match removed(Mutant::GivenBackAtOnce) {
-                true => block.free.push_front(index),
-                false => {
-                    block.returned.push(index);
-                    block.take_returned(has_passed, mark);
-                }
+            if removed(Mutant::GivenBackAtOnce) {
+                block.free.push_front(index)
+            } else {
+                block.returned.push(index);
+                block.take_returned(has_passed, mark);
             }
         }
     }
@@ -497,7 +500,8 @@ impl Slabs {
     /// that is of use at once. Where nothing is known, more may be free by now the longer it was not
     /// looked at. Apart from these, what is of no use here.
     pub(crate) fn offer(&mut self) -> (Vec<Remainder>, Vec<Remainder>) {
-        let (mut spare, mut surplus) = (Vec::new(), Vec::new());
+        let mut spare = Vec::new();
+        let mut surplus = Vec::new();
         let short = self.slabs.iter().filter(|slab| slab.asking).map(|slab| slab.kind);
         let best = |kind| {
             let of_kind = self.aside.iter().filter(|block| block.kind == kind);
@@ -549,8 +553,10 @@ impl Slabs {
     pub(crate) fn sealed(&self, block: Address) -> Option<BlockHeader> {
         let block = self.aside.iter().find(|b| b.address == block)?;
         let (Block { kind, fresh, .. }, base) = (block, block.generations.base());
-        let (class, fresh) = (kind.class, *fresh);
-        let (owner, first) = (self.owner, fresh);
+        let class = kind.class;
+        let fresh = *fresh;
+        let owner = self.owner;
+        let first = fresh;
         Some(BlockHeader { class, owner, first, fresh, sealed: true, base })
     }
 }

@@ -190,7 +190,9 @@ mod tests {
 
     #[test]
     fn slots_are_settled_by_the_rules() {
-        let (old, own, other) = (slot(1), slot(2), slot(3));
+        let old = slot(1);
+        let own = slot(2);
+        let other = slot(3);
         let word = |primary, backups: &[Slot]| settled(primary, backups, 0);
         assert_eq!(word(Some(old), &[old, old]), old, "untouched");
         assert_eq!(word(Some(old), &[]), old, "only the primary is left");
@@ -217,7 +219,9 @@ mod tests {
     /// same word: whatever part of the backups has been written, or all of them and the primary.
     #[test]
     fn settling_again_comes_to_the_same_word() {
-        let (old, own, other) = (slot(1), slot(2), slot(3));
+        let old = slot(1);
+        let own = slot(2);
+        let other = slot(3);
         let words = [old, own, own.tentative(), own.withdrawn(), other];
         let all = (0..125).map(|n| [n % 5, n / 5 % 5, n / 25].map(|i| words[i]));
         for [primary, first, second] in all {

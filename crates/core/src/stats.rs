@@ -363,9 +363,10 @@ impl From<&Stats> for Work {
             operations: stats.kinds.map(|kind| kind.operations),
             phases: stats.kinds.map(|kind| kind.phases),
             verbs: sum(|kind| kind.verbs),
-            bytes: match removed(Mutant::BytesAreVerbs) {
-                true => sum(|kind| kind.verbs),
-                false => sum(|kind| kind.bytes),
+            bytes: if removed(Mutant::BytesAreVerbs) {
+                sum(|kind| kind.verbs)
+            } else {
+                sum(|kind| kind.bytes)
             },
             lost_rounds: stats.lost_rounds,
             ..Work::default()

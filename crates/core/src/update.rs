@@ -137,7 +137,8 @@ impl Difference {
         let mut directory = doubled(&from.directory, self.depth.into())?;
         let mut end = 0;
         for Run { first, count, subtable } in self.runs {
-            let (first, count) = (first as usize, count as usize);
+            let first = first as usize;
+            let count = count as usize;
             let entries = directory.get_mut(first..).and_then(|rest| rest.get_mut(..count));
             let Some(entries) = entries.filter(|_| first >= end) else {
                 return fail("a run is not in the directory, or behind the next one");
@@ -298,7 +299,8 @@ mod tests {
     #[test]
     fn differences_that_do_not_fit_are_refused() {
         let views = history();
-        let (from, to) = (&views[0], &views[3]);
+        let from = &views[0];
+        let to = &views[3];
         let refused = |what: &str, change: &dyn Fn(&mut Difference)| {
             let mut difference = Difference::between(from, to).unwrap();
             change(&mut difference);

@@ -50,9 +50,10 @@ impl Versions {
 
     /// Checks the version of a peer's hello, as seen from this end.
     pub fn check(&self, own: End, theirs: u32) -> Result<(), VersionError> {
-        match (self.oldest..=self.current).contains(&theirs) {
-            true => Ok(()),
-            false => Err(VersionError { what: self.what, own, current: self.current, theirs }),
+        if (self.oldest..=self.current).contains(&theirs) {
+            Ok(())
+        } else {
+            Err(VersionError { what: self.what, own, current: self.current, theirs })
         }
     }
 }

@@ -55,7 +55,8 @@ fn change() -> impl Strategy<Value = Option<Change>> {
     let stage = prop_oneof![Just(Stage::Frozen), Just(Stage::Transforming), Just(Stage::Switched)];
     let change =
         (stage, any::<bool>(), vec(subtable, 0..3)).prop_map(|(stage, data_lost, subtables)| {
-            let (regions, lost_pairs) = (Vec::new(), Vec::new());
+            let regions = Vec::new();
+            let lost_pairs = Vec::new();
             Change { stage, data_lost, lost: 0, subtables, regions, lost_pairs, new_regions: 0 }
         });
     option::of(change)

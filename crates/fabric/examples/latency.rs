@@ -42,7 +42,8 @@ fn measure(
     mut post: impl FnMut(&mut Batch, u64),
 ) -> f64 {
     let mut batch = Batch::new();
-    let (mut random, waker) = (1u64, fabric.waker());
+    let mut random = 1u64;
+    let waker = fabric.waker();
     let started = Instant::now();
     for _ in 0..rounds {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -80,7 +81,8 @@ fn main() {
         verbs: None,
         pool_bytes: POOL_BYTES,
     };
-    let (members, client) = (std::slice::from_ref(&member), ClientId(1));
+    let members = std::slice::from_ref(&member);
+    let client = ClientId(1);
     let known = member.tcp.clone().map(|at| (MN, at));
     let switch = Box::new(Ours::new(Options { slots: 1_000, rounds: 0 }));
     let switch =

@@ -8,7 +8,9 @@ use crate::barrier::{heavy, light};
 #[test]
 fn at_least_one_side_sees_the_other() {
     const TURNS: u64 = 20_000;
-    let (often, seldom, ready) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
+    let often = AtomicU64::new(0);
+    let seldom = AtomicU64::new(0);
+    let ready = AtomicU64::new(0);
     let wait = |turn| {
         ready.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         while ready.load(std::sync::atomic::Ordering::SeqCst) < 2 * turn {

@@ -128,11 +128,14 @@ pub(crate) struct Call {
 impl Call {
     /// A call for the node of this key.
     pub(crate) fn new(protocol: &'static Protocol, key: &NodeKey) -> io::Result<Call> {
-        let (asker, mut call) = (fusee_auth::nonce()?, [0; CALL_BYTES]);
+        let asker = fusee_auth::nonce()?;
+        let mut call = [0; CALL_BYTES];
         call[..8].copy_from_slice(&protocol.begin());
         call[8..16].copy_from_slice(&key.name().to_le_bytes());
         call[16..].copy_from_slice(&asker);
-        let (key, kind, answerer) = (key.clone(), protocol.name(), [0; PROOF_BYTES]);
+        let key = key.clone();
+        let kind = protocol.name();
+        let answerer = [0; PROOF_BYTES];
         Ok(Call { protocol, challenge: Challenge { key, kind, call, asker, answerer } })
     }
 
@@ -147,8 +150,8 @@ impl Call {
         hello: &[u8],
     ) -> Result<Proof, AttachCause> {
         self.protocol.check(End::Client, answer)?;
-        let (nonce, proof) =
-            (answer[12..44].first_chunk(), answer[44..].first_chunk::<PROOF_BYTES>());
+        let nonce = answer[12..44].first_chunk();
+        let proof = answer[44..].first_chunk::<PROOF_BYTES>();
         let (Some(refusal), Some(nonce), Some(proof)) = (u32_at(answer, 8), nonce, proof) else {
             return Err(AttachCause::NotAMemoryNode);
         };
@@ -177,7 +180,9 @@ impl Challenged {
         call: &[u8; CALL_BYTES],
     ) -> io::Result<([u8; ANSWER_BYTES], Challenged)> {
         let asker = *call.last_chunk().expect("a call is longer than a nonce");
-        let (key, kind, answerer) = (key.clone(), protocol.name(), fusee_auth::nonce()?);
+        let key = key.clone();
+        let kind = protocol.name();
+        let answerer = fusee_auth::nonce()?;
         let challenge = Challenge { key, kind, call: *call, asker, answerer };
         let answer = encode_answer(protocol, 0, &answerer, &challenge.of_node());
         Ok((answer, Challenged(challenge)))

@@ -45,7 +45,8 @@ pub(crate) unsafe fn read(word: *const AtomicU64, skip: usize, out: &mut [u8]) {
         *out = unsafe { shared(word) }.load(Ordering::Relaxed).to_ne_bytes();
         return;
     }
-    let (mut word, mut out) = (word, out);
+    let mut word = word;
+    let mut out = out;
     if skip != 0 && !out.is_empty() {
         let (head, rest) = out.split_at_mut(out.len().min(8 - skip));
         // SAFETY: the word overlaps the range.
@@ -78,7 +79,8 @@ pub(crate) unsafe fn read(word: *const AtomicU64, skip: usize, out: &mut [u8]) {
 /// `word` is aligned, and all aligned words that overlap the range are in one live mapping.
 pub(crate) unsafe fn write(word: *const AtomicU64, skip: usize, data: &[u8]) {
     debug_assert!(skip < 8 && word.is_aligned());
-    let (mut word, mut data) = (word, data);
+    let mut word = word;
+    let mut data = data;
     if skip != 0 && !data.is_empty() {
         let (head, rest) = data.split_at(data.len().min(8 - skip));
         // SAFETY: the word overlaps the range.
@@ -165,7 +167,8 @@ pub(crate) fn merge(word: &AtomicU64, at: usize, bytes: &[u8]) {
     let mut mask = [0; 8];
     value[at..at + bytes.len()].copy_from_slice(bytes);
     mask[at..at + bytes.len()].fill(0xff);
-    let (value, mask) = (u64::from_ne_bytes(value), u64::from_ne_bytes(mask));
+    let value = u64::from_ne_bytes(value);
+    let mask = u64::from_ne_bytes(mask);
     // Release: this may be the last word of a WRITE, see `write`. Relaxed on failure: the value
     // only feeds the next attempt.
     let mut old = word.load(Ordering::Relaxed);

@@ -19,7 +19,8 @@ const LENGTHS: [usize; 16] =
 fn every_start_and_length_comes_back_and_spares_its_neighbours() {
     for (skip, len) in (0..16).flat_map(|skip| LENGTHS.map(|len| (skip, len))) {
         // Lines begin at an even word; a run may begin at an odd one.
-        let (first, skip) = (skip / 8, skip % 8);
+        let first = skip / 8;
+        let skip = skip % 8;
         let pool = &pool(first + (skip + len).div_ceil(8).max(1))[first..];
         for word in pool {
             word.store(u64::MAX, Ordering::Relaxed);

@@ -125,7 +125,8 @@ impl<T: Default + Sync> PerProcess<T> {
             }
             let made = Box::into_raw(Box::new((Origin::here(), T::default())));
             // Release: pairs with the acquires.
-            let (release, acquire) = (Ordering::AcqRel, Ordering::Acquire);
+            let release = Ordering::AcqRel;
+            let acquire = Ordering::Acquire;
             match self.current.compare_exchange(current, made, release, acquire) {
                 // That of the parent stays as it is: it is the parent's.
                 Ok(_) => current = made,

@@ -61,7 +61,8 @@ fn connect_one(address: SocketAddr, wait: Duration, goes_on: GoesOn<'_>) -> io::
     let mut stream = mio::net::TcpStream::connect(address)?;
     let mut poll = Poll::new()?;
     poll.registry().register(&mut stream, Token(0), Interest::WRITABLE)?;
-    let (mut events, deadline) = (Events::with_capacity(1), Instant::now() + wait);
+    let mut events = Events::with_capacity(1);
+    let deadline = Instant::now() + wait;
     loop {
         match poll.poll(&mut events, Some(LOOK.min(wait))) {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
@@ -112,7 +113,8 @@ pub(crate) fn exchange<const N: usize>(
     stream.write_all(hello).map_err(failed)?;
     stream.socket().set_read_timeout(Some(LOOK.min(wait)))?;
     let deadline = Instant::now() + wait;
-    let (mut bytes, mut got) = ([0; N], 0);
+    let mut bytes = [0; N];
+    let mut got = 0;
     while got < bytes.len() {
         if Instant::now() >= deadline || !goes_on() {
             return Err(if got == 0 { silent() } else { AttachCause::NotAMemoryNode });

@@ -78,7 +78,8 @@ impl Order {
         // SeqCst: acquire, so that what the found value points to is there; release, so that
         // what the new value points to is there for its readers; and one order of all CASes on
         // all words, because rounds on different slots decide about the same key.
-        let (expected, swap) = (expected.to_le(), swap.to_le());
+        let expected = expected.to_le();
+        let swap = swap.to_le();
         let found = word.compare_exchange(expected, swap, Ordering::SeqCst, Ordering::SeqCst);
         self.after_atomic();
         u64::from_le(found.unwrap_or_else(|found| found))

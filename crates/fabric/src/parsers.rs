@@ -18,7 +18,10 @@ pub fn tcp_request(bytes: &[u8]) -> bool {
     let Ok(Some(request)) = Request::decode(bytes) else { return false };
     assert!(request.frame_bytes <= bytes.len() && request.reply_bytes <= MAX_BODY_BYTES);
     assert_eq!(frame::frame_bytes(bytes), request.frame_bytes);
-    let (mut body, mut verbs, mut reply_bytes, mut padded) = (Vec::new(), 0, 0, false);
+    let mut body = Vec::new();
+    let mut verbs = 0;
+    let mut reply_bytes = 0;
+    let mut padded = false;
     for verb in request.verbs() {
         frame::encode_verb(verb, |piece| body.extend_from_slice(piece));
         reply_bytes += verb.result_bytes();
@@ -134,7 +137,8 @@ pub fn samples(numbers: [u64; 4], data: &[u8]) -> Vec<Vec<u8>> {
         WireOp::Cas { expected: word, swap: offset },
         WireOp::Faa { add: word },
     ];
-    let (mut body, verbs) = (Vec::new(), ops.len() as u32);
+    let mut body = Vec::new();
+    let verbs = ops.len() as u32;
     for op in ops {
         frame::encode_verb(frame::WireVerb { offset, op }, |piece| body.extend_from_slice(piece));
     }
@@ -149,7 +153,9 @@ pub fn samples(numbers: [u64; 4], data: &[u8]) -> Vec<Vec<u8>> {
         gid: [offset as u8; 16],
     };
     let base = offset.min(u64::MAX - pool_bytes);
-    let (key, header_key, steered_key) = (word as u32, offset as u32, identity as u32);
+    let key = word as u32;
+    let header_key = offset as u32;
+    let steered_key = identity as u32;
     let refusal = verbs::Welcome::refusal(identity, verbs::Status::Welcome);
     let welcome =
         verbs::Welcome { pool_bytes, key, header_key, steered_key, base, address, ..refusal };

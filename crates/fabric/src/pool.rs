@@ -97,7 +97,8 @@ impl Pool {
 
     fn made(file: OwnedFd, mapping: Mapping, bytes: u64, pages: Pages) -> Pool {
         tracing::debug!(bytes, ?pages, "pool mapped");
-        let (is_pinned, file) = (AtomicBool::new(false), Some(file));
+        let is_pinned = AtomicBool::new(false);
+        let file = Some(file);
         Pool { inner: Arc::new(Inner { mapping, bytes, pages, is_pinned, file }) }
     }
 
@@ -111,7 +112,8 @@ impl Pool {
         if let Err(error) = mapping.protect_start(POOL_HEADER_BYTES as usize) {
             tracing::debug!(%error, "the header of a pool is mapped for writing");
         }
-        let (pages, is_pinned) = (Pages::Normal, AtomicBool::new(false));
+        let pages = Pages::Normal;
+        let is_pinned = AtomicBool::new(false);
         let inner = Inner { mapping, bytes, pages, is_pinned, file: None };
         Ok(Pool { inner: Arc::new(inner) })
     }
@@ -339,7 +341,8 @@ mod tests {
 
     #[test]
     fn the_primitives_check_bounds_themselves() {
-        let (pool, mut order) = (pool(4096), Order::default());
+        let pool = pool(4096);
+        let mut order = Order::default();
         let out = Err(VerbError::OutOfBounds);
         assert_eq!(pool.read(&mut order, 4090, &mut [0; 7]), out);
         assert_eq!(pool.write(&mut order, u64::MAX, &[0; 7]), out);

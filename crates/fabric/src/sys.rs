@@ -193,14 +193,15 @@ static WIPED: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 
 #[cold]
 fn make_wiped_word() -> &'static AtomicU32 {
-    let (access, flags) =
-        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: a new mapping at an address of the kernel's choice disturbs nobody.
     let page = unsafe { libc::mmap(ptr::null_mut(), PAGE_BYTES, access, flags, -1, 0) };
     assert!(page != libc::MAP_FAILED, "no memory for a word: {}", io::Error::last_os_error());
     // SAFETY: the range is our mapping.
     let wiped = check(unsafe { libc::madvise(page, PAGE_BYTES, libc::MADV_WIPEONFORK) });
-    let (null, word) = (ptr::null_mut(), page.cast::<AtomicU32>());
+    let null = ptr::null_mut();
+    let word = page.cast::<AtomicU32>();
     // Release: pairs with the acquires.
     let made = WIPED.compare_exchange(null, word, Ordering::AcqRel, Ordering::Acquire);
     let word = match made {
@@ -270,7 +271,8 @@ fn set_plain<T: Copy>(
     name: c_int,
     value: &T,
 ) -> io::Result<()> {
-    let (value, len) = (ptr::from_ref(value).cast(), size_of::<T>() as libc::socklen_t);
+    let value = ptr::from_ref(value).cast();
+    let len = size_of::<T>() as libc::socklen_t;
     // SAFETY: the value has so many bytes, and outlives the call, which only reads it.
     check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, value, len) }).map(drop)
 }
@@ -311,7 +313,8 @@ pub(crate) fn packet_socket(interface: &str) -> io::Result<OwnedFd> {
     address.sll_family = libc::AF_PACKET as libc::c_ushort;
     address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
     address.sll_ifindex = index as c_int;
-    let (address, len) = ((&raw const address).cast(), size_of::<libc::sockaddr_ll>());
+    let address = (&raw const address).cast();
+    let len = size_of::<libc::sockaddr_ll>();
     // SAFETY: the address has so many bytes, and outlives the call.
     check(unsafe { libc::bind(socket.as_raw_fd(), address, len as libc::socklen_t) })?;
     Ok(socket)
@@ -351,7 +354,8 @@ impl Process {
     }
 
     fn signal(&self, signal: c_int) -> io::Result<()> {
-        let (fd, info) = (self.pidfd.as_raw_fd(), ptr::null::<c_void>());
+        let fd = self.pidfd.as_raw_fd();
+        let info = ptr::null::<c_void>();
         // SAFETY: a null pointer asks for the default signal information.
         let done = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, signal, info, 0) };
         check_long(done).map(drop)

@@ -41,7 +41,9 @@ impl Protocol {
 
     /// The beginning of its hellos.
     pub(crate) const fn begin(&self) -> [u8; BEGIN_BYTES] {
-        let (mut bytes, mut at, mut rest) = ([0; BEGIN_BYTES], BEGIN_BYTES, self.versions.current);
+        let mut bytes = [0; BEGIN_BYTES];
+        let mut at = BEGIN_BYTES;
+        let mut rest = self.versions.current;
         while at > 0 {
             at -= 1;
             if at < self.name.len() {
@@ -91,7 +93,9 @@ mod tests {
     /// Hellos of other versions that have ever been, or may come.
     #[test]
     fn other_versions_are_told_apart_for_ever() {
-        let (what, own, current) = ("protocol ab", End::Server, 7);
+        let what = "protocol ab";
+        let own = End::Server;
+        let current = 7;
         for (bytes, theirs) in [(b"FUSEab06", 6), (b"FUSEab12", 12)] {
             let error = VersionError { what, own, current, theirs };
             assert_eq!(EXAMPLE.check(own, bytes), Err(Foreign::Version(error)));

@@ -29,7 +29,8 @@ fn the_precise_clock_counts_sleep() {
         let line = seen.lines().find_map(|line| line.strip_prefix(clock));
         line.unwrap_or_else(|| panic!("{seen}")).trim().parse().unwrap()
     };
-    let (precise, coarse) = (Clock::Precise.now().as_secs(), Clock::Coarse.now().as_secs());
+    let precise = Clock::Precise.now().as_secs();
+    let coarse = Clock::Coarse.now().as_secs();
     assert!(of("precise ") + 300 >= precise + slept_s, "{seen}");
     assert!(of("coarse ") < coarse + 600, "{seen}");
 }

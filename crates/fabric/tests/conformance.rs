@@ -264,10 +264,11 @@ fn fence_a_process(stopped: bool) {
         }
         assert!(started.elapsed() < PATIENCE, "fencing one has stopped the other");
     }
-    match stopped {
-        true => assert_eq!(client.end_signal(), Some(9), "the stopped process lives"),
+    if stopped {
+        assert_eq!(client.end_signal(), Some(9), "the stopped process lives")
+    } else {
         // It has been told, and does something else.
-        false => client.ask("fenced"),
+        client.ask("fenced")
     }
     // Neither another process nor this one gets in under that name again.
     let again = Child::refused_client(&at, ClientId(5));
@@ -343,7 +344,8 @@ fn a_client_that_has_given_up_is_no_session() {
     let say_hello = || {
         let mut socket = UnixStream::connect(at.shm.as_ref().unwrap()).unwrap();
         let call = wire::call(wire::SHM, &own, [3; 32]);
-        let (hello, answer) = (wire::shm_hello(5), wire::ask(&mut socket, &call));
+        let hello = wire::shm_hello(5);
+        let answer = wire::ask(&mut socket, &call);
         let proof = wire::proof(wire::SHM, &own, &call, &answer, &hello);
         served.stop();
         socket.write_all(&[&proof[..], &hello].concat()).unwrap();
@@ -531,7 +533,8 @@ fn main() -> ExitCode {
     }
     let filters: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
     let wanted = |name: &str| filters.is_empty() || filters.iter().any(|f| name.contains(f));
-    let (mut passed, mut failed) = (0, Vec::new());
+    let mut passed = 0;
+    let mut failed = Vec::new();
     for (name, run) in all_checks().into_iter().filter(|(name, _)| wanted(name)) {
         let started = Instant::now();
         match catch_unwind(AssertUnwindSafe(run)) {

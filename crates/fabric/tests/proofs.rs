@@ -137,7 +137,8 @@ fn a_recorded_connection_is_of_no_use_and_nonces_differ() {
 #[test]
 fn a_proof_may_begin_with_any_byte() {
     let served = node(2 * START, None);
-    let (own, hello) = (key(served.identity), Hello { client: ClientId(1) }.encode());
+    let own = key(served.identity);
+    let hello = Hello { client: ClientId(1) }.encode();
     let is_welcome = |wanted: &dyn Fn(u8) -> bool| {
         let mut stream = dial(&served);
         let call = call(TCP, &own, [3; 32]);
@@ -161,7 +162,8 @@ fn a_proof_may_begin_with_any_byte() {
 /// What stands at a memory node's address or path: records what it is told, answers with these bytes.
 fn squatter(answer: Vec<u8>) -> (Member, Scratch, [JoinHandle<Vec<u8>>; 2]) {
     let scratch = Scratch::new();
-    let (listener, path) = (TcpListener::bind("127.0.0.1:0").unwrap(), scratch.socket());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let path = scratch.socket();
     let tcp = listener.local_addr().unwrap().to_string();
     let sockets = UnixListener::bind(&path).unwrap();
     let at = Member {

@@ -32,7 +32,8 @@ fn rest(stream: &mut TcpStream) -> Vec<u8> {
 
 /// A switch before the memory node, which knows some slots.
 fn start(at: &Member) -> TcpSwitch {
-    let (name, known) = (key(at.identity).name(), (MN, at.tcp.clone().unwrap()));
+    let name = key(at.identity).name();
+    let known = (MN, at.tcp.clone().unwrap());
     let find = Box::new(move |asked| (asked == name).then(|| known.clone()));
     let ours = Box::new(Ours::new(Options { slots: 4, rounds: 0 }));
     TcpSwitch::start("127.0.0.1:0".parse().unwrap(), ours, find).unwrap()
@@ -51,16 +52,18 @@ fn a_long_read_that_may_be_steered_is_asked_for_as_a_whole() {
     let fabric = attach_all_through(&through, ClientId(1), &[at]).unwrap();
     let read = |offset: u64, bytes: u32, is_steered: bool| {
         let mut batch = Batch::new();
-        let ticket = match is_steered {
-            true => batch.steered(MN, offset, bytes),
-            false => batch.read(MN, offset, bytes),
+        let ticket = if is_steered {
+            batch.steered(MN, offset, bytes)
+        } else {
+            batch.read(MN, offset, bytes)
         };
         let batch = block_on(&fabric, fabric.execute(batch));
         batch.data(ticket).unwrap().to_vec()
     };
     // It learns that READs are to be steered by this slot, and where that leads.
     read(SLOT, 64, true);
-    let (address, class) = (Address::new(64), SizeClass::fitting(PIECE.into()).unwrap());
+    let address = Address::new(64);
+    let class = SizeClass::fitting(PIECE.into()).unwrap();
     let identity = Identity::new(address, 3);
     let value: Vec<u8> = (0..PIECE - 64).map(|at| (at / 7) as u8).collect();
     let mut object = vec![0; PIECE as usize];

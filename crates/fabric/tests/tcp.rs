@@ -147,7 +147,8 @@ fn a_client_that_does_not_fetch_its_replies_slows_down_itself_only() {
             writer.write_all(&request(id, &[count, read])).unwrap();
         }
     });
-    let (mut before, started) = (0, Instant::now());
+    let mut before = 0;
+    let started = Instant::now();
     // Until the node has stopped executing.
     loop {
         std::thread::sleep(Duration::from_millis(100));
@@ -192,7 +193,8 @@ fn a_node_that_is_dropped_frees_its_port() {
 fn long_verbs_are_executed_in_order_with_the_others() {
     let served = node(START + 2 * u64::from(MAX_VERB_BYTES), None);
     let fabric = attach_all(FabricKind::Tcp, ClientId(1), &[member(MN, &served)]).unwrap();
-    let (data_at, count_at) = (START + 64, START);
+    let data_at = START + 64;
+    let count_at = START;
     for (round, len) in
         [128 << 10, (128 << 10) + 8, 300_000, MAX_VERB_BYTES].into_iter().enumerate()
     {
@@ -423,7 +425,8 @@ fn nodes_that_left_leave_nothing_behind() {
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let mut before = None;
     for name in 1..40 {
-        let (next, name) = (node(START + 4096, None), MnId(name));
+        let next = node(START + 4096, None);
+        let name = MnId(name);
         fabric.attach(&member(name, &next)).unwrap();
         let mut batch = Batch::new();
         batch.faa(MN, START, 1);
@@ -481,7 +484,8 @@ fn a_session_that_was_stopped_gives_its_nodes_time() {
 #[test]
 fn leaving_a_node_ends_what_is_in_flight_to_it() {
     const SILENT: MnId = MnId(1);
-    let (served, next) = (node(START + 4096, None), node(START + 4096, None));
+    let served = node(START + 4096, None);
+    let next = node(START + 4096, None);
     for in_turn in [false, true] {
         let fabric = attach_all(FabricKind::Tcp, ClientId(1), &[member(MN, &served)]).unwrap();
         let AnyFabric::Tcp(tcp) = &fabric else { panic!("not TCP") };

@@ -89,10 +89,12 @@ fn it_keeps_what_every_fabric_guarantees() {
 
 #[test]
 fn who_speaks_the_other_way_is_told() {
-    let (files, others) = (Certificates::new(), Certificates::new());
+    let files = Certificates::new();
+    let others = Certificates::new();
     let (secured, _node) = node(MnId(0), Some(as_server(&files)));
     let (plain, _plain) = node(MnId(0), None);
-    let (secured, plain) = ([secured], [plain]);
+    let secured = [secured];
+    let plain = [plain];
     let refused = |tls: Option<&Tls>, at: &[Member], says: &str| {
         let error = attach(tls, 1, at).unwrap_err();
         assert!(matches!(&error.cause, AttachCause::Tls(what) if what.contains(says)), "{error}");

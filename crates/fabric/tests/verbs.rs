@@ -117,7 +117,8 @@ fn small_writes_are_inline_and_words_are_not_cut() {
     let Some(nodes) = nodes() else { return };
     let fabric = session(&nodes, 1, Duration::from_micros(50));
     let mut batch = Batch::new();
-    let (small, large) = (batch.stage(64), batch.stage(4096));
+    let small = batch.stage(64);
+    let large = batch.stage(4096);
     batch.write(NODES[0], START + 64, small);
     batch.write(NODES[0], START + 4096, large);
     let cost_aligned = cost(&fabric, batch);
@@ -257,7 +258,8 @@ fn a_node_that_ends_is_noticed() {
     drop(first);
     fabric.turn(Some(Duration::from_secs(5)));
     let mut batch = Batch::new();
-    let (gone, there) = (batch.faa(NODES[0], START, 1), batch.faa(NODES[1], START, 1));
+    let gone = batch.faa(NODES[0], START, 1);
+    let there = batch.faa(NODES[1], START, 1);
     let started = Instant::now();
     let batch = block_on(&fabric, fabric.execute(batch));
     assert_eq!(batch.found(gone).unwrap_err().error, VerbError::Unreachable);

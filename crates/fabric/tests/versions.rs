@@ -57,7 +57,8 @@ fn a_node_tells_sessions_of_other_versions_which_one_it_is() {
     // The same protocol, and another layout of pools.
     for layout in [LAYOUT_VERSION - 1, LAYOUT_VERSION + 1] {
         let hello = |magic: &[u8; 8]| [&magic[..], &[1, 0, 0, 0], &layout.to_le_bytes()].concat();
-        let (mut tcp, mut shm) = (dial(&served), socket());
+        let mut tcp = dial(&served);
+        let mut shm = socket();
         say_hello(&mut tcp, TCP, &key(served.identity), &hello(TCP));
         say_hello(&mut shm, SHM, &key(served.identity), &hello(SHM));
         for (welcome, status) in [(rest(&mut tcp).unwrap(), 3), (rest(&mut shm).unwrap(), 4)] {
@@ -75,10 +76,12 @@ fn a_node_tells_sessions_of_other_versions_which_one_it_is() {
 /// What a session says of nodes that answer so: at once, or behind a good proof.
 fn answered(tcp: &[u8], shm: &[u8], proves: bool) -> [AttachCause; 2] {
     let scratch = Scratch::new();
-    let (listener, path) = (TcpListener::bind("127.0.0.1:0").unwrap(), scratch.socket());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let path = scratch.socket();
     let address = listener.local_addr().unwrap().to_string();
     let sockets = UnixListener::bind(&path).unwrap();
-    let (tcp, shm) = (tcp.to_vec(), shm.to_vec());
+    let tcp = tcp.to_vec();
+    let shm = shm.to_vec();
     let over_tcp = std::thread::spawn(move || {
         greet(listener.accept().unwrap().0, proves.then_some(TCP), &tcp);
     });

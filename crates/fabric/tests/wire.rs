@@ -36,7 +36,8 @@ fn session(served: &Served, client: u32) -> AnyFabric {
 
 /// An object, and the word that leads to it.
 fn object(number: u64) -> ([u8; OBJECT_BYTES], Slot) {
-    let (address, generation) = (Address::new(number * 64), 3);
+    let address = Address::new(number * 64);
+    let generation = 3;
     let identity = Identity::new(address, generation);
     let pair = Pair { key: b"key", value: b"value", identity, opcode: Opcode::Update };
     let mut bytes = [0; OBJECT_BYTES];
@@ -179,7 +180,10 @@ fn where_packets_are_lost_no_verb_says_what_it_has_not_found() {
     };
     let _switch = switch(&wire, Box::new(tamper));
     let served = wire.node(BYTES);
-    let (started, mut client, done, mut lost) = (Instant::now(), 1, Cell::new(0), 0);
+    let started = Instant::now();
+    let mut client = 1;
+    let done = Cell::new(0);
+    let mut lost = 0;
     // What each word may be: an unanswered CAS may have been done.
     let words = RefCell::new([[0u64; 2]; WORDS as usize]);
     while started.elapsed() < Duration::from_secs(10) {

@@ -87,10 +87,8 @@ fn without_empty_variables(command: clap::Command) -> clap::Command {
         let value = arg.get_env().and_then(std::env::var_os);
         value.is_some_and(|value| value.is_empty())
     };
-    let command = command.mut_args(|arg| match is_empty(&arg) {
-        true => arg.env(None::<&'static str>),
-        false => arg,
-    });
+    let command =
+        command.mut_args(|arg| if is_empty(&arg) { arg.env(None::<&'static str>) } else { arg });
     command.mut_subcommands(without_empty_variables)
 }
 

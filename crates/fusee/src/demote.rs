@@ -162,7 +162,8 @@ impl Report {
     fn text(&self) -> String {
         let Skipped { short, impossible, gone } = self.skipped;
         let verb = if self.dry_run { "would be demoted" } else { "demoted" };
-        let (saved, sign) = (self.saved_bytes.unsigned_abs(), self.saved_bytes < 0);
+        let saved = self.saved_bytes.unsigned_abs();
+        let sign = self.saved_bytes < 0;
         let mut text = format!(
             "{} of {} found {verb}: {} of values, {}{} of memory saved, in {:.1} s\n",
             counted(self.moved, "pair"),
@@ -235,9 +236,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     progress.end();
     report.interrupted = interrupt::requested();
     report.seconds = begun.elapsed().as_secs_f64();
-    output::text(&match args.json {
-        true => serde_json::to_string(&report).expect("numbers and names") + "\n",
-        false => report.text(),
+    output::text(&if args.json {
+        serde_json::to_string(&report).expect("numbers and names") + "\n"
+    } else {
+        report.text()
     })?;
     match (&report.failure, interrupt::failure()) {
         (_, Some(interrupted)) => Err(interrupted),

@@ -91,9 +91,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let seconds = begun.elapsed().as_secs_f64();
     let node = args.node.to_string();
     let report = Report { node, state, subtables, regions, seconds };
-    output::text(&match args.json {
-        true => serde_json::to_string(&report).expect("numbers and names") + "\n",
-        false => text(&report),
+    output::text(&if args.json {
+        serde_json::to_string(&report).expect("numbers and names") + "\n"
+    } else {
+        text(&report)
     })
 }
 
@@ -113,7 +114,8 @@ fn text(report: &Report) -> String {
 /// Waits until the node is drained, and shows how far it is.
 fn watch(args: &Args, master: &MasterClient, first: (u64, u64)) -> Result<&'static str, Failure> {
     let node = args.node;
-    let (mut shown, mut heard) = (None, std::time::Instant::now());
+    let mut shown = None;
+    let mut heard = std::time::Instant::now();
     loop {
         let status = match ask_status(master, &args.master) {
             Ok(status) => status,

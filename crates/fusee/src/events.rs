@@ -91,7 +91,8 @@ fn line(event: &ClusterEvent) -> String {
 
 /// Asks for all that a master has after this serial. Its store may be another one than before, and begin anew.
 pub async fn ask(master: &MasterClient, after: u64) -> Result<Vec<ClusterEvent>, RpcError> {
-    let (mut known, mut all) = (after, Vec::new());
+    let mut known = after;
+    let mut all = Vec::new();
     loop {
         match master.call(MasterRequest::Events { after: known }).await {
             Ok(MasterReply::Events { newest, .. }) if newest < known => known = 0,
@@ -104,7 +105,8 @@ pub async fn ask(master: &MasterClient, after: u64) -> Result<Vec<ClusterEvent>,
                 known = last;
             }
             Ok(other) => {
-                let (addr, what) = (master.answered_by(), format!("it answered with {other:?}"));
+                let addr = master.answered_by();
+                let what = format!("it answered with {other:?}");
                 return Err(RpcError::Protocol { addr, what });
             }
             Err(error) => return Err(error),
@@ -121,7 +123,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         (args.topic.is_empty() || args.topic.contains(&event.topic))
             && (!args.warnings || event.level == Level::Warn)
     };
-    let (mut known, mut first, mut heard) = (0, true, std::time::Instant::now());
+    let mut known = 0;
+    let mut first = true;
+    let mut heard = std::time::Instant::now();
     loop {
         match runtime.block_on(ask(&master, known)) {
             Ok(events) => {
@@ -148,9 +152,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn show(args: &Args, event: &ClusterEvent) -> String {
-    match args.json {
-        true => serde_json::to_string(&EventReport::from(event)).expect("plain data") + "\n",
-        false => line(event),
+    if args.json {
+        serde_json::to_string(&EventReport::from(event)).expect("plain data") + "\n"
+    } else {
+        line(event)
     }
 }
 

@@ -70,13 +70,12 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     connect::check_address(&args.master)?;
     let runtime = secret::runtime("fusee-form")?;
     let master = MasterClient::new(&runtime, &args.master[..]).with_deadline(TIMEOUT);
-    let cluster = match args.if_unformed {
-        true => form_if_unformed(&master, &args.master)?,
-        false => {
-            let cluster = args.id.unwrap_or_else(random_cluster);
-            ask(&master, &args.master, cluster)?;
-            cluster
-        }
+    let cluster = if args.if_unformed {
+        form_if_unformed(&master, &args.master)?
+    } else {
+        let cluster = args.id.unwrap_or_else(random_cluster);
+        ask(&master, &args.master, cluster)?;
+        cluster
     };
     let memory_nodes = ask_status(&master, &args.master)?.expected_memory_nodes;
     if !args.no_wait {

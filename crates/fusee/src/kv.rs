@@ -151,7 +151,8 @@ impl WriteArgs {
         }
         Ok(match self.value.as_deref().unwrap_or_default() {
             "-" => {
-                let (name, reader) = ("standard input".into(), Box::new(stdin()));
+                let name = "standard input".into();
+                let reader = Box::new(stdin());
                 Source::Stream { name, bytes: None, reader }
             }
             text => Source::Text(text),
@@ -233,7 +234,8 @@ pub fn get(args: &GetArgs) -> Result<(), Failure> {
 
 /// Writes a value.
 pub fn write(how: Write, args: &WriteArgs) -> Result<(), Failure> {
-    let (key, source) = (args.key.bytes()?, args.source()?);
+    let key = args.key.bytes()?;
+    let source = args.source()?;
     let client = args.connect.connect()?;
     let value = source.read(client.view().geometry.max_value_bytes as usize)?;
     let result = match (how, args.redundancy) {

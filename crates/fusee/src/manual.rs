@@ -52,7 +52,8 @@ fn with_nodes(shell: Shell, script: &str) -> String {
                 + BASH_NODES
         }
         Shell::Zsh => {
-            let (start, end) = (":node -- The memory node", ":_default'");
+            let start = ":node -- The memory node";
+            let end = ":_default'";
             let Some(at) = script.find(start) else { return script.to_owned() };
             let (before, after) = script.split_at(at);
             let node = after.replacen(end, ":{compadd -- $(_fusee_nodes $words)}'", 1);

@@ -190,10 +190,12 @@ fn of_a_key_that_is_there_twice_the_later_one_counts() {
         for newer in redundancies {
             for others in [0, 3] {
                 let key = format!("{older}, {newer}, {others}");
-                let (old, new) = (vec![b'o'; 5000], vec![b'n'; 5000]);
+                let old = vec![b'o'; 5000];
+                let new = vec![b'n'; 5000];
                 block.push(&ScannedPair { key: key.as_bytes(), value: &old, redundancy: older });
                 for n in 0..others {
-                    let (key, redundancy) = (format!("{key} {n}"), redundancies[n % 2]);
+                    let key = format!("{key} {n}");
+                    let redundancy = redundancies[n % 2];
                     block.push(&ScannedPair { key: key.as_bytes(), value: &old, redundancy });
                 }
                 block.push(&ScannedPair { key: key.as_bytes(), value: &new, redundancy: newer });

@@ -29,7 +29,8 @@ fn the_threshold_trades_wasted_reads_for_round_trips() {
     assert_eq!(rows.len(), 16);
     for row in rows {
         assert!(number(row, "throughput_ops_per_s") > 0.0, "{row:#}");
-        let (low, high) = ("throughput_min_ops_per_s", "throughput_max_ops_per_s");
+        let low = "throughput_min_ops_per_s";
+        let high = "throughput_max_ops_per_s";
         assert!(number(row, low) <= number(row, high), "{row:#}");
     }
     for rows in rows.chunks(4) {

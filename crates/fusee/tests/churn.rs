@@ -20,11 +20,13 @@ fn update(more: &[&str], passes: u64, fill: f64) {
     assert_eq!((&report["errors"]["total"], &report["mismatches"]), (&0.into(), &0.into()));
     assert_eq!(report["rounds"], Value::Null);
     let updates = &report["updates"];
-    let (keys, live) = (&updates["keys"], number(&updates["live_bytes"]));
+    let keys = &updates["keys"];
+    let live = number(&updates["live_bytes"]);
     assert_eq!((keys, keys), (&updates["read_back"], &report["verified_keys"]));
     assert!((number(&updates["fill"]) - fill).abs() < 0.01, "{report:#}");
     assert_eq!(live, number(keys) * number(&report["memory"]["object_bytes"]));
-    let (most, data) = (number(&updates["most_in_use_bytes"]), &report["memory"]["data_bytes"]);
+    let most = number(&updates["most_in_use_bytes"]);
+    let data = &report["memory"]["data_bytes"];
     assert!((number(&updates["factor"]) - most / live).abs() < 1e-9, "{report:#}");
     assert!(most >= live && most <= number(data), "{report:#}");
     assert!(passes as f64 * live > 1.5 * number(data), "more was written than there is room for");
@@ -61,7 +63,8 @@ fn check_rounds(report: &Value) -> Vec<u64> {
     assert_eq!((&report["errors"]["total"], &report["mismatches"]), (&0.into(), &0.into()));
     let rounds = &report["rounds"];
     let fits = rounds["rounds"].as_array().unwrap().iter().map(|round| {
-        let (fit, left) = (round["fit"].as_u64().unwrap(), round["undeleted"].as_u64().unwrap());
+        let fit = round["fit"].as_u64().unwrap();
+        let left = round["undeleted"].as_u64().unwrap();
         // Every second one, from the first or the second on.
         let half = round["deleted"].as_u64().unwrap() + left;
         assert!((fit / 2..=fit.div_ceil(2)).contains(&half), "{round:#}");
@@ -94,7 +97,8 @@ fn a_full_pool_can_be_emptied_and_filled_again() {
     let report = finish(fusee(&SMALL).args(line)).expect_code(0).json();
     assert_eq!(check_rounds(&report).len(), 3);
     // By default nine tenths of what fitted at first have to fit every time.
-    let (fill, least) = (&report["rounds"]["rounds"][0]["fill"], &report["rounds"]["least_share"]);
+    let fill = &report["rounds"]["rounds"][0]["fill"];
+    let least = &report["rounds"]["least_share"];
     assert!(number(fill) > 0.6 && number(least) >= 0.9, "{report:#}");
 }
 

@@ -71,7 +71,9 @@ fn stands_for_others(command: &str) -> bool {
 
 /// The arguments of the program's commands: of lines of code blocks, then of pieces of code in the text.
 fn shown(text: &str) -> Vec<String> {
-    let (mut lines, mut prose, mut is_fenced) = (Vec::new(), String::new(), false);
+    let mut lines = Vec::new();
+    let mut prose = String::new();
+    let mut is_fenced = false;
     for line in text.lines() {
         let is_fence = line.trim_start().starts_with("```");
         is_fenced ^= is_fence;

@@ -26,7 +26,8 @@ fn start(mut command: Command) -> Child {
 
 fn output(mut child: Child) -> Output {
     let status = wait(&mut child);
-    let (mut stdout, mut stderr) = (Vec::new(), String::new());
+    let mut stdout = Vec::new();
+    let mut stderr = String::new();
     child.stdout.take().unwrap().read_to_end(&mut stdout).unwrap();
     child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
     Output { code: status.code(), stdout, stderr }
@@ -97,7 +98,8 @@ fn three_drivers_give_one_report_of_the_sum() {
 
 #[test]
 fn drivers_share_the_lines_of_files() {
-    let (up, scratch) = (cluster(), Scratch::new());
+    let up = cluster();
+    let scratch = Scratch::new();
     let lines = |kind: &str, of: usize| -> String {
         (0..of).map(|i| format!("{kind} usertable k{}\n", i % 40)).collect()
     };

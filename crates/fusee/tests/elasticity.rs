@@ -55,13 +55,15 @@ fn joined_and_drained(report: &Value) {
     let members: serde_json::Map<String, Value> =
         members.map(|(n, state)| (format!("mn{n}"), state.into())).collect();
     assert_eq!(report["members"], Value::Object(members), "{report:#}");
-    let (joined, drained) = (&report["joined"], &report["drained"]);
+    let joined = &report["joined"];
+    let drained = &report["drained"];
     assert_eq!((&joined["node"], &drained["node"]), (&"mn3".into(), &"mn0".into()));
     // The index has one subtable and three replicas: the first memory node had one of them.
     assert_eq!(drained["subtables"], 1, "{report:#}");
     // How long it may take is the run's own limit.
     assert!(drained["took_s"].as_f64().unwrap() > 0.0, "{report:#}");
-    let (moved, regions) = (&drained["moved_bytes"], drained["regions"].as_u64().unwrap());
+    let moved = &drained["moved_bytes"];
+    let regions = drained["regions"].as_u64().unwrap();
     assert!(moved.as_u64().unwrap() > regions * (128 << 20), "{report:#}");
     let events = report["events"].as_array().unwrap();
     let at = |what: &str| {

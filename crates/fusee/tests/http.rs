@@ -120,7 +120,8 @@ fn counters_show_what_they_are_named_after(at: SocketAddr) {
         let shown = value(&metrics, sample);
         assert!((least..=most).contains(&shown), "{sample}: {shown}, {least} to {most}");
     }
-    let (verbs, bytes) = (before["verbs"].as_f64().unwrap(), before["bytes"].as_f64().unwrap());
+    let verbs = before["verbs"].as_f64().unwrap();
+    let bytes = before["bytes"].as_f64().unwrap();
     assert!(bytes >= 8.0 * verbs, "no verb moves less than a word: {before}");
 }
 

@@ -77,7 +77,8 @@ fn collect(directory: &Path, files: &mut Vec<PathBuf>) {
     let entries = read_dir(directory).unwrap_or_else(|e| panic!("{}: {e}", directory.display()));
     for entry in entries {
         let entry = entry.expect("the directory can be read");
-        let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
+        let path = entry.path();
+        let name = entry.file_name().to_string_lossy().into_owned();
         if entry.file_type().expect("it is there").is_dir() {
             if name != "target" && !name.starts_with('.') {
                 collect(&path, files);
@@ -97,7 +98,9 @@ fn too_long(text: &str) -> Vec<(usize, usize, usize)> {
 /// The same, of Markdown.
 fn too_long_text(text: &str) -> Vec<(usize, usize, usize)> {
     let mut long = Vec::new();
-    let (mut fenced, mut listed, mut blank) = (false, false, true);
+    let mut fenced = false;
+    let mut listed = false;
+    let mut blank = true;
     for (i, line) in text.lines().enumerate() {
         let trimmed = line.trim();
         let is_fence = trimmed.starts_with("```");

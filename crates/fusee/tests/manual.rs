@@ -84,7 +84,8 @@ fn every_command_has_a_manual_page() {
 fn servers_take_the_settings_of_the_package() {
     let scratch = Scratch::new();
     let directory = scratch.path().to_str().unwrap();
-    let (secret, certificates) = (scratch.path().join("secret"), Certificates::new());
+    let secret = scratch.path().join("secret");
+    let certificates = Certificates::new();
     finish(&mut fusee(&["secret", "new", secret.to_str().unwrap()])).expect_code(0);
     let [ca, cert, key] = ["ca", "cert", "key"].map(|name| certificates.path(name));
     let files = [("secret", secret), ("ca.pem", ca), ("server.pem", cert), ("server.key", key)];

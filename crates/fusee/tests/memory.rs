@@ -28,7 +28,8 @@ fn value(object: u64, n: u64) -> Vec<u8> {
 
 fn write(session: &Session, what: &str, keys: std::ops::Range<u64>, object: u64) {
     for n in keys {
-        let (key, value) = (key(what, n), value(object, n));
+        let key = key(what, n);
+        let value = value(object, n);
         session.block_on(session.put(&key, &value)).unwrap();
     }
 }
@@ -103,7 +104,8 @@ fn the_numbers_add_up_and_follow_what_is_written() {
     let full = memory(&up, "tcp");
     assert_eq!(full, memory(&up, "shm"));
     for (session, object) in [(&small, SMALL), (&large, LARGE)] {
-        let (id, class) = (session.id().to_string(), class(&full, object));
+        let id = session.id().to_string();
+        let class = class(&full, object);
         assert_eq!((&class["blocks"], &class["marked_objects"]), (&1.into(), &0.into()));
         let owner = owner(&full, &id);
         assert_eq!((&owner["state"], &owner["blocks"]), (&"open".into(), &1.into()));

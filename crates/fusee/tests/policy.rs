@@ -51,7 +51,8 @@ fn demotion_on_request_saves_memory_and_keeps_every_value() {
     let report = demote(&["--limit", "1GiB", "--rate", "1GiB"]);
     let of = |name: &str| report[name].as_i64().unwrap();
     assert_eq!((of("found"), of("moved"), of("overtaken"), of("failed")), (33, 23, 0, 0));
-    let (left, coded) = (memory_of(&up, "replicated"), memory_of(&up, "ec:2+1"));
+    let left = memory_of(&up, "replicated");
+    let coded = memory_of(&up, "ec:2+1");
     assert_eq!((left.0, coded.0), (10, 30));
     let saved = before.1 - left.1 - coded.1;
     assert_eq!(
@@ -143,7 +144,8 @@ impl Small {
         let announced = small.server(&[&line[..], &more].concat());
         small.master = announced["control"].as_str().unwrap().to_owned();
         finish(fusee(&["form", "--no-wait"]).env("FUSEE_MASTER", &small.master)).expect_code(0);
-        let (master, sockets) = (small.master.clone(), small.scratch.path().display().to_string());
+        let master = small.master.clone();
+        let sockets = small.scratch.path().display().to_string();
         for _ in 0..3 {
             small.server(&[
                 "memory-node",

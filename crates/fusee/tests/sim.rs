@@ -66,7 +66,8 @@ fn a_trace_is_written_and_repeats_byte_for_byte() {
         sim(&args).expect_code(0);
         fs::read(&path).unwrap()
     };
-    let (first, second) = (trace("first"), trace("second"));
+    let first = trace("first");
+    let second = trace("second");
     assert!(first.len() > 10_000);
     assert!(first == second, "two traces of one seed differ");
 }

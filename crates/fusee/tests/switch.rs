@@ -57,7 +57,8 @@ impl Shell {
         let mut command = up.command(&["shell", "--switch", switch]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap();
-        let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let input = child.stdin.take().unwrap();
+        let output = child.stdout.take().unwrap();
         Shell { child, input, output: BufReader::new(output) }
     }
 
@@ -146,7 +147,8 @@ fn hot_keys_take_fewer_phases_behind_a_switch() {
             counts["phases_mean"].as_f64().unwrap_or_else(|| panic!("{report:#}"))
         })
     };
-    let (without, with) = (phases(&[]), phases(&["--switch", &switch]));
+    let without = phases(&[]);
+    let with = phases(&["--switch", &switch]);
     println!("phases of a SEARCH and an UPDATE: {without:?} without, {with:?} with the switch");
     assert!(with[0] < without[0] - 0.2, "{with:?} with the switch, {without:?} without");
     assert!(with[1] < without[1], "{with:?} with the switch, {without:?} without");
@@ -171,8 +173,8 @@ fn a_switch_that_ends_under_load_loses_nothing() {
         signal(name, switch.child.id());
         wait(&mut switch.child);
         let output = bench.wait_with_output().unwrap();
-        let (text, errors) =
-            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8_lossy(&output.stdout);
+        let errors = String::from_utf8_lossy(&output.stderr);
         println!("{name}: {:?}\n{text}\n{errors}", output.status);
         assert_eq!(output.status.code(), Some(1), "{text} {errors}");
         let report: Value = serde_json::from_str(&text).expect("a report");

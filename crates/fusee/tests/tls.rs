@@ -56,7 +56,8 @@ impl Files {
 
 #[test]
 fn a_cluster_works_over_tls_and_others_are_told() {
-    let (files, others) = (Files::new(), Files::new());
+    let files = Files::new();
+    let others = Files::new();
     let up = files.up();
     let ca = files.path("ca");
     files.run(&up, &ca, &["insert", "key", "first"]).expect_code(0);

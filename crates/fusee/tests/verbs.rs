@@ -102,7 +102,8 @@ fn memory_nodes_do_nothing_while_others_read() {
     keys.iter().for_each(|key| client.put(key, &[7; 1000]).unwrap());
     let nodes = &up.pids()[1..];
     let during = |work: &mut dyn FnMut()| {
-        let (before, started) = (processor_time(nodes), Instant::now());
+        let before = processor_time(nodes);
+        let started = Instant::now();
         while started.elapsed() < Duration::from_secs(3) {
             work();
         }

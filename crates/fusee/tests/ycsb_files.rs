@@ -18,7 +18,8 @@ fn name(number: usize) -> String {
 
 /// A file to load, and one with searches and updates of all keys, and inserts and deletes of few.
 fn files(scratch: &Scratch) -> [String; 4] {
-    let (mut load, mut trans) = ("\"recordcount\"=\"50\"\n".to_owned(), String::new());
+    let mut load = "\"recordcount\"=\"50\"\n".to_owned();
+    let mut trans = String::new();
     for number in 0..KEYS {
         let _ = writeln!(load, "INSERT usertable {} [ field0=x[ ]", name(number));
         let _ = writeln!(trans, "READ usertable {} [ <all fields>]", name(number));
@@ -94,7 +95,8 @@ fn operations_of_files_are_checked() {
 
 #[test]
 fn nothing_of_the_files_is_left_in_a_cluster() {
-    let (scratch, up) = (Scratch::new(), Up::start(&["--pool", "512MiB"]));
+    let scratch = Scratch::new();
+    let up = Up::start(&["--pool", "512MiB"]);
     let files = files(&scratch);
     run(&files, &["--master", &up.master]);
     for key in [name(0), name(7), "new3".into()] {
@@ -108,7 +110,8 @@ fn nothing_of_the_files_is_left_in_a_cluster() {
 
 #[test]
 fn a_pair_that_somebody_else_wrote_is_noticed() {
-    let (scratch, up) = (Scratch::new(), Up::start(&["--pool", "512MiB"]));
+    let scratch = Scratch::new();
+    let up = Up::start(&["--pool", "512MiB"]);
     let files = files(&scratch);
     let load = scratch.file("b.load", b"INSERT a\nINSERT b\n");
     let trans = scratch.file("b.trans", "READ a\nREAD b\n".repeat(20).as_bytes());

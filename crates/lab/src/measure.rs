@@ -74,7 +74,8 @@ pub(crate) fn measure_in<S: Subject>(
     setup: &Setup,
     stop: &dyn Fn() -> bool,
 ) -> Result<Measured, Failed> {
-    let (sim, network) = (subject.sim(), subject.network());
+    let sim = subject.sim();
+    let network = subject.network();
     let machines: Vec<MachineId> = (0..setup.machines).map(|_| network.machine()).collect();
     let run = Run {
         subject,
@@ -248,11 +249,10 @@ impl<S: Subject> Run<'_, S> {
         for (number, member) in members.iter().enumerate() {
             for coroutine in 0..self.setup.coroutines {
                 let stream = number * self.setup.coroutines + coroutine;
-                match member.is_guest {
-                    false => executor.spawn(member.process, self.operate(member, stream)),
-                    true => {
-                        executor.spawn(member.process, self.visit(&members[0], member, stream));
-                    }
+                if member.is_guest {
+                    executor.spawn(member.process, self.visit(&members[0], member, stream));
+                } else {
+                    executor.spawn(member.process, self.operate(member, stream))
                 }
             }
         }
@@ -362,7 +362,8 @@ impl<S: Subject> Run<'_, S> {
     /// One operation after the other, as long as there are any left.
     async fn operate(&self, member: &Member<S>, stream: usize) {
         let Setup { load, seed, .. } = *self.setup;
-        let (session, sim) = (member.session(), self.subject.sim());
+        let session = member.session();
+        let sim = self.subject.sim();
         let rng = Rng::named(seed, &format!("operations {stream}"));
         let mut chooser = self.chooser.clone();
         let value = self.value();

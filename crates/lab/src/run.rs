@@ -195,7 +195,8 @@ fn row(point: &Point, measurements: &[Measurement]) -> Option<Row> {
     let values: Option<Vec<f64>> = measured.iter().map(|m| point.quantity.of(m)).collect();
     let mut values = values?;
     values.sort_by(f64::total_cmp);
-    let (low, high) = ((values.len() - 1) / 2, values.len() / 2);
+    let low = (values.len() - 1) / 2;
+    let high = values.len() / 2;
     Some(Row {
         series: point.series.clone(),
         x: point.x,
@@ -221,7 +222,9 @@ fn judge(figure: &Figure, medians: &Medians) -> Vec<Judged> {
         let Statement { says, section, expected, .. } = *statement;
         // Parameters are fitted on what was published. Ours is what comes of them.
         let kind = if of == System::Fusee.name() { Kind::Predicted } else { statement.kind };
-        let (of, says, section) = (of.into(), says.into(), section.into());
+        let of = of.into();
+        let says = says.into();
+        let section = section.into();
         Judged { of, says, section, kind, expected, value, holds }
     };
     let of_all =

@@ -113,7 +113,8 @@ pub(crate) fn pdpm_direct(
 
 /// The keys that are used most, so many of them.
 fn most_used(setup: &Setup, keys: usize) -> Vec<u128> {
-    let (rng, mut counts) = (Rng::named(setup.seed, "most used"), BTreeMap::new());
+    let rng = Rng::named(setup.seed, "most used");
+    let mut counts = BTreeMap::new();
     let mut chooser = Chooser::new(setup.load.distribution(), setup.keys, setup.theta, setup.seed);
     for _ in 0..200 * setup.keys {
         *counts.entry(rng.with(|rng| chooser.next(rng, setup.keys))).or_insert(0u64) += 1;
@@ -136,9 +137,11 @@ pub(crate) fn published(
     network: NetworkOptions,
     stop: Stop<'_>,
 ) -> Result<Measured, Failed> {
-    let (nodes, clients) = (usize::from(setup.memory_nodes), setup.clients as u64);
+    let nodes = usize::from(setup.memory_nodes);
+    let clients = setup.clients as u64;
     let keys = setup.keys + new_keys(setup);
-    let (index, data) = (setup.index_replicas.into(), setup.data_replicas.into());
+    let index = setup.index_replicas.into();
+    let data = setup.data_replicas.into();
     let parameters = Parameters::published(index, data, keys, setup.value_bytes() as u32);
     let parameters = Parameters {
         subtables: nodes,

@@ -65,8 +65,10 @@ fn a_lone_client_waits_for_its_verbs_alone() {
     };
     let Testbed { one_way_ns, post_ns, .. } = Testbed::CONNECTX_3;
     // With a hint: slot and pair. Without: two buckets, then the pair.
-    let (one, two) = (2 * one_way_ns + 2 * post_ns, 4 * one_way_ns + 3 * post_ns);
-    let (cached, not) = (search(true), search(false));
+    let one = 2 * one_way_ns + 2 * post_ns;
+    let two = 4 * one_way_ns + 3 * post_ns;
+    let cached = search(true);
+    let not = search(false);
     assert!((one..one + one / 4).contains(&cached), "{cached} ns, one phase");
     assert!((two..two + two / 4).contains(&not), "{not} ns, two phases");
 }

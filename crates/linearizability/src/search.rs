@@ -258,7 +258,8 @@ impl<'a, B: Bits> Searcher<'a, B> {
             // Settled and still with its value: somebody will ask for it, and it would be gone.
             return;
         }
-        let (mut creates, mut removes) = (false, false);
+        let mut creates = false;
+        let mut removes = false;
         for (place, open) in self.undone(situation) {
             if open.effect.changes_nothing() || !self.goes_first(situation, place, open) {
                 continue;

@@ -185,7 +185,10 @@ fn random_history(rng: &mut StdRng) -> Vec<Operation> {
 #[test]
 fn the_verdict_is_that_of_trying_every_order() {
     let mut rng = StdRng::seed_from_u64(1);
-    let (mut good, mut bad, mut good_with_pending, mut bad_with_pending) = (0, 0, 0, 0);
+    let mut good = 0;
+    let mut bad = 0;
+    let mut good_with_pending = 0;
+    let mut bad_with_pending = 0;
     for _ in 0..60_000 {
         let history = random_history(&mut rng);
         let expected = brute_force(&history, None);
@@ -205,7 +208,9 @@ fn the_verdict_is_that_of_trying_every_order() {
 fn long_history(rng: &mut StdRng, clients: usize, operations: u64, reads: usize) -> Vec<Operation> {
     let mut key = None;
     let mut open: Vec<Option<(Operation, Option<Answer>)>> = vec![None; clients];
-    let (mut history, mut now, mut value) = (Vec::new(), 0, 0);
+    let mut history = Vec::new();
+    let mut now = 0;
+    let mut value = 0;
     while (history.len() as u64) < operations {
         now += 1;
         value += 1;
@@ -550,7 +555,8 @@ fn zipfian_history(rng: &mut StdRng, operations: usize, keys: usize, reads: usiz
     let mut state = vec![None; keys];
     let mut open: Vec<Option<(Record, Option<Answer>)>> = vec![None; 32];
     let mut all = History::new();
-    let (mut now, mut value) = (0, 0);
+    let mut now = 0;
+    let mut value = 0;
     while all.len() < operations {
         now += 1;
         value += 1;

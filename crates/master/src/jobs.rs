@@ -383,7 +383,8 @@ async fn recover_client<F: Fabric, R: Reach>(
     blocks: Blocks,
     mut times: RecoveryTimes,
 ) -> Result<Recovered, JobError> {
-    let (orders, client) = (watch.orders, blocks.client);
+    let orders = watch.orders;
+    let client = blocks.client;
     let addresses: Vec<_> =
         blocks.all().map(|b| view.geometry.block_address(b.region, b.block)).collect();
     let report = recover(fabric, view, client, &addresses).await?;
@@ -474,7 +475,8 @@ impl Blocks {
             let places = places(view, *block);
             let other = places.iter().find(|place| !nodes.contains(&place.node));
             let other = other.expect("it is not the client's everywhere").node;
-            let (region, number) = (block.region, block.block as usize);
+            let region = block.region;
+            let number = block.block as usize;
             let table = match tables.entry((other, region)) {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(unknown) => {
@@ -512,7 +514,9 @@ impl Blocks {
         let orphans = remainders.filter_map(|rest| {
             let (region, block) = view.geometry.block_at(rest.block)?;
             let block = BlockId { region, block };
-            let (class, first, marked) = (rest.class, rest.first, rest.marked);
+            let class = rest.class;
+            let first = rest.first;
+            let marked = rest.marked;
             Some(Orphan { block, owner: self.client, class, first, marked })
         });
         orphans.filter(|orphan| self.owned.contains(&orphan.block)).collect()

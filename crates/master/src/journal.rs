@@ -100,7 +100,8 @@ mod tests {
 
     #[test]
     fn a_store_has_the_newest_events_and_not_more() {
-        let (mut journal, mut store) = (Journal::default(), std::collections::BTreeMap::new());
+        let mut journal = Journal::default();
+        let mut store = std::collections::BTreeMap::new();
         for n in 1..=2_000 {
             journal.add(Level::Info, Topic::View, &format!("view {n}"));
             if n % 7 == 0 {
@@ -114,7 +115,8 @@ mod tests {
         assert_eq!(records, [Record::Attempt(3)]);
         let (events, newest) = restored.after(0);
         assert_eq!((events, newest), journal.after(0));
-        let (mut known, mut all) = (0, Vec::new());
+        let mut known = 0;
+        let mut all = Vec::new();
         loop {
             let (events, newest) = restored.after(known);
             assert_eq!(newest, 2_000);

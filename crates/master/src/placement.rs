@@ -40,7 +40,8 @@ pub fn capacity(rooms: &[Room], replicas: u8, limit: u64) -> u64 {
         sum >= u128::from(n) * u128::from(replicas)
     };
     // n fits if n + 1 does: a bisection.
-    let (mut low, mut high) = (0, limit);
+    let mut low = 0;
+    let mut high = limit;
     while low < high {
         let middle = low + (high - low).div_ceil(2);
         if fits(middle) {
@@ -235,7 +236,8 @@ mod tests {
     }
 
     fn loads(placed: &[Vec<MnId>], nodes: usize) -> (Vec<u64>, Vec<u64>) {
-        let (mut load, mut primaries) = (vec![0; nodes], vec![0; nodes]);
+        let mut load = vec![0; nodes];
+        let mut primaries = vec![0; nodes];
         for replicas in placed {
             primaries[usize::from(replicas[0].0)] += 1;
             for node in replicas {

@@ -95,7 +95,8 @@ impl Plan {
     /// Places index and regions on the members.
     pub fn new(settings: &Settings, members: Vec<Member>) -> Result<Plan, PlanError> {
         let geometry = settings.geometry;
-        let (count, bytes) = (settings.subtables(), geometry.subtable_bytes());
+        let count = settings.subtables();
+        let bytes = geometry.subtable_bytes();
         let room =
             |member: &Member| Room { node: member.node, items: member.pool_bytes / padded(bytes) };
         let rooms: Vec<Room> = members.iter().map(room).collect();

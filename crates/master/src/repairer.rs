@@ -236,7 +236,8 @@ fn attach(
         None => member.tcp.is_none() && member.verbs.is_none(),
     };
     let has_tcp = members.iter().all(|member| member.tcp.is_some());
-    let (tls, keys) = (trust.tls.as_ref(), trust.keys.as_deref());
+    let tls = trust.tls.as_ref();
+    let keys = trust.keys.as_deref();
     let way = |kind| Way { kind, switch: None, tls, keys };
     if members.iter().all(here) && (prefers_shm || !has_tcp) {
         match attach_all_by(way(FabricKind::Shm), client, members, goes_on) {
@@ -302,7 +303,9 @@ mod tests {
             subtables: Vec::new(),
             change: None,
         };
-        let (token, client, job) = (9, ClientId(1), Job::Clear);
+        let token = 9;
+        let client = ClientId(1);
+        let job = Job::Clear;
         Order { token, client, view, job, nodes: HashMap::new(), is_overtaken: Arc::default() }
     }
 
@@ -316,7 +319,8 @@ mod tests {
         let repairer = Repairer::start(Trust::default(), move |token, result| {
             tell.send((token, result)).unwrap()
         });
-        let (repairer, order) = (repairer.unwrap(), job(&listener));
+        let repairer = repairer.unwrap();
+        let order = job(&listener);
         let overtaken = order.is_overtaken.clone();
         repairer.order(order);
         std::thread::sleep(Duration::from_millis(100));

@@ -212,7 +212,8 @@ impl MasterServer {
         // Made first: if anything fails from here on, dropping it ends the thread.
         let client = MasterClient::new(&runtime, addr.to_string());
         let io = runtime.clone();
-        let (name, answer) = (addr.to_string(), handler(Arc::clone(&seat)));
+        let name = addr.to_string();
+        let answer = handler(Arc::clone(&seat));
         let (inside, answers) = rpc::serve_local::<MasterService, _, _>(&io, &name, answer);
         let inside = (inside.into(), Some(answers));
         let mut master =
@@ -246,7 +247,8 @@ impl MasterServer {
         let answer = handler(Arc::new(Seat::sole(queue.clone())));
         let (client, server) = rpc::serve_local::<MasterService, _, _>(runtime, "master", answer);
         let work = Work::Sole { queue, thread: Some(thread) };
-        let (server, runtime) = (Some(server), runtime.clone());
+        let server = Some(server);
+        let runtime = runtime.clone();
         let client = MasterClient::from(client);
         let inside = (client.clone(), None);
         Ok(MasterServer { server, client, inside, ended, settings, work, runtime })
@@ -516,7 +518,8 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
     fn run(mut self, messages: &Receiver<Message>) -> String {
         self.listen();
         while let Ok(first) = messages.recv() {
-            let (mut events, mut has_listened) = (Vec::new(), false);
+            let mut events = Vec::new();
+            let mut has_listened = false;
             for message in once(first).chain(messages.try_iter().take(MAX_TOGETHER - 1)) {
                 match message {
                     Message::Stop => return STOPPED.into(),

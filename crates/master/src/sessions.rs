@@ -322,7 +322,8 @@ impl Sessions {
     ) -> Option<Orphan> {
         let session = self.open.get_mut(&client)?;
         let of_class = |(known, _): &(&SizeClass, _)| class.is_none_or(|class| class == **known);
-        let (expired, used) = (&self.expired, &self.used);
+        let expired = &self.expired;
+        let used = &self.used;
         let is_of_use = |left: &Orphan| class.is_some() || !used.contains_key(&left.block);
         // What it has just handed on itself is of no use for another class.
         let is_its_own = |left: &Orphan| class.is_none() && left.owner == client;

@@ -159,7 +159,8 @@ fn check_tables(world: &World, view: &View, client: ClientId) {
 fn lose_a_node_and_a_client(crash_after: Option<usize>) -> (World, usize) {
     let mut world = World::formed(settings(3, 2, 2));
     fill(&world, MnId(1));
-    let (alive, dead) = (world.open(), world.open());
+    let alive = world.open();
+    let dead = world.open();
     give_block(&world, dead, true);
     give_block(&world, dead, false);
     // A node that comes has to know of it.
@@ -225,7 +226,8 @@ fn a_master_that_crashes_anywhere_in_between_goes_on() {
 #[test]
 fn a_session_that_ends_half_way_is_recovered_and_its_orphan_returns() {
     let mut world = World::formed(settings(3, 2, 2));
-    let (first, second) = (world.open(), world.open());
+    let first = world.open();
+    let second = world.open();
     let block = give_block(&world, first, true);
     let class = SizeClass::from_code(2).unwrap();
     let orphan = Orphan { block, owner: first, class, first: 3, marked: Some(1) };
@@ -279,7 +281,8 @@ fn a_session_that_ends_half_way_is_recovered_and_its_orphan_returns() {
 #[test]
 fn sessions_that_die_together_leave_no_block_half_way() {
     let mut world = World::formed(settings(3, 2, 2));
-    let (first, second) = (world.open(), world.open());
+    let first = world.open();
+    let second = world.open();
     let block = give_block(&world, first, true);
     let class = SizeClass::from_code(2).unwrap();
     let orphans = vec![Orphan { block, owner: first, class, first: 3, marked: Some(1) }];
@@ -443,7 +446,8 @@ fn fetch(world: &mut World, connection: u64, pieces: u32) {
 #[test]
 fn a_closed_connection_is_a_suspicion_that_another_connection_refutes() {
     let mut world = World::formed(settings(3, 2, 2));
-    let (refutes, gone) = (world.open(), world.open());
+    let refutes = world.open();
+    let gone = world.open();
     world.pass(100);
     for connection in [1, 2, 1_000_000] {
         world.feed(Event::ConnectionClosed { connection });

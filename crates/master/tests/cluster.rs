@@ -162,7 +162,8 @@ fn a_cluster_forms_lends_its_blocks_and_fences_over_tcp() {
     wait_until("joining", || nodes.iter().all(|node| node.name().is_some()));
     let clients: Vec<_> = nodes.iter().map(|node| (node.name().unwrap(), node.client())).collect();
     let blocks = exhaust(&view, &clients, first);
-    let (primary, _) = (view.regions[blocks[0].region as usize].primary().node, ());
+    let primary = view.regions[blocks[0].region as usize].primary().node;
+    let _ = ();
     let (_, node) = clients.iter().find(|(name, _)| *name == primary).unwrap();
     let give = NodeRequest::SetOwner {
         block: blocks[0],

@@ -132,7 +132,8 @@ fn a_flipped_bit_is_refused_or_changes_nothing() {
         let (mut bytes, records) = store(is_killed);
         assert!(Store::read_image(&bytes).unwrap() == records);
         let places = written(&bytes);
-        let (mut in_header, mut behind) = (Seen::default(), Seen::default());
+        let mut in_header = Seen::default();
+        let mut behind = Seen::default();
         let mut flip = |at: usize, bit: u32, seen: &mut Seen| {
             bytes[at] ^= 1 << bit;
             judge(&format!("bit {bit} of byte {at}"), &bytes, &records, seen);

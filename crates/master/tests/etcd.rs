@@ -91,7 +91,8 @@ impl MasterProcess {
         let mut stdout = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut lines = stdout.by_ref().map_while(Result::ok);
         let addr = lines.find_map(|line| line.strip_prefix("master at ").map(str::to_owned));
-        let (addr, stdin) = (addr.expect("the master starts"), child.stdin.take());
+        let addr = addr.expect("the master starts");
+        let stdin = child.stdin.take();
         MasterProcess { addr, child, stdin, _stdout: stdout }
     }
 
@@ -182,7 +183,8 @@ impl Cluster {
         let client = MasterClient::new(&runtime, addrs).with_deadline(LONG);
         let form = MasterRequest::Form { cluster: random_cluster() };
         assert_eq!(client.call_blocking(form), Ok(MasterReply::Done));
-        let (ids, view) = (BTreeSet::new(), None);
+        let ids = BTreeSet::new();
+        let view = None;
         let mut cluster =
             Cluster { nodes, masters, client, runtime, view, ids, store, _dir: dir, etcd };
         let formed = Instant::now() + LONG;
@@ -428,7 +430,8 @@ fn the_load_goes_on_when_the_leader_dies_and_a_memory_node_with_it() {
     let load = Load::default();
     std::thread::scope(|scope| {
         for key in ["one", "two"] {
-            let (load, client) = (&load, client.clone());
+            let load = &load;
+            let client = client.clone();
             scope.spawn(move || load.run(&client, key));
         }
         let _ending = Ending(&load);
@@ -477,7 +480,8 @@ fn masters_are_restarted_in_turn_and_the_load_goes_on() {
     addrs.sort_by_key(|addr| *addr == leader);
     std::thread::scope(|scope| {
         for key in ["one", "two"] {
-            let (load, client) = (&load, client.clone());
+            let load = &load;
+            let client = client.clone();
             scope.spawn(move || load.run(&client, key));
         }
         let _ending = Ending(&load);

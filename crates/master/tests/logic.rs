@@ -337,7 +337,8 @@ fn a_cluster_forms_with_every_number_of_nodes_and_replicas() {
                     view.regions.iter().filter(|region| region.primary().node == node).count()
                 };
                 let counts: Vec<usize> = view.members.iter().map(|m| primaries(m.node)).collect();
-                let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+                let least = counts.iter().min().unwrap();
+                let most = counts.iter().max().unwrap();
                 assert!(most - least <= 2, "{nodes} {index} {data}: {counts:?}");
             }
         }
@@ -557,7 +558,8 @@ fn orphans_pass_to_one_later_session_each() {
     assert_eq!(none, []);
 
     // What was given may be handed on under the name that stands in the tables, further used.
-    let (used, taken_over) = (orphan(3, first, 9), orphan(4, second, 0));
+    let used = orphan(3, first, 9);
+    let taken_over = orphan(4, second, 0);
     let orphans = vec![used, taken_over];
     assert_eq!(
         world.ask(MasterRequest::Close { client: second, orphans, work: Default::default() }),

@@ -162,7 +162,8 @@ fn messages_of_every_kind_come_back_and_damaged_ones_do_no_harm() {
     let replies = messages::<MasterReply>(MASTER_REPLIES, &[]);
     let node_requests = messages::<Stamped<NodeRequest>>(NODE_REQUESTS, &[NOBODYS]);
     let node_replies = messages::<NodeReply>(NODE_REPLIES, &[]);
-    let (mut whole, mut still) = (0, 0);
+    let mut whole = 0;
+    let mut still = 0;
     let mut judge = |head: &[u8], message: &[u8], is_taken: fn(&[u8]) -> bool| {
         let frame = [head, message].concat();
         assert!(is_taken(&frame), "{frame:?}");
@@ -267,7 +268,8 @@ fn updates() -> Vec<Vec<u8>> {
 /// One byte of the news makes a directory of two to the 24th entries, which no message holds.
 #[test]
 fn a_view_that_is_too_long_for_a_message_does_no_harm() {
-    let (updates, view) = (updates(), view());
+    let updates = updates();
+    let view = view();
     for at in 0..updates[0].len() {
         let mut bytes = updates[0].clone();
         bytes[at] = 24;
@@ -293,7 +295,8 @@ proptest! {
 
     #[test]
     fn news_of_the_view_come_back_or_do_no_harm(nth: Index, damage in vec(damage(), 0..4)) {
-        let (updates, view) = (updates(), view());
+        let updates = updates();
+        let view = view();
         let whole = nth.get(&updates);
         prop_assert!(control::view_update(&view, whole));
         control::view_update(&view, &damaged(whole.clone(), &damage));
@@ -375,7 +378,8 @@ proptest! {
         let any_header: [u8; 64] = bytes.clone().try_into().unwrap();
         prop_assert!(!core::block_header(&any_header), "its checksum would be right");
         let class = SizeClass::from_code(class).unwrap();
-        let (owner, first) = (ClientId(random as u32), word as u32);
+        let owner = ClientId(random as u32);
+        let first = word as u32;
         let generation = (random >> 32) as u16 % Slot::GENERATIONS;
         let base = Base { generation, is_wrapped: !sealed, not_before: word };
         let fresh = (word >> 32) as u32;

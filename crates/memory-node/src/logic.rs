@@ -338,7 +338,8 @@ impl Node {
             Extent::Region { region, primary } => match self.regions.get(&region) {
                 None => return Ok(None),
                 Some(found) => {
-                    let (now, geometry) = (found.primary, &found.geometry);
+                    let now = found.primary;
+                    let geometry = &found.geometry;
                     let sizes = (geometry.region_bytes, geometry.block_bytes);
                     (found.offset, now == primary && sizes == (bytes, block_bytes))
                 }
@@ -478,9 +479,10 @@ impl Node {
     fn check_once(&self, once: bool, block: BlockId, to: ClientId) -> Result<(), NodeRefusal> {
         let owners = self.regions.get(&block.region).map(|region| &region.owners);
         let owner = owners.and_then(|owners| owners.get(block.block as usize));
-        match once && owner == Some(&to) && !removed(Mutant::StaleOrphansTaken) {
-            true => Err(NodeRefusal::NotOwner { owner: to }),
-            false => Ok(()),
+        if once && owner == Some(&to) && !removed(Mutant::StaleOrphansTaken) {
+            Err(NodeRefusal::NotOwner { owner: to })
+        } else {
+            Ok(())
         }
     }
 

@@ -223,7 +223,8 @@ impl MemoryNode {
             rpc::serve_local::<NodeService, _, _>(runtime, name, move |caller, request| {
                 handle(Arc::clone(&service), caller, request)
             });
-        let (runtime, control) = (runtime.clone(), name.to_owned());
+        let runtime = runtime.clone();
+        let control = name.to_owned();
         let ((_, joined), (_, expelled)) = (watch::channel(None), watch::channel(None));
         Ok(MemoryNode {
             server,

@@ -98,7 +98,8 @@ fn a_region_gives_each_of_its_blocks_once_and_then_none() {
     });
     assert_eq!(refusal(full), NodeRefusal::NoFreeBlock);
     let freed = BlockId { region: 3, block: 7 };
-    let (from, to) = (ClientId(9), ClientId::NOBODY);
+    let from = ClientId(9);
+    let to = ClientId::NOBODY;
     node.handle(NodeRequest::SetOwner {
         block: freed,
         from,
@@ -213,7 +214,8 @@ fn large_extents_are_aligned_to_huge_pages() {
     let large = node.handle(reserve(Extent::Region { region: 0, primary: true }, 4 << 20, 1 << 20));
     let next = node.handle(reserve(Extent::Subtable { subtable: 1 }, 5000, 0));
     // Regions from below, subtables from above.
-    let (first, end) = (2 << 20, 18 << 20);
+    let first = 2 << 20;
+    let end = 18 << 20;
     assert_eq!([&small, &large, &next].map(offset_of), [end - 4096, first, end - 3 * 4096]);
 }
 
@@ -390,7 +392,8 @@ fn who_does_not_live_among_the_first_clients_gets_nothing() {
 fn a_fenced_client_gets_nothing_but_what_it_had_can_be_handed_on() {
     let mut node = node(POOL);
     node.handle(region(0, true));
-    let (dead, heir) = (ClientId(1), ClientId(2));
+    let dead = ClientId(1);
+    let heir = ClientId(2);
     let NodeReply::Allocated { block } = node
         .handle(NodeRequest::Alloc {
             redundancy: Redundancy::Replicated,
@@ -715,7 +718,8 @@ proptest! {
 fn what_a_session_has_given_up_does_not_take_effect_behind_an_answer() {
     let mut node = node(POOL);
     node.handle(region(3, false));
-    let (earlier, client) = (ClientId(1), ClientId(2));
+    let earlier = ClientId(1);
+    let client = ClientId(2);
     let block = BlockId { region: 3, block: 4 };
     let set =
         |from, to| BlockRequest::SetOwner { block, from, to, unless_fenced: false, once: false };
@@ -742,7 +746,9 @@ fn what_a_session_has_given_up_does_not_take_effect_behind_an_answer() {
 fn what_a_job_has_given_up_does_not_take_effect_behind_a_later_one() {
     let mut node = node(POOL);
     node.handle(region(3, false));
-    let (dead, client, repairer) = (ClientId(1), ClientId(2), ClientId(9));
+    let dead = ClientId(1);
+    let client = ClientId(2);
+    let repairer = ClientId(9);
     let block = |block| BlockId { region: 3, block };
     let of = |repairer, job, request| NodeRequest::OfJob { repairer, job, request };
     let nobody = vec![ClientId::NOBODY; BLOCKS as usize];
@@ -811,7 +817,8 @@ fn a_fenced_session_gives_nothing_back() {
 fn a_block_is_taken_back_from_a_fenced_client_for_an_owner_that_is_fenced_too() {
     let mut node = node(POOL);
     node.handle(region(3, false));
-    let (earlier, dead) = (ClientId(1), ClientId(2));
+    let earlier = ClientId(1);
+    let dead = ClientId(2);
     let block = BlockId { region: 3, block: 4 };
     let set =
         |from, to| NodeRequest::SetOwner { block, from, to, unless_fenced: false, once: false };

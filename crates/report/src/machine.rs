@@ -39,7 +39,8 @@ impl Machine {
     /// In one line, with the program that ran there.
     pub fn in_words(&self) -> String {
         let commit = commit().map(|commit| format!(" ({commit})"));
-        let (version, commit) = (env!("CARGO_PKG_VERSION"), commit.unwrap_or_default());
+        let version = env!("CARGO_PKG_VERSION");
+        let commit = commit.unwrap_or_default();
         let Machine { cpu, cores, .. } = self;
         format!("fusee {version}{commit} on {cores} processors: {cpu}")
     }

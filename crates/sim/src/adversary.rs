@@ -102,7 +102,8 @@ async fn hold_some_links(run: &Run, client: ClientId) {
 fn hold_a_link(run: &Run) {
     let (Some(process), Some(node)) = (some_client(run), some_node(run)) else { return };
     let Some(client) = run.clients.borrow().get(&process).copied().flatten() else { return };
-    let (network, lease) = (run.cluster.network(), run.shape.lease().as_nanos() as u64);
+    let network = run.cluster.network();
+    let lease = run.shape.lease().as_nanos() as u64;
     let late = run.fault_rng.pick(&[500_000, 5_000_000, lease]);
     let time = network.options().verb_timeout_ns + run.fault_rng.below_u64(late);
     network.hold(client, node, time);
@@ -151,7 +152,8 @@ fn may_go_away(run: &Run) -> bool {
 
 /// The master is away for so long.
 fn goes_away(run: &Run, time: Nanos) {
-    let (lease, back) = (run.shape.lease().as_nanos() as u64, run.sim.now() + time);
+    let lease = run.shape.lease().as_nanos() as u64;
+    let back = run.sim.now() + time;
     run.master_is_away.set((back, back + run.fault_rng.below_u64(8 * lease)));
 }
 
@@ -178,7 +180,8 @@ async fn crash_node(run: &Run) {
             run.cluster.master().crash_in(actions, duration(run));
         }
         for _ in 0..crashed {
-            let (cluster, later) = (run.cluster.clone(), duration(run));
+            let cluster = run.cluster.clone();
+            let later = duration(run);
             run.later(later, move || cluster.start_node());
         }
         // Clients that ran beside it may have died with it, in the middle of their rounds.
@@ -221,7 +224,8 @@ fn drain(run: &Run) {
     let Some(node) = some_node(run) else { return };
     let ask = |cancel| MasterRequest::Drain { node, cancel };
     if run.cluster.peek_master(ask(false)) == Some(MasterReply::Done) && run.fault_rng.one_in(4) {
-        let (cluster, later) = (run.cluster.clone(), duration(run));
+        let cluster = run.cluster.clone();
+        let later = duration(run);
         let cancel = ask(true);
         run.later(later, move || drop(cluster.peek_master(cancel)));
     }
@@ -363,7 +367,8 @@ fn fall_silent(run: &Run) {
     if crashes {
         count(&run.sim.counts().node_crashes);
         run.cluster.crash_node(node);
-        let (cluster, later) = (run.cluster.clone(), duration(run));
+        let cluster = run.cluster.clone();
+        let later = duration(run);
         return run.later(time + later, move || cluster.start_node());
     }
     let clients: Vec<ClientId> = run.clients.borrow().values().copied().flatten().collect();

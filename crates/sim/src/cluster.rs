@@ -344,7 +344,8 @@ impl Cluster {
     fn first_signs_of_life(&self) {
         let nodes = self.0.nodes.borrow().clone();
         for host in nodes.iter().chain(&nodes) {
-            let (again, of_reply) = (self.clone(), host.clone());
+            let again = self.clone();
+            let of_reply = host.clone();
             let reply = move |reply| {
                 if let MasterReply::Noted { note, lease_ms } = reply {
                     of_reply.hear(&again, note, lease_ms);
@@ -410,7 +411,8 @@ impl Cluster {
         if host.name.get().is_some() || self.0.sim.is_crashed(host.process) {
             return;
         }
-        let (of_reply, joining) = (self.clone(), host.clone());
+        let of_reply = self.clone();
+        let joining = host.clone();
         self.call_master(host.process, host.join_request(), move |reply| {
             if let MasterReply::Joined { node } = reply {
                 of_reply.named(&joining, node);

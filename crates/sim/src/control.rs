@@ -50,7 +50,8 @@ pub(crate) enum NoAnswer {
 
 impl Control {
     pub fn new(sim: &Sim) -> Control {
-        let (cut_off, lost_one_in) = (RefCell::default(), Cell::new(0));
+        let cut_off = RefCell::default();
+        let lost_one_in = Cell::new(0);
         let held = RefCell::default();
         Control { sim: sim.clone(), cut_off, held, lost_one_in, message_ns: Cell::new(None) }
     }

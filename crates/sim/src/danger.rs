@@ -49,7 +49,8 @@ fn keeps_enough(view: &View, region: &Region, may_be_lost: impl Fn(MnId) -> bool
         Redundancy::Replicated => left > 0,
         Redundancy::Coded(coding) => left >= coding.k(),
         Redundancy::Oriented(of) => {
-            let (k, all) = (of.coding().k(), of.coding().chunks());
+            let k = of.coding().k();
+            let all = of.coding().chunks();
             let has_parity = places.len() < all && view.change.is_none();
             left >= if has_parity { k } else { all + 1 - of.replicas() }
         }
@@ -68,7 +69,8 @@ impl Cluster {
 
     /// Whether everything that a node holds has another replica on a node that nothing happens to.
     pub(crate) fn may_lose(&self, node: MnId) -> bool {
-        let (view, living) = (self.view(), self.living_nodes());
+        let view = self.view();
+        let living = self.living_nodes();
         let dangers = self.dangers().0.borrow();
         let may_be_lost =
             |other: MnId| other == node || !living.contains(&other) || dangers.contains_key(&other);

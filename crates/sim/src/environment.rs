@@ -82,9 +82,10 @@ impl Environment for SimEnvironment {
     }
 
     async fn yield_now(&self) {
-        match self.cluster.network().options().stepwise {
-            true => self.cluster.sim().idle(SHORT_STEPS).await,
-            false => self.cluster.sim().sleep(1).await,
+        if self.cluster.network().options().stepwise {
+            self.cluster.sim().idle(SHORT_STEPS).await
+        } else {
+            self.cluster.sim().sleep(1).await
         }
     }
 

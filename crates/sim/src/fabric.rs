@@ -213,7 +213,8 @@ impl Flight {
         {
             let given_up = self.batch.borrow();
             for verb in lane.verbs.iter().rev().map(|i| given_up.verbs()[*i]) {
-                let (node, offset) = (verb.node, verb.offset);
+                let node = verb.node;
+                let offset = verb.offset;
                 match verb.op {
                     Op::Read { .. } => {}
                     Op::Write { buf } => {
@@ -238,7 +239,8 @@ impl Flight {
 
     /// The lanes go on their ways.
     fn launch(self: &Rc<Flight>) {
-        let (sim, client) = (self.sim(), self.fabric.client);
+        let sim = self.sim();
+        let client = self.fabric.client;
         for (number, lane) in self.lanes.borrow().iter().enumerate() {
             let delay = self.fabric.network.wire(client, lane.node);
             self.fabric.network.arrival(client, lane.node, sim.now() + delay);
@@ -360,10 +362,7 @@ impl Flight {
             }
         }
         drop(batch);
-        match lane.verbs.is_empty() {
-            true => Some(self.send_back(lane)),
-            false => Some(self.gap()),
-        }
+        if lane.verbs.is_empty() { Some(self.send_back(lane)) } else { Some(self.gap()) }
     }
 
     /// What a switch has made of a verb, if that is another one.
@@ -373,13 +372,15 @@ impl Flight {
 
     /// The lane is at the switch: returns when it is at the node, or tries again.
     fn pass_there(&self, lane: &mut Lane, passed: usize) -> Nanos {
-        let (network, client) = (&self.fabric.network, self.fabric.client);
+        let network = &self.fabric.network;
+        let client = self.fabric.client;
         let switches = network.switches().expect("it was there when this was posted");
         let mut batch = self.batch.borrow_mut();
         let (verbs, bytes) = batch.parts_mut();
         let held = lane.switched.get_or_insert(0);
         for (at, i) in lane.verbs.iter().rev().enumerate().skip(passed) {
-            let (counts, number) = (self.sim().counts(), self.number + *i as u64);
+            let counts = self.sim().counts();
+            let number = self.number + *i as u64;
             let goes_on = switches.pass(counts, client, &mut verbs[*i], bytes, number);
             if !goes_on && *held < HELD_TIMES {
                 *held += 1;
@@ -393,7 +394,8 @@ impl Flight {
 
     /// The answers of the lane are at the switch: returns when they are at the client.
     fn pass_back(&self, lane: &mut Lane) -> Nanos {
-        let (network, client) = (&self.fabric.network, self.fabric.client);
+        let network = &self.fabric.network;
+        let client = self.fabric.client;
         let switches = network.switches().expect("it was there when this was posted");
         let batch = self.batch.borrow();
         let of_lane = batch.verbs().iter().enumerate().filter(|(_, verb)| verb.node == lane.node);
@@ -406,7 +408,8 @@ impl Flight {
 
     /// What keeps the lane from going on: returns when to try again.
     fn obstacle(&self, lane: &mut Lane, now: Nanos) -> Option<Nanos> {
-        let (client, node) = (self.fabric.client, lane.node);
+        let client = self.fabric.client;
+        let node = lane.node;
         let options = self.fabric.network.options();
         let overdue = lane.posted + options.verb_timeout_ns;
         let known = self.fabric.network.with(node, |m| (m.process, m.fenced.contains(&client)));

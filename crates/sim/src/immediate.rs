@@ -118,10 +118,7 @@ impl SimFabric {
         &self,
         moving: impl Future<Output = Result<Transition, Error>> + 'static,
     ) -> Result<Transition, Error> {
-        let moved = match self.is_immediate() {
-            true => OnStack::new(moving).await,
-            false => moving.await,
-        };
+        let moved = if self.is_immediate() { OnStack::new(moving).await } else { moving.await };
         let counts = self.network.sim().counts();
         match moved {
             Ok(Transition::Moved) => count(&counts.moved_pairs),
@@ -207,7 +204,8 @@ impl SimFabric {
     }
 
     fn refusal(&self, node: MnId) -> Option<VerbError> {
-        let (network, client) = (&self.network, self.client);
+        let network = &self.network;
+        let client = self.client;
         let fenced = network.with(node, |memory| memory.fenced.contains(&client));
         match fenced {
             None => Some(VerbError::Unreachable),

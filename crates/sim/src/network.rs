@@ -340,7 +340,8 @@ impl Network {
             let all: Vec<(Place, &Rc<[u8]>, SlotRef)> = entries.replicas().collect();
             let damaged = self.0.damaged.borrow();
             let was_whole = |at: &Place, object: &[u8]| {
-                let (identity, bytes) = (identity_of(object), object.len());
+                let identity = identity_of(object);
+                let bytes = object.len();
                 let Place { node, offset } = *at;
                 !damaged.contains(&Damaged { node, offset, identity, bytes })
             };

@@ -33,7 +33,8 @@ impl SimFabric {
         bytes: &mut [u8],
         left: &mut Vec<Range<usize>>,
     ) -> bool {
-        let (node, offset) = (verb.node, verb.offset);
+        let node = verb.node;
+        let offset = verb.offset;
         let size = self.network.with(node, |m| m.pool.len() as u64).expect("the node is there");
         verb.result = verb.check(size);
         if verb.result.is_err() {
@@ -42,7 +43,8 @@ impl SimFabric {
         let is_write = matches!(verb.op, Op::Write { .. });
         match &mut verb.op {
             Op::Cas { expected, swap, found } => {
-                let (expected, swap) = (*expected, *swap);
+                let expected = *expected;
+                let swap = *swap;
                 let cas = |from| self.swap_word(node, offset, |now| (now == from).then_some(swap));
                 *found = match forged {
                     None => cas(expected),
@@ -141,7 +143,8 @@ impl SimFabric {
                 local.copy_from_slice(remote);
             }
         });
-        let (kind, len) = (8 + u64::from(is_write), local.len() as u64);
+        let kind = 8 + u64::from(is_write);
+        let len = local.len() as u64;
         self.network.sim().note(&[kind, node.0.into(), offset, len], || {
             let what = if is_write { "WRITE" } else { "READ" };
             format!("{} {what} {node}+{offset:#x} {len} bytes", self.client)

@@ -56,7 +56,8 @@ impl Rack {
     pub fn client_on(&self, machine: MachineId) -> (ProcessId, SimFabric) {
         let number = self.sessions.get() + 1;
         self.sessions.set(number);
-        let (process, client) = (self.sim.process(format!("client {number}")), ClientId(number));
+        let process = self.sim.process(format!("client {number}"));
+        let client = ClientId(number);
         self.network.place(process, machine);
         self.network.on_machines(|machines| machines.seat(client, process));
         (process, SimFabric::new(&self.network, client))

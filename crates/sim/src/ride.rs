@@ -102,14 +102,16 @@ impl Ride {
 
     /// The verbs of a node are at the switch. One that is held holds those behind it.
     fn pass(self: Rc<Ride>, node: MnId, passed: usize) {
-        let (network, client) = (&self.fabric.network, self.fabric.client);
+        let network = &self.fabric.network;
+        let client = self.fabric.client;
         let switches = network.switches().expect("it was there when this was posted");
         let mut batch = self.batch.borrow_mut();
         let (verbs, bytes) = batch.parts_mut();
         let mut next = (network.half_way(), Leg::There);
         let of_node = verbs.iter_mut().enumerate().filter(|(_, verb)| verb.node == node);
         for (at, (i, verb)) in of_node.enumerate().skip(passed) {
-            let (counts, number) = (network.sim().counts(), self.number + i as u64);
+            let counts = network.sim().counts();
+            let number = self.number + i as u64;
             if !switches.pass(counts, client, verb, bytes, number) {
                 next = (HELD_NS, Leg::ToSwitch(at));
                 break;
@@ -122,20 +124,23 @@ impl Ride {
 
     /// The answers of a node are at the switch.
     fn pass_back(self: Rc<Ride>, node: MnId) {
-        let (network, client) = (&self.fabric.network, self.fabric.client);
+        let network = &self.fabric.network;
+        let client = self.fabric.client;
         let switches = network.switches().expect("it was there when this was posted");
         let batch = self.batch.borrow();
         for (i, verb) in batch.verbs().iter().enumerate().filter(|(_, verb)| verb.node == node) {
             switches.come_back(client, verb, self.number + i as u64);
         }
         drop(batch);
-        let (ride, leg) = (self.clone(), Leg::Back);
+        let ride = self.clone();
+        let leg = Leg::Back;
         network.sim().schedule(network.half_way(), Event::Ride { ride, node, leg });
     }
 
     fn arrive(self: Rc<Ride>, node: MnId) {
         let network = &self.fabric.network;
-        let (sim, client) = (network.sim(), self.fabric.client);
+        let sim = network.sim();
+        let client = self.fabric.client;
         let known = network.with(node, |memory| memory.fenced.contains(&client));
         let refused = match known {
             None => Some(VerbError::Unreachable),
@@ -174,7 +179,8 @@ impl Ride {
 
     fn come_back(self: Rc<Ride>, node: MnId) {
         let network = &self.fabric.network;
-        let (sim, client) = (network.sim(), self.fabric.client);
+        let sim = network.sim();
+        let client = self.fabric.client;
         let now = sim.now();
         let done = network.on_machines(|machines| {
             machines.hear(client, of(self.batch.borrow().verbs(), node), now)

@@ -448,7 +448,8 @@ impl Run {
             left.set(left.get() + session.stats().left_to_comparison());
             let gone = &self.sim.counts().gone_words;
             gone.set(gone.get() + session.stats().gone());
-            let (steered, counts) = (session.stats().steered(), self.sim.counts());
+            let steered = session.stats().steered();
+            let counts = self.sim.counts();
             counts.steered_reads.set(counts.steered_reads.get() + steered.tried);
             counts.steered_right.set(counts.steered_right.get() + steered.right);
             keeper.close(session.id());
@@ -501,9 +502,10 @@ impl Run {
     }
 
     fn draw(&self) -> (OpKind, usize) {
-        let key = match self.op_rng.one_in(self.shape.first_key_one_in) {
-            true => 0,
-            false => self.op_rng.below(self.workload.key_count()),
+        let key = if self.op_rng.one_in(self.shape.first_key_one_in) {
+            0
+        } else {
+            self.op_rng.below(self.workload.key_count())
         };
         let mix = if key == 0 { &self.shape.first_mix } else { &self.shape.other_mix };
         (draw_kind(&self.op_rng, mix), key)

@@ -380,7 +380,8 @@ fn mix(weights: [usize; 6]) -> Mix {
 
 /// EC-oriented pairs, and what Moves give them: mostly what they become in place.
 fn oriented_beside_others(of: Orientation) -> (Redundancy, Vec<Redundancy>) {
-    let (oriented, coded) = (Redundancy::Oriented(of), Redundancy::Coded(of.coding()));
+    let oriented = Redundancy::Oriented(of);
+    let coded = Redundancy::Coded(of.coding());
     (oriented, vec![Redundancy::Replicated, coded, oriented, coded, oriented])
 }
 
@@ -402,9 +403,8 @@ const OPERATIONS: usize = 1_500;
 /// In some clusters sessions demote and promote by themselves, as fast as they can.
 fn shifting(rng: &Rng) -> Policy {
     let bytes_per_s = 1 << 40;
-    match rng.pick(&[false, false, true]) {
-        false => Policy::default(),
-        true => Policy {
+    if rng.pick(&[false, false, true]) {
+        Policy {
             demotion: Some(Demotion { above_percent: 50, bytes_per_s }),
             promotion: Some(Promotion {
                 after_reads: 2,
@@ -413,7 +413,9 @@ fn shifting(rng: &Rng) -> Policy {
                 bytes_per_s,
             }),
             ..Policy::default()
-        },
+        }
+    } else {
+        Policy::default()
     }
 }
 
@@ -427,15 +429,16 @@ impl Shape {
     pub fn draw(scenario: Scenario, rng: &Rng, has: impl Fn(Fault) -> bool) -> Shape {
         let fights =
             scenario == Scenario::Inserts || (scenario > Scenario::Inserts && rng.one_in(3));
-        let first_mix = match fights {
-            true => mix([2, 0, 0, 2, 1, 0]),
-            false => mix(rng.pick(&[
+        let first_mix = if fights {
+            mix([2, 0, 0, 2, 1, 0])
+        } else {
+            mix(rng.pick(&[
                 [3, 2, 1, 3, 2, 1],
                 [4, 0, 0, 4, 1, 0],
                 [2, 1, 2, 3, 1, 0],
                 [0, 3, 3, 2, 2, 1],
                 [1, 4, 1, 1, 3, 0],
-            ])),
+            ]))
         };
         let other_mix = if fights { mix([1, 0, 0, 1, 0, 0]) } else { first_mix };
         // Then nothing may have one replica only.
@@ -611,13 +614,12 @@ impl Shape {
         let (k, m) = rng.pick(&[(2, 1), (2, 1), (2, 2), (3, 1), (3, 2), (4, 2)]);
         let coding = Coding::new(k, m).expect("there is such a code");
         let coded = Redundancy::Coded(coding);
-        let (first, moves, others) = match is_oriented {
-            false => (coded, [0, 1, 3, 6], vec![Redundancy::Replicated, coded]),
-            true => {
-                let oriented = Orientation::new(2, coding).expect("so many replicas can be");
-                let (oriented, others) = oriented_beside_others(oriented);
-                (oriented, [1, 3, 6, 12], others)
-            }
+        let (first, moves, others) = if is_oriented {
+            let oriented = Orientation::new(2, coding).expect("so many replicas can be");
+            let (oriented, others) = oriented_beside_others(oriented);
+            (oriented, [1, 3, 6, 12], others)
+        } else {
+            (coded, [0, 1, 3, 6], vec![Redundancy::Replicated, coded])
         };
         let session = LogicOptions {
             redundancy: Some(RedundancyRules::from_length(0, first)),
@@ -643,10 +645,7 @@ impl Shape {
             ..self
         };
         // Drawn last, so that the other runs are as they would be without.
-        match is_oriented && rng.one_in(3) {
-            true => shape.with_second_copies(coding, spares),
-            false => shape,
-        }
+        if is_oriented && rng.one_in(3) { shape.with_second_copies(coding, spares) } else { shape }
     }
 
     /// EC-oriented values have a second copy, and two memory nodes may be lost at once.
@@ -728,7 +727,8 @@ impl Shape {
             _ => self,
         };
         let shape = shape.with_many_keys(rng);
-        let (scans, moves) = (rng.pick(&[1, 2]), usize::from(!shape.redundancies.is_empty()));
+        let scans = rng.pick(&[1, 2]);
+        let moves = usize::from(!shape.redundancies.is_empty());
         let mixed = |mix| with_scans(with_moves(mix, moves), scans);
         Shape {
             first_mix: mixed(shape.first_mix),

@@ -364,7 +364,8 @@ impl MasterHost {
                 let control = cluster.control();
                 let open =
                     (control.hears_master(host.process), control.reaches_master(host.process));
-                let (incarnation, again) = (self.incarnation.get(), cluster.clone());
+                let incarnation = self.incarnation.get();
+                let again = cluster.clone();
                 let answer = move |result: Result<NodeReply, String>| {
                     let master = again.master();
                     if master.incarnation.get() == incarnation {
@@ -383,7 +384,8 @@ impl MasterHost {
 
     /// Runs a job in the master's process.
     fn work(&self, cluster: &Cluster, token: u64, client: ClientId, view: View, job: Job) {
-        let (incarnation, again) = (self.incarnation.get(), cluster.clone());
+        let incarnation = self.incarnation.get();
+        let again = cluster.clone();
         self.at_work.set(Some(client));
         self.scrubs.set(matches!(job, Job::Scrub { .. }));
         cluster.network().reuse().job_began(client);

@@ -44,15 +44,13 @@ impl Shrinking {
 
     /// The smallest number of operations, by bisection: fewer operations are a prefix.
     fn fewer_operations(&mut self) -> bool {
-        let (mut low, mut high) = (0, self.options.operations.unwrap_or(1 << 11));
+        let mut low = 0;
+        let mut high = self.options.operations.unwrap_or(1 << 11);
         let begun = high;
         while low + 1 < high && self.left > 0 {
             let middle = low + (high - low) / 2;
             let options = RunOptions { operations: Some(middle), ..self.options.clone() };
-            match self.try_out(options) {
-                true => high = middle,
-                false => low = middle,
-            }
+            if self.try_out(options) { high = middle } else { low = middle }
         }
         high < begun
     }

@@ -70,7 +70,8 @@ impl<T: 'static> OnStack<T> {
             batches: Cell::new(0),
         });
         let result = Rc::new(Cell::new(None));
-        let (of_job, result_of_job) = (shared.clone(), result.clone());
+        let of_job = shared.clone();
+        let result_of_job = result.clone();
         let job = move || {
             let run = AssertUnwindSafe(|| drive(future, &of_job));
             result_of_job.set(Some(catch_unwind(run)));
@@ -221,7 +222,8 @@ mod tests {
                 }
             })
         };
-        let (mut a, mut b) = (task('a'), task('b'));
+        let mut a = task('a');
+        let mut b = task('b');
         for _ in 0..4 {
             let _ = (poll(&mut a), poll(&mut b));
         }

@@ -215,7 +215,8 @@ impl Machines {
         let testbed = self.testbed;
         let Seat { machine, is_session, .. } = *self.seat_of(client);
         let per_verb = testbed.per_verb_ns();
-        let (mut posted, mut service) = (0, 0);
+        let mut posted = 0;
+        let mut service = 0;
         for verb in verbs {
             posted += 1;
             if is_session {
@@ -265,14 +266,16 @@ impl Machines {
         verbs: impl Iterator<Item = &'v Verb>,
         now: Nanos,
     ) -> Nanos {
-        let (testbed, machine) = (self.testbed, self.seat_of(client).machine);
+        let testbed = self.testbed;
+        let machine = self.seat_of(client).machine;
         let service = verbs.map(|verb| testbed.wire_ns(answer_bytes(verb))).sum();
         self.machines[machine].receive.pass(now, service)
     }
 
     /// A client sends a request of so many bytes: when it is there.
     pub fn ask(&mut self, client: ClientId, bytes: u64, now: Nanos) -> Nanos {
-        let (testbed, machine) = (self.testbed, self.seat_of(client).machine);
+        let testbed = self.testbed;
+        let machine = self.seat_of(client).machine;
         let posted = match testbed.post_ns {
             0 => now,
             each => self.work(client, now, each),
@@ -301,7 +304,8 @@ impl Machines {
 
     /// A request has come to a memory node: when its processor has done it.
     pub fn request(&mut self, node: MnId, now: Nanos) -> Nanos {
-        let (testbed, machine) = (self.testbed, self.node(node));
+        let testbed = self.testbed;
+        let machine = self.node(node);
         self.machines[machine].cores.serve(now, testbed.request_ns)
     }
 
@@ -379,7 +383,8 @@ mod tests {
     #[test]
     fn a_session_is_one_thread() {
         let mut machines = Machines::new(Testbed { cores: 8, ..Testbed::UNLIMITED });
-        let (machine, process) = (machines.add_for_clients(), ProcessId(0));
+        let machine = machines.add_for_clients();
+        let process = ProcessId(0);
         machines.place(process, machine);
         let [one, two] = [1, 2].map(ClientId);
         [one, two].into_iter().for_each(|client| machines.seat(client, process));

@@ -113,7 +113,8 @@ impl Known {
 
     fn answer(&mut self, unsound: Unsound, verb: &Verb) {
         let Op::Cas { expected, swap, found } = verb.op else { return };
-        let (at, has_replaced) = ((verb.node, verb.offset), found == expected);
+        let at = (verb.node, verb.offset);
+        let has_replaced = found == expected;
         match (unsound, has_replaced) {
             (Unsound::RewritesExpected, _) | (Unsound::EarlyLossTrusted, false) => {}
             (Unsound::EarlyLossTrusted, true) => {

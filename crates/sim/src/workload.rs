@@ -133,12 +133,14 @@ impl Workload {
         }
         let value = self.values.get() + 1;
         self.values.set(value);
-        let (name, bytes) = (self.keys[key].clone(), self.encode(rng, value));
+        let name = self.keys[key].clone();
+        let bytes = self.encode(rng, value);
         let writes = matches!(kind, OpKind::Insert | OpKind::Update | OpKind::Upsert);
         if writes && self.single_from.is_some_and(|from| bytes.len() >= from) {
             self.single.borrow_mut().insert(key);
         }
-        let (client, fabric) = (session.clone(), session.store().fabric());
+        let client = session.clone();
+        let fabric = session.store().fabric();
         let begin = |call| self.invoke(session, key, call);
         let (entry, result) = match kind {
             OpKind::Search => {
@@ -220,11 +222,13 @@ impl Workload {
     /// Gives a pair another redundancy. Nobody must notice, so no history tells of it.
     async fn move_pair(&self, rng: &Rng, session: &Rc<SimSession>, key: usize) -> CallOutcome {
         self.invoked.set(self.invoked.get() + 1);
-        let (name, redundancy) = (self.keys[key].clone(), rng.pick(&self.redundancies));
+        let name = self.keys[key].clone();
+        let redundancy = rng.pick(&self.redundancies);
         if redundancy == Redundancy::None {
             self.single.borrow_mut().insert(key);
         }
-        let (client, fabric) = (session.clone(), session.store().fabric());
+        let client = session.clone();
+        let fabric = session.store().fabric();
         let moving = async move { client.set_redundancy(&name, redundancy).await };
         let error = match fabric.move_pair(moving).await {
             Ok(_) | Err(Error::NotFound | Error::Redundancy(_)) => return CallOutcome::Well,
@@ -285,7 +289,8 @@ impl Workload {
         let mut history = History::new();
         self.history.borrow().iter().flatten().for_each(|record| history.push(*record));
         for (loss, invoked) in (0..).zip(&*self.losses.borrow()) {
-            let (client, invoked) = (u32::MAX - loss, *invoked);
+            let client = u32::MAX - loss;
+            let invoked = *invoked;
             let operation = Operation { call: Call::Delete, invoked, returned: None };
             let single = self.single.borrow();
             let lost = single.iter().map(|key| Record { key: *key as u64, client, operation });

@@ -101,7 +101,8 @@ fn of_concurrent_deletes_exactly_one_reports_success() {
         let results = RefCell::new(Vec::new());
         let mut executor = Executor::new(sim);
         for (i, store) in stores.iter().enumerate() {
-            let (results, hint) = (&results, hint.get().filter(|_| i > 0));
+            let results = &results;
+            let hint = hint.get().filter(|_| i > 0);
             executor.spawn(store.process, async move {
                 let result = store.delete(b"key", hint).await;
                 results.borrow_mut().push(result);
@@ -123,7 +124,8 @@ fn of_different_keys_racing_for_one_slot_none_is_lost() {
         let mut executor = Executor::new(sim);
         for (i, store) in stores.iter().enumerate() {
             executor.spawn(store.process, async move {
-                let (kept, gone) = ([b'k', i as u8], [b'g', i as u8]);
+                let kept = [b'k', i as u8];
+                let gone = [b'g', i as u8];
                 store.insert(&gone, b"x").await.unwrap();
                 store.insert(&kept, b"x").await.unwrap();
                 store.delete(&gone, None).await.unwrap();
@@ -224,7 +226,8 @@ fn readers_see_every_update_in_order() {
         for store in &stores[1..] {
             let done = &done;
             executor.spawn(store.process, async move {
-                let (mut last, mut hint) = (0, None);
+                let mut last = 0;
+                let mut hint = None;
                 while !done.get() {
                     let found = store.search(b"key", hint).await.unwrap();
                     let value = found.value().expect("the key is never absent");

@@ -103,7 +103,8 @@ fn measure(seed: u64, crashes_per_s: u64) -> Measured {
     let Some(MasterReply::Status(status)) = cluster.peek_master(MasterRequest::Status) else {
         panic!("the master tells its status");
     };
-    let (operations, crashes) = (run.operations.get(), run.crashes.get());
+    let operations = run.operations.get();
+    let crashes = run.crashes.get();
     Measured { operations, crashes, recoveries: status.recoveries }
 }
 
@@ -190,7 +191,8 @@ fn measure_all(crashes_per_s: u64) -> Measured {
 
 #[test]
 fn others_keep_nine_tenths_beside_500_crashes_a_second() {
-    let (calm, crashing) = (measure_all(0), measure_all(CRASHES_PER_S));
+    let calm = measure_all(0);
+    let crashing = measure_all(CRASHES_PER_S);
     let kept = crashing.operations as f64 / calm.operations as f64;
     println!(
         "{} crashes in {} ms of virtual time, {} recoveries since the beginning: others did {} \

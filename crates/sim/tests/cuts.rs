@@ -13,7 +13,8 @@ fn count(outcome: &Outcome, name: &str) -> u64 {
 }
 
 fn outcome(options: &RunOptions) -> Outcome {
-    let (scenario, seed) = (options.scenario, options.seed);
+    let scenario = options.scenario;
+    let seed = options.seed;
     let outcome = run(options);
     if let Some(failure) = &outcome.failure {
         panic!("{} {seed}: {}: {:#?}", scenario.name(), failure.what, failure.history);
@@ -24,7 +25,10 @@ fn outcome(options: &RunOptions) -> Outcome {
 #[test]
 fn who_is_cut_off_with_a_memory_node_reads_nothing_old() {
     let seeds = std::env::var("FUSEE_SIM_SEEDS").map_or(SEEDS, |n| n.parse().expect("a number"));
-    let (mut cut, mut asked, mut silences, mut bars) = (0, 0, 0, 0);
+    let mut cut = 0;
+    let mut asked = 0;
+    let mut silences = 0;
+    let mut bars = 0;
     for seed in 0..seeds {
         let outcome = outcome(&RunOptions::new(Scenario::Cuts, seed));
         cut += count(&outcome, "common_partitions");

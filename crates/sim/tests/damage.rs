@@ -35,7 +35,9 @@ fn held(immediate: bool, key: &[u8], value: &[u8]) -> Held {
         max_value_bytes: 4096,
         ..defaults.geometry
     };
-    let (data_replicas, index_replicas, pool_bytes) = (3, 2, 1 << 20);
+    let data_replicas = 3;
+    let index_replicas = 2;
+    let pool_bytes = 1 << 20;
     let options =
         ClusterOptions { data_replicas, index_replicas, geometry, pool_bytes, ..defaults };
     let cluster = Cluster::new(&Sim::new(1), &options);
@@ -161,7 +163,9 @@ fn what_the_loss_of_a_node_leaves_damaged_is_an_error() {
         let sim = Sim::new(2 * word + damaged);
         let defaults = ClusterOptions::default();
         let lease = Duration::from_millis(20);
-        let (memory_nodes, index_replicas, data_replicas) = (4, 2, 2);
+        let memory_nodes = 4;
+        let index_replicas = 2;
+        let data_replicas = 2;
         let session = LogicOptions { op_timeout: 5 * lease, ..defaults.session };
         let options = ClusterOptions {
             memory_nodes,

@@ -39,7 +39,8 @@ fn check(scenario: Scenario) {
     let mut texts = BTreeSet::new();
     for seed in 0..SEEDS {
         let which = format!("{}, seed {seed}", scenario.name());
-        let (first, second) = (run_once(scenario, seed), run_once(scenario, seed));
+        let first = run_once(scenario, seed);
+        let second = run_once(scenario, seed);
         assert!(text(&first).lines().count() > OPERATIONS, "{which}: hardly anything happened");
         assert_same_text(text(&first), text(&second), &which);
         assert_eq!(first.trace, second.trace, "{which}: the digests differ");

@@ -51,7 +51,8 @@ async fn ask(client: &Client, keys: &[[u8; 4]], expected: &[Option<&[u8]>]) -> K
     assert!(found == expected, "one of {} answers is wrong", keys.len());
     let after = client.session.stats();
     assert_eq!(alone(&after), alone(&before), "no key is looked up alone");
-    let (after, before) = (after.kind(OpKind::SearchMany), before.kind(OpKind::SearchMany));
+    let after = after.kind(OpKind::SearchMany);
+    let before = before.kind(OpKind::SearchMany);
     assert_eq!(after.operations - before.operations, 1);
     KindStats {
         operations: 1,
@@ -170,7 +171,8 @@ fn large_values_are_split_by_their_bytes() {
 #[test]
 fn keys_that_are_missing_or_not_cached_share_two_phases() {
     let cluster = cluster();
-    let (writer, reader) = (cluster.client(), cluster.client());
+    let writer = cluster.client();
+    let reader = cluster.client();
     let keys = keys(200);
     on(&cluster, &writer, async |writer| insert_all(writer, &keys[..150], b"value").await);
     on(&cluster, &reader, async |reader| {
@@ -193,7 +195,8 @@ fn keys_that_occur_twice_are_answered_twice() {
         let [a, b, missing] = [1u32, 2, 3].map(u32::to_le_bytes);
         client.session.insert(&a, b"a").await.unwrap();
         client.session.insert(&b, b"b").await.unwrap();
-        let (va, vb) = (Some(&b"a"[..]), Some(&b"b"[..]));
+        let va = Some(&b"a"[..]);
+        let vb = Some(&b"b"[..]);
         let keys = [a, missing, a, b, missing, a];
         let cost = ask(client, &keys, &[va, None, va, vb, None, va]).await;
         assert_eq!(cost.phases, 1, "no slot is like the missing one's");
@@ -203,7 +206,8 @@ fn keys_that_occur_twice_are_answered_twice() {
 #[test]
 fn slots_that_others_changed_are_followed_together() {
     let cluster = cluster();
-    let (writer, reader) = (cluster.client(), cluster.client());
+    let writer = cluster.client();
+    let reader = cluster.client();
     let keys = keys(300);
     on(&cluster, &writer, async |writer| insert_all(writer, &keys, b"old").await);
     on(&cluster, &reader, async |reader| {
@@ -232,7 +236,8 @@ fn slots_that_others_changed_are_followed_together() {
 #[test]
 fn hints_whose_slots_went_to_other_keys_are_given_up_together() {
     let cluster = cluster();
-    let (writer, reader) = (cluster.client(), cluster.client());
+    let writer = cluster.client();
+    let reader = cluster.client();
     let keys = keys(300);
     on(&cluster, &writer, async |writer| insert_all(writer, &keys[..100], b"old").await);
     on(&cluster, &reader, async |reader| {

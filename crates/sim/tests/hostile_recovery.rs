@@ -212,7 +212,8 @@ fn what_a_speculation_left_beside_a_newer_header_is_found() {
         ClusterOptions { memory_nodes: 2, index_replicas: 2, ..ClusterOptions::default() };
     for replica in [0, 1] {
         let (rng, cluster) = stepwise(3, &options);
-        let (living, dead) = (cluster.client(), cluster.client());
+        let living = cluster.client();
+        let dead = cluster.client();
         let place = alone(&rng, async {
             dead.insert(b"other", b"1").await.map(drop).unwrap();
             living.insert(b"key", b"old").await.unwrap().place.expect("nobody is in the way")
@@ -223,7 +224,8 @@ fn what_a_speculation_left_beside_a_newer_header_is_found() {
         let shape = BlockShape::new(geometry.block_bytes, class).unwrap();
         let header = |first| {
             let owner = dead.client();
-            let (fresh, base) = (0, Base::default());
+            let fresh = 0;
+            let base = Base::default();
             BlockHeader { class, owner, first, fresh, sealed: false, base }.encode()
         };
         put(&cluster, blocks[0], &header(9), None);
@@ -262,7 +264,9 @@ fn of_headers_at_rest_the_one_that_leaves_least_as_new_counts() {
         let class = SizeClass::from_code(1).unwrap();
         let blocks = blocks_of(&cluster, dead.client());
         let header = |fresh| {
-            let (owner, first, base) = (dead.client(), fresh, Base::default());
+            let owner = dead.client();
+            let first = fresh;
+            let base = Base::default();
             BlockHeader { class, owner, first, fresh, sealed: true, base }.encode()
         };
         put(&cluster, blocks[0], &header(5), None);

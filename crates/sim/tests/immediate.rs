@@ -12,7 +12,8 @@ fn sum(
     seeds: u64,
     operations: Option<usize>,
 ) -> (BTreeMap<&'static str, u64>, u64) {
-    let (mut sums, mut immediate) = (BTreeMap::new(), 0);
+    let mut sums = BTreeMap::new();
+    let mut immediate = 0;
     for seed in 0..seeds {
         let outcome = run(&RunOptions { operations, ..RunOptions::new(scenario, seed) });
         assert!(outcome.failure.is_none(), "seed {seed}: {:?}", outcome.failure);

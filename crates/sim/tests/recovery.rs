@@ -93,7 +93,9 @@ fn a_session_knows_whether_it_left_a_round_half_way() {
 /// but the WRITE of its object may have had no answer.
 #[test]
 fn a_write_with_an_unknown_outcome_needs_recovery() {
-    let (mut known, mut unanswered, mut unknown) = (0, 0, 0);
+    let mut known = 0;
+    let mut unanswered = 0;
+    let mut unknown = 0;
     for seed in 0..2_000 {
         let (rng, cluster) = stepwise(seed, &ClusterOptions::default());
         let store = cluster.client();

@@ -67,7 +67,8 @@ fn search_of_an_absent_key_takes_1_phase() {
 fn a_piece_of_a_scan_takes_2_phases_and_1_where_nothing_is() {
     let stats = run(3, async |store| {
         store.insert(b"key", b"value").await.unwrap();
-        let (mut cursor, mut shown) = (ScanCursor::start(), 0);
+        let mut cursor = ScanCursor::start();
+        let mut shown = 0;
         while !cursor.is_done() {
             assert_eq!(
                 store.scan(&mut cursor, PieceLimits::of_slots(10_000), |_| shown += 1).await,
@@ -219,10 +220,7 @@ fn objects_come_to_lie_beside_the_backups_of_their_slots() {
 fn a_speculation_that_is_wrong_costs_what_a_wrong_hint_costs() {
     for doubted in [false, true] {
         let stats = run_beside((3, 3), async |store| {
-            let hint = |hint: Option<Hint>| match doubted {
-                true => hint.map(Hint::uncertain),
-                false => hint,
-            };
+            let hint = |hint: Option<Hint>| if doubted { hint.map(Hint::uncertain) } else { hint };
             let old = store.insert(b"key", b"1").await.unwrap().place;
             let new = store.upsert(b"key", b"2", None).await.unwrap().place;
             let written = store.update(b"key", b"3", hint(old)).await.unwrap();
@@ -363,7 +361,8 @@ fn run_coded_with(
 /// Erasure-coded values take the phases that replicated ones do, but for the speculative write.
 #[test]
 fn coded_values_take_the_same_phases() {
-    let (value, coding) = (vec![7; 1000], Coding::try_from(CODING).unwrap());
+    let value = vec![7; 1000];
+    let coding = Coding::try_from(CODING).unwrap();
     let redundancy = Redundancy::Coded(coding);
     for replicas in 1..=5 {
         let stats = run_coded(replicas, async |store| {
@@ -447,7 +446,8 @@ fn a_write_keeps_the_redundancy_of_the_pair() {
 
 #[test]
 fn coded_reads_and_writes_move_no_more_bytes_than_they_must() {
-    let (value, coding) = (vec![7; 1000], Coding::try_from(CODING).unwrap());
+    let value = vec![7; 1000];
+    let coding = Coding::try_from(CODING).unwrap();
     let redundancy = Redundancy::Coded(coding);
     let chunk = redundancy.class(3, value.len()).unwrap().bytes();
     let stats = run_coded(3, async |store| {
@@ -474,7 +474,9 @@ fn moves_take_the_bytes_of_the_value(
     index_replicas: RangeInclusive<u8>,
 ) {
     let coded = Redundancy::Coded(Coding::try_from(code).unwrap());
-    let (k, m, r) = (u64::from(code.0), u64::from(code.1), u64::from(data_replicas));
+    let k = u64::from(code.0);
+    let m = u64::from(code.1);
+    let r = u64::from(data_replicas);
     let bytes_of = |value: usize| -> (u64, u64) {
         [coded, Redundancy::Replicated].map(|r| r.class(3, value).unwrap().bytes()).into()
     };
@@ -504,10 +506,8 @@ fn moves_take_the_bytes_of_the_value(
                 });
                 let phases = phases(&stats, OpKind::Move);
                 assert_eq!(phases, if hinted { 4 } else { 5 } - fewer);
-                let (read, written) = match then == coded {
-                    true => (object, (k + m) * chunk),
-                    false => (k * chunk, r * object),
-                };
+                let (read, written) =
+                    if then == coded { (object, (k + m) * chunk) } else { (k * chunk, r * object) };
                 // The slot or both buckets, the CASes, and headers of blocks.
                 let rest = stats.kind(OpKind::Move).bytes - read - written;
                 assert!(rest < 1000, "{rest} bytes more");
@@ -603,7 +603,9 @@ fn moves_in_place_take_4_phases_and_fewer_bytes() {
 fn moves_in_place_take_fewer_bytes(code: (u8, u8), r: u8, index_replicas: RangeInclusive<u8>) {
     let coded = Redundancy::Coded(Coding::try_from(code).unwrap());
     let oriented = oriented(r, code);
-    let (k, m, copies) = (u64::from(code.0), u64::from(code.1), u64::from(r) - 1);
+    let k = u64::from(code.0);
+    let m = u64::from(code.1);
+    let copies = u64::from(r) - 1;
     let bytes_of = |value: usize| -> (u64, u64) {
         [coded, Redundancy::Replicated].map(|r| r.class(3, value).unwrap().bytes()).into()
     };
@@ -686,7 +688,8 @@ fn a_move_that_is_not_heard_asks_before_it_refuses() {
     let sim = Sim::new(1);
     let options = options(3);
     let cluster = Cluster::new(&sim, &options);
-    let (client, cut_off) = (cluster.client(), cluster.unheard_client());
+    let client = cluster.client();
+    let cut_off = cluster.unheard_client();
     cluster.block_on(client.process, async { client.insert(b"key", b"value").await.unwrap() });
     let coded = Redundancy::Coded(Coding::try_from(CODING).unwrap());
     let asked = || sim.counts().views_asked.get();

@@ -69,7 +69,8 @@ fn copies_are_found_without_headers(chunk: usize) {
     cluster.block_on(process, async {
         let session = cluster.open(process, options.session).await.unwrap();
         keeper.open(session.gate().clone());
-        let (store, value) = (session.store(), [7; 1500]);
+        let store = session.store();
+        let value = [7; 1500];
         let redundancy: fusee_core::data::Redundancy = "eor:2:3+1".parse().unwrap();
         let hint = store.insert_as(b"key", &value, redundancy).await.unwrap().place.unwrap();
         let view = store.view();
@@ -124,7 +125,8 @@ fn chunks_are_made_of_copies(redundancy: &str, rotten: &[usize]) {
     cluster.block_on(process, async {
         let session = cluster.open(process, options.session).await.unwrap();
         keeper.open(session.gate().clone());
-        let (store, value) = (session.store(), [7; 1500]);
+        let store = session.store();
+        let value = [7; 1500];
         let hint = store.insert_as(b"key", &value, redundancy).await.unwrap().place.unwrap();
         let view = store.view();
         let object = view.object_of(hint.word).unwrap();

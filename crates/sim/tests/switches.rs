@@ -52,7 +52,8 @@ impl Phases<'_> {
 fn a_doubted_hint_costs_one_phase_where_the_switch_knows_and_two_where_it_does_not() {
     for slots in [0, 1, 8] {
         let cluster = cluster(2, slots);
-        let (writer, reader) = (cluster.client(), cluster.client());
+        let writer = cluster.client();
+        let reader = cluster.client();
         cluster.block_on(reader.process, async {
             let mut phases = Phases::of(&reader, OpKind::Search);
             let first = writer.insert(b"key", b"1").await.unwrap().place;
@@ -84,7 +85,8 @@ fn an_update_by_a_doubted_hint_takes_no_more_phases_than_by_one_that_is_right() 
     for (replicas, right, wrong) in [(1, 2, 3), (2, 3, 4)] {
         for slots in [0, 8] {
             let cluster = cluster(replicas, slots);
-            let (other, writer) = (cluster.client(), cluster.client());
+            let other = cluster.client();
+            let writer = cluster.client();
             cluster.block_on(writer.process, async {
                 let mut phases = Phases::of(&writer, OpKind::Update);
                 let first = other.insert(b"key", b"1").await.unwrap().place;

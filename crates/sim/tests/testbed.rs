@@ -120,7 +120,9 @@ fn operations() -> (u64, Vec<Busy>, Vec<u64>) {
     let mut executor = Executor::new(&sim);
     for (number, client) in clients.iter().enumerate() {
         for coroutine in 0..3 {
-            let (cluster, ended, sim) = (&cluster, &ended, &sim);
+            let cluster = &cluster;
+            let ended = &ended;
+            let sim = &sim;
             executor.spawn(client.process, async move {
                 let key = [number as u8, coroutine];
                 for _ in 0..20 {

@@ -259,7 +259,8 @@ mod tests {
         fn post(&mut self, client: u64, offset: u64, verb: Verb<'_>) -> Verdict {
             self.number += 1;
             let place = Place { node: MnId(0), offset };
-            let (connection, number) = (Connection(client), self.number);
+            let connection = Connection(client);
+            let number = self.number;
             self.switch.request(&Request { connection, number, place, verb })
         }
 

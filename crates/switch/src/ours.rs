@@ -120,9 +120,10 @@ impl Ours {
         }
         let passed = self.connections.entry(request.connection).or_default();
         let identity = Slot(swap).leads_to().word();
-        let object = match Slot(swap).is_free() {
-            true => None,
-            false => passed.writes.iter().rev().find(|(of, _)| *of == identity).map(|(_, at)| *at),
+        let object = if Slot(swap).is_free() {
+            None
+        } else {
+            passed.writes.iter().rev().find(|(of, _)| *of == identity).map(|(_, at)| *at)
         };
         let cas = Cas { number: request.number, slot, expected, object };
         push(&mut passed.cases, cas, REMEMBERED);
@@ -231,7 +232,8 @@ mod tests {
     const OPTIONS: Options = Options { slots: 4, rounds: 4 };
 
     fn object(number: u64) -> ([u8; 64], Slot) {
-        let (address, generation) = (Address::new(number * 64), 3);
+        let address = Address::new(number * 64);
+        let generation = 3;
         let class = SizeClass::fitting(64).unwrap();
         let pair = Pair {
             key: b"key",
@@ -309,7 +311,8 @@ mod tests {
         let third = world.write(3, 3000, object(2000).1);
         world.answer(3, third, object(2000).1);
         assert_eq!(world.ask(64), Verdict::Steer(192_000));
-        let (expected, swap) = (object(3000).1.0, object(3000).1.withdrawn().0);
+        let expected = object(3000).1.0;
+        let swap = object(3000).1.withdrawn().0;
         world.post(3, SLOT, Verb::Cas { expected, swap });
         world.answer(3, world.number, object(3000).1);
         assert_eq!(world.ask(64), Verdict::Forward);

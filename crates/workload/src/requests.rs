@@ -329,7 +329,9 @@ mod tests {
     #[test]
     fn the_frontier_waits_for_the_slowest_insert() {
         let frontier = Frontier::new(10);
-        let (first, second, third) = (frontier.claim(), frontier.claim(), frontier.claim());
+        let first = frontier.claim();
+        let second = frontier.claim();
+        let third = frontier.claim();
         frontier.finish(third);
         frontier.finish(second);
         assert_eq!(frontier.acknowledged(), 10);

@@ -296,10 +296,7 @@ impl Reading {
         }
         let keys = self.numbers.len();
         let number = self.number(key)?;
-        match (number as usize) < keys {
-            true => Err(Problem::Twice { key: shown(key) }),
-            false => Ok(()),
-        }
+        if (number as usize) < keys { Err(Problem::Twice { key: shown(key) }) } else { Ok(()) }
     }
 
     fn run(&mut self, line: &[u8], at: u64) -> Result<(), Problem> {

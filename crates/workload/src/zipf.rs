@@ -164,7 +164,8 @@ mod tests {
 
     #[test]
     fn zipfian_frequencies_follow_the_power_law() {
-        let (items, theta) = (1000, 0.99);
+        let items = 1000;
+        let theta = 0.99;
         let mut chooser = Chooser::Latest(Zipfian::new(items, theta));
         let mut found = frequencies(&mut chooser, items, 2_000_000);
         found.reverse();

@@ -245,7 +245,8 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Clover<F, R> {
         key: Key,
         from: Chain,
     ) -> Result<(Batch, Chain), Failed> {
-        let (mut at, mut is_first) = (from, true);
+        let mut at = from;
+        let mut is_first = true;
         loop {
             let looked = self.look(batch, at, 8, is_first).await?;
             batch = looked.0;
@@ -264,7 +265,8 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Clover<F, R> {
         from: Chain,
     ) -> Result<(Batch, Chain, Vec<u8>), Failed> {
         let bytes = VALUE + self.shape.value_bytes;
-        let (mut at, mut is_first) = (from, true);
+        let mut at = from;
+        let mut is_first = true;
         loop {
             let (back, entry, mut step) = self.look(batch, at, bytes, is_first).await?;
             batch = back;
@@ -292,11 +294,11 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Clover<F, R> {
         value: &[u8],
     ) -> Result<Entry, Failed> {
         let is_one = self.shape.replicas == 1;
-        let follows = |last: Entry| match is_one {
-            true => Next::some(last, new),
-            false => Next::none(last).uncommitted(),
+        let follows = |last: Entry| {
+            if is_one { Next::some(last, new) } else { Next::none(last).uncommitted() }
         };
-        let (mut at, mut batch) = (cursor, self.take_batch());
+        let mut at = cursor;
+        let mut batch = self.take_batch();
         self.write(&mut batch, key, new, value);
         if is_one {
             // The entry is whole before anybody can see it.

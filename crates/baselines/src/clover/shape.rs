@@ -163,7 +163,8 @@ mod tests {
     #[test]
     fn words_are_what_was_put_into_them() {
         let last = Entry::first((1 << ADDRESS_BITS) - 2);
-        let (of, next) = (last.again().unwrap(), last.again().unwrap().again().unwrap());
+        let of = last.again().unwrap();
+        let next = last.again().unwrap().again().unwrap();
         let word = Next::some(of, next);
         assert_eq!((word.version(), word.next(), word.is_uncommitted()), (1, Some(next), false));
         let word = word.uncommitted();
@@ -175,7 +176,8 @@ mod tests {
     #[test]
     fn an_entry_has_as_many_lives_as_versions() {
         let lives = std::iter::successors(Some(Entry::first(5)), |entry| entry.again());
-        let (mut count, mut last) = (0, Entry::first(0));
+        let mut count = 0;
+        let mut last = Entry::first(0);
         for entry in lives {
             (count, last) = (count + 1, entry);
             assert_eq!(entry.number(), 5);

@@ -34,7 +34,8 @@ impl Chains for Words {
     }
 
     fn follows(&self, expected: u64, swap: u64) -> Option<(u64, At)> {
-        let (expected, swap) = (Next::from_word(expected), Next::from_word(swap));
+        let expected = Next::from_word(expected);
+        let swap = Next::from_word(swap);
         let is_chain = expected.next().is_none()
             && expected.version() == swap.version()
             && !expected.is_uncommitted()

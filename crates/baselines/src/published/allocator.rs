@@ -59,7 +59,8 @@ impl Allocator {
     }
 
     fn block(&mut self) -> Option<u64> {
-        let (parameters, per_region) = (self.layout.parameters(), self.layout.blocks_per_region());
+        let parameters = self.layout.parameters();
+        let per_region = self.layout.blocks_per_region();
         let nodes = self.layout.nodes().len() as u64;
         let region = self.number + self.given / per_region * nodes;
         if region >= parameters.regions {

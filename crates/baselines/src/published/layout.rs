@@ -105,9 +105,11 @@ impl Layout {
 
     /// A replica of a slot; 0 is the primary.
     pub(super) fn slot(&self, slot: u32, replica: usize) -> Place {
-        let (group, within) = (slot / GROUP_SLOTS, slot % GROUP_SLOTS);
+        let group = slot / GROUP_SLOTS;
+        let within = slot % GROUP_SLOTS;
         let subtables = self.parameters.subtables as u32;
-        let (subtable, group) = (group % subtables, group / subtables);
+        let subtable = group % subtables;
+        let group = group / subtables;
         let (node, row) = self.place(u64::from(subtable), replica, self.parameters.index_replicas);
         let within = (u64::from(group) * u64::from(GROUP_SLOTS) + u64::from(within)) * 8;
         Place { node, offset: POOL_HEADER_BYTES + row * self.subtable_bytes + within }
@@ -116,7 +118,8 @@ impl Layout {
     /// A replica of what lies at an address; 0 is the primary.
     pub(super) fn data(&self, address: u64, replica: usize) -> Place {
         let region_bytes = self.parameters.region_bytes;
-        let (region, within) = (address / region_bytes, address % region_bytes);
+        let region = address / region_bytes;
+        let within = address % region_bytes;
         let (node, row) = self.place(region, replica, self.parameters.data_replicas);
         Place { node, offset: self.data + row * region_bytes + within }
     }

@@ -129,9 +129,10 @@ impl<R> Memory<R> {
 
     /// An object that a slot referred to is garbage.
     pub fn free(&self, object: Object) {
-        match self.allocates_itself() {
-            true => self.chores.borrow_mut().push_back(Chore::Free(object)),
-            false => self.give_back(object),
+        if self.allocates_itself() {
+            self.chores.borrow_mut().push_back(Chore::Free(object))
+        } else {
+            self.give_back(object)
         }
     }
 
@@ -313,10 +314,7 @@ impl<R: Rpc<Allocator>> Memory<R> {
 
     /// Has free objects: of a new block, or else of those that the client has.
     async fn fill<F: Fabric>(&self, fabric: &F, units: u8) -> Result<(), Failed> {
-        let block = match self.exhausted.get() {
-            true => None,
-            false => self.ask(|_| Request::Block).await,
-        };
+        let block = if self.exhausted.get() { None } else { self.ask(|_| Request::Block).await };
         if let Some(block) = block {
             let slab = &mut self.slabs.borrow_mut()[usize::from(units)];
             slab.blocks.push(block);

@@ -142,10 +142,7 @@ pub(super) fn look(bytes: &[u8], key: &[u8]) -> Pair<Range<usize>> {
         Some(whole) if crc32c(whole) == crc => {}
         _ => return Pair::Torn,
     }
-    match &bytes[KEY..VALUE] == key {
-        true => Pair::Of(VALUE..end),
-        false => Pair::Another,
-    }
+    if &bytes[KEY..VALUE] == key { Pair::Of(VALUE..end) } else { Pair::Another }
 }
 
 #[cfg(test)]

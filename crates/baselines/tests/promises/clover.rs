@@ -17,7 +17,8 @@ fn shape(replicas: usize, keys: u64, spare: u64) -> Shape {
 /// Histories of many seeds: all are linearizable. Returns what has happened in them.
 fn attack(load: Load, shape: Shape, seeds: u64) -> (Counts, u64) {
     let load = Load { pool_bytes: shape.pool_bytes(), ..load };
-    let (mut all, mut reused) = (Counts::default(), 0);
+    let mut all = Counts::default();
+    let mut reused = 0;
     for seed in 0..seeds {
         let server = Rc::new(RefCell::new(MetadataServer::new(shape, Costs::FITTED)));
         let near = Near::from(server.clone());
@@ -139,7 +140,8 @@ fn operations_take_the_phases_that_the_paper_says() {
         let shape = shape(replicas, 10, 1_000);
         let quiet = Quiet::new(3, shape.pool_bytes());
         let server = Near::new(MetadataServer::new(shape, Costs::FITTED));
-        let (first, second) = (session(&quiet, &server, shape), session(&quiet, &server, shape));
+        let first = session(&quiet, &server, shape);
+        let second = session(&quiet, &server, shape);
         // Requests take no time here.
         assert_eq!(took(&quiet, first.insert(&key(1), &value(1))), (true, 1.0));
         assert_eq!(took(&quiet, first.insert(&key(1), &value(2))), (false, 0.0));
@@ -238,9 +240,11 @@ fn a_read_that_takes_too_long_is_noticed() {
     let server = Rc::new(RefCell::new(MetadataServer::new(shape, Costs::FITTED)));
     let near = Near::from(server.clone());
     let writer = session(&quiet, &near, shape);
-    let (is_over, got) = (Rc::new(Cell::new(false)), Rc::new(RefCell::new(Vec::new())));
+    let is_over = Rc::new(Cell::new(false));
+    let got = Rc::new(RefCell::new(Vec::new()));
     let sim = quiet.rack.sim();
-    let (fabric, sim_too) = (quiet.fabric(), sim.clone());
+    let fabric = quiet.fabric();
+    let sim_too = sim.clone();
     let slow = Slow { fabric, sim: sim_too, is_over: is_over.clone(), got: got.clone() };
     let reader = Clover::new(slow, near, quiet.rack.nodes(), shape);
     for number in [1, 2] {
@@ -300,7 +304,8 @@ fn memory_does_not_run_out() {
         }
         executor.run(u64::MAX, || ());
         drop(executor);
-        let (server, all) = (server.borrow(), 3 + shape.spare as usize);
+        let server = server.borrow();
+        let all = 3 + shape.spare as usize;
         // Each has been used several times, and what is not free is with the sessions.
         assert!(server.reused() > 4 * all as u64, "{} of {all}", server.reused());
         assert!(server.reused() > 8 * updates - all as u64, "{}", server.reused());
@@ -313,7 +318,8 @@ fn a_store_that_is_full_says_so() {
     let shape = shape(1, 2, 20);
     let quiet = Quiet::new(3, shape.pool_bytes());
     let server = Near::new(MetadataServer::new(shape, Costs::FITTED));
-    let (first, second) = (session(&quiet, &server, shape), session(&quiet, &server, shape));
+    let first = session(&quiet, &server, shape);
+    let second = session(&quiet, &server, shape);
     took(&quiet, first.insert(&key(1), &value(1)));
     took(&quiet, first.insert(&key(2), &value(2)));
     assert_eq!(quiet.phases(first.insert(&key(3), &value(3))).0, Err(Failed::Full));

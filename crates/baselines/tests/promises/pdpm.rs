@@ -63,8 +63,8 @@ fn operations_take_the_phases_that_the_paper_says() {
         let shape = shape(replicas, 4);
         let quiet = Quiet::new(3, shape.pool_bytes());
         let directory = Near::new(Directory::new(shape, Directory::ASSUMED));
-        let (first, second) =
-            (session(&quiet, &directory, shape), session(&quiet, &directory, shape));
+        let first = session(&quiet, &directory, shape);
+        let second = session(&quiet, &directory, shape);
         // Requests take no time here.
         assert_eq!(took(&quiet, first.search(&key(1))), (None, 0.0));
         assert_eq!(took(&quiet, first.insert(&key(1), &value(1))), (true, 4.0));
@@ -87,7 +87,8 @@ fn writers_spin_without_a_pause() {
     let shape = shape(2, 1);
     let quiet = Quiet::new(3, shape.pool_bytes());
     let directory = Near::new(Directory::new(shape, Directory::ASSUMED));
-    let (first, second) = (session(&quiet, &directory, shape), session(&quiet, &directory, shape));
+    let first = session(&quiet, &directory, shape);
+    let second = session(&quiet, &directory, shape);
     took(&quiet, first.insert(&key(1), &value(1)));
     took(&quiet, second.search(&key(1)));
     let sim = quiet.rack.sim();
@@ -122,7 +123,8 @@ fn a_search_waits_for_the_lock_and_the_sum() {
     let directory = Near::new(Directory::new(shape, Directory::ASSUMED));
     let session = session(&quiet, &directory, shape);
     took(&quiet, session.insert(&key(1), &value(7)));
-    let (fabric, node) = (quiet.fabric(), quiet.rack.nodes()[0]);
+    let fabric = quiet.fabric();
+    let node = quiet.rack.nodes()[0];
     // The lock, and a word of the value.
     for (offset, wrong, right) in [(LOCK, 1, 0), (LOCK + 16 + 8, 8, 7)] {
         quiet.phases(scribble(&fabric, node, offset, wrong));

@@ -63,7 +63,8 @@ struct Nodes {
 impl Nodes {
     fn start(pool_bytes: u64) -> Nodes {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        let (mut served, mut members) = (Vec::new(), Vec::new());
+        let mut served = Vec::new();
+        let mut members = Vec::new();
         for node in 0..NODES {
             let next = NEXT.fetch_add(1, Ordering::Relaxed);
             let identity = (u64::from(std::process::id()) << 32) + next;
@@ -108,7 +109,8 @@ fn drive<T>(
     has_ended: &mut bool,
     operation: impl Future<Output = T>,
 ) -> T {
-    let (mut operation, waker) = (pin!(operation), fabric.waker());
+    let mut operation = pin!(operation);
+    let waker = fabric.waker();
     let context = &mut Context::from_waker(&waker);
     loop {
         *has_ended = *has_ended || background.as_mut().poll(context).is_ready();
@@ -127,7 +129,8 @@ fn is_linearizable<S: Session>(
     open: impl Fn(Rc<AnyFabric>, &[MnId], ClientId) -> S + Sync,
 ) {
     let nodes = Nodes::start(pool_bytes);
-    let (history, clock) = (Mutex::new(History::new()), AtomicU64::new(0));
+    let history = Mutex::new(History::new());
+    let clock = AtomicU64::new(0);
     let tick = || clock.fetch_add(1, Ordering::SeqCst);
     let session_of = |number: u32| {
         let client = ClientId(number);
@@ -136,7 +139,8 @@ fn is_linearizable<S: Session>(
     };
     let work = |number: u32| {
         let (session, fabric) = session_of(number);
-        let (mut background, mut has_ended) = (pin!(session.background()), false);
+        let mut background = pin!(session.background());
+        let mut has_ended = false;
         let rng = Rng::named(number.into(), "operations of a thread");
         let calls: Vec<(u64, Call)> = match number {
             1 => (0..keys).map(|key| (key, Call::Insert(tick()))).collect(),
@@ -149,7 +153,8 @@ fn is_linearizable<S: Session>(
             }
         };
         for (number_of_key, call) in calls {
-            let (key, invoked) = (key(number_of_key), tick());
+            let key = key(number_of_key);
+            let invoked = tick();
             let done = drive(&fabric, &mut background, &mut has_ended, async {
                 match call {
                     Call::Insert(new) => session.insert(&key, &value(new)).await.map(|_| None),
@@ -204,7 +209,8 @@ fn a_sequenced_object() {
 
 #[test]
 fn clover() {
-    let (sessions, operations) = (THREADS as usize + 1, 1);
+    let sessions = THREADS as usize + 1;
+    let operations = 1;
     let shape = clover::Shape {
         memory_nodes: NODES.into(),
         replicas: 2,

@@ -78,7 +78,9 @@ pub fn findings_on<S: Session>(
             (process, open(fabric, rack.nodes()))
         })
         .collect();
-    let (history, next, time) = (RefCell::new(History::new()), Cell::new(0u64), Cell::new(0u64));
+    let history = RefCell::new(History::new());
+    let next = Cell::new(0u64);
+    let time = Cell::new(0u64);
     let tick = || time.replace(time.get() + 1);
     let fresh = || next.replace(next.get() + 1);
     let run = Run { load, rng: Rng::named(seed, "operations"), history: &history };
@@ -89,7 +91,8 @@ pub fn findings_on<S: Session>(
     if !load.inserts {
         executor.spawn(members[0].0, async {
             for key_number in 0..load.keys {
-                let (begun, number) = (tick(), fresh());
+                let begun = tick();
+                let number = fresh();
                 let done = members[0].1.insert(&key(key_number), &value(number)).await.unwrap();
                 run.record(0, key_number, Call::Insert(number), written(done, true), begun, tick());
             }
@@ -98,7 +101,9 @@ pub fn findings_on<S: Session>(
     }
     for (client, (process, session)) in members.iter().enumerate() {
         for coroutine in 0..load.coroutines {
-            let (run, tick, fresh) = (&run, &tick, &fresh);
+            let run = &run;
+            let tick = &tick;
+            let fresh = &fresh;
             let number = (client * load.coroutines + coroutine) as u32 + 1;
             executor.spawn(*process, async move {
                 for _ in 0..load.operations {
@@ -194,7 +199,8 @@ impl Quiet {
     /// What the task gives, and how many phases it took. Nothing runs beside it.
     pub fn phases<T>(&self, task: impl Future<Output = T>) -> (T, f64) {
         let sim = self.rack.sim();
-        let (begun, result) = (sim.now(), RefCell::new(None));
+        let begun = sim.now();
+        let result = RefCell::new(None);
         let mut executor = Executor::new(sim);
         executor.spawn(sim.process("task"), async {
             *result.borrow_mut() = Some(task.await);

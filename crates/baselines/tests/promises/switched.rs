@@ -55,7 +55,8 @@ fn attack(trust: Trust, seed: u64) -> (Findings, fusee_switch::Counts) {
 
 #[test]
 fn what_waits_for_answers_is_linearizable() {
-    let (mut steered, mut held) = (0, 0);
+    let mut steered = 0;
+    let mut held = 0;
     for seed in 0..60 {
         let (findings, counts) = attack(Trust::Answered, seed);
         assert!(findings.is_clean(), "seed {seed}: {findings:?}");
@@ -90,7 +91,8 @@ fn an_update_that_was_done_is_not_found() {
         [&a, &b, &reader].into_iter().for_each(|session| session.learn_from(&other));
         quiet.phases(other.update(&key(0), &value(2))).0.unwrap();
         quiet.rack.network().put_switches(Switches::one(switch(shape, trust, 1)));
-        let (sim, found) = (quiet.rack.sim(), RefCell::new(Vec::new()));
+        let sim = quiet.rack.sim();
+        let found = RefCell::new(Vec::new());
         let process = sim.process("all");
         let mut executor = Executor::new(sim);
         executor.spawn(process, async {

@@ -148,7 +148,8 @@ fn compare(own: &Map<String, Value>, first: &Page) -> Result<(), Failure> {
     let names = own.keys().chain(first.settings.keys());
     for name in names {
         let of = |settings: &Map<String, Value>| settings.get(name).cloned().unwrap_or_default();
-        let (here, there) = (of(own), of(&first.settings));
+        let here = of(own);
+        let there = of(&first.settings);
         if here != there {
             let told = |value: &Value| match value {
                 Value::Null => "not given".to_owned(),

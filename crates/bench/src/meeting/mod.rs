@@ -63,7 +63,9 @@ impl Meeting {
         ended: Arc<AtomicBool>,
     ) -> Result<Meeting, Failure> {
         let seat = join::sit_down(client, invitation)?;
-        let (book, number, drivers) = (seat.book, seat.number, invitation.drivers);
+        let book = seat.book;
+        let number = seat.number;
+        let drivers = invitation.drivers;
         let talk = Talk::start(book.clone(), number, drivers, seat.page, ended);
         let name = invitation.name.to_owned();
         Ok(Meeting {
@@ -166,7 +168,8 @@ impl Meeting {
 
     /// Takes what a driver hands over.
     pub fn take(&self, driver: usize) -> Result<Vec<u8>, Failure> {
-        let (mut bytes, mut wanted) = (Vec::new(), 0);
+        let mut bytes = Vec::new();
+        let mut wanted = 0;
         loop {
             self.going_on()?;
             match self.book.take_up(driver)? {

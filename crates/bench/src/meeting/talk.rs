@@ -323,7 +323,8 @@ impl Speaker {
             }
             return;
         };
-        let (has_ended, name) = (page.end.is_some(), format!("driver {driver} ({page})"));
+        let has_ended = page.end.is_some();
+        let name = format!("driver {driver} ({page})");
         // Of the first driver the last word is kept: how the meeting has ended.
         if driver != 0 {
             *seat = None;

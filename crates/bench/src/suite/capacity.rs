@@ -205,7 +205,8 @@ impl Full {
             let regions = view.regions.iter().filter(|region| counts(region.redundancy()));
             regions.map(|region| region.places().len() as u64).sum::<u64>() * args.region_bytes.0
         };
-        let (own, other) = (region_bytes(&|r| r == redundancy), region_bytes(&|r| r != redundancy));
+        let own = region_bytes(&|r| r == redundancy);
+        let other = region_bytes(&|r| r != redundancy);
         let places = redundancy.places(args.data_replicas.into()) as u64;
         let class = redundancy.class(KEY_BYTES, args.value_bytes());
         let shape = class.and_then(|class| BlockShape::new(args.block_bytes.0, class));

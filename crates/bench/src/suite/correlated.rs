@@ -239,12 +239,14 @@ impl Series {
         next[..4].copy_from_slice(&(round + 1).to_le_bytes());
         let sets = self.case == Case::GetAfterSet;
         let before = self.cost();
-        let (session, key) = (&self.session, &self.key);
+        let session = &self.session;
+        let key = &self.key;
         let request = async |number: usize| -> Timed {
             let start = Instant::now();
-            let result = match number == 0 && sets {
-                true => session.put_with(key, &next, self.redundancy).await.map(|()| None),
-                false => session.get(key).await,
+            let result = if number == 0 && sets {
+                session.put_with(key, &next, self.redundancy).await.map(|()| None)
+            } else {
+                session.get(key).await
             };
             (result, start.elapsed().as_nanos() as f64 / 1000.0)
         };

@@ -59,7 +59,8 @@ struct Found {
 pub fn run(args: &Args) -> Result<(), Failure> {
     let shell = Shell::begin("limit", &args.output);
     let size = args.size;
-    let (mut raw, loaded) = (Raw::new(&size)?, Loaded::new(&size)?);
+    let mut raw = Raw::new(&size)?;
+    let loaded = Loaded::new(&size)?;
     let mut copies = Copies::new(&size);
     loaded.gets(&(0..size.keys).collect::<Vec<u32>>())?;
     let mut all: [Samples; 5] = Default::default();

@@ -140,7 +140,8 @@ impl Findings for Found {
     }
 
     fn rows(report: &Report<'_, Found>) -> String {
-        let (load, found) = (&report.settings.load, &report.findings);
+        let load = &report.settings.load;
+        let found = &report.findings;
         format!(
             "\nlatency, 1 client\n{}\nthroughput, {} threads x {} coroutines\n{}",
             operations_table(rows(&found.latency)),

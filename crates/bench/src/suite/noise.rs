@@ -87,7 +87,8 @@ impl Noise {
 
     /// Does it until it is told to stop; how often.
     fn make(self, client: &Client, value: &[u8], stop: &AtomicBool) -> Result<u64, Error> {
-        let (session, mut done) = (client.session()?, 0);
+        let session = client.session()?;
+        let mut done = 0;
         while !stop.load(Ordering::Relaxed) {
             match self {
                 Noise::Nothing => return Ok(0),

@@ -86,7 +86,8 @@ impl Sizes {
             Sizes::Fixed(bytes) => bytes,
             Sizes::Uniform(least, most) => rng.random_range(least..=most),
             Sizes::LogUniform(least, most) => {
-                let (low, high) = (f64::from(least).ln(), (f64::from(most) + 1.0).ln());
+                let low = f64::from(least).ln();
+                let high = (f64::from(most) + 1.0).ln();
                 (rng.random_range(low..high).exp() as u32).clamp(least, most)
             }
         }
@@ -101,7 +102,8 @@ impl FromStr for Sizes {
         let size = |text: &str| text.parse::<u32>().ok().filter(|bytes| *bytes <= 16 << 20);
         let range = || {
             let (least, most) = sizes.split_once('-')?;
-            let (least, most) = (size(least)?, size(most)?);
+            let least = size(least)?;
+            let most = size(most)?;
             (least <= most).then_some((least, most))
         };
         let sizes = match kind {
@@ -171,11 +173,15 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 
 fn row(args: &Args, sizes: Sizes, redundancy: Redundancy) -> Result<Row, Failure> {
     let mut rng = SmallRng::seed_from_u64(args.seed);
-    let (mut user_bytes, mut object_bytes, mut block_bytes, mut pairs_of_it) = (0, 0, 0.0, 0);
+    let mut user_bytes = 0;
+    let mut object_bytes = 0;
+    let mut block_bytes = 0.0;
+    let mut pairs_of_it = 0;
     let mut classes = std::collections::BTreeSet::new();
     for _ in 0..args.pairs {
         let value_bytes = sizes.draw(&mut rng);
-        let (key, value) = (args.key_bytes as usize, value_bytes as usize);
+        let key = args.key_bytes as usize;
+        let value = value_bytes as usize;
         let has_it = redundancy.check(key, value).is_ok();
         let given = if has_it { redundancy } else { Redundancy::default() };
         let places = given.places(args.data_replicas.into());

@@ -340,7 +340,8 @@ impl<E: Environment> BlockSource<E> {
         let address = view.geometry.block_address(block.region, block.block);
         let region = view.regions.get(block.region as usize);
         let marked = region.map(|region| region.primary_since());
-        let (class, redundancy) = (kind.class, region.map_or(kind.redundancy, |r| r.redundancy()));
+        let class = kind.class;
+        let redundancy = region.map_or(kind.redundancy, |r| r.redundancy());
         BlockGrant { address, redundancy, class, first: 0, marked, pool_is_empty: false }
     }
 
@@ -571,7 +572,8 @@ impl<E: Environment> BlockSource<E> {
     async fn ask_for_more(&self, kind: SlabKind, view: &View) -> Result<Infallible, Error> {
         let call = self.calls.borrow().get(&kind).copied().unwrap_or(0);
         let client = self.client;
-        let (view, redundancy) = (view.number, kind.redundancy);
+        let view = view.number;
+        let redundancy = kind.redundancy;
         let request = MasterRequest::MoreRoom { client, view, redundancy, call };
         self.exhausted.set(false);
         self.degraded.replace(None);
@@ -647,7 +649,8 @@ impl<E: Environment> BlockSource<E> {
         self.unconfirmed.borrow_mut().insert(block);
         let returning = Returning::begin(&self.returning, &self.missed, block);
         for node in nodes {
-            let (from, to) = (self.client, ClientId::NOBODY);
+            let from = self.client;
+            let to = ClientId::NOBODY;
             let request =
                 BlockRequest::SetOwner { block, from, to, unless_fenced: false, once: false };
             match self.ask(*node, request).await {
@@ -689,7 +692,8 @@ impl<E: Environment> BlockSource<E> {
 
     async fn ask(&self, node: MnId, request: BlockRequest) -> Result<NodeReply, RpcError> {
         let turn = self.turns.begin();
-        let (client, ended) = (self.client, turn.ended);
+        let client = self.client;
+        let ended = turn.ended;
         let request = NodeRequest::InTurn { client, turn: turn.number, ended, request };
         let answer = self.env.ask_node(node, request, self.node_deadline).await;
         if answer.is_err() {

@@ -156,8 +156,10 @@ impl IndexCache {
     pub fn new(capacity: usize, threshold: f64) -> IndexCache {
         let table =
             if capacity > 0 { fusee_fabric::filled(Entry::FREE, MIN_PLACES) } else { Vec::new() };
-        let (counters, threshold) = (Arc::default(), threshold as f32);
-        let (again, certainty) = ((0, 0), Certainty::default());
+        let counters = Arc::default();
+        let threshold = threshold as f32;
+        let again = (0, 0);
+        let certainty = Certainty::default();
         IndexCache { table, len: 0, capacity, hand: 0, threshold, counters, again, certainty }
     }
 
@@ -166,7 +168,9 @@ impl IndexCache {
         let entry = |e: &Entry| Entry { accesses: 0, wrong: 0, state: e.state, ..*e };
         let table = self.table.iter().map(entry).collect();
         let IndexCache { len, capacity, hand, threshold, .. } = *self;
-        let (counters, again, certainty) = (Arc::default(), (0, 0), Certainty::default());
+        let counters = Arc::default();
+        let again = (0, 0);
+        let certainty = Certainty::default();
         IndexCache { table, len, capacity, hand, threshold, counters, again, certainty }
     }
 
@@ -367,7 +371,8 @@ impl IndexCache {
     /// Frees a place, and moves the entries behind it up that would not be found any more.
     fn remove(&mut self, at: usize) {
         let mask = self.table.len() - 1;
-        let (mut gap, mut next) = (at, self.after(at));
+        let mut gap = at;
+        let mut next = self.after(at);
         while self.table[next].state != State::Free {
             let way = next.wrapping_sub(self.home(self.table[next].hash)) & mask;
             if way >= next.wrapping_sub(gap) & mask {
@@ -488,7 +493,8 @@ mod tests {
     fn keys_that_are_used_stay_while_others_come_and_go() {
         let mut cache = IndexCache::new(100, 0.5);
         for i in 0..10_000u32 {
-            let (hot, cold) = ((i % 20).to_le_bytes(), (1000 + i).to_le_bytes());
+            let hot = (i % 20).to_le_bytes();
+            let cold = (1000 + i).to_le_bytes();
             if cache.hint(&key_of(&hot), || false).is_none() {
                 assert!(i < 20, "key {} of the hot ones is forgotten after {i}", i % 20);
                 cache.found(&key_of(&hot), None, Some(place(1)));

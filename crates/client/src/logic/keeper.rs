@@ -268,7 +268,8 @@ impl Keeper {
 
     /// Works for the sessions; never ends.
     pub async fn keep(&self, outside: &impl Keeping) {
-        let (mut retry, mut broken) = (self.timing().first_retry, 0);
+        let mut retry = self.timing().first_retry;
+        let mut broken = 0;
         let mut called = 0;
         loop {
             self.somebody().await;
@@ -277,7 +278,8 @@ impl Keeper {
             let mut asking = pin!(outside.ask_master(request, self.timing().deadline));
             let mut more = pin!(self.more_to_tell(&told, outside));
             let pace = if told.reclaims { self.timing().gap } else { self.timing().pace };
-            let (mut pace, mut paced) = (pin!(outside.sleep(pace)), false);
+            let mut pace = pin!(outside.sleep(pace));
+            let mut paced = false;
             // The pace runs beside the question: after an answer that was held it is over.
             let reply = poll_fn(|context| {
                 paced = paced || pace.as_mut().poll(context).is_ready();
@@ -384,7 +386,8 @@ impl Keeper {
         let pinned_in =
             sessions.iter().map(|heartbeat| heartbeat.pinned_in).min().unwrap_or(u64::MAX);
         let changes = state.changes;
-        let (known, acked) = (state.epochs, state.acked);
+        let known = state.epochs;
+        let acked = state.acked;
         let named = sessions.iter().map(|heartbeat| heartbeat.client).collect();
         let told = Reported {
             changes,
@@ -425,9 +428,10 @@ impl Keeper {
         let newer = |_: &mut Context<'_>| {
             let state = self.state();
             let is_newer = state.view.number > told.acknowledged;
-            match is_newer || state.epochs.newest > told.pinned_in {
-                true => Poll::Ready(()),
-                false => Poll::Pending,
+            if is_newer || state.epochs.newest > told.pinned_in {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
             }
         };
         poll_fn(newer).await;
@@ -543,7 +547,8 @@ impl State {
 
     /// Takes a view from the master; it may be broken. Whether it is followed.
     fn follow(&mut self, update: ViewUpdate, broken: &mut u64) -> bool {
-        let (number, is_whole) = (update.number(), matches!(update, ViewUpdate::Whole(_)));
+        let number = update.number();
+        let is_whole = matches!(update, ViewUpdate::Whole(_));
         self.wants_whole &= !is_whole;
         // A session may have brought a newer view than the one that the question named: the next answer starts
         // from that one.

@@ -64,18 +64,20 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
             self.may_go_on()?;
             write(pair).await
         };
-        match self.store.fabric().is_immediate() {
-            true => self.one_by_one(&pairs, write).await,
-            false => side_by_side(&pairs, write).await,
+        if self.store.fabric().is_immediate() {
+            self.one_by_one(&pairs, write).await
+        } else {
+            side_by_side(&pairs, write).await
         }
     }
 
     /// Whether another write of many may begin. A session that is fenced begins nothing, nor does one that left a write
     /// half-way, for which others may wait: it is to be given up, and fenced then, as soon as the call has ended.
     fn may_go_on(&self) -> Result<(), Error> {
-        match self.gate().is_expelled() || self.store.needs_recovery() {
-            true => Err(Error::Expelled { outcome: Outcome::NotApplied }),
-            false => Ok(()),
+        if self.gate().is_expelled() || self.store.needs_recovery() {
+            Err(Error::Expelled { outcome: Outcome::NotApplied })
+        } else {
+            Ok(())
         }
     }
 
@@ -109,14 +111,16 @@ async fn side_by_side<'p>(
     let mut outcomes: Vec<Result<(), Error>> = vec![Ok(()); pairs.len()];
     // After each write, the next one of its key.
     let mut next = vec![None; pairs.len()];
-    let (mut latest, mut ready) = (HashMap::with_capacity(pairs.len()), VecDeque::new());
+    let mut latest = HashMap::with_capacity(pairs.len());
+    let mut ready = VecDeque::new();
     for (at, (key, _)) in pairs.iter().enumerate() {
         match latest.insert(*key, at) {
             None => ready.push_back(at),
             Some(before) => next[before] = Some(at),
         }
     }
-    let (mut running, mut bytes) = (FuturesUnordered::new(), 0);
+    let mut running = FuturesUnordered::new();
+    let mut bytes = 0;
     loop {
         while let Some(at) = ready.front().copied()
             && running.len() < SIDE_BY_SIDE

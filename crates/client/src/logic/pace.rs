@@ -108,7 +108,8 @@ mod tests {
     #[test]
     fn a_pace_is_kept_over_any_time() {
         for bytes in [1, 700, 5_000] {
-            let (mut pace, mut used) = (Pace::new(1000, at(50)), 0);
+            let mut pace = Pace::new(1000, at(50));
+            let mut used = 0;
             assert!(!pace.has_room(at(50)), "nothing is saved at first");
             for ms in 51..10_050 {
                 if pace.has_room(at(ms)) {

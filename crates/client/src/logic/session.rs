@@ -143,7 +143,8 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         let now = host.now();
         let pace = |demotion: Demotion| RefCell::new(Pace::new(demotion.bytes_per_s, now));
         let promoter = |promotion| RefCell::new(Promoter::new(promotion, now));
-        let (demotion, promoter) = (policy.demotion.map(pace), policy.promotion.map(promoter));
+        let demotion = policy.demotion.map(pace);
+        let promoter = policy.promotion.map(promoter);
         let cache = IndexCache::new(options.cache_entries, options.cache_threshold);
         SessionLogic {
             store: Store::new(fabric, host, client, view),
@@ -168,7 +169,8 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
 
     /// From now on the keeper sees what it counts, and who has this.
     pub fn shows_counters(&self, latencies: Arc<Latencies>) -> Arc<Counted> {
-        let (store, cache) = (self.store.counters().clone(), self.cache.counters().clone());
+        let store = self.store.counters().clone();
+        let cache = self.cache.counters().clone();
         let counted = Arc::new(Counted { store, cache, latencies });
         self.gate().counts_with(counted.clone());
         counted
@@ -422,7 +424,8 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         if self.demotes() {
             Box::pin(self.demote_some()).await;
         }
-        let (key, wanted) = (self.store.key(key), self.redundancy.wanted(value_bytes));
+        let key = self.store.key(key);
+        let wanted = self.redundancy.wanted(value_bytes);
         let fill = RefCell::new(fill);
         let fill = |value: &mut [u8]| fill.borrow_mut()(value);
         if let Some(table) = &self.table {

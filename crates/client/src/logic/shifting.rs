@@ -50,7 +50,8 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         let Some(pace) = &self.demotion else { return };
         self.is_demoting.set(true);
         let _ends = Demoting(&self.is_demoting);
-        let (mut demoted, mut looked_at) = (0, 0);
+        let mut demoted = 0;
+        let mut looked_at = 0;
         while demoted < DEMOTED_TOGETHER && looked_at < LOOKED_AT {
             if !pace.borrow_mut().has_room(self.store.host().now()) {
                 return;
@@ -62,7 +63,8 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
                     if !removed(Mutant::DemotionSpendsNothing) {
                         pace.borrow_mut().spend(bytes);
                     }
-                    let (demoted_pairs, demoted_bytes) = (1, bytes);
+                    let demoted_pairs = 1;
+                    let demoted_bytes = bytes;
                     self.gate().has_moved(Transitions {
                         demoted_pairs,
                         demoted_bytes,
@@ -119,7 +121,8 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
             {
                 promoter.borrow_mut().spend(value_bytes);
             }
-            let (promoted_pairs, promoted_bytes) = (1, value_bytes);
+            let promoted_pairs = 1;
+            let promoted_bytes = value_bytes;
             self.gate().has_moved(Transitions {
                 promoted_pairs,
                 promoted_bytes,

@@ -276,9 +276,10 @@ impl<E: Environment> Views for SessionHost<E> {
 
     async fn grow_index(&self, subtable: u32, view: &Arc<View>) -> Grown {
         let request = MasterRequest::Split { subtable, view: view.number };
-        let (mut again, longest) = match removed(Mutant::AsksForSplitsOnce) {
-            true => (Duration::MAX, Duration::MAX),
-            false => (SPLIT_AGAIN, SPLIT_DEADLINE),
+        let (mut again, longest) = if removed(Mutant::AsksForSplitsOnce) {
+            (Duration::MAX, Duration::MAX)
+        } else {
+            (SPLIT_AGAIN, SPLIT_DEADLINE)
         };
         // A refusal is final at first, and where it comes twice in a row.
         let mut is_final = true;
@@ -318,7 +319,8 @@ impl<E: Environment> Views for SessionHost<E> {
         if self.is_heard() || self.gate.is_expelled() {
             return None;
         }
-        let (client, lease) = (self.blocks.client(), self.gate.lease.longest());
+        let client = self.blocks.client();
+        let lease = self.gate.lease.longest();
         // What it asks takes up to a quarter of a lease.
         let asking = self.bars.bar(&*self.env, client, node, view, lease);
         let patience = self.env.sleep(self.left()?);

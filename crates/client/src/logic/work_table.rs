@@ -289,7 +289,9 @@ impl WorkTable {
         let is_open = kind == Kind::Set;
         let entry = Entry { number, slot, is_open, value, landing: landing.shared() };
         *row.entry(kind) = Some(entry);
-        let (table, key, lands) = (self.clone(), key.into(), Some(lands));
+        let table = self.clone();
+        let key = key.into();
+        let lands = Some(lands);
         Lead {
             table,
             key,

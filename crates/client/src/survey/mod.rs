@@ -92,8 +92,9 @@ pub(crate) async fn read_all(
     orphans: &[Orphan],
 ) -> Result<Findings, SurveyError> {
     let orphans: BTreeMap<BlockId, Orphan> = orphans.iter().map(|l| (l.block, *l)).collect();
-    let (mut view, mut at, mut tally) =
-        (session.adopt_newest(), Cursor::default(), Tally::default());
+    let mut view = session.adopt_newest();
+    let mut at = Cursor::default();
+    let mut tally = Tally::default();
     let mut attempts = 0;
     while let Some(group) = Group::next(&view, at) {
         let reader = Reader::new(session.verbs(), &view, &orphans);
@@ -193,7 +194,8 @@ fn nodes(view: &View, tally: &Tally, usage: &[(MnId, Result<Usage, String>)]) ->
     let mut names: BTreeSet<MnId> = view.members.iter().map(|member| member.node).collect();
     names.extend(tally.nodes.keys());
     let describe = |node: MnId| {
-        let (subtables, regions) = (view.subtables_on(node), view.regions_on(node));
+        let subtables = view.subtables_on(node);
+        let regions = view.regions_on(node);
         let is_single = |region: &&Region| region.has_single_pairs() && region.lies_on(node);
         let single = view.regions.iter().filter(is_single).count() as u64;
         let usage = usage.iter().find(|(of, _)| *of == node);

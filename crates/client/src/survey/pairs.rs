@@ -99,7 +99,8 @@ async fn for_each(
     session: &Session,
     mut show: impl FnMut(&View, Slot, SizeClass, Redundancy),
 ) -> Result<(), SurveyError> {
-    let (mut subtable, mut attempts) = (0, 0);
+    let mut subtable = 0;
+    let mut attempts = 0;
     loop {
         let view = session.adopt_newest();
         let words = match session.words_of(subtable).await {
@@ -153,13 +154,15 @@ async fn owners(
     let region_bytes = view.geometry.region_bytes;
     let region_of = |pair: &FoundPair| (pair.address.bytes() / region_bytes) as u32;
     let regions: BTreeSet<u32> = found.iter().map(region_of).collect();
-    let (blocks, mut owners) = (view.geometry.blocks_per_region(), BTreeMap::new());
+    let blocks = view.geometry.blocks_per_region();
+    let mut owners = BTreeMap::new();
     for region in regions {
         let Some(of) = view.regions.get(region as usize).filter(|region| region.is_there()) else {
             continue;
         };
         let mut batch = Batch::new();
-        let (place, bytes) = (of.primary(), u64::from(blocks) * TABLE_ENTRY_BYTES);
+        let place = of.primary();
+        let bytes = u64::from(blocks) * TABLE_ENTRY_BYTES;
         let read = batch.read(place.node, place.offset, bytes as u32);
         let batch = session.verbs().execute(batch).await;
         let entries = batch.data(read)?.as_chunks().0;

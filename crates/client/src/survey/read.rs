@@ -54,7 +54,9 @@ impl Group {
     /// The next blocks from here on; `None` behind the last region.
     pub fn next(view: &View, from: Cursor) -> Option<Group> {
         let blocks = view.geometry.blocks_per_region();
-        let (mut pieces, mut end, mut room) = (Vec::new(), from, GROUP_BLOCKS);
+        let mut pieces = Vec::new();
+        let mut end = from;
+        let mut room = GROUP_BLOCKS;
         while (end.region as usize) < view.regions.len() && room > 0 {
             if !view.regions[end.region as usize].is_there() {
                 end = Cursor { region: end.region + 1, block: 0 };
@@ -241,7 +243,8 @@ fn content(header: &[u8], bitmap: &[u8], block_bytes: u64) -> Content {
         let is_blank = header.iter().all(|byte| *byte == 0);
         return if is_blank { Content::Blank } else { Content::Unreadable };
     };
-    let (mut marked, mut stray) = (0, 0);
+    let mut marked = 0;
+    let mut stray = 0;
     for (word, bits) in (0u64..).zip(bitmap.as_chunks().0) {
         let mut bits = u64::from_le_bytes(*bits);
         while bits != 0 {

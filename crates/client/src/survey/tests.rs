@@ -95,7 +95,8 @@ fn view() -> View {
 
 /// Where a block's table entry and the block itself stand, on the first place.
 fn places(region: u32, block: u32) -> (Place, Place) {
-    let (view, at) = (view(), u64::from(block));
+    let view = view();
+    let at = u64::from(block);
     let Place { node, offset } = view.regions[region as usize].primary();
     let entry = Place { node, offset: offset + at * TABLE_ENTRY_BYTES };
     (entry, Place { node, offset: offset + view.geometry.block_offset(block) })
@@ -134,7 +135,9 @@ fn owners(open: &[u32]) -> Owners {
 }
 
 fn read(memory: &Memory, owners: &Owners) -> Result<MemorySurvey, FailedVerb> {
-    let (view, mut at, mut tally) = (Arc::new(view()), Cursor::default(), Tally::default());
+    let view = Arc::new(view());
+    let mut at = Cursor::default();
+    let mut tally = Tally::default();
     let orphans = owners.orphans.iter().map(|l| (l.block, *l)).collect();
     while let Some(group) = Group::next(&view, at) {
         let part = pin!(Reader::new(memory, &view, &orphans).read(&group))
@@ -275,7 +278,9 @@ fn random_bytes_are_survived() {
             let (entry, at) = places(0, block);
             memory.put(entry, &(random() % 200).max(1).to_le_bytes());
             let class = SizeClass::from_code((random() % 127 + 1) as u8).unwrap();
-            let (owner, first, fresh) = (ClientId(random()), random(), random());
+            let owner = ClientId(random());
+            let first = random();
+            let fresh = random();
             let base = Base::default();
             let header = BlockHeader { class, owner, first, fresh, sealed: false, base };
             memory.put(at, &header.encode());
@@ -297,7 +302,9 @@ fn groups_cover_every_block_once_whatever_the_regions() {
         let mut view = view();
         view.geometry.region_bytes = region_bytes;
         view.regions = vec![view.regions[0].clone(); regions];
-        let (mut at, mut groups, mut moved) = (Cursor::default(), 0, view.clone());
+        let mut at = Cursor::default();
+        let mut groups = 0;
+        let mut moved = view.clone();
         for region in &mut moved.regions[..regions.min(1)] {
             *region = Region::replicated(region.places().to_vec(), region.primary_since() + 1);
         }

@@ -58,7 +58,8 @@ impl FakeMaster {
     pub fn start(real: MasterClient) -> FakeMaster {
         let runtime = Runtime::start("fake-master").unwrap();
         let script = Arc::<Mutex<Script>>::default();
-        let (said, listener) = (script.clone(), rpc::bind("127.0.0.1:0").unwrap());
+        let said = script.clone();
+        let listener = rpc::bind("127.0.0.1:0").unwrap();
         let handler = move |_, request| answer(real.clone(), said.clone(), request);
         let server = rpc::serve::<MasterService, _, _>(&runtime, listener, handler).unwrap();
         FakeMaster { server, script, _runtime: runtime }

@@ -107,7 +107,9 @@ fn operations_beside_epochs(operations: usize, epochs: u64, preemptions: usize) 
         let gate = Arc::new(Gate::new(ClientId(1), view.clone(), 0));
         let known = Arc::new(Known(UnsafeCell::new(0)));
         let session = {
-            let (gate, known, reached) = (gate.clone(), known.clone(), Reached::new(0));
+            let gate = gate.clone();
+            let known = known.clone();
+            let reached = Reached::new(0);
             thread::spawn(move || {
                 reached.run(|| {
                     for _ in 0..operations {
@@ -123,9 +125,10 @@ fn operations_beside_epochs(operations: usize, epochs: u64, preemptions: usize) 
             gate.publish_epoch(epoch);
             let pinned_in = gate.heartbeat().pinned_in;
             assert!(pinned_in <= epoch);
-            match pinned_in > 0 {
-                true => known.access(),
-                false => drop(held.fetch_add(1, Ordering::Relaxed)),
+            if pinned_in > 0 {
+                known.access()
+            } else {
+                drop(held.fetch_add(1, Ordering::Relaxed))
             }
             passed.fetch_add(u64::from(pinned_in > 0), Ordering::Relaxed);
         }

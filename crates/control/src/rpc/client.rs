@@ -89,7 +89,8 @@ impl Drop for Underway {
 
 impl<S: Service> Clone for Link<S> {
     fn clone(&self) -> Link<S> {
-        let (broken, traffic) = (Arc::clone(&self.broken), Arc::clone(&self.traffic));
+        let broken = Arc::clone(&self.broken);
+        let traffic = Arc::clone(&self.traffic);
         Link { channel: self.channel.clone(), broken, traffic }
     }
 }
@@ -179,7 +180,9 @@ impl<S: Service> RpcClient<S> {
         reconnect: bool,
         link: Option<Link<S>>,
     ) -> RpcClient<S> {
-        let (runtime, trust, link) = (runtime.clone(), trust.clone(), Mutex::new(link));
+        let runtime = runtime.clone();
+        let trust = trust.clone();
+        let link = Mutex::new(link);
         let shared = Shared { runtime, trust, addr, reconnect, link };
         RpcClient { shared: Arc::new(shared), deadline: DEFAULT_DEADLINE, cluster: None }
     }
@@ -221,7 +224,8 @@ impl<S: Service> RpcClient<S> {
 
     /// Asks once. Dropping the future does not take the request back.
     pub async fn call(&self, request: S::Request) -> Result<S::Reply, RpcError> {
-        let (shared, deadline) = (Arc::clone(&self.shared), self.deadline);
+        let shared = Arc::clone(&self.shared);
+        let deadline = self.deadline;
         let request = Stamped { cluster: self.cluster, request };
         let calling = self.shared.runtime.spawn(async move {
             let end = Instant::now() + deadline;

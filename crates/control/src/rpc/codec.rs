@@ -137,9 +137,10 @@ impl<T: Stream + Unpin> Stream for Pausing<T> {
     type Item = T::Item;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T::Item>> {
-        match self.paused.load(Ordering::Relaxed) {
-            true => Poll::Pending,
-            false => Pin::new(&mut self.transport).poll_next(cx),
+        if self.paused.load(Ordering::Relaxed) {
+            Poll::Pending
+        } else {
+            Pin::new(&mut self.transport).poll_next(cx)
         }
     }
 }

@@ -147,7 +147,8 @@ mod tests {
     /// Both ends of a connection whose ends have a key.
     fn coded() -> (Received, Frames<Response<NodeReply>, ClientMessage<NodeRequest>, Both>) {
         let keys = Secret::random().unwrap().keys(Who::Client);
-        let (asker, answerer) = (fusee_auth::nonce().unwrap(), fusee_auth::nonce().unwrap());
+        let asker = fusee_auth::nonce().unwrap();
+        let answerer = fusee_auth::nonce().unwrap();
         let said = Said { kind: "test", about: b"", asker: &asker, answerer: &answerer };
         let codes = |side| keys.codes(Who::Client, side, &said);
         (Frames::new(None, codes(Side::Answerer)), Frames::new(None, codes(Side::Asker)))

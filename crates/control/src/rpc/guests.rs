@@ -216,7 +216,8 @@ impl Book {
         silent.sort_by_key(|entry| entry.since);
         silent.truncate(AT_A_TIME);
         if let Some(oldest) = silent.first() {
-            let (count, peer) = (silent.len(), oldest.peer);
+            let count = silent.len();
+            let peer = oldest.peer;
             tracing::warn!(count, %peer, "control connections that ask nothing make room for others");
         }
         silent.iter().for_each(|entry| entry.leave.notify_one());

@@ -204,7 +204,8 @@ pub(super) async fn ask(
     role: Role,
     trust: &Trust,
 ) -> Result<Option<Codes>, HelloError> {
-    let (keys, binding) = (trust.keys.as_deref(), stream.binding()?);
+    let keys = trust.keys.as_deref();
+    let binding = stream.binding()?;
     let own = nonce(keys)?;
     let hello = encode(role, keys.map_or(0, |keys| keys.acts_as().code()));
     send(stream, &[&hello, &own]).await?;
@@ -253,7 +254,8 @@ pub(super) async fn answer(
     role: Role,
     trust: &Trust,
 ) -> Result<(Option<Who>, Option<Codes>), HelloError> {
-    let (keys, binding) = (trust.keys.as_deref(), stream.binding()?);
+    let keys = trust.keys.as_deref();
+    let binding = stream.binding()?;
     let hello = receive(stream).await?;
     if hello[0] == FIRST_BYTE {
         other_way(stream, role, 0).await?;

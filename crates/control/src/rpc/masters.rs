@@ -118,8 +118,10 @@ impl MasterClient {
 
     /// Asks until a leader has taken the request, once. Dropping the future does not take it back.
     pub async fn call(&self, request: MasterRequest) -> Result<MasterReply, RpcError> {
-        let (masters, deadline) = (Arc::clone(&self.masters), self.deadline);
-        let (runtime, cluster) = (self.masters.listed[0].runtime().clone(), self.cluster());
+        let masters = Arc::clone(&self.masters);
+        let deadline = self.deadline;
+        let runtime = self.masters.listed[0].runtime().clone();
+        let cluster = self.cluster();
         let calling = runtime.spawn(async move {
             let end = Instant::now() + deadline;
             loop {
@@ -205,7 +207,9 @@ impl Masters {
             MasterReply::Opened { client, view, .. } => match same {
                 Ok(same) => *view = same,
                 Err(error) => {
-                    let (client, orphans, work) = (*client, Vec::new(), Default::default());
+                    let client = *client;
+                    let orphans = Vec::new();
+                    let work = Default::default();
                     // The master need not count a session that never was; if it does not hear of it, it gives
                     // the session up later.
                     let _told = one.call(MasterRequest::Close { client, orphans, work }).await;
@@ -251,7 +255,8 @@ impl Masters {
         let mut ahead = self.in_order();
         let mut asked: Vec<String> = Vec::new();
         let mut somebody_stands_by = false;
-        let (mut obstacle, mut stranger) = (None, None);
+        let mut obstacle = None;
+        let mut stranger = None;
         while let Some(one) = ahead.pop_front() {
             let left = end.saturating_duration_since(Instant::now());
             if asked.len() == MAX_ASKED || (left.is_zero() && !asked.is_empty()) {

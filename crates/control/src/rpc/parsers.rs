@@ -80,7 +80,8 @@ pub fn stream_to_master(bytes: &[u8], piece_bytes: usize) -> usize {
         Response<<MasterService as Service>::Reply>,
         Asked<MasterService>,
     > = Frames::new(None, None);
-    let (mut come, mut whole) = (BytesMut::new(), 0);
+    let mut come = BytesMut::new();
+    let mut whole = 0;
     for piece in bytes.chunks(piece_bytes.max(1)) {
         come.extend_from_slice(piece);
         loop {

@@ -202,7 +202,9 @@ where
     F: Future<Output: Send> + Send + 'static,
 {
     move |caller, request| {
-        let (times, name, begun) = (times.clone(), request.name().to_owned(), Instant::now());
+        let times = times.clone();
+        let name = request.name().to_owned();
+        let begun = Instant::now();
         let handling = handler(caller, request);
         Box::pin(async move {
             let reply = handling.await;
@@ -253,7 +255,8 @@ async fn accept<S, H, F, C>(
         number += 1;
         let guest = guests.enter(number, peer.ip().to_canonical());
         let open = Open { number, closed: closed.clone() };
-        let (handler, trust) = (handler.clone(), trust.clone());
+        let handler = handler.clone();
+        let trust = trust.clone();
         connections.spawn(async move {
             let number = open.number;
             tokio::select! {
@@ -318,7 +321,8 @@ async fn greet<S, H, F>(
     let from = Caller { connection: number, cluster: None, elsewhere, who };
     let transport: ServerTransport<Stamped<S::Request>, S::Reply> =
         transport(wire, Some(guest.clone()), codes);
-    let (transport, peer) = (Ending::new(transport), peer.to_string());
+    let transport = Ending::new(transport);
+    let peer = peer.to_string();
     answer::<S, H, F, _>(transport, handler, from, peer, Some(guest)).await;
 }
 

@@ -28,10 +28,8 @@ impl Oracle {
     /// What a chunk is made of: so much of each data chunk.
     fn row(&self, number: usize) -> Vec<u8> {
         let k = self.0.k();
-        let of = |j: usize| match number < k {
-            true => u8::from(number == j),
-            false => inverse((number ^ j) as u8),
-        };
+        let of =
+            |j: usize| if number < k { u8::from(number == j) } else { inverse((number ^ j) as u8) };
         (0..k).map(of).collect()
     }
 
@@ -196,7 +194,8 @@ proptest! {
         lost: u16,
     ) {
         let coding = Coding::new(k, m).unwrap();
-        let (code, oracle) = (ReedSolomon::new(coding), Oracle(coding));
+        let code = ReedSolomon::new(coding);
+        let oracle = Oracle(coding);
         let data = data(coding, len, seed);
         let stripe = stripe(&code, &data);
         prop_assert_eq!(&stripe, &self::stripe(&oracle, &data));

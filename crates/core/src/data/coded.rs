@@ -210,7 +210,8 @@ pub(super) fn fetch(
     all.truncate(columns.coding.k());
     all.sort_unstable_by_key(|(chunk, _)| *chunk);
     let is_oriented = columns.is_oriented();
-    let (coding, may_lack_parity) = (columns.coding, at.may_lack_parity);
+    let coding = columns.coding;
+    let may_lack_parity = at.may_lack_parity;
     let mut chunks = ChunkReads { coding, numbers: 0, is_oriented, may_lack_parity };
     let mut first = None;
     for (chunk, place) in all {
@@ -293,7 +294,8 @@ pub(super) fn read_starts(
         Read { place, chunk: *chunk, ticket }
     };
     let places = at.places().zip(&columns.chunks).map(read).collect();
-    let (is_oriented, may_lack_parity) = (columns.is_oriented(), at.may_lack_parity);
+    let is_oriented = columns.is_oriented();
+    let may_lack_parity = at.may_lack_parity;
     Reads { coding: Some(columns.coding), places, is_oriented, may_lack_parity }
 }
 
@@ -341,7 +343,8 @@ pub(super) fn judge(
         }
         let needed = stripe.room()?;
         let whole = stripe.restore(&ReedSolomon::new(coding), &mut room[..needed])?;
-        let (key, value) = (whole.key().len(), whole.value().len());
+        let key = whole.key().len();
+        let value = whole.value().len();
         let agree: PerPlace<u8> = stripe.agreeing().map(|number| number as u8).collect();
         Some((agree, key as u32, value as u32))
     });

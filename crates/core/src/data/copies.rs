@@ -134,7 +134,8 @@ impl ObjectAt<'_> {
     /// Posts the READs of the copy words for the turn of this word.
     pub(crate) fn read_copy_words(self, batch: &mut Batch, word: Slot) -> CopyWords {
         let columns = self.columns().expect("EC-oriented objects have columns");
-        let (k, copies) = (columns.coding().k(), self.copies());
+        let k = columns.coding().k();
+        let copies = self.copies();
         // Data chunks first, and parity only where it is written with each object: else it may be of what was here
         // before.
         let mut order: PerPlace<(u8, Place)> =
@@ -145,7 +146,8 @@ impl ObjectAt<'_> {
         for (_, place) in &order {
             first.get_or_insert(batch.read(place.node, place.offset, 8 * copies as u32));
         }
-        let (first, columns) = (first.expect("a region in a view has columns"), order.len() as u32);
+        let first = first.expect("a region in a view has columns");
+        let columns = order.len() as u32;
         CopyWords { identity: self.identity_of(word), copies, first, columns }
     }
 }
@@ -311,7 +313,8 @@ impl Found {
         let object = Object::decode_of(batch.bytes(read), copy).ok()?;
         let is_of = is_copy(&object, batch.bytes(key))
             && Chunk::value_bytes_in(batch.bytes(chunk)) == Some(object.value().len());
-        let (at, bytes) = (object.value_offset() as u32, object.value().len() as u32);
+        let at = object.value_offset() as u32;
+        let bytes = object.value().len() as u32;
         is_of.then(|| read.part(at, bytes))
     }
 }

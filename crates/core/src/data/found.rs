@@ -61,12 +61,14 @@ pub(crate) struct Shown<'b> {
 
 impl<'b> Shown<'b> {
     pub(super) fn of_replica(object: &Object<'b>) -> Shown<'b> {
-        let (key, opcode) = (object.key(), object.opcode());
+        let key = object.key();
+        let opcode = object.opcode();
         Shown { key, opcode, class: Object::class(key.len(), object.value().len()) }
     }
 
     pub(super) fn of_chunk(chunk: &Chunk<'b>, coding: Coding) -> Shown<'b> {
-        let (key, opcode) = (chunk.key(), Some(chunk.opcode()));
+        let key = chunk.key();
+        let opcode = Some(chunk.opcode());
         Shown { key, opcode, class: coding.class(key.len(), chunk.value_bytes()) }
     }
 }

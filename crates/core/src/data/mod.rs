@@ -473,10 +473,7 @@ impl<'v> ObjectAt<'v> {
     /// The identity that its header shows, if it is the object of this word.
     #[inline]
     pub fn identity_of(self, word: Slot) -> Identity {
-        match self.region.is_oriented() {
-            true => word.leads_to().first_turn(),
-            false => word.leads_to(),
-        }
+        if self.region.is_oriented() { word.leads_to().first_turn() } else { word.leads_to() }
     }
 
     /// Where something of it lies, the region's primary first.

@@ -137,9 +137,12 @@ impl Policy {
     /// What is wrong with a policy that came from elsewhere.
     pub fn check(&self) -> Result<(), PolicyError> {
         self.rules.check()?;
-        let within = |field, value, min, max| match (min..=max).contains(&value) {
-            true => Ok(()),
-            false => Err(PolicyError::Limit { field, value, min, max }),
+        let within = |field, value, min, max| {
+            if (min..=max).contains(&value) {
+                Ok(())
+            } else {
+                Err(PolicyError::Limit { field, value, min, max })
+            }
         };
         if let Some(demotion) = self.demotion {
             within("demote-above, in percent,", demotion.above_percent.into(), 1, 99)?;
@@ -388,11 +391,15 @@ mod tests {
     fn no_sum_of_what_others_say_is_too_large() {
         let most = u64::MAX;
         let mut sum = Transitions { demoted_pairs: 7, fallbacks: most, ..Transitions::default() };
-        let (demoted_pairs, demoted_bytes) = (most, most);
+        let demoted_pairs = most;
+        let demoted_bytes = most;
         sum.add(Transitions { demoted_pairs, demoted_bytes, ..sum });
         sum.add(Transitions { promoted_pairs: 3, promoted_bytes: 4, ..sum });
-        let (promoted_pairs, promoted_bytes, fallbacks) = (3, 4, most);
-        let (demoted_pairs, demoted_bytes) = (most, most);
+        let promoted_pairs = 3;
+        let promoted_bytes = 4;
+        let fallbacks = most;
+        let demoted_pairs = most;
+        let demoted_bytes = most;
         let all =
             Transitions { demoted_pairs, demoted_bytes, promoted_pairs, promoted_bytes, fallbacks };
         assert_eq!(sum, all);
@@ -449,11 +456,13 @@ mod tests {
         let few = RedundancyError::TooFewNodes { coding, members: 3 };
         let small = RedundancyError::ValueTooSmall { coding, bytes: 1, min_bytes: 1024 };
         let refuses = RedundancyRules::from_length(0, redundancy("ec:4+2"));
-        let (by_rule, by_name) = (refuses.wanted(10), refuses.named(redundancy("ec:4+2")));
+        let by_rule = refuses.wanted(10);
+        let by_name = refuses.named(redundancy("ec:4+2"));
         assert!(!by_rule.falls_back(&few) && by_rule.falls_back(&small) && by_rule.keeps);
         assert!(!by_name.falls_back(&few) && !by_name.falls_back(&small) && !by_name.keeps);
         let replicates = refuses.with_fallback(Fallback::Replicated);
-        let (by_rule, by_name) = (replicates.wanted(10), replicates.named(redundancy("ec:4+2")));
+        let by_rule = replicates.wanted(10);
+        let by_name = replicates.named(redundancy("ec:4+2"));
         assert!(by_rule.falls_back(&few) && by_rule.falls_back(&small));
         assert!(by_name.falls_back(&few) && by_name.falls_back(&small));
         assert!(!by_name.falls_back(&RedundancyError::CopiesAlone));

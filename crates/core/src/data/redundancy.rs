@@ -91,8 +91,10 @@ const MOST_REPLICAS: u8 = 1 + MAX_COPIES as u8;
 impl Orientation {
     /// EOR(r, k), which becomes this code.
     pub fn new(replicas: u8, coding: Coding) -> Result<Orientation, OrientationError> {
-        let (k, m) = (coding.k(), coding.m());
-        let (all, copies) = (usize::from(replicas), usize::from(replicas.saturating_sub(1)));
+        let k = coding.k();
+        let m = coding.m();
+        let all = usize::from(replicas);
+        let copies = usize::from(replicas.saturating_sub(1));
         match replicas {
             LEAST_REPLICAS..=MOST_REPLICAS if copies > m => {
                 Err(OrientationError::TooLittleParity { replicas, coding })

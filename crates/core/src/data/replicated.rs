@@ -140,7 +140,8 @@ pub(super) fn judge(
         let object = Object::decode_of(batch.bytes(span), identity).ok();
         match object.filter(|object| holds(&Shown::of_replica(object))) {
             Some(object) if found.whole.is_none() => {
-                let (key_bytes, at) = (object.key().len(), object.value_offset());
+                let key_bytes = object.key().len();
+                let at = object.value_offset();
                 let value = span.part(at as u32, object.value().len() as u32);
                 let key = span.part(HEADER_BYTES as u32, key_bytes as u32);
                 found.part = Some((span, key));

@@ -80,7 +80,8 @@ impl Base {
 
     fn decode(bytes: [u8; 2], not_before: u64) -> Option<Base> {
         let word = u16::from_le_bytes(bytes);
-        let (generation, is_wrapped) = (word & !Base::WRAPPED, word & Base::WRAPPED != 0);
+        let generation = word & !Base::WRAPPED;
+        let is_wrapped = word & Base::WRAPPED != 0;
         let base = Base { generation, is_wrapped, not_before };
         (generation < Slot::GENERATIONS).then_some(base)
     }
@@ -119,12 +120,11 @@ impl BlockHeader {
             SEALED => true,
             _ => return None,
         };
-        let (owner, first, fresh) =
-            (ClientId(u32_at(bytes, 8)), u32_at(bytes, 12), u32_at(bytes, 24));
-        let (class, base) = (
-            SizeClass::from_code(bytes[4])?,
-            Base::decode([bytes[6], bytes[7]], u64_at(bytes, 16))?,
-        );
+        let owner = ClientId(u32_at(bytes, 8));
+        let first = u32_at(bytes, 12);
+        let fresh = u32_at(bytes, 24);
+        let class = SizeClass::from_code(bytes[4])?;
+        let base = Base::decode([bytes[6], bytes[7]], u64_at(bytes, 16))?;
         Some(BlockHeader { class, owner, first, fresh, sealed, base })
     }
 }
@@ -182,7 +182,9 @@ mod tests {
         let class = SizeClass::from_code(18).unwrap();
         for sealed in [false, true] {
             let base = Base { generation: 511, is_wrapped: sealed, not_before: 1 << 40 };
-            let (owner, first, fresh) = (ClientId(7), 3, 5);
+            let owner = ClientId(7);
+            let first = 3;
+            let fresh = 5;
             let header = BlockHeader { class, owner, first, fresh, sealed, base };
             let mut bytes = header.encode();
             assert_eq!(BlockHeader::decode(&bytes), Some(header));

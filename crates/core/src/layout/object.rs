@@ -224,7 +224,8 @@ impl<'a> Object<'a> {
         if total < OVERHEAD_BYTES || bytes[bytes.len() - 1] & USED == 0 {
             return Err(ObjectError::Incomplete);
         }
-        let (key_bytes, value_bytes) = (u32_at(bytes, 4), u32_at(bytes, 8));
+        let key_bytes = u32_at(bytes, 4);
+        let value_bytes = u32_at(bytes, 8);
         if object_bytes(key_bytes.into(), value_bytes.into()) > total {
             return Err(ObjectError::Incomplete);
         }
@@ -343,7 +344,8 @@ mod tests {
     fn pairs_of_all_lengths_come_back() {
         for key_len in [1usize, 5, 26, 27, 100, 65_536] {
             for value_len in [0usize, 1, 25, 26, 27, 88, 1000, 70_000] {
-                let (key, value) = (vec![7; key_len], vec![9; value_len]);
+                let key = vec![7; key_len];
+                let value = vec![9; value_len];
                 let class = Object::class(key_len, value_len).unwrap();
                 let mut bytes = vec![0xee; class.bytes() as usize];
                 pair(&key, &value, 31).encode(&mut bytes);

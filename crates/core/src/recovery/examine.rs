@@ -70,7 +70,8 @@ pub(super) enum Step {
 pub(super) fn judge(opcode: Opcode, own: Slot, seen: &Sighting, is_gone: bool) -> Step {
     let identity = own.identity();
     let is_own = |word: &&Slot| word.identity() == identity;
-    let (tentative, withdrawn) = (own.tentative(), own.withdrawn());
+    let tentative = own.tentative();
+    let withdrawn = own.withdrawn();
     let inserts = matches!(opcode, Opcode::Insert | Opcode::Upsert);
     let possible = |word: &Slot| match opcode {
         Opcode::Delete => *word == withdrawn,
@@ -242,7 +243,9 @@ mod tests {
 
     #[test]
     fn rounds_on_occupied_slots_go_on_with_the_word_they_began_with() {
-        let (old, own, other) = (slot(1), slot(2), slot(3));
+        let old = slot(1);
+        let own = slot(2);
+        let other = slot(3);
         for opcode in [Opcode::Update, Opcode::Upsert, Opcode::Move] {
             let own = opcode.puts(own);
             assert_eq!(judged(opcode, own, old, &[other, own]), Step::Commit(own));
@@ -253,8 +256,11 @@ mod tests {
 
     #[test]
     fn inserts_are_finished_as_far_as_they_had_decided() {
-        let (old, own, other) = (slot(1).withdrawn(), slot(2), slot(3));
-        let (tentative, withdrawn) = (own.tentative(), own.withdrawn());
+        let old = slot(1).withdrawn();
+        let own = slot(2);
+        let other = slot(3);
+        let tentative = own.tentative();
+        let withdrawn = own.withdrawn();
         for opcode in [Opcode::Insert, Opcode::Upsert] {
             let step = |backups: &[Slot]| judged(opcode, own, old, backups);
             assert_eq!(step(&[tentative, tentative]), Step::WinAndWithdraw(tentative));
@@ -267,7 +273,8 @@ mod tests {
 
     #[test]
     fn what_no_client_leaves_is_left_alone() {
-        let (old, own) = (slot(1), slot(2));
+        let old = slot(1);
+        let own = slot(2);
         let free = old.withdrawn();
         let strange = |opcode, primary, backup: Slot| {
             assert_eq!(judged(opcode, own, primary, &[backup]), Step::Strange, "{backup:?}");

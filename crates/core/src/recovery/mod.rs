@@ -192,7 +192,9 @@ pub async fn complete_objects<F: Fabric>(
 
 impl<'r, F: Fabric> Recovery<'r, F> {
     fn new(fabric: &'r F, view: &'r View, dead: ClientId) -> Recovery<'r, F> {
-        let (batch, pending, report) = (Batch::new(), Vec::new(), Report::default());
+        let batch = Batch::new();
+        let pending = Vec::new();
+        let report = Report::default();
         Recovery { fabric, view, dead, batch, pending, report }
     }
 }

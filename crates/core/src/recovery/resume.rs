@@ -152,9 +152,10 @@ impl<F: Fabric> Recovery<'_, F> {
             Verdict::Won(winner) => winner,
             Verdict::Lost => return Ok(Contended::Lost),
             Verdict::Undecided(undecided) => {
-                let primary = match removed(Mutant::RecoverySkipsTheReadOfRule3) {
-                    true => old,
-                    false => self.read_primary(seen).await?,
+                let primary = if removed(Mutant::RecoverySkipsTheReadOfRule3) {
+                    old
+                } else {
+                    self.read_primary(seen).await?
                 };
                 match undecided.decide(primary, old) {
                     Some(winner) => winner,

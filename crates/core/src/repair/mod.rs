@@ -48,7 +48,8 @@ use settle::settle_subtable;
 pub async fn transform<F: Fabric>(fabric: &F, view: &View) -> Result<Transformed, RepairError> {
     let change = view.change.as_ref().expect("a change is under way");
     assert_eq!(change.stage, Stage::Transforming, "nobody has stopped for it");
-    let (mut result, mut copied) = (Transformed::default(), Copied::default());
+    let mut result = Transformed::default();
+    let mut copied = Copied::default();
     for SubtableChange { subtable, joining, split, .. } in &change.subtables {
         settle_subtable(fabric, view, *subtable, &mut result).await?;
         if let Some(Split::Filling(sibling)) = split {

@@ -153,7 +153,8 @@ impl<'r, F: Fabric> Repair<'r, F> {
         let (free, entries): (Vec<_>, Vec<_>) = entries.partition(|(_, word)| word.is_free());
         let mut confirmed: BTreeMap<u64, Vec<(Slot, Vec<u8>)>> = BTreeMap::new();
         for (slot, word) in entries {
-            let (view, slot_number) = (self.view, slot as u32);
+            let view = self.view;
+            let slot_number = slot as u32;
             let leads = |shown: &Shown<'_>| leads_here(view, slot_number, word, shown);
             let key = match view.object_of(word) {
                 Some(object) => self.key_of(object, word, leads).await?,
@@ -253,7 +254,8 @@ impl<'r, F: Fabric> Repair<'r, F> {
         let mut cases = Vec::new();
         for change in changes {
             for i in survivors.clone().filter(|i| change.words[*i] != change.to) {
-                let (place, word) = (self.survivors[i], change.words[i]);
+                let place = self.survivors[i];
+                let word = change.words[i];
                 let at = place.offset + change.slot * 8;
                 cases.push((change, word, self.batch.cas(place.node, at, word.0, change.to.0)));
             }
@@ -264,7 +266,8 @@ impl<'r, F: Fabric> Repair<'r, F> {
         self.phase().await;
         for (change, word, ticket) in cases {
             if self.batch.found(ticket)? != word.0 {
-                let (subtable, slot) = (self.subtable, change.slot);
+                let subtable = self.subtable;
+                let slot = change.slot;
                 return Err(RepairError::NotFrozen { subtable, slot });
             }
         }

@@ -83,9 +83,10 @@ pub async fn clear<F: Fabric>(fabric: &F, view: &View) -> Result<Transformed, Re
             let moved: Vec<(u64, Slot)> = moved.map(|(slot, (word, _))| (slot, word)).collect();
             for moved in moved.chunks(MAX_BATCH_VERBS / MAX_REPLICAS) {
                 let primary = &[split.primary()][..];
-                let order = match removed(Mutant::ClearsPrimaryFirst) {
-                    false => [split.backups(), primary],
-                    true => [primary, split.backups()],
+                let order = if removed(Mutant::ClearsPrimaryFirst) {
+                    [primary, split.backups()]
+                } else {
+                    [split.backups(), primary]
                 };
                 for places in order {
                     work.take_out(*subtable, *sibling, places, moved).await?;

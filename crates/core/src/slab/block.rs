@@ -286,9 +286,11 @@ impl Block {
     /// The objects that set bits stand for, as far as they were allocated, and the bits of these.
     pub fn marked(&self, words: &[(u32, u64)]) -> (Vec<u32>, Vec<(u32, u64)>) {
         let taken = self.taken();
-        let (mut objects, mut marked) = (Vec::new(), Vec::new());
+        let mut objects = Vec::new();
+        let mut marked = Vec::new();
         for (word, bits) in words {
-            let (mut known, mut left) = (0, *bits);
+            let mut known = 0;
+            let mut left = *bits;
             while left != 0 {
                 let bit = left.trailing_zeros();
                 left &= left - 1;
@@ -310,8 +312,10 @@ impl Block {
 
     /// The header that says that the block is in use.
     pub(super) fn header_in_use(&self, owner: ClientId) -> BlockHeader {
-        let (class, base) = (self.kind.class, self.generations.base());
-        let (first, fresh) = (self.in_use_from, self.was_fresh);
+        let class = self.kind.class;
+        let base = self.generations.base();
+        let first = self.in_use_from;
+        let fresh = self.was_fresh;
         BlockHeader { class, owner, first, fresh, sealed: false, base }
     }
 

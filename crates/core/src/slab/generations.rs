@@ -371,7 +371,8 @@ mod tests {
             let owner = crate::verbs::ClientId(7);
             BlockHeader { class, owner, first: 0, fresh: 0, sealed: true, base }.encode()
         };
-        let (zeros, other) = ([0; 64], [7; 64]);
+        let zeros = [0; 64];
+        let other = [7; 64];
         let of = |replicas: &[&[u8; 64]]| Headers::of(replicas.iter().map(|bytes| &bytes[..]));
         assert!(matches!(of(&[&zeros, &zeros]), Headers::None));
         assert!(matches!(of(&[&zeros, &other]), Headers::Damaged));

@@ -11,7 +11,8 @@ type Best = (u32, fn(Address) -> bool);
 const NOWHERE: Option<Best> = None;
 
 fn grant(n: u64, first: u32) -> BlockGrant {
-    let (address, marked) = (Address::new(n * BLOCK), Some(1));
+    let address = Address::new(n * BLOCK);
+    let marked = Some(1);
     let redundancy = Redundancy::Replicated;
     BlockGrant { address, redundancy, class: class(), first, marked, pool_is_empty: false }
 }

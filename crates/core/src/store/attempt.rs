@@ -213,7 +213,8 @@ impl<'i> Attempt<'i> {
     /// Nothing of it is posted.
     pub fn new(intent: &'i Intent<'i>, hint: Option<Hint>, object: Allocation) -> Attempt<'i> {
         let copies = Vec::new();
-        let (in_place, step) = (None, Step::Begun);
+        let in_place = None;
+        let step = Step::Begun;
         Attempt { intent, hint, hint_held: false, object, copies, in_place, step }
     }
 
@@ -263,7 +264,8 @@ impl<'i> Attempt<'i> {
     /// The word that refers to its object.
     pub fn own_word(&self) -> Slot {
         let Attempt { intent, object, .. } = self;
-        let (fingerprint, class) = (intent.key.fingerprint(), object.kind.class);
+        let fingerprint = intent.key.fingerprint();
+        let class = object.kind.class;
         intent.opcode.puts(Slot::new(fingerprint, class, object.address, object.generation))
     }
 
@@ -299,7 +301,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if object.header.is_some() {
             self.post_header(object)?;
         }
-        let (opcode, identity) = (intent.opcode, object.identity());
+        let opcode = intent.opcode;
+        let identity = object.identity();
         let at = object_at(&self.view, object)?;
         let value = match intent.value {
             Source::Bytes(value) => value,

@@ -49,7 +49,8 @@ impl Beside {
 
     #[cold]
     fn has_all(&self, subtable: &Subtable) -> bool {
-        let (primary, backups) = (subtable.primary(), subtable.backups());
+        let primary = subtable.primary();
+        let backups = subtable.backups();
         let barred = self.barred.borrow();
         let found = barred.iter().find(|(node, _)| *node == primary.node);
         let all = |by: &Vec<MnId>| backups.iter().all(|backup| by.contains(&backup.node));

@@ -84,7 +84,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
             *b.verification() == Verification::Due && is_quiet(b) && b.scrubbed.is_none()
         });
         let target = |b: &Block| {
-            let (shape, taken, primary_since) = (b.shape, b.taken(), op.primary_since(b.address)?);
+            let shape = b.shape;
+            let taken = b.taken();
+            let primary_since = op.primary_since(b.address)?;
             let kept = vec![false; taken.len()];
             Some(Target { block: b.address, shape, taken, kept, primary_since })
         };
@@ -254,7 +256,8 @@ fn bits_of(shape: BlockShape, objects: &[u32]) -> Vec<(u32, u64)> {
     let mut words: Vec<(u32, u64)> = Vec::new();
     for object in objects {
         let unit = shape.offset(*object) / UNIT_BYTES;
-        let (word, bit) = ((unit / 64) as u32, 1 << (unit % 64));
+        let word = (unit / 64) as u32;
+        let bit = 1 << (unit % 64);
         match words.last_mut() {
             Some((last, sum)) if *last == word => *sum |= bit,
             _ => words.push((word, bit)),

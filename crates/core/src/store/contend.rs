@@ -159,7 +159,8 @@ impl Contend for Snapshot {
         round: &Round,
         posted: &Posted,
     ) -> Result<Option<Winner>, Error> {
-        let (own, seen) = (round.own.identity(), op.found_on_backups(round, posted)?);
+        let own = round.own.identity();
+        let seen = op.found_on_backups(round, posted)?;
         let blind = removed(Mutant::WriteNowWinsUnseen);
         let seen = seen.iter().map(|s| if blind { own } else { s.identity() });
         Ok(match evaluate(own, seen) {

@@ -92,7 +92,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         least: u32,
         view: &View,
     ) -> Result<Result<Allocation, SlabKind>, Error> {
-        let (key, value) = (intent.key.len(), intent.value.len());
+        let key = intent.key.len();
+        let value = intent.value.len();
         let slab = SlabKind::of(Redundancy::Copies(node), key, value);
         let slab = slab.ok_or(Error::ValueTooLarge {
             bytes: value,
@@ -147,7 +148,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let Intent { key, value: Source::Bytes(value), .. } = attempt.intent else {
                 unreachable!("values of EC-oriented pairs are bytes")
             };
-            let (identity, opcode) = (copy.identity(), Opcode::Copy);
+            let identity = copy.identity();
+            let opcode = Opcode::Copy;
             at.write(&mut self.batch, &Pair { key, value, identity, opcode });
         }
         Ok(())

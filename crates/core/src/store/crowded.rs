@@ -61,7 +61,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         for (word, is_whole, starts) in reads {
             match starts.key(&self.batch, word, is_whole)? {
                 ShownKey::Key(other) => {
-                    let (is_same, other) = (other == &key[..], self.store.key(other));
+                    let is_same = other == &key[..];
+                    let other = self.store.key(other);
                     if is_same || key.common_bits(&other) < self.view.deepest() {
                         return Ok(None);
                     }

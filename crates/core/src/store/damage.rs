@@ -110,7 +110,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let damaged = Error::Corrupt { what: "too little of an object is undamaged" };
             return Err(shows.silent.map_or(damaged, |failure| self.failed(failure)));
         };
-        let (key, value) = (whole.key, whole.value);
+        let key = whole.key;
+        let value = whole.value;
         if is_committed && found > 0 {
             let may_write = !removed(Mutant::DamageStays);
             if may_write {

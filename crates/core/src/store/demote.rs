@@ -42,7 +42,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let Some((key, bytes)) = self.pair_at(address, kind.class).await? else {
             return Ok(Demoted::Nothing);
         };
-        let (to, reach) = (Redundancy::Coded(of.coding()), Reach::InPlaceAt(address));
+        let to = Redundancy::Coded(of.coding());
+        let reach = Reach::InPlaceAt(address);
         match self.move_pair(&key[..], to, None, reach).await {
             Ok((Transition::Moved, _)) => Ok(Demoted::Pair(bytes)),
             Ok(_) | Err(Error::NotFound) => Ok(Demoted::Nothing),
@@ -111,8 +112,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     async fn words_of(&mut self, subtable: u32) -> Result<Option<Vec<Slot>>, Error> {
         let view = self.view.clone();
         let Some(of) = view.subtables.get(subtable as usize) else { return Ok(None) };
-        let (place, all) = (of.primary(), view.geometry.subtable_bytes());
-        let (mut words, mut from) = (Vec::new(), 0);
+        let place = of.primary();
+        let all = view.geometry.subtable_bytes();
+        let mut words = Vec::new();
+        let mut from = 0;
         while from < all {
             let end = all.min(from + PHASE_BYTES);
             self.batch.clear();

@@ -50,9 +50,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             Redundancy::Oriented(of) => of,
             _ => return None,
         };
-        let wanted = match word.turn().is_multiple_of(2) {
-            true => Redundancy::Coded(of.coding()),
-            false => Redundancy::Oriented(of),
+        let wanted = if word.turn().is_multiple_of(2) {
+            Redundancy::Coded(of.coding())
+        } else {
+            Redundancy::Oriented(of)
         };
         let next = word.turn() + 1;
         let (block, _) = view.geometry.block_of(word.address())?;
@@ -70,9 +71,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             self.made_room = true;
         }
         let object = self.store.slabs.borrow_mut().begin_move(word, turn);
-        let object = match removed(Mutant::StrangerMovesInPlace) {
-            false => object?,
-            true => object.unwrap_or_else(|| stranger(word, turn, of)),
+        let object = if removed(Mutant::StrangerMovesInPlace) {
+            object.unwrap_or_else(|| stranger(word, turn, of))
+        } else {
+            object?
         };
         let mut attempt = Attempt::new(intent, Some(found), object);
         attempt.in_place = Some(InPlace { opcode, old_copies: PerCopy::new() });
@@ -112,7 +114,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     ) -> Result<bool, Error> {
         let Some(InPlace { opcode, .. }) = attempt.in_place else { return Ok(true) };
         let copies: PerCopy<Identity> = attempt.copies.iter().map(Allocation::identity).collect();
-        let (word, view) = (found.word, self.view.clone());
+        let word = found.word;
+        let view = self.view.clone();
         let at = view.object_of(word).expect("it was read there");
         self.batch.clear();
         self.post_header(&attempt.object)?;
@@ -157,6 +160,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 fn stranger(word: Slot, turn: u16, of: Orientation) -> Allocation {
     let class = word.class().expect("it leads to an object");
     let kind = SlabKind { class, redundancy: Redundancy::Oriented(of) };
-    let (address, generation) = (word.address(), word.at_turn(turn).generation());
+    let address = word.address();
+    let generation = word.at_turn(turn).generation();
     Allocation { address, kind, generation, header: None }
 }

@@ -236,12 +236,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             self.free(old);
             return other.map(|_| Ended::Again).map_err(withdrawn);
         }
-        match self.commit(attempt, winner, round, tentative).await? {
-            true => {
-                self.free(old);
-                Ok(Ended::Done(Some(Hint { slot, word: own, seen: self.seen() })))
-            }
-            false => Err(Error::Interrupted { what: "a tentative slot changed" }),
+        if self.commit(attempt, winner, round, tentative).await? {
+            self.free(old);
+            Ok(Ended::Done(Some(Hint { slot, word: own, seen: self.seen() })))
+        } else {
+            Err(Error::Interrupted { what: "a tentative slot changed" })
         }
     }
 }

@@ -315,7 +315,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
     /// Posts the READs of one key's candidates, if all of them fit.
     fn read_candidates(&mut self, hints: &[Hint]) -> Result<Vec<Fetch>, KeyOutcome> {
-        let (mut bytes, mut verbs) = (0, 0);
+        let mut bytes = 0;
+        let mut verbs = 0;
         for hint in hints {
             let takes = self.takes(hint.word);
             (bytes, verbs) = (bytes + takes.0, verbs + takes.1);
@@ -345,9 +346,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 };
                 if word != hint.word {
                     let hints = Vec::from([Hint { word, seen: Sight::Sometime, ..*hint }]);
-                    return Ok(match may_hold(word, open.key) {
-                        true => KeyOutcome::Candidates { hints, certain: false },
-                        false => KeyOutcome::Missed,
+                    return Ok(if may_hold(word, open.key) {
+                        KeyOutcome::Candidates { hints, certain: false }
+                    } else {
+                        KeyOutcome::Missed
                     });
                 }
                 self.after_second(open, [(*hint, *object)], false, answers)
@@ -381,7 +383,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             match self.fetched(fetch, hint.word, open.key) {
                 Ok(Fetched::Value(span)) => {
                     let hint = Hint { seen: self.seen(), ..hint };
-                    let (value, place) = (Some(span), Some(hint));
+                    let value = Some(span);
+                    let place = Some(hint);
                     answers.push(Answer { at: open.at, value, place });
                     return Ok(KeyOutcome::Answered);
                 }

@@ -282,10 +282,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     fn check_value(&self, bytes: usize) -> Result<(), Error> {
         let max_bytes = self.view.borrow().geometry.max_value_bytes as usize;
-        match bytes > max_bytes {
-            true => Err(Error::ValueTooLarge { bytes, max_bytes }),
-            false => Ok(()),
-        }
+        if bytes > max_bytes { Err(Error::ValueTooLarge { bytes, max_bytes }) } else { Ok(()) }
     }
 
     /// A batch for an operation, which keeps nothing.
@@ -549,9 +546,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let identity = self.first_turn(word).unwrap_or_else(|| word.leads_to());
         let is_whole = word.class().is_some_and(|class| class.bytes() == bytes.len() as u64);
         if !is_whole || removed(Mutant::OtherKeyByItsStart) {
-            let other = match removed(Mutant::OtherKeyByItsStart) {
-                true => KeyCheck::Other,
-                false => KeyCheck::Unproved,
+            let other = if removed(Mutant::OtherKeyByItsStart) {
+                KeyCheck::Other
+            } else {
+                KeyCheck::Unproved
             };
             return Ok(if starts_with_key(bytes, identity, key) { KeyCheck::Same } else { other });
         }

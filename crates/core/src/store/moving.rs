@@ -111,7 +111,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         reach: Reach,
     ) -> Result<(Transition, Written), Error> {
         let mut least = USED_AGAIN_AT;
-        let (mut hint, mut hint_held) = (given, false);
+        let mut hint = given;
+        let mut hint_held = false;
         let mut goes_elsewhere = false;
         loop {
             if !removed(Mutant::MovesWhileFrozen) {
@@ -121,31 +122,30 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             }
             let Some(found) = self.find_value(key, hint).await? else { continue };
             let Some((place, value)) = found else {
-                match self.is_vouched_for(key).await? {
-                    true => return Err(Error::NotFound),
-                    false => continue,
-                }
+                if self.is_vouched_for(key).await? { return Err(Error::NotFound) } else { continue }
             };
             hint_held |= given.is_some_and(|given| given.leads_like(&place));
             hint = None;
             let object = self.view.object_of(place.word);
             let has = object.map(|object| object.redundancy_of(place.word));
             if has == Some(redundancy) || !reach.covers(place.word) {
-                match self.is_vouched_for(key).await? {
-                    true => {
-                        let written = Written { place: Some(place), hint_held };
-                        return Ok((Transition::Unchanged, written));
-                    }
-                    false => continue,
+                if self.is_vouched_for(key).await? {
+                    let written = Written { place: Some(place), hint_held };
+                    return Ok((Transition::Unchanged, written));
+                } else {
+                    continue;
                 }
             }
             let slab = match self.store.slab_of(redundancy, key.len(), value.len()) {
                 Ok(slab) => slab,
                 // It rests on what was READ.
-                Err(error) => match self.is_vouched_for(key).await? {
-                    true => return Err(error),
-                    false => continue,
-                },
+                Err(error) => {
+                    if self.is_vouched_for(key).await? {
+                        return Err(error);
+                    } else {
+                        continue;
+                    }
+                }
             };
             let opcode = Opcode::Move;
             let intent = Intent {
@@ -156,10 +156,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 keeps: Keeps::No,
                 watch: None,
             };
-            let in_place = match goes_elsewhere {
-                true => None,
-                false => self.begin_in_place(&intent, place, least),
-            };
+            let in_place =
+                if goes_elsewhere { None } else { self.begin_in_place(&intent, place, least) };
             let begun = match in_place {
                 Some(begun) => begun,
                 // Somebody else has the block, or something else is under way there.

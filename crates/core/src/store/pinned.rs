@@ -86,7 +86,8 @@ pub(super) fn has_one_redundancy(view: &View) -> bool {
 
 impl<F: Fabric, H: Host> Store<F, H> {
     fn publish(&self) {
-        let (oldest, suspended) = (self.local_epochs.oldest(), self.local_epochs.suspended.get());
+        let oldest = self.local_epochs.oldest();
+        let suspended = self.local_epochs.suspended.get();
         self.host.publish(Pinned { oldest, suspended });
     }
 
@@ -173,9 +174,13 @@ impl<'s, F: Fabric, H: Host> Pin<'s, F, H> {
     /// An operation begins.
     pub fn new(store: &'s Store<F, H>) -> (Pin<'s, F, H>, ViewRef) {
         let (view, local_epoch) = store.begin();
-        let (local_epoch, epoch) = (Some(local_epoch), store.epoch());
-        let (posted, on_its_way, has_object) = (false, false, false);
-        let (suspended, held) = (false, None);
+        let local_epoch = Some(local_epoch);
+        let epoch = store.epoch();
+        let posted = false;
+        let on_its_way = false;
+        let has_object = false;
+        let suspended = false;
+        let held = None;
         (Pin { store, local_epoch, epoch, posted, on_its_way, has_object, suspended, held }, view)
     }
 

@@ -271,11 +271,13 @@ impl<F: Fabric, H: Host> Store<F, H> {
         {
             let mut words = self.freed.words.borrow_mut();
             let taken = if may_set { count } else { words.len() };
-            let (view, objects) = (self.view.borrow(), words[..taken].iter());
+            let view = self.view.borrow();
+            let objects = words[..taken].iter();
             let objects = objects.filter_map(|word| word.object());
-            match copies.is_empty() {
-                true => by_word(&view, objects, &mut free_bits),
-                false => by_word(&view, objects.chain(copies), &mut free_bits),
+            if copies.is_empty() {
+                by_word(&view, objects, &mut free_bits)
+            } else {
+                by_word(&view, objects.chain(copies), &mut free_bits)
             }
             words.drain(..taken);
             if !may_set {
@@ -461,10 +463,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// The epoch by which blocks wait for their windows. Not the newest: another master's are far ahead, and while not
     /// all have heard of them somebody may go by what it saw a moment ago.
     pub(super) fn window_epoch(&self) -> u64 {
-        match removed(Mutant::JumpsEndWindows) {
-            true => self.host.epoch(),
-            false => self.host.passed_epoch(),
-        }
+        if removed(Mutant::JumpsEndWindows) { self.host.epoch() } else { self.host.passed_epoch() }
     }
 
     /// Whether an emptied block must not be used yet. Then somebody waits for later epochs.
@@ -536,9 +535,10 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 may_wait -= 1;
             }
             let is_kept = kept.contains(&block.kind) || is_other || block.is_lost();
-            match is_kept || block.scrubbed.is_some() {
-                true => blocks.push((block.address, block.scrubbed)),
-                false => kept.push(block.kind),
+            if is_kept || block.scrubbed.is_some() {
+                blocks.push((block.address, block.scrubbed))
+            } else {
+                kept.push(block.kind)
             }
         }
         blocks
@@ -801,10 +801,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
         let mark = self.store.host.mark();
         if let Some(found) = self.store.slabs.borrow_mut().aside_at(block) {
-            match is_good {
-                true => found.end_scrub(mark),
-                false => found.forget(),
-            }
+            if is_good { found.end_scrub(mark) } else { found.forget() }
         }
     }
 

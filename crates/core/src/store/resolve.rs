@@ -260,7 +260,8 @@ mod tests {
     #[test]
     fn a_suspended_writer_reads_its_fate_from_the_slot() {
         let slot = SlotRef { subtable: 0, slot: 3 };
-        let (own, other) = (word(1), word(2));
+        let own = word(1);
+        let other = word(2);
         let free = word(7).withdrawn();
         let is_done = |opcode, old, own, seen| {
             matches!(resolve_outcome(opcode, &Round { slot, old, own }, seen), Ended::Done(_))

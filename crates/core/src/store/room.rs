@@ -199,7 +199,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
         // Whatever there is will do now.
         *least = u32::MAX;
-        let (mut together, mut in_vain) = (1, 0);
+        let mut together = 1;
+        let mut in_vain = 0;
         let mut attempt = 0;
         loop {
             let is_newer = asked == Asked::NewerView || self.newest_view().number > view.number;

@@ -192,9 +192,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             self.free(if done { round.old } else { round.own.withdrawn() });
         }
         let place = Hint { slot: round.slot, word: round.own, seen: self.seen() };
-        match done {
-            true => Ended::Done((!round.own.is_free()).then_some(place)),
-            false => lost(attempt.intent, Slot(self.batch.found(*cas).expect("it was answered"))),
+        if done {
+            Ended::Done((!round.own.is_free()).then_some(place))
+        } else {
+            lost(attempt.intent, Slot(self.batch.found(*cas).expect("it was answered")))
         }
     }
 

@@ -76,7 +76,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
     ) -> Result<Searched<'_, F, H>, Error> {
         let key = self.key(key);
         self.check_key(&key)?;
-        let (mut hint, mut cost) = (hint, Cost::default());
+        let mut hint = hint;
+        let mut cost = Cost::default();
         if let Some(first) = hint.filter(|_| self.fabric.is_immediate()) {
             let mut batch = self.batches.borrow_mut().pop().unwrap_or_default();
             match self.search_now(&mut batch, key, first, &mut cost) {
@@ -99,7 +100,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let mut op = self.operation();
         op.cost = cost;
         let result = op.search(key, hint).await;
-        let (batch, beside) = (core::mem::take(&mut op.batch), op.beside);
+        let batch = core::mem::take(&mut op.batch);
+        let beside = op.beside;
         self.counters.add(OpKind::Search, &op.cost);
         match result {
             Ok(found) => Ok(Searched { store: self, batch, found, beside }),
@@ -223,9 +225,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     self.read_elsewhere(key, node, silent, error).await?;
                 }
                 Ok(found) => {
-                    let counts = match self.beside {
-                        true => self.is_vouched_for_beside().await?,
-                        false => self.is_vouched_for(key).await?,
+                    let counts = if self.beside {
+                        self.is_vouched_for_beside().await?
+                    } else {
+                        self.is_vouched_for(key).await?
                     };
                     if counts {
                         return Ok(found);
@@ -284,9 +287,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             self.beside = self.reads_beside(buckets.subtable);
             let first = usize::from(self.beside);
             let by_backups = self.beside || self.view.is_without_primary(buckets.subtable);
-            let words = match by_backups {
-                false => self.fetch_words(&buckets).await,
-                true => match self.fetch_agreed(&buckets, first).await {
+            let words = if by_backups {
+                match self.fetch_agreed(&buckets, first).await {
                     Ok(Some(words)) => Ok(words),
                     Ok(None) => {
                         self.wait_for_change().await?;
@@ -294,7 +296,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                         continue;
                     }
                     Err(failure) => Err(failure),
-                },
+                }
+            } else {
+                self.fetch_words(&buckets).await
             };
             let words = words.map_err(|f| self.failed(f))?;
             let shown_on = self.view.subtables[buckets.subtable as usize].replicas()[first].node;
@@ -302,7 +306,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             // What backups show counts for who reads now.
             let seen = if by_backups { Sight::Sometime } else { self.seen() };
             let mut reads = ArrayVec::<(Hint, Fetch), MAX_CANDIDATES>::new();
-            let (mut broken, mut is_being_lost) = (None, false);
+            let mut broken = None;
+            let mut is_being_lost = false;
             let shown = removed(Mutant::ReadersSeeTentative);
             let mut unproved = ArrayVec::<Hint, MAX_CANDIDATES>::new();
             for (slot, word) in words.matching().filter(|(_, w)| !w.is_tentative() || shown) {

@@ -41,9 +41,10 @@ use crate::view::View;
 /// For how many epochs a word that stands somewhere does not come back. Of EC-oriented pairs a life has several words.
 fn window(view: &View, word: Slot) -> u64 {
     let region = view.region_of(word.address()).map(|(region, _)| region.redundancy());
-    match matches!(region, Some(Redundancy::Oriented(_))) && !removed(Mutant::TurnsAreLives) {
-        true => WINDOW_EPOCHS / u64::from(Slot::TURNS),
-        false => WINDOW_EPOCHS,
+    if matches!(region, Some(Redundancy::Oriented(_))) && !removed(Mutant::TurnsAreLives) {
+        WINDOW_EPOCHS / u64::from(Slot::TURNS)
+    } else {
+        WINDOW_EPOCHS
     }
 }
 

@@ -148,9 +148,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
 /// The value of a key, if these bytes are the object of a word.
 fn value_in(batch: &Batch, bytes: Span, word: Slot, key: Key<'_>) -> Option<Span> {
-    let object = match removed(Mutant::SteeredByItsKey) {
-        true => Object::decode(batch.bytes(bytes)).ok()?,
-        false => Object::decode_of(batch.bytes(bytes), word.leads_to()).ok()?,
+    let object = if removed(Mutant::SteeredByItsKey) {
+        Object::decode(batch.bytes(bytes)).ok()?
+    } else {
+        Object::decode_of(batch.bytes(bytes), word.leads_to()).ok()?
     };
     let is_of_key = object.key() == &*key || removed(Mutant::KeysNotCompared);
     is_of_key.then(|| bytes.part(object.value_offset() as u32, object.value().len() as u32))

@@ -87,7 +87,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     return Ok(aside.map_or(Next::Phase, Next::Aside));
                 }
                 Step::Installing(round, posted, before) => {
-                    let (round, before) = (*round, *before);
+                    let round = *round;
+                    let before = *before;
                     let winner = self.won_at_once(&round, posted)?;
                     let buckets = Buckets::of(attempt.intent.key, &self.view);
                     let look = self.look_result(Some(&buckets), posted.look)?;
@@ -104,7 +105,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 Step::Confirming(round, cases, _) => {
                     let round = *round;
                     self.is_rewritten(cases, round.own)?;
-                    let (winner, own) = (attempt.is_confirmed(), attempt.own_word());
+                    let winner = attempt.is_confirmed();
+                    let own = attempt.own_word();
                     self.post_commit(attempt, winner, Round { own, ..round }, round.old);
                     return Ok(Next::Phase);
                 }
@@ -195,9 +197,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             self.post_object(attempt)?;
         }
         let slot = target.read_slot(&mut self.batch);
-        let proof = match target.hint.is_doubted() && target.is_beside_its_slot() {
-            true => Proof::Steered(target.read_steered(&mut self.batch)),
-            false => self.read_proof(target, attempt.intent.key),
+        let proof = if target.hint.is_doubted() && target.is_beside_its_slot() {
+            Proof::Steered(target.read_steered(&mut self.batch))
+        } else {
+            self.read_proof(target, attempt.intent.key)
         };
         for backup in self.view.slot_places(target.hint.slot) {
             self.store.fabric.prefetch(backup.node, backup.offset);
@@ -243,10 +246,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let key = attempt.intent.key;
         let leads = may_hold(shown.word, key) && self.steered(steered, shown, key)?.is_some();
         attempt.hint_held = leads && attempt.hint.is_some_and(|hint| hint.word == shown.word);
-        Ok(match leads && !self.is_elsewhere(attempt, shown) {
-            true => Ok(shown),
-            false => Err(shown),
-        })
+        Ok(if leads && !self.is_elsewhere(attempt, shown) { Ok(shown) } else { Err(shown) })
     }
 
     /// The key's slot is known: posts the CASes of the backups; whether there are any.

@@ -80,9 +80,10 @@ impl Target {
     #[inline]
     pub fn read_pair(&self, view: &View, silent: &Silent, batch: &mut Batch) -> (Ticket, Fetch) {
         let slot = self.read_slot(batch);
-        let fetch = match self.is_whole {
-            true => Fetch::whole(self.read_object(batch)),
-            false => self.fetch_chunks(view, silent, batch),
+        let fetch = if self.is_whole {
+            Fetch::whole(self.read_object(batch))
+        } else {
+            self.fetch_chunks(view, silent, batch)
         };
         (slot, fetch)
     }

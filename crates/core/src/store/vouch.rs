@@ -172,7 +172,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// One phase: the members say at which view they stand, and whom they bar. The bars first: when a member
     /// takes them back it stands at a later view.
     async fn ask_members(&mut self) {
-        let (store, view) = (self.store, self.view.clone());
+        let store = self.store;
+        let view = self.view.clone();
         let ask = store.asks.begun.get() + 1;
         store.asks.begun.set(ask);
         let mut batch = store.batches.borrow_mut().pop().unwrap_or_default();

@@ -66,7 +66,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         value: &[u8],
         redundancy: impl Into<Wanted>,
     ) -> impl Future<Output = Result<Written, Error>> {
-        let (opcode, kind) = (Opcode::Insert, OpKind::Insert);
+        let opcode = Opcode::Insert;
+        let kind = OpKind::Insert;
         self.write(opcode, kind, self.key(key), Value::Bytes(value), redundancy.into(), None, None)
     }
 
@@ -79,7 +80,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         redundancy: impl Into<Wanted>,
         hint: Option<Hint>,
     ) -> impl Future<Output = Result<Written, Error>> {
-        let (opcode, kind) = (Opcode::Update, OpKind::Update);
+        let opcode = Opcode::Update;
+        let kind = OpKind::Update;
         self.write(opcode, kind, self.key(key), Value::Bytes(value), redundancy.into(), hint, None)
     }
 
@@ -92,7 +94,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         redundancy: impl Into<Wanted>,
         hint: Option<Hint>,
     ) -> impl Future<Output = Result<Written, Error>> {
-        let (opcode, kind) = (Opcode::Upsert, OpKind::Upsert);
+        let opcode = Opcode::Upsert;
+        let kind = OpKind::Upsert;
         self.write(opcode, kind, self.key(key), Value::Bytes(value), redundancy.into(), hint, None)
     }
 
@@ -106,8 +109,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
         redundancy: impl Into<Wanted>,
         hint: Option<Hint>,
     ) -> impl Future<Output = Result<Written, Error>> {
-        let (opcode, kind, value) =
-            (Opcode::Upsert, OpKind::Upsert, Value::Filled(value_bytes, fill));
+        let opcode = Opcode::Upsert;
+        let kind = OpKind::Upsert;
+        let value = Value::Filled(value_bytes, fill);
         self.write(opcode, kind, self.key(key), value, redundancy.into(), hint, None)
     }
 
@@ -117,7 +121,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         key: impl IntoKey<'k>,
         hint: Option<Hint>,
     ) -> impl Future<Output = Result<Written, Error>> {
-        let (opcode, kind) = (Opcode::Delete, OpKind::Delete);
+        let opcode = Opcode::Delete;
+        let kind = OpKind::Delete;
         let wanted = Redundancy::Replicated.into();
         self.write(opcode, kind, self.key(key), Value::Bytes(&[]), wanted, hint, None)
     }
@@ -132,7 +137,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         hint: Option<Hint>,
         watch: &Watch<'_>,
     ) -> impl Future<Output = Result<Written, Error>> {
-        let (opcode, kind) = (Opcode::Update, OpKind::Update);
+        let opcode = Opcode::Update;
+        let kind = OpKind::Update;
         self.write(
             opcode,
             kind,
@@ -153,7 +159,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         hint: Option<Hint>,
         watch: &Watch<'_>,
     ) -> impl Future<Output = Result<Written, Error>> {
-        let (opcode, kind) = (Opcode::Upsert, OpKind::Upsert);
+        let opcode = Opcode::Upsert;
+        let kind = OpKind::Upsert;
         self.write(
             opcode,
             kind,
@@ -172,7 +179,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         value_bytes: usize,
         redundancy: impl Into<Wanted>,
     ) -> Result<(), Error> {
-        let (key, wanted) = (self.key(key), redundancy.into());
+        let key = self.key(key);
+        let wanted = redundancy.into();
         self.check_key(&key)?;
         self.check_value(value_bytes)?;
         match self.slab_of(wanted.redundancy, key.len(), value_bytes) {
@@ -209,7 +217,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 Box::pin(self.slab_instead(opcode, key, value.len(), wanted, error)).await?
             }
         };
-        let (mut batch, mut room) = (self.batch(), Vec::new());
+        let mut batch = self.batch();
+        let mut room = Vec::new();
         let value = match value {
             Value::Filled(bytes, fill) if slab.redundancy.is_replicated() => {
                 stage_filled(&mut batch, slab, &key, (bytes, fill))
@@ -285,7 +294,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let Error::Redundancy(reason) = &error else { return Err(error) };
         if wanted.keeps && matches!(opcode, Opcode::Update | Opcode::Upsert) {
             let found = self.search(key, None).await?;
-            let (is_there, found) = (found.value().is_some(), found.hint());
+            let is_there = found.value().is_some();
+            let found = found.hint();
             let kept = found.and_then(|found| self.slab_of_word(found.word, &key, value_bytes));
             match kept {
                 Some(slab) => return Ok((slab, found.map(Hint::uncertain))),
@@ -367,9 +377,10 @@ impl<F: Fabric, H: Host> Store<F, H> {
         else {
             return Error::OutOfMemory;
         };
-        match members < coding.chunks() {
-            true => Error::Redundancy(RedundancyError::TooFewNodes { coding, members }),
-            false => Error::OutOfMemory,
+        if members < coding.chunks() {
+            Error::Redundancy(RedundancyError::TooFewNodes { coding, members })
+        } else {
+            Error::OutOfMemory
         }
     }
 }
@@ -418,7 +429,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let slab = intent.slab;
         let mut least = USED_AGAIN_AT;
         let mut is_running = begun.is_some();
-        let (mut attempt, mut short) = (begun, slab);
+        let mut attempt = begun;
+        let mut short = slab;
         let mut hint_held = false;
         loop {
             if !is_running {
@@ -438,7 +450,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 if !removed(Mutant::WaitsWhileItActs) {
                     self.pin.pause();
                 }
-                let (to_delete, view) = (intent.opcode == Opcode::Delete, self.view.clone());
+                let to_delete = intent.opcode == Opcode::Delete;
+                let view = self.view.clone();
                 // On the heap: it is rare, and the futures of operations stay small.
                 let room = Box::pin(self.store.await_room(short, to_delete, &mut least, &view));
                 self.made_room = true;
@@ -465,7 +478,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                         Grown::Full => return Err(Error::IndexFull),
                         Grown::TooDeep => return Err(Error::KeysHashAlike),
                         Grown::GaveUp => {
-                            let (waiting_for, outcome) = ("a larger index", Outcome::NotApplied);
+                            let waiting_for = "a larger index";
+                            let outcome = Outcome::NotApplied;
                             return Err(Error::GaveUp { waiting_for, outcome });
                         }
                     }

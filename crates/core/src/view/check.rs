@@ -48,7 +48,8 @@ impl View {
         let places = |places: &[Place], bytes: u64| -> Vec<(MnId, u64, u64)> {
             places.iter().map(|p| (p.node, p.offset, p.offset + bytes)).collect()
         };
-        let (subtable, region) = (self.geometry.subtable_bytes(), self.geometry.region_bytes);
+        let subtable = self.geometry.subtable_bytes();
+        let region = self.geometry.region_bytes;
         let mut extents: Vec<(MnId, u64, u64)> = Vec::new();
         extents.extend(self.subtables.iter().flat_map(|s| places(s.replicas(), subtable)));
         extents.extend(self.regions.iter().flat_map(|r| places(r.places(), region)));
@@ -71,9 +72,10 @@ impl View {
         }
         extents.sort_unstable();
         let overlap = |pair: &[(MnId, u64, u64)]| pair[0].0 == pair[1].0 && pair[0].2 > pair[1].1;
-        match extents.windows(2).any(overlap) {
-            true => Err(ViewError { what: "two extents of a pool overlap" }),
-            false => Ok(()),
+        if extents.windows(2).any(overlap) {
+            Err(ViewError { what: "two extents of a pool overlap" })
+        } else {
+            Ok(())
         }
     }
 
@@ -181,9 +183,10 @@ impl View {
         leaving.map_or(Ok(()), |leaving| self.check_apart(&[leaving], bytes))?;
         let stays = leaving.is_some_and(|leaving| places.contains(&leaving));
         let switched = self.change.as_ref().is_some_and(|c| c.stage == Stage::Switched);
-        match switched && stays {
-            true => Err(ViewError { what: "a replica that has left is still there" }),
-            false => Ok(()),
+        if switched && stays {
+            Err(ViewError { what: "a replica that has left is still there" })
+        } else {
+            Ok(())
         }
     }
 }

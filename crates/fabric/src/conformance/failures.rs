@@ -31,7 +31,8 @@ pub(super) fn a_node_fails<R: Rig>(rig: &R) {
     std::thread::scope(|scope| {
         let hammer = scope.spawn(|| {
             let session = Session::new(rig, 1);
-            let (mut failed_at, mut done) = (None, 0);
+            let mut failed_at = None;
+            let mut done = 0;
             let started = Instant::now();
             while failed_at.is_none_or(|at: u64| done < at + 100) {
                 let mut batch = Batch::new();
@@ -70,7 +71,8 @@ pub(super) fn a_node_fails<R: Rig>(rig: &R) {
 /// Before the fence verbs work, after it none does: not in flight, not new, not after a new try
 /// to attach. Other clients and other nodes are untouched.
 pub(super) fn a_fenced_client_is_out<R: Rig>(rig: &R) {
-    let (fenced, other) = (Session::new(rig, 1), Session::new(rig, 2));
+    let fenced = Session::new(rig, 1);
+    let other = Session::new(rig, 2);
     let both = |session: &Session<'_, R>| {
         let mut batch = Batch::new();
         batch.faa(NODES[0], START, 1);

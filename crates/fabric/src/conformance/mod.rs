@@ -116,7 +116,8 @@ impl<'a, R: Rig> Session<'a, R> {
 
     /// Runs a future of this session to its end.
     fn wait<T>(&self, future: impl Future<Output = T>) -> T {
-        let (mut future, started) = (pin!(future), Instant::now());
+        let mut future = pin!(future);
+        let started = Instant::now();
         loop {
             let mut context = Context::from_waker(Waker::noop());
             if let Poll::Ready(done) = future.as_mut().poll(&mut context) {

@@ -101,7 +101,8 @@ pub(super) fn the_last_word_lands_last<R: Rig>(rig: &R) {
 /// Two sessions each WRITE their own word and READ the other's, in one batch and in two: at least
 /// one of them sees the other. A load that passes a store in the store buffer breaks this.
 pub(super) fn reads_do_not_pass_writes<R: Rig>(rig: &R) {
-    let (arrived, last) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
+    let arrived = AtomicU64::new(0);
+    let last = AtomicU64::new(u64::MAX);
     let meet = |target: u64| {
         arrived.fetch_add(1, Ordering::AcqRel);
         let mut spins = 0u32;
@@ -114,8 +115,10 @@ pub(super) fn reads_do_not_pass_writes<R: Rig>(rig: &R) {
     };
     let player = |client: u64| {
         let session = Session::new(rig, client as u32 + 1);
-        let (own, other) = (BASE + client * 64, BASE + (1 - client) * 64);
-        let (started, mut seen) = (Instant::now(), Vec::new());
+        let own = BASE + client * 64;
+        let other = BASE + (1 - client) * 64;
+        let started = Instant::now();
+        let mut seen = Vec::new();
         for round in 1u64.. {
             let (mut batch, span) = staged(&round.to_le_bytes());
             let mut second = Batch::new();

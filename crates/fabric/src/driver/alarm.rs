@@ -45,7 +45,8 @@ impl Alarm {
     /// Before the thread sleeps; false: it must not, somebody has used it since the last turn.
     pub(crate) fn set(&self) -> bool {
         // Acquire: see what was done before the waking.
-        let (acquire, asleep) = (Ordering::Acquire, ASLEEP);
+        let acquire = Ordering::Acquire;
+        let asleep = ASLEEP;
         self.state.compare_exchange(AWAKE, asleep, acquire, acquire).is_ok()
     }
 

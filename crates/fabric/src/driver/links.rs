@@ -76,8 +76,11 @@ impl<L: Link> Links<L> {
     pub(super) fn new() -> io::Result<(Links<L>, Arc<Alarm>)> {
         let poll = mio::Poll::new()?;
         let alarm = Alarm::new(poll.registry())?;
-        let (events, slots) = (Events::with_capacity(64), Slots::default());
-        let (entries, failed, counted) = (Vec::new(), Vec::new(), L::Counts::default());
+        let events = Events::with_capacity(64);
+        let slots = Slots::default();
+        let entries = Vec::new();
+        let failed = Vec::new();
+        let counted = L::Counts::default();
         let looked_at = None;
         Ok((Links { poll, events, entries, failed, counted, looked_at, slots }, alarm))
     }
@@ -133,7 +136,8 @@ impl<L: Link> Links<L> {
     /// A link fails for good, and what is in flight over it. What is left of it is the reason.
     fn fail(&mut self, at: usize, error: &LinkError) {
         let Some(Entry { link, .. }) = self.entries[at].take() else { return };
-        let (node, result) = (link.node(), error.verb_error());
+        let node = link.node();
+        let result = error.verb_error();
         match error {
             LinkError::Left => tracing::debug!(%node, "left a memory node"),
             // Each session has its own; that the node is reported unreachable is told once.
@@ -221,7 +225,8 @@ impl<L: Link> Links<L> {
             if alarm.has_rung() {
                 return true;
             }
-            let (complete, in_flight) = (self.slots.complete(), self.slots.in_flight());
+            let complete = self.slots.complete();
+            let in_flight = self.slots.in_flight();
             found_some += u32::from(complete > 0);
             complete > 0 && (found_some == L::LOOKS_THAT_FIND_SOME || complete * 2 >= in_flight)
         })
@@ -234,7 +239,8 @@ impl<L: Link> Links<L> {
         max_wait: Option<Duration>,
         silence: Duration,
     ) -> Option<Duration> {
-        let (mut wait, now) = (max_wait, Instant::now());
+        let mut wait = max_wait;
+        let now = Instant::now();
         for entry in self.entries.iter_mut().flatten().filter(|entry| entry.link.is_waiting()) {
             let since = *entry.silent_since.get_or_insert(now);
             // Rounded up: a wait of less than a millisecond must not become a busy loop.

@@ -94,8 +94,10 @@ impl<L: Link> Driver<L> {
         let links = AtHome::new(RefCell::new(links));
         let spin = RefCell::new(Spin::new(options.spin));
         let silence = Cell::new(options.silence);
-        let (switch, turns) = (RefCell::default(), Cell::new(0));
-        let (tls, keys) = (RefCell::default(), RefCell::default());
+        let switch = RefCell::default();
+        let turns = Cell::new(0);
+        let tls = RefCell::default();
+        let keys = RefCell::default();
         Ok(Driver { client, options, silence, switch, tls, keys, turns, alarm, links, spin })
     }
 
@@ -122,9 +124,12 @@ impl<L: Link> Driver<L> {
         if !self.links.is_here() {
             return Err(failed(AttachCause::Forked));
         }
-        let (client, wait) = (self.client, self.options.connect);
-        let (tls, keys) = (self.tls.borrow(), self.keys.borrow());
-        let (key, tls) = (NodeKey::new(keys.as_ref(), identity), tls.as_ref());
+        let client = self.client;
+        let wait = self.options.connect;
+        let tls = self.tls.borrow();
+        let keys = self.keys.borrow();
+        let key = NodeKey::new(keys.as_ref(), identity);
+        let tls = tls.as_ref();
         let target = Target { node, key, address, client, wait, goes_on, tls };
         let link = L::connect(&target).map_err(failed)?;
         self.detach(node);

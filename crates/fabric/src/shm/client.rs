@@ -298,7 +298,9 @@ fn receive<const N: usize>(
     socket: &UnixStream,
     goes_on: GoesOn<'_>,
 ) -> Result<([u8; N], Option<OwnedFd>), AttachCause> {
-    let (mut bytes, mut got, mut file) = ([0; N], 0, None);
+    let mut bytes = [0; N];
+    let mut got = 0;
+    let mut file = None;
     while got < N {
         if !goes_on() {
             return Err(hello::silent());

@@ -90,7 +90,8 @@ impl Gate {
     /// fence is never forgotten.
     pub(crate) fn shut(&self, why: Shut) {
         // Relaxed: the barrier of `wait_empty` orders it.
-        let (open, relaxed) = (OPEN, Ordering::Relaxed);
+        let open = OPEN;
+        let relaxed = Ordering::Relaxed;
         match why {
             // A store would do. But loom takes it for possible that a store falls between what an
             // exchange found and what it left.

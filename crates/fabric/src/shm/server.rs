@@ -66,7 +66,8 @@ impl ShmServer {
         let mut server = ShmServer { file: file.clone(), stop, waker, thread: None };
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE).map_err(io)?;
         let stop = server.stop.clone();
-        let (doors, open) = (Doors::new(limits), HashMap::new());
+        let doors = Doors::new(limits);
+        let open = HashMap::new();
         let listener = Loop {
             poll,
             listener,
@@ -290,7 +291,8 @@ impl Loop {
 
     /// Lets a newcomer speak, if its process is one that may come in.
     fn greet(&mut self, socket: UnixStream) -> io::Result<()> {
-        let (id, registry) = (self.next, self.poll.registry());
+        let id = self.next;
+        let registry = self.poll.registry();
         let peer = Arc::new(Peer::of(socket, registry, Token(FIRST + 2 * id))?);
         let deadline = Instant::now() + HELLO_WAIT;
         if !peer.killable() {
@@ -298,7 +300,9 @@ impl Loop {
             drop(io::Write::write(&mut peer.socket(), &Refused::NotFenceable.encode(&PROTOCOL)));
             return Err(io::Error::other("it could not be fenced"));
         }
-        let (greeting, got, challenged) = ([0; GREETING_BYTES], 0, None);
+        let greeting = [0; GREETING_BYTES];
+        let got = 0;
+        let challenged = None;
         let stage = Stage::Greeting { greeting, got, challenged, deadline };
         self.open.insert(id, Connection { peer, is_closed: false, stage });
         self.next += 1;
@@ -487,7 +491,8 @@ impl Connection {
             return Err(error);
         }
         self.stage = Stage::Attached(session);
-        let (pid, bytes) = (self.peer.pid(), welcome(Status::Welcome));
+        let pid = self.peer.pid();
+        let bytes = welcome(Status::Welcome);
         match sys::send_with_fd(socket, &bytes, &file) {
             Ok(sent) if sent == bytes.len() => {
                 tracing::debug!(client = %hello.client, pid, "attached by shared memory");

@@ -111,7 +111,8 @@ fn is_kept_by(path: &Path, uid: u32) -> io::Result<bool> {
     const OTHERS_WRITE: u32 = 0o022;
     const MOST_LINKS: usize = 40;
     let directory = std::path::absolute(directory(path))?;
-    let (mut at, mut links) = (PathBuf::new(), 0);
+    let mut at = PathBuf::new();
+    let mut links = 0;
     let mut rest: Vec<PathBuf> = parts(&directory);
     while let Some(part) = rest.pop() {
         // The part itself, which may be a link: `..` and the root are none.

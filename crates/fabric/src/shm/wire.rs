@@ -127,7 +127,8 @@ mod tests {
         let mut bytes = welcome.encode();
         bytes[16] = 5;
         assert_eq!(Welcome::decode(&bytes), Err(Foreign::Stranger));
-        let (mut hello, mut welcome) = (hello.encode(), welcome.encode());
+        let mut hello = hello.encode();
+        let mut welcome = welcome.encode();
         (hello[12], welcome[20]) = (LAYOUT_VERSION as u8 + 1, LAYOUT_VERSION as u8 - 1);
         assert!(matches!(Hello::decode(&hello), Err(Foreign::Version(_))));
         assert!(matches!(Welcome::decode(&welcome), Err(Foreign::Version(_))));

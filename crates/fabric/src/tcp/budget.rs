@@ -143,7 +143,8 @@ mod tests {
         let mut shares: Vec<(Share, IpAddr)> = Vec::new();
         let mut taken = Vec::new();
         for host in [1, 1, 1, 2, 2, 3] {
-            let (mut share, peer) = (Share::new(), peer(host));
+            let mut share = Share::new();
+            let peer = peer(host);
             taken.push(share.take(&mut budget, peer, MIB + FREE_BYTES));
             shares.push((share, peer));
         }
@@ -171,7 +172,8 @@ mod tests {
 
     #[test]
     fn who_gets_on_is_not_stuck() {
-        let (mut budget, mut share) = (Budget::new(64 * MIB, 64 * MIB), Share::new());
+        let mut budget = Budget::new(64 * MIB, 64 * MIB);
+        let mut share = Share::new();
         let later = Instant::now() + Duration::from_secs(100);
         assert!(!share.is_stuck(later, Duration::from_secs(1)), "it holds nothing");
         assert!(share.take(&mut budget, peer(1), MIB));

@@ -76,7 +76,8 @@ impl Buffer {
 
     /// The capacity with room for `len` bytes more, if it doubles up to `most` and no further.
     fn capacity_with(&self, len: usize, most: usize) -> usize {
-        let (capacity, needed) = (self.bytes.len(), self.len() + len);
+        let capacity = self.bytes.len();
+        let needed = self.len() + len;
         if capacity - self.end >= len {
             return capacity;
         }
@@ -155,9 +156,10 @@ impl Buffer {
     /// Writes as much as a socket takes, also of what a layer above it keeps. `More`: all of it.
     pub(super) fn drain(&mut self, to: &mut impl Write) -> io::Result<Progress> {
         loop {
-            let written = match self.is_empty() {
-                true => to.flush().map(|()| None),
-                false => to.write(self.filled()).map(Some),
+            let written = if self.is_empty() {
+                to.flush().map(|()| None)
+            } else {
+                to.write(self.filled()).map(Some)
             };
             match written {
                 Ok(None) => return Ok(Progress::More),
@@ -180,7 +182,8 @@ mod tests {
     #[test]
     fn bytes_come_out_in_the_order_they_went_in() {
         let mut buffer = Buffer::default();
-        let (mut next_in, mut next_out) = (0u8, 0u8);
+        let mut next_in = 0u8;
+        let mut next_out = 0u8;
         for round in 0..2000usize {
             for _ in 0..round * 7 % 1000 {
                 buffer.append(&[next_in]);
@@ -205,7 +208,8 @@ mod tests {
 
     #[test]
     fn a_frame_never_costs_more_than_its_length() {
-        let (mut buffer, frame) = (Buffer::default(), 3 << 20);
+        let mut buffer = Buffer::default();
+        let frame = 3 << 20;
         let piece = [1; 10_000];
         // Others before it have left the start somewhere.
         buffer.append(&[0; 50_000]);

@@ -260,7 +260,8 @@ impl Connection {
             }
             self.output.reserve(reply_bytes);
             execute(&request, context, &mut self.output)?;
-            let (len, moved) = (request.frame_bytes, request.frame_bytes + request.reply_bytes);
+            let len = request.frame_bytes;
+            let moved = request.frame_bytes + request.reply_bytes;
             self.input.consume(len);
             context.moved.requests.add(1);
             context.moved.bytes.add((HEADER_BYTES + moved) as u64);
@@ -337,7 +338,8 @@ impl Connection {
             Err(error) => {
                 // Another version learns which one this is.
                 if matches!(error, FrameError::Version(_)) {
-                    let (pool_bytes, status) = (0, Status::OtherVersion);
+                    let pool_bytes = 0;
+                    let status = Status::OtherVersion;
                     self.output.append(&Welcome { pool_bytes, status }.encode());
                     self.last_words();
                 }
@@ -402,7 +404,8 @@ fn execute(
     context: &mut Context<'_>,
     output: &mut Buffer,
 ) -> Result<(), VerbError> {
-    let (pool, order) = (context.pool, &mut *context.order);
+    let pool = context.pool;
+    let order = &mut *context.order;
     output.append(&frame::reply_header(request.reply_bytes, ReplyKind::Results, request.id));
     for verb in request.verbs() {
         match verb.op {

@@ -353,7 +353,8 @@ impl<'a> Request<'a> {
         }
         let frame_bytes = HEADER_BYTES + body_bytes;
         let Some(body) = bytes.get(HEADER_BYTES..frame_bytes) else { return Ok(None) };
-        let (mut rest, mut reply_bytes) = (body, 0);
+        let mut rest = body;
+        let mut reply_bytes = 0;
         for _ in 0..verbs {
             reply_bytes += decode_verb(&mut rest)?.result_bytes();
             // In the loop: a sum of lengths from outside must not overflow.
@@ -374,7 +375,8 @@ impl<'a> Request<'a> {
 
     /// The same, each with where it begins in the frame.
     pub fn verbs_at(&self) -> impl Iterator<Item = (usize, WireVerb<'a>)> + use<'a> {
-        let (body_bytes, mut rest) = (self.body.len(), self.body);
+        let body_bytes = self.body.len();
+        let mut rest = self.body;
         // `decode` has seen that all of them are well-formed.
         (0..self.verbs).map_while(move |_| {
             let at = HEADER_BYTES + body_bytes - rest.len();

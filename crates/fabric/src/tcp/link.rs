@@ -92,7 +92,9 @@ impl Link {
     /// The longest part from verb `from` on: its end, number of verbs, and the lengths of the
     /// bodies of request and reply.
     fn fit(&self, batch: &Batch, from: usize) -> (usize, u32, usize, usize) {
-        let (mut verbs, mut body, mut reply) = (0, 0, 0);
+        let mut verbs = 0;
+        let mut body = 0;
+        let mut reply = 0;
         for at in from..batch.verbs().len() {
             if !self.is_ours(batch, at) {
                 continue;
@@ -156,7 +158,8 @@ impl Link {
             self.output.append(&frame::request_header(body_bytes, 1, id));
             let wire = WireVerb { offset: verb.offset + u64::from(start), op };
             frame::encode_verb(wire, |bytes| self.output.append(bytes));
-            let (from, to) = (at as u32, at as u32 + 1);
+            let from = at as u32;
+            let to = at as u32 + 1;
             self.parts.push_back(Part { slot, from, to, reply_bytes, piece: Some(piece) });
         }
         pieces
@@ -276,7 +279,8 @@ impl driver::Link for Link {
     }
 
     fn queue(&mut self, slot: usize, batch: &Batch) -> usize {
-        let (mut parts, mut from) = (0, 0);
+        let mut parts = 0;
+        let mut from = 0;
         while from < batch.verbs().len() {
             if self.is_ours(batch, from)
                 && let Some(bytes) = long_bytes(&batch.verbs()[from].op)
@@ -288,7 +292,8 @@ impl driver::Link for Link {
             let (to, verbs, body_bytes, reply_bytes) = self.fit(batch, from);
             if verbs > 0 {
                 self.encode(batch, from..to, verbs, body_bytes);
-                let (from, to) = (from as u32, to as u32);
+                let from = from as u32;
+                let to = to as u32;
                 self.parts.push_back(Part { slot, from, to, reply_bytes, piece: None });
                 parts += 1;
             }

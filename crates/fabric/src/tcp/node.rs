@@ -271,13 +271,15 @@ impl Loop {
 
     /// Closes the connections that hold memory and do not get on.
     fn send_stuck_away(&mut self) {
-        let (now, patience) = (Instant::now(), self.patience);
+        let now = Instant::now();
+        let patience = self.patience;
         let is_stuck = |_: &usize, c: &mut Connection| c.is_stuck(now, patience);
         let stuck: Vec<Connection> =
             self.guests.open.extract_if(is_stuck).map(|(_, c)| c).collect();
         for connection in stuck {
-            let (peer, client, reason) =
-                (connection.peer(), connection.client(), Misbehaved::Stuck);
+            let peer = connection.peer();
+            let client = connection.client();
+            let reason = Misbehaved::Stuck;
             tracing::warn!(%peer, ?client, %reason, "a client is sent away");
             self.end(connection);
         }
@@ -329,7 +331,8 @@ impl Loop {
                 tracing::debug!(%error, peer = %connection.peer(), "a connection was lost");
             }
             Err(reason) => {
-                let (peer, client) = (connection.peer(), connection.client());
+                let peer = connection.peer();
+                let client = connection.client();
                 tracing::warn!(%peer, ?client, %reason, "a client is sent away");
             }
         }

@@ -262,14 +262,16 @@ fn serve(shared: &Arc<Shared>, mut client: TcpStream) -> io::Result<()> {
     // A session may be silent for as long as it likes.
     client.set_read_timeout(None)?;
     upstream.set_read_timeout(None)?;
-    let (mut from, mut to) = (upstream.try_clone()?, client.try_clone()?);
+    let mut from = upstream.try_clone()?;
+    let mut to = client.try_clone()?;
     let sides = [client.try_clone()?, upstream.try_clone()?];
     let id = shared.next.fetch_add(1, Ordering::Relaxed);
     shared.open().insert(id, sides);
     if shared.is_over.load(Ordering::Relaxed) {
         [&client, &upstream].into_iter().for_each(close);
     }
-    let (connection, cases) = (Connection(id), Mutex::default());
+    let connection = Connection(id);
+    let cases = Mutex::default();
     let way = Arc::new(Way { shared: shared.clone(), connection, node, cases });
     let back = way.clone();
     let answers = move || {
@@ -305,11 +307,14 @@ impl Way {
 
     /// Forwards requests, as the switch says.
     fn requests(&self, from: &mut TcpStream, to: &mut TcpStream) -> io::Result<()> {
-        let (mut frame, mut number) = (Vec::new(), 0);
+        let mut frame = Vec::new();
+        let mut number = 0;
         while read_frame(from, &mut frame)? {
             let request = Request::decode(&frame).map_err(garbage)?;
             let request = request.ok_or_else(|| garbage("half a request"))?;
-            let (mut steered, mut cases, mut result) = (Vec::new(), Cases::new(), 0);
+            let mut steered = Vec::new();
+            let mut cases = Cases::new();
+            let mut result = 0;
             for (at, verb) in request.verbs_at() {
                 number += 1;
                 let place = Place { node: self.node, offset: verb.offset };

@@ -187,7 +187,8 @@ fn a_card_that_says_nothing_at_all_is_given_up() {
             let (answer, challenged) =
                 Challenged::new(&PROTOCOL, &NodeKey::new(None, 9), &call).unwrap();
             stream.write_all(&answer).unwrap();
-            let (mut proof, mut hello) = ([0; PROOF_BYTES], [0; HELLO_BYTES]);
+            let mut proof = [0; PROOF_BYTES];
+            let mut hello = [0; HELLO_BYTES];
             stream.read_exact(&mut proof).unwrap();
             stream.read_exact(&mut hello).unwrap();
             assert!(challenged.is_proved(&proof, &hello));
@@ -213,7 +214,8 @@ fn a_card_that_says_nothing_at_all_is_given_up() {
         let started = Instant::now();
         let mut batch = Batch::new();
         batch.faa(MnId(0), START, 1);
-        let (mut executing, waker) = (std::pin::pin!(fabric.execute(batch)), fabric.waker());
+        let mut executing = std::pin::pin!(fabric.execute(batch));
+        let waker = fabric.waker();
         let batch = loop {
             match executing.as_mut().poll(&mut Context::from_waker(&waker)) {
                 Poll::Ready(batch) => break batch,

@@ -97,7 +97,8 @@ struct Ring {
 impl Ring {
     /// Room for so many bytes in one piece; gives its place.
     fn take(&mut self, len: u32) -> Option<u32> {
-        let (size, len) = (u64::from(ARENA_BYTES), u64::from(len));
+        let size = u64::from(ARENA_BYTES);
+        let len = u64::from(len);
         if self.head == self.tail {
             // From the start again: these cache lines are warm.
             (self.head, self.tail) = (0, 0);
@@ -151,7 +152,8 @@ fn fragment_bytes(verb: &Verb, from: u32, most: u32) -> u32 {
 impl Link {
     /// Posts as much as there is room for, with one doorbell.
     fn pump(&mut self, slots: &mut Slots) -> Result<(), LinkError> {
-        let (node, most) = (self.node, self.fragment_bytes);
+        let node = self.node;
+        let most = self.fragment_bytes;
         let requester = &mut self.requester;
         while let Some(part) = self.waiting.front_mut() {
             if self.posted.len() == requester.depth() {
@@ -167,7 +169,8 @@ impl Link {
                 (part.has_read, part.has_atomic) = (false, false);
                 requester.counts.waits += 1;
             }
-            let (from, len) = (part.done_bytes, fragment_bytes(&verb, part.done_bytes, most));
+            let from = part.done_bytes;
+            let len = fragment_bytes(&verb, part.done_bytes, most);
             let Some(place) = self.ring.take(len) else { break };
             if let Op::Write { buf } = verb.op {
                 requester.put(place, batch.bytes(buf.part(from, len)));
@@ -213,9 +216,13 @@ impl Link {
 
     /// Takes completions, and posts what there is room for then; whether there were any.
     fn take_completions(&mut self, slots: &mut Slots) -> Result<bool, LinkError> {
-        let (posted, ring, first_id) = (&mut self.posted, &mut self.ring, &mut self.first_id);
+        let posted = &mut self.posted;
+        let ring = &mut self.ring;
+        let first_id = &mut self.first_id;
         let requester = &mut self.requester;
-        let (mut failure, mut has_come, mut is_unfetched) = (None, false, false);
+        let mut failure = None;
+        let mut has_come = false;
+        let mut is_unfetched = false;
         let filler = self.filler;
         requester.poll(|requester, Completion { id, failure: status }| {
             has_come = true;
@@ -283,7 +290,9 @@ impl driver::Link for Link {
         let stream = hello::connect(to.address, to.wait, to.goes_on)?;
         let (device, port) = device::choose(Some(stream.local_addr()?.ip()))?;
         let mut requester = Requester::new(&device, &port)?;
-        let (node, client, address) = (to.key.name(), to.client, requester.address());
+        let node = to.key.name();
+        let client = to.client;
+        let address = requester.address();
         let hello = Hello { node, client, address }.encode();
         let mut stream = Stream::plain(stream);
         let proof = hello::call(&mut stream, &PROTOCOL, to, &hello)?;
@@ -301,7 +310,9 @@ impl driver::Link for Link {
         }
         requester.connect(&welcome)?;
         stream.set_nonblocking(true)?;
-        let (node, gid, name) = (to.node, port.gid.index, &port.port.device);
+        let node = to.node;
+        let gid = port.gid.index;
+        let name = &port.port.device;
         tracing::debug!(%node, device = name, port = port.port.number, gid, "attached by verbs");
         Ok(Link {
             node,
@@ -357,7 +368,9 @@ impl driver::Link for Link {
         let ours = |(_, verb): &(usize, &Verb)| is_for(verb, self.node);
         let Some((verb, _)) = verbs.find(ours) else { return 0 };
         let left = 1 + verbs.filter(ours).count();
-        let (done_bytes, has_read, has_atomic) = (0, false, false);
+        let done_bytes = 0;
+        let has_read = false;
+        let has_atomic = false;
         self.waiting.push_back(Part { slot, verb, done_bytes, left, has_read, has_atomic });
         1
     }
@@ -452,7 +465,8 @@ mod tests {
 
     #[test]
     fn the_ring_never_gives_out_what_is_in_use() {
-        let (mut ring, mut used) = (Ring::default(), VecDeque::new());
+        let mut ring = Ring::default();
+        let mut used = VecDeque::new();
         let mut random = 1u64;
         for _ in 0..200_000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -488,7 +502,8 @@ mod tests {
             (7, 1, vec![1]),
             (u64::MAX - 7, 8, vec![8]),
         ] {
-            let (verb, mut cut) = (verb(offset, len), Vec::new());
+            let verb = verb(offset, len);
+            let mut cut = Vec::new();
             while cut.iter().sum::<u32>() < len {
                 cut.push(fragment_bytes(&verb, cut.iter().sum(), 64));
             }

@@ -62,16 +62,20 @@ impl VerbsNode {
         let registered = Registered::pool(&device, pool)?;
         let header = Registered::header(&device, pool)?;
         let steered = steered.then(|| Registered::steered(&device, pool)).transpose()?;
-        let (pool_bytes, its_device, its_port) = (pool.bytes(), device.clone(), port.clone());
+        let pool_bytes = pool.bytes();
+        let its_device = device.clone();
+        let its_port = port.clone();
         let name = ("the verbs server", "fusee-verbs");
         let server = Server::start(name, addr, limits, Interest::READABLE, move |guests| {
-            let (device, port) = (its_device, its_port);
+            let device = its_device;
+            let port = its_port;
             Loop { guests, key, device, port, pool_bytes, registered, header, steered }.run();
         })?;
         if device.is_software {
             tracing::warn!("software RoCE may tear words: it is for tests, serve tcp instead");
         }
-        let (name, gid) = (&port.port.device, port.gid.index);
+        let name = &port.port.device;
+        let gid = port.gid.index;
         tracing::info!(device = name, port = port.port.number, gid, "serving verbs");
         Ok(VerbsNode { server, device })
     }

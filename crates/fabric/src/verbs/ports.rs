@@ -71,7 +71,8 @@ impl Wanted {
         let mut parts = text.split(':');
         let device = parts.next().filter(|name| !name.is_empty()).ok_or_else(bad)?;
         let mut number = || parts.next().map(str::parse::<u8>).transpose().map_err(|_| bad());
-        let (port, gid) = (number()?, number()?);
+        let port = number()?;
+        let gid = number()?;
         if parts.next().is_some() {
             return Err(bad());
         }

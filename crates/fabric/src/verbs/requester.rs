@@ -221,7 +221,8 @@ impl Requester {
             self.counts.inline += 1;
         }
         self.pieces.push(piece);
-        let (wr_id, num_sge) = (work.id, 1);
+        let wr_id = work.id;
+        let num_sge = 1;
         self.list.push(SendWr { wr_id, num_sge, opcode, send_flags, wr, ..SendWr::EMPTY });
         self.counts.verbs += 1;
         self.unsignalled += 1;
@@ -248,7 +249,8 @@ impl Requester {
         if self.list.is_empty() {
             return Ok(());
         }
-        let (list, pieces) = (self.list.as_mut_ptr(), self.pieces.as_mut_ptr());
+        let list = self.list.as_mut_ptr();
+        let pieces = self.pieces.as_mut_ptr();
         for at in 0..self.list.len() {
             // SAFETY: both vectors have as many entries, and neither moves before the call below.
             unsafe {

@@ -126,7 +126,8 @@ impl Hello {
         LAYOUTS.check(End::Server, layout).map_err(Foreign::Version)?;
         let hello = || {
             let client = ClientId(u32_at(bytes, 16)?);
-            let (node, address) = (u64_at(bytes, 8)?, Address::decode(&bytes[24..])?);
+            let node = u64_at(bytes, 8)?;
+            let address = Address::decode(&bytes[24..])?;
             Some(Hello { node, client, address })
         };
         hello().ok_or(Foreign::Stranger)
@@ -137,8 +138,11 @@ impl Welcome {
     /// An answer that is no welcome.
     pub(crate) fn refusal(node: u64, status: Status) -> Welcome {
         let address = Address::default();
-        let (key, header_key, steered_key) = (0, 0, 0);
-        let (pool_bytes, base) = (0, 0);
+        let key = 0;
+        let header_key = 0;
+        let steered_key = 0;
+        let pool_bytes = 0;
+        let base = 0;
         Welcome { node, pool_bytes, status, key, header_key, steered_key, base, address }
     }
 
@@ -173,7 +177,8 @@ impl Welcome {
 
     /// What comes behind the beginning.
     fn fields(bytes: &[u8; WELCOME_BYTES]) -> Option<Welcome> {
-        let (node, pool_bytes) = (u64_at(bytes, 8)?, u64_at(bytes, 16)?);
+        let node = u64_at(bytes, 8)?;
+        let pool_bytes = u64_at(bytes, 16)?;
         let status = match u32_at(bytes, 24)? {
             0 => Status::Welcome,
             1 => Status::Fenced,
@@ -185,8 +190,10 @@ impl Welcome {
         if status != Status::Welcome {
             return Some(Welcome::refusal(node, status));
         }
-        let (key, header_key) = (u32_at(bytes, 32)?, u32_at(bytes, 36)?);
-        let (steered_key, base) = (u32_at(bytes, 40)?, u64_at(bytes, 44)?);
+        let key = u32_at(bytes, 32)?;
+        let header_key = u32_at(bytes, 36)?;
+        let steered_key = u32_at(bytes, 40)?;
+        let base = u64_at(bytes, 44)?;
         // No verb inside of the pool may count beyond the end of memory.
         base.checked_add(pool_bytes)?;
         let address = Address::decode(&bytes[52..])?;
@@ -211,8 +218,13 @@ mod tests {
         };
         let hello = Hello { node: u64::MAX - 1, client: ClientId(7), address };
         assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
-        let (key, header_key, steered_key, base) = (9, 10, 11, 1 << 40);
-        let (node, pool_bytes, status) = (3, 4096, Status::Welcome);
+        let key = 9;
+        let header_key = 10;
+        let steered_key = 11;
+        let base = 1 << 40;
+        let node = 3;
+        let pool_bytes = 4096;
+        let status = Status::Welcome;
         let pool = Welcome { pool_bytes, base, ..Welcome::refusal(node, status) };
         let welcome = Welcome { key, header_key, steered_key, address, ..pool };
         assert_eq!(Welcome::decode(&welcome.encode()), Ok(welcome));
@@ -220,12 +232,14 @@ mod tests {
             let refusal = Welcome::refusal(3, status);
             assert_eq!(Welcome::decode(&refusal.encode()), Ok(refusal));
         }
-        let (mut other, mut another) = (hello.encode(), welcome.encode());
+        let mut other = hello.encode();
+        let mut another = welcome.encode();
         (other[20], another[28]) = (LAYOUT_VERSION as u8 + 1, LAYOUT_VERSION as u8 - 1);
         assert!(matches!(Hello::decode(&other), Err(Foreign::Version(_))));
         assert!(matches!(Welcome::decode(&another), Err(Foreign::Version(_))));
         for at in 0..8 {
-            let (mut first, mut second) = (hello.encode(), welcome.encode());
+            let mut first = hello.encode();
+            let mut second = welcome.encode();
             (first[at], second[at]) = (first[at] ^ 1, second[at] ^ 1);
             assert!(Hello::decode(&first).is_err() && Welcome::decode(&second).is_err());
         }
@@ -245,7 +259,9 @@ mod tests {
             let hello = Hello { node: 1, client: ClientId(1), address };
             assert_eq!(Hello::decode(&hello.encode()), Err(Foreign::Stranger), "{address:?}");
         }
-        let (node, pool_bytes, status) = (1, 4096, Status::Welcome);
+        let node = 1;
+        let pool_bytes = 4096;
+        let status = Status::Welcome;
         let base = u64::MAX - 4095;
         let pool = Welcome { pool_bytes, base, ..Welcome::refusal(node, status) };
         let welcome = Welcome { key: 1, header_key: 2, address: good, ..pool };

@@ -77,12 +77,16 @@ fn start(nth: usize, run: impl FnOnce() + 'static) -> thread::JoinHandle<()> {
 
 /// One session, two verbs, a fence beside them.
 fn fence_beside_two_verbs() {
-    let (before, refused) = (tallies(), tallies());
-    let (tally_before, tally_refused) = (before.1, refused.1);
+    let before = tallies();
+    let refused = tallies();
+    let tally_before = before.1;
+    let tally_refused = refused.1;
     bounded(3, move || {
-        let (sessions, memory) = (Arc::new(Sessions::new()), Memory::new());
+        let sessions = Arc::new(Sessions::new());
+        let memory = Memory::new();
         let session = Session::open(&sessions, &memory).unwrap();
-        let (before, refused) = (tally_before.clone(), tally_refused.clone());
+        let before = tally_before.clone();
+        let refused = tally_refused.clone();
         let client = start(0, move || {
             let results = [session.verb(), session.verb()];
             assert!(results[0].is_ok() || results[1].is_err(), "a fenced client came back");
@@ -142,10 +146,13 @@ fn a_fence_that_does_not_acquire() {
 /// A session of another process: its monitor hears of the fence, shuts the gate, waits for it to be empty (or does not,
 /// a fault), and says goodbye, upon which the node takes the session off its list.
 fn fence_of_another_process(waits: bool) {
-    let (before, refused) = (tallies(), tallies());
-    let (tally_before, tally_refused) = (before.1, refused.1);
+    let before = tallies();
+    let refused = tallies();
+    let tally_before = before.1;
+    let tally_refused = refused.1;
     bounded(3, move || {
-        let (sessions, memory) = (Arc::new(Sessions::new()), Memory::new());
+        let sessions = Arc::new(Sessions::new());
+        let memory = Memory::new();
         let gate = Arc::new(Gate::new());
         let of_monitor = (sessions.clone(), gate.clone(), Arc::new(OnceLock::new()));
         let named = of_monitor.2.clone();
@@ -161,7 +168,8 @@ fn fence_of_another_process(waits: bool) {
         let id = sessions.open(CLIENT, Access::Process(Arc::new(Peer::new(monitor)))).unwrap();
         named.set(id).unwrap();
         let session = Session { sessions: sessions.clone(), id, gate, memory: memory.clone() };
-        let (before, refused) = (tally_before.clone(), tally_refused.clone());
+        let before = tally_before.clone();
+        let refused = tally_refused.clone();
         let client = start(0, move || {
             let results = [session.verb(), session.verb()];
             assert!(results[0].is_ok() || results[1].is_err(), "a fenced client came back");
@@ -234,7 +242,8 @@ fn all_threads_of_a_client_with_membarrier() {
 fn two_fences_at_once() {
     choose(Membarrier::Missing);
     bounded(2, || {
-        let (sessions, memory) = (Arc::new(Sessions::new()), Memory::new());
+        let sessions = Arc::new(Sessions::new());
+        let memory = Memory::new();
         let session = Session::open(&sessions, &memory).unwrap();
         let client = start(0, move || {
             let _ = session.verb();
@@ -257,7 +266,8 @@ fn two_fences_at_once() {
 fn fence_beside_a_whole_session() {
     let (refusals, tally) = tallies();
     bounded(4, move || {
-        let (sessions, memory) = (Arc::new(Sessions::new()), Memory::new());
+        let sessions = Arc::new(Sessions::new());
+        let memory = Memory::new();
         let of_client = (sessions.clone(), memory.clone());
         let tally = tally.clone();
         let client = start(0, move || match Session::open(&of_client.0, &of_client.1) {
@@ -293,7 +303,8 @@ fn attaching_beside_a_fence_with_membarrier() {
 fn no_verb_after_the_end_of_the_node() {
     choose(Membarrier::Works);
     bounded(3, || {
-        let (sessions, memory) = (Arc::new(Sessions::new()), Memory::new());
+        let sessions = Arc::new(Sessions::new());
+        let memory = Memory::new();
         let session = Session::open(&sessions, &memory).unwrap();
         let client = start(0, move || {
             let result = session.verb();

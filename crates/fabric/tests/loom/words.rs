@@ -66,7 +66,8 @@ fn a_read_yields_words_that_somebody_wrote() {
         let data: [u8; 19] = bytes(NEW, 3)[2..21].try_into().unwrap();
         let writer = loom::thread::spawn(move || writer.write(&mut Order::default(), 2, &data));
         let seen: [u8; 24] = pool.read(&mut Order::default(), 0);
-        let (mut new, old) = ([0; 24], [0; 24]);
+        let mut new = [0; 24];
+        let old = [0; 24];
         new[2..21].copy_from_slice(&data);
         let words = seen.chunks(8).zip(new.chunks(8)).zip(old.chunks(8));
         let new_ones = words.map(|((seen, new), old)| {

@@ -51,14 +51,19 @@ impl Child {
             Child::start_node(&format!("{pool_bytes} {}", socket.display()));
         let shm = Some(socket.display().to_string());
         let control = String::new();
-        let (node, tcp, verbs) = (name, Some(at), None);
+        let node = name;
+        let tcp = Some(at);
+        let verbs = None;
         (child, Member { node, identity, control, tcp, shm, verbs, pool_bytes })
     }
 
     /// The same with an RDMA device.
     pub fn verbs_node(name: MnId, pool_bytes: u64) -> (Child, Member) {
         let (child, identity, at) = Child::start_node(&format!("{pool_bytes} verbs"));
-        let (node, tcp, shm, verbs) = (name, None, None, Some(at));
+        let node = name;
+        let tcp = None;
+        let shm = None;
+        let verbs = Some(at);
         (child, Member { node, identity, control: String::new(), tcp, shm, verbs, pool_bytes })
     }
 
@@ -72,7 +77,8 @@ impl Child {
     }
 
     fn start_client(at: &Member, client: ClientId) -> (Child, String) {
-        let (node, path) = (at.node.0, at.shm.as_ref().unwrap());
+        let node = at.node.0;
+        let path = at.shm.as_ref().unwrap();
         Child::start(&format!("client {} {node} {} {path}", client.0, at.identity))
     }
 
@@ -173,7 +179,8 @@ fn run_node(served: Served) {
             }
             // That many sessions are attached, within its patience.
             Some(("holds", sessions)) => {
-                let (sessions, until) = (sessions.parse().unwrap(), Instant::now() + PATIENCE);
+                let sessions = sessions.parse().unwrap();
+                let until = Instant::now() + PATIENCE;
                 while served.fabrics.attached_clients() != sessions && Instant::now() < until {
                     std::thread::sleep(Duration::from_millis(5));
                 }

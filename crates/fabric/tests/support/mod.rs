@@ -73,7 +73,8 @@ pub struct Served {
 /// What a node of this process is started with: nothing is served yet.
 pub fn options(pool_bytes: u64) -> NodeFabricsOptions {
     let pool = Pool::new(PoolOptions { bytes: pool_bytes, huge_pages: false }).unwrap();
-    let (identity, spin) = (unique(), DEFAULT_SPIN);
+    let identity = unique();
+    let spin = DEFAULT_SPIN;
     NodeFabricsOptions {
         pool,
         identity,
@@ -176,7 +177,8 @@ pub fn member(node: MnId, served: &Served) -> Member {
 
 /// Runs one future on a session.
 pub fn block_on<T>(fabric: &AnyFabric, future: impl Future<Output = T>) -> T {
-    let (mut future, waker) = (pin!(future), fabric.waker());
+    let mut future = pin!(future);
+    let waker = fabric.waker();
     loop {
         match future.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(done) => return done,

@@ -59,7 +59,8 @@ pub fn proof(
     hello: &[u8],
 ) -> [u8; 32] {
     assert_eq!((answer.len(), &answer[..12]), (ANSWER_BYTES, &[&magic[..], &[0; 4]].concat()[..]));
-    let (asker, answerer) = (call.last_chunk().unwrap(), answer[12..].first_chunk().unwrap());
+    let asker = call.last_chunk().unwrap();
+    let answerer = answer[12..].first_chunk().unwrap();
     let theirs = answer.last_chunk().unwrap();
     assert!(key.proves(Side::Answerer, &said(magic, call, asker, answerer), theirs));
     key.proof(Side::Asker, &said(magic, &[&call[..], hello].concat(), asker, answerer))
@@ -96,10 +97,12 @@ pub fn hear_hello(
     let mut call = [0; CALL_BYTES];
     stream.read_exact(&mut call).unwrap();
     assert_eq!(call[..16], [&magic[..], &key.name().to_le_bytes()].concat());
-    let (asker, answerer) = (call.last_chunk().unwrap(), [7; 32]);
+    let asker = call.last_chunk().unwrap();
+    let answerer = [7; 32];
     let own = key.proof(Side::Answerer, &said(magic, &call, asker, &answerer));
     stream.write_all(&[&magic[..], &[0; 4], &answerer, &own].concat()).unwrap();
-    let (mut theirs, mut hello) = ([0; 32], vec![0; bytes]);
+    let mut theirs = [0; 32];
+    let mut hello = vec![0; bytes];
     stream.read_exact(&mut theirs).unwrap();
     stream.read_exact(&mut hello).unwrap();
     let about = [&call[..], &hello].concat();

@@ -92,7 +92,8 @@ struct Report {
 impl Report {
     fn text(&self) -> String {
         let Report { file, pairs, bytes, seconds, pairs_per_s, .. } = self;
-        let (pairs, bytes) = (counted(*pairs, "pair"), Bytes(*bytes));
+        let pairs = counted(*pairs, "pair");
+        let bytes = Bytes(*bytes);
         let mut text =
             format!("{file}: {pairs}, {bytes}, in {seconds:.1} s, {pairs_per_s:.0} a second\n");
         for removed in &self.removed {
@@ -169,16 +170,18 @@ fn write<W: Write>(
 
 fn report(client: &Client, file: String, whole: bool, totals: Totals, seconds: f64) -> Report {
     let Totals { pairs, bytes, damaged, .. } = totals;
-    let (cluster, pairs_per_s) = (client.view().cluster.to_string(), rate(pairs, seconds));
+    let cluster = client.view().cluster.to_string();
+    let pairs_per_s = rate(pairs, seconds);
     let removed = Vec::new();
     Report { file, cluster, whole, pairs, bytes, damaged, seconds, pairs_per_s, removed }
 }
 
 /// To standard error where the pairs go to standard output.
 fn tell(args: &Args, report: &Report, is_out_taken: bool) -> Result<(), Failure> {
-    let text = match args.json {
-        true => serde_json::to_string(report).expect("numbers and names") + "\n",
-        false => report.text(),
+    let text = if args.json {
+        serde_json::to_string(report).expect("numbers and names") + "\n"
+    } else {
+        report.text()
     };
     if is_out_taken {
         stderr::text(&text);
@@ -262,7 +265,8 @@ fn into(args: &Args, client: &Client, head: Head, file: &Path) -> Result<Report,
             // It has not got its name.
             Resumed::Whole(written, totals) => {
                 name_it(&written, &part, file).map_err(|error| cannot(file, &error))?;
-                let (name, seconds) = (file.display().to_string(), totals.seconds as f64);
+                let name = file.display().to_string();
+                let seconds = totals.seconds as f64;
                 return Ok(report(client, name, true, totals, seconds));
             }
         };
@@ -318,9 +322,10 @@ fn hold(file: &File, part: &Path) -> Result<(), Failure> {
     let taken =
         |_| Failure::operation(format!("{}: another process writes it now", part.display()));
     file.try_lock().map_err(taken)?;
-    match file.metadata().is_ok_and(|known| known.nlink() > 0) {
-        true => Ok(()),
-        false => Err(cannot(part, &"another export has removed it; try again")),
+    if file.metadata().is_ok_and(|known| known.nlink() > 0) {
+        Ok(())
+    } else {
+        Err(cannot(part, &"another export has removed it; try again"))
     }
 }
 

@@ -131,7 +131,8 @@ impl Report {
 
     fn text(&self) -> String {
         let Report { file, of_cluster, seconds, pairs_per_s, .. } = self;
-        let (pairs, bytes) = (counted(self.pairs, "pair"), Bytes(self.bytes));
+        let pairs = counted(self.pairs, "pair");
+        let bytes = Bytes(self.bytes);
         let Some(written) = self.written else {
             let whole = if self.whole { "whole" } else { "not whole, but good as far as it goes" };
             return format!("{file}: {pairs} of cluster {of_cluster}, {bytes}; {whole}\n");
@@ -173,9 +174,10 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 }
 
 fn tell(is_json: bool, report: &Report) -> Result<(), Failure> {
-    output::text(&match is_json {
-        true => serde_json::to_string(report).expect("numbers and names") + "\n",
-        false => report.text(),
+    output::text(&if is_json {
+        serde_json::to_string(report).expect("numbers and names") + "\n"
+    } else {
+        report.text()
     })?;
     if let Some(interrupted) = interrupt::failure() {
         return Err(interrupted);
@@ -220,7 +222,8 @@ fn newest(
     let mut own = whole.iter().filter(|snapshot| snapshot.head.cluster == of);
     let newest = own.next_back().expect("there is one of that cluster");
     if !is_quiet {
-        let (path, begun) = (newest.path.display(), when(newest.head.begun));
+        let path = newest.path.display();
+        let begun = when(newest.head.begun);
         stderr::tell(&format!(
             "{path} is the newest export of cluster {of:016x}, begun at {begun}"
         ));
@@ -248,9 +251,10 @@ impl Source {
         let name = path.display().to_string();
         let cannot = |error| Failure::operation(format!("{name}: {error}"));
         let file = File::open(&path).map_err(cannot)?;
-        Ok(match file.metadata().map_err(cannot)?.is_file() {
-            true => Source { name, file: Some(file), stream: None },
-            false => Source { name, file: None, stream: Some(Box::new(file)) },
+        Ok(if file.metadata().map_err(cannot)?.is_file() {
+            Source { name, file: Some(file), stream: None }
+        } else {
+            Source { name, file: None, stream: Some(Box::new(file)) }
         })
     }
 
@@ -303,9 +307,11 @@ impl Source {
         mut show: impl FnMut(&Block) -> Result<Option<Written>, Failure>,
     ) -> Result<Report, Failure> {
         let mut reader = Reader::begin(self.open()?).map_err(|error| self.failed(&error))?;
-        let (mut block, mut progress) = (Block::default(), Progress::new(is_quiet));
+        let mut block = Block::default();
+        let mut progress = Progress::new(is_quiet);
         block.clear();
-        let (mut written, mut whole) = (show(&block)?, false);
+        let mut written = show(&block)?;
+        let mut whole = false;
         while !interrupt::requested() {
             match reader.next(&mut block) {
                 Ok(Part::End(_)) => {

@@ -114,7 +114,8 @@ pub fn each(
     prefix: &[u8],
     mut show: impl FnMut(ScannedPair<'_>),
 ) -> Result<u64, Failure> {
-    let (mut cursor, mut damaged) = (ScanCursor::start(), 0);
+    let mut cursor = ScanCursor::start();
+    let mut damaged = 0;
     while !cursor.is_done() {
         damaged += piece(client, &mut cursor, prefix, &mut show)?;
     }
@@ -131,10 +132,10 @@ pub fn keys(args: &KeysArgs) -> Result<(), Failure> {
         if let Some(less) = left.get().checked_sub(1) {
             left.set(less);
             let mut lines = lines.borrow_mut();
-            match args.which.hex {
-                true => lines
-                    .extend(pair.key.iter().flat_map(|byte| format!("{byte:02x}").into_bytes())),
-                false => lines.extend_from_slice(pair.key),
+            if args.which.hex {
+                lines.extend(pair.key.iter().flat_map(|byte| format!("{byte:02x}").into_bytes()))
+            } else {
+                lines.extend_from_slice(pair.key)
             }
             lines.push(b'\n');
         }
@@ -152,7 +153,8 @@ pub fn keys(args: &KeysArgs) -> Result<(), Failure> {
 pub fn count(args: &CountArgs) -> Result<(), Failure> {
     let client = args.connect.connect()?;
     interrupt::watch()?;
-    let (counts, mut progress) = (std::cell::Cell::new([0; 3]), Progress::new(args.json));
+    let counts = std::cell::Cell::new([0; 3]);
+    let mut progress = Progress::new(args.json);
     let show = |pair: ScannedPair<'_>| {
         let [pairs, keys, values] = counts.get();
         counts.set([pairs + 1, keys + pair.key.len() as u64, values + pair.value.len() as u64]);
@@ -165,14 +167,15 @@ pub fn count(args: &CountArgs) -> Result<(), Failure> {
     progress.end();
     let [pairs, key_bytes, value_bytes] = counts.get();
     let found = Counted { pairs, key_bytes, value_bytes, damaged };
-    output::text(&match args.json {
-        true => serde_json::to_string(&found).expect("numbers") + "\n",
-        false => format!(
+    output::text(&if args.json {
+        serde_json::to_string(&found).expect("numbers") + "\n"
+    } else {
+        format!(
             "{}, {} of keys, {} of values\n",
             counted(pairs, "pair"),
             Bytes(key_bytes),
             Bytes(value_bytes)
-        ),
+        )
     })?;
     missing(damaged)
 }

@@ -39,7 +39,8 @@ impl Progress {
         let rate = pairs as f64 / seconds;
         let done =
             done.map_or(String::new(), |done| format!(", {:.0} % of the index", 100.0 * done));
-        let (pairs, bytes) = (counted(pairs, "pair"), Bytes(bytes));
+        let pairs = counted(pairs, "pair");
+        let bytes = Bytes(bytes);
         stderr::text(&format!("\r{pairs} {verb}, {bytes}, {rate:.0} a second{done}   "));
     }
 

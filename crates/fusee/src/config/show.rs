@@ -73,7 +73,8 @@ fn rows<S: Settings>(given: &Given<S>) -> Result<Vec<Row>, Failure> {
     let effective = given.effective()?;
     effective.config()?;
     let row = |(name, value): (String, Value)| {
-        let (origin, live) = (effective.origin(&name), is_live::<S>(&name));
+        let origin = effective.origin(&name);
+        let live = is_live::<S>(&name);
         Row { name, value, origin, live }
     };
     Ok(effective.values().into_iter().map(row).collect())

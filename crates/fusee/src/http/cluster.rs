@@ -47,11 +47,14 @@ pub struct ClusterPages {
 impl ClusterPages {
     /// Of this master, whose client is named as it listens. The history begins now.
     pub fn new(runtime: &Runtime, master: MasterClient, times: RequestTimes) -> ClusterPages {
-        let (own, master) = (master.addr().to_owned(), master.with_deadline(MASTER_DEADLINE));
+        let own = master.addr().to_owned();
+        let master = master.with_deadline(MASTER_DEADLINE);
         let history = Arc::<Mutex<History>>::default();
         runtime.handle().spawn(remember(master.clone(), own.clone(), Arc::downgrade(&history)));
-        let (runtime, memory) = (runtime.clone(), Memory::default());
-        let (seen, events) = (Recent::default(), Recent::default());
+        let runtime = runtime.clone();
+        let memory = Memory::default();
+        let seen = Recent::default();
+        let events = Recent::default();
         ClusterPages { runtime, master, own, times, seen, events, history, memory }
     }
 

@@ -54,7 +54,8 @@ fn cluster(metrics: &mut Metrics, report: &Report) {
     ] {
         metrics.one(Kind::Gauge, name, help, value);
     }
-    let (age, lease) = (report.view_age_ms as f64 / 1e3, report.lease_ms as f64 / 1e3);
+    let age = report.view_age_ms as f64 / 1e3;
+    let lease = report.lease_ms as f64 / 1e3;
     let help = "For how long the view has been in force, in seconds.";
     metrics.one(Kind::Gauge, "fusee_view_age_seconds", help, age);
     let help = "After so many seconds of silence a session or a memory node is given up.";
@@ -185,7 +186,8 @@ fn memory(metrics: &mut Metrics, report: &Report) {
 }
 
 fn sessions(metrics: &mut Metrics, report: &Report) {
-    let (open, expired) = (report.open_sessions, report.expired_sessions);
+    let open = report.open_sessions;
+    let expired = report.expired_sessions;
     metrics.one(Kind::Gauge, "fusee_sessions_open", "Sessions.", open);
     let help = "Sessions that expired and are not recovered yet.";
     metrics.one(Kind::Gauge, "fusee_sessions_expired", help, expired);

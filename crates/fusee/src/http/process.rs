@@ -9,8 +9,10 @@ use crate::logging::limit;
 
 /// Adds the metrics of this process, as far as `/proc` tells.
 pub fn add(metrics: &mut Metrics) {
-    let (missing, left_out) = (stderr::missing(), limit::left_out());
-    let (name, help) = ("fusee_log_lines_missing_total", "Lines that standard error did not take.");
+    let missing = stderr::missing();
+    let left_out = limit::left_out();
+    let name = "fusee_log_lines_missing_total";
+    let help = "Lines that standard error did not take.";
     metrics.one(Kind::Counter, name, help, missing);
     let name = "fusee_log_lines_left_out_total";
     let help = "Lines of the log that were left out, since there were many of their kind.";
@@ -18,7 +20,8 @@ pub fn add(metrics: &mut Metrics) {
     let mut version = metrics.family(Kind::Gauge, "fusee_build_info", "The program; always 1.");
     version.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
     if let Some(Usage { cpu_s, resident_bytes, started_s }) = usage() {
-        let (cpu, resident) = ("process_cpu_seconds_total", "process_resident_memory_bytes");
+        let cpu = "process_cpu_seconds_total";
+        let resident = "process_resident_memory_bytes";
         metrics.one(Kind::Counter, cpu, "Processor time, in seconds.", cpu_s);
         metrics.one(Kind::Gauge, resident, "Memory that it has, in bytes.", resident_bytes);
         let name = "process_start_time_seconds";

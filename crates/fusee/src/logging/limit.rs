@@ -124,10 +124,11 @@ impl Bucket {
 impl Kinds {
     /// The kind that lines of this kind count as: itself, unless there are too many.
     fn counts_as(&self, kind: Kind) -> Kind {
-        match self.buckets.len() >= MOST_KINDS && !self.buckets.contains_key(&kind) {
+        if self.buckets.len() >= MOST_KINDS && !self.buckets.contains_key(&kind) {
             // Places in the code are few.
-            true => Kind { text: 0, ..kind },
-            false => kind,
+            Kind { text: 0, ..kind }
+        } else {
+            kind
         }
     }
 
@@ -171,8 +172,8 @@ impl Kinds {
         };
         let due = self.buckets.values_mut().filter(|bucket| is_due(bucket));
         due.map(|bucket| {
-            let (lines, text) =
-                (std::mem::take(&mut bucket.left_out), std::mem::take(&mut bucket.text));
+            let lines = std::mem::take(&mut bucket.left_out);
+            let text = std::mem::take(&mut bucket.text);
             let seconds = now.saturating_duration_since(bucket.since).as_secs().max(1);
             let more = counted(lines, "more line");
             (bucket.level, format!("left out in {seconds} s: {more} like this one: {text}"))
@@ -228,7 +229,8 @@ mod tests {
 
     #[test]
     fn of_each_kind_a_few_are_logged_and_the_others_counted() {
-        let (mut kinds, begun) = (Kinds::default(), Instant::now());
+        let mut kinds = Kinds::default();
+        let begun = Instant::now();
         let mut log = |kind, after: Duration| kinds.leave_out(kind, begun + after).is_none();
         let logged = (0..1000).filter(|_| log(kind(1), Duration::ZERO)).count();
         assert_eq!(logged as u32, BURST);
@@ -245,7 +247,8 @@ mod tests {
 
     #[test]
     fn however_many_kinds_there_are_they_are_bounded() {
-        let (mut kinds, now) = (Kinds::default(), Instant::now());
+        let mut kinds = Kinds::default();
+        let now = Instant::now();
         let logged = (1..100_000).filter(|n| kinds.leave_out(kind(*n), now).is_none()).count();
         assert!(kinds.buckets.len() <= MOST_KINDS + 1);
         assert!(logged <= MOST_KINDS + BURST as usize, "{logged}");

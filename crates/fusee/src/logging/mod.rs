@@ -79,9 +79,10 @@ pub fn set(filter: Option<&Filter>) {
 /// Starts to log. A server (`serves`) does not wait for a reader that stands still; a command does, as programs in a
 /// terminal do.
 pub fn start(verbose: u8, usual_log: Usual, serves: bool) {
-    match serves {
-        true => stderr::start(Some(PATIENCE), Some(|| limit::tell(false))),
-        false => stderr::start(None, None),
+    if serves {
+        stderr::start(Some(PATIENCE), Some(|| limit::tell(false)))
+    } else {
+        stderr::start(None, None)
     }
     let filter = match std::env::var("RUST_LOG") {
         Ok(directives) if !directives.is_empty() => filter_of(&directives),

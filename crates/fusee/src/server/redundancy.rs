@@ -61,11 +61,10 @@ struct Share(f64);
 impl<'de> Deserialize<'de> for Share {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Share, D::Error> {
         let share = f64::deserialize(deserializer)?;
-        match (0.01..=0.99).contains(&share) {
-            true => Ok(Share(share)),
-            false => {
-                Err(serde::de::Error::custom(format!("it is {share}, and must be 0.01..=0.99")))
-            }
+        if (0.01..=0.99).contains(&share) {
+            Ok(Share(share))
+        } else {
+            Err(serde::de::Error::custom(format!("it is {share}, and must be 0.01..=0.99")))
         }
     }
 }
@@ -92,7 +91,8 @@ impl FromStr for Table {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Table, String> {
-        let (mut default, mut rules) = (Named::default(), Vec::new());
+        let mut default = Named::default();
+        let mut rules = Vec::new();
         let redundancy = |text: &str| {
             let found = text.trim().parse::<Redundancy>();
             found.map(Named).map_err(|error| format!("{error}; write rules like `16KiB=ec:4+2`"))

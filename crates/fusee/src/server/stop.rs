@@ -56,7 +56,8 @@ impl Stop {
     /// Waits for the end, or for what comes before it.
     pub fn wait<T>(&mut self, event: impl Future<Output = T>) -> Wake<T> {
         let [(interrupt, first), (terminate, second)] = &mut self.signals;
-        let (hangup, stdin) = (&mut self.hangup, &mut self.stdin);
+        let hangup = &mut self.hangup;
+        let stdin = &mut self.stdin;
         let ended = async {
             match stdin {
                 Some(stdin) => drop(stdin.await),

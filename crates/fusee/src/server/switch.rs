@@ -258,7 +258,8 @@ struct Report {
 
 impl Report {
     fn of(switch: &Running) -> Report {
-        let (counts, bytes) = (switch.counts(), switch.bytes());
+        let counts = switch.counts();
+        let bytes = switch.bytes();
         Report {
             connections: switch.connections(),
             seen: counts.seen,

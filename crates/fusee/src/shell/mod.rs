@@ -165,10 +165,10 @@ const MOST_KEYS: usize = 1000;
 
 impl Shell {
     fn keys(&self, prefix: &[u8]) -> Result<String, Failure> {
-        let (mut shown, mut more) = (Vec::new(), 0u64);
-        let damaged = keys::each(&self.client, prefix, |pair| match shown.len() < MOST_KEYS {
-            true => shown.push(line::show(pair.key)),
-            false => more += 1,
+        let mut shown = Vec::new();
+        let mut more = 0u64;
+        let damaged = keys::each(&self.client, prefix, |pair| {
+            if shown.len() < MOST_KEYS { shown.push(line::show(pair.key)) } else { more += 1 }
         })?;
         if more > 0 {
             shown.push(format!("({more} more; `fusee keys` shows all of them)"));

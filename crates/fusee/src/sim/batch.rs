@@ -65,7 +65,8 @@ impl Batch {
     /// Runs what the plan says, until a signal asks to stop.
     pub fn run(plan: &Plan) -> Batch {
         let begun = Instant::now();
-        let (bar, lines) = (progress(plan), Lines::begin());
+        let bar = progress(plan);
+        let lines = Lines::begin();
         let next = AtomicU64::new(0);
         let batch = Mutex::new(Batch::default());
         // A run that panics has broken a promise, which is reported; the hook need not.

@@ -50,7 +50,8 @@ fn list() -> Result<(), Failure> {
             let names: Vec<&str> = faults.iter().map(|f| f.name()).collect();
             names.join(", ")
         };
-        let (about, faults) = (scenario.about(), names(scenario.faults()));
+        let about = scenario.about();
+        let faults = names(scenario.faults());
         let seldom = match names(scenario.seldom()) {
             seldom if seldom.is_empty() => seldom,
             seldom => format!("\n          in one of four runs each: {seldom}"),

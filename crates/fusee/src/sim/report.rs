@@ -37,7 +37,8 @@ impl<'a> Report<'a> {
         }
         line(format!("{:10} {:>8} {:>12} {:>12}", "scenario", "runs", "operations", "virtual ms"));
         for (scenario, sums) in &batch.scenarios {
-            let (runs, operations) = (sums.runs, sums.operations);
+            let runs = sums.runs;
+            let operations = sums.operations;
             let ms = sums.virtual_ns / 1_000_000;
             line(format!("{:10} {runs:>8} {operations:>12} {ms:>12}", scenario.name()));
         }

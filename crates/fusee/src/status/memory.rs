@@ -94,15 +94,13 @@ pub fn run(connect: &ConnectArgs, is_json: bool) -> Result<(), Failure> {
     let survey = client.survey_memory().map_err(explain)?;
     drop(client);
     let report = Report::from(survey);
-    output::text(&match is_json {
-        true => super::json(&report)?,
-        false => show(&report),
-    })?;
+    output::text(&if is_json { super::json(&report)? } else { show(&report) })?;
     let silent = report.memory_nodes.iter().filter(|node| node.reserved_bytes.is_none());
     let silent: Vec<&str> = silent.map(|node| node.node.as_str()).collect();
-    match silent.is_empty() {
-        true => Ok(()),
-        false => Err(Failure::operation(format!("no answer from {}", silent.join(", ")))),
+    if silent.is_empty() {
+        Ok(())
+    } else {
+        Err(Failure::operation(format!("no answer from {}", silent.join(", "))))
     }
 }
 
@@ -282,7 +280,8 @@ fn redundancies(text: &mut String, all: &[OfRedundancy]) {
     }
     let _ = writeln!(text, "\n{:<16}{:>12}{:>14}{:>14}", "redundancy", "pairs", "values", "memory");
     for of in all {
-        let (values, memory) = (bytes(of.value_bytes), bytes(of.memory_bytes));
+        let values = bytes(of.value_bytes);
+        let memory = bytes(of.memory_bytes);
         let _ = writeln!(text, "{:<16}{:>12}{values:>14}{memory:>14}", of.redundancy, of.pairs);
     }
 }

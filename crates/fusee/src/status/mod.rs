@@ -124,7 +124,8 @@ pub async fn gather(
     let status = match master.call(MasterRequest::Status).await? {
         MasterReply::Status(status) => *status,
         other => {
-            let (addr, what) = (master.answered_by(), format!("it answered with {other:?}"));
+            let addr = master.answered_by();
+            let what = format!("it answered with {other:?}");
             return Err(RpcError::Protocol { addr, what });
         }
     };

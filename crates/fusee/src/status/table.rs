@@ -246,10 +246,7 @@ fn duration(ms: u64) -> String {
 
 /// How many there are, and how many there are to be where these are more.
 fn out_of(there: u8, wanted: u8) -> String {
-    match there < wanted {
-        true => format!("{there} of {wanted}"),
-        false => there.to_string(),
-    }
+    if there < wanted { format!("{there} of {wanted}") } else { there.to_string() }
 }
 
 #[cfg(test)]

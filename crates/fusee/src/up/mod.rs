@@ -170,9 +170,10 @@ impl Args {
     /// Regions are smaller where pools are.
     fn region_bytes(&self) -> u64 {
         let pool = self.pool.0;
-        match pool >= REGION_BYTES + REGION_BYTES / 4 {
-            true => REGION_BYTES,
-            false => (1 << (pool / 4).max(1).ilog2()).max(4 * BLOCK_BYTES),
+        if pool >= REGION_BYTES + REGION_BYTES / 4 {
+            REGION_BYTES
+        } else {
+            (1 << (pool / 4).max(1).ilog2()).max(4 * BLOCK_BYTES)
         }
     }
 }
@@ -241,9 +242,10 @@ async fn live(
 ) -> Result<(), Failure> {
     let started = fusee_launch::start(&args.plan(), verbose, directory, children).await;
     let started = started.map_err(in_flags)?;
-    let switch = match args.switch {
-        true => Some(start_switch(&started.master, verbose, children).await?),
-        false => None,
+    let switch = if args.switch {
+        Some(start_switch(&started.master, verbose, children).await?)
+    } else {
+        None
     };
     let report = Report::new(directory, started, children, switch);
     output::text(&if args.json { report.json()? } else { report.table() })?;

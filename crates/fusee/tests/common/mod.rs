@@ -66,8 +66,9 @@ pub fn finish(command: &mut Command) -> Output {
 pub fn finish_with(command: &mut Command, input: &[u8]) -> Output {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    let (mut stdin, mut out, mut err) =
-        (child.stdin.take().unwrap(), child.stdout.take().unwrap(), child.stderr.take().unwrap());
+    let mut stdin = child.stdin.take().unwrap();
+    let mut out = child.stdout.take().unwrap();
+    let mut err = child.stderr.take().unwrap();
     let input = input.to_vec();
     // Whether the command reads all of it is its own business.
     let writer = thread::spawn(move || drop(stdin.write_all(&input)));

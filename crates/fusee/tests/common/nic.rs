@@ -25,7 +25,8 @@ pub fn attach(tcp: &str, key: &NodeKey, client: u32) -> TcpStream {
     let (mut stream, call, answer) = call(tcp, key.name());
     let hello = [&MAGIC[..], &client.to_le_bytes(), &4u32.to_le_bytes()].concat();
     let about = [&call[..], &hello].concat();
-    let (asker, answerer) = (call.last_chunk().unwrap(), answer[12..].first_chunk().unwrap());
+    let asker = call.last_chunk().unwrap();
+    let answerer = answer[12..].first_chunk().unwrap();
     let said = Said { kind: "FUSEtcp", about: &about, asker, answerer };
     let proof = key.proof(Side::Asker, &said);
     stream.write_all(&[&proof[..], &hello].concat()).unwrap();

@@ -70,7 +70,9 @@ fn an_export_beside_writers_has_every_pair_once_though_a_memory_node_dies() {
     let stop = AtomicBool::new(false);
     let (before, file) = thread::scope(|scope| {
         for writer in 0..WRITERS {
-            let (client, versions, stop) = (client.clone(), &versions, &stop);
+            let client = client.clone();
+            let versions = &versions;
+            let stop = &stop;
             scope.spawn(move || write(&client, writer, versions, stop));
         }
         let before: Vec<u32> = versions.iter().map(|v| v.load(Ordering::SeqCst)).collect();
@@ -90,7 +92,8 @@ fn an_export_beside_writers_has_every_pair_once_though_a_memory_node_dies() {
         stop.store(true, Ordering::Relaxed);
         (before, file)
     });
-    let (mut reader, mut block) = (Reader::begin(&file[..]).unwrap(), Block::default());
+    let mut reader = Reader::begin(&file[..]).unwrap();
+    let mut block = Block::default();
     let mut found: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
     while let Part::Block(_) = reader.next(&mut block).unwrap() {
         for pair in block.iter().filter(|pair| pair.key.starts_with(b"key ")) {

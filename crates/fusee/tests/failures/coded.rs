@@ -114,7 +114,8 @@ fn ec_oriented_values_survive(oriented: &str, losses: &[usize]) {
     let client = client_with(&cluster, oriented);
     put_all(&client, 0);
     check(&client, 0);
-    let (oriented, coded) = (oriented.parse().unwrap(), "ec:4+2".parse().unwrap());
+    let oriented = oriented.parse().unwrap();
+    let coded = "ec:4+2".parse().unwrap();
     let long = || (0..KEYS).filter(|n| n % 3 > 0);
     let set = |keys: &mut dyn Iterator<Item = u32>, redundancy| {
         for n in keys {

@@ -60,7 +60,8 @@ fn cut_off(
     let lost = cluster.nodes[node].at.unwrap();
     let others = cluster.nodes.iter().filter_map(|node| node.at).filter(|place| *place != lost);
     let others: Vec<Place> = others.collect();
-    let (client, master) = (reader.1, cluster.master_at.unwrap());
+    let client = reader.1;
+    let master = cluster.master_at.unwrap();
     let net = cluster.net();
     let both = [client, lost];
     if way != Way::FromTheMaster {

@@ -55,7 +55,8 @@ fn grow_and_shrink(fabric: &'static str) {
         view.members.len() == 4 && is_quiescent(status)
     });
     let counts = shares(status.view.as_ref().unwrap());
-    let (least, most) = (counts.values().min().unwrap(), counts.values().max().unwrap());
+    let least = counts.values().min().unwrap();
+    let most = counts.values().max().unwrap();
     assert!(most - least <= 1, "{counts:?}");
     cluster.all_get_on("with a fourth memory node");
     check_values(&client);

@@ -69,7 +69,8 @@ fn measure(fabric: &'static str) {
 /// Operations per second of the others.
 fn window(cluster: &mut Cluster, end: End) -> f64 {
     let before = cluster.status().unwrap().recoveries;
-    let (notes, begun) = (notes(&cluster.clients), Instant::now());
+    let notes = notes(&cluster.clients);
+    let begun = Instant::now();
     let mut ended = 0;
     let mut leaving = Vec::new();
     while begun.elapsed() < WINDOW {

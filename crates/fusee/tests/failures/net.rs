@@ -134,7 +134,9 @@ impl Net {
         assert_eq!(line, "there\n");
         self.holders.push(holder);
         let place = Place(self.holders.len());
-        let (ip, device, n) = (place.ip(), place.device(), place.0);
+        let ip = place.ip();
+        let device = place.device();
+        let n = place.0;
         let pid = self.holders[n - 1].id();
         shell(&format!(
             "ip link add {device} type veth peer name eth0 netns {pid}
@@ -185,7 +187,8 @@ impl Net {
         let mut rules = String::new();
         let Rules { cuts, loss, .. } = &*self.rules.borrow();
         for (from, to) in cuts {
-            let (from, to) = (from.ip(), to.ip());
+            let from = from.ip();
+            let to = to.ip();
             writeln!(rules, "ip saddr {from} ip daddr {to} counter drop").unwrap();
         }
         if *loss > 0 {
@@ -220,7 +223,8 @@ impl Net {
 
     /// Tells both ends of the link how it queues; they are `$1`.
     fn queue(&self, place: Place, script: &str) {
-        let (path, device) = (self.path(place), place.device());
+        let path = self.path(place);
+        let device = place.device();
         shell(&format!("set -- {device}; {script}"));
         let within = ["sh", "-ec", script, "sh", "eth0"];
         let told = Command::new("nsenter").arg(format!("--net={path}")).args(within).status();
@@ -262,7 +266,8 @@ fn packets_are_dropped_one_way_and_by_chance() {
         return;
     }
     let mut net = Net::new();
-    let (a, b) = (net.place(), net.place());
+    let a = net.place();
+    let b = net.place();
     // Messages without connections, in a program that every such machine has.
     let send = |from: Place, to: Place, count: u32| {
         let script = format!(

@@ -80,10 +80,13 @@ fn is_a_filler() {
     let Ok(task) = std::env::var(ROLE) else { return };
     let task: Task = serde_json::from_str(&task).unwrap();
     let client = join(&task.master, &task.fabric);
-    let (tried, fit, stop) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    let tried = AtomicU64::new(0);
+    let fit = AtomicU64::new(0);
+    let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let fill = || {
-            let (mut own, mut refused) = (Vec::new(), 0);
+            let mut own = Vec::new();
+            let mut refused = 0;
             while refused < REFUSALS {
                 let key = tried.fetch_add(1, Ordering::Relaxed);
                 match client.insert(&name(key), &value(key)) {
@@ -100,7 +103,8 @@ fn is_a_filler() {
         };
         let filled: Vec<_> = (0..THREADS).map(|_| scope.spawn(fill)).collect();
         let filled: Vec<_> = filled.into_iter().map(|thread| thread.join().unwrap()).collect();
-        let (client, stop) = (&client, &stop);
+        let client = &client;
+        let stop = &stop;
         for own in filled {
             // Refused mostly: it is looking for memory when it dies.
             scope.spawn(move || {
@@ -109,7 +113,8 @@ fn is_a_filler() {
                 }
             });
         }
-        let (fit, tried) = (fit.load(Ordering::Relaxed), tried.load(Ordering::Relaxed));
+        let fit = fit.load(Ordering::Relaxed);
+        let tried = tried.load(Ordering::Relaxed);
         println!("\nfilled {fit} of {tried}");
         std::io::stdout().flush().unwrap();
         // Until it is killed, or the test is gone.
@@ -140,7 +145,8 @@ fn fits(fabric: &'static str, pool: &'static str, block: &'static str, rounds: u
     let mut fits = Vec::new();
     for round in 1..=rounds {
         let filler = Filler::run(&cluster, fabric);
-        let (fit, tried) = (filler.fit, filler.tried);
+        let fit = filler.fit;
+        let tried = filler.tried;
         drop(filler);
         cluster.until("the dead client is recovered", is_quiet);
         let client = join(cluster.address(), fabric);
@@ -167,7 +173,8 @@ fn fits(fabric: &'static str, pool: &'static str, block: &'static str, rounds: u
 
 #[track_caller]
 fn holds(fits: &[u64]) {
-    let (first, last) = (fits[0], fits[fits.len() - 1]);
+    let first = fits[0];
+    let last = fits[fits.len() - 1];
     println!("{first} pairs in the first round, {last} in the last: {fits:?}");
     assert!(last * 100 >= first * 99, "{fits:?}");
 }

@@ -77,7 +77,8 @@ fn servers_are_upgraded_in_turn() {
         let path = std::env::var(name).unwrap_or_else(|_| panic!("{name} names no program"));
         Some(&*path.leak())
     };
-    let (from, to) = (program("FUSEE_UPGRADE_FROM"), program("FUSEE_UPGRADE_TO"));
+    let from = program("FUSEE_UPGRADE_FROM");
+    let to = program("FUSEE_UPGRADE_TO");
     for fabric in ["tcp", "shm"] {
         println!("== {fabric}");
         rolling(fabric, [from, to, from]);

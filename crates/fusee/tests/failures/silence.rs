@@ -97,7 +97,8 @@ fn without_master_and_two_of_five_nodes_what_is_certain_is_read() {
     let is_lost = |place: &Place| gone.contains(&place.node);
     let is_readable = |places: &[Place]| !is_lost(&places[0]) || !places[1..].iter().any(is_lost);
     let readable = view.subtables.iter().filter(|table| is_readable(table.replicas())).count();
-    let (mut found, mut waited) = (0, 0);
+    let mut found = 0;
+    let mut waited = 0;
     for (n, answer) in (0..).zip(read()) {
         match answer {
             Ok(answer) => {

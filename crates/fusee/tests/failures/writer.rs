@@ -209,7 +209,8 @@ fn is_a_client() {
         let threads: Vec<_> = (0..task.writers)
             .map(|i| (task.first + i, client.clone()))
             .map(|(number, client)| {
-                let (task, stop) = (&task, &stop);
+                let task = &task;
+                let stop = &stop;
                 scope.spawn(move || Writer::new(task, number, client).run(stop))
             })
             .collect();
@@ -323,9 +324,10 @@ impl Writer<'_> {
         let all = keys.end - keys.start;
         if self.task.mode == Mode::Read {
             let own = keys.start + u64::from(self.number - self.task.first) % all;
-            return match self.rng.random() {
-                true => self.look_at(vec![own]),
-                false => self.operate(own, Call::Search),
+            return if self.rng.random() {
+                self.look_at(vec![own])
+            } else {
+                self.operate(own, Call::Search)
             };
         }
         let first = self.rng.random_range(0..all);

@@ -46,7 +46,8 @@ const E1: Figure = Figure {
             for (name, kept) in kinds {
                 for kib in [1usize, 4, 16, 64, 256, 1024] {
                     let setup = setup(redundancy(kept), 3, kib * KIB, Load::Only(request));
-                    let (series, x) = (format!("{kind}, {name}"), kib as f64);
+                    let series = format!("{kind}, {name}");
+                    let x = kib as f64;
                     points.push(Point { series, x, setup, quantity: Quantity::Median(kind) });
                 }
             }
@@ -109,7 +110,8 @@ fn transitions(lengths: &[usize], quantity: fn(usize) -> Quantity) -> Vec<Point>
         for (name, [written, from, to]) in transitions {
             for kib in lengths {
                 let setup = setup(written, r, kib * KIB, Load::Moves { from, to });
-                let (series, x) = (format!("({k},{m},{r}) {name}"), *kib as f64);
+                let series = format!("({k},{m},{r}) {name}");
+                let x = *kib as f64;
                 points.push(Point { series, x, setup, quantity: quantity(kib * KIB) });
             }
         }

@@ -52,7 +52,8 @@ const S2: Figure = Figure {
             let kinds =
                 [(WITHOUT, None), (PUBLISHED, published(ALL_KEYS)), (ANSWERED, answered(ALL_KEYS))];
             for (series, switch) in kinds {
-                let (series, setup) = (series.into(), clover(clients, switch));
+                let series = series.into();
+                let setup = clover(clients, switch);
                 points.push(Point {
                     series,
                     x: clients as f64,
@@ -137,7 +138,8 @@ const S4: Figure = Figure {
         let mut points = Vec::new();
         for keys in ROOM {
             for (series, switch) in [(PUBLISHED, published(keys)), (ANSWERED, answered(keys))] {
-                let (series, setup) = (series.into(), clover(64, switch));
+                let series = series.into();
+                let setup = clover(64, switch);
                 points.push(Point {
                     series,
                     x: keys as f64,
@@ -195,7 +197,8 @@ const S5: Figure = Figure {
             for slots in room.iter().copied() {
                 let setup = ours(slots, rounds, replicas);
                 for (what, quantity) in quantities {
-                    let (series, setup) = (format!("{what}, {name}"), setup.clone());
+                    let series = format!("{what}, {name}");
+                    let setup = setup.clone();
                     points.push(Point { series, x: slots as f64, setup, quantity });
                 }
             }

@@ -205,7 +205,8 @@ impl State {
     /// Starts to add regions, if they are wanted; whether others have to wait for that.
     pub(super) fn add_regions(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let Some(view) = self.view() else { return false };
-        let (number, first) = (view.number, view.regions.len() as u32);
+        let number = view.number;
+        let first = view.regions.len() as u32;
         if let Some(reserving) = &self.adding.under_way {
             if reserving.goes_on(ctx.now_ms, number) {
                 return reserving.is_young(ctx.now_ms);
@@ -252,7 +253,8 @@ impl State {
         let Some(view) = self.view() else { return Vec::new() };
         let possible = MAX_REGIONS.min(VACATED_BYTES / view.geometry.region_bytes);
         let possible = possible.saturating_sub(view.regions.len() as u64);
-        let (mut rooms, mut led) = (self.region_rooms(view), leads(view));
+        let mut rooms = self.region_rooms(view);
+        let mut led = leads(view);
         let before = self.homeless_beside(ctx, view, &[]);
         let mut chosen: Vec<(Redundancy, Vec<MnId>)> = Vec::new();
         for (redundancy, most) in wanted {

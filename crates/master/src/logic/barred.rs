@@ -199,9 +199,10 @@ impl State {
 
     /// The stage of the change under way is *frozen*, and all members have said at its number whom they bar.
     pub(super) fn bars_are_told(&self) -> bool {
-        let is_told = match self.loses_a_member() {
-            true => self.standing.is_shown_by_all(),
-            false => self.is_shown_by_all_there(),
+        let is_told = if self.loses_a_member() {
+            self.standing.is_shown_by_all()
+        } else {
+            self.is_shown_by_all_there()
         };
         self.stage() == Some(Stage::Frozen) && is_told
     }

@@ -131,9 +131,12 @@ impl State {
         if is_barred || (passed && !members.iter().all(has_said)) {
             return;
         }
-        let answered = |node: MnId| match is_local(node) {
-            true => Some(ctx.now_ms),
-            false => self.contact.members.get(&node).and_then(|said| said.answered_ms),
+        let answered = |node: MnId| {
+            if is_local(node) {
+                Some(ctx.now_ms)
+            } else {
+                self.contact.members.get(&node).and_then(|said| said.answered_ms)
+            }
         };
         // Where there is no majority beside one of them nobody is ever barred.
         let of = |set: &Vec<MnId>| match set.len() {

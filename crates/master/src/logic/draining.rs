@@ -39,9 +39,10 @@ impl State {
             return self.not_ready(ctx);
         }
         if self.roster.is_drained(node) {
-            return match cancel {
-                true => refused(format!("{node} has been drained; restart it to join empty")),
-                false => MasterReply::Done,
+            return if cancel {
+                refused(format!("{node} has been drained; restart it to join empty"))
+            } else {
+                MasterReply::Done
             };
         }
         if !self.in_view(node) {

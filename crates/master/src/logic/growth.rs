@@ -226,7 +226,8 @@ impl State {
 
     fn ask_for_room(&mut self, ctx: &mut Ctx<'_>) {
         let Some(growing) = &self.growth.under_way else { return };
-        let (node, request) = (growing.node, growing.requests[growing.done].clone());
+        let node = growing.node;
+        let request = growing.requests[growing.done].clone();
         let token = ctx.call(&self.roster, node, request, Purpose::Grow);
         if let Some(growing) = &mut self.growth.under_way {
             growing.token = token;
@@ -251,7 +252,8 @@ impl State {
                     Extent::Subtable { subtable } => *subtable,
                     Extent::Region { region, .. } => *region,
                 };
-                let (joining, leaving) = (Place { node, offset }, growing.leaving[growing.done]);
+                let joining = Place { node, offset };
+                let leaving = growing.leaving[growing.done];
                 growing.places.push((*extent, Gain { of, joining, leaving }));
                 None
             }
@@ -302,7 +304,8 @@ impl State {
             return;
         }
         let Some(member) = self.roster.get(growing.node) else { return };
-        let (mut subtables, mut regions) = (Vec::new(), Vec::new());
+        let mut subtables = Vec::new();
+        let mut regions = Vec::new();
         let mut moved_bytes = 0;
         for (extent, gain) in &growing.places {
             let (gains, bytes) = match extent {

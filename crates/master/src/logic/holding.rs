@@ -122,7 +122,8 @@ impl State {
 
     /// What a node hears that is known.
     pub(super) fn noted(&self, ctx: &Ctx<'_>) -> MasterReply {
-        let (note, lease_ms) = (self.contact.note(ctx.now_ms), ctx.settings.lease.lease_ms);
+        let note = self.contact.note(ctx.now_ms);
+        let lease_ms = ctx.settings.lease.lease_ms;
         MasterReply::Noted { note, lease_ms }
     }
 

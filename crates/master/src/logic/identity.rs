@@ -172,9 +172,10 @@ impl State {
         with_living_data: bool,
     ) -> MasterReply {
         if self.identity.own != Some(cluster) {
-            return match self.identity.destroyed.contains(&cluster) {
-                true => MasterReply::Done,
-                false => MasterReply::WrongCluster { cluster: self.identity.own },
+            return if self.identity.destroyed.contains(&cluster) {
+                MasterReply::Done
+            } else {
+                MasterReply::WrongCluster { cluster: self.identity.own }
             };
         }
         if !with_living_data {
@@ -301,6 +302,7 @@ fn exists(cluster: ClusterId, whose: &str) -> String {
 
 fn expel(expelled: Vec<ClientId>, epochs: Epochs, lease: LeaseSettings) -> MasterReply {
     let lease_ms = lease.lease_ms;
-    let (view, behind_ms) = (None, u64::MAX);
+    let view = None;
+    let behind_ms = u64::MAX;
     MasterReply::Heartbeat { view, expelled, epochs, mark: 0, short: 0, lease_ms, behind_ms }
 }

@@ -101,7 +101,8 @@ impl State {
         let is_lost = |node: MnId| losing.contains(&node);
         let tables = view.subtables.iter().filter(|table| !table.survives(is_lost)).count();
         let regions = view.regions.iter().filter(|region| !region.survives(is_lost)).count();
-        let (all_tables, all_regions) = (view.subtables.len(), view.regions.len());
+        let all_tables = view.subtables.len();
+        let all_regions = view.regions.len();
         let names: Vec<String> = losing.iter().map(MnId::to_string).collect();
         format!(
             "Gone: {}, and so {tables} of {all_tables} index subtables and {regions} of \

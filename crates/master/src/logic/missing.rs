@@ -115,8 +115,8 @@ impl State {
         new_regions: &[Vec<MnId>],
     ) -> usize {
         let replicas = usize::from(ctx.settings.data_replicas);
-        let (subtable, region) =
-            (padded(view.geometry.subtable_bytes()), padded(view.geometry.region_bytes));
+        let subtable = padded(view.geometry.subtable_bytes());
+        let region = padded(view.geometry.region_bytes);
         let regions = self.poor_regions(ctx, view).map(|(number, places)| {
             let wanted = view.regions[number as usize].redundancy().places(replicas);
             (places, wanted, region)

@@ -83,7 +83,8 @@ mod tests {
 
     #[test]
     fn names_rest_before_they_are_given_again_and_the_last_ones_do_not_have_to() {
-        let (mut names, mut writes) = (Names::default(), Vec::new());
+        let mut names = Names::default();
+        let mut writes = Vec::new();
         let mut last = None;
         for _ in 0..REST + 10 {
             let name = names.take(&mut writes).unwrap();

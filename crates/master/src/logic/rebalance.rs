@@ -144,7 +144,8 @@ impl State {
         let mut fitting: Vec<MnId> =
             fitting.filter(|node| only.is_none_or(|only| only == *node)).collect();
         fitting.sort_by(|a, b| {
-            let (a, b) = (self.loads[a], self.loads[b]);
+            let a = self.loads[a];
+            let b = self.loads[b];
             product(2 * a.replicas + 1, b.pool_bytes)
                 .cmp(&product(2 * b.replicas + 1, a.pool_bytes))
         });

@@ -131,7 +131,8 @@ impl State {
             return refused("all client ids have been used; format the cluster anew");
         };
         ctx.persist(writes);
-        let (lease_ms, behind_ms) = (ctx.settings.lease.lease_ms, self.behind_ms(ctx.now_ms));
+        let lease_ms = ctx.settings.lease.lease_ms;
+        let behind_ms = self.behind_ms(ctx.now_ms);
         let policy = ctx.settings.redundancy;
         MasterReply::Opened { client, view, epoch, lease_ms, behind_ms, policy }
     }

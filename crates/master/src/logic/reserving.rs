@@ -118,7 +118,8 @@ pub(super) fn request(
         Extent::Region { .. } => (geometry.region_bytes, geometry.block_bytes),
         Extent::Subtable { .. } => (geometry.subtable_bytes(), 0),
     };
-    let (cluster, view) = (view.cluster, view.number);
+    let cluster = view.cluster;
+    let view = view.number;
     NodeRequest::Reserve { cluster, attempt, view, extent, bytes, block_bytes, redundancy }
 }
 
@@ -131,7 +132,8 @@ impl State {
         purpose: &Purpose,
     ) -> Option<Reserving> {
         let view = self.view()?;
-        let (number, attempt) = (view.number, self.last_attempt);
+        let number = view.number;
+        let attempt = self.last_attempt;
         let asks = items.iter().enumerate().flat_map(|(at, item)| {
             let request = request(view, attempt, item.extent, item.redundancy);
             item.nodes.iter().map(move |(node, _)| (at, *node, request.clone()))

@@ -95,7 +95,8 @@ impl State {
     /// Whether a change of the view has begun.
     fn settle_what_disagrees(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let Some(view) = self.view() else { return false };
-        let (subtables, regions) = (view.subtables.len() as u32, view.regions.len() as u32);
+        let subtables = view.subtables.len() as u32;
+        let regions = view.regions.len() as u32;
         let found = &self.scrubbing;
         let unequal: Vec<u32> =
             found.unequal.iter().copied().filter(|s| *s < subtables).take(TOGETHER).collect();
@@ -165,7 +166,8 @@ impl State {
         self.sessions.add_damage(damage);
         self.tell_lost(ctx, (subtable, first..next), &lost);
         let Some(view) = self.view() else { return };
-        let (is_current, slots) = (view.number == by, view.geometry.subtable_slots());
+        let is_current = view.number == by;
+        let slots = view.geometry.subtable_slots();
         let subtables = view.subtables.len() as u32;
         if damage.found > 0 {
             let Damage { found, repaired } = damage;
@@ -215,10 +217,8 @@ impl State {
         found.not_before_ms = ctx.now_ms + due / rate;
         found.so_far.bytes += bytes;
         if (found.subtable, found.slot) == (subtable, first) {
-            (found.subtable, found.slot) = match next < slots {
-                true => (subtable, next),
-                false => (subtable + 1, 0),
-            };
+            (found.subtable, found.slot) =
+                if next < slots { (subtable, next) } else { (subtable + 1, 0) };
             if found.subtable >= subtables {
                 (found.subtable, found.slot) = (0, 0);
                 found.so_far.passes += 1;

@@ -127,7 +127,8 @@ impl State {
     /// A session is short of memory, and has waited for this call, if it is not 0. The call that it is
     /// to wait for; an error if that is over: whether it was in vain.
     pub(super) fn call_for_memory(&mut self, ctx: &Ctx<'_>, waited_for: u64) -> Result<u64, bool> {
-        let (shortage, sessions) = (&mut self.shortage, &self.sessions);
+        let shortage = &mut self.shortage;
+        let sessions = &self.sessions;
         shortage.called.retain(|client| sessions.is_open(*client));
         shortage.end_in_time(ctx.now_ms, sessions);
         if shortage.is_over(ctx.now_ms, waited_for) {

@@ -170,7 +170,8 @@ impl State {
 
     /// The siblings, in the order of their numbers, and whose they are.
     fn choose_siblings(&self, ctx: &Ctx<'_>, wanted: &BTreeSet<u32>) -> (Vec<Item>, Vec<u32>) {
-        let (mut items, mut whose) = (Vec::new(), Vec::new());
+        let mut items = Vec::new();
+        let mut whose = Vec::new();
         let Some(view) = self.view() else { return (items, whose) };
         let mut rooms = self.sibling_rooms(view);
         for of in wanted.iter().take(TOGETHER) {

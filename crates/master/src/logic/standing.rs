@@ -120,7 +120,8 @@ impl State {
     pub(super) fn stand_all(&mut self, ctx: &mut Ctx<'_>) {
         let Some(view) = self.view() else { return };
         let members: Vec<MnId> = view.members.iter().map(|member| member.node).collect();
-        let (cluster, loses) = (view.cluster, self.loses_a_member());
+        let cluster = view.cluster;
+        let loses = self.loses_a_member();
         self.standing.follow(&members);
         if self.standing.is_shown_by_all() {
             let writes = if loses { Vec::new() } else { self.standing.settle() };

@@ -108,7 +108,8 @@ impl StoreAddress {
         };
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if prefix.split('/').any(|part| part.is_empty() || !part.chars().all(plain)) {
-            let (text, prefix) = (text.to_owned(), prefix.to_owned());
+            let text = text.to_owned();
+            let prefix = prefix.to_owned();
             return Err(StoreAddressError::Prefix { text, prefix });
         }
         Ok(StoreAddress { endpoints, prefix: prefix.to_owned(), tls: None })

@@ -174,7 +174,8 @@ impl Etcd {
 
     async fn records(&self) -> Result<BTreeMap<String, Vec<u8>>, StoreError> {
         let prefix = self.key("record/");
-        let (mut records, mut revision) = (BTreeMap::new(), 0);
+        let mut records = BTreeMap::new();
+        let mut revision = 0;
         let mut from = prefix.clone().into_bytes();
         loop {
             let request = RangeRequest {

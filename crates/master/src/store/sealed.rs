@@ -71,7 +71,8 @@ pub fn unseal<'a>(key: &str, bytes: &'a [u8]) -> Result<(&'a [u8], u32), Unsound
     let Some((value, stored)) = bytes.split_last_chunk::<CRC_BYTES>() else {
         return Err(Unsound::new(key, format!("it has {} bytes", bytes.len())));
     };
-    let (stored, found) = (u32::from_le_bytes(*stored), crc(key, value));
+    let stored = u32::from_le_bytes(*stored);
+    let found = crc(key, value);
     if stored != found {
         let cause = format!("its checksum is {found:08x}, where {stored:08x} was written");
         return Err(Unsound::new(key, cause));

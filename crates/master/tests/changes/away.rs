@@ -30,7 +30,8 @@ fn nothing_expires_while_the_master_is_away() {
 #[test]
 fn ends_of_connections_tell_nothing_to_a_master_that_was_away() {
     let mut world = World::formed(settings(3, 2, 2));
-    let (comes, gone) = (world.open(), world.open());
+    let comes = world.open();
+    let gone = world.open();
     world.pass(500);
     // It was stopped for long. What waited is read: the ends of connections that were given up, while others are made.
     world.now_ms += 8 * LEASE_MS;

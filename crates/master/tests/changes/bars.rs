@@ -112,7 +112,8 @@ fn a_loss_settles_what_was_read_beside_others() {
 fn nobody_is_admitted_while_there_are_bars() {
     let mut world = World::formed(settings(2, 2, 2));
     world.pass(100);
-    let (view, gone) = (world.view(), MnId(900));
+    let view = world.view();
+    let gone = MnId(900);
     // Of a node that is none of the view's there is nothing to settle.
     bar(&world, 0, gone, view.number);
     world.until("it is taken back", |world| !is_barred(world, 0));

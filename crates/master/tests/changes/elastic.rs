@@ -93,7 +93,8 @@ fn regions_come_when_clients_ask_until_the_pools_are_full() {
 #[test]
 fn who_is_short_waits_until_all_sessions_have_handed_on_what_they_can_spare() {
     let mut world = World::formed(settings(3, 2, 2));
-    let (client, idle) = (world.open(), world.open());
+    let client = world.open();
+    let idle = world.open();
     let (_, reason) = fill_up(&mut world, client);
     assert!(reason.contains("fewer than that have as much left"), "{reason}");
     world.pass(100);
@@ -103,7 +104,8 @@ fn who_is_short_waits_until_all_sessions_have_handed_on_what_they_can_spare() {
     world.sessions[1].renews = true;
     world.pass(100);
     let before = world.sessions[1].acked;
-    let (mut call, mut late_call) = (0, 0);
+    let mut call = 0;
+    let mut late_call = 0;
     assert_eq!(more_room(&mut world, client, &mut call), MasterReply::Done);
     // What others hand on for a call that is under way may be gone before this one looks.
     assert_eq!(more_room(&mut world, client, &mut late_call), MasterReply::Done);
@@ -112,7 +114,8 @@ fn who_is_short_waits_until_all_sessions_have_handed_on_what_they_can_spare() {
     assert_eq!(world.sessions[1].acked, call);
     assert_ne!(call, before);
 
-    let (number, class) = (world.view().number, SizeClass::from_code(4).unwrap());
+    let number = world.view().number;
+    let class = SizeClass::from_code(4).unwrap();
     let block = BlockId { region: 0, block: 1 };
     let orphan = Orphan { block, owner: idle, class, first: 3, marked: Some(1) };
     let hand_on =
@@ -146,7 +149,8 @@ fn who_is_short_waits_until_all_sessions_have_handed_on_what_they_can_spare() {
 #[test]
 fn who_is_refused_hears_whether_anybody_may_soon_have_memory() {
     let mut world = World::formed(settings(3, 2, 2));
-    let (client, other) = (world.open(), world.open());
+    let client = world.open();
+    let other = world.open();
     fill_up(&mut world, client);
     let refused = |world: &mut World| {
         // The pause since the last call.
@@ -218,13 +222,15 @@ fn one_entry_that_nobody_can_read_keeps_no_other_subtable_from_being_split() {
         w.view().subtables.len() == 2 * formed && w.view().change.is_none()
     });
     let view = world.view();
-    let (damaged, before) = (3, view.subtables.len());
+    let damaged = 3;
+    let before = view.subtables.len();
     let object = Address::new(view.geometry.block_address(0, 0).bytes() + 8192);
     let word = Slot::new(7, SizeClass::from_code(3).unwrap(), object, 0).0;
     let places = view.subtables[damaged].replicas().to_vec();
     places.iter().for_each(|place| write(&world, *place, 8 * 6, word));
     let depth = view.subtables[0].local_depth;
-    let (begun, mut refusals) = (world.now_ms, BTreeSet::new());
+    let begun = world.now_ms;
+    let mut refusals = BTreeSet::new();
     for _ in 0..20 {
         let view = world.view();
         let is_asked_for = |subtable: &u32| view.subtables[*subtable as usize].local_depth == depth;
@@ -295,12 +301,15 @@ fn no_subtable_is_split_where_its_sibling_would_have_fewer_replicas() {
 #[test]
 fn a_block_that_somebody_saw_in_use_is_for_its_own_size_class_for_a_while() {
     let mut world = World::formed(settings(3, 2, 2));
-    let (client, other) = (world.open(), world.open());
-    let (view, class) = (world.view().number, SizeClass::from_code(4).unwrap());
+    let client = world.open();
+    let other = world.open();
+    let view = world.view().number;
+    let class = SizeClass::from_code(4).unwrap();
     let block = BlockId { region: 0, block: 1 };
     let orphan = Orphan { block, owner: other, class, first: 3, marked: Some(1) };
     let hand_on = |serial| {
-        let (orphans, used) = (vec![orphan], vec![block]);
+        let orphans = vec![orphan];
+        let used = vec![block];
         MasterRequest::HandOn { client: other, serial, orphans, used }
     };
     let take = |class| MasterRequest::TakeOrphan {
@@ -325,8 +334,10 @@ fn a_block_that_somebody_saw_in_use_is_for_its_own_size_class_for_a_while() {
 #[test]
 fn what_was_handed_on_is_not_handed_on_again_by_a_repetition() {
     let mut world = World::formed(settings(3, 2, 2));
-    let (client, owner) = (world.open(), world.open());
-    let (view, class) = (world.view().number, SizeClass::from_code(4).unwrap());
+    let client = world.open();
+    let owner = world.open();
+    let view = world.view().number;
+    let class = SizeClass::from_code(4).unwrap();
     let block = BlockId { region: 0, block: 1 };
     let orphan = Orphan { block, owner, class, first: 3, marked: Some(1) };
     let hand_on = |serial| {
@@ -365,8 +376,11 @@ fn what_was_handed_on_is_not_handed_on_again_by_a_repetition() {
 fn who_has_taken_over_a_block_says_when_it_was_given_that() {
     for is_late in [false, true] {
         let mut world = World::formed(settings(3, 2, 2));
-        let (owner, taker, client) = (world.open(), world.open(), world.open());
-        let (view, class) = (world.view().number, SizeClass::from_code(4).unwrap());
+        let owner = world.open();
+        let taker = world.open();
+        let client = world.open();
+        let view = world.view().number;
+        let class = SizeClass::from_code(4).unwrap();
         let block = BlockId { region: 0, block: 1 };
         let orphan = Orphan { block, owner, class, first: 3, marked: Some(1) };
         let hand_on = |serial| {
@@ -420,8 +434,12 @@ fn who_comes_back_late_has_the_others_called_upon_again() {
 #[test]
 fn what_a_session_has_handed_on_again_is_not_offered_as_it_once_was() {
     let mut world = World::formed(settings(3, 2, 2));
-    let (owner, first, second, last) = (world.open(), world.open(), world.open(), world.open());
-    let (view, class) = (world.view().number, SizeClass::from_code(4).unwrap());
+    let owner = world.open();
+    let first = world.open();
+    let second = world.open();
+    let last = world.open();
+    let view = world.view().number;
+    let class = SizeClass::from_code(4).unwrap();
     let block = BlockId { region: 0, block: 1 };
     let left = |objects| Orphan { block, owner, class, first: objects, marked: Some(1) };
     let hand_on = |serial, left| {
@@ -461,8 +479,11 @@ fn what_a_dead_session_was_given_waits_for_an_owner_that_lives() {
     for has_it_again in [false, true] {
         for ends_in_order in [false, true] {
             let mut world = World::formed(settings(3, 2, 2));
-            let (owner, taker, client) = (world.open(), world.open(), world.open());
-            let (view, class) = (world.view().number, SizeClass::from_code(4).unwrap());
+            let owner = world.open();
+            let taker = world.open();
+            let client = world.open();
+            let view = world.view().number;
+            let class = SizeClass::from_code(4).unwrap();
             let block = BlockId { region: 0, block: 1 };
             let orphan = Orphan { block, owner, class, first: 3, marked: Some(1) };
             let hand_on = MasterRequest::HandOn {
@@ -514,8 +535,10 @@ fn what_a_dead_session_was_given_waits_for_an_owner_that_lives() {
 #[test]
 fn what_a_session_handed_on_is_nobodys_while_it_is_recovered() {
     let mut world = World::formed(settings(3, 2, 2));
-    let (client, dies) = (world.open(), world.open());
-    let (number, class) = (world.view().number, SizeClass::from_code(4).unwrap());
+    let client = world.open();
+    let dies = world.open();
+    let number = world.view().number;
+    let class = SizeClass::from_code(4).unwrap();
     let block = BlockId { region: 0, block: 1 };
     let orphan = Orphan { block, owner: dies, class, first: 3, marked: Some(1) };
     let hand_on =
@@ -544,8 +567,11 @@ fn what_a_session_handed_on_is_nobodys_while_it_is_recovered() {
 #[test]
 fn what_was_given_is_left_to_the_recovery_of_an_owner_that_has_died() {
     let mut world = World::formed(settings(3, 2, 2));
-    let (dies, taker, client) = (world.open(), world.open(), world.open());
-    let (view, class) = (world.view().number, SizeClass::from_code(4).unwrap());
+    let dies = world.open();
+    let taker = world.open();
+    let client = world.open();
+    let view = world.view().number;
+    let class = SizeClass::from_code(4).unwrap();
     let block = BlockId { region: 0, block: 1 };
     let orphan = Orphan { block, owner: dies, class, first: 0, marked: Some(1) };
     let hand_on =
@@ -576,8 +602,11 @@ fn what_was_given_is_left_to_the_recovery_of_an_owner_that_has_died() {
 #[test]
 fn what_a_recovery_has_looked_at_is_not_recorded_as_it_was_given() {
     let mut world = World::formed(settings(3, 2, 2));
-    let (dies, taker, client) = (world.open(), world.open(), world.open());
-    let (view, class) = (world.view().number, SizeClass::from_code(4).unwrap());
+    let dies = world.open();
+    let taker = world.open();
+    let client = world.open();
+    let view = world.view().number;
+    let class = SizeClass::from_code(4).unwrap();
     let block = give_block(&world, dies, true);
     let orphan = Orphan { block, owner: dies, class, first: 3, marked: Some(1) };
     let hand_on =
@@ -604,7 +633,8 @@ fn what_a_recovery_has_looked_at_is_not_recorded_as_it_was_given() {
 #[test]
 fn missing_replicas_come_before_new_regions() {
     let mut world = World::formed(settings(3, 2, 2));
-    let (client, gone) = (world.open(), world.open());
+    let client = world.open();
+    let gone = world.open();
     assert_eq!(world.view().regions.len(), 3);
     // Recovery of clients comes before new replicas.
     world.recoveries_fail = true;
@@ -699,7 +729,8 @@ fn a_region_comes_before_replicas_move() {
 #[test]
 fn all_who_ask_during_a_change_are_served_by_one_whatever_redundancies_they_want() {
     let mut world = World::formed(roomy());
-    let (client, other) = (world.open(), world.open());
+    let client = world.open();
+    let other = world.open();
     world.sessions[1].follows = false;
     let view = world.view().number;
     world.ask(MasterRequest::Split { subtable: 0, view });
@@ -754,7 +785,8 @@ fn splits_that_are_always_wanted_keep_no_region_away() {
 #[test]
 fn a_region_that_is_asked_for_while_a_primary_is_replaced_comes() {
     let mut world = World::formed(roomy());
-    let (client, _) = (world.open(), world.open());
+    let client = world.open();
+    let _ = world.open();
     world.sessions[1].follows = false;
     world.pass(100);
     let view = world.view().number;
@@ -772,7 +804,8 @@ fn a_region_that_is_asked_for_while_a_primary_is_replaced_comes() {
 #[test]
 fn a_region_that_comes_is_not_asked_for_again() {
     let mut world = World::formed(roomy());
-    let (client, _) = (world.open(), world.open());
+    let client = world.open();
+    let _ = world.open();
     world.sessions[1].follows = false;
     world.pass(100);
     let before = world.view().regions.len();
@@ -882,7 +915,8 @@ fn check_even(view: &View) {
     let shares = shares(view);
     for kind in 0..2 {
         let counts: Vec<u64> = shares.iter().map(|share| share[kind]).collect();
-        let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+        let least = counts.iter().min().unwrap();
+        let most = counts.iter().max().unwrap();
         assert!(most - least <= 1, "{counts:?}");
     }
 }
@@ -1083,7 +1117,8 @@ fn drain_single(crash_after: Option<usize>, dies: Option<(usize, bool)>) -> (Wor
         let gone = (0..5).filter(|at| lost(*at)).all(|at| view.member(MnId(at as u16)).is_none());
         gone && view.member(node).is_none() && world.is_whole()
     });
-    let (ticks, view) = (world.ticks.get() - begun, world.view());
+    let ticks = world.ticks.get() - begun;
+    let view = world.view();
     view.check().unwrap();
     assert!(!world.sessions[0].expelled);
     (world, node, ticks)
@@ -1137,8 +1172,12 @@ fn a_node_that_dies_before_it_is_a_member_is_forgotten() {
     // It joins with its last breath.
     world.add_node();
     world.nodes.borrow_mut()[3].alive = false;
-    let (identity, control) = (103, "node3:1".to_owned());
-    let (tcp, shm, verbs, pool_bytes) = (None, None, None, 1 << 20);
+    let identity = 103;
+    let control = "node3:1".to_owned();
+    let tcp = None;
+    let shm = None;
+    let verbs = None;
+    let pool_bytes = 1 << 20;
     let join = MasterRequest::Join { identity, control, tcp, shm, verbs, pool_bytes };
     world.send(7_777, join);
     assert_eq!(world.status().members.len(), 4);
@@ -1229,7 +1268,8 @@ fn what_moves_waits_for_what_matters_more() {
     world.add_node();
     world.until("both", |world| world.view().members.len() == 3 && world.is_whole());
     let at = |text: &str| world.log.iter().position(|line| line.contains(text));
-    let (lost, drained) = (at("without mn2").unwrap(), at("without mn1").unwrap());
+    let lost = at("without mn2").unwrap();
+    let drained = at("without mn1").unwrap();
     let first = |text: &str| {
         world.log.iter().skip(lost).position(|line| line.contains(text)).unwrap() + lost
     };

@@ -6,7 +6,8 @@ use super::*;
 #[test]
 fn a_change_does_not_begin_to_transform_beside_a_job() {
     let mut world = World::formed(settings(3, 2, 2));
-    let (_, dead) = (world.open(), world.open());
+    let _ = world.open();
+    let dead = world.open();
     world.pass(100);
     world.sessions[1].renews = false;
     world.holds_jobs = true;

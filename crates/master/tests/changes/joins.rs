@@ -13,7 +13,9 @@ use super::alive;
 use super::world::{LEASE_MS, World, settings};
 
 fn join(identity: u64, control: String) -> MasterRequest {
-    let (tcp, shm, verbs) = (None, None, None);
+    let tcp = None;
+    let shm = None;
+    let verbs = None;
     MasterRequest::Join { identity, control, tcp, shm, verbs, pool_bytes: 1 << 20 }
 }
 
@@ -105,7 +107,8 @@ fn what_comes_late_under_a_name_counts_for_nobody() {
     world.pass(100);
     let mut calls = Vec::new();
     let mut join = |world: &mut World, identity: u64| {
-        let (now_ms, token) = (world.now_ms, world.token());
+        let now_ms = world.now_ms;
+        let token = world.token();
         let request = join(identity, "restless:1".into());
         let caller = Caller { connection: 50_000 + identity, ..Caller::default() };
         let event = Event::Request { token, caller, request };

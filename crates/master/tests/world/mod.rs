@@ -338,8 +338,10 @@ impl World {
                 assert!(fenced, "recovered before it was fenced");
             }
         }
-        let (ticks, crash_after) = (self.ticks.clone(), self.crash_after.clone());
-        let (nodes, orders) = (self.nodes.clone(), self.orders.clone());
+        let ticks = self.ticks.clone();
+        let crash_after = self.crash_after.clone();
+        let nodes = self.nodes.clone();
+        let orders = self.orders.clone();
         let hands = Hands { nodes, client, ticks, crash_after, orders };
         let orders = Orders { reach: &hands, repairer: client, job: token };
         let job = pin!(jobs::run(&hands, &orders, view, job));
@@ -431,7 +433,9 @@ impl World {
         let Some(MasterReply::Opened { client, view, .. }) = self.replies.remove(&token) else {
             panic!("no session");
         };
-        let (renews, follows, expelled) = (true, true, false);
+        let renews = true;
+        let follows = true;
+        let expelled = false;
         let view = view.number;
         self.sessions.push(Follower {
             client,
@@ -465,12 +469,11 @@ impl World {
             if !node.alive || node.expelled {
                 return;
             }
-            let request = match node.joined {
-                true => {
-                    let (heard, bars) = node.logic.heard();
-                    MasterRequest::Alive { identity: node.identity, heard, bars }
-                }
-                false => join(node),
+            let request = if node.joined {
+                let (heard, bars) = node.logic.heard();
+                MasterRequest::Alive { identity: node.identity, heard, bars }
+            } else {
+                join(node)
             };
             let connection = NODE_CONNECTIONS + at as u64;
             let cluster = node.logic.cluster().filter(|_| !node.anonymous);
@@ -510,7 +513,8 @@ impl World {
         if !session.renews || session.expelled {
             return;
         }
-        let (client, pinned_by) = (session.client, session.view);
+        let client = session.client;
+        let pinned_by = session.view;
         let pinned_by = if session.follows { pinned_by } else { 1 };
         let has_suspended = !session.follows;
         let heartbeat = SessionHeartbeat {
@@ -531,7 +535,8 @@ impl World {
             reclaims: false,
             acked: session.acked,
         };
-        let (asking, crashes) = (session.asking, self.crashes);
+        let asking = session.asking;
+        let crashes = self.crashes;
         let token = asking.unwrap_or_else(|| self.send(at as u64 + 1, request));
         let reply = self.replies.remove(&token);
         let session = &mut self.sessions[at];

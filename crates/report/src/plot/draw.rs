@@ -78,9 +78,12 @@ impl Chart {
             .y_label_area_size(76)
             .build_cartesian_2d(start..end, low..high)?;
         let is_whole = panel.is_whole();
-        let label = |value: &f64| match is_whole && value.fract() != 0.0 {
-            true => String::new(),
-            false => number(panel.value(*value)),
+        let label = |value: &f64| {
+            if is_whole && value.fract() != 0.0 {
+                String::new()
+            } else {
+                number(panel.value(*value))
+            }
         };
         let tick = |at: &f64| self.tick(*at);
         let below = match place {

@@ -87,9 +87,10 @@ pub(super) fn draw_legend(entries: &[Entry<'_>], area: &Area<'_>) -> Drawn<()> {
     let left = (WIDTH - LEGEND_WIDTH - 8) as i32;
     let mut top = LEGEND_TOP as i32;
     for Entry { name, color, dashes, is_spread } in entries {
-        let line = match is_spread {
-            true => [(left + 8, top - 6), (left + 8, top + 6)],
-            false => [(left, top), (left + 16, top)],
+        let line = if *is_spread {
+            [(left + 8, top - 6), (left + 8, top + 6)]
+        } else {
+            [(left, top), (left + 16, top)]
         };
         match dashes {
             Some((dash, room)) => {

@@ -251,7 +251,8 @@ pub(crate) fn object_of(network: &Network, view: &View, word: Slot) -> (Vec<u8>,
         let first: Rc<[u8]> = Rc::from(first);
         return (key, object.places().map(|place| (place, Rc::clone(&first))).collect());
     };
-    let (coding, numbers) = (columns.coding(), columns.chunks().iter().map(|n| usize::from(*n)));
+    let coding = columns.coding();
+    let numbers = columns.chunks().iter().map(|n| usize::from(*n));
     let shown: Vec<(Place, usize, Option<Vec<u8>>)> =
         object.places().zip(numbers).map(|(place, number)| (place, number, shown(place))).collect();
     let mut stripe = Stripe::default();

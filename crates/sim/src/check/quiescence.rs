@@ -218,7 +218,8 @@ fn survives(cluster: &Cluster, view: &View, word: Slot, parts: &[(Place, Rc<[u8]
     if !columns.may_lack_parity() || !object.has_copy(word) || cluster.network().rots() {
         return;
     }
-    let (identity, coding) = (object.identity_of(word), columns.coding());
+    let identity = object.identity_of(word);
+    let coding = columns.coding();
     let columns: Vec<(Place, usize)> =
         object.places().zip(columns.chunks().iter().map(|n| usize::from(*n))).collect();
     let has_parity = columns.iter().filter(|(_, n)| *n >= coding.k()).all(|(place, number)| {

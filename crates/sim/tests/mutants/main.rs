@@ -313,7 +313,8 @@ fn survey_timed() {
 fn first_seeds() {
     let _switch = switch();
     let var = |name| std::env::var(name).unwrap_or_default();
-    let (only, wanted) = (var("ONLY"), var("IN"));
+    let only = var("ONLY");
+    let wanted = var("IN");
     let seeds = var("SEEDS").parse().unwrap_or(1000);
     let is_named = |m: &&Mutant| only.split(',').any(|named| named == format!("{m:?}"));
     let mutants = Mutant::ALL.iter().filter(is_named).copied().map(Some);

@@ -77,7 +77,8 @@ fn run(dir: &str, limits: &Limits) -> Vec<String> {
     models.retain(|model| name(model).contains(&only));
     let checked = models.len();
     assert!(checked > 0, "no model in spec/{dir} has {only:?} in its name");
-    let (left, wrong) = (Mutex::new(models.into_iter()), Mutex::new(Vec::new()));
+    let left = Mutex::new(models.into_iter());
+    let wrong = Mutex::new(Vec::new());
     let check_some = || {
         while let Some(model) = next(&left) {
             let name = name(&model);

@@ -187,9 +187,10 @@ impl Tlc {
         let output = File::create(&said).expect("the target directory can be written");
         let mut java = Command::new("java");
         java.arg(format!("-Xmx{}m", limits.heap_mib));
-        match limits.short {
-            true => java.args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]),
-            false => java.arg("-XX:+UseParallelGC"),
+        if limits.short {
+            java.args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"])
+        } else {
+            java.arg("-XX:+UseParallelGC")
         };
         // TLC unpacks its standard modules into Java's temporary directory.
         java.arg(format!("-Djava.io.tmpdir={}", scratch.0.display()))

@@ -204,7 +204,8 @@ pub fn two_nodes_are_too_few(seed: u64) {
     // Nor does who tries it keep others from reading there.
     with_cluster(seed, 2, async |cluster| {
         let scene = Scene::new(cluster).await;
-        let (r, c) = (open_unheard(cluster).await, open_unheard(cluster).await);
+        let r = open_unheard(cluster).await;
+        let c = open_unheard(cluster).await;
         scene.lose_master().await;
         scene.cut(&r);
         assert!(read(&r).await.is_err());
@@ -216,7 +217,8 @@ pub fn two_nodes_are_too_few(seed: u64) {
 fn who_asks_sees_bars(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
         let scene = Scene::new(cluster).await;
-        let (r, c) = (open_unheard(cluster).await, open_unheard(cluster).await);
+        let r = open_unheard(cluster).await;
+        let c = open_unheard(cluster).await;
         scene.lose_master().await;
         scene
             .half_way(async || {
@@ -233,7 +235,8 @@ fn who_asks_sees_bars(seed: u64) {
 fn half_is_not_enough(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
         let scene = Scene::new(cluster).await;
-        let (r, c) = (open_unheard(cluster).await, open_unheard(cluster).await);
+        let r = open_unheard(cluster).await;
+        let c = open_unheard(cluster).await;
         scene.lose_master().await;
         let backup = scene.slot[1].node;
         let third = scene.others().into_iter().find(|node| *node != backup).unwrap();
@@ -315,7 +318,8 @@ pub fn a_sleep_ends_contact(seed: u64) {
 fn losers_ask(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
         let scene = Scene::new(cluster).await;
-        let (r, c) = (open_unheard(cluster).await, open_unheard(cluster).await);
+        let r = open_unheard(cluster).await;
+        let c = open_unheard(cluster).await;
         get_room(&c).await;
         scene.lose_master().await;
         scene
@@ -377,7 +381,8 @@ pub fn the_master_settles(seed: u64) {
 fn bars_stand_until_all_is_settled(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
         let scene = Scene::new(cluster).await;
-        let (r, c) = (open_unheard(cluster).await, open_unheard(cluster).await);
+        let r = open_unheard(cluster).await;
+        let c = open_unheard(cluster).await;
         scene.lose_master().await;
         scene
             .half_way(async || {
@@ -430,7 +435,8 @@ fn the_only_backup_is_lost(seed: u64) {
 fn lost_members_have_barred(seed: u64) {
     with_cluster(seed, 5, async |cluster| {
         let scene = Scene::new(cluster).await;
-        let (r, c) = (open_unheard(cluster).await, open_unheard(cluster).await);
+        let r = open_unheard(cluster).await;
+        let c = open_unheard(cluster).await;
         scene.lose_master().await;
         let backup = scene.slot[1].node;
         let rest: Vec<MnId> = scene.others().into_iter().filter(|node| *node != backup).collect();

@@ -69,7 +69,8 @@ pub fn moves(seed: u64) -> Events {
     let plans = if seed.is_multiple_of(3) { Plans::Fights } else { Plans::Mixed };
     let options = small(seed, 1 + seed as u8 % 4);
     // Room for more regions to come on every node.
-    let (data_replicas, pool_bytes) = (1 + seed as u8 / 4 % 2, 3 << 18);
+    let data_replicas = 1 + seed as u8 / 4 % 2;
+    let pool_bytes = 3 << 18;
     let options = ClusterOptions { data_replicas, pool_bytes, ..options };
     move_replicas(Run::of(seed, &options, plans))
 }
@@ -97,7 +98,8 @@ pub fn damaged_splits(seed: u64) -> Events {
 /// As [`moves`], in the same way.
 pub fn damaged_moves(seed: u64) -> Events {
     let options = small(seed, 2 + seed as u8 % 3);
-    let (data_replicas, pool_bytes) = (2 + seed as u8 / 4 % 2, 3 << 18);
+    let data_replicas = 2 + seed as u8 / 4 % 2;
+    let pool_bytes = 3 << 18;
     let options = ClusterOptions { data_replicas, pool_bytes, ..options };
     rot(Run::of(seed, &options, Plans::Mixed), Why::Move)
 }
@@ -211,7 +213,8 @@ pub fn cut_off_single_of(seed: u64, is_told: bool) -> Events {
             run.workload.run(writer, OpKind::Insert, key).await;
         }
     });
-    let (now, first) = (run.cluster.view().clone(), run.workload.key(0));
+    let now = run.cluster.view().clone();
+    let first = run.workload.key(0);
     let lost = single_pairs_on(&run, &now);
     let place =
         run.alone(async { early.session.store().search(first, None).await.unwrap().hint() });
@@ -404,14 +407,16 @@ impl Leader<'_> {
         while run.rng.below(3) == 0 {
             self.transform_partly(view, run.rng.below(40) as u64).await;
         }
-        let (fabric, peek) = (operator_fabric(&run.cluster), Peek::of(run));
+        let fabric = operator_fabric(&run.cluster);
+        let peek = Peek::of(run);
         let done = transform(&fabric, &peek.orders(), view, &self.dead()).await;
         run.count(|e| e.slots_settled += done.expect("everybody has stopped").slots_changed);
     }
 
     /// The master dies after so many steps of that, if it has not ended then.
     pub async fn transform_partly(&self, view: &View, steps: u64) {
-        let (fabric, peek) = (operator_fabric(&self.run.cluster), Peek::of(self.run));
+        let fabric = operator_fabric(&self.run.cluster);
+        let peek = Peek::of(self.run);
         let cut = cut_off(steps, transform(&fabric, &peek.orders(), view, &self.dead())).await;
         self.run.count(|e| e.cut_off += u64::from(cut.is_none()));
     }
@@ -424,7 +429,8 @@ impl Leader<'_> {
     /// Takes out what a split has moved, and gives up what has been left.
     async fn clear(&self, view: &View) {
         let run = self.run;
-        let (fabric, reach) = (operator_fabric(&run.cluster), Peek::of(run));
+        let fabric = operator_fabric(&run.cluster);
+        let reach = Peek::of(run);
         while run.rng.below(3) == 0 {
             let steps = run.rng.below(40) as u64;
             let cut = cut_off(steps, jobs::run(&fabric, &reach.orders(), view, Job::Clear)).await;
@@ -491,7 +497,8 @@ fn room_for(
         Extent::Region { .. } => (geometry.region_bytes, geometry.block_bytes),
         Extent::Subtable { .. } => (geometry.subtable_bytes(), 0),
     };
-    let (cluster, view_number) = (view.cluster, view.number);
+    let cluster = view.cluster;
+    let view_number = view.number;
     let mut nodes: Vec<MnId> = view.members.iter().map(|member| member.node).collect();
     nodes.retain(|node| not.iter().all(|place| place.node != *node));
     let mut places = Vec::new();

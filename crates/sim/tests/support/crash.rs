@@ -138,11 +138,7 @@ impl Gate {
 
     /// Waits until the future is held, or has ended.
     pub async fn held(&self) {
-        poll_fn(|context| match self.held.get() {
-            true => Poll::Ready(()),
-            false => again(context),
-        })
-        .await;
+        poll_fn(|context| if self.held.get() { Poll::Ready(()) } else { again(context) }).await;
     }
 
     /// The same, for some steps at most.

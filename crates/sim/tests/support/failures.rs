@@ -294,10 +294,7 @@ impl Run {
     /// Lets one client per fate work beside the others: `true` means that it dies and is
     /// recovered.
     pub fn work(&self, fates: &[bool]) {
-        let life = |dies: &bool| match dies {
-            true => self.short_life(),
-            false => Life::new(None, || false),
-        };
+        let life = |dies: &bool| if *dies { self.short_life() } else { Life::new(None, || false) };
         let clients: Vec<(Client, Life<'_>)> =
             fates.iter().map(|dies| (self.client(), life(dies))).collect();
         let mut stepper = Stepper::new(&self.rng);
@@ -343,7 +340,8 @@ impl Run {
 
     /// Recovers a client that takes no more steps.
     pub async fn recover(&self, client: ClientId) -> Report {
-        let (fabric, view) = (operator_fabric(&self.cluster), self.cluster.view().clone());
+        let fabric = operator_fabric(&self.cluster);
+        let view = self.cluster.view().clone();
         let blocks = blocks_of(&self.cluster, client);
         let report = recover(&fabric, &view, client, &blocks).await;
         let report = report.expect("all nodes that are left answer");
@@ -454,7 +452,8 @@ impl Run {
         self.leave(&store);
         self.workload.assert_linearizable();
         quiescent(&self.cluster, &self.orphans.borrow());
-        let (reused, out_of_memory) = (self.workload.reused(), self.workload.out_of_memory());
+        let reused = self.workload.reused();
+        let out_of_memory = self.workload.out_of_memory();
         self.count(|e| (e.reused, e.out_of_memory) = (reused, out_of_memory));
         let counts = self.cluster.sim().counts();
         self.count(|e| {

@@ -75,7 +75,8 @@ pub fn gone(seed: u64) {
         }
         sim.sleep(sim.rng().below_u64(2 * LEASE.as_nanos() as u64)).await;
         let has_deadline = sim.rng().below(2) == 0;
-        let (which, other) = (sim.rng().below_u64(5), sim.rng().below_u64(5));
+        let which = sim.rng().below_u64(5);
+        let other = sim.rng().below_u64(5);
         let begun = sim.now();
         let both = async {
             let beside = async {
@@ -83,9 +84,10 @@ pub fn gone(seed: u64) {
                 timed(&session, other).await
             };
             let operation = async {
-                let ended = match has_deadline {
-                    false => timed(&session, which).await,
-                    true => within(&session, pin!(timed(&session, which))).await,
+                let ended = if has_deadline {
+                    within(&session, pin!(timed(&session, which))).await
+                } else {
+                    timed(&session, which).await
                 };
                 (ended, Duration::from_nanos(sim.now() - begun))
             };

@@ -43,7 +43,8 @@ pub fn in_doubt(seed: u64) -> bool {
         session.put(KEY, b"first").await.expect("all nodes answer");
         let subtable = Buckets::of(KEY, &cluster.view()).subtable;
         let places = cluster.view().subtables[subtable as usize].replicas().to_vec();
-        let (far, dies) = (places[1].node, places[sim.rng().pick(&[0, 2])].node);
+        let far = places[1].node;
+        let dies = places[sim.rng().pick(&[0, 2])].node;
         cluster.network().hold(session.id(), far, LATE_NS);
         let writing = async { drop(session.update(KEY, b"second").await) };
         let number = cluster.view().number;

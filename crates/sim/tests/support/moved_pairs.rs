@@ -130,7 +130,8 @@ fn run(seed: u64, is_lossy: bool, redundancies: Vec<Redundancy>, (kinds, haste):
 /// Waits until a round is contended, and a little longer, and loses a backup that has the word of most, which may have
 /// won by it. If there is no such round for a while: any backup.
 async fn lose_of_majority(cluster: &Cluster, rng: &Rng) {
-    let (sim, view) = (cluster.sim(), cluster.view().clone());
+    let sim = cluster.sim();
+    let view = cluster.view().clone();
     let words = |slot| -> Vec<(Place, Slot)> {
         view.slot_places(slot).map(|place| (place, cluster.network().word_at(place))).collect()
     };
@@ -141,7 +142,8 @@ async fn lose_of_majority(cluster: &Cluster, rng: &Rng) {
     let until = sim.now() + 10_000;
     let lost = loop {
         let words = words(slot);
-        let (old, backups) = (words[0].1, &words[1..]);
+        let old = words[0].1;
+        let backups = &words[1..];
         let has = |word: Slot| backups.iter().filter(|(_, other)| *other == word).count();
         let most = backups.iter().max_by_key(|(_, word)| has(*word)).expect("there are backups");
         let is_contended = most.1 != old && has(most.1) < backups.len() && has(old) == 0;
@@ -182,7 +184,8 @@ async fn burst(
 async fn wait_for_repair(cluster: &Cluster) {
     let until = cluster.sim().now() + PATIENCE_NS;
     let is_whole = || {
-        let (view, nodes) = (cluster.view(), cluster.node_processes());
+        let view = cluster.view();
+        let nodes = cluster.node_processes();
         let lives = |node| nodes.iter().any(|(living, _)| *living == node);
         view.change.is_none() && view.members.iter().all(|member| lives(member.node))
     };
@@ -273,7 +276,8 @@ pub fn two_nodes_lost(seed: u64) {
         let put_all = async |versions: &mut [u8; PAIRS], version: u8| {
             for (number, known) in versions.iter_mut().enumerate() {
                 *known = version;
-                let (key, value) = (key(number), value(number, version));
+                let key = key(number);
+                let value = value(number, version);
                 let put = store.upsert_as(&key[..], &value, oriented, None);
                 put.await.expect("there is room");
                 for turn in 0..rng.below(3) {
@@ -349,7 +353,9 @@ pub fn older_parity(seed: u64) {
     cluster.block_on(process, async {
         let session = cluster.open(process, options.session).await.expect("a master leads");
         keeper.open(session.gate().clone());
-        let (store, value, older) = (session.store(), [7; 900], [8; 900]);
+        let store = session.store();
+        let value = [7; 900];
+        let older = [8; 900];
         let written = store.insert_as(b"key", &value, oriented).await.expect("there is room");
         let hint = written.place.expect("it has been put somewhere");
         // No client of one cluster meets what another one has left within a run.
@@ -393,7 +399,8 @@ pub fn torn_headers(seed: u64) {
     cluster.block_on(process, async {
         let session = cluster.open(process, options.session).await.expect("a master leads");
         keeper.open(session.gate().clone());
-        let (store, value) = (session.store(), [7; 900]);
+        let store = session.store();
+        let value = [7; 900];
         let written = store.insert_as(b"key", &value, redundancy).await.expect("there is room");
         let word = written.place.expect("it has been put somewhere").word;
         let view = store.view();
@@ -444,7 +451,8 @@ pub fn resting_block(seed: u64) {
     cluster.block_on(process, async {
         let [mover, reader] = [(); 2].map(|()| cluster.open(process, options.session));
         let (mover, reader) = futures_util::future::join(mover, reader).await;
-        let (mover, reader) = (mover.expect("a master leads"), reader.expect("a master leads"));
+        let mover = mover.expect("a master leads");
+        let reader = reader.expect("a master leads");
         keeper.open(mover.gate().clone());
         keeper.open(reader.gate().clone());
         let value = vec![1; 900];
@@ -499,7 +507,8 @@ pub fn silent_chunk(seed: u64) {
         // The regions that it needs are new, and a change looks at what it finds.
         sim.sleep(PATIENCE_NS / 4).await;
         assert!(cluster.view().change.is_none());
-        let (word, view) = (put.place.expect("it is there").word, store.view());
+        let word = put.place.expect("it is there").word;
+        let view = store.view();
         let object = view.object_of(word).expect("it is there");
         let [damaged, silent] = [0, 1].map(|chunk| object.places().nth(chunk).expect("a chunk"));
         let named = cluster.network().word_at(object.copy_words(word).next().expect("one"));

@@ -76,7 +76,8 @@ pub fn demotion(seed: u64) {
         for n in 0..KEYS {
             session.insert(&key(n), &[1; VALUE_BYTES]).await.expect("there is room");
         }
-        let (begun, before) = (sim.now(), session.gate().transitions().demoted_bytes);
+        let begun = sim.now();
+        let before = session.gate().transitions().demoted_bytes;
         for n in 0..600 {
             session.gate().tell_short(true);
             session.update(&key(n % KEYS), &[2; VALUE_BYTES]).await.expect("there is room");
@@ -126,7 +127,8 @@ pub fn promotion(seed: u64) {
 /// Of every operation what it counts is what went over its fabric.
 pub fn counters(seed: u64) {
     let lives = Lives::new(seed);
-    let (store, script) = (&lives.store, &lives.script);
+    let store = &lives.store;
+    let script = &lives.script;
     run(store.insert(b"a", &VALUE)).expect("there is room");
     for n in 0..40 {
         lives.update(b"a");

@@ -111,7 +111,9 @@ pub fn fits(seed: u64, regions: u64, rounds: u64, first_key: fn(u64) -> u64) -> 
         let process = cluster.client_process();
         let keeper = cluster.keeper(process, LEASE);
         let before = fits.borrow().last().copied().unwrap_or(0);
-        let (filled, cluster, sim) = (&fits, &cluster, &sim);
+        let filled = &fits;
+        let cluster = &cluster;
+        let sim = &sim;
         executor.spawn(process, async move {
             let session = open(cluster, process, &keeper).await;
             for key in 0..before {
@@ -151,7 +153,9 @@ pub fn lend(seed: u64) -> Nanos {
     let mut executor = Executor::new(&sim);
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, LEASE);
-    let (of_all, shared, time) = (&slowest, &cluster, &sim);
+    let of_all = &slowest;
+    let shared = &cluster;
+    let time = &sim;
     executor.spawn(process, async move {
         let mut sessions = Vec::new();
         for _ in 0..SESSIONS {
@@ -181,7 +185,9 @@ pub fn refuse(seed: u64) -> Nanos {
     for number in 0..SESSIONS {
         let process = cluster.client_process();
         let keeper = cluster.keeper(process, LEASE);
-        let (of_all, cluster, sim) = (&slowest, &cluster, &sim);
+        let of_all = &slowest;
+        let cluster = &cluster;
+        let sim = &sim;
         executor.spawn(process, async move {
             let session = open(cluster, process, &keeper).await;
             let first = number << 32;
@@ -214,7 +220,9 @@ pub fn swap(seed: u64) {
     for (number, own) in SIZES.into_iter().enumerate() {
         let process = cluster.client_process();
         let keeper = cluster.keeper(process, LEASE);
-        let (swapped, cluster, sim) = (&swapped, &cluster, &sim);
+        let swapped = &swapped;
+        let cluster = &cluster;
+        let sim = &sim;
         executor.spawn(process, async move {
             let session = open(cluster, process, &keeper).await;
             let first = (number as u64) << 32;
@@ -247,12 +255,16 @@ pub fn update(seed: u64) -> Nanos {
     const BYTES: usize = 500;
     let sim = Sim::new(seed);
     let cluster = cluster(&sim, 1);
-    let (slowest, at_work) = (Cell::new(0), Cell::new(SESSIONS));
+    let slowest = Cell::new(0);
+    let at_work = Cell::new(SESSIONS);
     let mut executor = Executor::new(&sim);
     for number in 0..SESSIONS {
         let process = cluster.client_process();
         let keeper = cluster.keeper(process, LEASE);
-        let (of_all, at_work, cluster, sim) = (&slowest, &at_work, &cluster, &sim);
+        let of_all = &slowest;
+        let at_work = &at_work;
+        let cluster = &cluster;
+        let sim = &sim;
         executor.spawn(process, async move {
             let session = open(cluster, process, &keeper).await;
             for key in (number..PAIRS).step_by(SESSIONS as usize) {

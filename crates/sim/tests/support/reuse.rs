@@ -50,7 +50,8 @@ pub fn use_again(run: Run) -> Events {
                 }
             }));
         }
-        let (epochs, working) = (&epochs, &working);
+        let epochs = &epochs;
+        let working = &working;
         stepper.spawn(async move {
             life.ended().await;
             if life.crashed() {

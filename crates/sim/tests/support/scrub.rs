@@ -139,7 +139,8 @@ pub fn settles_beside_writes(seed: u64, replicas: u8, bits: impl Iterator<Item =
         let is_over = Cell::new(false);
         let writing = async {
             for n in 0.. {
-                let (key, value) = (format!("other {}", n % 5), format!("value {n}"));
+                let key = format!("other {}", n % 5);
+                let value = format!("value {n}");
                 if is_over.get() && n % 5 == 0 {
                     return;
                 }

@@ -171,7 +171,8 @@ fn turned(seed: u64, again: Option<Hint>) -> Option<Hint> {
             keeper.open(session.gate().clone());
             session
         };
-        let (writer, other) = (open().await, open().await);
+        let writer = open().await;
+        let other = open().await;
         let put = writer.store().upsert_as(KEY, &[1; 700], oriented, None).await;
         put.expect("there is room");
         // So that it has a block.
@@ -215,7 +216,8 @@ pub fn lost_single(seed: u64) {
             keeper.open(session.gate().clone());
             session
         };
-        let (writer, other) = (open().await, open().await);
+        let writer = open().await;
+        let other = open().await;
         let store = writer.store();
         let put = store.upsert_as(KEY, &[1; 100], Redundancy::None, None).await;
         let hint = put.expect("there is room").place.expect("it is there");
@@ -257,7 +259,8 @@ pub fn half_moved(seed: u64) -> Events {
         ..small(seed, 3)
     };
     let run = speculating(Run::of(seed, &options, Plans::Mixed));
-    let (rng, cluster) = (&run.rng, &run.cluster);
+    let rng = &run.rng;
+    let cluster = &run.cluster;
     let dies = Life::new(Some(rng.below(3) as u64), || replicas_differ(cluster));
     let clients = [(run.client(), dies), (run.client(), Life::new(None, || false))];
     let [(writer, life), (reader, _)] = &clients;
@@ -280,7 +283,8 @@ pub fn half_moved(seed: u64) -> Events {
         cluster.network().release(held.0, held.1);
         let joining = room(&run, &now, Extent::Region { region, primary: false }, places, 1)[0];
         let gain = Gain { of: region, joining, leaving: Some(places[1]) };
-        let (is_done, losses_one_in) = (Cell::new(false), 1 << 30);
+        let is_done = Cell::new(false);
+        let losses_one_in = 1 << 30;
         let leader = Leader { run: &run, clients: &clients, is_done, losses_one_in };
         let mut stepper = Stepper::new(rng);
         stepper.spawn(leader.bury(writer, life));
@@ -311,7 +315,8 @@ pub fn half_deleted(seed: u64) {
     cluster.block_on(process, async {
         let deleter = cluster.open(process, options.session).await.expect("a master leads");
         keeper.open(deleter.gate().clone());
-        let (store, network) = (deleter.store(), cluster.network());
+        let store = deleter.store();
+        let network = cluster.network();
         let view = cluster.view().clone();
         for i in 0..100 {
             let key = format!("key {i}").into_bytes();

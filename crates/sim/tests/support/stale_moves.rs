@@ -52,7 +52,8 @@ pub fn stale_move(seed: u64) {
             let moved = session.store().set_redundancy(&key[..], *way, Some(hint)).await;
             hint = moved.expect("nothing is in the way").1.place.expect("it is there");
         }
-        let (net, to) = (cluster.network(), ways[begun]);
+        let net = cluster.network();
+        let to = ways[begun];
         let slots: Vec<Place> = session.store().view().slot_places(hint.slot).collect();
         let shows = async |at: usize| {
             while net.word_at(slots[at]) == hint.word {
@@ -97,7 +98,8 @@ pub async fn pair_apart(
         // The first one brings regions.
         cluster.sim().sleep(20_000_000).await;
         assert!(cluster.view().change.is_none());
-        let (hint, view) = (put.place.expect("it is there"), session.store().view());
+        let hint = put.place.expect("it is there");
+        let view = session.store().view();
         let object = view.object_of(hint.word).expect("it is there");
         let chunks = object.columns().expect("it has chunks").chunks().iter();
         let mut data = object.places().zip(chunks).filter(|(_, chunk)| **chunk < 2);

@@ -183,7 +183,8 @@ pub fn speculated_entry(seed: u64) -> bool {
 
     let places: Vec<_> = cluster.view().slot_places(*slot).collect();
     let on = |i: usize| cluster.network().word_at(places[i]);
-    let (inserted, released) = (Cell::new(false), Cell::new(false));
+    let inserted = Cell::new(false);
+    let released = Cell::new(false);
     let insert_and_update = async {
         let place = a.insert(KEY, b"value").await?.place;
         // Not if D has come too far, and A had to wait for it.

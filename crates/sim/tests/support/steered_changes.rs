@@ -66,7 +66,8 @@ pub fn doubtful_backups(seed: u64) -> Events {
 /// within that, while others read. Then the primary is lost, and a backup with it. 3 or 4 index replicas.
 pub fn settler_dies(seed: u64) -> Events {
     // Two nodes are lost.
-    let (data_replicas, pool_bytes) = (3, 3 << 18);
+    let data_replicas = 3;
+    let pool_bytes = 3 << 18;
     let options = ClusterOptions { data_replicas, pool_bytes, ..small(seed, 3 + seed as u8 % 2) };
     let run = Run::of(seed, &options, Plans::Mixed);
     let rng = &run.rng;
@@ -142,9 +143,10 @@ pub fn left_behind(seed: u64) -> Events {
     let mut stepper = Stepper::new(rng);
     stepper.spawn(async {
         while !leader.is_done.get() {
-            match switched.get() {
-                true => run.workload.run(reader, OpKind::Search, 0).await,
-                false => idle(1).await,
+            if switched.get() {
+                run.workload.run(reader, OpKind::Search, 0).await
+            } else {
+                idle(1).await
             }
         }
     });

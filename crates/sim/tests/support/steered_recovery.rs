@@ -21,7 +21,8 @@ use super::workload::Workload;
 /// it has withdrawn what it must not commit. 2 to 5 index replicas.
 pub fn late_insert_crash(seed: u64) -> Events {
     let run = Run::new(seed, 2 + seed as u8 % 4, Plans::Mixed);
-    let (rng, cluster) = (&run.rng, &run.cluster);
+    let rng = &run.rng;
+    let cluster = &run.cluster;
     let clients = clients_in_order(rng, cluster);
     let [a, b, helper] = &clients;
     // Same buckets, so the same first choice.
@@ -29,7 +30,8 @@ pub fn late_insert_crash(seed: u64) -> Events {
     let [key, gone] = &keys[..] else { unreachable!("as many as were asked for") };
     run.alone(async { helper.insert(gone, b"gone").await.map(drop).unwrap() });
 
-    let (gate, other) = (Gate::default(), Gate::default());
+    let gate = Gate::default();
+    let other = Gate::default();
     let life = Life::new(Some(rng.below(30) as u64), || gate.is_open());
     let mut stepper = Stepper::new(rng);
     let steps = 2 + rng.below(12) as u64;
@@ -64,7 +66,8 @@ pub fn late_insert_crash(seed: u64) -> Events {
 /// round is over.
 pub fn recovery_overtaken(seed: u64) -> Events {
     let run = Run::new(seed, 3, Plans::Mixed);
-    let (rng, cluster) = (&run.rng, &run.cluster);
+    let rng = &run.rng;
+    let cluster = &run.cluster;
     let clients = clients_in_order(rng, cluster);
     let [w, d, y] = &clients;
     let keys = Workload::keys(&cluster.view(), 1, 0);
@@ -77,7 +80,8 @@ pub fn recovery_overtaken(seed: u64) -> Events {
     stepper.spawn(life.task(async { d.update(key, b"dead", None).await.map(drop).unwrap() }));
     run.run(stepper);
 
-    let (recovery, next) = (Gate::default(), Gate::default());
+    let recovery = Gate::default();
+    let next = Gate::default();
     let report = Cell::new(None);
     let mut stepper = Stepper::new(rng);
     stepper.spawn(async {

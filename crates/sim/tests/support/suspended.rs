@@ -36,8 +36,8 @@ pub fn suspended_commit(seed: u64) {
     let keeper = cluster.keeper(process, LEASE);
     cluster.block_on(process, async {
         let [writer, owner] = [(); 2].map(|()| cluster.open(process, session));
-        let (writer, owner) =
-            (writer.await.expect("a master leads"), owner.await.expect("it does"));
+        let writer = writer.await.expect("a master leads");
+        let owner = owner.await.expect("it does");
         keeper.open(writer.gate().clone());
         keeper.open(owner.gate().clone());
         let (key, hint) = pair_apart(&owner).await;

@@ -61,7 +61,9 @@ pub fn replicas_have_turns(seed: u64) {
         while cluster.view().member(gone).is_some() {
             sim.sleep(MS / 50).await;
         }
-        let (lacked, mut number, mut changes) = (missing_replicas(&cluster), 0, 0);
+        let lacked = missing_replicas(&cluster);
+        let mut number = 0;
+        let mut changes = 0;
         while changes < PATIENT_CHANGES {
             let view = cluster.view().clone();
             (0..view.subtables.len() as u32).for_each(|subtable| ask_for_split(&cluster, subtable));

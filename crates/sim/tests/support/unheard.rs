@@ -29,7 +29,8 @@ fn answers(cluster: &Cluster, client: &Client) -> [Option<bool>; 5] {
         let keys = [b"key".as_slice(), b"absent"]
             .map(|key| SearchKey { key: client.key(key), hint: None });
         let many = client.search_many(&keys, |at, value, _| both[at] = value.is_some()).await;
-        let (mut cursor, mut shown) = (ScanCursor::start(), 0);
+        let mut cursor = ScanCursor::start();
+        let mut shown = 0;
         let mut scanned = Ok(0);
         while !cursor.is_done() && scanned.is_ok() {
             scanned = client.scan(&mut cursor, PieceLimits::of_slots(8), |_| shown += 1).await;
@@ -106,7 +107,8 @@ const FOR_GOOD: u64 = 1 << 50;
 pub fn objects_are_read_from_the_replicas_that_are_left(seed: u64) -> usize {
     let sim = Sim::new(seed);
     let cluster = cluster(&sim, 3, 2);
-    let (heard, unheard) = (cluster.client(), cluster.unheard_client());
+    let heard = cluster.client();
+    let unheard = cluster.unheard_client();
     let view = cluster.view().clone();
     let mut places = Vec::new();
     for key in 0..KEYS {

@@ -114,7 +114,8 @@ impl Workload {
     pub async fn run(&self, store: &Client, kind: OpKind, key: usize) {
         let value = self.values.get() + 1;
         self.values.set(value);
-        let (name, hint) = (self.keys[key].clone(), self.hint(key, store.client()));
+        let name = self.keys[key].clone();
+        let hint = self.hint(key, store.client());
         let bytes = self.encode(value);
         let session = store.session.clone();
         let begin = |call| self.invoke(key, call);
@@ -170,7 +171,8 @@ impl Workload {
     async fn search(&self, store: &Client, key: usize) {
         let hint = self.hint(key, store.client());
         let entry = self.invoke(key, Call::Search);
-        let (session, name) = (store.session.clone(), self.keys[key].clone());
+        let session = store.session.clone();
+        let name = self.keys[key].clone();
         let search = async move {
             let found = session.store().search(&name, hint).await?;
             let value = found.value().map(<[u8]>::to_vec);

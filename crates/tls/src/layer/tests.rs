@@ -60,7 +60,8 @@ impl Write for Socket {
 }
 
 fn pair(takes: usize, holds: usize) -> (Socket, Socket) {
-    let (there, back) = (Pipe::default(), Pipe::default());
+    let there = Pipe::default();
+    let back = Pipe::default();
     let one = Socket { from: back.clone(), to: there.clone(), takes, holds };
     (one, Socket { from: there, to: back, takes, holds })
 }
@@ -109,7 +110,9 @@ fn all_that_is_written_is_read_whatever_the_sockets_take() {
     ] {
         let (mut client, mut server) = connected(&files, takes, holds);
         let sent: Vec<u8> = (0..200_000u32).map(|n| (n.wrapping_mul(n) >> 7) as u8).collect();
-        let (mut left, mut got, mut buf) = (&sent[..], Vec::new(), vec![0; room]);
+        let mut left = &sent[..];
+        let mut got = Vec::new();
+        let mut buf = vec![0; room];
         let mut sizes = [1, 48, 16_384, 8, 20_000, 100_000].into_iter().cycle();
         while got.len() < sent.len() {
             if !left.is_empty() {
@@ -143,7 +146,8 @@ fn what_waits_is_known_and_goes_with_a_flush() {
     let data = [7; 3_000];
     assert_eq!(client.write(&data).unwrap(), data.len());
     assert!(client.has_unsent() && is_blocked(&client.flush()) && is_blocked(&client.write(&data)));
-    let (mut got, mut buf) = (0, vec![0; 64 << 10]);
+    let mut got = 0;
+    let mut buf = vec![0; 64 << 10];
     while client.has_unsent() {
         got += server.read(&mut buf).unwrap_or(0);
         let _blocked = client.flush();
@@ -209,7 +213,8 @@ fn any_bytes_are_an_error_at_most() {
 
 #[test]
 fn certificates_of_others_and_for_others_are_refused() {
-    let (files, others) = (Certificates::new(), Certificates::new());
+    let files = Certificates::new();
+    let others = Certificates::new();
     let handshake = |tls: &Tls, addr: &str| {
         let (near, far) = pair(usize::MAX, usize::MAX);
         let mut client = tls.dial(addr, near).unwrap();
@@ -277,7 +282,8 @@ fn files_that_are_wrong_are_named() {
         let error = as_server(&files).unwrap_err().to_string();
         assert!(says.iter().all(|text| error.contains(text)), "{error}");
     };
-    let (cert, key) = ("cert", "key");
+    let cert = "cert";
+    let key = "key";
     let (good_cert, good_key) =
         [cert, key].map(|name| fs::read_to_string(files.path(name)).unwrap()).into();
     files.put(cert, "hello");

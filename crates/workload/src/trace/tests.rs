@@ -179,7 +179,8 @@ proptest! {
         let mut lines = String::new();
         let mut expected = Vec::new();
         for (kind, index, form, field) in &draws {
-            let (name, key) = (kinds[*kind], loaded[index.index(loaded.len())]);
+            let name = kinds[*kind];
+            let key = loaded[index.index(loaded.len())];
             lines += &match form {
                 0 => format!("{name} {key}\n"),
                 1 => format!("{name} usertable {key}\r\n"),

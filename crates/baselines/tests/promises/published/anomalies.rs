@@ -105,8 +105,10 @@ fn an_insert_that_loses_to_another_key_has_inserted_nothing() {
 /// What a SEARCH finds after two INSERTs of a key and a DELETE, where one INSERT saw a slot that another key had, and
 /// the other one saw it free.
 fn inserted_twice(parameters: Parameters, other: u64) -> (Option<Answer>, Option<Refutation>) {
-    let (scene, last) = (Scene::new(parameters), Cell::new(None));
-    let (scene_, last_) = (&scene, &last);
+    let scene = Scene::new(parameters);
+    let last = Cell::new(None);
+    let scene_ = &scene;
+    let last_ = &last;
     scene.play(vec![
         Box::pin(async move {
             scene_.act(0, other, Call::Insert(0)).await.unwrap();
@@ -145,8 +147,10 @@ fn a_key_is_inserted_twice_and_comes_back_after_its_delete() {
 /// key is deleted then: all replicas of the slot show 0 again, as when the first one began. It goes on when what is
 /// held has been released. What becomes of it, and of an UPDATE then.
 fn beside_a_whole_life(held_first: u16, held_then: u16) -> [Result<Answer, Failed>; 2] {
-    let (scene, answers) = (Scene::new(parameters(3)), Cell::new([Ok(Answer::Absent); 2]));
-    let (scene_, answers_) = (&scene, &answers);
+    let scene = Scene::new(parameters(3));
+    let answers = Cell::new([Ok(Answer::Absent); 2]);
+    let scene_ = &scene;
+    let answers_ = &answers;
     let set = |i: usize, answer| {
         let mut all = answers_.get();
         all[i] = answer;

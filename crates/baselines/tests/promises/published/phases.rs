@@ -93,8 +93,10 @@ fn who_allocates_changes_no_phase() {
 
 /// Of an INSERT whose slot's first backup another INSERT has taken, and no other one.
 fn phases_beside_another(replicas: usize) -> u64 {
-    let (scene, phases) = (Scene::new(parameters(replicas)), Cell::new(0));
-    let (scene_, phases_) = (&scene, &phases);
+    let scene = Scene::new(parameters(replicas));
+    let phases = Cell::new(0);
+    let scene_ = &scene;
+    let phases_ = &phases;
     scene.play(vec![
         Box::pin(async move {
             // The other one has READ the slot, and then stands on the first backup.

@@ -50,7 +50,8 @@ impl Scene {
 
     /// Has a client do something with a key.
     pub async fn act(&self, client: usize, number: u64, call: Call) -> Result<Answer, Failed> {
-        let (store, key) = (&self.members[client].1, key(number));
+        let store = &self.members[client].1;
+        let key = key(number);
         let tick = || self.ticks.replace(self.ticks.get() + 1);
         let invoked = tick();
         let done = |done, otherwise| if done { Answer::Done } else { otherwise };

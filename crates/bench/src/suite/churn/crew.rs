@@ -275,11 +275,13 @@ impl Member<'_> {
     /// Writes a key. That memory is used up is an error unless that `is_aim`.
     fn write(&mut self, kind: OpKind, key: u64, version: u32, is_aim: bool) {
         let model = self.crew.model;
-        let (writer, sequence) = (self.writer, version.into());
+        let writer = self.writer;
+        let sequence = version.into();
         Origin { key, writer, sequence }.encode(&mut self.value);
         model.begin(key, version);
         let start = Instant::now();
-        let (bytes, value) = (key_bytes(key), &self.value[..]);
+        let bytes = key_bytes(key);
+        let value = &self.value[..];
         let result = self.session.block_on(async {
             match kind {
                 OpKind::Insert => self.session.insert(&bytes, value).await,
@@ -306,7 +308,8 @@ impl Member<'_> {
 
     /// Reads a key, and judges what comes.
     fn read(&self, key: u64) {
-        let (model, len) = (self.crew.model, self.crew.value_bytes);
+        let model = self.crew.model;
+        let len = self.crew.value_bytes;
         let before = model.acknowledged(key);
         let start = Instant::now();
         let mut took = Duration::ZERO;

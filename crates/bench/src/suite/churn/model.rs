@@ -95,9 +95,10 @@ impl Model {
         if version != ABSENT && is_admissible(version, before, begun) {
             return Ok(());
         }
-        match version == ABSENT || version > before.max(begun) {
-            true => Err(Mismatch::NeverWritten { writer, sequence }),
-            false => Err(Mismatch::Overwritten { writer, sequence }),
+        if version == ABSENT || version > before.max(begun) {
+            Err(Mismatch::NeverWritten { writer, sequence })
+        } else {
+            Err(Mismatch::Overwritten { writer, sequence })
         }
     }
 }

@@ -76,7 +76,8 @@ impl Sizes {
             object_bytes: class.bytes(),
             index_keys: 0,
         };
-        let (nodes, replicas) = (u64::from(cluster.memory_nodes()), cluster.cluster());
+        let nodes = u64::from(cluster.memory_nodes());
+        let replicas = cluster.cluster();
         let data_replicas = u64::from(replicas.data_replicas());
         // For as many keys as could be without an index.
         sizes.index_keys = pool_bytes * nodes / data_replicas / sizes.object_bytes;

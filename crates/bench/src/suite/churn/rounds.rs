@@ -146,11 +146,13 @@ impl Course<'_> {
 
     fn fill(&mut self, crew: &Crew<'_>, round: &mut Round) {
         let listed: Vec<u64> = (0..self.known).filter(|key| !self.model.is_present(*key)).collect();
-        let (old, first) = (listed.len() as u64, self.known);
+        let old = listed.len() as u64;
+        let first = self.known;
         let present = self.known - old;
-        let wanted = match self.args.fill_up < 1.0 {
-            true => self.sizes.pairs(self.args.fill_up).min(self.model.len()),
-            false => self.model.len(),
+        let wanted = if self.args.fill_up < 1.0 {
+            self.sizes.pairs(self.args.fill_up).min(self.model.len())
+        } else {
+            self.model.len()
         };
         let count = wanted.saturating_sub(present);
         let keys = Keys { listed: Arc::new(listed), first, count };

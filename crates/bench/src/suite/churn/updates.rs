@@ -99,8 +99,12 @@ fn passes(
     sum.tally.merge_failures(&loaded.tally);
     let loaded_in_use_bytes = watch.look().in_use_bytes;
     let shown = bar("update", u64::from(args.passes), true);
-    let (mut all, mut passes, mut most) = (Tally::default(), Vec::new(), 0);
-    let (mut duration, mut looked, mut done) = (Duration::ZERO, Instant::now(), 0);
+    let mut all = Tally::default();
+    let mut passes = Vec::new();
+    let mut most = 0;
+    let mut duration = Duration::ZERO;
+    let mut looked = Instant::now();
+    let mut done = 0;
     watch.take_most_bytes();
     let mut gave_up = loaded.gave_up;
     for pass in 1..=args.passes {

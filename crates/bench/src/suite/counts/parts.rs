@@ -122,8 +122,10 @@ pub type Parts = BTreeMap<Part, u64>;
 pub fn parts(written: &str) -> Result<Parts, String> {
     let mut names = Names::default();
     let mut parts = Parts::new();
-    let (mut own, mut here) = (Part::Rest, None);
-    let (mut file, mut is_inclusive) = (None, false);
+    let mut own = Part::Rest;
+    let mut here = None;
+    let mut file = None;
+    let mut is_inclusive = false;
     for line in written.lines() {
         let wrong = || format!("not of callgrind: {line:?}");
         if let Some((what, name)) = line.split_once('=') {

@@ -88,12 +88,13 @@ fn run(command: &mut Command) -> Result<String, Failure> {
     let output = command.output().map_err(|error| {
         Failure::operation(format!("cannot run perf: {error}; install it (Debian: linux-perf)"))
     })?;
-    match output.status.success() {
-        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-        false => Err(Failure::operation(format!(
+    if output.status.success() {
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    } else {
+        Err(Failure::operation(format!(
             "perf failed; it may need /proc/sys/kernel/perf_event_paranoid at 1, or root:\n{}",
             String::from_utf8_lossy(&output.stderr)
-        ))),
+        )))
     }
 }
 

@@ -106,7 +106,9 @@ impl Drain {
             first.subtables * geometry.subtable_bytes() + first.regions * geometry.region_bytes
         });
         standing::ask(&master, address, node, false)?;
-        let (address, asked, heard) = (address.to_string(), Instant::now(), None);
+        let address = address.to_string();
+        let asked = Instant::now();
+        let heard = None;
         Ok(Drain { node, address, master, first, moved_bytes, asked, heard, _runtime: runtime })
     }
 

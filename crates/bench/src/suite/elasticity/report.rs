@@ -38,7 +38,8 @@ pub struct Interval {
 impl Interval {
     /// That ends now.
     pub fn new(load: &Load<'_>, from: Duration, to: Duration, sample: &Sample) -> Interval {
-        let (all, seconds) = (sample.all(), (to - from).as_secs_f64());
+        let all = sample.all();
+        let seconds = (to - from).as_secs_f64();
         Interval {
             from_s: from.as_secs_f64(),
             to_s: to.as_secs_f64(),
@@ -75,7 +76,8 @@ pub struct Held {
 impl PhaseRow {
     /// That has ended, with this view.
     pub fn new(step: String, view: &View, from: Duration, to: Duration, sample: &Sample) -> Self {
-        let (all, seconds) = (sample.all(), (to - from).as_secs_f64());
+        let all = sample.all();
+        let seconds = (to - from).as_secs_f64();
         PhaseRow {
             step,
             from_s: from.as_secs_f64(),
@@ -184,7 +186,8 @@ impl Findings for Found {
     }
 
     fn chart(report: &Report<'_, Found>) -> Option<Chart> {
-        let (workload, fabric) = (report.settings.workload, report.fabric());
+        let workload = report.settings.workload;
+        let fabric = report.fabric();
         Some(report.findings.chart(format!("Elasticity: YCSB {workload}, {fabric}")))
     }
 }

@@ -73,7 +73,8 @@ impl<'a> Steering<'a> {
         meters: &'a [Meter],
         servers: &'a mut Servers,
     ) -> Steering<'a> {
-        let (start, timeline) = (Instant::now(), Timeline::default());
+        let start = Instant::now();
+        let timeline = Timeline::default();
         Steering { args, load, meters, servers, start, timeline }
     }
 
@@ -119,7 +120,9 @@ impl<'a> Steering<'a> {
         let end = from + Duration::from_secs_f64(self.args.phase);
         let bar = bar("run", (self.args.phase * 1000.0) as u64, true);
         bar.set_message(step.text());
-        let (mut all, mut begun, mut goes_on) = (Sample::default(), from, true);
+        let mut all = Sample::default();
+        let mut begun = from;
+        let mut goes_on = true;
         while goes_on {
             sleep(POLL);
             self.look(&mut goal, from);

@@ -282,7 +282,8 @@ fn steer<'a>(
     victims: &[MnId],
     servers: &mut Servers,
 ) -> Result<Disturbed<'a>, Failure> {
-    let (begun, start) = (board.clock.now(), Instant::now());
+    let begun = board.clock.now();
+    let start = Instant::now();
     while start.elapsed() < Duration::from_secs_f64(args.before) && !interrupt::requested() {
         sleep(POLL);
     }
@@ -426,7 +427,8 @@ fn judge(
 fn put_together(traces: impl Iterator<Item = Trace>) -> (Vec<Log>, Vec<Packed>) {
     let mut writers: Vec<_> = traces.flat_map(|trace| trace.writers).collect();
     writers.sort_by_key(|(writer, ..)| *writer);
-    let (mut logs, mut entries) = (Vec::new(), Vec::new());
+    let mut logs = Vec::new();
+    let mut entries = Vec::new();
     for (_, log, mut kept) in writers {
         logs.push(log);
         entries.append(&mut kept);

@@ -77,7 +77,8 @@ impl Findings for Found {
 
     fn title(report: &Report<'_, Found>) -> String {
         let Args { keys, threads, rate, spare, redundancy, cluster, .. } = report.settings;
-        let (nodes, losses) = (cluster.memory_nodes(), report.settings.losses());
+        let nodes = cluster.memory_nodes();
+        let losses = report.settings.losses();
         let spare = match (*spare, losses) {
             (false, _) => String::new(),
             (true, 1) => " and a spare".into(),
@@ -105,11 +106,13 @@ impl Findings for Found {
     fn problems(&self) -> Vec<String> {
         let mut wrong = self.problems.clone();
         if self.lost_writes > 0 || self.wrong_reads > 0 {
-            let (lost, reads) = (self.lost_writes, self.wrong_reads);
+            let lost = self.lost_writes;
+            let reads = self.wrong_reads;
             wrong.push(format!("{lost} lost writes, {reads} wrong reads"));
         }
         if !self.linearizable {
-            let (bad, undecided) = (self.check.violations, self.check.undecided_keys);
+            let bad = self.check.violations;
+            let undecided = self.check.undecided_keys;
             wrong.push(format!("{bad} keys are not linearizable, {undecided} undecided"));
         }
         wrong

@@ -79,7 +79,8 @@ impl Load<'_> {
         let tally = RefCell::new(Tally::default());
         let mut worker = Worker::new(self.board, &session, &tally, writer, false);
         let mut noting = Noting::new(self.client, &session, meter);
-        let (mut next, mut turns) = (Instant::now(), 0);
+        let mut next = Instant::now();
+        let mut turns = 0;
         while self.goes_on() {
             if role == Role::Insert {
                 let Some(key) = self.board.frontier.claim_below(self.keys) else { break };

@@ -100,9 +100,10 @@ pub struct Args {
 
 impl Args {
     fn check(&self) -> Result<(), Failure> {
-        match self.interval > 0.0 && self.interval < 1e6 {
-            true => Ok(()),
-            false => Err(Failure::usage("--interval must be more than 0")),
+        if self.interval > 0.0 && self.interval < 1e6 {
+            Ok(())
+        } else {
+            Err(Failure::usage("--interval must be more than 0"))
         }
     }
 
@@ -135,7 +136,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
     let board = Board::new(args.pair_bytes, args.seed);
     let mut grown = grow(args, client, &board)?;
-    let (mut tally, mut logs) = (Tally::default(), Vec::new());
+    let mut tally = Tally::default();
+    let mut logs = Vec::new();
     grown.done.sort_by_key(|done| done.writer);
     for done in grown.done {
         tally.merge_failures(&done.tally);
@@ -213,13 +215,16 @@ fn grow<'a>(args: &Args, client: &'a Client, board: &'a Board) -> Result<Grown<'
 
 /// What happens beside the threads: the time series.
 fn steer<'a>(args: &Args, load: &Load<'a>, meters: &[Meter]) -> Result<Grown<'a>, Failure> {
-    let (client, board) = (load.client, load.board);
+    let client = load.client;
+    let board = load.board;
     let start = Instant::now();
     let mut watch = Watch::start(client, board, start);
     let mut stages = Stages::start(&client.status()?);
     let subtables_at_start = client.view().subtables.len();
-    let (mut intervals, mut all) = (Vec::new(), Sample::default());
-    let (mut from, mut shown) = (Duration::ZERO, Duration::ZERO);
+    let mut intervals = Vec::new();
+    let mut all = Sample::default();
+    let mut from = Duration::ZERO;
+    let mut shown = Duration::ZERO;
     let bar = bar("insert", args.keys, true);
     let mut goes_on = true;
     while goes_on {
@@ -242,6 +247,7 @@ fn steer<'a>(args: &Args, load: &Load<'a>, meters: &[Meter]) -> Result<Grown<'a>
         from = now;
     }
     bar.finish_and_clear();
-    let (done, duration) = (Vec::new(), start.elapsed());
+    let done = Vec::new();
+    let duration = start.elapsed();
     Ok(Grown { done, duration, subtables_at_start, intervals, all, watch, stages })
 }

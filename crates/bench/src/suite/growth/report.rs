@@ -37,7 +37,8 @@ pub struct Interval {
 impl Interval {
     /// That ends now.
     pub fn new(view: &View, board: &Board, from: Duration, to: Duration, sample: &Sample) -> Self {
-        let (keys, subtables) = (board.frontier.acknowledged(), view.subtables.len());
+        let keys = board.frontier.acknowledged();
+        let subtables = view.subtables.len();
         Interval {
             from_s: from.as_secs_f64(),
             to_s: to.as_secs_f64(),
@@ -71,7 +72,8 @@ impl Findings for Found {
     type Settings = Args;
 
     fn title(report: &Report<'_, Found>) -> String {
-        let (found, args) = (&report.findings, report.settings);
+        let found = &report.findings;
+        let args = report.settings;
         format!(
             "growth of an index from {} subtables of {} slots, {} in a bucket: {} keys, pairs of {} \
              bytes,\nsessions: {} to insert, {} to read and {} to update {} times a second together",

@@ -62,7 +62,8 @@ impl<'a> Watch<'a> {
         if view.number == self.seen.number {
             return;
         }
-        let (at_s, keys) = (self.start.elapsed().as_secs_f64(), self.board.frontier.acknowledged());
+        let at_s = self.start.elapsed().as_secs_f64();
+        let keys = self.board.frontier.acknowledged();
         self.came(view, at_s, keys);
     }
 

@@ -49,7 +49,8 @@ impl Crew {
         for _ in 0..threads {
             let (jobs, work) = channel();
             let (report, done) = channel();
-            let (peer, values) = (peer.clone(), values.clone());
+            let peer = peer.clone();
+            let values = values.clone();
             let handle = std::thread::spawn(move || serve(&*peer, &values, &work, &report));
             let thread = Thread { jobs: Some(jobs), done, handle: Some(handle) };
             thread.done.recv().unwrap_or_else(|_| Err(panicked()))?;

@@ -34,7 +34,8 @@ impl Lmdb {
     }
 
     fn load(way: &Way) -> Result<Lmdb, PeerError> {
-        let (size, values) = (&way.size, way.values());
+        let size = &way.size;
+        let values = way.values();
         let lmdb = Lmdb::empty(size)?;
         let mut transaction = lmdb.env.write_txn()?;
         for number in 0..size.keys {

@@ -196,7 +196,8 @@ struct Run {
 pub fn run(args: &Args) -> Result<(), Failure> {
     temporary::end_with_signals()?;
     let shell = Shell::begin("peers", &args.output);
-    let (mut size, connections) = (args.size, args.connections);
+    let mut size = args.size;
+    let connections = args.connections;
     let alike = Sizes::Fixed(size.pair_bytes - KEY_BYTES as u32);
     let values = args.values.unwrap_or(alike);
     let all = Values::new(values);
@@ -208,7 +209,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     if let Some(unknown) = args.only.iter().find(|n| !ALL.iter().any(|(name, ..)| name == n)) {
         return Err(Failure::usage(format!("there is no {unknown:?} to take part; see --help")));
     }
-    let (mut peers, mut absent) = (Vec::new(), Vec::new());
+    let mut peers = Vec::new();
+    let mut absent = Vec::new();
     for (name, program, start) in ALL {
         let is_wanted = args.only.is_empty() || args.only.iter().any(|only| only == name);
         match program {
@@ -292,7 +294,8 @@ fn name_of(workload: Workload) -> String {
 
 /// The requests of a round, the same for everybody.
 fn requests(args: &Args, workload: Workload, chooser: &Chooser, round: u64) -> Vec<Request> {
-    let (mut rng, mut chooser) = (SmallRng::seed_from_u64(round), chooser.clone());
+    let mut rng = SmallRng::seed_from_u64(round);
+    let mut chooser = chooser.clone();
     let request = |_| {
         let key = key_bytes(chooser.next(&mut rng, args.size.keys.into()));
         match workload.draw(&mut rng) {

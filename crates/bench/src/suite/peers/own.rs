@@ -83,7 +83,8 @@ async fn by_batches(
     depth: usize,
     values: &Values,
 ) -> Result<(), Error> {
-    let (mut keys, mut pairs) = (Vec::with_capacity(depth), Vec::with_capacity(depth));
+    let mut keys = Vec::with_capacity(depth);
+    let mut pairs = Vec::with_capacity(depth);
     for batch in requests.chunks(depth) {
         keys.clear();
         pairs.clear();

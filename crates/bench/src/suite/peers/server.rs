@@ -160,23 +160,26 @@ impl<P: Protocol> Session for Talk<P> {
     }
 
     async fn insert(&self, key: &[u8], value: &[u8]) -> Result<(), PeerError> {
-        match self.ask(|out| P::set(out, key, value, When::Absent), P::was_set)? {
-            true => Ok(()),
-            false => Err(PeerError::Exists),
+        if self.ask(|out| P::set(out, key, value, When::Absent), P::was_set)? {
+            Ok(())
+        } else {
+            Err(PeerError::Exists)
         }
     }
 
     async fn update(&self, key: &[u8], value: &[u8]) -> Result<(), PeerError> {
-        match self.ask(|out| P::set(out, key, value, When::There), P::was_set)? {
-            true => Ok(()),
-            false => Err(PeerError::Absent),
+        if self.ask(|out| P::set(out, key, value, When::There), P::was_set)? {
+            Ok(())
+        } else {
+            Err(PeerError::Absent)
         }
     }
 
     async fn delete(&self, key: &[u8]) -> Result<(), PeerError> {
-        match self.ask(|out| P::delete(out, key), P::was_deleted)? {
-            true => Ok(()),
-            false => Err(PeerError::Absent),
+        if self.ask(|out| P::delete(out, key), P::was_deleted)? {
+            Ok(())
+        } else {
+            Err(PeerError::Absent)
         }
     }
 
@@ -310,7 +313,8 @@ impl Redis {
     fn start(port: u16) -> io::Result<Temporary> {
         Temporary::process("redis-server", |dir| {
             let path = socket(dir).display().to_string();
-            let (port, own) = (port.to_string(), dir.display().to_string());
+            let port = port.to_string();
+            let own = dir.display().to_string();
             let args =
                 ["--port", &port, "--bind", "127.0.0.1", "--unixsocket", &path, "--dir", &own];
             let lasting = ["--save", "", "--appendonly", "no"];

@@ -166,7 +166,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 
 /// Who takes part, and who cannot.
 fn who(args: &Args) -> Result<(Vec<Transport>, Vec<&'static str>), Failure> {
-    let (mut transports, mut absent) = (Vec::new(), Vec::new());
+    let mut transports = Vec::new();
+    let mut absent = Vec::new();
     for transport in Transport::ALL {
         let is_asked_for = args.only.contains(&transport);
         let missing = transport.program().filter(|(program, _)| !is_installed(program));

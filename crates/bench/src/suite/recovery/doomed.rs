@@ -116,7 +116,8 @@ impl Doomed {
         command.args(["bench", "doomed"]).envs(secret::environment()).process_group(0);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|error| cannot(error.to_string()))?;
-        let (mut stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        let mut stdin = child.stdin.take();
+        let stdout = child.stdout.take();
         let json = serde_json::to_string(task).map_err(|error| cannot(error.to_string()))?;
         if let Some(stdin) = &mut stdin {
             // One that is gone is noticed by the end of its output.

@@ -181,14 +181,16 @@ impl<'a> Bench<'a> {
         let version = &mut self.versions[key as usize];
         *version += 1;
         Origin { key, writer: 0, sequence: *version }.encode(&mut self.value);
-        let (bytes, start) = (key_bytes(key), Instant::now());
+        let bytes = key_bytes(key);
+        let start = Instant::now();
         let put = self.session.put_with(&bytes, &self.value, redundancy);
         let result = self.session.block_on(put);
         self.timed(OpKind::Upsert, key, start, result).map(|((), time)| time)
     }
 
     fn read(&mut self, key: u64) -> Option<f64> {
-        let (bytes, start) = (key_bytes(key), Instant::now());
+        let bytes = key_bytes(key);
+        let start = Instant::now();
         let mut time = 0.0;
         let expected = self.versions[key as usize];
         let read = self.session.get_with(&bytes, |found| {
@@ -202,7 +204,8 @@ impl<'a> Bench<'a> {
     }
 
     fn move_to(&mut self, key: u64, to: Redundancy) -> Option<f64> {
-        let (bytes, start) = (key_bytes(key), Instant::now());
+        let bytes = key_bytes(key);
+        let start = Instant::now();
         let result = self.session.block_on(self.session.set_redundancy(&bytes, to));
         let (transition, time) = self.timed(OpKind::Move, key, start, result)?;
         if transition == Transition::Moved {

@@ -117,7 +117,8 @@ impl Args {
 
     fn check(&self, settings: &Settings) -> Result<(), Failure> {
         for set in &self.sets {
-            let (nodes, places) = (self.nodes(set), set.places());
+            let nodes = self.nodes(set);
+            let places = set.places();
             if usize::from(nodes) < places {
                 return Err(Failure::usage(format!(
                     "--memory-nodes is {nodes}; --set {set} takes {places}"
@@ -197,7 +198,8 @@ pub fn run(args: &Args) -> Result<(), Failure> {
 
 /// The redundancies that values of this length can have, and why others cannot.
 fn possible(set: &Set, value_bytes: u64) -> (Set, Vec<String>) {
-    let (mut redundancies, mut refused) = (Vec::new(), Vec::new());
+    let mut redundancies = Vec::new();
+    let mut refused = Vec::new();
     for redundancy in &set.redundancies {
         match redundancy.check(KEY_BYTES, value_bytes as usize) {
             Ok(()) => redundancies.push(*redundancy),

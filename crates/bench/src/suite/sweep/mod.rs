@@ -237,7 +237,8 @@ impl Args {
     fn phases(&self, point: &Point, updates: &[u8]) -> Vec<Phase> {
         let chooser = Chooser::new(self.distribution(), point.keys, THETA, self.seed);
         let phase = |updates: u8, seconds: f64| {
-            let (workload, chooser) = (Workload::Updates(updates), chooser.clone());
+            let workload = Workload::Updates(updates);
+            let chooser = chooser.clone();
             Phase {
                 job: Job::Ycsb { workload, chooser, keys: point.keys, own: false },
                 operations: u64::MAX,
@@ -283,7 +284,8 @@ struct Done {
 
 /// Runs all points, in turn.
 fn measure(args: &Args, targets: &[Target], boards: &[Board]) -> Result<Vec<Done>, Failure> {
-    let (values, points) = (args.values(), args.points());
+    let values = args.values();
+    let points = args.points();
     let names: Vec<String> = values
         .iter()
         .map(|value| format!("{} {}", args.axis.name(), args.axis.tick(*value)))
@@ -332,7 +334,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let boards: Vec<Board> =
         args.points().iter().map(|point| Board::new(point.pair_bytes, args.seed)).collect();
     let done = measure(args, &targets, &boards)?;
-    let (mut tally, mut keys, mut problems) = (Tally::default(), 0, Vec::new());
+    let mut tally = Tally::default();
+    let mut keys = 0;
+    let mut problems = Vec::new();
     let mut points = Vec::new();
     for (((value, target), board), done) in
         args.values().into_iter().zip(&targets).zip(&boards).zip(done)

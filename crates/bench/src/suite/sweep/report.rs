@@ -171,12 +171,13 @@ impl Found {
             Line { name, points, spreads }
         };
         let lines = |what: &str, value: Value<'_>| -> Vec<Line> {
-            let all = match is_one {
-                true => vec![line(what.to_owned(), None, value)],
-                false => shares
+            let all = if is_one {
+                vec![line(what.to_owned(), None, value)]
+            } else {
+                shares
                     .iter()
                     .map(|share| line(format!("{what}{share} % updates"), Some(*share), value))
-                    .collect(),
+                    .collect()
             };
             all.into_iter().filter(|line| !line.points.is_empty()).collect()
         };

@@ -110,14 +110,17 @@ mod tests {
 
     #[test]
     fn one_works_at_a_time_and_who_is_gone_is_not_waited_for() {
-        let (points, rounds, turns) = (3, 4, 2);
+        let points = 3;
+        let rounds = 4;
+        let turns = 2;
         let all = Turns::new(points, rounds, turns);
         assert_eq!(all.order[..6], [0, 1, 2, 0, 1, 2]);
         assert_eq!(all.order[12..18], [1, 2, 0, 1, 2, 0]);
         let done = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
             for point in 0..points {
-                let (all, done) = (&all, &done);
+                let all = &all;
+                let done = &done;
                 scope.spawn(move || {
                     let mut seat = Seat::new(all, point, "a point");
                     // The last one goes after it has been loaded.

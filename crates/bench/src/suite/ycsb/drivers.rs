@@ -128,9 +128,12 @@ pub fn run(task: &Task, shell: Shell, target: &Target, operations: u64) -> Resul
     board.part = Part { number: meeting.number() as u64, of: drivers as u64 };
     // An INSERT of each worker may be missing below the last key of its driver.
     let holes = args.workers() + drivers as u64;
-    let remove = || match args.keep {
-        true => Ok(()),
-        false => driver::clean_up_named(&target.client, &task.names(), task.keys(), holes),
+    let remove = || {
+        if args.keep {
+            Ok(())
+        } else {
+            driver::clean_up_named(&target.client, &task.names(), task.keys(), holes)
+        }
     };
     let run = own_run(&task.run(operations), board.part);
     if meeting.number() > 0 {
@@ -254,7 +257,8 @@ fn leave(
     took_part: Result<Share, Failure>,
     clean_up: impl FnOnce() -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let (number, first) = (meeting.number(), meeting.name_of(0));
+    let number = meeting.number();
+    let first = meeting.name_of(0);
     let interrupted = meeting.interrupted().map(|driver| meeting.name_of(driver));
     if let Err(failure) = &took_part {
         meeting.give_up(failure);

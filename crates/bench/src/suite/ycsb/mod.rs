@@ -100,7 +100,8 @@ fn report_of(
     operations: u64,
     measured: Measured,
 ) -> Result<(), Failure> {
-    let (args, client) = (&task.args, &target.client);
+    let args = &task.args;
+    let client = &target.client;
     let Measured { outcome, mut board, broken, holes, together } = measured;
     if let Keys::Named(trace) = &board.keys {
         board.frontier = Frontier::new(trace.keys());

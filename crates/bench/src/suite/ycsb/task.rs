@@ -132,7 +132,8 @@ impl Task {
         if let Some(trace) = &self.trace {
             let times = operations.div_ceil(trace.operations());
             let count = |request| trace.count(request).saturating_mul(times).min(operations);
-            let (keys, deletes) = (trace.keys(), count(Request::Delete));
+            let keys = trace.keys();
+            let deletes = count(Request::Delete);
             let pairs = args.keys + count(Request::Insert) + count(Request::Update);
             return Demand {
                 keys,
@@ -179,7 +180,8 @@ impl Task {
     /// What each process does.
     pub fn specs(&self, run: &Run, master: &str, fabric: String, origin_ns: u64) -> Vec<Spec> {
         let (args, load) = (&self.args, &self.args.load);
-        let (processes, threads) = (u64::from(args.processes), u64::from(load.threads));
+        let processes = u64::from(args.processes);
+        let threads = u64::from(load.threads);
         let spec = |number: u64| {
             let part = Part { number, of: processes };
             let (first_thread, threads) = share(part, threads);

@@ -92,7 +92,8 @@ impl<E: Environment> BlockSource<E> {
             self.without_master.set(left);
             return None;
         }
-        let (client, view) = (self.client, view.number);
+        let client = self.client;
+        let view = view.number;
         let adopted = self.adopted.borrow().clone();
         let told = adopted.clone();
         let turn = self.taking.get();
@@ -139,7 +140,8 @@ impl<E: Environment> BlockSource<E> {
         if !is_valid(view, orphan.block) {
             return Err(Error::Allocation { reason: "there is no such block".into() });
         }
-        let (block, from) = (orphan.block, orphan.owner);
+        let block = orphan.block;
+        let from = orphan.owner;
         let region = &view.regions[block.region as usize];
         let primary = region.primary().node;
         let request = BlockRequest::SetOwner {

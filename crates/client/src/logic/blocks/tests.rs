@@ -112,9 +112,10 @@ impl Environment for Surroundings {
             NodeRequest::SetOwner { to, .. } if first => {
                 self.owner.set(to);
                 poll_fn(|_| if self.slow.get() { Poll::Pending } else { Poll::Ready(()) }).await;
-                match self.forgets.get() {
-                    true => Err(RpcError::TimedOut { addr: "node 0".into() }),
-                    false => Ok(NodeReply::Done),
+                if self.forgets.get() {
+                    Err(RpcError::TimedOut { addr: "node 0".into() })
+                } else {
+                    Ok(NodeReply::Done)
                 }
             }
             NodeRequest::SetOwner { to, .. } if self.hangs.get() && to == ClientId::NOBODY => {
@@ -307,7 +308,8 @@ fn a_block_from_the_pool_is_not_taken_over_from_an_earlier_owner_as_well() {
     env.mute.set(true);
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
-    let (view, block) = (view(), BlockId { region: 0, block: 0 });
+    let view = view();
+    let block = BlockId { region: 0, block: 0 };
     let mut context = Context::from_waker(Waker::noop());
     let mut first = pin!(source.grant(slab, false, &view));
     assert!(first.as_mut().poll(&mut context).is_pending(), "the answer is under way");
@@ -327,7 +329,8 @@ fn what_was_handed_on_is_not_missed_when_it_was_offered_by_an_earlier_name() {
     env.silent.set(false);
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
-    let (view, block) = (view(), BlockId { region: 0, block: 0 });
+    let view = view();
+    let block = BlockId { region: 0, block: 0 };
     at_once(source.grant(slab, false, &view)).unwrap();
     source.forget(&[block]);
     let orphan = Orphan { block, owner: ClientId(3), class: slab.class, first: 0, marked: None };
@@ -347,7 +350,8 @@ fn what_came_back_to_a_session_is_not_new_when_its_memory_node_was_started_again
     env.silent.set(false);
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
-    let (view, block) = (view(), BlockId { region: 0, block: 0 });
+    let view = view();
+    let block = BlockId { region: 0, block: 0 };
     at_once(source.grant(slab, false, &view)).unwrap();
     source.forget(&[block]);
     let orphan = Orphan { block, owner: ClientId(7), class: slab.class, first: 2, marked: None };
@@ -367,7 +371,8 @@ fn what_an_unanswered_request_has_brought_is_not_new_when_the_next_one_is_refuse
     env.silent.set(false);
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
-    let (view, block) = (view(), BlockId { region: 0, block: 0 });
+    let view = view();
+    let block = BlockId { region: 0, block: 0 };
     env.owner.set(ClientId(3));
     let orphan = Orphan { block, owner: ClientId(3), class: slab.class, first: 2, marked: None };
     env.orphan.set(Some(orphan));
@@ -594,9 +599,10 @@ fn a_wait_for_a_block_is_not_pinned_and_ends_by_the_operations_own_clock() {
         env.now.set(Duration::from_millis(waited));
         let asked = pin!(host.alloc_block(slab, false, None, &view));
         let asked = at_once(host.clocks().until(patience, asked));
-        match waited < 1000 {
-            true => assert_eq!(asked, Ok(Granted::Later)),
-            false => assert!(matches!(asked, Err(Error::Allocation { .. })), "{asked:?}"),
+        if waited < 1000 {
+            assert_eq!(asked, Ok(Granted::Later))
+        } else {
+            assert!(matches!(asked, Err(Error::Allocation { .. })), "{asked:?}")
         }
     }
 }

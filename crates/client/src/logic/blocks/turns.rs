@@ -81,7 +81,8 @@ mod tests {
     #[test]
     fn what_runs_has_not_ended() {
         let turns = Turns::default();
-        let (first, second) = (turns.begin(), turns.begin());
+        let first = turns.begin();
+        let second = turns.begin();
         assert_eq!((first.number, first.ended, second.number, second.ended), (1, 1, 2, 1));
         drop(second);
         assert_eq!(turns.begin().ended, 1, "the first one runs still");

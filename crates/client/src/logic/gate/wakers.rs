@@ -42,10 +42,7 @@ impl Wakers {
                 }
             }
             // Only now: what comes from here on finds the waker.
-            match is_there() {
-                true => Poll::Ready(()),
-                false => Poll::Pending,
-            }
+            if is_there() { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
     }

@@ -67,7 +67,8 @@ impl<'r, F: Fabric> FillColumns<'r, F> {
         (geometry, place_of_copy): (&'r Geometry, &'r PlaceOfCopy<'r>),
         result: &'r mut Copied,
     ) -> FillColumns<'r, F> {
-        let (coding, is_oriented) = (columns.coding, columns.is_oriented());
+        let coding = columns.coding;
+        let is_oriented = columns.is_oriented();
         let code = ReedSolomon::new(coding);
         let from = region.places().iter().copied().zip(columns.chunks.iter().copied()).collect();
         FillColumns { fabric, geometry, place_of_copy, coding, code, from, is_oriented, result }
@@ -94,7 +95,8 @@ impl<'r, F: Fabric> FillColumns<'r, F> {
                 }
                 filled = shape.first_offset + u64::from(shape.objects) * shape.object_bytes;
             }
-            let (at, bytes) = (block + filled, geometry.block_bytes - filled);
+            let at = block + filled;
+            let bytes = geometry.block_bytes - filled;
             match leaving {
                 Some(leaving) => {
                     let [from, to] = [leaving, to].map(|place| place.plus(at));
@@ -185,7 +187,8 @@ impl<'r, F: Fabric> FillColumns<'r, F> {
             let read = batch.read(leaving.node, leaving.offset + offset, count * bytes);
             batch = self.execute(batch).await;
             let all = batch.data_span(read)?;
-            let (coding, number) = (self.coding, usize::from(chunk));
+            let coding = self.coding;
+            let number = usize::from(chunk);
             // Free objects that were never used are zeros: nothing is missing.
             let is_broken = |i: &u32| {
                 let bytes = batch.bytes(all.part(i * bytes, bytes));
@@ -431,7 +434,8 @@ impl<'r, F: Fabric> FillColumns<'r, F> {
         let chunk = Chunk::decode(batch.bytes(span), self.coding, known.into());
         let chunk = chunk.expect("it was decoded before");
         let Ok(object) = Object::decode(batch.bytes(copy)) else { return false };
-        let (identity, opcode) = (chunk.identity(), chunk.opcode());
+        let identity = chunk.identity();
+        let opcode = chunk.opcode();
         let pair = Pair { key: object.key(), value: object.value(), identity, opcode };
         let mut all = vec![0; self.coding.chunks() * made.len()];
         let mut stripe: PerPlace<&mut [u8]> = all.chunks_exact_mut(made.len()).collect();

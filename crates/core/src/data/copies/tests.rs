@@ -30,7 +30,8 @@ fn nodes(region: &Region, members: &[u16]) -> Vec<u16> {
 
 #[test]
 fn a_copy_word_counts_for_its_object_and_its_copy_alone() {
-    let (object, copy) = (identity(7), identity(9));
+    let object = identity(7);
+    let copy = identity(9);
     for number in 0..MAX_COPIES {
         let word = copy_word(object, number, copy);
         assert_eq!(copy_of(object, number, word), Some(copy));

@@ -133,8 +133,8 @@ fn chunks_of_two_writes_make_no_value() {
 #[test]
 fn a_value_has_the_checksum_that_its_chunks_tell() {
     let ec = coding(EC.0, EC.1);
-    let (payload, len) =
-        (HEADER_BYTES as usize + 3 + PART_BYTES, PART_BYTES + ec.payload_bytes(1000));
+    let payload = HEADER_BYTES as usize + 3 + PART_BYTES;
+    let len = PART_BYTES + ec.payload_bytes(1000);
     // Of a data chunk; of the zeros behind the value; of parity, from which data is restored.
     for (wrong, at, numbers) in [(1, 0, 0..4), (3, 255, 0..4), (4, 7, 1..5)] {
         let mut chunks = encoded(pair(b"key", &one(1)), ec);

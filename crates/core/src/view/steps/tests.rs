@@ -21,7 +21,8 @@ fn three() -> View {
 #[test]
 fn a_replica_moves_at_the_switch_and_its_room_is_given_back_after_it() {
     let view = three();
-    let (old, new) = (view.regions[0].primary(), place(2, 1 << 20));
+    let old = view.regions[0].primary();
+    let new = place(2, 1 << 20);
     let region = Gain { of: 0, joining: new, leaving: Some(old) };
     let moved = view.subtables[1].backups()[0];
     let subtable = Gain { of: 1, joining: place(2, 0), leaving: Some(moved) };
@@ -314,7 +315,8 @@ fn word_into(view: &View, region: u32) -> Slot {
 #[test]
 fn pairs_without_redundancy_go_with_their_node_and_everything_is_settled() {
     let view = with_single_pairs();
-    let (word, other) = (word_into(&view, 2), word_into(&view, 1));
+    let word = word_into(&view, 2);
+    let other = word_into(&view, 1);
     let frozen = view.without(&[MnId(2)]).unwrap();
     frozen.check().unwrap();
     assert_eq!(frozen.change.as_ref().unwrap().subtables.len(), frozen.subtables.len());
@@ -345,7 +347,8 @@ fn pairs_without_redundancy_go_with_their_node_and_everything_is_settled() {
 #[test]
 fn pairs_that_are_lost_while_they_move_leave_no_room_behind() {
     let view = with_single_pairs();
-    let (old, new) = (place(2, 1 << 20), place(1, 3 << 20));
+    let old = place(2, 1 << 20);
+    let new = place(1, 3 << 20);
     let moving = view.growing(&[], &[Gain { of: 2, joining: new, leaving: Some(old) }]);
     for view in [moving.clone(), moving.advanced()] {
         let lost = view.without(&[MnId(2)]).unwrap();

@@ -35,7 +35,8 @@ impl Completions {
         room: u32,
         has_events: bool,
     ) -> Result<Completions, RdmaError> {
-        let (library, context) = (device.library, device.context.as_ptr());
+        let library = device.library;
+        let context = device.context.as_ptr();
         let mut channel = None;
         if has_events {
             // SAFETY: the context is open.
@@ -81,7 +82,8 @@ impl Completions {
     /// Takes all events that have come.
     pub(crate) fn take_events(&mut self) {
         let Some(channel) = self.channel else { return };
-        let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
+        let mut cq = ptr::null_mut();
+        let mut context = ptr::null_mut();
         // SAFETY: the channel is alive and does not block; the call fills in two pointers.
         while unsafe {
             (self.device.library.get_cq_event)(channel.as_ptr(), &raw mut cq, &raw mut context)

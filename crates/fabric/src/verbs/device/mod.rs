@@ -101,7 +101,8 @@ fn all() -> Result<Vec<Arc<Device>>, RdmaError> {
     if list.is_null() {
         return Err(RdmaError::NoDevice);
     }
-    let (mut devices, mut failure) = (Vec::new(), None);
+    let mut devices = Vec::new();
+    let mut failure = None;
     for at in 0..usize::try_from(count).unwrap_or(0) {
         // SAFETY: the list has `count` entries, and each is a device while the list is not freed.
         let (raw, name) = unsafe {
@@ -192,7 +193,8 @@ impl Device {
         self.check("query a port", result)?;
         let gids = (0..attr.gid_tbl_len.clamp(0, 256) as u32).filter_map(|index| {
             let mut entry = GidEntry::default();
-            let (context, port) = (self.context.as_ptr(), u32::from(number));
+            let context = self.context.as_ptr();
+            let port = u32::from(number);
             let bytes = size_of::<GidEntry>();
             // SAFETY: the context is open; the library is told how long the structure is.
             let result = unsafe {

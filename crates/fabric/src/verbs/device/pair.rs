@@ -77,7 +77,8 @@ impl QueuePair {
             gid: port.gid.bytes,
         };
         let max_inline = init.cap.max_inline_data;
-        let (port, device) = (port.clone(), device.clone());
+        let port = port.clone();
+        let device = device.clone();
         let mut pair = QueuePair { qp, port, address, max_inline, is_destroyed: false, device };
         let mut attr = ffi::QpAttr {
             qp_state: ffi::QPS_INIT,

@@ -97,7 +97,8 @@ impl WireSwitch {
         let io = |source| ServeError::Io { at: "this host".to_owned(), source };
         let poll = Poll::new().map_err(io)?;
         for (token, side) in sides.iter().enumerate() {
-            let (fd, registry) = (side.as_raw_fd(), poll.registry());
+            let fd = side.as_raw_fd();
+            let registry = poll.registry();
             registry.register(&mut SourceFd(&fd), Token(token), Interest::READABLE).map_err(io)?;
         }
         let waker = Waker::new(poll.registry(), WAKER).map_err(io)?;
@@ -170,7 +171,8 @@ struct Wire {
 
 impl Wire {
     fn run(mut self, mut poll: Poll) {
-        let (mut events, mut buffer) = (Events::with_capacity(8), vec![0; FRAME_BYTES]);
+        let mut events = Events::with_capacity(8);
+        let mut buffer = vec![0; FRAME_BYTES];
         let mut again = Instant::now();
         // Sides that may have more.
         let mut full = [false; 2];

@@ -120,19 +120,22 @@ fn open(frame: &[u8]) -> Option<Opened<'_>> {
     let packet = frame.get(ETHERNET_BYTES..)?;
     match u16_at(frame, 12)? {
         0x0800 => {
-            let (start, whole) = (usize::from(packet.first()? & 15) * 4, u16_at(packet, 2)?);
+            let start = usize::from(packet.first()? & 15) * 4;
+            let whole = u16_at(packet, 2)?;
             // Of a packet in pieces nobody sees the whole here.
             let is_whole = u16_at(packet, 6)? & 0x3fff == 0;
             if packet[0] >> 4 != 4 || start < 20 || !is_whole {
                 return None;
             }
             let inside = packet.get(start..usize::from(whole))?;
-            let (from, to) = (mapped(array(packet, 12)?), mapped(array(packet, 16)?));
+            let from = mapped(array(packet, 12)?);
+            let to = mapped(array(packet, 16)?);
             Some(Opened { from, to, protocol: packet[9], inside, at: ETHERNET_BYTES + start })
         }
         0x86dd => {
             let inside = packet.get(40..40 + usize::from(u16_at(packet, 4)?))?;
-            let (from, to) = (array(packet, 8)?, array(packet, 24)?);
+            let from = array(packet, 8)?;
+            let to = array(packet, 24)?;
             Some(Opened { from, to, protocol: packet[6], inside, at: ETHERNET_BYTES + 40 })
         }
         _ => None,
@@ -155,7 +158,8 @@ fn see(frame: &[u8]) -> Option<Seen<'_>> {
 
 fn segment<'b>(opened: &Opened<'b>) -> Option<Seen<'b>> {
     let inside = opened.inside;
-    let (from, to) = ((opened.from, u16_at(inside, 0)?), (opened.to, u16_at(inside, 2)?));
+    let from = (opened.from, u16_at(inside, 0)?);
+    let to = (opened.to, u16_at(inside, 2)?);
     let bytes = inside.get(usize::from(inside.get(12)? >> 4) * 4..)?;
     // FIN or RST.
     let ends = inside.get(13)? & 5 != 0;
@@ -166,7 +170,8 @@ fn packet<'b>(opened: &Opened<'b>) -> Option<Seen<'b>> {
     let whole = opened.inside.get(UDP_BYTES..usize::from(u16_at(opened.inside, 4)?))?;
     let body = whole.get(..whole.len().checked_sub(ICRC_BYTES)?)?;
     let to = End { gid: opened.to, queue_pair: u24_at(body, 5)? };
-    let (psn, rest) = (u24_at(body, 9)?, body.get(BTH_BYTES..)?);
+    let psn = u24_at(body, 9)?;
+    let rest = body.get(BTH_BYTES..)?;
     let request = |verb| Some(Seen::Request { to, psn, verb });
     let address = || u64_at(rest, 0);
     match body[0] {
@@ -178,11 +183,13 @@ fn packet<'b>(opened: &Opened<'b>) -> Option<Seen<'b>> {
         }
         // Nothing is behind its RETH: `icrc` rests on that.
         0x0c if rest.len() == RETH_BYTES => {
-            let (key, len) = (u32_at(rest, 8)?, u32_at(rest, 12)?);
+            let key = u32_at(rest, 8)?;
+            let len = u32_at(rest, 12)?;
             request(Asked::Read { address: address()?, key, len })
         }
         0x13 => {
-            let (swap, expected) = (u64_at(rest, 12)?, u64_at(rest, 20)?);
+            let swap = u64_at(rest, 12)?;
+            let expected = u64_at(rest, 20)?;
             request(Asked::Cas { address: address()?, expected, swap })
         }
         0x12 => Some(Seen::Found { to, psn, word: u64_at(rest, 4)? }),
@@ -195,7 +202,8 @@ fn packet<'b>(opened: &Opened<'b>) -> Option<Seen<'b>> {
 /// Has the request of a READ, which this frame is, go to another address.
 pub(crate) fn steer(frame: &mut [u8], to: u64) -> Option<()> {
     let opened = open(frame)?;
-    let (udp, len) = (opened.at, usize::from(u16_at(opened.inside, 4)?));
+    let udp = opened.at;
+    let len = usize::from(u16_at(opened.inside, 4)?);
     let address = udp + UDP_BYTES + BTH_BYTES;
     let icrc = (udp + len).checked_sub(ICRC_BYTES)?;
     let from = u64_at(frame, address)?;
@@ -311,7 +319,9 @@ pub(super) mod made {
     /// What the checksum of UDP is over, summed up: all ones where it is right.
     pub(crate) fn sum(frame: &[u8]) -> u16 {
         let opened = open(frame).unwrap();
-        let (from, to, len) = (opened.from, opened.to, opened.inside.len() as u32);
+        let from = opened.from;
+        let to = opened.to;
+        let len = opened.inside.len() as u32;
         let rest = [17, len].map(u32::to_be_bytes).concat();
         let all: Vec<u8> = [&from[..], &to[..], &rest, opened.inside].concat();
         let words =
@@ -329,7 +339,8 @@ pub(super) mod made {
         psn: u32,
         (address, key, len): (u64, u32, u32),
     ) -> Vec<u8> {
-        let (address, rest) = (address.to_be_bytes(), [key, len].map(u32::to_be_bytes).concat());
+        let address = address.to_be_bytes();
+        let rest = [key, len].map(u32::to_be_bytes).concat();
         packet(0x0c, from, to, psn, &[&address[..], &rest].concat())
     }
 
@@ -372,7 +383,8 @@ mod tests {
 
     #[test]
     fn what_is_steered_has_the_checksums_that_it_should_have() {
-        let (v4, v6) = (made::end(2, 0x1234), End { gid: V6[1], queue_pair: 9 });
+        let v4 = made::end(2, 0x1234);
+        let v6 = End { gid: V6[1], queue_pair: 9 };
         for (from, to) in [(made::end(1, 0).gid, v4), (V6[0], v6)] {
             for (before, after) in
                 [(4096, 8192), (u64::MAX, 0), (0x7f00_1234_5678, 0x7f00_8765_4321)]

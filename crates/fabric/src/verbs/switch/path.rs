@@ -126,7 +126,8 @@ impl Path {
             },
             Seen::Found { to, psn, word } => {
                 if let Some((connection, _)) = self.of_client(to) {
-                    let (number, found) = (psn.into(), word);
+                    let number = psn.into();
+                    let found = word;
                     self.switch.answer(&Answer { connection, number, found });
                 }
             }
@@ -167,7 +168,8 @@ impl Path {
         };
         let Some(offset) = address.checked_sub(known.base) else { return Verdict::Forward };
         let place = Place { node: known.node, offset };
-        let (connection, number) = (*connection, psn.into());
+        let connection = *connection;
+        let number = psn.into();
         let verdict = self.switch.request(&Request { connection, number, place, verb });
         let Verb::Steered(len) = verb else { return verdict };
         let went = match verdict {
@@ -212,7 +214,8 @@ impl Path {
             gid: address.gid,
             queue_pair: address.queue_pair,
         };
-        let (client, node_end) = (end(&hello.address), end(&welcome.address));
+        let client = end(&hello.address);
+        let node_end = end(&welcome.address);
         // Numbers of queue pairs are used again.
         self.forget(node_end);
         if let Some((_, end)) = self.of_client(client) {
@@ -317,7 +320,8 @@ mod tests {
         /// A switch that has heard a session and a memory node say hello.
         fn new(rounds: usize) -> World {
             let path = Path::new(Box::new(Ours::new(Options { slots: 4, rounds })));
-            let (client, node) = (made::end(1, 17), made::end(2, 18));
+            let client = made::end(1, 17);
+            let node = made::end(2, 18);
             let flow = Flow { from: (client.gid, 50_000), to: (node.gid, 7402) };
             let mut world = World { path, client, node, flow, psn: 100 };
             world.greet(world.client, world.node, POOL_BYTES);
@@ -364,7 +368,8 @@ mod tests {
         /// Writes an object to an address and has the slot lead there.
         fn write(&mut self, number: u64, address: u64, expected: Slot) {
             let (bytes, word) = object(number);
-            let (from, to) = (self.client.gid, self.node);
+            let from = self.client.gid;
+            let to = self.node;
             self.psn += 2;
             self.pass(made::write(from, to, self.psn - 1, address, &bytes));
             self.pass(made::cas(from, to, self.psn, SLOT, [expected.0, word.0]));
@@ -391,7 +396,9 @@ mod tests {
     /// would have the READs of another session, or to another node, steered.
     #[test]
     fn a_hello_or_a_welcome_that_speaks_of_another_address_is_not_heard() {
-        let (client, node, other) = (made::end(3, 27), made::end(4, 28), made::end(5, 29));
+        let client = made::end(3, 27);
+        let node = made::end(4, 28);
+        let other = made::end(5, 29);
         for (said_client, said_node, heard) in
             [(client, node, 2), (other, node, 1), (client, other, 1)]
         {
@@ -426,7 +433,9 @@ mod tests {
         world.ask_as(1, 64);
         world.write(1, BASE + 65_536, Slot(0));
         assert_eq!(world.ask_as(2, 64), BASE + 65_536);
-        let (from, to, other) = (world.client.gid, world.node, SLOT + 64);
+        let from = world.client.gid;
+        let to = world.node;
+        let other = SLOT + 64;
         for address in [other, SLOT, other] {
             let frame = world.pass(made::read(from, to, 2, (address, STEERED, 64)));
             let goes = if address == SLOT { BASE + 65_536 } else { other };
@@ -454,8 +463,10 @@ mod tests {
         }
         let mut world = World::new(0);
         world.ask(64);
-        let (from, to) = (world.client.gid, world.node);
-        let (mut bytes, word) = (vec![0; 2048], object(1).1);
+        let from = world.client.gid;
+        let to = world.node;
+        let mut bytes = vec![0; 2048];
+        let word = object(1).1;
         bytes[..64].copy_from_slice(&object(1).0);
         world.pass(made::write(from, to, 1, BASE + 65_536, &bytes));
         world.pass(made::cas(from, to, 2, SLOT, [0, word.0]));
@@ -507,7 +518,8 @@ mod tests {
     fn what_is_known_is_bounded() {
         let mut world = World::new(0);
         for number in 0..2 * CONNECTIONS as u32 {
-            let (client, node) = (made::end(3, number), made::end(4, number));
+            let client = made::end(3, number);
+            let node = made::end(4, number);
             world.flow = Flow { from: (client.gid, 50_000), to: (node.gid, 7402) };
             world.greet(client, node, POOL_BYTES);
             world.ask(64);
@@ -524,7 +536,8 @@ mod tests {
         let mut world = World::new(4);
         let others = made::end(2, 21);
         world.greet(made::end(1, 20), others, POOL_BYTES);
-        let (from, old) = (world.client.gid, object(9).1.0);
+        let from = world.client.gid;
+        let old = object(9).1.0;
         let cas = |to, swap| made::cas(from, to, 1, SLOT + 64, [old, swap]);
         // The favourite has passed to this place only.
         world.pass(cas(world.node, 10));

@@ -55,7 +55,8 @@ pub fn parse<S: DeserializeOwned>(path: &Path, text: &str) -> (File, Problems) {
     if !errors.is_empty() {
         return (File::default(), Problems(errors.iter().map(said).collect()));
     }
-    let (mut problems, mut wrong) = (Vec::new(), BTreeSet::new());
+    let mut problems = Vec::new();
+    let mut wrong = BTreeSet::new();
     for (name, single) in singles(table.get_ref()) {
         if let Err(error) = S::deserialize(Deserializer::from(Spanned::new(table.span(), single))) {
             let offset = error.span().map(|span| span.start);

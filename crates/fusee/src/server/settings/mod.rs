@@ -137,7 +137,8 @@ pub struct Given<S> {
 impl<S: Settings> Given<S> {
     /// Nothing but a file.
     pub fn file(config: PathBuf) -> Given<S> {
-        let (values, origins) = (Map::new(), BTreeMap::new());
+        let values = Map::new();
+        let origins = BTreeMap::new();
         Given { config: Some(config), values, origins, settings: PhantomData }
     }
 
@@ -213,14 +214,16 @@ impl<S: Settings> Effective<S> {
 
     /// The settings that others have another value of; a table is one.
     pub fn changes(&self, other: &Effective<S>) -> Vec<String> {
-        let (own, other) = (value(&self.settings), value(&other.settings));
+        let own = value(&self.settings);
+        let other = value(&other.settings);
         let names = own.as_object().into_iter().flat_map(Map::keys);
         names.filter(|name| own[*name] != other[*name]).cloned().collect()
     }
 
     /// The same, with the values of others for these.
     pub fn with(&self, other: &Effective<S>, names: &[String]) -> Effective<S> {
-        let (mut own, new) = (value(&self.settings), value(&other.settings));
+        let mut own = value(&self.settings);
+        let new = value(&other.settings);
         for name in names {
             own[name] = new[name].clone();
         }
@@ -238,7 +241,8 @@ impl<S: Settings> clap::FromArgMatches for Given<S> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Given<S>, clap::Error> {
         let all = value(&S::from_arg_matches(matches)?);
         let config = matches.get_one::<PathBuf>("config").cloned();
-        let (values, origins) = (Map::new(), BTreeMap::new());
+        let values = Map::new();
+        let origins = BTreeMap::new();
         let mut given = Given { config, values, origins, settings: PhantomData };
         for arg in arguments::<S>() {
             let (Some(name), Some(origin)) = (arg.get_long(), origin(matches, &arg)) else {
@@ -323,7 +327,8 @@ pub fn defaults<S: clap::Args>() -> S {
 
 /// Settings of a file, laid under those of flags.
 pub fn laid<S: Serialize + DeserializeOwned>(under: &S, over: &S) -> S {
-    let (mut values, over) = (value(under), value(over));
+    let mut values = value(under);
+    let over = value(over);
     if let (Value::Object(values), Value::Object(over)) = (&mut values, over) {
         lay(values, over);
     }

@@ -63,7 +63,8 @@ pub const F3: Figure = Figure {
                     operations: 10_000,
                     ..Setup::default()
                 };
-                let (series, quantity) = (system.name().into(), Quantity::Throughput);
+                let series = system.name().into();
+                let quantity = Quantity::Throughput;
                 points.push(Point { series, x: clients as f64, setup, quantity });
             }
         }

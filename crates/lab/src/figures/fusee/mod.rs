@@ -76,7 +76,8 @@ fn throughput(
                 let load = Load::Ycsb(*workload);
                 let mut setup = Setup { system: *system, load, ..Setup::default() };
                 at(&mut setup, *x);
-                let (series, setup) = (series(load, *system), as_it_is(setup));
+                let series = series(load, *system);
+                let setup = as_it_is(setup);
                 points.push(Point { series, x: *x, setup, quantity: Quantity::Throughput });
             }
         }

@@ -101,7 +101,8 @@ pub const F19: Figure = Figure {
                         cached,
                         ..Setup::default()
                     };
-                    let (series, x) = (format!("{kind}, {name}"), f64::from(replicas));
+                    let series = format!("{kind}, {name}");
+                    let x = f64::from(replicas);
                     points.push(Point { series, x, setup, quantity: Quantity::Median(kind) });
                 }
             }
@@ -131,7 +132,8 @@ pub const F19: Figure = Figure {
             of: &["FUSEE-CR"],
             value: |medians, _| {
                 let at = |x| medians.at("update, FUSEE-CR", x);
-                let (slow, fast) = (at(5.0)? - at(3.0)?, at(3.0)? - at(2.0)?);
+                let slow = at(5.0)? - at(3.0)?;
+                let fast = at(3.0)? - at(2.0)?;
                 Some(slow / fast)
             },
             expected: Expected::About(2.0),

@@ -168,7 +168,8 @@ pub const F15: Figure = Figure {
             for percent in [0u8, 25, 50, 75, 100] {
                 let load = Load::Ycsb(Workload::Updates(percent));
                 let setup = as_it_is(Setup { system: *system, load, ..Setup::default() });
-                let (series, x) = (format!("mix, {}", system.name()), f64::from(percent));
+                let series = format!("mix, {}", system.name());
+                let x = f64::from(percent);
                 points.push(Point { series, x, setup, quantity: Quantity::Throughput });
             }
         }

@@ -132,7 +132,8 @@ impl Client {
         Q: Message + 'static,
         A: Message + Default + 'static,
     {
-        let (path, codec) = (path.parse().expect("a path"), ProstCodec::<Q, A>::default());
+        let path = path.parse().expect("a path");
+        let codec = ProstCodec::<Q, A>::default();
         Ok(self.ready().await?.unary(led(request), path, codec).await?.into_inner())
     }
 
@@ -142,7 +143,8 @@ impl Client {
         Q: Message + 'static,
         A: Message + Default + 'static,
     {
-        let (path, codec) = (path.parse().expect("a path"), ProstCodec::<Q, A>::default());
+        let path = path.parse().expect("a path");
+        let codec = ProstCodec::<Q, A>::default();
         let (open, ended) = oneshot::channel();
         let requests = led(stream::iter([request]).chain(stream::pending()).take_until(ended));
         let answers = self.ready().await?.streaming(requests, path, codec).await?.into_inner();

@@ -320,7 +320,8 @@ fn a_lease_is_renewed_until_it_is_given_back() {
 fn over_tls_both_ends_show_a_certificate() {
     use crate::store::address::StoreTls;
 
-    let (files, others) = (Certificates::new(), Certificates::new());
+    let files = Certificates::new();
+    let others = Certificates::new();
     let Some(server) = EtcdServer::start_with(Some(files.path("."))) else { return };
     let runtime = Runtime::start("test-etcd").unwrap();
     let reach = |ca: &Certificates, identity: Option<&Certificates>| {
@@ -342,7 +343,8 @@ fn over_tls_both_ends_show_a_certificate() {
 fn certificates_are_renewed_without_a_restart() {
     use crate::store::address::StoreTls;
 
-    let (files, members) = (Certificates::new(), Certificates::new());
+    let files = Certificates::new();
+    let members = Certificates::new();
     let Some(server) = EtcdServer::start_with(Some(members.path("."))) else { return };
     let runtime = Runtime::start("test-etcd").unwrap();
     let identity = Some((files.path("cert"), files.path("key")));

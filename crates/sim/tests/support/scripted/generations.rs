@@ -42,7 +42,8 @@ impl Lives {
     /// So many epochs may pass while the session waits.
     pub fn lets_pass(&self, epochs: u64) {
         for _ in 0..epochs {
-            let (stage, script) = (self.stage.clone(), self.script.clone());
+            let stage = self.stage.clone();
+            let script = self.script.clone();
             self.script.then(move || {
                 if script.is_idle() {
                     script.pass();
@@ -133,9 +134,11 @@ pub fn takeover(seed: u64) {
     let lives = Lives::new(seed);
     far_apart(&lives);
     lives.lets_pass(64);
-    let (script, has_jumped) = (lives.script.clone(), Rc::new(Cell::new(false)));
+    let script = lives.script.clone();
+    let has_jumped = Rc::new(Cell::new(false));
     for _ in 0..64 {
-        let (stage, script) = (lives.stage.clone(), script.clone());
+        let stage = lives.stage.clone();
+        let script = script.clone();
         let has_jumped = has_jumped.clone();
         lives.script.then(move || {
             if script.is_idle() && !has_jumped.replace(true) {
@@ -230,7 +233,8 @@ pub(super) fn dies_when_empty(lives: Lives) -> Lives {
         let ended = poll_until(&mut insert, is_empty);
         assert!(ended.is_none(), "it is in the middle");
     }
-    let (stage, script) = (&lives.stage, &lives.script);
+    let stage = &lives.stage;
+    let script = &lives.script;
     let (next, its) = stage.open(0..0, None);
     its.follow(script);
     let rest = Remainder { block: block(stage, 0), class: class(), first: 3, marked: None };

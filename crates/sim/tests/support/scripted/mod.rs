@@ -494,7 +494,8 @@ impl Stage {
             let shape = BlockShape::new(view.geometry.block_bytes, *class).expect("it fits");
             let objects = (0..*first).map(|i| Address::new(block.bytes() + shape.offset(i)));
             for object in objects {
-                let (is_kept, is_marked) = (kept.contains(&object.bytes()), self.is_marked(object));
+                let is_kept = kept.contains(&object.bytes());
+                let is_marked = self.is_marked(object);
                 assert!(!(is_kept && is_marked), "{object} is free, and something leads to it");
                 let is_known = *marked == primary_since;
                 assert!(

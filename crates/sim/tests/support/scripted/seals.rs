@@ -94,7 +94,8 @@ pub fn unread(seed: u64) {
     lives.script.then_nothing();
     assert!(lives.header().base.generation > 7, "it has a base");
     let rests = run(lives.store.leave());
-    let (stage, script) = (lives.stage.clone(), lives.script.clone());
+    let stage = lives.stage.clone();
+    let script = lives.script.clone();
     let (store, its) = stage.open(0..0, None);
     its.follow(&script);
     let rest = rests.iter().find(|rest| rest.class == class()).expect("the block");
