@@ -433,7 +433,7 @@ fn nodes_that_left_leave_nothing_behind() {
         batch.faa(name, START, 1);
         block_on(&fabric, fabric.execute(batch)).check().unwrap();
         // Some are gone before the session hears of it, others are drained.
-        let is_lost = name.0 % 2 == 0;
+        let is_lost = name.0.is_multiple_of(2);
         if !is_lost {
             fabric.detach(name);
         }
