@@ -1,27 +1,28 @@
-//! The secret of a cluster: who has it, or a key that is made of it, may connect.
+//! Authentication of connections by keys that are derived from the secret of a cluster.
 //!
-//! Of one secret of 32 random bytes a key is derived for each kind of peer ([`Who`]). Servers have the secret, programs
-//! that use the store a client's key alone, operators an administrator's. What each may ask is for others to say; this
-//! crate says how both ends of a connection prove that they have a key, before either believes anything of the other:
+//! The secret has 32 random bytes, and each kind of peer ([`Who`]) has a key derived from it. Servers have the
+//! secret, programs that use the store have only a client's key, operators have an administrator's. The callers of
+//! this crate decide which requests a peer may make; this crate defines how both ends of a connection prove that they
+//! have a key, before either trusts a word of the other:
 //!
 //! ```text
-//! asker  → answerer    who it is, a nonce
+//! asker  → answerer    kind of peer, a nonce
 //! answerer → asker     a nonce, and the proof of the answerer
 //! asker  → answerer    the proof of the asker
 //! ```
 //!
-//! A *proof* is the keyed BLAKE3 hash of all of that: of the kind of connection, of the side, of what both have said,
-//! and of both nonces. So a proof is of no use in any other connection, nor to the other side of the same one, and
-//! nobody learns a key from it.
+//! A *proof* is a keyed BLAKE3 hash of the kind of connection, the side, everything that both ends have said, and
+//! both nonces. So a proof is useless in any other connection and to the other side of the same one, and it reveals
+//! no key.
 //!
-//! Whoever passes the three messages on has the connection, and not the key. So each frame that follows has a *code*
-//! ([`Codes`]): a keyed hash of the frame and of how many there were before, under a key for one direction of this
-//! connection, which comes of the same as the proofs. Nothing is encrypted by that.
+//! An attacker that relays the three messages gets the connection, but not the key. So each frame that follows
+//! carries a *code* ([`Codes`]): a keyed hash of the frame and of the number of frames before it. Its key is for one
+//! direction of this connection, and is derived from the same data as the proofs. Codes encrypt nothing.
 //!
-//! Data connections go from a session to one memory node, which both prove as well: of the client's key and of the
-//! node's identity comes a key of that node ([`NodeKey`]).
+//! Data connections run from a session to one memory node, and both ends prove that they have the key of that node
+//! ([`NodeKey`]). It is derived from the client's key and the node's identity.
 //!
-//! This crate does no I/O but to read and write files of keys.
+//! This crate does no I/O except for reading and writing key files.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -33,14 +34,14 @@ use std::path::{Path, PathBuf};
 pub const BYTES: usize = 32;
 /// Bytes of the code of a frame.
 pub const CODE_BYTES: usize = 16;
-/// The first words of a file of keys.
+/// The first words of a key file.
 const MAGIC: &str = "fusee-key 1";
 
-/// What both ends pick anew for each connection.
+/// A random number that each end picks anew for each connection.
 pub type Nonce = [u8; BYTES];
-/// What shows that somebody has a key.
+/// A proof that its sender has a key.
 pub type Proof = [u8; BYTES];
-/// What shows that a frame is of somebody who has a key, and the next one.
+/// A code that shows that a frame comes from a peer with a key, and is the next one.
 pub type Code = [u8; CODE_BYTES];
 
 /// A kind of peer.
@@ -48,17 +49,17 @@ pub type Code = [u8; CODE_BYTES];
 pub enum Who {
     /// A program that uses the store.
     Client,
-    /// Whoever forms, drains and gives up clusters. May also do what a client may.
+    /// A tool that forms, drains and dissolves clusters. May also do what a client may.
     Admin,
     /// A master or a memory node. May also do what a client may.
     Server,
 }
 
 impl Who {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Who; 3] = [Who::Client, Who::Admin, Who::Server];
 
-    /// As a number on the wire; 0 is nobody's.
+    /// Returns the number on the wire; 0 is unused.
     pub fn code(self) -> u8 {
         match self {
             Who::Client => 1,
@@ -67,17 +68,17 @@ impl Who {
         }
     }
 
-    /// Of a number on the wire.
+    /// Returns the kind with a number on the wire.
     pub fn from_code(code: u8) -> Option<Who> {
         Who::ALL.into_iter().find(|who| who.code() == code)
     }
 
-    /// Whether this one may do what is for that one.
+    /// Whether a peer of this kind may make requests that need kind `need`.
     pub fn may(self, need: Who) -> bool {
         self == need || need == Who::Client
     }
 
-    /// In files and messages.
+    /// Returns the name in files and messages.
     pub fn name(self) -> &'static str {
         match self {
             Who::Client => "client",
@@ -93,12 +94,12 @@ impl fmt::Display for Who {
     }
 }
 
-/// A key of one kind of peer.
+/// The key of one kind of peer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Key([u8; BYTES]);
 
 impl Key {
-    /// Of all that was said in a connection. `what` tells the hashes of one connection apart.
+    /// Hashes all that was said in a connection. `what` tells the hashes of one connection apart.
     fn hash(&self, what: [u8; 2], said: &Said<'_>) -> [u8; BYTES] {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         hasher.update(&what).update(&[said.kind.len() as u8]);
@@ -110,57 +111,57 @@ impl Key {
     }
 }
 
-/// The keys that a process has, and as whom it connects.
+/// The keys that a process has, and the kind of peer that it connects as.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Keys {
-    /// By [`Who`].
+    /// Indexed by [`Who`].
     keys: [Option<Key>; 3],
     acts_as: Who,
 }
 
-/// Never shows a key.
+/// Shows no key.
 impl fmt::Debug for Keys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "keys of {}", self.acts_as)
     }
 }
 
-/// Why there are no keys.
+/// Errors of reading, writing and making keys.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// The file cannot be read, or written.
+    /// The file cannot be read or written.
     #[error("{}: {error}", path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         #[source]
         error: io::Error,
     },
-    /// Others may read it.
+    /// Other users have access to the file.
     #[error(
         "{} may be read or written by other users; `chmod 600` it, and if they have read it, make a new one",
         path.display()
     )]
     Readable {
-        /// Which.
+        /// The file.
         path: PathBuf,
     },
-    /// It holds something else.
+    /// The file is no key file.
     #[error("{} is no file of a key; `fusee secret new` makes one", path.display())]
     NoKey {
-        /// Which.
+        /// The file.
         path: PathBuf,
     },
-    /// It has not the key that is needed.
+    /// The file lacks the key that is needed.
     #[error("{} has a key for `{has}`, and what is asked for needs {needs}", path.display())]
     Lacks {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Whose key it has.
+        /// The kind of peer that the file is for.
         has: Who,
-        /// Whose is needed.
+        /// The key or secret that is needed.
         needs: &'static str,
     },
     /// The system has no random numbers.
@@ -168,22 +169,22 @@ pub enum KeyError {
     Random(String),
 }
 
-/// What a file holds: the secret, or the keys of a kind of peer.
+/// The content of a key file: the secret, or the keys for a kind of peer.
 enum Content {
     Secret([u8; BYTES]),
     Keys(Who, Vec<Key>),
 }
 
-/// A secret, for who makes one and keys of it.
+/// The secret of a cluster, from which keys are made.
 pub struct Secret([u8; BYTES]);
 
 impl Secret {
-    /// A new one.
+    /// Makes a new secret.
     pub fn random() -> Result<Secret, KeyError> {
         Ok(Secret(random()?))
     }
 
-    /// That of a file.
+    /// Reads the secret of a file.
     pub fn read(path: &Path) -> Result<Secret, KeyError> {
         match read(path)? {
             Content::Secret(secret) => Ok(Secret(secret)),
@@ -193,12 +194,12 @@ impl Secret {
         }
     }
 
-    /// Writes it into a file that is not there yet, for this user only.
+    /// Writes the secret into a new file that only this user may read.
     pub fn write(&self, path: &Path) -> Result<(), KeyError> {
         write(path, "secret", &[Key(self.0)])
     }
 
-    /// Writes what a kind of peer needs into such a file: an administrator is a client, too.
+    /// Writes the keys for a kind of peer into such a file. An administrator's file has the client's key, too.
     pub fn write_key(&self, who: Who, path: &Path) -> Result<(), KeyError> {
         let keys: Vec<Key> = whose(who).map(|who| self.key(who)).collect();
         write(path, who.name(), &keys)
@@ -208,24 +209,24 @@ impl Secret {
         Key(blake3::derive_key(&format!("FUSEE 2026-11 key of a {who}"), &self.0))
     }
 
-    /// All keys, to connect as this one.
+    /// Returns all keys, for a process that connects as `acts_as`.
     pub fn keys(&self, acts_as: Who) -> Keys {
         Keys { keys: Who::ALL.map(|who| Some(self.key(who))), acts_as }
     }
 }
 
-/// The keys that are in the file of a kind of peer, in their order.
+/// Returns the kinds of keys in the file for a kind of peer, in the file's order.
 fn whose(who: Who) -> impl Iterator<Item = Who> {
     Who::ALL.into_iter().filter(move |other| *other == who || *other == Who::Client)
 }
 
 impl Keys {
-    /// Those of a server, which needs the secret.
+    /// Reads the keys of a server, which needs the secret.
     pub fn of_server(path: &Path) -> Result<Keys, KeyError> {
         Ok(Secret::read(path)?.keys(Who::Server))
     }
 
-    /// Those of a tool or a program: as much as the file has.
+    /// Reads the keys of a tool or program: all that the file has.
     pub fn of_client(path: &Path) -> Result<Keys, KeyError> {
         let (acts_as, found) = match read(path)? {
             Content::Secret(secret) => return Ok(Secret(secret).keys(Who::Admin)),
@@ -238,24 +239,25 @@ impl Keys {
         Ok(Keys { keys, acts_as })
     }
 
-    /// As whom it connects.
+    /// Returns the kind of peer that the process connects as.
     pub fn acts_as(&self) -> Who {
         self.acts_as
     }
 
-    /// The same keys, to connect as somebody else.
+    /// Returns the same keys, for a process that connects as another kind of peer.
     pub fn acting_as(&self, acts_as: Who) -> Keys {
         Keys { acts_as, ..self.clone() }
     }
 
-    /// The proof of one side of a connection. `None`: this process has no such key.
+    /// Returns the proof of one side of a connection, or `None` if this process lacks the key.
     pub fn proof(&self, who: Who, side: Side, said: &Said<'_>) -> Option<Proof> {
         self.hash(who, side as u8, said)
     }
 
-    /// The codes of the frames of a connection, for this side of it. `None`: this process has no such key.
+    /// Returns the codes for the frames of a connection, for this side of it, or `None` if this process lacks the
+    /// key.
     pub fn codes(&self, who: Who, side: Side, said: &Said<'_>) -> Option<Codes> {
-        // Hashes that are no proofs, which go over the network.
+        // These hashes must differ from all proofs, since proofs are sent over the network.
         let of = |side| {
             let key = self.hash(who, CODES | side as u8, said).map(Key)?;
             Some(Direction { key, frames: 0 })
@@ -267,20 +269,21 @@ impl Keys {
         Some(self.keys[who as usize]?.hash([what, who.code()], said))
     }
 
-    /// Whether a proof is that of one side.
+    /// Whether `proof` is the proof of one side.
     pub fn proves(&self, who: Who, side: Side, said: &Said<'_>, proof: &Proof) -> bool {
         self.proof(who, side, said).is_some_and(|expected| is_same(&expected, proof))
     }
 }
 
-/// Compares in a time that says nothing of where they differ.
+/// Compares in a time that does not depend on where the proofs differ.
 fn is_same(expected: &Proof, proof: &Proof) -> bool {
     blake3::Hash::from_bytes(*expected) == blake3::Hash::from_bytes(*proof)
 }
 
-/// The key of one memory node: what both ends of a data connection prove to each other. It comes of the node's
-/// identity, and, in a cluster with a secret, of the client's key. Without a secret the identity is all there is to
-/// know.
+/// The key of one memory node, which both ends of a data connection prove to have.
+///
+/// It is derived from the node's identity and, in a cluster with a secret, from the client's key. Without a secret,
+/// the identity alone suffices to derive it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct NodeKey {
     key: Key,
@@ -288,7 +291,7 @@ pub struct NodeKey {
 }
 
 impl NodeKey {
-    /// Of the keys that this process has, if any.
+    /// Derives the key from the node's identity and the keys of this process, if it has any.
     ///
     /// # Panics
     /// If the keys lack that of a client, which every file of keys has.
@@ -305,23 +308,23 @@ impl NodeKey {
         NodeKey { key: Key(key), name }
     }
 
-    /// Tells nodes apart, to whoever listens as well: the key does not follow from it.
+    /// Returns a public number that tells nodes apart. The key does not follow from it.
     pub fn name(&self) -> u64 {
         self.name
     }
 
-    /// The proof of one side of a connection.
+    /// Returns the proof of one side of a connection.
     pub fn proof(&self, side: Side, said: &Said<'_>) -> Proof {
         self.key.hash([side as u8, 0], said)
     }
 
-    /// Whether a proof is that of one side.
+    /// Whether `proof` is the proof of one side.
     pub fn proves(&self, side: Side, said: &Said<'_>, proof: &Proof) -> bool {
         is_same(&self.proof(side, said), proof)
     }
 }
 
-/// Never shows the key.
+/// Shows no key.
 impl fmt::Debug for NodeKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "key of the memory node {:016x}", self.name)
@@ -331,9 +334,9 @@ impl fmt::Debug for NodeKey {
 /// An end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Who connects.
+    /// The end that connects.
     Asker = 1,
-    /// Who is connected to.
+    /// The end that accepts.
     Answerer = 2,
 }
 
@@ -346,18 +349,18 @@ impl Side {
     }
 }
 
-/// Tells the keys of codes from proofs, beside the side.
+/// A bit that, added to the side, tells the keys of codes from proofs.
 const CODES: u8 = 0x10;
 
 /// The frames of one direction of a connection.
 struct Direction {
     key: Key,
-    /// How many there were.
+    /// The number of frames so far.
     frames: u64,
 }
 
 impl Direction {
-    /// The code of the next frame.
+    /// Returns the code of the next frame.
     fn next(&mut self, frame: &[u8]) -> Code {
         let mut hasher = blake3::Hasher::new_keyed(&self.key.0);
         hasher.update(&self.frames.to_le_bytes()).update(frame);
@@ -366,22 +369,23 @@ impl Direction {
     }
 }
 
-/// What one end of a connection needs to know frames of the other end from those of anybody else, and to show its own
-/// for what they are. Frames have one order in each direction.
+/// The codes of one end of a connection: for the frames that it sends, and those that it receives.
+///
+/// The frames of each direction have one order, so a lost, repeated or foreign frame has a wrong code.
 pub struct Codes {
     sent: Direction,
     received: Direction,
 }
 
 impl Codes {
-    /// The code of the next frame to send.
+    /// Returns the code of the next frame to send.
     pub fn of_sent(&mut self, frame: &[u8]) -> Code {
         self.sent.next(frame)
     }
 
     /// Whether this is the next frame of the other end.
     pub fn is_received(&mut self, frame: &[u8], code: &Code) -> bool {
-        // Compared in a time that says nothing of where they differ.
+        // Compares in a time that does not depend on where the codes differ.
         let whole = |code: &Code| {
             let mut hash = [0; BYTES];
             hash[..CODE_BYTES].copy_from_slice(code);
@@ -391,27 +395,27 @@ impl Codes {
     }
 }
 
-/// Never shows a key.
+/// Shows no key.
 impl fmt::Debug for Codes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "codes after {} and {} frames", self.sent.frames, self.received.frames)
     }
 }
 
-/// What both ends have said to each other.
+/// Everything that both ends have said to each other.
 #[derive(Clone, Copy, Debug)]
 pub struct Said<'a> {
-    /// The kind of connection, with the version of what is said.
+    /// The kind of connection, with the version of its protocol.
     pub kind: &'static str,
-    /// All that was said in the clear.
+    /// Everything that was said in the clear.
     pub about: &'a [u8],
-    /// The nonce of who connects.
+    /// The nonce of the end that connects.
     pub asker: &'a Nonce,
-    /// That of who is connected to.
+    /// The nonce of the end that accepts.
     pub answerer: &'a Nonce,
 }
 
-/// A new one.
+/// Returns a new nonce.
 pub fn nonce() -> io::Result<Nonce> {
     random().map_err(io::Error::other)
 }
@@ -426,12 +430,13 @@ fn read(path: &Path) -> Result<Content, KeyError> {
     content(&read_private(path, 4096)?).ok_or_else(|| KeyError::NoKey { path: path.into() })
 }
 
-/// The text of a file that nobody else may read, up to so many bytes.
+/// Returns the text of a private file, up to `most_bytes` bytes. Fails if other users have access to the file.
 pub fn read_private(path: &Path, most_bytes: u64) -> Result<String, KeyError> {
     let failed = |error| KeyError::File { path: path.into(), error };
     let file = File::open(path).map_err(failed)?;
     let about = file.metadata().map_err(failed)?;
-    // Who hands files to services of other users is root, and lets their group read them. A pipe is whoever's made it.
+    // A service manager that hands files to services of other users is root, and lets the service's group read them.
+    // The mode of a pipe does not count: whichever process made it has chosen its readers.
     let is_handed = about.uid() == 0 && !rustix::process::geteuid().is_root() && is_of(about.gid());
     let of_others = if is_handed { 0o037 } else { 0o077 };
     if about.is_file() && about.mode() & of_others != 0 {
@@ -557,12 +562,12 @@ mod tests {
             let code = other.of_sent(frame);
             assert!(one.is_received(frame, &code));
         }
-        // The same frame again has another code, and a frame that was left out shows.
+        // The same frame has another code when it is sent again, and a missing frame is noticed.
         let fourth = one.of_sent(b"x");
         let fifth = one.of_sent(b"x");
         assert_ne!(fourth, fifth);
         assert!(!other.is_received(b"x", &fifth));
-        // Not to the side that has sent it; not elsewhere; not for another frame.
+        // A code holds neither for the side that has sent it, nor in another connection, nor for another frame.
         let elsewhere = said(b"", &asker, &asker);
         for (side, said, frame) in [
             (Side::Asker, &here, &b"x"[..]),
@@ -611,7 +616,7 @@ mod tests {
 
         fs::set_permissions(path("client"), fs::Permissions::from_mode(0o640)).unwrap();
         assert!(matches!(Keys::of_client(&path("client")), Err(KeyError::Readable { .. })));
-        // Nor if it is somebody else's, but root's.
+        // Neither is a file of another user accepted, except root's.
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(path("client"), Some(12_345), None).unwrap();
             assert!(matches!(Keys::of_client(&path("client")), Err(KeyError::Readable { .. })));

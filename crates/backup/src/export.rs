@@ -1,4 +1,4 @@
-//! Exports: a scan, written down block by block.
+//! Exports: a scan that is written block by block.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
@@ -9,31 +9,31 @@ use fusee_client::{Client, Error, ScanCursor};
 
 use crate::format::{Block, FormatError, Head, Part, Reader, Totals, Writer};
 
-/// A block is written as soon as it is so long.
+/// A block is written as soon as it has this many bytes.
 const BLOCK_BYTES: usize = 1 << 20;
-/// How often a piece of the scan is tried, by another session if need be, and how long between.
+/// The number of retries of one piece of the scan, and the pause before each.
 const ATTEMPTS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Why an export does not go on.
+/// Errors of an export.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExportError {
-    /// The cluster does not answer. What was written is good, and can be gone on with.
+    /// The cluster does not answer. All that was written is good, and the export can be continued.
     #[error(transparent)]
     Store(#[from] Error),
-    /// What it is written to takes no more.
+    /// The output cannot be written.
     #[error("cannot be written: {0}")]
     Write(#[source] io::Error),
-    /// What there is of it cannot be gone on with.
+    /// The file cannot be continued.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// It is of another cluster.
+    /// The file is an export of another cluster.
     #[error("it is of cluster {0:016x}, and not of this one")]
     OtherCluster(u64),
 }
 
-/// An export that is under way.
+/// A running export.
 pub struct Export<W> {
     writer: Writer<W>,
     cursor: ScanCursor,
@@ -41,13 +41,13 @@ pub struct Export<W> {
 }
 
 impl<W: Write> Export<W> {
-    /// Begins one.
+    /// Begins an export.
     pub fn begin(out: W, head: &Head) -> Result<Export<W>, ExportError> {
         let writer = Writer::begin(out, head).map_err(ExportError::Write)?;
         Ok(Export { writer, cursor: ScanCursor::start(), block: Block::default() })
     }
 
-    /// Adds the pairs of one piece of the scan. Returns whether there are more.
+    /// Adds the pairs of one piece of the scan. Returns whether more pieces follow.
     pub fn step(&mut self, client: &Client) -> Result<bool, ExportError> {
         if self.cursor.is_done() {
             return Ok(false);
@@ -57,7 +57,7 @@ impl<W: Write> Export<W> {
             let block = &mut self.block;
             match client.scan(&mut self.cursor, |pair| block.push(&pair)) {
                 Ok(damaged) => break damaged,
-                // A session that is lost has been replaced by the next call.
+                // If the session was lost, the next call uses a new one.
                 Err(error) if attempts == ATTEMPTS => return Err(error.into()),
                 Err(_) => attempts += 1,
             }
@@ -77,7 +77,7 @@ impl<W: Write> Export<W> {
         Ok(())
     }
 
-    /// Writes what there is, so that it can be gone on with from here.
+    /// Writes the pairs collected so far, so that the export can be continued from here. Returns the output.
     pub fn pause(mut self) -> Result<W, ExportError> {
         if !self.block.is_empty() {
             self.write()?;
@@ -85,16 +85,16 @@ impl<W: Write> Export<W> {
         self.writer.into_inner().map_err(ExportError::Write)
     }
 
-    /// Ends it, so many seconds after its beginning. Returns what it was written to.
+    /// Ends the export, `seconds` after its beginning. Returns the output.
     ///
     /// # Panics
-    /// If there are more pairs.
+    /// If the scan is not done.
     pub fn end(self, seconds: u64) -> Result<(W, Totals), ExportError> {
         assert!(self.cursor.is_done(), "the scan goes on");
         self.writer.end(seconds).map_err(ExportError::Write)
     }
 
-    /// What it holds so far.
+    /// Returns the totals so far.
     pub fn totals(&self) -> Totals {
         let Totals { pairs, bytes, damaged, seconds } = self.writer.totals();
         let pairs = pairs + self.block.pairs();
@@ -102,23 +102,23 @@ impl<W: Write> Export<W> {
         Totals { pairs, bytes, damaged, seconds }
     }
 
-    /// How much of the hash space is done, from 0 to 1.
+    /// Returns the part of the hash space that is done, from 0 to 1.
     pub fn progress(&self) -> f64 {
         self.cursor.progress()
     }
 }
 
-/// What there is of an export that was interrupted.
+/// An interrupted export that was opened again.
 pub enum Resumed {
-    /// All up to here; it goes on.
+    /// The export lacks pairs and goes on.
     Part(Export<File>),
-    /// All of it: what it was written to, and what it holds.
+    /// The export is complete: its file, and its totals.
     Whole(File, Totals),
 }
 
 impl Export<File> {
-    /// Goes on with one that was interrupted, of this cluster, behind the last block that is whole; what comes after
-    /// that is cut off. Also says when it was begun.
+    /// Opens an interrupted export of this cluster to continue behind its last complete block, and cuts off the rest
+    /// of the file. Also returns the head.
     pub fn resume(mut file: File, cluster: u64) -> Result<(Resumed, Head), ExportError> {
         let mut reader = Reader::begin(io::BufReader::new(&file))?;
         let head = reader.head();
@@ -131,7 +131,7 @@ impl Export<File> {
             match reader.next(&mut block) {
                 Ok(Part::Block(behind)) => cursor = behind,
                 Ok(Part::End(totals)) => break Some(totals),
-                // The last part may have been written when the machine stopped.
+                // The machine may have stopped while the last part was written.
                 Err(FormatError::CutOff { .. } | FormatError::Damaged { .. }) => break None,
                 Err(error) => return Err(error.into()),
             }
@@ -139,7 +139,7 @@ impl Export<File> {
         let at = reader.at();
         let totals = reader.totals();
         drop(reader);
-        // Blocks behind one that is not whole are of another time than what is written now.
+        // The rest of the file belongs to another time than the blocks that are written from now on.
         file.set_len(at).map_err(ExportError::Write)?;
         if let Some(totals) = end {
             return Ok((Resumed::Whole(file, totals), head));

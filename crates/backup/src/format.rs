@@ -1,4 +1,4 @@
-//! What is in an export, version 1. All numbers are little-endian; every part ends with the CRC-32C of all of it.
+//! The format of an export, version 1. All numbers are little-endian; every part ends with its CRC-32C.
 //!
 //! ```text
 //! file   | head | block ... | end |
@@ -10,11 +10,11 @@
 //! end    | 2 4 | 32 4 | pairs 8 | bytes of keys and values 8 | damaged pairs 8 | seconds it took 8 | CRC 4 |
 //! ```
 //!
-//! The *number* orders the exports of a directory; 0 of one that is in none, or of a program that knew no numbers. The
-//! *cursor* says in text where the scan was behind the block ([`ScanCursor`]); the last one is empty. The
-//! *redundancy* is text as on the command line, like `ec:4+2`; empty for `replicated`. The CRC of a block covers the
-//! 8 bytes before its body as well. A file without an end is not whole: its blocks are good, and the export can be gone
-//! on with.
+//! The *number* orders the exports of a directory. It is 0 in an export outside of such a directory, and in files of
+//! programs that wrote no numbers. The *cursor* is the position of the scan behind the block, as text
+//! ([`ScanCursor`]); the last cursor is empty. The *redundancy* is text as on the command line, like `ec:4+2`, and
+//! empty for `replicated`. The CRC of a block also covers the 8 bytes before its body. A file without an end is
+//! incomplete: its blocks are good, and the export can be continued.
 
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
@@ -27,34 +27,34 @@ pub const HEAD_BYTES: u64 = 36;
 pub(crate) const BLOCK: u32 = 1;
 const END: u32 = 2;
 const END_BYTES: u32 = 32;
-/// All of it, with its start and its CRC.
+/// Bytes of an end, with its kind, its length and its CRC.
 const WHOLE_END_BYTES: u64 = 8 + END_BYTES as u64 + 4;
-/// A body is not longer than this: there is room for the longest pair that can be, and what comes with it.
+/// The longest body. It has room for the longest possible pair, and for the fields before that.
 const MAX_BODY_BYTES: u32 = 32 << 20;
-/// Bytes that are asked for at once.
+/// The most bytes of one read.
 const STEP_BYTES: u64 = 1 << 20;
 
-/// Whose pairs, and when.
+/// The head of an export: which cluster, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// The identity of the cluster, as a number.
     pub cluster: u64,
-    /// When the export began, in seconds since 1970, by the clock of that machine.
+    /// The time at which the export began, in seconds since 1970, by the clock of the exporting machine.
     pub begun: u64,
-    /// Of several in one directory a later one has a higher number; 0: it has none.
+    /// Orders the exports in one directory: later ones have higher numbers. 0: none.
     pub number: u32,
 }
 
-/// What a whole export holds.
+/// The totals of an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Pairs.
+    /// Number of pairs.
     pub pairs: u64,
-    /// Bytes of their keys and values.
+    /// Bytes of all keys and values.
     pub bytes: u64,
-    /// Pairs that are missing, because nothing of them was undamaged.
+    /// Pairs that are missing because all their replicas were damaged.
     pub damaged: u64,
-    /// Seconds that it took.
+    /// Duration of the export in seconds.
     pub seconds: u64,
 }
 
@@ -66,36 +66,36 @@ impl Totals {
     }
 }
 
-/// Why a file is no export, or cannot be read on.
+/// Errors of reading an export.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FormatError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot be read: {0}")]
     Io(#[from] io::Error),
-    /// It does not begin as an export does.
+    /// The file does not begin like an export.
     #[error("it is no export of FUSEE")]
     NoExport,
-    /// A later version has written it.
+    /// A later version of the program wrote the file.
     #[error("it is an export of version {0}, of which this program knows nothing; use a newer one")]
     Version(u32),
-    /// It has changed since it was written.
+    /// The file has changed since it was written.
     #[error("it is damaged: {what} at byte {at}")]
     Damaged {
-        /// What is not as it was written.
+        /// The part that has changed.
         what: &'static str,
-        /// Where the part begins.
+        /// The offset at which that part begins.
         at: u64,
     },
-    /// It ends too early: the export was interrupted, or the file was cut off.
+    /// The file ends too early: the export was interrupted, or the file was cut off.
     #[error("it ends at byte {at}, before the export does; what is there is good")]
     CutOff {
-        /// Where the last part that is whole ends.
+        /// The offset at which the last complete part ends.
         at: u64,
     },
 }
 
-/// Pairs, as a block holds them.
+/// The pairs of one block, in the format of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Block {
     body: Vec<u8>,
@@ -121,53 +121,53 @@ impl Block {
         self.pair_bytes += (pair.key.len() + pair.value.len()) as u64;
     }
 
-    /// Notes pairs that are missing, because nothing of them is undamaged.
+    /// Counts pairs that are missing because all their replicas were damaged.
     pub fn add_damaged(&mut self, pairs: u64) {
         self.damaged += pairs as u32;
     }
 
-    /// Whether there is nothing in it.
+    /// Whether the block has neither pairs nor damaged pairs.
     pub fn is_empty(&self) -> bool {
         self.pairs == 0 && self.damaged == 0
     }
 
-    /// Bytes so far.
+    /// Returns the bytes so far.
     pub fn bytes(&self) -> usize {
         self.body.len()
     }
 
-    /// How many pairs it has.
+    /// Returns the number of pairs.
     pub fn pairs(&self) -> u64 {
         self.pairs.into()
     }
 
-    /// Bytes of their keys and values.
+    /// Returns the bytes of all keys and values.
     pub fn pair_bytes(&self) -> u64 {
         self.pair_bytes
     }
 
-    /// Without pairs; keeps its memory.
+    /// Removes all pairs; keeps the memory.
     pub fn clear(&mut self) {
         self.body.clear();
         (self.pairs, self.pair_bytes, self.damaged) = (0, 0, 0);
     }
 
-    /// Its pairs, in order.
+    /// Returns the pairs, in order.
     pub fn iter(&self) -> impl Iterator<Item = ScannedPair<'_>> {
         let mut left = Bytes(&self.body);
-        // They were checked when they were read.
+        // A pair that cannot be parsed would end the iteration; the reader has checked that there is none.
         std::iter::from_fn(move || left.pair())
     }
 }
 
-/// Writes an export.
+/// A writer of an export.
 pub struct Writer<W> {
     out: W,
     totals: Totals,
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins one.
+    /// Begins an export by writing its head.
     pub fn begin(mut out: W, head: &Head) -> io::Result<Writer<W>> {
         let mut bytes = Vec::with_capacity(HEAD_BYTES as usize);
         bytes.extend_from_slice(MAGIC);
@@ -179,17 +179,17 @@ impl<W: Write> Writer<W> {
         Ok(Writer { out, totals: Totals::default() })
     }
 
-    /// Goes on with one, which has these pairs already.
+    /// Continues an export that already has pairs of these totals.
     pub fn resume(out: W, totals: Totals) -> Writer<W> {
         Writer { out, totals }
     }
 
-    /// What was written so far.
+    /// Returns the totals of all blocks so far.
     pub fn totals(&self) -> Totals {
         self.totals
     }
 
-    /// Writes a block, behind which the scan was here.
+    /// Writes a block. `cursor` is the position of the scan behind it.
     pub fn block(&mut self, block: &Block, cursor: &ScanCursor) -> io::Result<()> {
         let cursor = cursor.to_string();
         let body_bytes = 12 + cursor.len() + block.body.len();
@@ -209,13 +209,13 @@ impl<W: Write> Writer<W> {
         Ok(())
     }
 
-    /// What it was written to, without an end.
+    /// Returns the output, without writing an end.
     pub fn into_inner(mut self) -> io::Result<W> {
         self.out.flush()?;
         Ok(self.out)
     }
 
-    /// Ends it; returns what it was written to.
+    /// Writes the end. Returns the output.
     pub fn end(mut self, seconds: u64) -> io::Result<(W, Totals)> {
         self.totals.seconds = seconds;
         let mut bytes = Vec::with_capacity(44);
@@ -231,7 +231,7 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// Writes a part, and its CRC.
+/// Writes a part and its CRC.
 pub(crate) fn write_checked(out: &mut impl Write, bytes: &mut Vec<u8>) -> io::Result<()> {
     let crc = crc32c(bytes);
     bytes.extend_from_slice(&crc.to_le_bytes());
@@ -242,16 +242,16 @@ fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// What comes next in an export.
+/// A part of an export behind the head.
 #[derive(Debug)]
 pub enum Part {
-    /// Pairs, and where the scan was behind them.
+    /// Pairs, and the position of the scan behind them.
     Block(ScanCursor),
-    /// Its end: what should have come before it.
+    /// The end, with the totals of all blocks before it.
     End(Totals),
 }
 
-/// The head of an export that is whole, as far as its head and its end tell; what is between is not read.
+/// Returns the head of an export whose head and end are good. What lies between is not read.
 pub fn head_of_whole(mut input: impl Read + Seek) -> Result<Head, FormatError> {
     let bytes = input.seek(SeekFrom::End(0))?;
     input.rewind()?;
@@ -268,18 +268,18 @@ pub fn head_of_whole(mut input: impl Read + Seek) -> Result<Head, FormatError> {
     if starts && *crc == crc32c(part).to_le_bytes() { Ok(head) } else { Err(cut_off) }
 }
 
-/// Reads an export.
+/// A reader of an export.
 pub struct Reader<R> {
     input: R,
     head: Head,
-    /// Where the last part ends that was read.
+    /// The offset at which the last part that was read ends.
     at: u64,
     totals: Totals,
     buffer: Vec<u8>,
 }
 
 impl<R: Read> Reader<R> {
-    /// Begins.
+    /// Begins by reading the head.
     pub fn begin(mut input: R) -> Result<Reader<R>, FormatError> {
         let mut bytes = Vec::new();
         input.by_ref().take(HEAD_BYTES).read_to_end(&mut bytes)?;
@@ -302,22 +302,22 @@ impl<R: Read> Reader<R> {
         Ok(Reader { input, head, at: HEAD_BYTES, totals, buffer: bytes })
     }
 
-    /// Whose pairs, and when.
+    /// Returns the head.
     pub fn head(&self) -> Head {
         self.head
     }
 
-    /// Where the last part ends that was read.
+    /// Returns the offset at which the last part that was read ends.
     pub fn at(&self) -> u64 {
         self.at
     }
 
-    /// What was read so far.
+    /// Returns the totals of all parts so far.
     pub fn totals(&self) -> Totals {
         self.totals
     }
 
-    /// Reads the next part; its pairs come into `block`. Not to be called again after the end, nor after an error.
+    /// Reads the next part; its pairs come into `block`. Must not be called again after the end or an error.
     pub fn next(&mut self, block: &mut Block) -> Result<Part, FormatError> {
         let at = self.at;
         let damaged = |what| FormatError::Damaged { what, at };
@@ -356,7 +356,7 @@ impl<R: Read> Reader<R> {
             let start = left.block().ok_or(damaged("the start of a block"))?;
             let (cursor, pairs, missing) = start;
             block.body.extend_from_slice(left.0);
-            // Checked once, so that whoever goes through them need not.
+            // All pairs are checked once here, so that [`Block::iter`] need not check them.
             let mut rest = Bytes(left.0);
             for _ in 0..pairs {
                 let pair = rest.pair().ok_or(damaged("a pair"))?;
@@ -374,11 +374,11 @@ impl<R: Read> Reader<R> {
         Ok(next)
     }
 
-    /// Reads so many bytes more.
+    /// Appends the next `bytes` bytes to the buffer.
     fn read(&mut self, bytes: u64) -> Result<(), FormatError> {
         let mut left = bytes;
         while left > 0 {
-            // As they come: what is announced may not be there.
+            // Memory is taken step by step: the file may be shorter than the length that it announces.
             let step = left.min(STEP_BYTES);
             let read = self.input.by_ref().take(step).read_to_end(&mut self.buffer)?;
             if read as u64 != step {
@@ -390,7 +390,7 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// What is left of some bytes.
+/// The rest of some bytes that are being parsed.
 struct Bytes<'b>(&'b [u8]);
 
 impl<'b> Bytes<'b> {
@@ -440,7 +440,7 @@ mod tests {
         ScannedPair { key, value, redundancy: redundancy.parse().unwrap() }
     }
 
-    /// An export of some pairs, two to a block.
+    /// Returns an export of some pairs, two to a block.
     fn written(pairs: &[ScannedPair<'_>]) -> Vec<u8> {
         let mut writer = Writer::begin(Vec::new(), &HEAD).unwrap();
         let mut block = Block::default();
@@ -536,7 +536,7 @@ mod tests {
         let mut later = three();
         later[8] = 2;
         assert!(matches!(read(&later), Err(FormatError::Version(2))));
-        // A block that says that it is longer than any.
+        // A block that claims to be longer than any can be.
         let mut writer = Writer::begin(Vec::new(), &HEAD).unwrap();
         writer.out.extend_from_slice(&BLOCK.to_le_bytes());
         writer.out.extend_from_slice(&u32::MAX.to_le_bytes());
@@ -551,7 +551,7 @@ mod tests {
             prop_assert!(read(&file).is_err());
         }
 
-        /// With a CRC that fits, so that what is inside is looked at.
+        /// The body has a correct CRC, so its content is parsed.
         #[test]
         fn whatever_a_block_holds_is_checked(body in proptest::collection::vec(any::<u8>(), 0..100)) {
             let mut writer = Writer::begin(Vec::new(), &HEAD).unwrap();

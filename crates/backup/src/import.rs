@@ -7,62 +7,61 @@ use fusee_client::{Client, Error, Redundancy, RedundancyError, RedundancyRules};
 
 use crate::format::Block;
 
-/// How often a pair is written, by another session if need be, and how long between.
+/// The number of retries of one pair, and the pause before each.
 const ATTEMPTS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// What becomes of pairs that are there.
+/// The treatment of pairs that exist in the cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Existing {
     /// They get the value of the export.
     #[default]
     Replaced,
-    /// They stay.
+    /// They keep their value.
     Kept,
 }
 
-/// Which redundancy pairs get.
+/// The redundancy of imported pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kept {
-    /// The one that they had, where the cluster has memory nodes enough.
+    /// The redundancy of the export, if the cluster has enough memory nodes.
     #[default]
     Redundancy,
-    /// What the rules of the cluster say.
+    /// The redundancy by the rules of the cluster.
     Nothing,
 }
 
-/// How an import goes.
+/// The settings of an import.
 #[derive(Clone, Debug)]
 pub struct Import {
-    /// What becomes of pairs that are there.
+    /// The treatment of pairs that exist in the cluster.
     pub existing: Existing,
-    /// Which redundancy pairs get.
+    /// The redundancy of imported pairs.
     pub kept: Kept,
-    /// What the cluster gives pairs of which nobody says more.
+    /// The redundancy that the cluster gives to pairs by default.
     pub rules: RedundancyRules,
 }
 
-/// What came of an import so far.
+/// The results of an import so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Imported {
     /// Pairs that were written.
     pub written: u64,
     /// Bytes of their keys and values.
     pub bytes: u64,
-    /// Pairs that were there, and stay.
+    /// Pairs that existed and were kept.
     pub existed: u64,
-    /// Of those that were written: by the rules of the cluster, which has too few memory nodes for the code that they
-    /// had.
+    /// Pairs with the redundancy of the cluster's rules, because the cluster has too few memory nodes for their code.
     pub by_rules: u64,
 }
 
-/// A pair cannot be written.
+/// A pair that cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[error("the pair of key {}: {error}", key.escape_ascii())]
 pub struct ImportError {
-    /// Its key.
+    /// The key of the pair.
     pub key: Vec<u8>,
-    /// Why.
+    /// The reason.
     #[source]
     pub error: Error,
 }
@@ -71,7 +70,7 @@ pub struct ImportError {
 type Pair<'b> = (&'b [u8], &'b [u8]);
 
 impl Import {
-    /// Writes the pairs of a block. They may be written again, if something fails: nothing else changes by that.
+    /// Writes the pairs of a block. After an error the block may be written again: that changes nothing else.
     pub fn block(
         &self,
         client: &Client,
@@ -85,7 +84,7 @@ impl Import {
                 by_rules.push((pair.key, pair.value));
                 continue;
             }
-            // In their order: of a key that is there twice the later one is the newer one.
+            // Pairs are written in their order: if a key occurs twice, the later pair is the newer one.
             self.write_many(client, &by_rules, imported)?;
             by_rules.clear();
             self.write_named(client, (pair.key, pair.value), pair.redundancy, imported)?;
@@ -133,7 +132,7 @@ impl Import {
         self.account(pair, outcome, write, imported)
     }
 
-    /// Counts what came of a write, which is tried again for a while if that may help.
+    /// Counts the result of a write. Retries the write for a while if that may help.
     fn account(
         &self,
         (key, value): Pair<'_>,
@@ -165,7 +164,7 @@ impl Import {
     }
 }
 
-/// Whether another session, or another time, may do better.
+/// Whether a retry, later or by another session, may succeed.
 fn may_pass(error: &Error) -> bool {
     matches!(
         error,

@@ -1,12 +1,13 @@
-//! Exports: all pairs of a cluster in a file, and back.
+//! Exports of all pairs of a cluster to a file, and imports of such files.
 //!
-//! An export is made while others write ([`Export`]): it holds every pair that was there from its beginning to its
-//! end, exactly once, with a value that it had meanwhile. It can be interrupted after every block and gone on with,
-//! since each block says where the scan was behind it. An import ([`Import`]) puts the pairs into whichever cluster, of
-//! whichever geometry.
+//! An [`Export`] runs while other clients write. It holds every pair that existed from its beginning to its end,
+//! exactly once, with a value that the pair had in that time. It can be interrupted after every block and continued,
+//! since each block holds the position of the scan behind it. An [`Import`] writes the pairs into a cluster of any
+//! geometry.
 //!
-//! [`mod@format`] says what is in the file. Its reader trusts nothing that it reads: what was cut off, or has changed,
-//! is told, with the place; memory is taken for bytes that came, not for bytes announced.
+//! [`mod@format`] describes the file. Its reader trusts no byte of a file: a file that is cut off or has changed
+//! gives an error with the offset, and memory is taken for bytes that have been read, not for bytes that a length
+//! announces.
 
 mod export;
 pub mod format;

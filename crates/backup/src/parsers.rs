@@ -1,8 +1,8 @@
-//! What the fuzzer feeds. Not for programs.
+//! The entry point of the fuzzer. Not for programs.
 
 use crate::format::{BLOCK, Block, Head, Part, Reader, Writer, write_checked};
 
-/// Reads bytes as an export, as the parts behind its head, and as the body of a block whose CRC fits.
+/// Reads the bytes as an export, as the parts behind a head, and as the body of a block with a correct CRC.
 pub fn all(bytes: &[u8]) {
     read(bytes);
     let head = Head { cluster: 1, begun: 2, number: 3 };

@@ -1,4 +1,4 @@
-//! How the tools reach a cluster.
+//! Connections of the tools to a cluster.
 
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
@@ -11,34 +11,33 @@ use fusee_control::rpc::{MasterClient, RpcError};
 use crate::failure::Failure;
 use crate::{flags, secret, tls};
 
-/// The port at which a master listens unless it is told otherwise.
+/// The default port of a master.
 pub const DEFAULT_PORT: u16 = 7400;
-/// Where a master is looked for unless a command is told otherwise.
+/// The default address of the master.
 pub const DEFAULT_MASTER: &str = "127.0.0.1:7400";
 
-/// How long the master may take to say what is wrong.
+/// Time for the master's answer about a problem, and for a switch to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Which cluster, and how.
+/// The cluster, and the way to it.
 #[derive(Args, Clone, Debug)]
 pub struct ConnectArgs {
     /// Address of the master; of several masters, their addresses, separated by commas
     #[arg(long, env = "FUSEE_MASTER", default_value = DEFAULT_MASTER, value_name = "HOST:PORT,..")]
     pub master: String,
 
-    /// How to reach the memory nodes: shm (same host), tcp, verbs (RDMA), or auto (the best that is
-    /// possible)
+    /// Fabric to the memory nodes: shm (same host), tcp, verbs (RDMA), or auto (the best possible)
     #[arg(long, env = "FUSEE_FABRIC", default_value = "auto")]
     pub fabric: FabricChoice,
 
-    /// A switch in the path to the memory nodes (`fusee switch`): where it is, and the fabric is tcp; or `wire`, and
-    /// the fabric is verbs
+    /// A switch in the path to the memory nodes (`fusee switch`): its address, for the fabric tcp; or `wire`,
+    /// for the fabric verbs
     #[arg(long, env = "FUSEE_SWITCH", value_name = "HOST:PORT|wire")]
     pub switch: Option<String>,
 }
 
 impl ConnectArgs {
-    /// The options of a client that reaches the memory nodes so.
+    /// Returns the options of a client with these arguments.
     pub fn options(&self) -> Options {
         let options = Options::default().with_fabric(self.fabric);
         match &self.switch {
@@ -53,7 +52,7 @@ impl ConnectArgs {
         join(&self.master, self.options()).map_err(|failure| self.with_switch(failure))
     }
 
-    /// A switch is in the path of one fabric, and of no other.
+    /// Checks that the switch is for the fabric.
     fn check_switch(&self) -> Result<(), Failure> {
         let Some(switch) = &self.switch else { return Ok(()) };
         let (fabric, is_there) = match switch.as_str() {
@@ -73,7 +72,7 @@ impl ConnectArgs {
         }
     }
 
-    /// Says so if it is the switch that does not answer.
+    /// Replaces the failure if it is the switch that does not answer.
     fn with_switch(&self, failure: Failure) -> Failure {
         let Some(at) = self.switch.as_deref().filter(|at| *at != "wire") else { return failure };
         let addresses = at.to_socket_addrs().into_iter().flatten();
@@ -89,7 +88,7 @@ impl ConnectArgs {
     }
 }
 
-/// Joins the cluster of the master at this address, or of the masters at these.
+/// Joins the cluster of the master at `master`, or of the masters in this list.
 pub fn join(master: &str, options: Options) -> Result<Client, Failure> {
     check_address(master)?;
     let options = options.with_keys(secret::keys()?).with_tls(tls::of_client()?);
@@ -103,7 +102,7 @@ pub fn join(master: &str, options: Options) -> Result<Client, Failure> {
     })
 }
 
-/// What keeps the cluster from being whole, as its master says.
+/// Asks the master for the problem that keeps the cluster from being whole.
 fn problem(master: &str) -> Option<String> {
     let runtime = secret::runtime("fusee-status").ok()?;
     let master = MasterClient::new(&runtime, master).with_deadline(PATIENCE);
@@ -113,7 +112,7 @@ fn problem(master: &str) -> Option<String> {
     }
 }
 
-/// Refuses what is no address, and no list of addresses: host and port.
+/// Checks an address of a master, or a list of them: host and port.
 pub fn check_address(masters: &str) -> Result<(), Failure> {
     for master in masters.split(',').map(str::trim) {
         let port = master.rsplit_once(':').filter(|(host, _)| !host.is_empty());
@@ -127,7 +126,7 @@ pub fn check_address(masters: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses what is no address of one service: host and port.
+/// Checks the address of one service: host and port.
 pub fn check_host_port(address: &str) -> Result<(), Failure> {
     let parts = address.rsplit_once(':').filter(|(host, _)| !host.is_empty());
     if parts.is_some_and(|(_, port)| port.parse::<u16>().is_ok()) {
@@ -139,9 +138,9 @@ pub fn check_host_port(address: &str) -> Result<(), Failure> {
     }
 }
 
-/// A failure to reach the cluster, with the next step.
+/// Makes a failure to reach the cluster, with the next step.
 pub fn explain(master: &str, error: &RpcError) -> Failure {
-    // It has been reached, and says what to do.
+    // The cluster was reached, and the error says what to do.
     if let RpcError::WrongCluster { .. }
     | RpcError::Keys { .. }
     | RpcError::Tls { .. }

@@ -1,4 +1,4 @@
-//! How a command fails: a message for people, and an exit code for scripts.
+//! Failures of commands: a message for people, and an exit code for scripts.
 //!
 //! | code | meaning |
 //! |---|---|
@@ -16,11 +16,11 @@ use std::process::ExitCode;
 
 use fusee_client::{ConnectError, Error};
 
-/// For `--help`.
+/// The exit codes, for `--help`.
 pub const EXIT_CODES: &str = "Exit codes: 0 done; 1 the operation failed or found nothing; \
 2 wrong usage or configuration; 3 the cluster cannot be reached; 130 interrupted.";
 
-/// Why a command failed.
+/// The failure of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     code: u8,
@@ -33,7 +33,7 @@ impl Failure {
         Failure { code: 1, message: message.into() }
     }
 
-    /// The user asked for what cannot be.
+    /// The user asked for something impossible.
     pub fn usage(message: impl Into<String>) -> Failure {
         Failure { code: 2, message: message.into() }
     }
@@ -43,22 +43,22 @@ impl Failure {
         Failure { code: 3, message: message.into() }
     }
 
-    /// A signal asked the process to end, with this code.
+    /// A signal ended the process, with this code.
     pub fn interrupted(code: u8) -> Failure {
         Failure { code, message: "interrupted".into() }
     }
 
-    /// A failure that another process of this executable ended with.
+    /// The failure of another process of this executable.
     pub fn of(code: u8, message: impl Into<String>) -> Failure {
         Failure { code, message: message.into() }
     }
 
-    /// The number that the process ends with.
+    /// Returns the exit code as a number.
     pub fn code(&self) -> u8 {
         self.code
     }
 
-    /// What the process ends with.
+    /// Returns the exit code.
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(self.code)
     }

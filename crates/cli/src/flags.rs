@@ -1,7 +1,7 @@
-//! Settings as the user knows them.
+//! Settings under the names that users know.
 //!
-//! The crates below name a setting by its field, `geometry.region_bytes`; on the command line it
-//! is a flag, `--region-bytes`. One has a shorter name there: `lease_ms` is `--lease`.
+//! The lower crates name a setting by its field, `geometry.region_bytes`; on the command line it is a flag,
+//! `--region-bytes`. One setting has a shorter name there: `lease_ms` is `--lease`.
 
 /// Fields that are flags.
 const FIELDS: [&str; 16] = [
@@ -23,7 +23,7 @@ const FIELDS: [&str; 16] = [
     "store_key",
 ];
 
-/// The text with flags in place of fields.
+/// Returns the text with flags in place of fields.
 pub fn in_text(text: &str) -> String {
     let text = text.replace("geometry: geometry", "geometry").replace("geometry.", "");
     let text = text.replace("geometry: invalid view: ", "");

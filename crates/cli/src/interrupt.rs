@@ -1,8 +1,7 @@
-//! Ctrl-C ends a benchmark or a simulation early, but not without its report.
+//! Signals: Ctrl-C ends a benchmark or a simulation early, but with its report.
 //!
-//! The first SIGINT, SIGTERM or SIGHUP asks the workers to stop; what there is until then
-//! is verified and printed. The second ends the process at once. Signals are the process's, so
-//! what is known about them is, too.
+//! The first SIGINT, SIGTERM or SIGHUP asks the workers to stop; the results until then are verified and
+//! printed. The second signal ends the process at once. Signals belong to the process, so this state is global.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -11,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::failure::Failure;
 use crate::stderr;
 
-/// The exit code that the signal asks for; 0 if there was none.
+/// The exit code that the signal asks for; 0 before any signal.
 static CODE: AtomicU8 = AtomicU8::new(0);
 
 /// Starts to watch for signals.
@@ -20,12 +19,12 @@ pub fn watch() -> Result<(), Failure> {
         if CODE.swap(code, Ordering::Relaxed) != 0 {
             std::process::exit(code.into());
         }
-        // Without a wait for it: the next signal must be heard.
+        // Without waiting until it is written: the next signal must be handled.
         stderr::push(b"stopping; once more to end at once\n");
     })
 }
 
-/// Ends the process at the first signal, after this was done: for what has no report before its end.
+/// Ends the process at the first signal, after `clean_up`: for commands without a report.
 pub fn end_after(clean_up: impl Fn() + Send + 'static) -> Result<(), Failure> {
     at_signals(move |code| {
         clean_up();
@@ -33,7 +32,7 @@ pub fn end_after(clean_up: impl Fn() + Send + 'static) -> Result<(), Failure> {
     })
 }
 
-/// Does this at every signal, on a thread of its own; it gets the exit code that the signal asks for.
+/// Calls `then` at every signal, on a thread of its own, with the exit code that the signal asks for.
 fn at_signals(then: impl Fn(u8) + Send + 'static) -> Result<(), Failure> {
     let cannot = |error| Failure::operation(format!("cannot wait for signals: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -58,17 +57,17 @@ fn at_signals(then: impl Fn(u8) + Send + 'static) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Does what the first signal does: whoever started this process had it.
+/// Acts like a first signal: the process that started this one got it.
 pub fn request() {
     CODE.store(130, Ordering::Relaxed);
 }
 
-/// Whether to stop.
+/// Returns whether to stop.
 pub fn requested() -> bool {
     CODE.load(Ordering::Relaxed) != 0
 }
 
-/// How the process ends if it was interrupted.
+/// Returns the failure that the process ends with if it was interrupted.
 pub fn failure() -> Option<Failure> {
     let code = CODE.load(Ordering::Relaxed);
     (code != 0).then(|| Failure::interrupted(code))

@@ -1,11 +1,11 @@
-//! What the commands of FUSEE share, whichever crate they are in.
+//! Code that the commands of FUSEE share, in whichever crate they are.
 //!
-//! How a command fails ([`failure`]), what it prints ([`output`], [`stderr`], [`progress`], [`quantity`],
-//! [`recoveries`]), how a signal ends it ([`interrupt`]), and how it reaches a cluster and asks its master
-//! ([`connect`], [`standing`], [`flags`]). There is no command here: those of users are in `fusee`, the benchmarks
+//! It has failures of commands ([`failure`]), their output ([`output`], [`stderr`], [`progress`], [`quantity`],
+//! [`recoveries`]), signals ([`interrupt`]), and connections to a cluster and its master ([`connect`],
+//! [`standing`], [`flags`]). The commands themselves are elsewhere: those of users in `fusee`, the benchmarks
 //! in `fusee-bench`.
 #![forbid(unsafe_code)]
-#![deny(clippy::print_stdout, clippy::print_stderr)] // They panic where nothing takes it.
+#![deny(clippy::print_stdout, clippy::print_stderr)] // These macros panic if the output is closed.
 
 pub mod connect;
 pub mod failure;

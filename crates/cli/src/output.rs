@@ -1,14 +1,14 @@
-//! Standard output. A reader that has gone, as in `fusee status | head -1`, is no failure; nor is a terminal that has.
+//! Standard output. A closed reader, as in `fusee status | head -1`, or a closed terminal is no failure.
 
 use std::io::{ErrorKind, Write, stdout};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::failure::Failure;
 
-/// The terminal has gone.
+/// The error of a closed terminal.
 const EIO: Option<i32> = Some(5);
 
-/// Whether somebody still reads standard output.
+/// Whether standard output still has a reader.
 static READ: AtomicBool = AtomicBool::new(true);
 
 /// Writes bytes as they are.
@@ -24,8 +24,7 @@ pub fn raw(bytes: &[u8]) -> Result<(), Failure> {
     }
 }
 
-/// Whether what is written still reaches somebody: a command that goes on and on should end when
-/// it does not.
+/// Returns whether output still reaches a reader: a command that runs on and on should end when it does not.
 pub fn is_read() -> bool {
     READ.load(Ordering::Relaxed)
 }

@@ -1,13 +1,14 @@
-//! Progress of long work where standard error is no terminal: a line now and then. There a bar shows nothing.
+//! Progress of long work, as a line now and then, if standard error is no terminal: a progress bar shows
+//! nothing there.
 
 use std::io::{IsTerminal, stderr};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// From the beginning to the first line, and from one line to the next.
+/// Time from the beginning to the first line, and between two lines.
 const EVERY: Duration = Duration::from_secs(15);
 
-/// Lines of one piece of work.
+/// Progress lines of one piece of work.
 #[derive(Debug)]
 pub struct Lines {
     begun: Instant,
@@ -17,7 +18,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// The work begins now.
+    /// Begins the work.
     pub fn begin() -> Lines {
         Lines::each(EVERY, !stderr().is_terminal())
     }
@@ -27,14 +28,14 @@ impl Lines {
         Lines { begun: now, latest: Mutex::new(now), every, is_wanted }
     }
 
-    /// Writes how far the work is, if the last line was long ago.
+    /// Writes the progress, if the last line was long ago.
     pub fn tell(&self, how_far: impl FnOnce() -> String) {
         if let Some(seconds) = self.is_due(Instant::now()) {
             crate::stderr::tell(&format!("{} after {seconds} s", how_far()));
         }
     }
 
-    /// The seconds since the beginning, if a line is due.
+    /// Returns the seconds since the beginning, if a line is due.
     fn is_due(&self, now: Instant) -> Option<u64> {
         if !self.is_wanted {
             return None;

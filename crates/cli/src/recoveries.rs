@@ -1,9 +1,8 @@
 //! Recoveries of crashed clients, for people and programs: the parts of the paper's Table 1.
 //!
-//! The master measures the parts in microseconds; here they are milliseconds, as in the paper. What
-//! passes before the first of them (the crash has to be noticed, and the client fenced at all
-//! memory nodes) is in none. Clients that are recovered together share the first two parts: each
-//! shows them whole.
+//! The master measures the parts in microseconds; here they are in milliseconds, as in the paper. No part has
+//! the time before the first: until the crash is noticed, and the client fenced at all memory nodes. Clients
+//! that are recovered together share the first two parts: each shows them whole.
 
 use std::fmt::Write as _;
 
@@ -13,17 +12,17 @@ use serde::Serialize;
 /// The parts of a recovery, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Parts {
-    /// To fence the client once more, at all memory nodes.
+    /// Fencing the client once more, at all memory nodes.
     pub reconnect_ms: f64,
-    /// To ask for its blocks.
+    /// Asking for its blocks.
     pub metadata_ms: f64,
-    /// To read its logs, and to end the requests that they show half-way.
+    /// Reading its logs, and completing the requests that they show half-way.
     pub log_ms: f64,
-    /// To make the replicas of the block tables agree.
+    /// Making the replicas of the block tables equal.
     pub repair_ms: f64,
-    /// To free the blocks that it never used.
+    /// Freeing the blocks that it never used.
     pub free_lists_ms: f64,
-    /// All of them.
+    /// The sum of all parts.
     pub total_ms: f64,
 }
 
@@ -45,23 +44,23 @@ impl From<RecoveryTimes> for Parts {
 /// The recovery of a client.
 #[derive(Clone, Debug, Serialize)]
 pub struct RecoveryReport {
-    /// Its name.
+    /// Its client id.
     pub client: String,
     /// Its blocks.
     pub blocks: u64,
-    /// Those of them that were freed.
+    /// Blocks that were freed.
     pub freed: u64,
-    /// Those whose unused rest is handed on.
+    /// Blocks whose unused rest is handed over.
     pub orphans: u64,
     /// Objects in its logs.
     pub walked: u64,
-    /// Writes that were completed for it.
+    /// Writes that were completed.
     pub committed: u64,
     /// Writes that were withdrawn.
     pub withdrawn: u64,
     /// Slots and objects in a state that no correct client leaves.
     pub strange: u64,
-    /// How long the parts took.
+    /// Times of the parts.
     #[serde(flatten)]
     pub parts: Parts,
 }
@@ -82,7 +81,7 @@ impl From<&Recovery> for RecoveryReport {
     }
 }
 
-/// For people: a line for each, in milliseconds.
+/// Returns a table for people: a line per recovery, times in milliseconds.
 pub fn table(recoveries: &[RecoveryReport]) -> String {
     let mut text = format!(
         "{:<8}{:>10}{:>10}{:>10}{:>8}{:>12}{:>10}{:>8}{:>7}{:>8}{:>11}{:>11}{:>9}\n",

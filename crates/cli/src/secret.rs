@@ -1,6 +1,6 @@
-//! The file of the cluster's secret, or of a key of it, which one flag of the program names for all of its commands.
+//! The file of the cluster's secret, or of a key of it. One flag of the program names it for all commands.
 //!
-//! What the flag says is set once, at the beginning. Without it nobody has to prove anything.
+//! The flag is stored once, at the beginning. Without it connections are not authenticated.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -13,20 +13,20 @@ use crate::tls;
 
 static FILE: OnceLock<PathBuf> = OnceLock::new();
 
-/// The environment variable that says the same as the flag.
+/// The environment variable for the flag.
 pub const VARIABLE: &str = "FUSEE_SECRET";
 
-/// The flag names this file.
+/// Sets the file that the flag names.
 pub fn set(file: PathBuf) {
     FILE.get_or_init(|| file);
 }
 
-/// The file that the flag names.
+/// Returns the file that the flag names.
 pub fn file() -> Option<&'static Path> {
     FILE.get().map(PathBuf::as_path)
 }
 
-/// The keys of a tool: what its file has. It is read once: it may be a pipe.
+/// Returns the keys of a tool, from its file. The file is read once, since it may be a pipe.
 pub fn keys() -> Result<Option<Keys>, Failure> {
     static KEYS: OnceLock<Option<Keys>> = OnceLock::new();
     if let Some(known) = KEYS.get() {
@@ -37,26 +37,28 @@ pub fn keys() -> Result<Option<Keys>, Failure> {
     Ok(KEYS.get_or_init(|| keys).clone())
 }
 
-/// The keys of a server, which needs the secret itself. `configured`: what its configuration says; the flag beats it.
+/// Returns the keys of a server, which needs the secret itself. `configured` is the file of its configuration;
+/// the flag has precedence.
 pub fn of_server(configured: Option<&Path>) -> Result<Option<Keys>, Failure> {
     let keys = file().or(configured).map(Keys::of_server).transpose();
     keys.map_err(|error| Failure::usage(error.to_string()))
 }
 
-/// The keys of what connects as a tool does, if this file is named or the flag names one: as much as the file has.
+/// Returns the keys of a process that connects as a tool does, from the flag's file or else from `configured`:
+/// as many as the file has.
 pub fn tool(configured: Option<&Path>) -> Result<Option<Keys>, Failure> {
     let keys = file().or(configured).map(Keys::of_client).transpose();
     keys.map_err(|error| Failure::usage(error.to_string()))
 }
 
-/// A runtime whose connections prove what the flag says, over TLS if flags say so.
+/// Returns a runtime whose connections are authenticated by the flag's keys, and over TLS if flags ask for it.
 pub fn runtime(name: &str) -> Result<Runtime, Failure> {
     let runtime = Runtime::with_keys(name, keys()?)
         .map_err(|error| Failure::operation(format!("cannot start a thread: {error}")))?;
     Ok(runtime.with_tls(tls::of_client()?))
 }
 
-/// What makes a process that is started by this one prove the same, and speak TLS as this one does.
+/// Returns the environment for child processes, so that they use the same secret and TLS files.
 pub fn environment() -> Vec<(&'static str, PathBuf)> {
     let secret = file().map(|file| (VARIABLE, file.to_owned()));
     secret.into_iter().chain(tls::environment()).collect()

@@ -1,4 +1,4 @@
-//! How the memory nodes of a cluster stand, as its master says, and the request that drains one.
+//! The states of a cluster's memory nodes, according to its master, and the request that drains one.
 
 use fusee_client::Status;
 use fusee_control::master::{MasterReply, MasterRequest, MemberState};
@@ -9,8 +9,8 @@ use crate::connect;
 use crate::failure::Failure;
 use crate::flags;
 
-/// Asks the master at `address` to drain a node, or to keep it after all. It has taken note when
-/// this returns, and no more.
+/// Asks the master at `address` to drain a node, or to keep it after all. On return the master has only noted
+/// the request.
 pub fn ask(master: &MasterClient, address: &str, node: MnId, cancel: bool) -> Result<(), Failure> {
     match master.call_blocking(MasterRequest::Drain { node, cancel }) {
         Ok(MasterReply::Done) => Ok(()),
@@ -25,7 +25,7 @@ pub fn ask(master: &MasterClient, address: &str, node: MnId, cancel: bool) -> Re
     }
 }
 
-/// What the master at `address` says.
+/// Asks the master at `address` for the status of the cluster.
 pub fn ask_status(master: &MasterClient, address: &str) -> Result<Status, Failure> {
     match master.call_blocking(MasterRequest::Status) {
         Ok(MasterReply::Status(status)) => Ok(*status),
@@ -36,19 +36,19 @@ pub fn ask_status(master: &MasterClient, address: &str) -> Result<Status, Failur
     }
 }
 
-/// How a memory node stands, and how many replicas it holds.
+/// The state of a memory node, and its number of replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// How the master sees it; `None` if it knows no such node.
+    /// The state according to the master; `None` if it knows no such node.
     pub state: Option<MemberState>,
-    /// Subtables of which it holds a replica.
+    /// Subtables with a replica on the node.
     pub subtables: u64,
-    /// Regions of which it holds a replica.
+    /// Regions with a replica on the node.
     pub regions: u64,
 }
 
 impl Standing {
-    /// Of this one.
+    /// Returns the standing of a node.
     pub fn of(node: MnId, status: &Status) -> Standing {
         let member = status.members.iter().find(|member| member.node == node);
         let view = status.view.as_ref();
@@ -59,7 +59,7 @@ impl Standing {
         }
     }
 
-    /// Whether it is drained. An error if it will not be: it stays after all, or it was lost.
+    /// Returns whether the node is drained. Fails if it will not be: it stays after all, or was lost.
     pub fn is_drained(&self, node: MnId) -> Result<bool, Failure> {
         match self.state {
             Some(MemberState::Drained) => Ok(true),
@@ -72,7 +72,7 @@ impl Standing {
     }
 }
 
-/// What a state is called.
+/// Returns the name of a state.
 pub fn state_name(state: MemberState) -> &'static str {
     match state {
         MemberState::InView => "in_view",

@@ -1,11 +1,12 @@
-//! Standard error, which may take nothing: its disk is full, its reader has gone or stands still.
+//! Standard error, which may take nothing: its disk is full, its reader is gone or stalled.
 //!
-//! Lines of the log and messages of commands go through one queue of bounded size, in order, and a thread of its
-//! own writes them. So no other thread waits for standard error, and a line that cannot be written is no failure of
-//! whoever has logged it: it is counted, and the next line that can be written says how many are missing.
+//! Lines of the log and messages of commands go through one bounded queue, in order, and a thread of its own
+//! writes them. So no other thread waits for standard error, and a line that cannot be written is no failure of
+//! the code that logged it: the line is counted, and the next line that can be written is preceded by the
+//! number of missing lines.
 //!
-//! Logs never wait: where the queue is full they are left out. A message waits until it is written; in a server no
-//! longer than its patience. Before [`start`], and where there is no thread, everything is written at once.
+//! Logs never wait: if the queue is full, lines are dropped. A message waits until it is written; in a server
+//! no longer than its patience. Before [`start`], and without the thread, everything is written at once.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Write, stderr};
@@ -14,26 +15,26 @@ use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-/// What may wait to be written.
+/// Limit of the bytes that wait to be written.
 const MOST_BYTES: usize = 1 << 20;
-/// What a line in the queue costs beside its bytes.
+/// Cost of a line in the queue beside its bytes.
 const LINE_BYTES: usize = 64;
-/// No line is longer.
+/// Limit of the length of a line.
 const MOST_LINE_BYTES: usize = 64 << 10;
-/// Where standard error does not block, and takes no more now.
+/// Pause when a non-blocking standard error takes no more.
 const PAUSE: Duration = Duration::from_millis(10);
-/// How often `each` of [`start`] is done.
+/// Interval between two calls of `each` of [`start`].
 const PERIOD: Duration = Duration::from_secs(10);
 
 static QUEUE: OnceLock<Queue> = OnceLock::new();
-/// Lines that standard error did not take.
+/// Number of lines that standard error did not take.
 static MISSING: AtomicU64 = AtomicU64::new(0);
 
 #[derive(Debug)]
 struct Queue {
     state: Mutex<State>,
     changed: Condvar,
-    /// How long whoever waits does so; `None`: until it is written.
+    /// Limit of a wait for the queue; `None`: until all is written.
     patience: Option<Duration>,
 }
 
@@ -42,13 +43,13 @@ struct State {
     lines: VecDeque<Line>,
     bytes: usize,
     is_writing: bool,
-    /// Lines that are missing behind the last one in the queue.
+    /// Lines that are missing after the last one in the queue.
     missing: u64,
-    /// Whether standard error has taken what was written last.
+    /// Whether standard error took the last write.
     takes: bool,
 }
 
-/// What is written next, and how many lines are missing before it.
+/// A line to write, and the number of missing lines before it.
 #[derive(Debug)]
 struct Line {
     missing: u64,
@@ -56,7 +57,7 @@ struct Line {
 }
 
 impl State {
-    /// A line of the log, which is left out where there is no room.
+    /// Queues a line of the log, or drops it if there is no room.
     fn push(&mut self, text: &[u8]) {
         if self.bytes + text.len().min(MOST_LINE_BYTES) + LINE_BYTES > MOST_BYTES {
             self.missing += 1;
@@ -68,14 +69,15 @@ impl State {
         }
     }
 
-    /// A message, which has room: a thread that has one waits, so there are as many at most as threads.
+    /// Queues a message, even beyond the limit: the thread of a message waits, so there are at most as many as
+    /// threads.
     fn push_message(&mut self, text: Vec<u8>) {
         self.bytes += text.len() + LINE_BYTES;
         let missing = std::mem::take(&mut self.missing);
         self.lines.push_back(Line { missing, text });
     }
 
-    /// What is to be written now: a line, or alone that some are missing.
+    /// Returns the next write: a line, or only the number of missing lines.
     fn next(&mut self) -> Option<Line> {
         let line = self.lines.pop_front();
         self.bytes -= line.as_ref().map_or(0, |line| line.text.len() + LINE_BYTES);
@@ -85,7 +87,7 @@ impl State {
         })
     }
 
-    /// Standard error has not taken a line.
+    /// Records that standard error has not taken a line.
     fn has_failed(&mut self, line: &Line) {
         let lost = u64::from(!line.text.is_empty());
         MISSING.fetch_add(lost, Ordering::Relaxed);
@@ -101,11 +103,11 @@ impl Queue {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing in here panics half-way.
+        // No code panics while it holds the lock and the state is inconsistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes what comes, for ever.
+    /// Writes the queued lines, for ever.
     fn serve(&self, out: &mut impl Write, each: Option<fn()>) {
         let mut due = Instant::now() + PERIOD;
         loop {
@@ -130,7 +132,7 @@ impl Queue {
             drop(self.changed.wait_timeout(state, left));
             if Instant::now() >= due {
                 due = Instant::now() + PERIOD;
-                // There may be room again.
+                // Standard error may take more again.
                 self.lock().takes = true;
                 each();
             }
@@ -152,12 +154,12 @@ impl Queue {
     }
 }
 
-/// Writes a line; before it, if lines are missing, how many.
+/// Writes a line; if lines are missing before it, first their number.
 fn write_line(out: &mut impl Write, Line { missing, text }: &Line) -> io::Result<()> {
     if *missing > 0 {
         let what = if *missing == 1 { "1 line is" } else { &format!("{missing} lines are") };
         let said = format!("{what} missing here: standard error did not take more");
-        // The line before may have been written in part.
+        // Begins with a line break: the line before may have been written in part.
         write_all(out, format!("\n{}", notice_line("WARN", &said)).as_bytes())?;
     }
     write_all(out, text)
@@ -178,23 +180,23 @@ fn write_all(out: &mut impl Write, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// A line as the log has them.
+/// Returns a line in the format of the log.
 fn notice_line(level: &str, text: &str) -> String {
     let now = humantime::format_rfc3339_micros(SystemTime::now());
     format!("{now} {level:>5} {text}\n")
 }
 
-/// From now on a thread writes. `patience`: how long messages wait to be written; `None`: as long as it takes. The
-/// thread does `each` every ten seconds.
+/// Starts the thread that writes. `patience` limits the wait of messages; `None`: they wait as long as it
+/// takes. The thread calls `each` every ten seconds.
 pub fn start(patience: Option<Duration>, each: Option<fn()>) {
     let serve = move || QUEUE.wait().serve(&mut stderr(), each);
-    // Without a thread everything is written at once, as before.
+    // If the thread does not start, everything is written at once, as before.
     if thread::Builder::new().name("fusee-log".into()).spawn(serve).is_ok() {
         QUEUE.get_or_init(|| Queue::new(patience));
     }
 }
 
-/// Writes a line of the log as soon as it can be, and does not wait for that.
+/// Queues a line of the log, without waiting until it is written.
 pub fn push(text: &[u8]) {
     queue(text, |state| state.push(text));
 }
@@ -205,7 +207,7 @@ pub fn text(text: &str) {
     flush();
 }
 
-/// Puts text into the queue, or without one writes it at once.
+/// Queues text, or writes it at once if there is no queue.
 fn queue(text: &[u8], put: impl FnOnce(&mut State)) {
     match QUEUE.get() {
         Some(queue) => {
@@ -226,19 +228,19 @@ pub fn notice(level: &str, text: &str) {
     push(notice_line(level, text).as_bytes());
 }
 
-/// Waits until all is written, as far as standard error takes it.
+/// Waits until everything is written, as far as standard error takes it.
 pub fn flush() {
     if let Some(queue) = QUEUE.get() {
         queue.flush();
     }
 }
 
-/// Lines that standard error did not take, so far.
+/// Returns the number of lines that standard error did not take.
 pub fn missing() -> u64 {
     MISSING.load(Ordering::Relaxed)
 }
 
-/// Where the log is written to. One write is one line.
+/// The destination of the log. One write is one line.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Log;
 
@@ -259,7 +261,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes nothing, waits, or takes all, as it is told before each write.
+    /// A writer that fails, waits, or takes all, as it is told before each write.
     struct Told {
         orders: Receiver<bool>,
         taken: Sender<Vec<u8>>,
@@ -267,7 +269,7 @@ mod tests {
 
     impl Write for Told {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            // Nobody tells any more: the test has ended.
+            // Without further orders it takes all: the test has ended.
             match self.orders.recv() {
                 Ok(true) | Err(mpsc::RecvError) => drop(self.taken.send(bytes.to_vec())),
                 Ok(false) => return Err(ErrorKind::StorageFull.into()),
@@ -325,7 +327,8 @@ mod tests {
         (0..pushed).for_each(|_| push(queue, &line));
         assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
         assert!(queue.lock().bytes <= MOST_BYTES);
-        // It goes on: all that was kept comes, and how many lines are missing is told, though nothing else is logged.
+        // When the reader goes on, it gets all lines that were kept, and the number of missing ones, though
+        // nothing else is logged.
         drop(order);
         let mut lines = 0;
         while lines < pushed {
@@ -347,7 +350,7 @@ mod tests {
         assert!(line.len() == MOST_LINE_BYTES && line.ends_with("y\n"));
     }
 
-    /// How many lines a notice says are missing.
+    /// Returns the number of missing lines in a notice.
     fn missing_in(notice: &str) -> usize {
         let count = notice
             .split_once(" WARN ")

@@ -1,6 +1,6 @@
-//! The files of TLS, which flags of the program name for all of its commands.
+//! The files of TLS. Flags of the program name them for all commands.
 //!
-//! What the flags say is set once, at the beginning. Without them connections are plain.
+//! The flags are stored once, at the beginning. Without them connections are not encrypted.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -9,44 +9,44 @@ use fusee_tls::{Tls, TlsError};
 
 use crate::failure::Failure;
 
-/// The environment variables that say the same as the flags.
+/// The environment variable for [`Files::ca`].
 pub const CA: &str = "FUSEE_TLS_CA";
-/// See [`Files::cert`].
+/// The environment variable for [`Files::cert`].
 pub const CERT: &str = "FUSEE_TLS_CERT";
-/// See [`Files::key`].
+/// The environment variable for [`Files::key`].
 pub const KEY: &str = "FUSEE_TLS_KEY";
 
-/// What may be named.
+/// The files that flags may name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Files {
-    /// Certificates of the authorities that this process believes: all that it dials has TLS.
+    /// Certificates of the trusted authorities: all outgoing connections use TLS.
     pub ca: Option<PathBuf>,
-    /// The certificate of a server: all that it answers has TLS.
+    /// The certificate of a server: all incoming connections use TLS.
     pub cert: Option<PathBuf>,
-    /// The key of that.
+    /// The private key of that certificate.
     pub key: Option<PathBuf>,
 }
 
 static FILES: OnceLock<Files> = OnceLock::new();
 
-/// The flags name these.
+/// Sets the files that the flags name.
 pub fn set(files: Files) {
     FILES.get_or_init(|| files);
 }
 
-/// The files that the flags name.
+/// Returns the files that the flags name.
 fn files() -> Files {
     FILES.get().cloned().unwrap_or_default()
 }
 
-/// What makes a process that is started by this one speak TLS as this one does.
+/// Returns the environment for child processes, so that they use the same TLS files.
 pub fn environment() -> Vec<(&'static str, PathBuf)> {
     let Files { ca, cert, key } = files();
     let all = [(CA, ca), (CERT, cert), (KEY, key)];
     all.into_iter().filter_map(|(name, file)| Some((name, file?))).collect()
 }
 
-/// The certificates of a tool. They are read once: whoever looks again and again gets the same.
+/// Returns the certificates of a tool. The files are read once: all callers get the same.
 pub fn of_client() -> Result<Option<Tls>, Failure> {
     static TLS: OnceLock<Option<Tls>> = OnceLock::new();
     if let Some(known) = TLS.get() {
@@ -56,7 +56,8 @@ pub fn of_client() -> Result<Option<Tls>, Failure> {
     Ok(TLS.get_or_init(|| tls).clone())
 }
 
-/// The certificates of a server, which dials others, too: of these files, in the order of [`Files`]. Flags beat them.
+/// Returns the certificates of a server, which also opens connections, from these files in the order of
+/// [`Files`]. Flags have precedence.
 pub fn of_server(configured: [Option<PathBuf>; 3]) -> Result<Option<Tls>, Failure> {
     let (flags, [ca, cert, key]) = (files(), configured);
     let [ca, cert, key] = [flags.ca.or(ca), flags.cert.or(cert), flags.key.or(key)];

@@ -1,12 +1,12 @@
-//! The memory nodes that a session is attached to: those of the newest view.
+//! The memory nodes that a session is attached to: the members of the newest view.
 //!
-//! A view comes in two steps. As soon as it is there, the session leaves the nodes that it does not
-//! have: verbs that wait for one of them end as unreachable, so that their operation wakes up and
-//! looks around. That is done by the thread's reactor before it sleeps. Nodes that are new are
-//! attached to when an operation first acts by the view: attaching waits for the node.
+//! A view is followed in two steps. As soon as it arrives, the session leaves the nodes that the
+//! view lacks: verbs that wait for one of them end as unreachable, so that their operation wakes up
+//! and looks at the view. The thread's reactor does this before it sleeps. New nodes are attached
+//! when an operation first acts by the view, because attaching waits for the node.
 //!
-//! A session that is fenced leaves all nodes. A connection that broke is not made anew: an old
-//! verb may still be on its way there, and the next one could overtake it.
+//! A fenced session leaves all nodes. A broken connection is not made anew: an old verb may still
+//! be on its way on it, and a verb on a new connection could overtake the old one.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -20,21 +20,22 @@ use fusee_fabric::{AnyFabric, AttachError, Way, attach_all_by};
 
 use crate::logic::Gate;
 
-/// What a session is attached to.
+/// The attachments of a session.
 pub(crate) struct Attachments {
     fabric: Rc<AnyFabric>,
     gate: Arc<Gate>,
-    /// Names and identities.
+    /// Names and identities of the nodes.
     attached: RefCell<Vec<(MnId, u64)>>,
-    /// The view whose absentees have been left.
+    /// The newest view whose absent nodes have been left.
     seen: Cell<u64>,
-    /// The session takes part in nothing any more.
+    /// Whether the session has left all nodes for good.
     out: Cell<bool>,
     origin: Origin,
 }
 
-/// How long a memory node may owe an answer: longer than the cluster waits for it, so that mostly a newer view
-/// comes first. Not so short that one which is only slow loses the session.
+/// Returns the time for which a memory node may owe an answer. It is longer than the lease, so that
+/// a newer view without a dead node mostly comes first, and not so short that a slow node loses the
+/// session.
 fn silence(lease: Duration) -> Duration {
     const SHORTEST: Duration = Duration::from_millis(500);
     const LONGEST: Duration = Duration::from_secs(5);
@@ -73,7 +74,8 @@ impl Attachments {
         self.gate.client()
     }
 
-    /// Leaves what has to be left by now. Two loads, if that is nothing.
+    /// Leaves the nodes that the newest view lacks, or all of them if the session is fenced. Costs
+    /// two loads if there is nothing to leave.
     pub fn follow(&self) {
         if !self.origin.is_here() {
             return self.gate.leave_behind();
@@ -95,7 +97,7 @@ impl Attachments {
         }
     }
 
-    /// Leaves all nodes: no verb reaches them from here any more. `patience`: see
+    /// Leaves all nodes: no further verb reaches them from here. `patience`: see
     /// [`AnyFabric::leave`].
     pub fn leave_all(&self, patience: Duration) {
         if !self.out.replace(true) {
@@ -104,7 +106,7 @@ impl Attachments {
         }
     }
 
-    /// Attaches to the members of a view that are new; calls `failed` for those that do not answer.
+    /// Attaches to new members of a view; calls `failed` for those that do not answer.
     pub fn adopt(&self, view: &View, failed: impl Fn(MnId)) {
         if self.out.get() || view.number < self.seen.get() {
             return;
@@ -117,7 +119,8 @@ impl Attachments {
             match self.fabric.attach(member) {
                 Ok(()) => self.attached.borrow_mut().push(key(member)),
                 Err(error) => {
-                    // Its verbs are unreachable, which whoever posts them will find out.
+                    // Verbs to it will fail as unreachable, which tells the operations that post
+                    // them.
                     tracing::warn!(client = %self.client(), %error, "cannot attach");
                     failed(member.node);
                 }
@@ -141,7 +144,7 @@ mod tests {
 
     use super::*;
 
-    /// Behind the header.
+    /// The first byte behind the pool's header.
     const START: u64 = POOL_HEADER_BYTES;
 
     fn node(name: u16) -> (Member, NodeFabrics) {
@@ -184,7 +187,7 @@ mod tests {
         })
     }
 
-    /// Which of the nodes 0 to 2 execute a verb.
+    /// Returns those of the nodes 0 to 2 that execute a verb.
     fn reached(attachments: &Attachments) -> Vec<u16> {
         let fabric = attachments.fabric();
         let mut batch = Batch::new();
@@ -223,7 +226,7 @@ mod tests {
             assert_eq!(reached(&attachments), [0]);
             attachments.adopt(&gate.view(), nobody);
             assert_eq!(reached(&attachments), [0, 2]);
-            // The same name, but another node, which nobody can attach to.
+            // The same name, but another node, to which attaching fails.
             let stranger = Member { identity: 1, ..c.clone() };
             let failed = Cell::new(None);
             gate.publish_view(&view(3, &[a, b, &stranger]));

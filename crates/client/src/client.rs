@@ -1,14 +1,13 @@
-//! The client: what every thread and task of a program shares.
+//! The client that all threads and tasks of a program share.
 //!
-//! Blocking calls run on the calling thread, in a session that the thread gets with its first
-//! call and keeps until it ends or the client does. Async calls run on the client's driver thread,
-//! over every fabric: their futures may move between threads and be dropped at any time, and whoever
-//! awaits them is never held up. Most operations over shared memory take a microsecond, but not all:
-//! one may need a block, wait for another writer or for a change of the cluster, or be the first of
-//! its session.
+//! Blocking calls run on the calling thread, in a session that the thread opens with its first call and keeps
+//! until the thread or the client ends. Async calls run on the client's driver thread, over every fabric: their
+//! futures may move between threads and be dropped at any time, and the awaiting thread is never blocked. Most
+//! operations over shared memory take a microsecond, but some take longer: an operation may need a block, wait
+//! for another writer or for a view change, or be the first of its session.
 //!
-//! A client is the process's that opened it. What a fork has copied of it answers every call with
-//! [`Error::Forked`], touches nothing that the parent goes on with, and does nothing when it is dropped.
+//! A client belongs to the process that opened it. Its copy in a forked child answers every call with
+//! [`Error::Forked`], leaves the parent's resources alone, and does nothing when it is dropped.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -41,24 +40,24 @@ use crate::shared::{Shared, first_view, wait};
 use crate::survey::{self, FoundPair, MemorySurvey, SurveyError};
 
 thread_local! {
-    /// The sessions that this thread got by itself, at most one per client.
+    /// Sessions that this thread has opened for blocking calls, at most one per client.
     static SESSIONS: RefCell<Vec<(u64, Rc<Session>)>> = const { RefCell::new(Vec::new()) };
 
-    /// Whether this thread, a driver, runs a callback of an async call, and all other operations of its session wait.
+    /// Whether this thread is a driver and runs a callback of an async call; all other operations of its
+    /// session wait meanwhile.
     static IN_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A store to get from and put into. Clones are cheap and share everything; use them from any
-/// thread or task.
+/// A handle of the store. Clones are cheap and share everything; any thread or task may use them.
 ///
-/// When the last clone is dropped, the session of the thread that drops it ends, and the async calls that
-/// still run, whether or not anybody waits for them: the drop waits for both. Sessions that other threads
-/// got end with those threads, or when they open a session of another client.
+/// The drop of the last clone ends the session of the dropping thread and completes all async calls that still
+/// run, awaited or not: the drop waits for both. Sessions of other threads end with those threads, or when
+/// these open a session of another client.
 ///
-/// A child that was made by `fork` has no client: the calls of what it finds there fail at once, with
-/// [`Error::Forked`] or [`ConnectError::Forked`], and to drop it does nothing. The child may open a client of its own,
-/// by [`Client::connect`] as everybody does; so may a daemon, after its last fork. If the parent has other threads, the
-/// usual rule of `fork` holds: what one of them had locked (standard output, a logger) stays locked in the child.
+/// A child made by `fork` has no client: all calls of the inherited one fail at once, with [`Error::Forked`] or
+/// [`ConnectError::Forked`], and its drop does nothing. The child may open a client of its own by
+/// [`Client::connect`], as may a daemon after its last fork. If the parent has other threads, the usual rule of
+/// `fork` holds: what another thread had locked (standard output, a logger) stays locked in the child.
 ///
 /// ```no_run
 /// # fn fork() -> i32 { 0 } // libc::fork, in an unsafe block
@@ -75,35 +74,34 @@ thread_local! {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Blocking calls work on any thread, in a task of an async runtime too, but hold it up for as long as
-/// they take: with memory short that may be seconds. Async calls never do.
+/// Blocking calls work on any thread, also in a task of an async runtime, but block that thread for as long as
+/// they take: seconds, if memory is short. Async calls never block.
 #[derive(Clone)]
 pub struct Client {
     handle: Arc<AtHome<Handle>>,
-    /// How long calls of this clone wait, if not as the options say.
+    /// The op timeout of this clone, if it differs from the options'.
     op_timeout: Option<Duration>,
 }
 
-/// Ends the client when the last clone is dropped.
+/// The state shared by all clones; its drop ends the client.
 struct Handle {
     shared: Arc<Shared>,
-    /// For a child, in which whatever has a newer one may be locked for ever.
+    /// The view that a forked child reports: the lock of the newest view may be held for ever there.
     first_view: Arc<View>,
     driver: Mutex<Option<Driver>>,
-    /// An embedded cluster.
+    /// The embedded cluster, if there is one.
     cluster: Option<KeepAlive>,
 }
 
 impl Client {
-    /// Joins the cluster of the master at this address (host and port), or of the masters at these
-    /// (separated by commas).
+    /// Joins a cluster. `master` is the master's host and port; several masters are separated by commas.
     pub fn connect(master: &str) -> Result<Client, ConnectError> {
         Client::connect_with(master, Options::default())
     }
 
-    /// As [`Client::connect`], with options.
+    /// Joins a cluster, with options; see [`Client::connect`].
     pub fn connect_with(master: &str, options: Options) -> Result<Client, ConnectError> {
-        // Before there are more threads, if this is a program's beginning.
+        // Early, since a program that begins with this call has no other threads yet.
         barrier::prepare();
         let runtime = Runtime::with_keys("fusee-control", options.keys.clone())?;
         let runtime = runtime.with_tls(options.tls.clone());
@@ -111,8 +109,8 @@ impl Client {
         Client::join(runtime, master, options, HashMap::new(), None)
     }
 
-    /// Joins the cluster of this master. `cluster`: what is embedded in this process and ends with the
-    /// client; `local_nodes`: the control services that are part of it.
+    /// Joins the cluster of this master. `cluster` is an embedded cluster, which ends with the client;
+    /// `local_nodes` are the control services of its memory nodes.
     pub(crate) fn join(
         runtime: Runtime,
         master: MasterClient,
@@ -122,7 +120,7 @@ impl Client {
     ) -> Result<Client, ConnectError> {
         let view = wait(&runtime, first_view(master.clone(), options.connect_timeout))?;
         view.check()?;
-        // From now on no other cluster will do: what was put into this one would not be found there.
+        // The client is bound to this cluster now: in another one its pairs would not be found.
         master.join(view.cluster);
         let reached = match options.fabric {
             FabricChoice::Only(kind) => Reached::asked_for(kind),
@@ -144,18 +142,18 @@ impl Client {
         let first_view = shared.keeper.view();
         let handle = Handle { shared, first_view, driver: Mutex::default(), cluster };
         let client = Client { handle: Arc::new(AtHome::new(handle)), op_timeout: None };
-        // Whoever gets a client has reached every memory node once.
+        // Reaches every memory node once, so that errors show here and not in the first operation.
         client.with_session(|_| ())?;
         Ok(client)
     }
 
-    /// The same client, whose calls wait no longer than this for others, blocking or not, whatever
-    /// [`Options::op_timeout`] says. A call of many keys has one such time for all of them. What has to wait longer
-    /// ends with [`Error::GaveUp`], or with what it had come to by then. Sessions that are asked for
-    /// ([`Client::session`]) have [`Session::with_op_timeout`].
+    /// Returns a client whose calls, blocking or not, wait at most `op_timeout` for others, instead of
+    /// [`Options::op_timeout`]. The time counts for a whole call, also one of many keys. A call that has to
+    /// wait longer ends with [`Error::GaveUp`], or with the result that it has by then. For sessions of
+    /// [`Client::session`] there is [`Session::with_op_timeout`].
     ///
-    /// A call may take a little longer: where its thread has no session yet, or lost it, it gets one first, which
-    /// takes up to [`Options::connect_timeout`] where memory nodes do not answer.
+    /// A call may take longer if its thread has no session, or has lost it: the call opens one first, which
+    /// takes up to [`Options::connect_timeout`] if memory nodes do not answer.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -168,18 +166,18 @@ impl Client {
         Client { op_timeout: Some(op_timeout), ..self.clone() }
     }
 
-    /// A session for the calling thread to keep, for many operations at once.
+    /// Opens a session on the calling thread, for many operations at once.
     pub fn session(&self) -> Result<Session, Error> {
         self.check_caller().map_err(no_session)?;
         Session::open(&self.handle.shared, Some(self.handle.clone())).map_err(no_session)
     }
 
-    /// Whether this process opened the client, and no child of it asks.
+    /// Fails in a forked child of the process that opened the client.
     fn check_origin(&self) -> Result<(), ConnectError> {
         if self.handle.is_here() { Ok(()) } else { Err(ConnectError::Forked) }
     }
 
-    /// The same, and the calling thread may wait for the store.
+    /// Also fails if the calling thread runs a callback of an async call, and so must not wait for the store.
     fn check_caller(&self) -> Result<(), ConnectError> {
         self.check_origin()?;
         if IN_CALLBACK.get() { Err(ConnectError::WithinCallback) } else { Ok(()) }
@@ -204,7 +202,7 @@ impl Client {
                     sessions.push((shared.number, session.clone()));
                     sessions.extract_if(.., |(_, s)| s.is_over()).collect::<Vec<_>>()
                 });
-                // Dropped here: the end of a session may look at the list.
+                // Not within the borrow above: the end of a session may borrow the list.
                 drop(ended);
                 session
             }
@@ -223,20 +221,20 @@ impl Client {
         };
         let (result, is_lost) = self.with_session(run).map_err(no_session)?;
         if is_lost {
-            // At once: others may wait for what it left half-way. The next call gets another one, or a call within
-            // this one has got it already.
+            // At once, since other sessions may wait for the writes that this one left half-way. The next call
+            // opens another session, unless a nested call has done so already.
             drop(take_sessions_of_thread(self.handle.shared.number, Session::is_lost));
         }
         result
     }
 
-    /// The value of a key; `None` if it does not exist.
+    /// Returns the value of a key; `None` if the key does not exist.
     pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         self.run(async |s| s.get(key).await)
     }
 
-    /// Shows the value of a key to `f` where it was fetched, without another copy; `None` if it does not exist. `f` may
-    /// use the client.
+    /// Calls `f` with the value of a key, or with `None` if the key does not exist. The value is not copied
+    /// before. `f` may use the client.
     ///
     /// ```no_run
     /// # let client = fusee_client::Client::connect("127.0.0.1:7400")?;
@@ -247,24 +245,26 @@ impl Client {
         self.run(async |s| s.get_with(key, f).await)
     }
 
-    /// Puts the value of a key into `value`, in the place of what was there; false, and `value` empty, if it does not
-    /// exist. After an error `value` is as it was. Allocates nothing while there is room.
+    /// Replaces the contents of `value` by the value of a key. If the key does not exist, `value` is empty
+    /// afterwards and the result is false. After an error `value` is unchanged. Allocates nothing if the
+    /// capacity suffices.
     pub fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
         self.run(async |s| s.get_into(key, value).await)
     }
 
-    /// The values of many keys, in their order, fetched in shared round trips: see
+    /// Returns the values of many keys, in the order of the keys, fetched in shared round trips; see
     /// [`Session::get_many`].
     pub fn get_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Vec<u8>>>, Error> {
         self.run(async |s| s.get_many(keys).await)
     }
 
-    /// Adds a key; [`Error::AlreadyExists`] if it exists.
+    /// Adds a key; [`Error::AlreadyExists`] if the key exists.
     pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         self.run(async |s| s.insert(key, value).await)
     }
 
-    /// As [`Client::insert`], with this redundancy, whatever the client's rules say.
+    /// Adds a key with the given redundancy, whatever the client's rules say; otherwise like
+    /// [`Client::insert`].
     pub fn insert_with(
         &self,
         key: &[u8],
@@ -274,12 +274,13 @@ impl Client {
         self.run(async |s| s.insert_with(key, value, redundancy).await)
     }
 
-    /// Replaces the value of a key; [`Error::NotFound`] if it does not exist.
+    /// Replaces the value of a key; [`Error::NotFound`] if the key does not exist.
     pub fn update(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         self.run(async |s| s.update(key, value).await)
     }
 
-    /// As [`Client::update`], with this redundancy, whatever the client's rules say.
+    /// Replaces a value, with the given redundancy, whatever the client's rules say; otherwise like
+    /// [`Client::update`].
     pub fn update_with(
         &self,
         key: &[u8],
@@ -294,15 +295,17 @@ impl Client {
         self.run(async |s| s.put(key, value).await)
     }
 
-    /// As [`Client::put`], with this redundancy, whatever the client's rules say.
+    /// Adds a key, or replaces its value, with the given redundancy, whatever the client's rules say.
     pub fn put_with(&self, key: &[u8], value: &[u8], redundancy: Redundancy) -> Result<(), Error> {
         self.run(async |s| s.put_with(key, value, redundancy).await)
     }
 
-    /// Adds a key, or replaces its value, with one of so many bytes that `fill` writes where it is sent from, without
-    /// another copy; unless it is erasure-coded or without redundancy, or there is a work table: then it is put
-    /// together first. The bytes hold zeros before. `fill` is called once, before the write begins and
-    /// before anything is known of the key, so also where the write fails. It may use the client, and take its time.
+    /// Adds a key, or replaces its value, by a value of `value_bytes` bytes that `fill` writes.
+    ///
+    /// `fill` writes directly into the buffer that is sent, without another copy. Only a value that is
+    /// erasure-coded or without redundancy, or that passes a work table, is composed in another buffer first.
+    /// The buffer is zeroed before. `fill` is called once, before the write begins and before the key is looked
+    /// up, so also if the write fails. It may use the client, and may take long.
     ///
     /// ```no_run
     /// # let client = fusee_client::Client::connect("127.0.0.1:7400")?;
@@ -323,8 +326,8 @@ impl Client {
         self.run(async |s| s.put_from(key, value_bytes, fill).await)
     }
 
-    /// Adds many keys, or replaces their values, in shared round trips; each with its own outcome, in their order: see
-    /// [`Session::put_many`].
+    /// Adds many keys, or replaces their values, in shared round trips. Each has a result of its own, in the
+    /// order of the pairs; see [`Session::put_many`].
     ///
     /// ```no_run
     /// # let client = fusee_client::Client::connect("127.0.0.1:7400")?;
@@ -341,7 +344,7 @@ impl Client {
         each(pairs.len(), self.run(async |s| Ok(s.put_many(pairs).await)))
     }
 
-    /// As [`Client::put_many`], of keys that do not exist: the others have [`Error::AlreadyExists`].
+    /// Adds many keys like [`Client::put_many`]; the result of a key that exists is [`Error::AlreadyExists`].
     pub fn insert_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         pairs: &[(K, V)],
@@ -349,7 +352,8 @@ impl Client {
         each(pairs.len(), self.run(async |s| Ok(s.insert_many(pairs).await)))
     }
 
-    /// As [`Client::put_many`], of keys that exist: the others have [`Error::NotFound`].
+    /// Replaces the values of many keys like [`Client::put_many`]; the result of a key that does not exist is
+    /// [`Error::NotFound`].
     pub fn update_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         pairs: &[(K, V)],
@@ -357,13 +361,13 @@ impl Client {
         each(pairs.len(), self.run(async |s| Ok(s.update_many(pairs).await)))
     }
 
-    /// Removes many keys, each with its own outcome, as [`Client::put_many`]; those that do not exist have
-    /// [`Error::NotFound`].
+    /// Removes many keys in shared round trips. Each has a result of its own, in the order of the keys:
+    /// [`Error::NotFound`] for a key that does not exist.
     pub fn delete_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<(), Error>> {
         each(keys.len(), self.run(async |s| Ok(s.delete_many(keys).await)))
     }
 
-    /// Shows the next pairs of a scan, and moves its cursor on: see [`Session::scan`].
+    /// Shows the next pairs of a scan and advances its cursor; see [`Session::scan`].
     ///
     /// ```no_run
     /// use fusee_client::{Client, ScanCursor};
@@ -385,13 +389,13 @@ impl Client {
         self.run(async |s| s.scan(cursor, show).await)
     }
 
-    /// Removes a key; [`Error::NotFound`] if it does not exist.
+    /// Removes a key; [`Error::NotFound`] if the key does not exist.
     pub fn delete(&self, key: &[u8]) -> Result<(), Error> {
         self.run(async |s| s.delete(key).await)
     }
 
-    /// Gives a key's value another redundancy; [`Error::NotFound`] if the key does not exist. The value stays, for
-    /// everybody and at every moment. A write of the key that is under way may win over it
+    /// Gives the value of a key another redundancy; [`Error::NotFound`] if the key does not exist. All readers
+    /// find the value at every moment. A concurrent write of the key may win instead
     /// ([`Transition::Overtaken`]).
     ///
     /// ```no_run
@@ -401,7 +405,7 @@ impl Client {
     /// match client.set_redundancy(b"picture", "ec:4+2".parse()?)? {
     ///     Transition::Moved => println!("any four of six memory nodes make the value now"),
     ///     Transition::Unchanged => println!("they did before"),
-    ///     Transition::Overtaken => println!("somebody has written the key meanwhile"),
+    ///     Transition::Overtaken => println!("another write of the key has won"),
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -409,7 +413,7 @@ impl Client {
         self.run(async |s| s.set_redundancy(key, redundancy).await)
     }
 
-    /// As [`Client::set_redundancy`], awaited. Dropping the future does not stop it.
+    /// Async form of [`Client::set_redundancy`]. Dropping the future does not stop it.
     pub async fn set_redundancy_async(
         &self,
         key: &[u8],
@@ -419,33 +423,33 @@ impl Client {
         self.drive(async move |s| s.set_redundancy(&key, redundancy).await).await
     }
 
-    /// The rules by which what is written gets its redundancy, where nobody says more: the client's own, or the
-    /// cluster's.
+    /// Returns the rules that give a new value its redundancy, unless the write names one: the client's own
+    /// rules, or else the cluster's.
     pub fn redundancy_rules(&self) -> Result<RedundancyRules, Error> {
         self.with_session(|session| *session.redundancy_rules()).map_err(no_session)
     }
 
-    /// The redundancy of a key's value; `None` if it does not exist.
+    /// Returns the redundancy of a key's value; `None` if the key does not exist.
     pub fn redundancy_of(&self, key: &[u8]) -> Result<Option<Redundancy>, Error> {
         self.run(async |s| s.redundancy_of(key).await)
     }
 
-    /// As [`Client::get`], awaited.
+    /// Async form of [`Client::get`].
     pub async fn get_async(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let key = key.to_vec();
         self.drive(async move |s| s.get(&key).await).await
     }
 
-    /// As [`Client::get_with`], awaited. `f` runs on the client's driver thread, and holds up its other calls as long:
-    /// so it may not use a client, whose calls fail with [`Error::WithinCallback`]. If it panics, so does whoever
-    /// awaits.
+    /// Async form of [`Client::get_with`]. `f` runs on the client's driver thread and delays its other calls
+    /// meanwhile, so `f` must not use a client: such calls fail with [`Error::WithinCallback`]. A panic of `f`
+    /// continues in the awaiting task.
     pub async fn get_with_async<R: Send + 'static>(
         &self,
         key: &[u8],
         f: impl FnOnce(Option<&[u8]>) -> R + Send + 'static,
     ) -> Result<R, Error> {
         let key = key.to_vec();
-        // On the driver thread it would end the operations of others.
+        // A panic on the driver thread would end the operations of other tasks.
         let f = |value: Option<&[u8]>| {
             IN_CALLBACK.set(true);
             let shown = panic::catch_unwind(AssertUnwindSafe(|| f(value)));
@@ -456,7 +460,7 @@ impl Client {
         shown.map_err(|cause| panic::resume_unwind(cause))
     }
 
-    /// As [`Client::get_many`], awaited.
+    /// Async form of [`Client::get_many`].
     pub async fn get_many_async<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
@@ -465,14 +469,14 @@ impl Client {
         self.drive(async move |s| s.get_many(&keys).await).await
     }
 
-    /// As [`Client::insert`], awaited. Dropping the future does not stop the write.
+    /// Async form of [`Client::insert`]. Dropping the future does not stop the write.
     pub async fn insert_async(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         let key = key.to_vec();
         let value = value.to_vec();
         self.drive(async move |s| s.insert(&key, &value).await).await
     }
 
-    /// As [`Client::insert_with`], awaited. Dropping the future does not stop the write.
+    /// Async form of [`Client::insert_with`]. Dropping the future does not stop the write.
     pub async fn insert_with_async(
         &self,
         key: &[u8],
@@ -484,14 +488,14 @@ impl Client {
         self.drive(async move |s| s.insert_with(&key, &value, redundancy).await).await
     }
 
-    /// As [`Client::update`], awaited. Dropping the future does not stop the write.
+    /// Async form of [`Client::update`]. Dropping the future does not stop the write.
     pub async fn update_async(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         let key = key.to_vec();
         let value = value.to_vec();
         self.drive(async move |s| s.update(&key, &value).await).await
     }
 
-    /// As [`Client::update_with`], awaited. Dropping the future does not stop the write.
+    /// Async form of [`Client::update_with`]. Dropping the future does not stop the write.
     pub async fn update_with_async(
         &self,
         key: &[u8],
@@ -503,14 +507,14 @@ impl Client {
         self.drive(async move |s| s.update_with(&key, &value, redundancy).await).await
     }
 
-    /// As [`Client::put`], awaited. Dropping the future does not stop the write.
+    /// Async form of [`Client::put`]. Dropping the future does not stop the write.
     pub async fn put_async(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         let key = key.to_vec();
         let value = value.to_vec();
         self.drive(async move |s| s.put(&key, &value).await).await
     }
 
-    /// As [`Client::put_with`], awaited. Dropping the future does not stop the write.
+    /// Async form of [`Client::put_with`]. Dropping the future does not stop the write.
     pub async fn put_with_async(
         &self,
         key: &[u8],
@@ -522,13 +526,13 @@ impl Client {
         self.drive(async move |s| s.put_with(&key, &value, redundancy).await).await
     }
 
-    /// As [`Client::delete`], awaited. Dropping the future does not stop the write.
+    /// Async form of [`Client::delete`]. Dropping the future does not stop the write.
     pub async fn delete_async(&self, key: &[u8]) -> Result<(), Error> {
         let key = key.to_vec();
         self.drive(async move |s| s.delete(&key).await).await
     }
 
-    /// As [`Client::put_many`], awaited. Dropping the future does not stop the writes.
+    /// Async form of [`Client::put_many`]. Dropping the future does not stop the writes.
     pub async fn put_many_async<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         pairs: &[(K, V)],
@@ -538,7 +542,7 @@ impl Client {
         each(writes, self.drive(async move |s| Ok(s.put_many(&pairs).await)).await)
     }
 
-    /// As [`Client::insert_many`], awaited. Dropping the future does not stop the writes.
+    /// Async form of [`Client::insert_many`]. Dropping the future does not stop the writes.
     pub async fn insert_many_async<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         pairs: &[(K, V)],
@@ -548,7 +552,7 @@ impl Client {
         each(writes, self.drive(async move |s| Ok(s.insert_many(&pairs).await)).await)
     }
 
-    /// As [`Client::update_many`], awaited. Dropping the future does not stop the writes.
+    /// Async form of [`Client::update_many`]. Dropping the future does not stop the writes.
     pub async fn update_many_async<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         pairs: &[(K, V)],
@@ -558,14 +562,14 @@ impl Client {
         each(writes, self.drive(async move |s| Ok(s.update_many(&pairs).await)).await)
     }
 
-    /// As [`Client::delete_many`], awaited. Dropping the future does not stop the writes.
+    /// Async form of [`Client::delete_many`]. Dropping the future does not stop the writes.
     pub async fn delete_many_async<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<(), Error>> {
         let keys: Vec<Vec<u8>> = keys.iter().map(|key| key.as_ref().to_vec()).collect();
         let writes = keys.len();
         each(writes, self.drive(async move |s| Ok(s.delete_many(&keys).await)).await)
     }
 
-    /// Runs an operation on the driver thread, which starts with the first.
+    /// Runs an operation on the driver thread, which the first operation starts.
     async fn drive<R: Send + 'static>(
         &self,
         operation: impl AsyncFnOnce(&Session) -> Result<R, Error> + Send + 'static,
@@ -574,7 +578,7 @@ impl Client {
         let answer = {
             let mut driver = self.handle.driver.lock().unwrap_or_else(PoisonError::into_inner);
             if driver.as_ref().is_none_or(Driver::is_over) {
-                // Its operations end by themselves; not to be waited for on an async thread.
+                // Detached: its operations end by themselves, and an async thread must not wait for them.
                 if let Some(over) = driver.take() {
                     over.detach();
                 }
@@ -591,7 +595,7 @@ impl Client {
         answer.await
     }
 
-    /// The newest view of the cluster that this client has heard of; in a child, the first.
+    /// Returns the newest view of the cluster that this client knows; in a forked child, the first one.
     pub fn view(&self) -> Arc<View> {
         if self.handle.is_here() {
             self.handle.shared.keeper.view()
@@ -600,32 +604,32 @@ impl Client {
         }
     }
 
-    /// Which fabric its sessions use.
+    /// Returns the fabric of the sessions.
     pub fn fabric(&self) -> FabricKind {
         self.handle.shared.kind
     }
 
-    /// What its sessions have done so far, also those that have ended. Any thread may ask, at any time. In a child,
-    /// nothing.
+    /// Returns the counts of all sessions, also of ended ones. Any thread may call this at any time. In a
+    /// forked child all counts are zero.
     ///
     /// ```no_run
     /// # let client = fusee_client::Client::connect("127.0.0.1:7400")?;
     /// let mut page = fusee_client::prometheus::Metrics::default();
     /// client.metrics().write(&mut page);
-    /// println!("{}", page.into_text()); // for whoever answers GET /metrics in this program
+    /// println!("{}", page.into_text()); // the body of an answer to GET /metrics
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn metrics(&self) -> ClientMetrics {
         if self.handle.is_here() { self.handle.shared.metrics() } else { Default::default() }
     }
 
-    /// What its work table has done so far; `None` without one, and in a child.
+    /// Returns the counts of the work table; `None` without a work table, and in a forked child.
     pub fn work_table_stats(&self) -> Option<WorkTableStats> {
         self.check_origin().ok()?;
         self.handle.shared.table.as_ref().map(|table| table.stats())
     }
 
-    /// The master's picture of the cluster.
+    /// Asks the master for the status of the cluster.
     pub fn status(&self) -> Result<Status, ConnectError> {
         self.check_origin()?;
         let master = self.handle.shared.master.clone();
@@ -637,7 +641,7 @@ impl Client {
         }
     }
 
-    /// How full each memory node is.
+    /// Asks each memory node for the usage of its pool.
     pub fn usage(&self) -> Vec<(MnId, Result<Usage, String>)> {
         let view = self.view();
         if let Err(error) = self.check_origin() {
@@ -658,8 +662,9 @@ impl Client {
         view.members.iter().map(|m| (m.node, ask(m))).collect()
     }
 
-    /// The pairs whose redundancy counts, as the index shows them, those first that were written longest ago, as far as
-    /// that can be known: by the age of the session that has the block of their object. 40 bytes of memory for each.
+    /// Finds all pairs whose redundancy satisfies `counts`, as the index shows them. The pairs that were
+    /// written longest ago come first, as far as this is known: a pair's age is that of the session that owns
+    /// the block of its object. Takes 40 bytes of memory per pair.
     pub fn find_pairs(
         &self,
         counts: impl Fn(Redundancy) -> bool,
@@ -668,8 +673,8 @@ impl Client {
         self.with_session(find)?
     }
 
-    /// Makes pairs erasure-coded that were found before ([`Client::find_pairs`]), side by side; those that were written
-    /// since stay as they are. What became of each, in order. A value stays, for everybody and at every moment.
+    /// Makes pairs of [`Client::find_pairs`] erasure-coded, concurrently; pairs that were written since stay as
+    /// they are. Returns one outcome per pair, in order. All readers find each value at every moment.
     pub fn demote(&self, pairs: &[FoundPair], order: &DemotionOrder) -> Vec<DemotionOutcome> {
         let demote = async |session: &Session| {
             let all = pairs.iter().map(|pair| session.demote(pair, order));
@@ -682,14 +687,14 @@ impl Client {
         }
     }
 
-    /// How the memory is used: by node, by size of objects and by owner, and what waits to be used
-    /// again. Reads 1/512 of the memory that has owners, and the index. It is no picture of a moment: others go on
-    /// writing while it is taken (see [`MemorySurvey`]).
+    /// Surveys the use of memory: by node, by size of objects, by owner, and what waits to be reused. Reads the
+    /// index, and 1/512 of the memory that has owners. The survey is no snapshot: writes go on meanwhile (see
+    /// [`MemorySurvey`]).
     pub fn survey_memory(&self) -> Result<MemorySurvey, SurveyError> {
         self.check_origin()?;
         let shared = &self.handle.shared;
-        // What is handed on is asked for first and whose session is open last, so that no owner that
-        // was read is unknown.
+        // Orphaned blocks are asked for before the read and open sessions after it, so that every owner that
+        // the read meets is known.
         let orphans = survey::owners(shared)?.orphans;
         let read = |session: &Session| session.block_on(survey::read_all(session, &orphans));
         let found = self.with_session(read)??;
@@ -700,7 +705,7 @@ impl Client {
     }
 }
 
-/// Takes those sessions that the calling thread got by itself from the client of this number.
+/// Takes the sessions that the calling thread opened for blocking calls of the client with this number.
 fn take_sessions_of_thread(
     number: u64,
     which: impl Fn(&Session) -> bool,
@@ -719,8 +724,8 @@ impl fmt::Debug for Client {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // First the driver, which finishes what was submitted; then this thread's session, which
-        // hands on its blocks; then the cluster. Sessions of other threads find it closed.
+        // First the driver, which completes the submitted operations; then this thread's session, which hands
+        // over its blocks; then the cluster. Sessions of other threads find the client closed.
         drop(self.driver.lock().unwrap_or_else(PoisonError::into_inner).take());
         drop(take_sessions_of_thread(self.shared.number, |_| true));
         self.shared.close(self.cluster.is_some());
@@ -728,7 +733,7 @@ impl Drop for Handle {
     }
 }
 
-/// What is left of a call's time.
+/// Returns the rest of a call's time.
 fn left((op_timeout, begun): (Duration, Instant)) -> Duration {
     op_timeout.saturating_sub(begun.elapsed())
 }
@@ -741,12 +746,12 @@ fn no_session(error: ConnectError) -> Error {
     }
 }
 
-/// Copies for another thread.
+/// Copies pairs for another thread.
 fn owned<K: AsRef<[u8]>, V: AsRef<[u8]>>(pairs: &[(K, V)]) -> Vec<(Vec<u8>, Vec<u8>)> {
     pairs.iter().map(|(key, value)| (key.as_ref().to_vec(), value.as_ref().to_vec())).collect()
 }
 
-/// The outcomes of so many writes, if there was a session for them.
+/// Returns the results of the writes, or the same error for each if there was no session.
 fn each(writes: usize, outcomes: Result<Vec<Result<(), Error>>, Error>) -> Vec<Result<(), Error>> {
     outcomes.unwrap_or_else(|error| vec![Err(error); writes])
 }

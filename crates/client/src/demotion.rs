@@ -1,9 +1,9 @@
 //! Demotion on request: many pairs become erasure-coded, the coldest first.
 //!
 //! [`Client::find_pairs`](crate::Client::find_pairs) lists pairs by the index, and
-//! [`Client::demote`](crate::Client::demote) moves some of them. A pair that was written since is left
-//! alone: it is not cold. What is moved is in reach of everybody at every moment, and whoever is
-//! interrupted leaves nothing half done.
+//! [`Client::demote`](crate::Client::demote) moves some of them. A pair that was written since is
+//! not cold and stays as it is. Readers find a moved pair at every moment, and an interrupted
+//! demotion leaves no pair half-moved.
 
 use fusee_core::data::{Redundancy, RedundancyError};
 use fusee_core::error::Error;
@@ -13,15 +13,16 @@ use fusee_core::verbs::Fabric;
 
 use crate::survey::FoundPair;
 
-/// What to do with pairs that were found.
+/// An order to demote found pairs.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct DemotionOrder {
-    /// What they become; `None`: of EC-oriented ones the code that they are laid out for, and others stay as they are.
+    /// The redundancy that pairs get. `None`: EC-oriented pairs get the code that they are prepared
+    /// for, and others stay as they are.
     pub to: Option<Redundancy>,
-    /// Shorter values stay as they are.
+    /// Shortest value that is demoted, in bytes.
     pub min_value_bytes: u64,
-    /// Only say what would come of it.
+    /// Whether to report outcomes only, and change nothing.
     pub dry_run: bool,
 }
 
@@ -41,8 +42,9 @@ impl DemotionOrder {
         DemotionOrder { dry_run, ..self }
     }
 
-    /// What a pair of this redundancy becomes; `None` if it stays as it is: what is erasure-coded already, and what
-    /// has no redundancy, which would take more memory.
+    /// Returns the new redundancy for a pair with redundancy `has`; `None` if the pair stays as it
+    /// is. A pair that is erasure-coded stays, and so does one without redundancy, which would take
+    /// more memory.
     pub fn target(&self, has: Redundancy) -> Option<Redundancy> {
         let to = match has {
             Redundancy::Oriented(of) => self.to.or(Some(Redundancy::Coded(of.coding()))),
@@ -88,26 +90,26 @@ impl DemotionOrder {
     }
 }
 
-/// What became of a pair.
+/// The outcome for one pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DemotionOutcome {
-    /// It is erasure-coded, or would be.
+    /// The pair is erasure-coded now, or would be.
     Moved {
         /// The length of its value.
         value_bytes: u64,
-        /// What it takes less than before.
+        /// The memory that it saves.
         saved_bytes: i64,
     },
-    /// Its value is shorter than was asked for.
+    /// The value is shorter than the order's minimum.
     Short,
-    /// It cannot have that redundancy.
+    /// The pair cannot have that redundancy.
     Impossible(RedundancyError),
-    /// It was written, moved or removed since it was found.
+    /// The pair was written, moved or removed since it was found.
     Gone,
-    /// Somebody has written it meanwhile.
+    /// A concurrent write of the key has won.
     Overtaken,
-    /// Nobody knows, or nothing.
+    /// An error, after which the pair may or may not have moved.
     Failed(Error),
 }
 

@@ -1,9 +1,9 @@
 //! The thread that runs the async calls of a client.
 //!
 //! It has one session and runs many operations on it at once. When that session is lost, another
-//! driver takes what comes, and this one ends with what it has. An operation that was submitted is
-//! driven to its end whether or not its caller still waits: to drop it half-way would be, for all
-//! other clients, a crash in the middle of a write.
+//! driver takes further operations, and this one completes those it has. A submitted operation is
+//! driven to its end even if its caller no longer waits: to other clients an operation dropped
+//! half-way would look like a crash in the middle of a write.
 
 use std::future::poll_fn;
 use std::io;
@@ -23,13 +23,13 @@ use crate::logic::Gate;
 use crate::session::Session;
 use crate::shared::Shared;
 
-/// Operations that run at once; more wait in the queue.
+/// Limit of operations that run at once; more wait in the queue.
 const MAX_RUNNING: usize = 256;
 
 type Running = Pin<Box<dyn Future<Output = ()>>>;
 type Job = Box<dyn FnOnce(Rc<Session>) -> Running + Send>;
 
-/// A running driver. Dropping it waits until all submitted operations have ended.
+/// A running driver. Its drop waits until all submitted operations have ended.
 pub(crate) struct Driver {
     jobs: Option<mpsc::UnboundedSender<Job>>,
     thread: Option<JoinHandle<()>>,
@@ -38,11 +38,11 @@ pub(crate) struct Driver {
 
 #[derive(Default)]
 struct State {
-    /// The session does not do any more: what was submitted goes on, the rest needs another.
+    /// Whether the session is lost: submitted operations go on, new ones need another driver.
     lost: AtomicBool,
-    /// The session's, once there is one.
+    /// The gate of the session, once there is one.
     gate: OnceLock<Arc<Gate>>,
-    /// Why there is none.
+    /// The reason why there is no session.
     failure: OnceLock<String>,
 }
 
@@ -54,7 +54,8 @@ impl State {
 }
 
 impl Driver {
-    /// Starts a driver. It opens its session itself: who calls may be an async thread.
+    /// Starts a driver. The driver opens its session itself, since the caller may be an async
+    /// thread.
     pub fn start(shared: &Arc<Shared>) -> io::Result<Driver> {
         let shared = shared.clone();
         let state = Arc::<State>::default();
@@ -67,7 +68,8 @@ impl Driver {
                     serve(&shared, session, queue);
                 }
                 Err(error) => {
-                    // Before the queue goes, and with it what was submitted.
+                    // Before the queue is dropped, and the submitted operations with it: these
+                    // report the reason.
                     ours.failure.get_or_init(|| error.to_string());
                     ours.lost.store(true, Ordering::Relaxed);
                     drop(queue);
@@ -77,20 +79,20 @@ impl Driver {
         Ok(Driver { jobs: Some(jobs), thread: Some(thread), state })
     }
 
-    /// Whether another driver is needed.
+    /// Returns whether another driver is needed.
     pub fn is_over(&self) -> bool {
         let ended = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
         let expelled = || self.state.gate.get().is_some_and(|gate| gate.is_expelled());
-        // Relaxed: a call that does not see it yet fails as the one before it did.
+        // Relaxed: a call that does not see it yet fails as the call before it did.
         ended || self.state.lost.load(Ordering::Relaxed) || expelled()
     }
 
-    /// Lets it finish what was submitted, without waiting for it.
+    /// Lets the driver complete what was submitted, without waiting for it.
     pub fn detach(mut self) {
         drop(self.thread.take());
     }
 
-    /// Hands an operation over, at once; the future is the answer.
+    /// Submits an operation, at once; the future returns the operation's result.
     pub fn submit<R: Send + 'static>(
         &self,
         operation: impl AsyncFnOnce(&Session) -> Result<R, Error> + Send + 'static,
@@ -107,7 +109,8 @@ impl Driver {
                 }
                 drop(sender.send(result));
             };
-            // Its span belongs to the caller's, who is on another thread.
+            // The operation's span is a child of the caller's span, which belongs to another
+            // thread.
             #[cfg(feature = "telemetry")]
             let operate = tracing::Instrument::instrument(operate, caller);
             Box::pin(operate)
@@ -123,7 +126,7 @@ impl Driver {
                 let answer = Pin::new(&mut receiver).poll(context);
                 answer.map(|answer| answer.unwrap_or_else(|_| Err(state.no_session())))
             } else {
-                // It goes on in the parent.
+                // The parent goes on with the operation.
                 Poll::Ready(Err(Error::Forked { outcome: Outcome::Unknown }))
             }
         })
@@ -139,18 +142,18 @@ impl Drop for Driver {
     }
 }
 
-/// Runs what is submitted.
+/// Runs the submitted operations.
 fn serve(shared: &Arc<Shared>, session: Session, mut queue: mpsc::UnboundedReceiver<Job>) {
     let mut session = Rc::new(session);
     let mut first = None;
     loop {
         let end = session.block_on(run(&session, first, &mut queue));
-        // At once: others may wait for what it left half-way.
+        // At once, since other sessions may wait for writes that this one left half-way.
         drop(session);
         if matches!(end, End::Queue) {
             return;
         }
-        // By now others submit to another driver; this is for who had been about to.
+        // New calls use another driver by now; this serves a call that had chosen this one before.
         first = queue.blocking_recv();
         if first.is_none() {
             return;
@@ -162,7 +165,7 @@ fn serve(shared: &Arc<Shared>, session: Session, mut queue: mpsc::UnboundedRecei
     }
 }
 
-/// What comes next for a session.
+/// The next event for a session.
 enum Next {
     Job(Job),
     /// An operation has ended.
@@ -170,10 +173,10 @@ enum Next {
     End(End),
 }
 
-/// Why a session's work ends.
+/// The reason why a session's work ends.
 #[derive(Clone, Copy)]
 enum End {
-    /// Nothing will be submitted any more.
+    /// All senders of operations are dropped.
     Queue,
     /// The session is lost.
     Session,
@@ -188,7 +191,7 @@ async fn run(
     running.extend(first.map(|job| job(session.clone())));
     let end = loop {
         let next = poll_fn(|context| {
-            // Without any it would say at once that none is left.
+            // Without running operations the stream would report its end at once.
             if !running.is_empty() && running.poll_next_unpin(context).is_ready() {
                 return Poll::Ready(Next::Ended);
             }
@@ -197,7 +200,7 @@ async fn run(
             {
                 return Poll::Ready(job.map_or(Next::End(End::Queue), Next::Job));
             }
-            // Whoever expels a session wakes its thread, and so this.
+            // Whatever expels a session wakes its thread, and so polls this.
             if running.is_empty() && session.is_lost() {
                 Poll::Ready(Next::End(End::Session))
             } else {

@@ -1,9 +1,9 @@
-//! A whole cluster inside the calling process: memory nodes, a master, and nothing left behind.
+//! Whole clusters inside the calling process: memory nodes and a master, without files.
 //!
-//! The same code as in real processes, but control messages go through channels: no control port
-//! is opened, no file is written. Over shared memory the sessions use the pools' mappings
-//! directly; over TCP each memory node's software NIC listens on a free port of 127.0.0.1; over verbs
-//! all share the machine's RDMA device.
+//! The code is that of real processes, but control messages pass through channels: no control port
+//! is opened, no file is written. Over shared memory the sessions use the pools' mappings directly;
+//! over TCP each memory node's software NIC listens on a free port of 127.0.0.1; over verbs all
+//! nodes share the machine's RDMA device.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,25 +34,27 @@ use crate::shared::wait;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EmbeddedOptions {
-    /// Memory nodes; at least as many as the replicas. Default: 3.
+    /// Number of memory nodes; at least the number of replicas. Default: 3.
     pub memory_nodes: u16,
     /// Replicas of the index, 1..=5. Default: 3.
     pub index_replicas: u8,
     /// Replicas of keys and values, 1..=5. Default: 2.
     pub data_replicas: u8,
-    /// How sessions reach the memory nodes, whatever the client's options say. TCP goes through loopback
-    /// ports, verbs through the RDMA device of this machine. Default: shared memory.
+    /// Fabric between sessions and memory nodes, whatever the client's options say. TCP goes
+    /// through loopback ports, verbs through the RDMA device of this machine. Default: shared
+    /// memory.
     pub fabric: FabricKind,
-    /// Memory that each node lends, in bytes. It is taken from the system as it is used. Default: 1 GiB.
+    /// Memory that each node lends, in bytes. The system provides it as it is used. Default: 1 GiB.
     pub pool_bytes: u64,
     /// Sizes of regions, blocks and index buckets, and the limits of keys and values. Default: regions of
     /// 128 MiB and blocks of 4 MiB, so values of up to 2 MiB; else [`Geometry::default`].
     pub geometry: Geometry,
-    /// For how many keys to build the index. Default: 1,000,000.
+    /// Number of keys that the index is built for. Default: 1,000,000.
     pub index_keys: u64,
-    /// Whether to try for huge pages. Default: no.
+    /// Whether to try to use huge pages. Default: no.
     pub huge_pages: bool,
-    /// Which redundancy what is written gets, and when that changes by itself. Default: all of it is replicated.
+    /// Rules for the redundancy of values, and for its automatic changes. Default: all values are
+    /// replicated.
     pub policy: Policy,
     /// Options of the client.
     pub client: Options,
@@ -128,8 +130,9 @@ impl Default for EmbeddedOptions {
 }
 
 impl Client {
-    /// Starts a whole cluster inside this process, for tests and single-process use. It ends,
-    /// and its contents are gone, with the last clone. Needs the feature `embedded`.
+    /// Starts a whole cluster inside this process, for tests and single-process use. The drop of
+    /// the client's last clone ends the cluster, and its contents are lost. Needs the feature
+    /// `embedded`.
     pub fn embedded(options: EmbeddedOptions) -> Result<Client, ConnectError> {
         let runtime = Runtime::start("fusee-control")?;
         let cluster = Cluster::start(&runtime, &options)?;
@@ -141,15 +144,16 @@ impl Client {
     }
 }
 
-/// A running embedded cluster. Dropping it ends it.
+/// A running embedded cluster, until its drop.
 struct Cluster {
-    // In the order in which they end.
+    // Fields in the order in which they end.
     master: MasterServer,
     nodes: HashMap<MnId, MemoryNode>,
 }
 
 impl Cluster {
-    /// Starts memory nodes and master, and lets them join. The master forms the cluster next.
+    /// Starts memory nodes and a master, and lets the nodes join. The master forms the cluster
+    /// next.
     fn start(runtime: &Runtime, options: &EmbeddedOptions) -> Result<Cluster, ConnectError> {
         let settings = Settings {
             memory_nodes: options.memory_nodes.into(),

@@ -1,12 +1,13 @@
-//! Runs a session's futures on the calling thread.
+//! The executor of a session's futures on the calling thread.
 //!
-//! [`Reactor::block_on`] polls a future and, when it has to wait, lets the fabric make progress:
-//! send what was submitted, receive, wake. On shared memory verbs never wait, so most operations
-//! end in their first poll and this is a function call. Timers are a heap that is looked at only
-//! when the future waits; their clock is read only then. So are newer views
+//! [`Reactor::block_on`] polls a future. When the future has to wait, the reactor lets the fabric
+//! make progress: send what was submitted, receive, wake. Over shared memory verbs never wait, so
+//! most operations end in their first poll, and this is a function call. Timers are a heap; the
+//! heap and its clock are looked at only when the future waits. The same holds for newer views
 //! ([`Attachments::follow`]).
 //!
-//! In a child of the process that made it, whatever waits stops waiting: nobody is there to be waited for.
+//! In a forked child all waits end at once: the threads and peers that would end them belong to the
+//! parent.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -65,10 +66,10 @@ impl Reactor {
 
     /// Runs the future to its end.
     ///
-    /// The calling thread may be in a task of tokio, which gives a task a budget: when it is used up,
-    /// everything of tokio's says that it is not ready until the task has let others run. This one
-    /// does not before the future is ready, and control messages come by way of tokio: without
-    /// [`unconstrained`] they would never be ready again.
+    /// The calling thread may be in a task of tokio. tokio gives each task a budget; when it is
+    /// used up, all of tokio's futures report that they are not ready, until the task yields. This
+    /// call does not yield before its future is ready, and control messages arrive by way of tokio:
+    /// without [`unconstrained`] they would never be ready again.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         let mut future = pin!(unconstrained(future));
         let mut context = Context::from_waker(&self.waker);
@@ -76,8 +77,8 @@ impl Reactor {
             if let Poll::Ready(result) = future.as_mut().poll(&mut context) {
                 return result;
             }
-            // What it waits for may be a node that the newest view does not have. A view that comes
-            // from here on has the waker wake the turn.
+            // The future may wait for a node that the newest view does not have. A view that
+            // arrives from here on makes the waker end the turn.
             self.attachments.follow();
             let wait = self.fire_timers();
             self.attachments.fabric().turn(wait);
@@ -85,7 +86,7 @@ impl Reactor {
         }
     }
 
-    /// Wakes what is due; returns how long until the next timer.
+    /// Wakes the timers that are due; returns the time until the next one.
     fn fire_timers(&self) -> Option<Duration> {
         let mut timers = self.timers.borrow_mut();
         if !self.origin.is_here() {
@@ -103,7 +104,7 @@ impl Reactor {
         None
     }
 
-    /// Waits for some time, while others run.
+    /// Waits for some time, while other futures run.
     pub async fn sleep(&self, time: Duration) {
         let at = Instant::now() + time;
         let mut known: Option<Waker> = None;
@@ -111,7 +112,8 @@ impl Reactor {
             if Instant::now() >= at || !self.origin.is_here() {
                 return Poll::Ready(());
             }
-            // Who also waits for something else may be polled many times before the time is over.
+            // A future that also waits for something else may be polled many times before the time
+            // is over.
             if known.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
                 return Poll::Pending;
             }

@@ -1,4 +1,4 @@
-//! FUSEE for programs: a key-value store in memory that other machines or processes lend.
+//! Client library of FUSEE, a key-value store in memory that other machines or processes lend.
 //!
 #![cfg_attr(feature = "embedded", doc = "```")]
 #![cfg_attr(not(feature = "embedded"), doc = "```ignore")]
@@ -24,21 +24,22 @@
 //! # }
 //! ```
 //!
-//! [`Client`] is for everybody: blocking calls and, with the suffix `_async`, futures that run on
-//! any executor and may be dropped at any time. [`Session`] is for those who count microseconds:
-//! it belongs to one thread, and runs as many operations at once as futures are polled on it.
+//! [`Client`] is the general interface: blocking calls and, with the suffix `_async`, futures that
+//! run on any executor and may be dropped at any time. [`Session`] is the interface for lowest
+//! latency: it belongs to one thread, and runs as many operations at once as futures are polled on
+//! it.
 //!
 //! Every operation is linearizable. An [`Error`] says whether a write may still have happened
 //! ([`Outcome`]).
 //!
 //! # Features
 //!
-//! * `embedded`, on by default: clusters inside the calling process (`Client::embedded`). It brings
-//!   the memory node, the master and the master's store. A program that only joins clusters does
-//!   without: `default-features = false`.
+//! * `embedded`, on by default: clusters inside the calling process (`Client::embedded`). It
+//!   compiles the memory node, the master and the master's store into the program. A program that
+//!   only joins clusters can do without: `default-features = false`.
 //!
-//! * `telemetry`, off by default: a span of each operation for `tracing`, by which traces of
-//!   OpenTelemetry are made, and how long operations took, in [`Client::metrics`].
+//! * `telemetry`, off by default: a `tracing` span for each operation, from which OpenTelemetry
+//!   makes traces, and latencies of operations in [`Client::metrics`].
 //!
 //! # Examples
 //!
@@ -56,7 +57,7 @@ mod executor;
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub mod logic;
-// Not all of it is used here: some is for the simulator, which puts parts together in other ways.
+// Parts of `logic` are used by the simulator only, which puts them together in other ways.
 mod demotion;
 #[cfg(not(feature = "internals"))]
 #[allow(dead_code, unused_imports)]
@@ -105,8 +106,8 @@ pub use survey::{
 pub use telemetry::LatencySums;
 pub use view::{Geometry, View, ViewError};
 
-/// The master's picture of the cluster ([`Client::status`]), and what a memory node says of itself
-/// ([`Client::usage`]).
+/// The status of the cluster according to the master ([`Client::status`]), and the usage of a
+/// memory node's pool ([`Client::usage`]).
 pub mod status {
     pub use fusee_control::master::{
         MemberState, MemberStatus, Reconfiguration, Recovery, RecoveryTimes, Scrub, Status,
@@ -114,7 +115,7 @@ pub mod status {
     pub use fusee_control::node::Usage;
 }
 
-/// What a cluster consists of ([`Client::view`]), and how a view becomes the next one.
+/// The parts of a view ([`Client::view`]), and the changes from one view to the next.
 pub mod view {
     pub use fusee_core::change::{
         Change, Gain, LeavingFrom, NothingLeft, RegionChange, Split, Stage, SubtableChange,

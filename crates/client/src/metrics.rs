@@ -1,4 +1,4 @@
-//! What a client has done, for its program to show.
+//! Metrics of a client, for its program to show.
 
 use fusee_core::stats::{OpKind, Stats};
 use fusee_fabric::FabricKind;
@@ -8,22 +8,23 @@ use crate::prometheus::{Kind, Metrics};
 #[cfg(feature = "telemetry")]
 use crate::telemetry::LatencySums;
 
-/// What all sessions of a client have done since it joined, those that have ended as well
-/// ([`Client::metrics`](crate::Client::metrics)). Operations are counted whether anybody asks or not.
+/// Counts of all sessions of a client since it joined, also of ended ones
+/// ([`Client::metrics`](crate::Client::metrics)). Operations are always counted, whether or not the counts are
+/// read.
 #[derive(Clone, Debug, Default)]
 pub struct ClientMetrics {
-    /// Sessions that are open.
+    /// Open sessions.
     pub sessions: u64,
-    /// The fabric of all of them.
+    /// The fabric of all sessions.
     pub fabric: Option<FabricKind>,
-    /// Whether that was to be shared memory, which was not there, or closed to this process
+    /// Whether shared memory was expected, but was not there or closed to this process
     /// ([`FabricChoice::Auto`](crate::FabricChoice::Auto)).
     pub is_shm_refused: bool,
-    /// Operations: how many, their phases, verbs and bytes.
+    /// Numbers of operations, and their phases, verbs and bytes.
     pub stats: Stats,
     /// Accesses to the index caches.
     pub cache: CacheStats,
-    /// How long operations took.
+    /// Latencies of operations.
     #[cfg(feature = "telemetry")]
     pub latencies: LatencySums,
 }
@@ -36,7 +37,7 @@ impl ClientMetrics {
         self.latencies.add(&counted.latencies);
     }
 
-    /// Adds them to a page for Prometheus, as `fusee_client_…`.
+    /// Adds the metrics to a page for Prometheus, as `fusee_client_...`.
     pub fn write(&self, metrics: &mut Metrics) {
         let ClientMetrics { sessions, fabric, is_shm_refused, stats, cache, .. } = self;
         metrics.one(Kind::Gauge, "fusee_client_sessions", "Sessions that are open.", sessions);

@@ -1,7 +1,7 @@
 //! Options of a client.
 //!
-//! Options grow: a program starts from the defaults and changes what it needs, with the methods or
-//! field by field. It goes on compiling when there are more.
+//! A program starts from the defaults and changes single options, by methods or field by field. It still
+//! compiles when options are added.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,14 +12,14 @@ use fusee_core::data::RedundancyRules;
 use fusee_fabric::{FabricKind, SwitchAt};
 use fusee_tls::Tls;
 
-/// Which fabric a client uses.
+/// The fabric of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FabricChoice {
-    /// Shared memory if every memory node lends it on this host; else verbs if every memory node serves
-    /// them and this host has an RDMA device; else TCP.
+    /// Shared memory if every memory node lends it on this host; else verbs if every memory node serves them
+    /// and this host has an RDMA device; else TCP.
     #[default]
     Auto,
-    /// This one.
+    /// The given fabric.
     Only(FabricKind),
 }
 
@@ -51,21 +51,21 @@ impl fmt::Display for FabricChoice {
     }
 }
 
-/// What a client does with correlated requests: those on one key that its sessions have under way at one time.
-/// `docs/decisions/0041-work-table.md` has what it is good for.
+/// The treatment of correlated requests: requests on one key that sessions of the client run at one time.
+/// `docs/decisions/0041-work-table.md` says what this is good for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WorkTable {
-    /// Each goes to the memory nodes.
+    /// Each request goes to the memory nodes.
     #[default]
     Off,
-    /// Gets are served with what others find or write, and sets that wait are absorbed by the last of them, as far as
-    /// every answer is linearizable all the same. It saves verbs and bytes, not time: a get that meets a set of its
+    /// Gets share the results of concurrent requests, and waiting sets are absorbed by the last of them, as far
+    /// as every answer stays linearizable. This saves verbs and bytes, not time: a get that meets a set of its
     /// process waits for it.
     Strict,
-    /// As ElasticMem's, and not linearizable. A get is answered with the value of a set that is under way, whether or
-    /// not that ever takes effect, and with what an earlier get finds, though another process may have acknowledged
-    /// a write in between. A write waits for gets. Of two writes or transitions of one key the later one fails with
-    /// [`Error::WriteUnderWay`](crate::Error::WriteUnderWay).
+    /// Like ElasticMem's, and not linearizable. A get is answered with the value of a running set, even if that
+    /// set never takes effect, and with the result of an earlier get, even if another process has had a write
+    /// acknowledged in between. A write waits for gets. Of two writes or transitions of one key the later one
+    /// fails with [`Error::WriteUnderWay`](crate::Error::WriteUnderWay).
     Relaxed,
 }
 
@@ -107,53 +107,54 @@ impl fmt::Display for WorkTable {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// Which fabric to use. Default: [`FabricChoice::Auto`].
+    /// The fabric. Default: [`FabricChoice::Auto`].
     pub fabric: FabricChoice,
-    /// Keys whose place a client remembers, over shared memory each of its sessions; 0 turns the index cache off.
-    /// Default: 100,000.
+    /// Capacity of an index cache, in keys: of the client's, or over shared memory of each session's; 0 turns
+    /// the cache off. Default: 100,000.
     pub cache_entries: usize,
-    /// Whether each session has an index cache of its own over a network, too: what other sessions of the client
-    /// write makes its hints wrong then, as that of other processes does. Default: no.
+    /// Whether each session has its own index cache also over a network. Writes of the client's other sessions
+    /// then make its hints wrong, as writes of other processes do. Default: no.
     pub cache_per_session: bool,
-    /// A key whose hint was wrong in more than this share of its accesses is looked up
-    /// in the index instead (P §4.6). 0..=1; 1 never bypasses the cache. Default: 0.5.
+    /// A key is looked up in the index instead if its hint was wrong in more than this share of its accesses
+    /// (P §4.6). 0..=1; 1 never bypasses the cache. Default: 0.5.
     ///
-    /// A wrong hint costs the bytes of an object and no round trip, a right one saves a round trip: lower
-    /// it if pairs are large and bandwidth is short. `docs/results` has what `fusee bench cache` measured.
+    /// A wrong hint costs the bytes of an object and no round trip; a right one saves a round trip. Lower it if
+    /// pairs are large and bandwidth is scarce. `docs/results` has measurements by `fusee bench cache`.
     pub cache_threshold: f64,
-    /// A switch in the path to the memory nodes; `fusee switch` runs one. At a host and port it is for TCP, and
-    /// without it the memory nodes are not reached. On the wire between network cards it is for verbs, and memory
-    /// nodes have to allow it (`fusee memory-node --steered`). With another fabric the client is refused
-    /// ([`ConnectError::SwitchOfAnotherFabric`]). Nothing rests on what it knows. Default: none.
+    /// A switch in the path to the memory nodes; `fusee switch` runs one. A switch at a host and port is for
+    /// TCP, and memory nodes are reached through it only. A switch on the wire between NICs is for verbs, and
+    /// memory nodes have to allow it (`fusee memory-node --steered`). With another fabric the client is refused
+    /// ([`ConnectError::SwitchOfAnotherFabric`]). Correctness does not depend on the switch. Default: none.
     ///
     /// [`ConnectError::SwitchOfAnotherFabric`]: crate::ConnectError::SwitchOfAnotherFabric
     pub switch: Option<SwitchAt>,
-    /// How long an operation waits for others before it gives up: for the winner of a conflict, a memory node's
-    /// answer to ALLOC, a newer view; all its waits together, from the first on. A call may have a time of its own
-    /// ([`Client::with_op_timeout`](crate::Client::with_op_timeout)). Default: 5 s.
-    pub op_timeout: Duration,
-    /// How long to wait for a cluster that is still forming, and for each of its members.
+    /// Limit for the waits of one operation: for the winner of a conflict, a memory node's answer to ALLOC, a
+    /// newer view. It covers all waits of the operation together, from the first on; then the operation gives
+    /// up. A call may have a limit of its own ([`Client::with_op_timeout`](crate::Client::with_op_timeout)).
     /// Default: 5 s.
+    pub op_timeout: Duration,
+    /// Limit for the wait for a cluster that is still forming, and for each of its members. Default: 5 s.
     pub connect_timeout: Duration,
-    /// Keys of the cluster's secret, which its servers want to be proved, and prove themselves. Default: none.
+    /// Keys of the cluster's secret, by which client and servers authenticate each other. Default: none.
     pub keys: Option<Keys>,
-    /// What connections have TLS by, to the master and to memory nodes over TCP; servers that speak it hear nobody
-    /// without. Needs the feature `tls`. Default: none.
+    /// TLS for connections to the master and, over TCP, to memory nodes; servers with TLS accept no connections
+    /// without it. Needs the feature `tls`. Default: none.
     pub tls: Option<Tls>,
-    /// The redundancy of new pairs, where the program does not name one; pairs that exist keep what they have.
-    /// Default: `None`, as the cluster's rules say, which are its master's to tell.
+    /// Redundancy of new pairs, unless the program names one; existing pairs keep theirs. Default: `None`,
+    /// which means the cluster's rules, as its master tells them.
     ///
     /// ```
     /// use fusee_client::{Options, RedundancyRules};
     ///
-    /// // Values of 16 KiB and more stand on six memory nodes, any four of which make the value.
+    /// // Values of 16 KiB and more are stored on six memory nodes, any four of which restore the value.
     /// let rules = RedundancyRules::from_length(16 << 10, "ec:4+2".parse()?);
     /// let options = Options::default().with_redundancy(rules);
     /// # Ok::<(), fusee_client::ParseRedundancyError>(())
     /// ```
     pub redundancy: Option<RedundancyRules>,
-    /// What to do with correlated requests. Not over shared memory, where a round trip costs no more than the table:
-    /// there a client with a work table is refused ([`ConnectError::WorkTableOverShm`]). Default: [`WorkTable::Off`].
+    /// The treatment of correlated requests. Over shared memory a round trip costs no more than the table, so a
+    /// client with a work table is refused there ([`ConnectError::WorkTableOverShm`]). Default:
+    /// [`WorkTable::Off`].
     ///
     /// [`ConnectError::WorkTableOverShm`]: crate::ConnectError::WorkTableOverShm
     pub work_table: WorkTable,
@@ -208,7 +209,7 @@ impl Options {
         Options { op_timeout, ..self }
     }
 
-    /// Sets [`Options::redundancy`], whatever the cluster's rules say.
+    /// Sets [`Options::redundancy`], which replaces the cluster's rules.
     pub fn with_redundancy(self, redundancy: RedundancyRules) -> Options {
         Options { redundancy: Some(redundancy), ..self }
     }

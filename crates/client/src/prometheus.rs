@@ -1,38 +1,39 @@
-//! Metrics in the text format of Prometheus, version 0.0.4: for programs that show what their clients do.
+//! Metrics in the text format of Prometheus, version 0.0.4, for programs that show metrics of their clients.
 //!
-//! Values are read when somebody asks, so there is no registry: each page writes its own. The samples of a
-//! metric stand together under one head, as the format wants it: [`Metrics::family`] makes that the only way
-//! to write one.
+//! Values are read when a page is requested, so there is no registry: each page is written anew. The format
+//! wants all samples of a metric together under one head; [`Metrics::family`] is the only way to write a
+//! metric, so they are.
 
 use std::fmt::{Display, Write as _};
 
-/// What the answer says that it is.
+/// The content type of a page.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Whether a value may only grow.
+/// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It grows, and begins anew with the process.
+    /// A count that only grows, and starts anew with the process.
     Counter,
-    /// It goes up and down.
+    /// A value that goes up and down.
     Gauge,
-    /// Counts by size: [`Family::histogram`].
+    /// Counts by size; see [`Family::histogram`].
     Histogram,
 }
 
-/// A histogram: how many were no larger than each bound, their sum and their count.
+/// A histogram: the number of values up to each bound, their sum and their count.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Buckets {
-    /// Bounds, which grow, with how many were no larger.
+    /// Ascending bounds, each with the number of values up to it.
     pub bounds: Vec<(f64, u64)>,
-    /// The sum of all.
+    /// The sum of all values.
     pub sum: f64,
-    /// How many there were.
+    /// The number of values.
     pub count: u64,
 }
 
 impl Buckets {
-    /// Of how many lie up to each bound and above the one before, and at last above all; and of their sum.
+    /// Makes a histogram of the numbers of values between neighbouring bounds (the last number: above all
+    /// bounds) and their sum.
     pub fn new(bounds: impl Iterator<Item = f64>, counts: &[u64], sum: f64) -> Buckets {
         let up_to = |count: &mut u64, in_bucket: &u64| {
             *count += in_bucket;
@@ -66,19 +67,19 @@ impl Metrics {
         Family { text: &mut self.0, name }
     }
 
-    /// A metric with one value.
+    /// Writes a metric with one value.
     pub fn one(&mut self, kind: Kind, name: &'static str, help: &str, value: impl Display) {
         self.family(kind, name, help).sample(&[], value);
     }
 
-    /// All of it.
+    /// Returns the whole page.
     pub fn into_text(self) -> String {
         self.0
     }
 }
 
 impl Family<'_> {
-    /// Adds a histogram under this label.
+    /// Adds a histogram with this label.
     pub fn histogram(&mut self, label: (&str, &str), buckets: &Buckets) -> &mut Self {
         for (bound, count) in &buckets.bounds {
             self.part("_bucket", &[label, ("le", &bound.to_string())], count);
@@ -88,7 +89,7 @@ impl Family<'_> {
         self.part("_count", &[label], buckets.count)
     }
 
-    /// Adds a value under these labels.
+    /// Adds a value with these labels.
     pub fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) -> &mut Self {
         self.part("", labels, value)
     }

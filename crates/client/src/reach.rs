@@ -1,8 +1,8 @@
-//! Which fabric a client takes where its program names none: the best one that reaches all members.
+//! The choice of a fabric for clients that name none: the best one that reaches all members.
 //!
-//! Shared memory is taken where every member has its socket on this host and lets this process in. Where a socket is
-//! there and closed to this process, or a member of this host has lost its socket, the client takes another fabric,
-//! says so once in the log, and shows it in its metrics.
+//! Shared memory is chosen if every member has its socket on this host and lets this process in. If a socket
+//! exists but is closed to this process, or a member on this host has lost its socket, the client uses another
+//! fabric, logs a warning once, and shows this in its metrics.
 
 use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
@@ -11,7 +11,7 @@ use fusee_auth::Keys;
 use fusee_core::view::Member;
 use fusee_fabric::{FabricKind, knock};
 
-/// The fabric of a client, and why it is not shared memory where that was to be expected.
+/// The fabric of a client, and the reason why it is not shared memory where that was expected.
 #[derive(Debug)]
 pub(crate) struct Reached {
     pub kind: FabricKind,
@@ -19,16 +19,16 @@ pub(crate) struct Reached {
 }
 
 impl Reached {
-    /// A fabric that was asked for.
+    /// A fabric that the program has chosen.
     pub fn asked_for(kind: FabricKind) -> Reached {
         Reached { kind, refused: None }
     }
 
-    /// The best fabric that reaches all of these members.
+    /// Returns the best fabric that reaches all of these members.
     pub fn best(members: &[Member], keys: Option<&Keys>) -> Reached {
         let is_here = |m: &Member| m.shm.as_deref().is_some_and(|path| Path::new(path).exists());
         let has_lost_it = |m: &&Member| !is_here(m) && m.shm.is_some() && is_local(m);
-        // Where a member is elsewhere, shared memory was not to be expected.
+        // A member on another host means that shared memory was not expected.
         let are_here = || members.iter().all(|m| is_here(m) || has_lost_it(&m));
         let refused = if members.iter().all(is_here) {
             match knock(members, keys) {
@@ -49,10 +49,10 @@ impl Reached {
     }
 }
 
-/// The best fabric but shared memory.
+/// Returns the best fabric other than shared memory.
 fn beside_shm(members: &[Member]) -> FabricKind {
     let has_verbs = members.iter().all(|m| m.verbs.is_some());
-    // Where nothing else is served, verbs say best what is missing.
+    // If the members serve only verbs, verbs give the best error where a device is missing.
     let only_verbs = members.iter().all(|m| m.tcp.is_none());
     if has_verbs && (only_verbs || fusee_fabric::verbs::default_device().is_ok()) {
         FabricKind::Verbs
@@ -61,8 +61,8 @@ fn beside_shm(members: &[Member]) -> FabricKind {
     }
 }
 
-/// Whether a member's control service listens at an address of this host. Of one that is known by a name that is not
-/// known.
+/// Whether a member's control service listens at an address of this host. False for a member known by a host
+/// name, whose address is not looked up.
 fn is_local(member: &Member) -> bool {
     let Some((host, _)) = member.control.rsplit_once(':') else { return false };
     let ip: Result<IpAddr, _> = host.trim_matches(['[', ']']).parse();
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(here.kind, FabricKind::Tcp);
         let refused = here.refused.unwrap();
         assert!(refused.contains("mn3") && refused.contains("/nowhere/socket"), "{refused}");
-        // Of another host, of one that is known by name, and without shared memory at all.
+        // On another host, known by a host name, and without shared memory at all.
         for (control, shm) in [
             ("192.0.2.77:7401", Some("/nowhere/socket")),
             ("store-1:7401", Some("/nowhere/socket")),

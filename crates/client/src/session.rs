@@ -1,20 +1,18 @@
-//! A session: one thread's own way into the store.
+//! Sessions: the store as one thread uses it.
 //!
-//! It has its own client id, slabs and connections, over shared memory its own index cache, too:
-//! there nothing is shared or locked on the path of an operation. It stays on its thread; the
-//! futures of its operations may be polled side by side there (the paper's coroutines). What it
-//! does is in [`logic`](crate::logic); here it gets a thread, timers and connections.
+//! A session has its own client id, slabs and connections, and over shared memory also its own index cache:
+//! there no operation shares or locks anything. It stays on its thread, where the futures of its operations may
+//! be polled concurrently (the paper's coroutines). The operations are in [`logic`](crate::logic); this module
+//! gives them a thread, timers and connections.
 //!
-//! A future of a session must be driven to its end: dropping it half-way leaves other clients
-//! where a crash of this client would. The calls of [`Client`](crate::Client) do not have this
-//! edge.
+//! A future of a session must be driven to its end: if it is dropped half-way, other clients see what a crash
+//! of this client would leave. The calls of [`Client`](crate::Client) are safe in this respect.
 //!
-//! A session is the process's that opened it. In a child, made by `fork`, its calls fail at once, and its
+//! A session belongs to the process that opened it. In a child made by `fork` its calls fail at once, and its
 //! drop does nothing.
 //!
-//! A session that the cluster has fenced, or that left a write half-way, does not come back: its
-//! operations fail, and it is given up to the master, which recovers it as if it had crashed. A
-//! `Client` opens another one by itself.
+//! A session that is fenced, or that left a write half-way, is lost: its operations fail, and the master
+//! recovers it as if it had crashed. A `Client` opens another one by itself.
 
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
@@ -45,46 +43,46 @@ use crate::shared::{NodeClients, Shared};
 use crate::survey::FoundPair;
 use crate::telemetry::{Begun, Latencies};
 
-/// What must not end before a session does.
+/// An owner of resources that must outlive a session.
 pub(crate) type KeepAlive = Arc<dyn Send + Sync>;
 
-/// How long to wait between looks for a newer view, while a session starts without a memory node.
+/// Interval between looks for a newer view, while a session starts without a memory node.
 const START_POLL: Duration = Duration::from_millis(1);
-/// How long to wait before a memory node is tried again without one: first, and at last.
+/// First and longest pause before another attempt to start, while a memory node does not answer.
 const FIRST_RETRY: Duration = Duration::from_millis(20);
 const LAST_RETRY: Duration = Duration::from_millis(500);
 
-/// How long a session that is abandoned waits for each memory node to know that it has left.
+/// Time that an abandoned session gives each memory node to notice that it leaves.
 const LEAVE_PATIENCE: Duration = Duration::from_millis(500);
 /// Slots of the index that one piece of a scan reads.
 const SCAN_SLOTS: u32 = 256;
 
-/// One thread's own way into the store.
+/// A handle of the store that belongs to one thread.
 pub struct Session {
     parts: AtHome<Parts>,
 }
 
-/// What a session consists of.
+/// The parts of a session.
 struct Parts {
     logic: logic::SessionLogic<Rc<AnyFabric>, Surroundings>,
     attachments: Rc<Attachments>,
     reactor: Rc<Reactor>,
     shared: Arc<Shared>,
-    /// How long its operations took.
+    /// Latencies of its operations.
     latencies: Arc<Latencies>,
-    /// It met an error after which another session does better.
+    /// Whether it met an error after which another session has to take its place.
     lost: Cell<bool>,
-    /// Whether its thread runs a future of it.
+    /// Whether its thread runs one of its futures in [`Session::block_on`].
     is_running: Cell<bool>,
-    /// Whether it does so within another one of its futures, which has operations under way.
+    /// Whether that call is nested in another one that has operations under way.
     is_held: Cell<bool>,
-    /// Keeps an embedded cluster alive; not held by the sessions that threads get by themselves.
+    /// Keeps an embedded cluster alive. Sessions that a client opens for blocking calls do not hold it.
     _keep_alive: Option<KeepAlive>,
 }
 
 impl Session {
-    /// Opens a session. One that is fenced before it has begun has got no time, or the master has not: then
-    /// another one is opened, within the time that the options allow for connecting.
+    /// Opens a session. If it is fenced before it has begun, because this thread or the master got no processor
+    /// time, opens another one, within the options' time for connecting.
     pub(crate) fn open(
         shared: &Arc<Shared>,
         keep_alive: Option<KeepAlive>,
@@ -108,11 +106,11 @@ impl Session {
     ) -> Result<Session, ConnectError> {
         let gate = shared.open_session()?;
         let client = gate.client();
-        // Before it attaches, which takes time: the master must not take it for dead.
+        // Before it attaches, which takes time: without heartbeats the master would take it for dead.
         shared.keeper.open(gate.clone());
         shared.watch_memory(gate.policy());
         Session::attach(shared, keep_alive, gate, end).inspect_err(|_| {
-            // The master need not count a session that never was.
+            // Otherwise the master would count a session that never was.
             shared.keeper.close(client);
             shared.close_session(MasterRequest::Close {
                 client,
@@ -174,17 +172,18 @@ impl Session {
 
     /// Runs a future that uses this session to its end, on the calling thread.
     ///
-    /// A callback of an operation may call it again. If other operations are under way beside that one, which cannot go
-    /// on before the callback has returned, operations within it fail with [`Error::WithinCallback`]: they could have
-    /// to wait for those.
+    /// A callback of an operation may call this again. If other operations are under way beside that operation,
+    /// they cannot go on before the callback returns. So operations within the callback fail with
+    /// [`Error::WithinCallback`] then: they might wait for those for ever.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
         let _running = Running::begin(&self.parts);
         self.parts.reactor.block_on(future)
     }
 
-    /// Runs operations of this session that wait no longer than this for others, all together, whatever
-    /// [`Options::op_timeout`](crate::Options::op_timeout) says. What has to wait longer ends with
-    /// [`Error::GaveUp`], or as it would after that time. A deadline around another one counts if it is earlier.
+    /// Runs operations of this session that wait, all together, at most `op_timeout` for others, instead of
+    /// [`Options::op_timeout`](crate::Options::op_timeout). An operation that has to wait longer ends with
+    /// [`Error::GaveUp`], or as it does after any timeout. If such calls are nested, the earliest deadline
+    /// counts.
     ///
     /// ```no_run
     /// # use std::time::Duration;
@@ -201,34 +200,35 @@ impl Session {
         self.parts.logic.within(op_timeout, pin!(operations)).await
     }
 
-    /// The session's name in the cluster.
+    /// Returns the session's client id.
     pub fn id(&self) -> ClientId {
         self.parts.logic.id()
     }
 
-    /// What its operations cost so far.
+    /// Returns the costs of its operations so far.
     pub fn stats(&self) -> Stats {
         self.parts.logic.stats()
     }
 
-    /// What network cards were handed for it so far; `None` of other fabrics than verbs.
+    /// Returns counts of the work that RDMA NICs have got from this session; `None` on other fabrics than
+    /// verbs.
     pub fn card_counts(&self) -> Option<CardCounts> {
         self.parts.attachments.fabric().card_counts()
     }
 
-    /// What became of its accesses to the index cache so far.
+    /// Returns the counts of its accesses to the index cache.
     pub fn cache_stats(&self) -> CacheStats {
         self.parts.logic.cache_stats()
     }
 
-    /// Whether its client has ended.
+    /// Returns whether its client has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.parts.shared.is_closed()
     }
 
-    /// Whether another session does better: this one is fenced, has lost its way to a memory
-    /// node, left a write half-way, or belongs to the parent of this process. It is to be dropped then, and
-    /// soon: others may wait for what it left.
+    /// Returns whether another session has to take its place: it is fenced, cannot reach a memory node, left a
+    /// write half-way, or belongs to the parent of this process. A lost session should be dropped soon, since
+    /// other sessions may wait for its unfinished writes.
     pub fn is_lost(&self) -> bool {
         !self.parts.is_here()
             || self.parts.lost.get()
@@ -236,9 +236,9 @@ impl Session {
             || self.parts.logic.store().needs_recovery()
     }
 
-    /// The newest view that the session has heard of, if it is newer than the one of this number.
+    /// Returns the newest view that the session knows, if its number is greater than `than`.
     ///
-    /// In the child of a fork there is none.
+    /// In a forked child the result is `None`.
     pub fn newer_view(&self, than: u64) -> Option<Arc<View>> {
         self.parts.is_here().then(|| self.gate().newer_view(than)).flatten()
     }
@@ -247,12 +247,12 @@ impl Session {
         self.parts.logic.gate()
     }
 
-    /// The fabric that it executes verbs on.
+    /// The fabric that executes its verbs.
     pub(crate) fn verbs(&self) -> &AnyFabric {
         self.parts.attachments.fabric()
     }
 
-    /// The newest view, to whose members it is attached from now on, as far as they answer.
+    /// Returns the newest view, and attaches to those of its members that answer.
     pub(crate) fn adopt_newest(&self) -> Arc<View> {
         let view = self.gate().view();
         self.parts.attachments.adopt(&view, |node| self.parts.shared.report_unreachable(node));
@@ -264,17 +264,17 @@ impl Session {
         self.parts.shared.report_unreachable(node);
     }
 
-    /// How long it waits for others.
+    /// The limit for its waits for others.
     pub(crate) fn patience(&self) -> Duration {
         self.parts.shared.options.op_timeout
     }
 
-    /// Waits, while others run.
+    /// Waits, while other futures of the session run.
     pub(crate) async fn sleep(&self, time: Duration) {
         self.parts.reactor.sleep(time).await;
     }
 
-    /// An operation begins, unless the session is fenced, or another process's.
+    /// Begins an operation, unless the session is fenced, belongs to another process, or is held by a callback.
     fn begin(&self, kind: OpKind) -> Result<Begun, Error> {
         if !self.parts.is_here() {
             return Err(Error::Forked { outcome: Outcome::NotApplied });
@@ -289,7 +289,7 @@ impl Session {
         }
     }
 
-    /// An operation has ended. If the session is fenced, that is what its errors say.
+    /// Ends an operation. If the session is fenced, its errors become [`Error::Expelled`].
     fn end<T>(&self, begun: Begun, result: Result<T, Error>) -> Result<T, Error> {
         let result = result.map_err(|error| self.error(error));
         begun.ends(&self.parts.latencies, &result);
@@ -299,9 +299,9 @@ impl Session {
     #[cold]
     fn error(&self, error: Error) -> Error {
         let error = match error {
-            // A fork came while it ran, and this is the child.
+            // The process was forked while the operation ran, and this is the child.
             error if !self.parts.is_here() => return Error::Forked { outcome: error.outcome() },
-            // Fenced by a node; the master's word is on its way.
+            // Fenced by a memory node; the master's message is on its way.
             Error::Unreachable { error: VerbError::Fenced, outcome, .. } => {
                 Error::Expelled { outcome }
             }
@@ -327,12 +327,13 @@ impl Session {
         error
     }
 
-    /// Which fabric it uses.
+    /// Returns the fabric that it uses.
     pub fn fabric(&self) -> FabricKind {
         self.parts.shared.kind
     }
 
-    /// Looks a key up and shows the value to `f` where it was fetched, without another copy.
+    /// Calls `f` with the value of a key, or with `None` if the key does not exist. The value is not copied
+    /// before.
     pub async fn get_with<R>(
         &self,
         key: &[u8],
@@ -342,13 +343,14 @@ impl Session {
         self.end(begun, self.parts.logic.timed(pin!(self.parts.logic.get_with(key, f))).await)
     }
 
-    /// The value of a key; `None` if it does not exist.
+    /// Returns the value of a key; `None` if the key does not exist.
     pub async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let begun = self.begin(OpKind::Search)?;
         self.end(begun, self.parts.logic.timed(pin!(self.parts.logic.get(key))).await)
     }
 
-    /// As [`Client::get_into`](crate::Client::get_into).
+    /// Replaces the contents of `value` by the value of a key; see
+    /// [`Client::get_into`](crate::Client::get_into).
     pub async fn get_into(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool, Error> {
         let fill = |found: Option<&[u8]>| {
             value.clear();
@@ -358,18 +360,17 @@ impl Session {
         self.get_with(key, fill).await
     }
 
-    /// The values of many keys, in their order; `None` for those that do not exist. A key may occur
-    /// several times.
+    /// Returns the values of many keys, in the order of the keys; `None` for keys that do not exist. A key may
+    /// occur several times.
     ///
-    /// Keys share their round trips, on whichever memory nodes they are: up to 512 keys, as long as their
-    /// pairs take no more than 2 MiB, need one round trip if the index cache knows where they are, two if
-    /// some are not in it or others have changed them, and up to four if others have deleted and inserted
-    /// them again. More keys follow in batches of that size. Every key is read by itself: what is returned
-    /// need not have been there at any one moment.
+    /// The keys share round trips, whatever memory nodes they are on. Up to 512 keys, if their pairs take at
+    /// most 2 MiB, need one round trip if the index cache has correct hints for all of them; two if some are
+    /// not cached or have been changed by others; and up to four if others have deleted and inserted them
+    /// again. More keys follow in batches of that size. Every key is read by itself: the values need not have
+    /// existed together at any moment.
     ///
     /// # Errors
-    /// As [`Session::get`]. One key that is empty or too long is an error for all, before anything is
-    /// read.
+    /// Like [`Session::get`]. If one key is empty or too long, the whole call fails before anything is read.
     pub async fn get_many<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
@@ -378,8 +379,9 @@ impl Session {
         self.end(begun, self.parts.logic.timed(pin!(self.parts.logic.get_many(keys))).await)
     }
 
-    /// As [`Session::get_many`], but shows each value to `f` where it was fetched, without another copy:
-    /// with the position of its key, and in any order. `f` may use the client; what it is shown, no operation holds.
+    /// Calls `f` with each value and the position of its key, in any order; otherwise like
+    /// [`Session::get_many`]. The values are not copied before. `f` may use the client: the operation holds
+    /// nothing while `f` runs.
     pub async fn get_many_with<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
@@ -389,13 +391,14 @@ impl Session {
         self.end(begun, self.parts.logic.timed(pin!(self.parts.logic.get_many_with(keys, f))).await)
     }
 
-    /// Adds a key; [`Error::AlreadyExists`] if it exists.
+    /// Adds a key; [`Error::AlreadyExists`] if the key exists.
     pub async fn insert(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         let begun = self.begin(OpKind::Insert)?;
         self.end(begun, self.parts.logic.timed(pin!(self.parts.logic.insert(key, value))).await)
     }
 
-    /// As [`Session::insert`], with this redundancy, whatever the rules of the client say.
+    /// Adds a key with the given redundancy, whatever the client's rules say; otherwise like
+    /// [`Session::insert`].
     pub async fn insert_with(
         &self,
         key: &[u8],
@@ -412,13 +415,14 @@ impl Session {
         )
     }
 
-    /// Replaces the value of a key; [`Error::NotFound`] if it does not exist.
+    /// Replaces the value of a key; [`Error::NotFound`] if the key does not exist.
     pub async fn update(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         let begun = self.begin(OpKind::Update)?;
         self.end(begun, self.parts.logic.timed(pin!(self.parts.logic.update(key, value))).await)
     }
 
-    /// As [`Session::update`], with this redundancy, whatever the rules of the client say.
+    /// Replaces a value, with the given redundancy, whatever the client's rules say; otherwise like
+    /// [`Session::update`].
     pub async fn update_with(
         &self,
         key: &[u8],
@@ -441,7 +445,7 @@ impl Session {
         self.end(begun, self.parts.logic.timed(pin!(self.parts.logic.put(key, value))).await)
     }
 
-    /// As [`Session::put`], with this redundancy, whatever the rules of the client say.
+    /// Adds a key, or replaces its value, with the given redundancy, whatever the client's rules say.
     pub async fn put_with(
         &self,
         key: &[u8],
@@ -455,7 +459,8 @@ impl Session {
         )
     }
 
-    /// As [`Client::put_from`](crate::Client::put_from).
+    /// Adds a key, or replaces its value, by bytes that `fill` writes; see
+    /// [`Client::put_from`](crate::Client::put_from).
     pub async fn put_from(
         &self,
         key: &[u8],
@@ -469,15 +474,16 @@ impl Session {
         )
     }
 
-    /// Adds many keys, or replaces their values; each with its own outcome, in their order.
+    /// Adds many keys, or replaces their values. Each has a result of its own, in the order of the pairs.
     ///
-    /// They share round trips, on whichever memory nodes they are: up to 64, with values of 2 MiB together, are written
-    /// side by side. Each takes effect by itself, and one that fails does not stop the others. A key may occur several
-    /// times: then the last value stays.
+    /// The writes share round trips, whatever memory nodes they are on: up to 64, with values of 2 MiB
+    /// together, run concurrently. Each takes effect by itself, and a failed write does not stop the others. A
+    /// key may occur several times: then its last value stays.
     ///
     /// # Errors
-    /// As [`Session::put`], for each. If the session is fenced meanwhile, or leaves one half-way, those that had not
-    /// begun have [`Error::Expelled`], which says that they were not applied: another session may write them.
+    /// Like [`Session::put`], for each pair. If the session is fenced meanwhile, or leaves a write half-way,
+    /// the writes that had not begun have [`Error::Expelled`], which says that they were not applied: another
+    /// session may repeat them.
     pub async fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         pairs: &[(K, V)],
@@ -485,7 +491,7 @@ impl Session {
         self.each(OpKind::Upsert, pairs.len(), self.parts.logic.put_many(pairs)).await
     }
 
-    /// As [`Session::put_many`], of keys that do not exist: the others have [`Error::AlreadyExists`].
+    /// Adds many keys like [`Session::put_many`]; the result of a key that exists is [`Error::AlreadyExists`].
     pub async fn insert_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         pairs: &[(K, V)],
@@ -493,7 +499,8 @@ impl Session {
         self.each(OpKind::Insert, pairs.len(), self.parts.logic.insert_many(pairs)).await
     }
 
-    /// As [`Session::put_many`], of keys that exist: the others have [`Error::NotFound`].
+    /// Replaces the values of many keys like [`Session::put_many`]; the result of a key that does not exist is
+    /// [`Error::NotFound`].
     pub async fn update_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         pairs: &[(K, V)],
@@ -501,13 +508,13 @@ impl Session {
         self.each(OpKind::Update, pairs.len(), self.parts.logic.update_many(pairs)).await
     }
 
-    /// Removes many keys, each with its own outcome, as [`Session::put_many`]; those that do not exist have
+    /// Removes many keys like [`Session::put_many`]; the result of a key that does not exist is
     /// [`Error::NotFound`].
     pub async fn delete_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<(), Error>> {
         self.each(OpKind::Delete, keys.len(), self.parts.logic.delete_many(keys)).await
     }
 
-    /// The outcomes of so many writes.
+    /// Runs writes together and returns the result of each.
     async fn each(
         &self,
         kind: OpKind,
@@ -527,19 +534,21 @@ impl Session {
         outcomes
     }
 
-    /// Shows the next pairs of a scan, and moves its cursor on; returns how many pairs were passed over because all of
-    /// their replicas are damaged. The order says nothing.
+    /// Shows the next pairs of a scan and advances its cursor. Returns how many pairs were skipped because all
+    /// of their replicas are damaged. The order of the pairs has no meaning.
     ///
-    /// All pairs that are there from the first call with [`ScanCursor::start`] until [`ScanCursor::is_done`] are shown
-    /// exactly once, each with the value that it has at some moment of the call that shows it, whatever others write
-    /// meanwhile, and however the cluster changes. One that is deleted and inserted again meanwhile may be shown twice,
-    /// or not at all.
+    /// A pair that exists from the first call with [`ScanCursor::start`] until [`ScanCursor::is_done`] is shown
+    /// exactly once, with the value that it has at some moment of the call that shows it, whatever is written
+    /// meanwhile, and however the cluster changes. A pair that is deleted and inserted again meanwhile may be
+    /// shown twice, or not at all.
     ///
-    /// A call shows the pairs of 256 slots, or fewer, with values of 2 MiB, in two round trips. Between calls nothing
-    /// is held: a cursor may wait, or be written down and read again, for another session of the same cluster.
+    /// One call shows the pairs of 256 slots, or fewer, with values of 2 MiB, in two round trips. Nothing is
+    /// held between calls: a cursor may wait, or be stored as text and continued by another session of the same
+    /// cluster.
     ///
     /// # Errors
-    /// As [`Session::get`]. Nothing was shown then, and the cursor is as it was; another session may go on.
+    /// Like [`Session::get`]. After an error nothing was shown, and the cursor is unchanged; another session
+    /// may go on.
     pub async fn scan(
         &self,
         cursor: &mut ScanCursor,
@@ -553,14 +562,14 @@ impl Session {
         )
     }
 
-    /// Removes a key; [`Error::NotFound`] if it does not exist.
+    /// Removes a key; [`Error::NotFound`] if the key does not exist.
     pub async fn delete(&self, key: &[u8]) -> Result<(), Error> {
         let begun = self.begin(OpKind::Delete)?;
         self.end(begun, self.parts.logic.timed(pin!(self.parts.logic.delete(key))).await)
     }
 
-    /// Gives a key's value another redundancy; [`Error::NotFound`] if the key does not exist. The value stays, for
-    /// everybody and at every moment. A write of the key that is under way may win over it
+    /// Gives the value of a key another redundancy; [`Error::NotFound`] if the key does not exist. All readers
+    /// find the value at every moment. A concurrent write of the key may win instead
     /// ([`Transition::Overtaken`]).
     pub async fn set_redundancy(
         &self,
@@ -574,7 +583,7 @@ impl Session {
         )
     }
 
-    /// See [`Store::words_of`](fusee_core::Store::words_of).
+    /// Returns the words of a subtable; see [`Store::words_of`](fusee_core::Store::words_of).
     pub(crate) async fn words_of(&self, subtable: u32) -> Result<Option<Vec<Slot>>, Error> {
         let begun = self.begin(OpKind::Scan)?;
         self.end(
@@ -583,7 +592,7 @@ impl Session {
         )
     }
 
-    /// Makes a pair erasure-coded that was found before, if it is still there.
+    /// Makes a found pair erasure-coded, if it still exists.
     pub(crate) async fn demote(
         &self,
         pair: &FoundPair,
@@ -596,19 +605,19 @@ impl Session {
         )
     }
 
-    /// As [`Client::redundancy_rules`](crate::Client::redundancy_rules).
+    /// Returns the rules for new values; see [`Client::redundancy_rules`](crate::Client::redundancy_rules).
     pub fn redundancy_rules(&self) -> &RedundancyRules {
         self.parts.logic.rules()
     }
 
-    /// The redundancy of a key's value; `None` if it does not exist.
+    /// Returns the redundancy of a key's value; `None` if the key does not exist.
     pub async fn redundancy_of(&self, key: &[u8]) -> Result<Option<Redundancy>, Error> {
         let begun = self.begin(OpKind::Search)?;
         self.end(begun, self.parts.logic.timed(pin!(self.parts.logic.redundancy_of(key))).await)
     }
 }
 
-/// That the session's thread runs a future of it; ends on drop.
+/// A mark, until its drop, that the session's thread runs one of its futures.
 struct Running<'s> {
     parts: &'s Parts,
     was_running: bool,
@@ -621,7 +630,7 @@ impl Running<'_> {
         let was_running = parts.is_running.replace(true);
         let was_held = parts.is_held.get();
         if was_running {
-            // What runs further out cannot go on before this has ended.
+            // The outer futures cannot go on before this one has ended.
             parts.is_held.set(was_held || parts.logic.store().holds_others_up());
         }
         Running { parts, was_running, was_held }
@@ -641,8 +650,8 @@ fn is_fenced(error: &ConnectError) -> bool {
     matches!(error, ConnectError::Attach(AttachError { cause: AttachCause::Fenced, .. }))
 }
 
-/// Attaches to the members of the newest view. If one does not answer, the master is told, and may
-/// come with a view that does without it. Otherwise it is tried again: on a busy machine it may have had no time.
+/// Attaches to the members of the newest view. If one does not answer, tells the master, which may publish a
+/// view without that node. Until then tries again: a node on a busy machine may have got no processor time.
 fn attach_to_newest(
     shared: &Shared,
     gate: &Arc<Gate>,
@@ -681,7 +690,7 @@ fn attach_to_newest(
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // It goes on in the parent.
+        // The parent goes on with the session.
         if !self.parts.is_here() {
             return;
         }
@@ -689,12 +698,12 @@ impl Drop for Session {
             self.parts.shared.ended(self.id());
             return;
         }
-        // While panicking an operation may be half-way: that is a crash, not an end.
+        // While panicking an operation may be half-way: that is a crash, not an orderly end.
         let is_lost = self.is_lost() || std::thread::panicking();
         let leaving = if is_lost { None } else { self.block_on(self.parts.logic.leave()) };
         self.parts.shared.ended(self.id());
-        // First: the master fences whoever is abandoned, and over shared memory a node kills the process of an attached
-        // session that does not answer in time.
+        // Before the message to the master, which fences an abandoned session: over shared memory a fencing
+        // node kills the process of an attached session that does not answer in time.
         let patience = if leaving.is_some() { Duration::ZERO } else { LEAVE_PATIENCE };
         self.parts.attachments.leave_all(patience);
         let client = self.id();
@@ -708,7 +717,7 @@ impl Drop for Session {
     }
 }
 
-/// The thread's timers, and connections to the control services.
+/// The session's environment: its thread's timers, and connections to the control services.
 struct Surroundings {
     reactor: Rc<Reactor>,
     attachments: Rc<Attachments>,
@@ -719,7 +728,7 @@ struct Surroundings {
 }
 
 impl Surroundings {
-    /// In a child nobody answers.
+    /// Fails in a forked child: control services would not answer there.
     fn check_origin(&self, asked: &dyn std::fmt::Display) -> Result<(), RpcError> {
         if self.origin.is_here() {
             Ok(())

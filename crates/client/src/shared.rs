@@ -1,8 +1,8 @@
-//! What all sessions of a client share, from any thread: the ways to the master and to the control
+//! State that all sessions of a client share, on any thread: connections to the master and to the control
 //! services of the memory nodes, the keeper, and the options.
 //!
-//! Control messages travel on the client's own runtime. A thread that needs an answer waits for it
-//! with [`wait`], which works on any thread, also on one of somebody else's async runtime.
+//! Control messages travel on the client's own runtime. A thread that needs an answer waits for it with
+//! [`wait`], which works on any thread, also on one of a foreign async runtime.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -25,64 +25,64 @@ use crate::metrics::ClientMetrics;
 use crate::options::{Options, WorkTable};
 use crate::reach::Reached;
 
-/// How often a cluster that is forming is asked whether it is ready.
+/// Interval between questions to a forming cluster whether it is ready.
 const READY_POLL: Duration = Duration::from_millis(20);
 
-/// How long the end of a session waits for the master to take note.
+/// Time that the end of a session waits for the master's answer.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often, at most, the master is told that a memory node does not answer.
+/// Shortest interval between reports to the master that one memory node does not answer.
 const REPORT_PACE: Duration = Duration::from_millis(100);
-/// How long such a report may take.
+/// Deadline of such a report.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The lease that a keeper is made for, until the master tells it with the first session.
+/// Lease that the keeper assumes until the first session brings the master's.
 const LEASE: Duration = Duration::from_secs(1);
 
-/// How often to look how full the memory nodes are, where anything depends on it.
+/// Interval between looks at the usage of the memory nodes, if a policy depends on it.
 const MEMORY_POLL: Duration = Duration::from_millis(250);
-/// Memory is short from here on, unless the policy says otherwise: in percent.
+/// Level of a pool above which memory is short, in percent, unless the policy has another one.
 const SHORT_PERCENT: u8 = 85;
 
 static NEXT_CLIENT: AtomicU64 = AtomicU64::new(0);
 
-/// What sessions need, from any thread.
+/// State that sessions of a client need, on any thread.
 pub(crate) struct Shared {
     pub number: u64,
     pub runtime: Runtime,
     pub master: MasterClient,
     pub kind: FabricKind,
-    /// It was to be shared memory, which was not there or closed to this process.
+    /// Whether shared memory was expected, but was not there or closed to this process.
     shm_refused: bool,
     pub options: Options,
     pub keeper: Arc<Keeper>,
     counts: Mutex<Counts>,
     /// The work table of all sessions, if there is one.
     pub table: Option<Arc<logic::WorkTable>>,
-    /// The index cache of all sessions, where they do not have one each.
+    /// The index cache of all sessions, unless each has its own.
     pub cache: Option<Arc<Mutex<logic::IndexCache>>>,
     /// The keeper's task.
     keeping: JoinHandle<()>,
     nodes: Mutex<Nodes>,
-    /// Whether somebody looks how full the memory nodes are.
+    /// Whether a task watches the usage of the memory nodes.
     watches_memory: AtomicBool,
-    /// When the master was last told that a node does not answer.
+    /// Time of the latest report to the master about each node that does not answer.
     reported: Mutex<HashMap<MnId, Instant>>,
-    /// The last clone of the client is gone.
+    /// Whether the last clone of the client is dropped.
     closed: AtomicBool,
-    /// So is its embedded cluster.
+    /// Whether its embedded cluster has ended as well.
     cluster_gone: AtomicBool,
 }
 
-/// What sessions count.
+/// Counts of sessions.
 #[derive(Default)]
 struct Counts {
     open: BTreeMap<ClientId, Arc<Counted>>,
-    /// The sums of those that have ended.
+    /// Sums of the sessions that have ended.
     ended: ClientMetrics,
 }
 
-/// The control connections to the members of a view.
+/// Control connections to the members of a view.
 struct Nodes {
     /// The number of the view.
     view: u64,
@@ -92,12 +92,12 @@ struct Nodes {
 pub(crate) type NodeClients = Arc<HashMap<MnId, NodeClient>>;
 
 impl Shared {
-    /// A session has begun, which counts there.
+    /// Begins to count an opened session.
     pub fn began(&self, client: ClientId, counted: Arc<Counted>) {
         self.counts().open.insert(client, counted);
     }
 
-    /// A session has ended.
+    /// Ends a session for the keeper, and keeps its counts in the sums.
     pub fn ended(&self, client: ClientId) {
         self.keeper.close(client);
         let mut counts = self.counts();
@@ -106,7 +106,7 @@ impl Shared {
         }
     }
 
-    /// What all sessions did.
+    /// Returns the counts of all sessions.
     pub fn metrics(&self) -> ClientMetrics {
         let counts = self.counts();
         let mut metrics = counts.ended.clone();
@@ -132,8 +132,8 @@ impl Shared {
         let clients = Arc::new(nodes.into_iter().map(own).collect());
         let nodes = Nodes { view: view.number, clients };
         let keeper = Arc::new(Keeper::new(view, Timing::for_lease(LEASE)));
-        // Over a connection of its own, which no slow answer to anybody else can break: who loses it
-        // is soon taken for dead.
+        // Over a connection of its own, which a slow answer to another request cannot break: a client that
+        // loses this connection soon counts as dead.
         let kept = keeper.clone();
         let link = Link { master: master.apart(), clock: Clock::of(kind) };
         let keeping = runtime.handle().spawn(async move { kept.keep(&link).await });
@@ -164,17 +164,17 @@ impl Shared {
         }
     }
 
-    /// The client ends, and its embedded cluster with it, if it has one.
+    /// Ends the client, and its embedded cluster if it has one.
     pub fn close(&self, with_cluster: bool) {
         if with_cluster {
             self.keeping.abort();
         }
-        // Release: whoever sees it also sees what came before the end.
+        // Release: a thread that sees the end also sees all that came before it.
         self.cluster_gone.store(with_cluster, Ordering::Release);
         self.closed.store(true, Ordering::Release);
     }
 
-    /// Whether there is nobody left to say goodbye to.
+    /// Whether there is no cluster left that a session could report its end to.
     pub fn is_cluster_gone(&self) -> bool {
         self.cluster_gone.load(Ordering::Acquire)
     }
@@ -184,13 +184,13 @@ impl Shared {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Waits for a future of the control plane on the calling thread, which may well be a thread
-    /// of somebody's async runtime.
+    /// Waits for a future of the control plane on the calling thread, which may be a thread of a foreign async
+    /// runtime.
     pub fn wait<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> T {
         wait(&self.runtime, future)
     }
 
-    /// How sessions reach memory nodes.
+    /// Returns the parameters of connections to memory nodes.
     pub fn way(&self) -> Way<'_> {
         let switch = self.options.switch.as_ref();
         let tls = self.options.tls.as_ref();
@@ -215,8 +215,9 @@ impl Shared {
         Ok(Arc::new(opened.gate(asked_at)))
     }
 
-    /// If a policy asks for it, looks from now on how full the memory nodes are, and tells the sessions. Memory is
-    /// short if more of some pool is taken than the level: reserved, but for the part of the blocks that is free.
+    /// Starts to watch the usage of the memory nodes for the sessions, if a policy depends on it. Memory is
+    /// short if the used part of some pool is above the level. The used part is the reserved bytes times the
+    /// cluster-wide share of blocks with owners.
     pub fn watch_memory(self: &Arc<Shared>, policy: &Policy) {
         let is_wanted = policy.demotion.is_some() || policy.promotion.is_some();
         if !is_wanted || self.watches_memory.swap(true, Ordering::Relaxed) {
@@ -226,7 +227,7 @@ impl Shared {
         let shared = Arc::downgrade(self);
         self.runtime.handle().spawn(async move {
             loop {
-                // Not kept while it waits: the client may end.
+                // Not held over the wait, so that the client can end.
                 let (keeper, nodes) = match shared.upgrade() {
                     Some(shared) if !shared.is_closed() => {
                         (shared.keeper.clone(), shared.node_clients(&shared.keeper.view()))
@@ -254,8 +255,8 @@ impl Shared {
         }
     }
 
-    /// The control connections to a view's members, made as they are needed. Those of the newest
-    /// view are kept.
+    /// Returns the control connections to a view's members, opened as they are needed. Those of the newest view
+    /// are kept.
     pub fn node_clients(&self, view: &View) -> NodeClients {
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         let same = view.members.iter().all(|m| nodes.clients.contains_key(&m.node));
@@ -276,8 +277,8 @@ impl Shared {
         clients
     }
 
-    /// Tells the master that a memory node does not answer, unless it has just been told. Nobody
-    /// waits for it.
+    /// Tells the master that a memory node does not answer, unless it was told recently. Does not wait for the
+    /// answer.
     pub fn report_unreachable(&self, node: MnId) {
         let now = Instant::now();
         let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
@@ -297,10 +298,10 @@ impl Shared {
     }
 }
 
-/// Whether memory is short, by what the memory nodes say.
+/// Returns whether memory is short, by the usage of the memory nodes.
 fn is_short(above_percent: u8, usages: &[Usage]) -> bool {
     let sum = |of: fn(&Usage) -> u64| usages.iter().map(of).sum::<u64>() as f64;
-    // Of all memory nodes together: each knows only of the blocks of the regions that it leads.
+    // Over all memory nodes together, since each reports only the blocks of regions whose primary it holds.
     let owned =
         sum(|usage| usage.primary_blocks_owned) / sum(|usage| usage.primary_blocks).max(1.0);
     let level = f64::from(above_percent) / 100.0;
@@ -313,7 +314,7 @@ impl Drop for Shared {
     }
 }
 
-/// What the keeper needs, on the runtime.
+/// The keeper's environment: the master, and a clock.
 struct Link {
     master: MasterClient,
     clock: Clock,
@@ -325,8 +326,8 @@ impl Keeping for Link {
     }
 
     async fn sleep(&self, time: Duration) {
-        // The runtime's timers count milliseconds. Less than that is waited only now and then, for
-        // an operation that is about to end.
+        // The runtime's timers have a resolution of a millisecond. Shorter waits are rare: an operation is
+        // about to end then.
         if time >= Duration::from_millis(1) {
             return tokio::time::sleep(time).await;
         }
@@ -356,7 +357,7 @@ pub(crate) fn wait<T: Send + 'static>(
     receiver.recv().expect("the runtime lives as long as its clients")
 }
 
-/// Waits until the cluster has formed.
+/// Waits until the cluster has formed, and returns its view.
 pub(crate) async fn first_view(
     master: MasterClient,
     patience: Duration,

@@ -1,8 +1,8 @@
-//! What the threads of a session and of its keeper meet on: atomics, locks, a barrier.
+//! The synchronization of a session's threads and its keeper: atomics, locks, a barrier.
 //!
-//! These are the standard library's and the fabric's. They have a name of their own so that the
-//! [`Gate`](crate::logic::Gate) can be compiled a second time, unchanged, with the types of a model checker in
-//! their place: `tests/loom` does that.
+//! These are the standard library's and the fabric's. They are re-exported here so that the
+//! [`Gate`](crate::logic::Gate) can be compiled a second time, unchanged, with the types of a model
+//! checker instead: `tests/loom` does that.
 
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 pub(crate) use std::sync::{Mutex, MutexGuard};

@@ -1,5 +1,5 @@
-//! What operations take from the heap where everything they need is known: over shared memory, with the
-//! places of keys in the index cache.
+//! Heap allocations of operations that find all they need: over shared memory, with the places of keys in the
+//! index cache.
 
 use std::cell::Cell;
 
@@ -26,7 +26,7 @@ fn cached_gets_take_no_memory_and_writes_some_for_many_at_a_time() {
     for number in 0..KEYS {
         session.block_on(session.insert(&key(number), &value)).expect("it is new");
     }
-    // What is kept from one operation to the next has grown as large as it gets.
+    // Buffers that are kept from one operation to the next have their final size now.
     updates(2);
 
     let found = Cell::new(0);
@@ -41,7 +41,7 @@ fn cached_gets_take_no_memory_and_writes_some_for_many_at_a_time() {
     assert_eq!(found.get(), KEYS as usize * value.len());
     assert_eq!(gets.count_total, 0, "{gets:?}");
 
-    // Freed objects are marked 64 at a time, and look for memory when half of a block is used up.
+    // Freed objects are marked 64 at a time, and a search for memory begins when half of a block is used up.
     let allowed = u64::from(KEYS * 5) / 64 * 2 + 10;
     let taken = measure(|| updates(5));
     assert!(taken.count_total <= allowed, "{taken:?}, allowed {allowed}");
@@ -53,7 +53,7 @@ fn cached_gets_take_no_memory_and_writes_some_for_many_at_a_time() {
     inserts(KEYS);
     let taken = measure(|| inserts(2 * KEYS));
     assert!(taken.count_total <= u64::from(KEYS) / 10, "{taken:?}");
-    // A value that is written where it goes needs no memory of its own.
+    // A value that is written directly into the send buffer needs no memory of its own.
     let fills = measure(|| {
         for number in 0..KEYS {
             let key = key(number);

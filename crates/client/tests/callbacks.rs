@@ -1,5 +1,6 @@
-//! Callbacks that use the client: from each call that takes one, calls of every kind, also such as have to wait for all
-//! sessions, this one included. Nothing is held while a callback runs; where that cannot be, it is told so at once.
+//! Callbacks that use the client: each call that takes a callback, with nested calls of every kind, also those
+//! that wait for all sessions, this one included. Nothing is held while a callback runs; where that is
+//! impossible, nested calls fail at once.
 
 mod common;
 
@@ -11,15 +12,15 @@ use common::on_every_fabric;
 use fusee_client::{Client, Error, FabricKind, Redundancy, ScanCursor, Session};
 use futures_util::future::join;
 
-/// A call that waits for itself does so for `op_timeout`, 5 s; none of these takes nearly as long.
+/// A call that waits for itself takes `op_timeout`, 5 s; none of these takes nearly as long.
 const SOON: Duration = Duration::from_secs(4);
 
-/// More than there is room for in the regions that a cluster begins with: writing them changes the view, which every
-/// session has to acknowledge.
+/// More values than fit into the first regions of a cluster: writing them changes the view, which every session
+/// has to acknowledge.
 const VALUES: usize = 150;
 const VALUE_BYTES: usize = 400 << 10;
 
-/// Calls of every kind, each of which could wait for what its caller holds.
+/// Makes calls of every kind, each of which could wait for something that its caller holds.
 fn uses_all(client: &Client, turn: &Cell<u32>) {
     let begun = Instant::now();
     let tag = turn.replace(turn.get() + 1);
@@ -36,11 +37,11 @@ fn uses_all(client: &Client, turn: &Cell<u32>) {
     client.scan(&mut ScanCursor::start(), |_| ()).unwrap();
     client.delete(key).unwrap();
     assert!(client.status().is_ok() && client.usage().iter().all(|(_, usage)| usage.is_ok()));
-    // The driver's, which is another thread.
+    // By the driver, which is another thread.
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(client.put_async(key, b"5")).unwrap();
     assert_eq!(runtime.block_on(client.get_async(key)).unwrap().as_deref(), Some(&b"5"[..]));
-    // Another thread, for which this one waits.
+    // By another thread, for which this one waits.
     thread::scope(|scope| scope.spawn(|| client.put(key, b"6").unwrap()).join().unwrap());
     let session = client.session().unwrap();
     session.block_on(session.put(key, b"7")).unwrap();
@@ -170,7 +171,7 @@ fn callbacks_of_async_calls_are_told_to_wait() {
         let refused = runtime.block_on(client.get_with_async(b"a", nested)).unwrap();
         assert_eq!(refused, vec![Some(Error::WithinCallback); 6]);
         assert!(begun.elapsed() < SOON);
-        // From then on all is as before.
+        // Later calls work as before.
         runtime.block_on(client.put_async(b"a", b"y")).unwrap();
         assert_eq!(client.get(b"a").unwrap().as_deref(), Some(&b"y"[..]));
         let panics = || runtime.block_on(client.get_with_async(b"a", |_| panic!("in the middle")));
@@ -181,7 +182,7 @@ fn callbacks_of_async_calls_are_told_to_wait() {
     });
 }
 
-/// A callback beside another operation of its session, which cannot go on before it has returned.
+/// A callback while another operation of its session runs, which cannot go on before the callback has returned.
 #[test]
 fn callbacks_beside_operations_under_way_are_told_to_wait() {
     on_every_fabric(|client| {
@@ -192,7 +193,7 @@ fn callbacks_beside_operations_under_way_are_told_to_wait() {
         let beside = session.put(b"b", b"again");
         let (nested, beside) = session.block_on(join(session.get_with(b"a", nested), beside));
         let is_immediate = client.fabric() == FabricKind::Shm;
-        // Over shared memory nothing is under way: each ends before the next one begins.
+        // Over shared memory no other operation runs: each ends before the next one begins.
         let expected = if is_immediate { Ok(()) } else { Err(Error::WithinCallback) };
         assert_eq!((nested, beside), (Ok(expected), Ok(())));
         session.block_on(session.put(b"c", b"value")).unwrap();

@@ -1,5 +1,5 @@
-//! Clients inside other people's runtimes: any executor, calls that nobody waits for, and threads that go
-//! on with other work while the store waits.
+//! Clients inside of foreign runtimes: any executor, calls that are not awaited, and threads that go on with
+//! other work while the store waits.
 
 mod common;
 
@@ -19,21 +19,22 @@ use tokio::runtime::{Builder, Runtime};
 
 const MIB: usize = 1 << 20;
 
-/// More 1 MiB values than a task of tokio may ask for without letting others run: nearly each of them takes
-/// a block of its own, and the budget is 128.
+/// More values of 1 MiB than a task of tokio may ask for without yielding: nearly each of them takes a block of
+/// its own, and the budget is 128.
 const VALUES: usize = 300;
 
 /// Small operations per task.
 const OPERATIONS: usize = 2000;
 
-/// For how long, at most, a thread does not get to its other tasks. Far above what a call takes, far below
-/// what the store waits for memory. Beside it counts for how long the machine lets threads wait that do nothing.
+/// The longest time for which a thread may be kept from its other tasks: far more than a call takes, and far
+/// less than the store waits for memory. The time for which the machine keeps idle threads waiting is not
+/// counted.
 const MOST_SILENCE: Duration = Duration::from_millis(500);
 
 /// A refusal for want of memory comes within this time.
 const REFUSAL: Duration = Duration::from_secs(30);
 
-/// A cluster for values of 1 MiB, of three nodes with pools of this size.
+/// Makes a cluster for values of 1 MiB, of three nodes with pools of this size.
 fn large(fabric: FabricKind, pool_bytes: u64) -> Client {
     let geometry = Geometry {
         region_bytes: 32 << 20,
@@ -49,7 +50,7 @@ fn key(n: usize) -> [u8; 8] {
     (n as u64).to_le_bytes()
 }
 
-/// Values of 1 MiB, at first under new keys, then over old ones.
+/// Puts values of 1 MiB, first under new keys, then over old ones.
 async fn puts_of_1_mib(client: Client, first: usize) {
     let mut value = vec![7; MIB];
     for i in 0..VALUES {
@@ -61,7 +62,7 @@ async fn puts_of_1_mib(client: Client, first: usize) {
     assert_eq!((last.len(), last[0]), (MIB, (VALUES - 1) as u8));
 }
 
-/// Every kind of operation, many times.
+/// Runs every kind of operation, many times.
 async fn small_operations(client: Client, first: usize) {
     for i in 0..OPERATIONS / 8 {
         let key = key(first + i);
@@ -84,7 +85,7 @@ fn multi_thread() -> Runtime {
     Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap()
 }
 
-/// An executor as small as they come, one thread and a queue: it knows nothing of tokio.
+/// A minimal executor, with one thread and a queue; it is independent of tokio.
 struct Small {
     tasks: RefCell<VecDeque<Arc<Task>>>,
 }
@@ -162,7 +163,7 @@ fn thousands_of_operations_run_in_tasks_of_every_executor() {
     }
 }
 
-/// Blocking calls hold a thread of a runtime up, but they do their work there too, as on any thread.
+/// Blocking calls block a thread of a runtime, but work there as on any thread.
 #[test]
 fn blocking_calls_work_in_tasks_and_threads() {
     fn puts(client: &Client) {
@@ -175,7 +176,7 @@ fn blocking_calls_work_in_tasks_and_threads() {
     for runtime in [current_thread(), multi_thread()] {
         let theirs = client.clone();
         runtime.block_on(async { tokio::spawn(async move { puts(&theirs) }).await.unwrap() });
-        // The threads end, and their sessions.
+        // The threads end, and with them their sessions.
         drop(runtime);
     }
     let theirs = client.clone();
@@ -183,7 +184,7 @@ fn blocking_calls_work_in_tasks_and_threads() {
     thread::spawn(move || puts(&client)).join().unwrap();
 }
 
-/// Runs `work`, and says for how long a thread that only sleeps for moments was kept waiting meanwhile.
+/// Runs `work`; also returns for how long a thread that only sleeps for moments was kept waiting meanwhile.
 async fn beside_a_sleeper<T>(work: impl Future<Output = T>) -> (T, Duration) {
     let ends = Arc::new(AtomicBool::new(false));
     let sleeper = {
@@ -203,7 +204,7 @@ async fn beside_a_sleeper<T>(work: impl Future<Output = T>) -> (T, Duration) {
     (result, sleeper.join().unwrap())
 }
 
-/// The longest time for which `work` keeps its thread from anything else.
+/// Returns the longest time for which `work` keeps its thread from other tasks.
 async fn silence_during<T>(work: impl Future<Output = T>) -> (T, Duration) {
     let mut work = pin!(work);
     let mut last = Instant::now();
@@ -250,7 +251,7 @@ fn a_full_pool_is_told_soon_and_holds_no_executor_up() {
     }
 }
 
-/// A blocking call in a task hears of a full pool, too.
+/// A blocking call in a task fails in time on a full pool, too.
 #[test]
 fn a_blocking_call_in_a_task_is_told_of_a_full_pool() {
     let client = large(FabricKind::Shm, 96 << 20);
@@ -264,8 +265,7 @@ fn a_blocking_call_in_a_task_is_told_of_a_full_pool() {
     });
 }
 
-/// Over shared memory as over TCP: whoever stops waiting for a write does not stop the write, nor anybody
-/// who writes after it.
+/// Over shared memory as over TCP: a dropped write goes on, and delays no later writer.
 #[test]
 fn writes_that_nobody_waits_for_are_finished() {
     for fabric in [FabricKind::Shm, FabricKind::Tcp] {
@@ -280,7 +280,7 @@ fn writes_that_nobody_waits_for_are_finished() {
                 assert!(matches!(polled, Poll::Pending | Poll::Ready(Ok(()))), "{polled:?}");
             }
         });
-        // One that had stopped half-way would leave no key, or a slot that nobody can write.
+        // A write that had stopped half-way would leave no key, or a slot that cannot be written.
         let end = Instant::now() + REFUSAL;
         for i in 0..20 {
             while client.get(&key(i)) == Ok(None) {

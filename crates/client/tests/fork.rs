@@ -1,9 +1,9 @@
-//! Programs that fork: what a child finds of its parent's clients fails at once and touches nothing, the
-//! parent goes on as if nothing had been, and the child may open clients of its own.
+//! Programs that fork: the inherited clients of a child fail at once and touch nothing, the parent goes on
+//! undisturbed, and the child may open clients of its own.
 //!
-//! This test has a `main` of its own, since a fork copies one thread only: with the usual harness others
-//! would hold locks at the time. The servers are a process of this binary, started with [`ROLE`] set, so
-//! that clients over shared memory come through the memory nodes' sockets. Arguments are parts of names.
+//! This test has a `main` of its own, since a fork copies one thread only: with the usual harness other threads
+//! would hold locks at the time. The servers are a process of this binary, started with [`ROLE`] set, so that
+//! clients over shared memory come through the memory nodes' sockets. Arguments are parts of names.
 #![allow(unsafe_code)]
 
 mod common;
@@ -26,14 +26,15 @@ use fusee_client::{
 
 /// The environment variable that makes this binary another process of a test.
 const ROLE: &str = "FUSEE_TEST_ROLE";
-/// All that a child does ends within this time; a call that waits for anything takes `op_timeout`, 5 s, or longer.
+/// Each action of a child ends within this time; a call that waits for anything takes `op_timeout`, 5 s, or
+/// longer.
 const AT_ONCE: Duration = Duration::from_secs(4);
-/// For what happens soon, on a machine that may be slow.
+/// Limit for events that come soon, on a machine that may be slow.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const NOTHING: Error = Error::Forked { outcome: Outcome::NotApplied };
 
-/// Servers in a process of their own, which ends with this value.
+/// Servers in a process of their own, until the drop of this value.
 struct Servers {
     process: std::process::Child,
     master: String,
@@ -61,7 +62,7 @@ fn connect(master: &str, fabric: FabricKind) -> Client {
     Client::connect_with(master, Options::default().with_fabric(fabric)).unwrap()
 }
 
-/// Starts this binary in a role; with its first line.
+/// Starts this binary in a role; returns the process and its first line.
 fn start(role: &str) -> (std::process::Child, String) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     let command = command.env(ROLE, role).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -71,7 +72,7 @@ fn start(role: &str) -> (std::process::Child, String) {
     (process, line.trim().into())
 }
 
-/// Until its standard input ends.
+/// Runs the servers until the standard input ends.
 fn run_servers() {
     let dir = tempfile::tempdir().unwrap();
     let master = master(dir.path(), 2);
@@ -87,16 +88,16 @@ fn say(line: &str) {
     output.flush().unwrap();
 }
 
-/// How a child ends.
+/// The way a child ends.
 #[derive(Clone, Copy, Debug)]
 enum End {
     /// It returns and calls `exit`: destructors of the thread's variables run, and handlers of `atexit`.
     Exit,
-    /// It drops what it has, and then calls `exit`.
+    /// It drops all that it has, and then calls `exit`.
     DropAll,
-    /// At once.
+    /// It ends at once, by `_exit`.
     Underscore,
-    /// By a panic that nobody catches before all of its frames are gone.
+    /// It panics, and the panic is caught only when all of its frames are gone.
     Panic,
 }
 
@@ -106,7 +107,7 @@ fn in_a_child(end: End, child: impl FnOnce()) {
 }
 
 fn fork(end: End, child: impl FnOnce()) -> libc::pid_t {
-    // SAFETY: what the child does then is what is tested.
+    // SAFETY: the actions of the child after the fork are the subject of the test.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "{}", std::io::Error::last_os_error());
     if pid == 0 {
@@ -147,7 +148,7 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Polls once.
+/// Polls a future once.
 fn poll<T>(future: impl Future<Output = T>) -> Poll<T> {
     pin!(future).as_mut().poll(&mut Context::from_waker(Waker::noop()))
 }
@@ -159,7 +160,7 @@ fn at_once<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Every call that a child can make of its parent's client.
+/// Makes every call that a child can make of its parent's client.
 fn refuses_all(client: &Client, session: &Session) {
     let key = b"key";
     let value = b"value";
@@ -246,7 +247,7 @@ fn works(client: &Client, tag: &str) {
     }
 }
 
-/// A parent with sessions of all kinds, beside which children do something: it must not feel it.
+/// Runs `children` beside a parent with sessions of all kinds, which must not notice them.
 fn beside_children(fabric: FabricKind, children: impl FnOnce(&str, Client, Session)) {
     let servers = Servers::start();
     let client = servers.connect(fabric);
@@ -270,7 +271,7 @@ fn beside_children(fabric: FabricKind, children: impl FnOnce(&str, Client, Sessi
     }
 }
 
-/// The parent's session that a test gave away is still the same.
+/// Checks that a session of the parent, which a child had as well, still works.
 fn goes_on(client: &Client, session: &Session, opened: u64) {
     works(client, "meanwhile");
     assert!(!session.is_lost());
@@ -296,7 +297,7 @@ fn a_child_is_refused_and_ends_as_it_likes(fabric: FabricKind) {
             });
             goes_on(&client, &session, opened);
         }
-        // Nobody but the child has what it drops.
+        // Only the child drops them.
         let pid = fork(End::Exit, || ());
         finish(pid, AT_ONCE);
         goes_on(&client, &session, opened);
@@ -307,14 +308,14 @@ fn client_of(mine: &Option<(Client, &Session)>) -> Client {
     mine.as_ref().unwrap().0.clone()
 }
 
-/// The last clone of a client, and a session that nobody else has, are dropped in the child.
+/// The child drops the last clone of a client, and a session that it alone holds.
 fn a_child_drops_all_of_a_client(fabric: FabricKind) {
     let servers = Servers::start();
     let client = servers.connect(fabric);
     let session = client.session().unwrap();
     works(&client, "before");
     let opened = client.status().unwrap().sessions_opened;
-    // SAFETY: what the child does then is what is tested.
+    // SAFETY: the actions of the child after the fork are the subject of the test.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         drop(session);
@@ -334,7 +335,7 @@ fn a_child_opens_a_client_of_its_own(fabric: FabricKind) {
             let own = connect(master, fabric);
             works(&own, "child");
             assert_eq!(client.get(b"child 49"), Err(NOTHING));
-            // Others may have them all on another thread.
+            // Another thread may use the child's client, too.
             thread::spawn(move || works(&own, "child's thread")).join().unwrap();
         });
         works(&client, "beside");
@@ -343,7 +344,7 @@ fn a_child_opens_a_client_of_its_own(fabric: FabricKind) {
     });
 }
 
-/// As daemons do: the child forks again and ends, and the grandchild works.
+/// Like a daemon, the child forks again and ends, and the grandchild works.
 fn a_grandchild_is_neither_its_parent_nor_its_grandparent(fabric: FabricKind) {
     beside_children(fabric, |master, client, session| {
         in_a_child(End::Exit, || {
@@ -367,12 +368,12 @@ fn forks_within_calls(fabric: FabricKind) {
         client.put(pair.0, &pair.1).unwrap();
         let is_child = AtomicBool::new(false);
         let fork_here = || {
-            // SAFETY: what the child does then is what is tested.
+            // SAFETY: the actions of the child after the fork are the subject of the test.
             let pid = unsafe { libc::fork() };
             is_child.store(pid == 0, Ordering::Relaxed);
             pid
         };
-        // The child comes out of the call too, and says in its exit code whether it came out well.
+        // The child returns from the call, too, and its exit code tells whether the result was right.
         let end = |pid: libc::pid_t, is_well: bool| {
             if is_child.load(Ordering::Relaxed) {
                 std::process::exit(i32::from(!is_well));
@@ -399,7 +400,7 @@ fn forks_within_calls(fabric: FabricKind) {
         }
         let forked = matches!(scanned, Err(Error::Forked { .. }));
         end(pid, if is_child.load(Ordering::Relaxed) { forked } else { scanned.is_ok() });
-        // Beside operations of the session that are under way.
+        // While other operations of the session run.
         let results = session.block_on(async {
             let keys: Vec<[u8; 1]> = (0..8).map(|i| [i]).collect();
             let mut puts: Vec<_> =
@@ -427,13 +428,13 @@ fn forks_within_calls(fabric: FabricKind) {
     });
 }
 
-/// An async call that is under way at the fork goes on in the parent, and the child is told.
+/// An async call that runs at the time of the fork goes on in the parent, and fails in the child.
 fn an_async_call_under_way_is_the_parents(fabric: FabricKind) {
     beside_children(fabric, |_, client, _session| {
         let mut put = pin!(client.put_async(b"under way", b"value"));
         let mut context = Context::from_waker(Waker::noop());
         if put.as_mut().poll(&mut context).is_pending() {
-            // SAFETY: what the child does then is what is tested.
+            // SAFETY: the actions of the child after the fork are the subject of the test.
             let pid = unsafe { libc::fork() };
             if pid == 0 {
                 let unknown = Poll::Ready(Err(Error::Forked { outcome: Outcome::Unknown }));
@@ -446,7 +447,7 @@ fn an_async_call_under_way_is_the_parents(fabric: FabricKind) {
     });
 }
 
-/// Forks while other threads are inside of operations, with whatever they have locked.
+/// Forks while other threads are inside of operations, with their locks held.
 fn forks_beside_busy_threads(fabric: FabricKind) {
     let servers = Servers::start();
     let client = servers.connect(fabric);
@@ -480,13 +481,14 @@ fn forks_beside_busy_threads(fabric: FabricKind) {
         }
         is_over.store(true, Ordering::Relaxed);
     });
-    // Those of the threads end after them. No child has ended the other two, nor left one behind.
+    // The sessions of the threads end after the threads. No child has ended the other two, or left a session
+    // behind.
     wait_until("the end of the threads' sessions", || client.status().unwrap().open_sessions == 2);
     session.block_on(session.put(b"own", b"session")).unwrap();
     assert_eq!(client.status().unwrap().expired_sessions, 0);
 }
 
-/// Whatever a process opens is closed by `exec`, whoever calls it.
+/// `exec` closes all descriptors that a process has opened, by whatever call it is made.
 fn every_descriptor_is_closed_by_exec(fabric: FabricKind) {
     let before: BTreeSet<u32> = descriptors().into_iter().map(|(fd, _)| fd).collect();
     beside_children(fabric, |_, client, _session| {
@@ -499,7 +501,7 @@ fn every_descriptor_is_closed_by_exec(fabric: FabricKind) {
         // `Command` forks by posix_spawn, or by vfork and exec.
         let sees = Command::new("ls").arg("/proc/self/fd").output().unwrap();
         let sees = String::from_utf8(sees.stdout).unwrap();
-        // The three, and the directory that it reads; what was open before us may be there, too.
+        // The standard three, and the directory that `ls` reads; inherited descriptors may be there, too.
         assert!(sees.lines().count() <= 4 + before.len(), "{sees}");
         works(&client, "beside");
     });
@@ -511,7 +513,7 @@ fn descriptors() -> Vec<(u32, u32)> {
     let fds: Vec<u32> =
         all.map(|entry| entry.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect();
     let flags = |fd: &u32| {
-        // The descriptor of the directory is not there any more.
+        // The descriptor of the directory itself is closed by now.
         let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok()?;
         let flags = info.lines().find_map(|line| line.strip_prefix("flags:"))?;
         Some((*fd, u32::from_str_radix(flags.trim(), 8).unwrap()))
@@ -536,7 +538,7 @@ fn an_embedded_cluster_stays_in_the_parent(fabric: FabricKind) {
         works(&client, "after");
     }
     assert_eq!(client.get(b"the child's 1").unwrap(), None);
-    // SAFETY: what the child does then is what is tested.
+    // SAFETY: the actions of the child after the fork are the subject of the test.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         drop(session);
@@ -548,8 +550,8 @@ fn an_embedded_cluster_stays_in_the_parent(fabric: FabricKind) {
     session.block_on(session.get(b"own")).unwrap();
 }
 
-/// A child keeps its parent's connections open. The parent's death is noticed all the same: by its exit over shared
-/// memory, else by the lease.
+/// A child keeps its parent's connections open. The parent's death is noticed nevertheless: over shared memory
+/// by its exit, otherwise by the lease.
 fn a_dead_parent_is_missed_though_its_child_lives(fabric: FabricKind) {
     let servers = Servers::start();
     let observer = servers.connect(FabricKind::Tcp);
@@ -562,7 +564,7 @@ fn a_dead_parent_is_missed_though_its_child_lives(fabric: FabricKind) {
     for i in 0..50 {
         observer.put(format!("before {i}").as_bytes(), b"taken over").unwrap();
     }
-    // SAFETY: a plain call; the child waits for it.
+    // SAFETY: a plain call; the child waits for the signal.
     let killed = unsafe { libc::kill(child.parse().unwrap(), libc::SIGKILL) };
     assert_eq!(killed, 0, "the child was to outlive its parent");
 }
@@ -609,7 +611,7 @@ fn main() -> ExitCode {
     let mut failed = Vec::new();
     for fabric in fabrics() {
         for (name, test) in tests {
-            // The servers of these tests serve no verbs.
+            // The servers of these tests do not serve verbs.
             let is_embedded: Test = an_embedded_cluster_stays_in_the_parent;
             if fabric == FabricKind::Verbs && !std::ptr::fn_addr_eq(test, is_embedded) {
                 continue;

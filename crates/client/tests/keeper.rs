@@ -1,4 +1,4 @@
-//! The keeper against a master that does what the test says, in virtual time.
+//! The keeper, with a master that answers as the test says, in virtual time.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -36,20 +36,20 @@ struct Asked {
     acked: u64,
 }
 
-/// Time, and a master.
+/// Virtual time, and a master.
 #[derive(Default)]
 struct World {
     now: Cell<Duration>,
     timers: RefCell<BTreeMap<(Duration, u64), Waker>>,
     next_timer: Cell<u64>,
     asked: RefCell<Vec<Asked>>,
-    /// Answers every question; without it answers are held until the test gives them.
+    /// The answer to every question; without it answers are held until the test gives them.
     at_once: RefCell<Option<Answer>>,
     held: RefCell<Vec<oneshot::Sender<Answer>>>,
     handed_on: RefCell<Vec<(ClientId, Vec<Orphan>)>>,
-    /// What it heard last about them.
+    /// The blocks in which objects are in use, by the last handover.
     used: RefCell<Vec<BlockId>>,
-    /// It hears what is handed on.
+    /// Whether it acknowledges handovers.
     hears: Cell<bool>,
 }
 
@@ -109,7 +109,7 @@ impl Wake for Flag {
     }
 }
 
-/// A keeper at work.
+/// A running keeper.
 struct Rig {
     world: Rc<World>,
     keeper: Arc<Keeper>,
@@ -127,7 +127,7 @@ impl Rig {
         Rig { world, keeper, woken: Arc::new(Flag(AtomicBool::new(true))), work }
     }
 
-    /// A master that answers every question at once.
+    /// Makes a rig with a master that answers every question at once.
     fn answering(answer: Answer) -> Rig {
         let rig = Rig::new();
         *rig.world.at_once.borrow_mut() = Some(answer);
@@ -140,7 +140,7 @@ impl Rig {
         gate
     }
 
-    /// Polls the keeper as long as somebody wakes it.
+    /// Polls the keeper until no waker wakes it any more.
     fn settle(&mut self) {
         let waker = Waker::from(self.woken.clone());
         while self.woken.0.swap(false, Ordering::SeqCst) {
@@ -181,7 +181,7 @@ impl Rig {
         self.world.asked.borrow().len()
     }
 
-    /// When the keeper asked last, and what it said: sessions, and what they act by.
+    /// Returns when the keeper asked last, and its sessions, each with the view that it is pinned by.
     fn last(&self) -> (Duration, Vec<(u32, u64)>) {
         let asked = self.world.asked.borrow();
         let last = asked.last().expect("the keeper has asked");
@@ -270,7 +270,7 @@ fn what_an_older_operation_frees_is_told() {
         let pinned = |oldest| gate.publish(Pinned { oldest, suspended: 0 });
         pinned(Some(0));
         gate.publish_epoch(2);
-        // An operation of the second epoch has freed something, and then one of the first.
+        // An operation of the second epoch has freed something, and then one of the first epoch.
         gate.freed.publish_older(gate.local_epoch());
         assert!(!is_marking || gate.freed.may_set_free());
         gate.freed.publish_older(0);
@@ -285,7 +285,7 @@ fn what_an_older_operation_frees_is_told() {
     }
 }
 
-/// Else whoever compares blocks with the index would mark it too.
+/// Otherwise a comparison of blocks with the index would mark it, too.
 #[test]
 fn what_is_being_marked_is_waited_for_however_long_it_takes() {
     for is_marking in [false, true] {
@@ -310,7 +310,7 @@ fn what_a_session_has_no_use_for_is_handed_on_at_once() {
     rig.pass(10 * MS);
     assert_eq!(*rig.world.handed_on.borrow(), [(ClientId(5), vec![block(2), block(3)])]);
     assert_eq!(*rig.world.used.borrow(), [block(2).block, block(3).block]);
-    // Until the master has heard of it.
+    // Handed over again until the master has acknowledged it.
     rig.world.hears.set(true);
     rig.answer(renewed(None, &[]));
     rig.pass(100 * MS);
@@ -319,7 +319,7 @@ fn what_a_session_has_no_use_for_is_handed_on_at_once() {
     rig.pass(100 * MS);
     assert_eq!(rig.world.handed_on.borrow().len(), 2);
     assert_eq!(gate.offers.take_back(), [block(2).block, block(3).block]);
-    // What is taken back in time stays.
+    // Blocks that are taken back in time stay.
     gate.offer(vec![], vec![block(1)]);
     assert_eq!(gate.offers.take_back(), []);
     rig.pass(100 * MS);
@@ -344,8 +344,8 @@ fn called(short: u64) -> Result<MasterReply, RpcError> {
     }
 }
 
-/// What it offers when it has found some is handed on for the call that came meanwhile; but the call
-/// does not wait for ever.
+/// When a session has found memory, its next offer serves the call that came meanwhile; but the call does not
+/// wait for ever.
 #[test]
 fn a_call_waits_for_a_session_that_looks_for_memory_itself() {
     let acked = |rig: &Rig| rig.world.asked.borrow().last().unwrap().acked;
@@ -375,7 +375,7 @@ fn a_call_waits_for_a_session_that_looks_for_memory_itself() {
         }
         assert_eq!(acked(&rig), 17, "it was waited for long enough");
         assert_eq!(rig.world.handed_on.borrow().len(), 1);
-        // What comes now is for the next one.
+        // A later offer is for the next call.
         looking.offer(vec![block(1)], vec![]);
         rig.answer(called(0));
         rig.pass(100 * MS);
@@ -385,7 +385,7 @@ fn a_call_waits_for_a_session_that_looks_for_memory_itself() {
     }
 }
 
-/// Of one that works it is a part for every call, of one that does nothing the second call gets the rest.
+/// A session at work gives a part for every call; an idle one gives all the rest for the second call.
 #[test]
 fn what_an_idle_session_can_spare_is_handed_on_by_the_second_call() {
     for is_idle in [true, false] {
@@ -415,7 +415,7 @@ fn what_a_session_can_spare_is_handed_on_once_for_every_call() {
     gate.offer((1..10).map(block).collect(), vec![]);
     rig.pass(10 * MS);
     assert!(rig.world.handed_on.borrow().is_empty(), "nobody is short");
-    // The master does not acknowledge it, so it is told again, and has to wait.
+    // The master does not acknowledge it, so it is told again, and the call waits.
     rig.answer(called(17));
     let acked = |rig: &Rig| rig.world.asked.borrow().last().unwrap().acked;
     assert_eq!(*rig.world.handed_on.borrow(), [(ClientId(5), vec![block(1), block(2)])]);
@@ -425,7 +425,7 @@ fn what_a_session_can_spare_is_handed_on_once_for_every_call() {
     rig.pass(100 * MS);
     assert_eq!(acked(&rig), 17);
     assert_eq!(rig.world.handed_on.borrow().len(), 2);
-    // What is offered later waits for the next call.
+    // A later offer waits for the next call.
     assert_eq!(gate.offers.take_back(), [block(1).block, block(2).block]);
     assert_eq!(gate.offers.take_back(), []);
     gate.offer(vec![block(3)], vec![]);
@@ -467,7 +467,7 @@ fn a_new_session_does_not_wait_for_an_answer_that_is_held() {
     rig.open(6);
     rig.settle();
     assert_eq!(rig.last(), (100 * MS, vec![(5, 1), (6, 1)]));
-    // Many at once do not become as many questions.
+    // Many new sessions do not cause as many questions.
     let before = rig.count();
     for client in 7..107 {
         rig.open(client);
@@ -539,8 +539,8 @@ fn a_switch_is_acknowledged_when_nobody_has_to_look_any_more() {
     assert!(!rig.world.asked.borrow().last().unwrap().sessions[0].has_suspended);
 }
 
-/// A node of that view may have joined after they were fenced, recovered and forgotten: then it does not know that
-/// they are fenced.
+/// A node of that view may have joined after a session was fenced, recovered and forgotten: then it does not
+/// know that the session is fenced.
 #[test]
 fn a_view_that_comes_with_a_session_reaches_the_others_once_they_are_known_to_live() {
     for is_fenced in [false, true] {
@@ -552,14 +552,14 @@ fn a_view_that_comes_with_a_session_reaches_the_others_once_they_are_known_to_li
         rig.keeper.open(new.clone());
         let views = || [&old, &other, &new].map(|gate| gate.view().number);
         assert_eq!((views(), rig.keeper.view().number), ([1, 1, 3], 3));
-        // The question was asked before.
+        // The question was asked before the view came.
         rig.answer(renewed(None, &[]));
         assert_eq!(views(), [1, 1, 3]);
         rig.pass(20 * MS);
         assert_eq!(rig.last().1, [(5, 1), (6, 1), (7, 3)]);
         let asked = rig.world.asked.borrow().last().unwrap().newer_than;
         assert_eq!(asked, 1, "the master is to answer at once");
-        // One that comes with an older view than is known here is not named yet.
+        // A session that comes with an older view than the keeper's is not named yet.
         let late = rig.open(8);
         rig.answer(renewed(view(3), if is_fenced { &[5] } else { &[] }));
         assert_eq!((old.is_expelled(), other.is_expelled()), (is_fenced, false));
@@ -630,7 +630,7 @@ fn who_has_left_is_not_named_and_not_confused_with_who_comes() {
     rig.pass(100 * MS);
     rig.keeper.close(ClientId(5));
     let new = rig.open(7);
-    // The question that still names it is answered late.
+    // The question that still names the closed session is answered late.
     rig.answer(renewed(None, &[5]));
     rig.pass(100 * MS);
     assert_eq!(rig.last().1, [(6, 1), (7, 1)]);
@@ -643,7 +643,7 @@ fn who_has_left_is_not_named_and_not_confused_with_who_comes() {
     assert_eq!(rig.count(), before);
 }
 
-/// The master tells what has changed; what does not lead to a good view is asked for whole.
+/// The master tells differences; after one that does not lead to a valid view, it is asked for a whole view.
 #[test]
 fn differences_are_applied_and_those_that_do_not_fit_are_replaced_by_a_whole_view() {
     let grown = |number: u64, nodes: u16| {
@@ -668,7 +668,7 @@ fn differences_are_applied_and_those_that_do_not_fit_are_replaced_by_a_whole_vie
     rig.settle();
     rig.answer(told(ViewUpdate::to(&grown(2, 2), Some(&view(1)))));
     assert_eq!(*gate.view(), grown(2, 2));
-    // To another view than the one that is here, and to one that is none.
+    // A difference to another view than the keeper's, and one to an invalid view.
     let without_primary = View { members: Vec::new(), ..view(3) };
     for misfit in [
         ViewUpdate::to(&grown(4, 3), Some(&grown(3, 1))),
@@ -687,7 +687,7 @@ fn differences_are_applied_and_those_that_do_not_fit_are_replaced_by_a_whole_vie
     }
     rig.answer(told(ViewUpdate::to(&grown(4, 3), None)));
     assert_eq!(*gate.view(), grown(4, 3));
-    // A session has brought the newer view meanwhile: that is nothing to complain of.
+    // A session has brought a newer view meanwhile: no reason for an error.
     let newer = Arc::new(Gate::new(ClientId(6), Arc::new(grown(6, 3)), 0));
     rig.keeper.open(newer);
     for shown in [4, 6] {

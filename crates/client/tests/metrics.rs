@@ -1,4 +1,4 @@
-//! What a client counts, for its program to show.
+//! The metrics of a client, for its program to show.
 
 use fusee_client::{Client, EmbeddedOptions, OpKind};
 
@@ -25,6 +25,6 @@ fn sessions_are_counted_also_when_they_have_ended() {
     metrics.write(&mut page);
     let page = page.into_text();
     assert!(page.contains("fusee_client_operations_total{kind=\"search\"} 10\n"), "{page}");
-    // The master hears of it, too: of sessions that have ended at once, of others with a heartbeat.
+    // The master gets them, too: from ended sessions at once, from others with a heartbeat.
     assert!(client.status().unwrap().work.operations[OpKind::Search as usize] >= 10);
 }

@@ -1,5 +1,5 @@
-//! A program can name whatever the library gives it: errors to the last field, and the parts of views
-//! and reports. It needs no other crate of the project for that.
+//! Programs can name all that the library gives them: errors to the last field, and the parts of views and
+//! reports. They need no other crate of the project for that.
 
 use std::io;
 
@@ -11,8 +11,8 @@ use fusee_client::{
     VerbError, ViewError,
 };
 
-/// What a program does about an error of an operation: which memory node, whether to try again,
-/// and whether the write may have happened.
+/// Returns all that a program needs for its reaction to an operation's error: the memory node, whether to try
+/// again, and whether the write may have happened.
 fn of_operation(error: &Error) -> (Option<MnId>, bool, Outcome) {
     match error {
         Error::Unreachable { node, error: VerbError::Fenced, outcome } => {
@@ -24,7 +24,7 @@ fn of_operation(error: &Error) -> (Option<MnId>, bool, Outcome) {
     }
 }
 
-/// Whose fault it is that a client does not join.
+/// Explains why a client does not join.
 fn of_joining(error: &ConnectError) -> String {
     match error {
         ConnectError::Master(RpcError::WrongService { addr, expected: Role::Master, found }) => {
@@ -76,7 +76,7 @@ fn errors_are_taken_apart() {
     assert_eq!(FabricChoice::from(FabricKind::Tcp), FabricChoice::Only(FabricKind::Tcp));
 }
 
-/// The types of a view's and of a report's parts, as a function has to name them that takes them.
+/// The types of a view's and of a report's parts, as a function that takes them has to name them.
 #[test]
 fn parts_of_views_and_reports_are_named() {
     fn named<T>() -> bool {

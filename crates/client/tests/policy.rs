@@ -1,4 +1,5 @@
-//! The cluster's policy for redundancy: who gets which, and what becomes of pairs that cannot have it.
+//! The cluster's policy for redundancy: the redundancy of new values, and the fate of pairs that cannot have
+//! theirs.
 
 mod common;
 
@@ -33,7 +34,7 @@ fn has(client: &Client, key: &[u8]) -> String {
     client.redundancy_of(key).unwrap().unwrap().to_string()
 }
 
-/// What sessions tell of themselves reaches the master with the next heartbeat.
+/// Waits for counts at the master: sessions report them with their next heartbeat.
 fn until(client: &Client, is_so: impl Fn(Transitions) -> bool) {
     let end = Instant::now() + Duration::from_secs(10);
     while !is_so(client.status().unwrap().transitions) {
@@ -52,7 +53,7 @@ fn what_is_named_beats_what_the_pair_has_and_that_beats_the_rules() {
     {
         client.put(key, &vec![7; bytes]).unwrap();
         assert_eq!(has(&client, key), says);
-        // It keeps that, with any length that can have it.
+        // The pair keeps that redundancy at any length that can have it.
         client.update(key, &[8; 2000]).unwrap();
         assert_eq!(has(&client, key), says);
         client.put(key, &[9; 6000]).unwrap();
@@ -89,12 +90,12 @@ fn too_few_memory_nodes_are_an_error_or_a_reason_to_replicate() {
     refused(client.put(b"key", &[7; 2000]));
     refused(client.put_with(b"key", &[7; 2000], redundancy("ec:4+2")));
     client.put(b"key", &[7; 900]).unwrap();
-    // It has something that it can keep, also where nothing tells where it is.
+    // The pair has a redundancy that it can keep, also for writes without a hint.
     client.put(b"key", &[7; 2000]).unwrap();
     client.update(b"key", &[8; 2000]).unwrap();
     assert_eq!(has(&client, b"key"), "replicated");
     assert_eq!(client.update(b"absent", &[8; 2000]), Err(Error::NotFound));
-    // Too short for its rule's code: that is no reason for an error.
+    // The value is too short for its rule's code: no reason for an error.
     client.put_with(b"short", &[7; 1000], Redundancy::Replicated).unwrap();
     assert_eq!(client.status().unwrap().transitions.fallbacks, 0);
     drop(client);
@@ -107,7 +108,7 @@ fn too_few_memory_nodes_are_an_error_or_a_reason_to_replicate() {
     client.put_with(b"by name", &[7; 2000], redundancy("ec:4+2")).unwrap();
     assert_eq!(has(&client, b"by name"), "replicated");
     until(&client, |transitions| transitions.fallbacks == 2);
-    // There is nothing to fall back to.
+    // A Move has no fallback.
     let error = client.set_redundancy(b"by rule", redundancy("ec:4+2")).unwrap_err();
     assert!(matches!(error, Error::Redundancy(RedundancyError::TooFewNodes { .. })), "{error}");
 }

@@ -1,5 +1,5 @@
-//! Sessions with a real master and real memory nodes: they end when they should, and a failed
-//! start leaves nothing open.
+//! Sessions with a real master and real memory nodes: they end when they should, and a failed start leaves no
+//! session open.
 
 mod common;
 
@@ -43,7 +43,7 @@ fn sessions_of_all_threads_end_with_the_client_or_after_it() {
                 done.send(client).unwrap();
                 wait.recv().unwrap_err();
             });
-            // The last clone goes on this thread, the other thread's session a little later.
+            // This thread drops the last clone; the other thread's session ends a little later.
             drop(written.recv().unwrap());
             drop(go);
             other.join().unwrap();

@@ -1,5 +1,5 @@
-//! Large and small, all at once: keys from one byte to the longest, values from none to the
-//! largest, that go from one size class to another under their keys.
+//! All sizes at the same time: keys from one byte to the longest, values from none to the largest, and keys
+//! whose values change from one size class to another.
 
 mod common;
 
@@ -11,7 +11,7 @@ use fusee_client::{Client, Error, FabricKind, Geometry};
 
 const MAX_KEY: usize = 64 << 10;
 const MAX_VALUE: usize = 4 << 20;
-/// At the ends of units and size classes, and beside them.
+/// Sizes at the bounds of units and size classes, and next to them.
 const KEY_SIZES: [usize; 12] = [1, 2, 7, 8, 23, 24, 63, 64, 255, 4096, MAX_KEY - 1, MAX_KEY];
 const VALUE_SIZES: [usize; 19] = [
     0,
@@ -38,7 +38,7 @@ const THREADS: usize = 3;
 const KEYS: usize = 20;
 const OPERATIONS: usize = 160;
 
-/// A cluster with the limits that are the default.
+/// Makes a cluster with the default limits.
 fn client(fabric: FabricKind) -> Client {
     let defaults = Geometry::default();
     let geometry = Geometry {
@@ -53,7 +53,7 @@ fn client(fabric: FabricKind) -> Client {
         (defaults.max_key_bytes, defaults.max_value_bytes),
         "these are the default limits"
     );
-    // Every size class that a session writes takes a block; what is not written costs nothing.
+    // Each size class that a session writes takes a block; unwritten memory costs nothing.
     let pool_bytes = 4 << 30;
     Client::embedded(options(fabric).with_geometry(geometry).with_pool_bytes(pool_bytes)).unwrap()
 }
@@ -73,13 +73,13 @@ impl Dice {
         sizes[self.below(sizes.len())]
     }
 
-    /// Bytes that differ from those of any other call, if there are enough of them.
+    /// Returns bytes that differ from those of any other call, if there are enough of them.
     fn bytes(&mut self, len: usize) -> Vec<u8> {
         let start = self.below(1 << 30);
         (start..start + len).map(|i| ((i * 2_654_435_761) >> 13) as u8).collect()
     }
 
-    /// A key of a thread, of a size of its own; all differ by their first byte.
+    /// Returns a key of a thread, of a size of its own; all keys differ in their first byte.
     fn key(&mut self, thread: usize, number: usize) -> Vec<u8> {
         let len = KEY_SIZES[number % KEY_SIZES.len()];
         let mut key = self.bytes(len);
@@ -88,7 +88,7 @@ impl Dice {
     }
 }
 
-/// One thread's keys, and what they hold.
+/// Works on one thread's keys; returns them with their values.
 fn work(client: &Client, thread: usize) -> HashMap<Vec<u8>, Option<Vec<u8>>> {
     let mut dice = Dice(thread as u64 + 1);
     let keys: Vec<Vec<u8>> = (0..KEYS).map(|number| dice.key(thread, number)).collect();
@@ -147,7 +147,7 @@ fn all_sizes_side_by_side_keep_what_they_hold() {
     }
 }
 
-/// Every size of a key with every size of a value: from each to the next, and back in one go.
+/// Every size of a key with every size of a value: from each to the next, and back at once.
 #[test]
 fn a_key_may_hold_any_size_after_any_other() {
     for fabric in [FabricKind::Shm, FabricKind::Tcp] {
@@ -162,7 +162,7 @@ fn a_key_may_hold_any_size_after_any_other() {
                 assert_eq!(found.as_deref(), Some(&value[..]), "{} and {len} bytes", key.len());
             }
         }
-        // Together, so that small and large ones are fetched in the same phases.
+        // In one call, so that small and large values are fetched in the same phases.
         let values: Vec<Vec<u8>> = VALUE_SIZES.map(|len| dice.bytes(len)).into();
         for (key, value) in keys.iter().zip(&values) {
             client.update(key, value).unwrap();

@@ -1,4 +1,4 @@
-//! The store as a program uses it, on every fabric.
+//! The store as programs use it, on every fabric.
 
 mod common;
 
@@ -39,7 +39,7 @@ fn a_value_is_shown_where_it_was_fetched_and_copied_into_memory_that_is_there() 
         client.put(b"other", b"another").unwrap();
         assert_eq!(client.get_with(b"key", |value| value.map(<[u8]>::len)), Ok(Some(5)));
         assert_eq!(client.get_with(b"absent", |value| value.is_none()), Ok(true));
-        // In the middle of an operation another one begins, and ends.
+        // Within an operation another one begins, and ends.
         let both = client.get_with(b"key", |value| {
             let other = client.get_with(b"other", |other| other.map(<[u8]>::to_vec));
             client.put(b"key", b"changed").unwrap();
@@ -60,7 +60,7 @@ fn a_value_is_shown_where_it_was_fetched_and_copied_into_memory_that_is_there() 
 #[test]
 fn a_value_is_written_where_it_goes() {
     on_every_fabric(|client| {
-        // Of more bytes than are left over from what was written before.
+        // With more bytes than earlier writes have left in the buffer.
         client.put(b"other", &[0xff; 900]).unwrap();
         for bytes in [0, 1, 900, 100_000] {
             client.put_from(b"key", bytes, |value| assert_eq!(value, vec![0; bytes])).unwrap();
@@ -69,7 +69,8 @@ fn a_value_is_written_where_it_goes() {
         let numbers = |value: &mut [u8]| (1..).zip(value).for_each(|(n, byte)| *byte = n);
         client.put_from(b"key", 100, numbers).unwrap();
         assert_eq!(client.get(b"key"), Ok(Some((1..=100).collect())));
-        // In the middle of an operation another one begins, and ends; of the same key, so that this one begins again.
+        // Within an operation another one begins, and ends; on the same key, so that the outer one has to begin
+        // again.
         let mut calls = 0;
         client
             .put_from(b"key", 1, |value| {
@@ -91,7 +92,7 @@ fn a_value_is_written_where_it_goes() {
     });
 }
 
-/// Its session is given up, and nobody sees a half of it.
+/// Its session is given up, and no reader sees a part of the value.
 #[test]
 fn a_panic_while_a_value_is_written_loses_nothing() {
     on_every_fabric(|client| {
@@ -137,7 +138,7 @@ fn many_writes_have_an_outcome_each_and_those_of_one_key_take_effect_in_their_or
         assert!(deleted[..100].iter().all(Result::is_ok));
         assert_eq!(values(&client), vec![None; 300]);
 
-        // One that cannot be does not stop the others.
+        // An impossible write does not stop the others.
         let mixed = client.put_many(&[("a", "1"), ("", "2"), ("b", "3")]);
         assert_eq!(mixed, [Ok(()), Err(Error::KeyEmpty), Ok(())]);
         let same: Vec<(&str, String)> = (0..200).map(|n| ("same", n.to_string())).collect();
@@ -240,7 +241,7 @@ fn threads_and_tasks_share_a_client() {
     });
 }
 
-/// A caller that goes away does not crash the client in the middle of a write.
+/// A caller that drops its future does not crash the client in the middle of a write.
 #[test]
 fn dropped_async_calls_still_finish() {
     let client = Client::embedded(options(FabricKind::Tcp)).unwrap();
@@ -253,8 +254,8 @@ fn dropped_async_calls_still_finish() {
             tokio::select! { biased; _ = write => {} _ = tokio::task::yield_now() => {} }
         }
     });
-    // If one of them had stopped half-way, the slot would be blocked, and this would time out.
-    // Whether it comes before or after the last of them is open: nobody waited for those.
+    // If one of them had stopped half-way, the slot would be blocked, and this would time out. It may come
+    // before or after the last of them, since their results were not awaited.
     client.update(b"hot", b"last").unwrap();
     assert!(client.get(b"hot").unwrap().is_some());
 }
@@ -289,7 +290,7 @@ fn of_threads_inserting_one_key_exactly_one_succeeds_and_deletes_alike() {
     });
 }
 
-/// Different keys race for the few slots of a tiny index; none is lost.
+/// Writes of different keys race for the few slots of a tiny index; no key is lost.
 #[test]
 fn keys_racing_for_slots_are_not_lost() {
     for fabric in fabrics() {
@@ -323,7 +324,7 @@ fn keys_racing_for_slots_are_not_lost() {
     }
 }
 
-/// An index of one small subtable takes thousands of keys, while they are read and changed.
+/// An index of one small subtable grows to thousands of keys, while they are read and changed.
 #[test]
 fn the_index_grows_with_its_keys() {
     const THREADS: u32 = 4;
@@ -363,11 +364,11 @@ fn the_index_grows_with_its_keys() {
     }
 }
 
-/// The RTT budget on real fabrics, with coroutines side by side. (Without conflicts; what it is
-/// made of is asserted in the simulator.)
+/// The budget of round trips on real fabrics, with concurrent operations. (Without conflicts; the simulator
+/// asserts its components.)
 #[test]
 fn phases_are_within_the_budget() {
-    // What one session has seen is not to help the others.
+    // Sessions must not profit from hints of other sessions.
     let apart = Options::default().with_cache_per_session(true);
     for fabric in fabrics() {
         let client = Client::embedded(options(fabric).with_client(apart.clone())).unwrap();
@@ -388,14 +389,14 @@ fn phases_are_within_the_budget() {
             (sums.phases as f64 / sums.operations as f64, sums.max_phases)
         };
         assert_eq!(phases(OpKind::Search), (1.0, 1));
-        // Over a network those that may speculate take two.
+        // Over a network speculative writes take two.
         for kind in [OpKind::Update, OpKind::Delete] {
             let (mean, most) = phases(kind);
             assert!(most == 3 && (2.0..=3.0).contains(&mean), "{kind:?}: {mean}, {most}");
         }
         let many = session.block_on(session.get_many(&keys)).unwrap();
         assert_eq!(many, vec![None; 100]);
-        // Side by side, two keys may meet in one free slot: who loses waits, as long as the winner takes.
+        // Of concurrent inserts, two may meet in one free slot: then the loser waits for the winner.
         let (mean, _) = phases(OpKind::Insert);
         assert!(mean >= 4.0, "{mean}");
 
@@ -405,7 +406,7 @@ fn phases_are_within_the_budget() {
                 fresh.insert(key.as_bytes(), b"1").await.unwrap();
             }
         });
-        // A fingerprint in common with a neighbour costs a phase; 100 keys in 24,576 slots seldom have one.
+        // A fingerprint in common with a neighbour costs a phase; that is rare with 100 keys in 24,576 slots.
         let inserts = *fresh.stats().kind(OpKind::Insert);
         let mean = inserts.phases as f64 / inserts.operations as f64;
         assert!((4.0..4.3).contains(&mean), "{mean}");
@@ -435,7 +436,7 @@ fn phases_are_within_the_budget() {
     }
 }
 
-/// Where verbs travel, a session goes by what the others of its client have seen and written.
+/// Over a network, a session uses hints of whatever other sessions of its client have seen and written.
 #[test]
 fn sessions_of_a_client_share_an_index_cache_over_a_network() {
     on_every_fabric(|client| {
@@ -451,15 +452,16 @@ fn sessions_of_a_client_share_an_index_cache_over_a_network() {
             let found = reader.block_on(reader.get_many(&keys)).unwrap();
             assert_eq!(found, vec![Some(vec![round]); 50]);
         }
-        // Over shared memory each has its own, and the writer has changed what the reader has seen.
+        // Over shared memory each session has its own cache, and the writer has changed keys that the reader
+        // has cached.
         let expected = if client.fabric() == FabricKind::Shm { 6 } else { 3 };
         assert_eq!(reader.stats().kind(OpKind::SearchMany).phases, expected);
         assert_eq!((writer.cache_stats().wrong, writer.cache_stats().accesses), (0, 150));
     });
 }
 
-/// With as many memory nodes as replicas, of slots and of objects, over a network: who has just seen a key
-/// updates and deletes it in two phases.
+/// Over a network, with as many memory nodes as replicas of slots and of objects, a session that has just seen
+/// a key updates and deletes it in two phases.
 #[test]
 fn speculations_take_two_phases_over_a_network() {
     for (fabric, expected) in [(FabricKind::Tcp, 2), (FabricKind::Shm, 3)] {
@@ -486,7 +488,7 @@ fn speculations_take_two_phases_over_a_network() {
     }
 }
 
-/// Sessions come and go; the memory they did not use goes to the next ones.
+/// Sessions come and go; later sessions get the memory that earlier ones did not use.
 #[test]
 fn short_sessions_do_not_eat_the_pool() {
     let mut options = options(FabricKind::Shm);
@@ -546,7 +548,7 @@ fn deletes_make_room_in_a_full_pool() {
             assert_eq!(client.insert(&name(first), &value), Err(Error::AlreadyExists));
             assert_eq!(client.update(&name(next), &value), Err(Error::NotFound));
             assert_eq!(client.delete(&name(next)), Err(Error::NotFound));
-            // Of another session, which has no memory at all.
+            // By another session, which has no memory at all.
             let session = client.session().unwrap();
             for i in live.iter().copied().step_by(2) {
                 session.block_on(session.delete(&name(i))).unwrap();
@@ -581,14 +583,14 @@ fn an_idle_session_hands_on_what_it_does_not_need() {
         for i in 0..fitted {
             second.block_on(second.delete(&i.to_le_bytes())).unwrap();
         }
-        // The memory is that of the first one, which is there and does nothing.
+        // The memory is that of the first session, which is open and idle.
         let again = fill(&second, fitted);
         assert!(again * 10 >= fitted * 9, "{again} of {fitted}");
         for i in 0..fitted + again {
             let expected = (i >= fitted).then_some(&value);
             assert_eq!(client.get(&i.to_le_bytes()).unwrap().as_ref(), expected);
         }
-        // And it goes on with what is left to it.
+        // The first session goes on with what is left to it.
         assert_eq!(first.block_on(first.delete(&fitted.to_le_bytes())), Ok(()));
         for i in fitted + 1..fitted + 100 {
             second.block_on(second.delete(&i.to_le_bytes())).unwrap();
@@ -626,15 +628,15 @@ fn impossible_clusters_are_refused() {
     assert!(unreachable.contains("127.0.0.1:1"), "{unreachable}");
 }
 
-/// Doorbell batching: a phase is one doorbell, one signal and one completion for each memory node that it goes
-/// to, and no verb has to wait for another.
+/// Doorbell batching: a phase takes one doorbell, one signal and one completion for each memory node that it
+/// involves, and no verb has to wait for another.
 #[test]
 fn a_phase_over_verbs_is_one_doorbell_for_each_memory_node() {
     if !fabrics().contains(&FabricKind::Verbs) {
         return;
     }
     const KEYS: u64 = 50;
-    // Slot and object of a key on one node, whichever it is.
+    // Slot and object of a key are on one node, whichever it is.
     let replicas = options(FabricKind::Verbs).with_data_replicas(3);
     let client = Client::embedded(replicas).unwrap();
     let nodes = client.view().members.len() as u64;
@@ -707,7 +709,8 @@ fn a_scan_that_one_session_begins_another_one_ends() {
     });
 }
 
-/// What waits for all sessions, as the split of a full index does, does not wait for who looks at a pair.
+/// A program that looks at a scanned pair does not delay what waits for all sessions, such as the split of a
+/// full index.
 #[test]
 fn who_looks_at_scanned_pairs_does_not_hold_up_the_cluster() {
     let mut options = options(FabricKind::Shm);
@@ -730,10 +733,10 @@ fn who_looks_at_scanned_pairs_does_not_hold_up_the_cluster() {
     assert!(client.view().subtables.len() > 1, "it has grown");
 }
 
-/// Keys of 64 bytes that have one and the same xxh3-128 with seed 0, which the index once went by: they are computed,
-/// since the parts of that hash cancel.
+/// Returns keys of 64 bytes with one and the same xxh3-128 with seed 0, which the index once used: they are
+/// computed, since the parts of that hash cancel.
 fn of_one_xxh3(number: u64) -> Vec<u8> {
-    // The words of its secret that 64 bytes meet.
+    // The words of the hash's secret that a key of 64 bytes is combined with.
     let word = |at: usize| {
         const SECRET: [u8; 64] = [
             0xb8, 0xfe, 0x6c, 0x39, 0x23, 0xa4, 0x4b, 0xbe, 0x7c, 0x01, 0x81, 0x2c, 0xf7, 0x21,

@@ -1,4 +1,4 @@
-//! Traces and latencies of operations, with the feature `telemetry`: what OpenTelemetry is given.
+//! Traces and latencies of operations, with the feature `telemetry`, as OpenTelemetry gets them.
 
 use fusee_client::{Client, EmbeddedOptions, OpKind};
 use opentelemetry::trace::{SpanId, SpanKind, Status, TraceContextExt as _, TracerProvider as _};
@@ -17,7 +17,7 @@ fn operations_are_spans_of_their_callers() {
     let provider = SdkTracerProvider::builder().with_simple_exporter(exporter.clone()).build();
     let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("test"));
     let subscriber = tracing_subscriber::registry().with(layer);
-    // Async calls run on the client's own thread.
+    // Global, because async calls run on the client's own thread.
     tracing::subscriber::set_global_default(subscriber).unwrap();
     let client = Client::embedded(EmbeddedOptions::default()).unwrap();
     let request = tracing::info_span!("request").entered();
@@ -42,7 +42,7 @@ fn operations_are_spans_of_their_callers() {
         assert_eq!(attribute(span, "db.operation.name").as_deref(), Some(&*span.name));
         assert!(!format!("{span:?}").contains("hushed"), "no values");
     }
-    // That a key exists is an answer; that it is empty is not.
+    // An existing key is a regular answer; an empty key is an error.
     let failed: Vec<bool> =
         operations.iter().map(|s| matches!(s.status, Status::Error { .. })).collect();
     assert_eq!(failed, [false, false, false, false, true, false]);

@@ -1,4 +1,4 @@
-//! Sessions follow the views of a master, and come back after they were fenced.
+//! Sessions that follow a master's views, and sessions that come back after they were fenced.
 
 mod common;
 
@@ -16,7 +16,7 @@ use fusee_master::MasterServer;
 use fusee_memory_node::MemoryNode;
 use futures_util::future::join_all;
 
-/// A master, the one before it, and memory nodes.
+/// A fake master, the real one behind it, and memory nodes.
 struct Cluster {
     fake: FakeMaster,
     view: View,
@@ -32,18 +32,18 @@ fn cluster(dir: &Path) -> Cluster {
 }
 
 impl Cluster {
-    /// The newest view.
+    /// Returns the newest view.
     fn newest(&self) -> View {
         self.fake.script().view.clone().unwrap()
     }
 
-    /// A view that says nothing new.
+    /// Returns a next view without a difference.
     fn next(&self) -> View {
         let view = self.newest();
         View { number: view.number + 1, ..view }
     }
 
-    /// Leads everybody through the loss of a memory node.
+    /// Makes all sessions follow the loss of a memory node.
     fn lose(&self, node: MnId) {
         let mut view = self.newest().without(&[node]).unwrap();
         loop {
@@ -56,7 +56,7 @@ impl Cluster {
         }
     }
 
-    /// Puts somebody before a memory node.
+    /// Puts a forwarder in front of a memory node.
     fn forward(&self, node: MnId) -> Forwarder {
         let address = self.view.member(node).unwrap().tcp.clone().unwrap();
         let forwarder = Forwarder::start(address);
@@ -65,7 +65,7 @@ impl Cluster {
     }
 }
 
-/// A memory node that gets no time hangs up on whoever says hello.
+/// A memory node that gets no processor time closes new connections.
 #[test]
 fn a_node_that_hangs_up_is_tried_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -78,7 +78,7 @@ fn a_node_that_hangs_up_is_tried_again() {
     assert_eq!(client.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
 }
 
-/// A session that is fenced while it connects has got no time: another one is opened.
+/// A session that is fenced while it connects got no processor time: another one is opened.
 #[test]
 fn who_is_fenced_while_it_connects_tries_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -142,8 +142,8 @@ fn a_held_renewal_is_not_repeated_for_nothing() {
     assert!(renewals >= 1 && renewals as u128 <= most, "{renewals}, at most {most}");
 }
 
-/// A memory node that is silent keeps its connections open. Who waits for it learns from the view
-/// that it need not. Returns what the reads were counted as.
+/// A silent memory node keeps its connections open. An operation that waits for it learns from the view that it
+/// need not. Returns the counts of the reads.
 fn reads_beside_a_silent_memory_node(
     read: impl AsyncFn(&Session, &[[u8; 4]]) -> Vec<Result<Option<Vec<u8>>, Error>> + Sync,
 ) -> Stats {
@@ -190,8 +190,8 @@ fn a_view_ends_the_wait_for_a_silent_memory_node() {
     assert_eq!(stats.kind(OpKind::Search).operations, 64);
 }
 
-/// One of many keys waits alone for the view without the node, and as long as a subtable has no primary
-/// its keys are looked up one by one; the others follow together.
+/// Of many keys, one waits for the view without the node. While a subtable has no primary, its keys are looked
+/// up one by one; the others follow together.
 #[test]
 fn a_view_ends_the_wait_of_many_keys_for_a_silent_memory_node() {
     let stats = reads_beside_a_silent_memory_node(async |session, keys| {
@@ -209,7 +209,7 @@ fn a_client_starts_when_the_view_does_without_a_dead_memory_node() {
     let dir = tempfile::tempdir().unwrap();
     let cluster = cluster(dir.path());
     let lost = cluster.view.subtables[0].primary().node;
-    // Nobody listens there any more.
+    // An address at which no server listens.
     let nowhere = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     cluster.fake.script().moved.insert(lost, nowhere);
     let client = thread::scope(|scope| {
@@ -235,7 +235,7 @@ fn who_was_fenced_comes_back() {
         let session = client.session().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(client.put_async(b"async", b"value")).unwrap();
-        // The client's own, the one of its thread for async calls, and the one by hand.
+        // The client's own session, the one of its driver thread, and the explicit one.
         let all = 3;
         cluster.fake.wait("the first renewal", |script| script.heartbeats.len() == all);
         session.block_on(session.put(b"key", b"by hand")).unwrap();
@@ -248,7 +248,7 @@ fn who_was_fenced_comes_back() {
         }
         assert_eq!(session.block_on(session.get(b"key")), Err(expelled.clone()));
         assert_eq!(session.block_on(session.insert(b"other", b"1")), Err(expelled));
-        // Nobody need notice: the sessions that the client keeps were idle.
+        // The program need not notice: the sessions that the client keeps were idle.
         assert_eq!(client.get(b"key").unwrap().as_deref(), Some(&b"by hand"[..]));
         let read = runtime.block_on(client.get_async(b"async"));
         assert_eq!(read.unwrap().as_deref(), Some(&b"value"[..]));
@@ -263,8 +263,8 @@ fn who_was_fenced_comes_back() {
     }
 }
 
-/// A session whose write was dropped half-way does not say goodbye: its slot has to be recovered.
-/// One whose write others cannot have seen does.
+/// A session whose write was dropped half-way does not end in order: its slot has to be recovered. A session
+/// whose write no other session can have seen does.
 #[test]
 fn a_session_with_a_write_half_way_is_abandoned() {
     let dir = tempfile::tempdir().unwrap();
@@ -293,7 +293,7 @@ fn a_session_with_a_write_half_way_is_abandoned() {
     assert!(closed > 0, "the first ones were dropped before it");
 }
 
-/// Polls a future so many times, and drops it then.
+/// Polls a future so many times, and then drops it.
 async fn poll_times<T>(mut left: u32, future: impl Future<Output = T>) -> Option<T> {
     let mut future = pin!(future);
     poll_fn(|context| match (future.as_mut().poll(context), left) {
@@ -319,7 +319,7 @@ fn a_running_operation_holds_the_acknowledgement_back() {
     thread::scope(|scope| {
         let session = client.session().unwrap();
         forwarder.set_silent(true);
-        // It has begun by the old view when its first poll returns.
+        // When its first poll returns, the operation has begun by the old view.
         let begun = pin!(session.get(b"key"));
         let publishing = scope.spawn(|| {
             thread::sleep(Duration::from_millis(50));
@@ -339,7 +339,7 @@ fn a_running_operation_holds_the_acknowledgement_back() {
     });
 }
 
-/// A master that has forgotten what a client has seen gives it no session.
+/// A master that has lost a part of the history that a client has seen gives it no session.
 #[test]
 fn a_client_follows_no_master_back() {
     let dir = tempfile::tempdir().unwrap();
@@ -348,7 +348,7 @@ fn a_client_follows_no_master_back() {
     client.put(b"key", b"value").unwrap();
     cluster.fake.publish(cluster.next());
     cluster.fake.wait_acknowledged();
-    // Older, and of the same number with other members.
+    // An older view, and one with the same number and other members.
     let newest = cluster.newest();
     let mut other = newest.clone();
     other.members[0].identity ^= 1;

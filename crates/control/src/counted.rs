@@ -1,6 +1,6 @@
 //! Counts in messages.
 
-/// So many of something: `1 region`, `2 regions`.
+/// Returns a count with its noun: `1 region`, `2 regions`.
 pub fn counted<N: TryInto<u64>>(count: N, what: &str) -> String {
     let count = count.try_into().unwrap_or(u64::MAX);
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })

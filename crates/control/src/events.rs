@@ -1,30 +1,30 @@
-//! What happened to a cluster, as the master keeps it for people.
+//! Events of a cluster, which the master keeps for people.
 //!
-//! *Events* are what the master's log says, with a topic each: they are kept in its store, so that they
-//! outlast it, and only the newest ones, so that the store stays small.
+//! *Events* are lines of the master's log, each with a topic. They are kept in the master's store, so they
+//! outlast the master; only the newest ones are kept, so the store stays small.
 
 use serde::{Deserialize, Serialize};
 
 /// The longest text of an event, in bytes; longer ones are cut off.
 pub const MAX_TEXT_BYTES: usize = 500;
-/// Events in one answer, at most. Who wants more asks again.
+/// The most events in one answer. A reader that wants more asks again.
 pub const MAX_TOLD: usize = 256;
 
-/// How much an event matters.
+/// The importance of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// As it should be.
+    /// Normal operation.
     Info,
     /// Worth a look.
     Warn,
 }
 
-/// What an event is about.
+/// The subject of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Topic {
-    /// A master leads from now on.
+    /// A master begins to lead.
     Master,
     /// The cluster is formed or destroyed, or cannot be.
     Cluster,
@@ -49,7 +49,7 @@ pub enum Topic {
 }
 
 impl Topic {
-    /// All of them.
+    /// All topics.
     pub const ALL: [Topic; 11] = [
         Topic::Master,
         Topic::Cluster,
@@ -64,7 +64,7 @@ impl Topic {
         Topic::Damage,
     ];
 
-    /// Its name, in small letters.
+    /// Returns the name, in small letters.
     pub fn name(self) -> &'static str {
         match self {
             Topic::Master => "master",
@@ -87,12 +87,12 @@ impl Topic {
 pub struct ClusterEvent {
     /// Counts the events of the master's store, from 1.
     pub serial: u64,
-    /// When, in milliseconds since 1970, by the master's clock.
+    /// The time in milliseconds since 1970, by the master's clock.
     pub at_ms: u64,
-    /// How much it matters.
+    /// The importance.
     pub level: Level,
-    /// What it is about.
+    /// The subject.
     pub topic: Topic,
-    /// What happened, and why. At most [`MAX_TEXT_BYTES`].
+    /// The text: the event and its reason. At most [`MAX_TEXT_BYTES`].
     pub text: String,
 }

@@ -1,11 +1,11 @@
-//! The control plane: what clients, memory nodes and the master say to each other beside verbs.
+//! The control plane: the messages between clients, memory nodes and the master, besides verbs.
 //!
-//! [`node`] and [`master`] hold the messages, plain data without sockets or clocks, which the
-//! logic of both processes takes and gives and which the simulator carries itself. [`rpc`] is the
-//! one place where an RPC library and an async runtime appear.
+//! [`node`] and [`master`] define the messages as plain data without sockets or clocks. The logic
+//! of these processes takes and returns them, and the simulator carries them itself. Only [`rpc`]
+//! uses an RPC library and an async runtime.
 //!
-//! Nothing here is on the path of a get or a put: clients come by to join, to leave and to
-//! allocate a block.
+//! No get or put waits for a control message: clients use them to join, to leave and to allocate
+//! blocks.
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 

@@ -1,4 +1,4 @@
-//! What the master is asked, and what it answers.
+//! Requests to the master, and its answers.
 
 use fusee_core::data::{Policy, Redundancy, Transitions};
 use fusee_core::layout::SizeClass;
@@ -11,89 +11,88 @@ use serde::{Deserialize, Serialize};
 use crate::events::ClusterEvent;
 use crate::node::{Bars, BlockId};
 
-/// A block that a client has left, for others to go on with.
+/// A block that a client has left, for other sessions to continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Orphan {
     /// The block.
     pub block: BlockId,
-    /// Whose name stands in the block tables.
+    /// The owner in the block tables.
     pub owner: ClientId,
-    /// The class its objects have.
+    /// The size class of its objects.
     pub class: SizeClass,
-    /// From this object on none was ever allocated; the number of its objects if all were.
+    /// The first object that was never allocated; the number of objects if all were.
     pub first: u32,
     /// See [`Remainder::marked`](fusee_core::slab::Remainder::marked).
     pub marked: Option<u64>,
 }
 
-/// Epochs: an operation belongs to the newest one that its process knows when it begins.
+/// Epochs. An operation belongs to the newest epoch that its process knows when it begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Epochs {
-    /// The newest.
+    /// The newest epoch.
     pub newest: u64,
-    /// All operations of earlier epochs than this one have ended, everywhere.
+    /// All operations of epochs before this one have ended, everywhere.
     pub passed: u64,
-    /// What operations of earlier epochs than this one have freed is set free, or never will be.
+    /// Every object that operations of earlier epochs have freed has its bit set, or never will.
     pub settled: u64,
 }
 
-/// What a session says of itself, again and again: that it is there, and by which view it is pinned.
+/// A session's part of a heartbeat. It tells that the session lives, and by which view it is pinned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionHeartbeat {
     /// The session.
     pub client: ClientId,
-    /// It is pinned by no view older than this one: neither has it operations that began under one, nor
-    /// will it begin any.
+    /// The session is pinned by no view older than this one: it has no operation that began under one, and will
+    /// begin none.
     pub pinned_by: u64,
-    /// It has no operations of earlier epochs than this one, and will begin none.
+    /// The session has no operation of an epoch before this one, and will begin none.
     pub pinned_in: u64,
-    /// What its operations of earlier epochs than this one have freed is set free, or never will be.
+    /// Every object that its operations of earlier epochs have freed has its bit set, or never will.
     pub frees_in: u64,
-    /// Whether operations of it were suspended by a change of the view, and have not found out yet
-    /// what became of their writes.
+    /// Whether the session has suspended writes without a known result.
     pub has_suspended: bool,
-    /// What it found damaged since it began.
+    /// Damage that the session has found since it began.
     pub damage: Damage,
-    /// What it has done about redundancy since it began, by its policy.
+    /// Changes of redundancy that the session has made since it began, by its policy.
     pub transitions: Transitions,
-    /// What its operations came to since it began.
+    /// Results of its operations since it began.
     pub work: Work,
-    /// Whether it may soon free memory, or have some to hand on, by what it does now.
+    /// Whether the session may soon free memory or hand some on, by its present activity.
     pub stirs: bool,
 }
 
-/// Names an answer of a master to a memory node.
+/// The name of one answer of a master to a memory node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
-    /// Which master: random, another one for each time that one begins.
+    /// The master: a random number, new with each start.
     pub by: u64,
-    /// When it answered, in milliseconds of its own clock.
+    /// The time of the answer, in milliseconds of the master's own clock.
     pub at_ms: u64,
 }
 
-/// How the reason of a refusal begins where it is about what a master that has just started does not know.
+/// The beginning of a refusal's reason if it concerns facts that a newly started master does not know yet.
 pub const NOT_KNOWN_YET: &str = "it is not known yet";
 
-/// A request to the master. With it comes the cluster that the asker belongs to
-/// ([`Stamped`](crate::rpc::Stamped)): a master of another one, or of none, answers `WrongCluster`.
+/// A request to the master. It is stamped with the cluster of the asker ([`Stamped`](crate::rpc::Stamped)). A
+/// master of another cluster, or of none, answers `WrongCluster`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MasterRequest {
-    /// A cluster is to be formed, by a master that has none: of memory nodes that join from now on, by
-    /// the master's settings. Repeating it changes nothing. Answer: `Done`, or `Refused`.
+    /// Forms a cluster of the memory nodes that join from now on, by the master's settings. The master must
+    /// have no cluster. A repetition changes nothing. Answer: `Done` or `Refused`.
     Form {
-        /// The name of the new cluster, drawn at random.
+        /// The name of the new cluster, a random number.
         cluster: ClusterId,
     },
-    /// The cluster is to be given up, with all that its memory nodes hold: they start again, empty, and the
-    /// master has no cluster any more. Repeating it changes nothing. Answer: `Done`, or `Refused`; the reason
-    /// begins with [`NOT_KNOWN_YET`] where the same request may have another answer in a moment.
+    /// Gives up the cluster with all data on its memory nodes: these start again, empty, and the master has no
+    /// cluster any more. A repetition changes nothing. Answer: `Done` or `Refused`. The reason of a refusal
+    /// begins with [`NOT_KNOWN_YET`] if the same request may soon have another answer.
     Destroy {
-        /// Which: nothing happens to another one.
+        /// The cluster to give up. Nothing happens to another one.
         cluster: ClusterId,
-        /// Also if memory nodes are there that hold data.
+        /// Give it up even if memory nodes that hold data are present.
         with_living_data: bool,
     },
-    /// A memory node offers its memory. Repeating it gives the same answer. Answer: `Joined`.
+    /// Offers the memory of a memory node. A repetition gets the same answer. Answer: `Joined`.
     Join {
         /// The node's random identity.
         identity: u64,
@@ -103,139 +102,140 @@ pub enum MasterRequest {
         tcp: Option<String>,
         /// Path of its Unix socket.
         shm: Option<String>,
-        /// Host and port where it hands out queue pairs of its network card.
+        /// Host and port at which it hands out queue pairs of its NIC.
         verbs: Option<String>,
         /// Bytes of its pool.
         pool_bytes: u64,
     },
-    /// A session wants to start. Answer: `Opened`, or `NotReady` while the cluster forms.
+    /// Opens a session. Answer: `Opened`, or `NotReady` while the cluster forms.
     Open,
-    /// A session needs a block and would rather go on with one that another session left. Not
-    /// idempotent: a lost answer costs one block, until the session ends; if another master leads by then, until the
-    /// block's owner is recovered. Answer: `Orphan`.
+    /// Asks for a block that another session left. Not idempotent: a lost answer costs one block until the
+    /// session ends, or, if another master leads by then, until the block's owner is recovered. Answer:
+    /// `Orphan`.
     TakeOrphan {
         /// The session's id.
         client: ClientId,
-        /// Names this request among those of the session, and what it is given in answer to it.
+        /// The number of this request in the session. It also names the block that is given in answer.
         turn: u64,
-        /// What it had been given, in answer to which request, and has taken over since it heard an answer to
-        /// this last.
+        /// Blocks that the session has taken over since it last heard an answer to such a request. Each comes with
+        /// the number of the request that it was given for.
         adopted: Vec<(BlockId, u64)>,
-        /// The class of the objects that it needs. `None` if any block would do: some of it may be
-        /// free, or all, so that it can go back to the pool.
+        /// The size class that the session needs. `None` if it takes any block: objects of it, or all of it,
+        /// may be free, so that the block can go back to the pool.
         class: Option<SizeClass>,
         /// The redundancy of the objects of the block's region.
         redundancy: Redundancy,
-        /// Whether a block will do of which all was allocated once. One with room comes first.
+        /// Whether the session also takes a block of which all objects were allocated once. Blocks with room
+        /// are preferred.
         full: bool,
-        /// The number of the view by which it is going to take the block over.
+        /// The number of the view by which the session will take the block over.
         view: u64,
     },
-    /// A session hands on blocks that it does not need, for somebody who is short of memory. It goes
-    /// on without them. Repeating it changes nothing, also when the session has got one of the blocks
-    /// again. Answer: `Done`.
+    /// Hands on blocks that the session does not need, for sessions that are short of memory. It goes on
+    /// without them. A repetition changes nothing, even if the session has got one of the blocks again since.
+    /// Answer: `Done`.
     HandOn {
         /// The session's id.
         client: ClientId,
-        /// Counts what the session hands on, from 1. The next one comes when this has been answered.
+        /// The number of this request in the session, from 1. The next one is sent after this one is answered.
         serial: u64,
         /// The blocks.
         orphans: Vec<Orphan>,
-        /// Those of which it has just seen that objects in them are in use: of no use to who is short
-        /// of memory for another size class.
+        /// Blocks among these in which the session has just seen objects in use. They are useless to sessions that
+        /// need another size class.
         used: Vec<BlockId>,
     },
-    /// A session ends; it has no operation running. Answer: `Done`.
+    /// Ends a session that has no running operation. Answer: `Done`.
     Close {
         /// The session's id.
         client: ClientId,
-        /// What it hands on.
+        /// The blocks that it hands on.
         orphans: Vec<Orphan>,
-        /// What its operations came to since it began.
+        /// Results of its operations since it began.
         work: Box<Work>,
     },
-    /// The sessions of a client process are there. The answer waits until there is a newer view,
-    /// or until it is time to say so again. Answer: `Heartbeat`.
+    /// Renews the leases of the sessions of a client process. The answer waits until there is a newer view, or
+    /// until the next heartbeat is due. Answer: `Heartbeat`.
     Heartbeat {
         /// All open sessions of the process.
         sessions: Vec<SessionHeartbeat>,
-        /// The number of the newest view that the process has; 0 to be told the newest one whole.
+        /// The number of the newest view that the process has; 0 to get the newest one whole.
         newer_than: u64,
-        /// The epochs that it knows.
+        /// The epochs that the process knows.
         known: Epochs,
-        /// Whether it waits for later ones: then the answer comes when there are.
+        /// Whether the process waits for later epochs. Then the answer comes as soon as there are.
         reclaims: bool,
         /// The last call for memory that it has acknowledged ([`MasterReply::Heartbeat`]); 0 for none.
         acked: u64,
     },
-    /// A session ends as if it had crashed: something of it may have to be put right. To be told
-    /// only when nothing of it runs any more. Answer: `Done`.
+    /// Ends a session as if it had crashed, since its writes may need recovery. Sent only when none of its
+    /// operations runs any more. Answer: `Done`.
     Abandon {
         /// The session's id.
         client: ClientId,
     },
-    /// A memory node does not answer a session: the master looks after it. Answer: `Done`.
+    /// Reports a memory node that does not answer a session, so that the master looks after it. Answer: `Done`.
     Unreachable {
         /// The node.
         node: MnId,
     },
-    /// A client found no free slot in a subtable: it is split, which a newer view will show. Answer: `Done`;
-    /// `TooDeep`; or `Refused`, if that cannot be.
+    /// Reports a subtable without a free slot for a client. The master splits it, which a newer view will show.
+    /// Answer: `Done`; `TooDeep`; or `Refused`, if that is impossible.
     Split {
         /// The subtable.
         subtable: u32,
-        /// The number of the view by which it was full.
+        /// The number of the view in which the subtable was full.
         view: u64,
     },
-    /// A client got no block from any member: regions are added, which a newer view will show. Answer:
-    /// `Done`; `Called`, if that cannot be, but others may have memory; `Refused`, if they had none;
-    /// `Exhausted`; or `Degraded`.
+    /// Reports that a client got no block from any member. The master adds regions, which a newer view will
+    /// show. Answer: `Done`; `Called`, if that is impossible, but other sessions may have memory; `Refused`, if
+    /// they had none; `Exhausted`; or `Degraded`.
     MoreRoom {
         /// The session's id.
         client: ClientId,
-        /// The number of the view by which it asked.
+        /// The number of the view by which the client asked for blocks.
         view: u64,
-        /// The redundancy of the objects that it needs room for.
+        /// The redundancy of the objects to make room for.
         redundancy: Redundancy,
-        /// The call that it waits for ([`MasterReply::Called`]); 0 for none.
+        /// The call that the session waits for ([`MasterReply::Called`]); 0 for none.
         call: u64,
     },
-    /// A memory node is to leave: what it holds goes to others, and then the cluster goes on
-    /// without it. Repeating it changes nothing. Answer: `Done`, or `Refused` with what to do.
+    /// Drains a memory node: its content moves to other nodes, and then the cluster goes on without it. A
+    /// repetition changes nothing. Answer: `Done`, or `Refused` with advice.
     Drain {
         /// The node.
         node: MnId,
-        /// It stays after all, with what it still holds.
+        /// Stop draining: the node stays with what it still holds.
         cancel: bool,
     },
-    /// A memory node is there. The answer waits until it is time to say so again, but the first one of a
-    /// master comes at once. Answer: `Noted`, `Expelled`, `Drained`, or `Unknown`.
+    /// The heartbeat of a memory node. The answer waits until the next heartbeat is due, but a master's first
+    /// answer comes at once. Answer: `Noted`, `Expelled`, `Drained`, or `Unknown`.
     Alive {
         /// The node's identity.
         identity: u64,
-        /// The last answer that it has received.
+        /// The last answer that the node has received.
         heard: Option<Note>,
-        /// What it bars, now that it has received that.
+        /// The bars of the node, after it has received that answer.
         bars: Bars,
     },
-    /// The view, if it is newer. Answer: `View` or `NotReady`.
+    /// Asks for the view, if it is newer. Answer: `View` or `NotReady`.
     GetView {
         /// The number of the view that the asker has; 0 for none.
         newer_than: u64,
     },
-    /// A part of a view that is too long for one message ([`pieces`](crate::pieces)). Answer: `ViewPiece`, or
-    /// `NotReady`.
+    /// Asks for a part of a view that is too long for one message ([`pieces`](crate::pieces)). Answer:
+    /// `ViewPiece` or `NotReady`.
     ViewPiece {
         /// The number of the view.
         number: u64,
         /// The first byte of the piece.
         from: u64,
     },
-    /// What is going on? Answer: `Status`.
+    /// Asks for the state of the cluster. Answer: `Status`.
     Status,
-    /// Whose names may stand in the block tables? Answer: `Owners`, or `NotReady`.
+    /// Asks for the clients that may stand as owners in the block tables. Answer: `Owners` or `NotReady`.
     Owners,
-    /// What has happened? Answer: `Events`.
+    /// Asks for events. Answer: `Events`.
     Events {
         /// The serial of the newest event that the asker knows; 0 for none.
         after: u64,
@@ -258,74 +258,73 @@ pub enum MasterReply {
         view: View,
         /// The current epoch.
         epoch: u64,
-        /// The lease, in milliseconds: so long the session counts as heard from this request on.
+        /// The length of the lease, in milliseconds.
         lease_ms: u64,
         /// See [`MasterReply::Heartbeat`].
         behind_ms: u64,
-        /// Which redundancy what is written gets, and when that changes by itself.
+        /// The redundancy of new pairs, and the rules by which it changes later.
         policy: Policy,
     },
-    /// To `TakeOrphan`: a block that is now the session's, if there is one of this class.
+    /// To `TakeOrphan`: a block of this class that is now the session's, if there was one.
     Orphan {
         /// The block.
         orphan: Option<Orphan>,
-        /// Its owner has not ended: should it expire, the block is recovered with it, and must
-        /// not be taken over any more.
+        /// Whether the owner of the block has not ended. Should the owner expire, the block is recovered with
+        /// it, and must not be taken over any more.
         owner_lives: bool,
     },
     /// To `Heartbeat`.
     Heartbeat {
-        /// The newest view, if the process does not have it yet; whole, or as the difference to
-        /// the one that it has.
+        /// The newest view, if the process does not have it yet. It is whole, or the difference to the view
+        /// that the process has.
         view: Option<ViewUpdate>,
-        /// Which of the sessions are fenced: they must not be used any more.
+        /// The fenced ones among the sessions. They must not be used any more.
         expelled: Vec<ClientId>,
         /// The epochs.
         epochs: Epochs,
-        /// The newest epoch when the question came: all operations that had begun before it was
-        /// asked are of this epoch or of earlier ones.
+        /// The newest epoch when the heartbeat arrived: all operations that had begun before it was sent belong
+        /// to this epoch or to earlier ones.
         mark: u64,
-        /// Somebody finds no memory: what the sessions can do without is to be handed on, once for
-        /// each such call. Its name; 0 if there is none.
+        /// The number of a call for memory, or 0. Some session finds no memory, so the sessions hand on what
+        /// they can spare, once for each call.
         short: u64,
-        /// The lease, in milliseconds: so long the sessions count as heard from this question on, except
-        /// for those that are fenced.
+        /// The length of the lease of all sessions that are not fenced, in milliseconds.
         lease_ms: u64,
-        /// So many milliseconds before the question the lease began: the last time that more than half of the
-        /// memory nodes are known to have heard this master, and bar nobody. 0 if that was not before
-        /// the question; `u64::MAX` if it never was, then nobody counts as heard.
+        /// The lease begins this many milliseconds before the heartbeat was sent: at the latest time when more
+        /// than half of the memory nodes are known to have heard this master, and bar no member. 0 if that was
+        /// not before the heartbeat; `u64::MAX` if it never was, and then no session has a valid lease.
         behind_ms: u64,
     },
-    /// To `Alive`: the master takes note.
+    /// To `Alive`: the master knows the node.
     Noted {
-        /// To be told with the next one.
+        /// The name of this answer, which the node reports with its next heartbeat.
         note: Note,
         /// The lease, in milliseconds.
         lease_ms: u64,
     },
-    /// To `Alive`: the cluster goes on without this node. It may join again, empty, under another
+    /// To `Alive`: the cluster goes on without this node. The node may join again, empty, with another
     /// identity.
     Expelled,
-    /// To `Alive`: the node has been drained. Nothing lies on it any more; it should end.
+    /// To `Alive`: the node has been drained. It holds nothing any more, and should end.
     Drained,
-    /// To `Alive`: the master knows no such node. Either it never joined this cluster, or the master
-    /// goes on from a store that is older than the node's membership.
+    /// To `Alive`: the master knows no such node. Either the node never joined this cluster, or the master goes
+    /// on from a store that is older than the node's membership.
     Unknown,
-    /// The master leads another cluster than the one that the asker belongs to, or none. The request
-    /// had no effect. [`MasterClient`](crate::rpc::MasterClient) makes an error of it.
+    /// The master leads another cluster than the asker's, or none. The request had no effect.
+    /// [`MasterClient`](crate::rpc::MasterClient) makes an error of this answer.
     WrongCluster {
-        /// The cluster that it leads.
+        /// The cluster that the master leads.
         cluster: Option<ClusterId>,
     },
     /// To `GetView`; `None` if the asker's view is the newest.
     View(Option<View>),
-    /// To `ViewPiece`: of the view that was asked for, or the first piece of a newer one.
+    /// To `ViewPiece`: a piece of the requested view, or the first piece of a newer one.
     ViewPiece {
         /// The number of the view.
         number: u64,
         /// The first byte.
         from: u64,
-        /// Bytes of the whole view, as it is written.
+        /// Bytes of the whole encoded view.
         total: u64,
         /// The piece.
         bytes: Vec<u8>,
@@ -334,158 +333,159 @@ pub enum MasterReply {
     Status(Box<Status>),
     /// To `Owners`.
     Owners(Owners),
-    /// To `Events`: those of later serials that the master still has, the oldest first, as many as one
-    /// answer tells ([`MAX_TOLD`](crate::events::MAX_TOLD)).
+    /// To `Events`: the oldest events with later serials that the master still has, in order, at most
+    /// [`MAX_TOLD`](crate::events::MAX_TOLD).
     Events {
         /// The events.
         events: Vec<ClusterEvent>,
-        /// The serial of the newest one that there is. It goes back if the last ones were lost with the master, or the
-        /// store was replaced.
+        /// The serial of the newest event. It is lower than before if the last events were lost with the
+        /// master, or the store was replaced.
         newest: u64,
     },
-    /// It is so.
+    /// The request has been carried out, now or before.
     Done,
-    /// The cluster is still forming; ask again.
+    /// The cluster is still forming. The asker should ask again.
     NotReady {
         /// Memory nodes that have joined.
         joined: u32,
-        /// Memory nodes that it waits for.
+        /// Memory nodes that the cluster waits for.
         expected: u32,
     },
-    /// Other sessions are called upon to hand on memory.
+    /// To `MoreRoom`: other sessions are called upon to hand on memory.
     Called {
-        /// The name of the call, to be asked by again.
+        /// The number of the call, for the next request.
         call: u64,
     },
-    /// To `MoreRoom`: as `Refused`; and while others were called upon nobody handed anything on, nor did
-    /// anything by which memory becomes free. To ask again at once is in vain.
+    /// To `MoreRoom`: as `Refused`; moreover, no session that was called upon handed memory on, or did anything
+    /// that frees memory. Asking again at once is useless.
     Exhausted,
     /// To `Split`: the subtable is as deep as the index may be
-    /// ([`View::deepest`](fusee_core::view::View::deepest)). Keys hash alike in it, and splits do not help.
+    /// ([`View::deepest`](fusee_core::view::View::deepest)). Its keys hash alike, so splits do not help.
     TooDeep,
-    /// To `MoreRoom`: no region is added before replicas that are missing have another memory node. To ask again at
-    /// once is in vain.
+    /// To `MoreRoom`: no region is added until missing replicas have another memory node. Asking again at once
+    /// is useless.
     Degraded {
-        /// What is missing, and what to do.
+        /// The replicas that are missing, and advice.
         reason: String,
     },
-    /// It cannot be.
+    /// The request is refused.
     Refused {
-        /// Why, and what to do.
+        /// The reason, and advice.
         reason: String,
     },
-    /// This master stands by: another one leads, or is about to. The request had no effect that
-    /// anybody has seen.
+    /// This master stands by: another one leads, or is about to. The request had no effect that any process has
+    /// seen.
     NotLeader {
         /// Host and port of the leader, if it is known.
         leader: Option<String>,
     },
 }
 
-/// The master's picture of the cluster, for people.
+/// The state of the cluster as the master sees it, for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// The cluster that this master leads; `None` if none has been formed.
     pub cluster: Option<ClusterId>,
     /// Memory nodes that the cluster was started for.
     pub expected_memory_nodes: u32,
-    /// Memory nodes that joined, in the order of their names; lost ones as well.
+    /// Memory nodes that joined, in the order of their names, including lost ones.
     pub members: Vec<MemberStatus>,
-    /// Replicas of the subtable that has fewest.
+    /// Replicas of the subtable with the fewest.
     pub index_replicas: u8,
-    /// Replicas of the replicated region that has fewest.
+    /// Replicas of the replicated region with the fewest.
     pub data_replicas: u8,
-    /// How many replicas subtables and regions are to have, by the master's settings.
+    /// Replicas that subtables should have, by the master's settings.
     pub wanted_index_replicas: u8,
-    /// See `wanted_index_replicas`.
+    /// Replicas that replicated regions should have, by the master's settings.
     pub wanted_data_replicas: u8,
     /// Subtables and regions that have fewer replicas than they should.
     pub missing_replicas: u64,
-    /// Whether replicas are to be moved: to members that hold less than their share, or from one
-    /// that is drained.
+    /// Whether replicas wait to be moved: to members that hold less than their share, or from one that is
+    /// drained.
     pub rebalancing: bool,
-    /// Sessions open now.
+    /// Open sessions.
     pub open_sessions: u64,
     /// Sessions that had expired and are not recovered yet.
     pub expired_sessions: u64,
-    /// Client ids ever used; the master's own repair sessions take some.
+    /// Client ids used so far; the master's own repair sessions take some.
     pub sessions_opened: u64,
     /// The current view; `None` while the cluster forms.
     pub view: Option<View>,
-    /// How long that view has been in force, or this master has known it, in milliseconds.
+    /// Milliseconds since that view came into force, or since this master has known it.
     pub view_age_ms: u64,
     /// Clients recovered since this master started.
     pub recoveries: u64,
-    /// The last of them, the oldest first.
+    /// The last recoveries, the oldest first.
     pub last_recoveries: Vec<Recovery>,
     /// Changes of the view completed since this master started.
     pub reconfigurations: u64,
-    /// The last of them, the oldest first; the last one may be under way.
+    /// The last changes, the oldest first; the last one may still run.
     pub last_reconfigurations: Vec<Reconfiguration>,
     /// Replicas of objects that sessions and repairs found damaged since this master started.
     pub damage: Damage,
-    /// Which redundancy what is written gets, and when that changes by itself.
+    /// The redundancy of new pairs, and the rules by which it changes later.
     pub policy: Policy,
-    /// What sessions have done by that since this master started.
+    /// Changes of redundancy that sessions have made by this policy since this master started.
     pub transitions: Transitions,
-    /// What operations of sessions came to since this master started, as far as they have told.
+    /// Results of the sessions' operations since this master started, as far as sessions have reported them.
     pub work: Work,
     /// The current epoch.
     pub epoch: u64,
     /// The lease, in milliseconds.
     pub lease_ms: u64,
-    /// What was found where nobody had looked.
+    /// Results of the scrubber.
     pub scrub: Scrub,
-    /// What keeps the cluster from forming or from being whole, and what to do.
+    /// The obstacle that keeps the cluster from forming or from being whole, and advice.
     pub problem: Option<String>,
-    /// How many regions of replicated values could be added now, up to as many as are added at once.
+    /// The number of regions of replicated values that could be added now, up to the number that is added at a
+    /// time.
     pub more_regions: u64,
-    /// Why that is none.
+    /// The reason, if no region could be added.
     pub no_region: Option<String>,
 }
 
-/// What the master found by looking at memory that nobody may read, since it started.
+/// Results of the scrubber since the master started. It also reads memory that no client may ever read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scrub {
-    /// How often it has looked at the whole index, and at all that it leads to.
+    /// Complete passes over the index and all that it leads to.
     pub passes: u64,
-    /// Bytes that it has read.
+    /// Bytes read.
     pub bytes: u64,
     /// Subtables whose replicas differed, and were made equal.
     pub settled_subtables: u64,
-    /// Regions whose free bitmaps contradicted the index, and were begun anew.
+    /// Regions with free bitmaps that contradicted the index, and were renewed.
     pub renewed_regions: u64,
-    /// Pairs of which no replica was whole in the last pass.
+    /// Pairs without an undamaged replica in the last pass.
     pub lost_pairs: u64,
 }
 
-/// Who may own blocks: all clients that there are, and what those that are gone have left.
+/// The clients that may own blocks, and the blocks that ended clients have left.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owners {
     /// The open sessions, in order.
     pub open: Vec<ClientId>,
-    /// Those that have expired and are not recovered yet, in order.
+    /// The sessions that have expired and are not recovered yet, in order.
     pub expired: Vec<ClientId>,
     /// Ids from this one on have not been handed out.
     pub unused_from: ClientId,
-    /// Blocks of sessions that have ended, which wait for somebody to go on with them.
+    /// Blocks of ended sessions, for other sessions to continue.
     pub orphans: Vec<Orphan>,
 }
 
-/// How a memory node stands to the cluster.
+/// The state of a memory node in the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MemberState {
-    /// The view has it.
+    /// It is a member.
     InView,
-    /// It is being made a member, and comes with the next view.
+    /// It is about to become a member with the next view.
     Joining,
-    /// It has joined, and cannot be made a member now.
+    /// It has joined, but cannot become a member now.
     Waiting,
-    /// The view has it, and what it holds goes to others.
+    /// It is a member, and its content moves to others.
     Draining,
-    /// It has been drained; the cluster goes on without it.
+    /// It has been drained, and the cluster goes on without it.
     Drained,
-    /// The cluster goes on without it, or would if it could.
+    /// The cluster goes on without it, or would if that were possible.
     Lost,
 }
 
@@ -496,23 +496,23 @@ pub struct MemberStatus {
     pub node: MnId,
     /// Host and port of its control service.
     pub control: String,
-    /// How it stands to the cluster.
+    /// Its state in the cluster.
     pub state: MemberState,
 }
 
-/// How a client was recovered: the parts of the paper's Table 1, in microseconds. The first two are
-/// done once for all clients that are recovered together: each of them shows the whole time.
+/// Durations of the parts of a recovery, as in the paper's Table 1, in microseconds. The first two parts are
+/// done once for all clients that are recovered together; each of these shows the whole time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveryTimes {
-    /// To fence the client once more, at all memory nodes.
+    /// Fencing the client once more, at all memory nodes.
     pub reconnect_us: u64,
-    /// To ask for its blocks.
+    /// Asking for its blocks.
     pub metadata_us: u64,
-    /// To read its logs, and to end the requests that they show half-way.
+    /// Reading its logs, and ending the requests that these show half-way.
     pub log_us: u64,
-    /// To make the replicas of the block tables agree.
+    /// Making the replicas of the block tables agree.
     pub repair_us: u64,
-    /// To free the blocks that it never used.
+    /// Freeing the blocks that it never used.
     pub free_lists_us: u64,
 }
 
@@ -521,25 +521,25 @@ pub struct RecoveryTimes {
 pub struct Recovery {
     /// The client.
     pub client: ClientId,
-    /// Its blocks.
+    /// The number of its blocks.
     pub blocks: u64,
-    /// Those of them that were freed.
+    /// Blocks that were freed.
     pub freed: u64,
-    /// Those whose unused rest is handed on.
+    /// Blocks with an unused rest that is handed on.
     pub orphans: u64,
     /// Objects in its logs.
     pub walked: u64,
-    /// Writes that were completed for it.
+    /// Writes that were completed.
     pub committed: u64,
     /// Writes that were withdrawn.
     pub withdrawn: u64,
     /// Slots and objects in a state that no correct client leaves.
     pub strange: u64,
-    /// How long the parts took.
+    /// Durations of the parts.
     pub times: RecoveryTimes,
 }
 
-/// A change of the view, through all its stages.
+/// A change of the view through all its stages.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reconfiguration {
     /// The memory nodes that were lost.
@@ -550,15 +550,15 @@ pub struct Reconfiguration {
     pub joined: u64,
     /// Replicas that moved from one memory node to another.
     pub moved: u64,
-    /// Regions that are new.
+    /// New regions.
     pub new_regions: u64,
-    /// Milliseconds until everybody had stopped in the scope.
+    /// Milliseconds in the frozen stage, until all sessions had stopped in the scope.
     pub frozen_ms: u64,
-    /// Milliseconds until the replicas were equal, or filled.
+    /// Milliseconds in the transforming stage, until the replicas were equal, or filled.
     pub transforming_ms: u64,
-    /// Milliseconds until everybody had found out.
+    /// Milliseconds in the switched stage, until all sessions had found the results of their suspended writes.
     pub switched_ms: u64,
-    /// Of a loss, the milliseconds from its beginning until nothing lacked a replica any more;
-    /// `None` as long as something does.
+    /// For a loss, the milliseconds from the beginning until no replica was missing any more; `None` as long as
+    /// one is.
     pub whole_after_ms: Option<u64>,
 }

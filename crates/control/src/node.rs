@@ -1,9 +1,8 @@
-//! What a memory node is asked, and what it answers.
+//! Requests to a memory node, and its answers.
 //!
-//! A memory node lends memory and nothing else: it reserves extents of its pool for the master,
-//! hands out blocks of its primary regions, records the owners of blocks, and fences clients.
-//! Every request but `Alloc` may be repeated after a lost answer and then has the same effect once; a `SetOwner`
-//! that is asked for `once` is repeated without that.
+//! A memory node reserves extents of its pool for the master, hands out blocks of its primary regions, records
+//! the owners of blocks, and fences clients. Every request except `Alloc` may be repeated after a lost answer,
+//! and takes effect once. A `SetOwner` with `once` is repeated without `once`.
 
 use fusee_core::data::Redundancy;
 use fusee_core::over::Living;
@@ -36,89 +35,88 @@ pub struct BlockId {
     pub block: u32,
 }
 
-/// That a member bars another one: sessions that do not hear a master count on it no more. See
-/// `docs/decisions/0030-reads-without-a-master.md`.
+/// A bar of a member against another one: sessions without contact to a master no longer rely on the barred
+/// member. See `docs/decisions/0030-reads-without-a-master.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Bar {
-    /// Who is barred.
+    /// The barred member.
     pub node: MnId,
-    /// The number of the newest view by which somebody asked for it.
+    /// The newest view by which a session asked for the bar.
     pub view: u64,
 }
 
-/// All that a member bars.
+/// All bars of a member.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bars {
-    /// Grows with every change, so that of two answers the later one is known.
+    /// Grows with every change, and so tells which of two answers is the later one.
     pub changes: u64,
-    /// At most [`MAX_BARS`](fusee_core::layout::MAX_BARS).
+    /// The bars; at most [`MAX_BARS`](fusee_core::layout::MAX_BARS).
     pub bars: Vec<Bar>,
 }
 
-/// Regions that one ALLOC may name, of each sort.
+/// The most regions that one ALLOC may name in each of its lists.
 pub const MAX_ALLOC_REGIONS: usize = 64;
 
-/// Clients that one request may be about.
+/// The most clients that one request may name.
 pub const MAX_CLIENTS: usize = 1024;
 
-/// The alignment of an extent of `bytes` bytes in the pool: pages, and huge pages where they
-/// pay. Memory nodes reserve by it and the master counts with it.
+/// Returns the alignment of an extent of `bytes` bytes in the pool: a page, or a huge page if the extent is
+/// long enough. Memory nodes reserve by it, and the master calculates with it.
 pub const fn extent_align_bytes(bytes: u64) -> u64 {
     const PAGE: u64 = 4096;
     const HUGE_PAGE: u64 = 2 << 20;
     if bytes >= HUGE_PAGE { HUGE_PAGE } else { PAGE }
 }
 
-/// A request to a memory node. With it comes the cluster that the asker belongs to
-/// ([`Stamped`](crate::rpc::Stamped)): a member of another one refuses whatever is more than a question
-/// who it is.
+/// A request to a memory node. It is stamped with the cluster of the asker ([`Stamped`](crate::rpc::Stamped)).
+/// A member of another cluster refuses every request except `Describe`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeRequest {
-    /// Who are you? Answer: `Description`.
+    /// Asks for the node's description. Answer: `Description`.
     Describe,
-    /// Empties the node and binds it to a cluster that is being formed: extents of an earlier
-    /// attempt are forgotten. No client may own a block here. Repeating it, or a late one of an
-    /// earlier attempt, changes nothing. Answer: `Done`.
+    /// Empties the node and binds it to a cluster that is being formed. Extents of an earlier attempt are
+    /// forgotten. No client may own a block here. A repetition, or a late request of an earlier attempt,
+    /// changes nothing. Answer: `Done`.
     Format {
-        /// A node serves one cluster in its life.
+        /// The cluster. A node serves only one in its life.
         cluster: ClusterId,
         /// Grows with every attempt to form the cluster.
         attempt: u64,
     },
-    /// Sets a zeroed extent aside. Repeating it gives the same offset. Answer: `Reserved`.
+    /// Reserves a zeroed extent. A repetition returns the same offset. Answer: `Reserved`.
     Reserve {
-        /// As in the `Format` that came before.
+        /// As in the preceding `Format`.
         cluster: ClusterId,
-        /// As in the `Format` that came before.
+        /// As in the preceding `Format`.
         attempt: u64,
-        /// The number of the view that it is reserved for; 0 while the cluster forms.
+        /// The number of the view for which the extent is reserved; 0 while the cluster forms.
         view: u64,
-        /// What for.
+        /// The use of the extent.
         extent: Extent,
-        /// Its length, in bytes.
+        /// Length of the extent, in bytes.
         bytes: u64,
-        /// Size of a block, in bytes, if it is a region.
+        /// Size of a block, in bytes, if the extent is a region.
         block_bytes: u64,
-        /// The redundancy of its objects, if it is a region.
+        /// The redundancy of the objects, if the extent is a region.
         redundancy: Redundancy,
     },
-    /// ALLOC (P §4.4): gives the client a free block of one of this node's primary regions.
-    /// Not idempotent: a lost answer costs one block, which recovery finds. Answer: `Allocated`.
+    /// ALLOC (P §4.4): gives the client a free block of one of this node's primary regions. Not idempotent: a
+    /// lost answer costs one block, which recovery finds. Answer: `Allocated`.
     Alloc {
         /// The new owner.
         client: ClientId,
         /// The redundancy of the region's objects.
         redundancy: Redundancy,
-        /// Whether it may be one of those that are kept back, to make room again.
+        /// Whether the block may be one of those kept for DELETEs, which free memory.
         to_delete: bool,
-        /// Regions that are being copied: no block of these. At most [`MAX_ALLOC_REGIONS`].
+        /// Regions that are being copied, which give no block. At most [`MAX_ALLOC_REGIONS`].
         frozen: Vec<u32>,
-        /// If there are any, of one of these regions only, and only if that has more than a quarter of its blocks
-        /// to spare. At most [`MAX_ALLOC_REGIONS`].
+        /// If not empty: the block must be of one of these regions, and more than a quarter of that region's
+        /// blocks must be free. At most [`MAX_ALLOC_REGIONS`].
         spare_of: Vec<u32>,
     },
-    /// Records the owner of a block of a backup region, or a new owner. `from` is the owner the
-    /// table must show now (`NOBODY` for a free block), or already `to`. Answer: `Done`.
+    /// Records the owner of a block of a backup region, or a new owner. The table must show `from` (`NOBODY`
+    /// for a free block), or `to` already. Answer: `Done`.
     SetOwner {
         /// The block.
         block: BlockId,
@@ -126,43 +124,44 @@ pub enum NodeRequest {
         from: ClientId,
         /// The owner from now on; `NOBODY` frees the block (FREE, P §4.4).
         to: ClientId,
-        /// Not if `from` has been fenced and may yet be recovered: whoever does that counts on what is its own.
+        /// Refuse if `from` has been fenced and may yet be recovered: its recovery relies on its blocks.
         unless_fenced: bool,
-        /// Not if the block is `to`'s already: this has not been asked before, so `to` got it otherwise.
+        /// Refuse if `to` owns the block already: this request has not been made before, so `to` got the block
+        /// otherwise.
         once: bool,
     },
-    /// What a session asks about blocks. Its requests have numbers, and those that have `ended` for the
-    /// session, answered or not, have no effect any more when this one is answered: the node refuses what
-    /// comes later. So a request that nobody waits for cannot overtake what was asked since. Answer: that
-    /// to the request.
+    /// A request of a session about blocks. The session numbers its requests, and tells which ones have `ended`
+    /// for it, answered or not. When this request is answered, those have no effect any more: the node refuses
+    /// them if they come later. So a request that the session no longer waits for cannot take effect after
+    /// later ones. Answer: that to the request.
     InTurn {
         /// The session.
         client: ClientId,
         /// The request's number.
         turn: u64,
-        /// All requests of smaller numbers have ended.
+        /// All requests with smaller numbers have ended.
         ended: u64,
         /// The request.
         request: BlockRequest,
     },
-    /// What a job of the master asks. Each job of a repairer has a number, and later ones have larger ones: what
-    /// comes of a job behind the answer to a later one of its repairer is refused, and so is all that comes of
-    /// a repairer that is fenced. So nothing that a job has given up overtakes what was done since. Answer:
-    /// that to the request.
+    /// A request of a job of the master. The jobs of a repairer have growing numbers. The node refuses the
+    /// requests of a job after it has answered a later job of the same repairer, and all requests of a fenced
+    /// repairer. So no request that a job has given up takes effect after later work. Answer: that to the
+    /// request.
     OfJob {
-        /// The session under which the job works.
+        /// The session under which the job runs.
         repairer: ClientId,
         /// The job's number.
         job: u64,
         /// The request.
         request: JobRequest,
     },
-    /// The blocks that clients own here, in primary and backup regions. Answer: `Blocks`.
+    /// Asks for the blocks that clients own here, in primary and backup regions. Answer: `Blocks`.
     BlocksOf {
         /// The clients; at most [`MAX_CLIENTS`].
         clients: Vec<ClientId>,
     },
-    /// The owners of all blocks of a region. Answer: `Owners`.
+    /// Asks for the owners of all blocks of a region. Answer: `Owners`.
     OwnersOf {
         /// The region.
         region: u32,
@@ -173,60 +172,61 @@ pub enum NodeRequest {
         /// The clients; at most [`MAX_CLIENTS`].
         clients: Vec<ClientId>,
     },
-    /// How full are you? Answer: `Usage`.
+    /// Asks for the use of the pool. Answer: `Usage`.
     Usage,
-    /// The node stands at a view from now on: the header of its pool shows the number when the answer
-    /// comes. One that stands at a later view already stays there. From now on it bars nobody for who is pinned
-    /// by an earlier view. Answer: `Bars`.
+    /// Moves the node to a view: the header of its pool shows the number when the answer comes. A node at a
+    /// later view stays there. From then on the node sets no bar for sessions that are pinned by an earlier
+    /// view. Answer: `Bars`.
     StandAt {
         /// The cluster whose view it is; the node serves no other one.
         cluster: ClusterId,
         /// The number of the view, which the master has stored.
         view: u64,
     },
-    /// A session that no master has heard for a lease gets no answer from a member: the node bars it, which
-    /// its pool's header shows when the answer comes. Answer: `Barred`; or `Refused`, if it stands at a
-    /// later view, has fenced the session, or hears a master itself.
+    /// Asks the node to bar a member that does not answer the session, while the session has had no contact
+    /// with a master for a lease. The header of the node's pool shows the bar when the answer comes. Answer:
+    /// `Barred`; or `Refused`, if the node is at a later view, has fenced the session, or is in contact with a
+    /// master itself.
     Bar {
         /// The session.
         client: ClientId,
-        /// Who does not answer it.
+        /// The member that does not answer.
         node: MnId,
-        /// The number of the view by which it is pinned.
+        /// The number of the view by which the session is pinned.
         view: u64,
     },
-    /// A change is through that has settled what may have been read beside these: the node bars them no more,
-    /// unless somebody has asked for it by a later view since. Answer: `Bars`, those that are left.
+    /// Removes bars. A change has completed that has settled the words that backup reads may have returned. A
+    /// bar stays if a session has asked for it by a later view since. Answer: `Bars`, with those that are left.
     Unbar {
         /// The cluster; the node serves no other one.
         cluster: ClusterId,
-        /// What was settled.
+        /// The bars that have been settled.
         bars: Vec<Bar>,
     },
-    /// Who lives among the first clients: all others of these are over, and need not be remembered one by one. True for
-    /// good, so it may come late. Answer: `Done`.
+    /// Names the living clients below a bound. All others below it have ended, and need not be remembered one
+    /// by one. This stays true, so the request may come late. Answer: `Done`.
     Living {
-        /// Who.
+        /// The living clients, and the bound.
         living: Living,
     },
 }
 
-/// What a session asks about blocks ([`NodeRequest::InTurn`]).
+/// A request of a session about blocks ([`NodeRequest::InTurn`]).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BlockRequest {
-    /// As [`NodeRequest::Alloc`], for the session.
+    /// Like [`NodeRequest::Alloc`], for the session.
     Alloc {
         /// The redundancy of the region's objects.
         redundancy: Redundancy,
-        /// Whether it may be one of those that are kept back, to make room again.
+        /// Whether the block may be one of those kept for DELETEs, which free memory.
         to_delete: bool,
-        /// Regions that are being copied: no block of these. At most [`MAX_ALLOC_REGIONS`].
+        /// Regions that are being copied, which give no block. At most [`MAX_ALLOC_REGIONS`].
         frozen: Vec<u32>,
-        /// If there are any, of one of these regions only, and only if that has more than a quarter of its blocks
-        /// to spare. At most [`MAX_ALLOC_REGIONS`].
+        /// If not empty: the block must be of one of these regions, and more than a quarter of that region's
+        /// blocks must be free. At most [`MAX_ALLOC_REGIONS`].
         spare_of: Vec<u32>,
     },
-    /// As [`NodeRequest::SetOwner`].
+    /// Like [`NodeRequest::SetOwner`].
     SetOwner {
         /// The block.
         block: BlockId,
@@ -234,17 +234,17 @@ pub enum BlockRequest {
         from: ClientId,
         /// The owner from now on.
         to: ClientId,
-        /// Not if `from` has been fenced.
+        /// Refuse if `from` has been fenced.
         unless_fenced: bool,
-        /// Not if the block is `to`'s already.
+        /// Refuse if `to` owns the block already.
         once: bool,
     },
-    /// As [`NodeRequest::BlocksOf`], for the session.
+    /// Like [`NodeRequest::BlocksOf`], for the session.
     Blocks,
 }
 
 impl BlockRequest {
-    /// The same without a turn, of this session.
+    /// Returns the same request without a number, of this session.
     pub fn of(self, client: ClientId) -> NodeRequest {
         match self {
             BlockRequest::Alloc { redundancy, to_delete, frozen, spare_of } => {
@@ -258,68 +258,69 @@ impl BlockRequest {
     }
 }
 
-/// What a job of the master asks ([`NodeRequest::OfJob`]). It goes by the answers to its questions, so these go in
-/// turn as well: behind one of them nothing of an earlier job changes what it said.
+/// A request of a job of the master ([`NodeRequest::OfJob`]). The job relies on the answers to its questions,
+/// so questions have an order, too: after one is answered, no request of an earlier job can make the answer
+/// wrong.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobRequest {
-    /// As [`NodeRequest::BlocksOf`].
+    /// Like [`NodeRequest::BlocksOf`].
     BlocksOf {
         /// The clients; at most [`MAX_CLIENTS`].
         clients: Vec<ClientId>,
     },
-    /// As [`NodeRequest::OwnersOf`].
+    /// Like [`NodeRequest::OwnersOf`].
     OwnersOf {
         /// The region.
         region: u32,
     },
-    /// Gives all blocks of a region that this node does not lead their owners, as another replica
-    /// has them. For a new replica, before the view uses it. Answer: `Done`.
+    /// Sets the owners of all blocks of a region that this node does not lead, as another replica has them. For
+    /// a new replica, before the view uses it. Answer: `Done`.
     SetOwners {
         /// The region.
         region: u32,
         /// The owner of every block; `NOBODY` for a free one.
         owners: Vec<ClientId>,
     },
-    /// Undoes what a fenced client began: a block that it had not taken over on all replicas is
-    /// its earlier owner's again, be that one fenced or not. Answer: `Done`.
+    /// Undoes the incomplete takeover of a block by a fenced client: the block belongs to its earlier owner
+    /// again, whether that one is fenced or not. Answer: `Done`.
     TakeBack {
         /// The block.
         block: BlockId,
-        /// The fenced client that the table shows here.
+        /// The fenced client, which the table of this node shows.
         from: ClientId,
-        /// Whom other replicas show; `NOBODY` frees the block.
+        /// The owner that other replicas show; `NOBODY` frees the block.
         to: ClientId,
     },
-    /// Gives a block back to the pool that a dead client never used. Answer: `Done`.
+    /// Returns to the pool a block that a dead client never used. Answer: `Done`.
     Free {
         /// The block.
         block: BlockId,
         /// The client.
         from: ClientId,
     },
-    /// This node is the primary of these regions from now on, in addition to those that it leads
-    /// already, and hands out their free blocks. Answer: `Done`.
+    /// Makes this node the primary of these regions, in addition to those that it leads already: it hands out
+    /// their free blocks. Answer: `Done`.
     Lead {
-        /// The regions. One that was reserved for a later view is passed over: the order is late.
+        /// The regions. A region that was reserved for a later view is skipped, since the order is late.
         regions: Vec<u32>,
-        /// The number of the view that says so.
+        /// The number of the view in which the node leads them.
         view: u64,
     },
-    /// Takes an extent back that no view uses any more, and that nobody reads or writes. It is zeroed
-    /// before it is reserved again. One that was reserved for a later view stays: the order is
-    /// late. Answer: `Done`, also if there is no such extent.
+    /// Takes back an extent that no view uses, and no process reads or writes any more. It is zeroed before it
+    /// is reserved again. An extent that was reserved for a later view stays, since the order is late. Answer:
+    /// `Done`, also if there is no such extent.
     Release {
         /// The extent; `primary` does not matter.
         extent: Extent,
-        /// The number of the view that does without it.
+        /// The number of the view that does not use it any more.
         view: u64,
     },
 }
 
-/// What a memory node says of itself.
+/// A memory node's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Description {
-    /// Random; another process, or the same after a restart, has another one.
+    /// Random. Another process has another one, and so has the same node after a restart.
     pub identity: u64,
     /// Bytes of the pool.
     pub pool_bytes: u64,
@@ -327,11 +328,11 @@ pub struct Description {
     pub tcp: Option<String>,
     /// Path of the Unix socket that hands out the memory.
     pub shm: Option<String>,
-    /// Host and port where the network card's queue pairs are handed out.
+    /// Host and port at which the node hands out queue pairs of its NIC.
     pub verbs: Option<String>,
 }
 
-/// How full a memory node is.
+/// The use of a memory node's pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// Bytes of the pool.
@@ -340,23 +341,24 @@ pub struct Usage {
     pub reserved_bytes: u64,
     /// Blocks in the primary regions.
     pub primary_blocks: u64,
-    /// Those of them that a client owns.
+    /// Blocks of these that a client owns.
     pub primary_blocks_owned: u64,
-    /// Bytes of subtables, and of blocks that a client owns: what lies in them may be free, for its owner.
+    /// Bytes of subtables, and of blocks that a client owns. Their owners may have free objects in them.
     pub used_bytes: u64,
-    /// Blocks in the primary regions that a write may still get: of what is free some is kept back for deletes.
+    /// Blocks in the primary regions that a write may still get, without the free ones that are kept for
+    /// DELETEs.
     pub free_blocks: u64,
-    /// Sessions at the moment.
+    /// Sessions that are attached now.
     pub attached: Attached,
-    /// Requests over TCP since it started: parts of a session's batches.
+    /// Requests over TCP since the start of the node: parts of a session's batches.
     pub tcp_requests: u64,
-    /// Bytes of them and of their replies.
+    /// Bytes of these requests and of their replies.
     pub tcp_bytes: u64,
-    /// The socket of shared memory is not there any more, and could not be made again.
+    /// The shared-memory socket has disappeared, and could not be made again.
     pub socket_gone: bool,
 }
 
-/// Sessions that are attached to a memory node, by their fabric.
+/// The sessions that are attached to a memory node, by fabric.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attached {
     /// Over shared memory.
@@ -368,7 +370,7 @@ pub struct Attached {
 }
 
 impl Attached {
-    /// All of them.
+    /// Returns the sum.
     pub fn total(self) -> u64 {
         self.shm + self.tcp + self.verbs
     }
@@ -379,14 +381,14 @@ impl Attached {
 pub enum NodeReply {
     /// To `Describe`.
     Description(Description),
-    /// To `Reserve`: where the extent starts in the pool, in bytes.
+    /// To `Reserve`.
     Reserved {
-        /// Offset in the pool.
+        /// Offset of the extent in the pool, in bytes.
         offset: u64,
     },
     /// To `Alloc`.
     Allocated {
-        /// The block, now the client's in this node's table.
+        /// The block, which this node's table now shows as the client's.
         block: BlockId,
     },
     /// To `OwnersOf`.
@@ -395,29 +397,29 @@ pub enum NodeReply {
     Blocks(Vec<(BlockId, ClientId)>),
     /// To `Usage`.
     Usage(Usage),
-    /// To `Bar`: it is barred.
+    /// To `Bar`: the member is barred.
     Barred {
-        /// The longest lease that a master has ever told this node, in milliseconds: so long sessions may
-        /// still count as heard by it. 0 if none has.
+        /// The longest lease that a master has ever told this node, in milliseconds: for that long, sessions
+        /// may still have a valid lease. 0 if there was none.
         lease_ms: u64,
     },
     /// To `StandAt` and `Unbar`.
     Bars(Bars),
-    /// It is so.
+    /// The request has been carried out, now or before.
     Done,
-    /// It cannot be.
+    /// The request is refused.
     Refused(NodeRefusal),
 }
 
-/// Why a memory node refuses.
+/// Reasons of a memory node for a refusal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum NodeRefusal {
-    /// No room in the pool for this extent.
+    /// The pool has no room for the extent.
     #[error("the pool has {free_bytes} bytes left, {bytes} were asked for")]
     PoolFull {
-        /// Asked for.
+        /// The length of the extent.
         bytes: u64,
-        /// Left.
+        /// The longest free part of the pool.
         free_bytes: u64,
     },
     /// All blocks of the primary regions have owners.
@@ -441,28 +443,29 @@ pub enum NodeRefusal {
         /// The client.
         client: ClientId,
     },
-    /// The session, or the job, had given this request up before something was asked that was answered.
+    /// The session or job had given this request up before it made a later one that was answered.
     #[error("the request came too late: nothing waits for it any more")]
     Late,
-    /// The node stands at a later view than the asker.
+    /// The node is at a later view than the asker.
     #[error("the node stands at view {view}, a later one")]
     LaterView {
-        /// The number of its view.
+        /// The number of the node's view.
         view: u64,
     },
-    /// A master was heard less than a lease ago: it looks after who is silent.
+    /// The node was in contact with a master less than a lease ago: that master deals with members that are
+    /// silent.
     #[error("the node hears a master")]
     HearsMaster,
     /// The node lends its memory to another cluster.
     #[error("this memory node belongs to another cluster ({cluster}); restart it to empty it")]
     OtherCluster {
-        /// The cluster it belongs to.
+        /// The cluster of the node.
         cluster: ClusterId,
     },
-    /// The request's numbers make no sense.
+    /// The numbers in the request make no sense.
     #[error("bad request: {what}")]
     BadRequest {
-        /// What is wrong.
+        /// The reason.
         what: String,
     },
 }

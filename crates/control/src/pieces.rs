@@ -1,13 +1,13 @@
 //! Views that are too long for one message.
 //!
-//! A view grows with the cluster and has no bound of its own, while messages are short, so that a peer costs
-//! little memory. So an answer whose view is long says its number alone (a *stub*: a view with nothing in it),
-//! and the asker fetches the view in pieces of [`PIECE_BYTES`], one after the other. The master writes a view
-//! once for all who ask. Both ends do this beside the logic: [`MasterClient`](crate::rpc::MasterClient) puts the
-//! view in the place of its stub before anybody sees the answer.
+//! A view grows with the cluster and has no bound of its own. Messages are bounded, so that a peer costs little
+//! memory. So an answer with a long view contains only the number of the view (a *stub*: a view without
+//! content), and the asker fetches the view in pieces of [`PIECE_BYTES`], one after the other. The master
+//! encodes a view once for all askers. The logic of both ends does not notice:
+//! [`MasterClient`](crate::rpc::MasterClient) replaces the stub by the view before its caller sees the answer.
 //!
-//! Should the view change meanwhile, the master goes on with the older one as long as it has it; else the
-//! asker begins anew, with the newest.
+//! If the view changes meanwhile, the master goes on with the older one as long as it has it. Otherwise the
+//! asker starts again with the newest view.
 
 use fusee_core::change::Change;
 use fusee_core::update::ViewUpdate;
@@ -15,12 +15,12 @@ use fusee_core::view::View;
 
 use crate::master::{MasterReply, MasterRequest};
 
-/// The bytes of a piece, but for the last one.
+/// The bytes of each piece except the last one.
 pub const PIECE_BYTES: usize = 256 << 10;
-/// A view that is longer is none: the directory has at most 2^24 entries, and regions are bounded by the address
-/// space.
+/// The longest view that is accepted. No real view is longer: the directory has at most 2^24 entries, and the
+/// address space bounds the regions.
 const MAX_VIEW_BYTES: u64 = 2 << 30;
-/// Entries, subtables and regions that fit in a message together, whatever is in them.
+/// The number of entries, subtables and regions that fit into one message, whatever they contain.
 const FEW_PARTS: usize = 1 << 14;
 
 /// Whether a view comes in pieces.
@@ -39,12 +39,12 @@ fn is_long_update(update: &ViewUpdate) -> bool {
     }
 }
 
-/// A loss may put every subtable into the scope of a change.
+/// Counts the parts of a change. The loss of a node may put every subtable into its scope.
 fn parts_of(change: &Change) -> usize {
     change.subtables.len() + change.regions.len() + change.lost_pairs.len()
 }
 
-/// A view's number, with nothing that it says. No view is like that: each has a directory.
+/// Returns a view's number without its content. No real view looks like that, since each has a directory.
 fn stub(number: u64, of: &View) -> View {
     View {
         number,
@@ -59,7 +59,7 @@ fn stub(number: u64, of: &View) -> View {
     }
 }
 
-/// The view of an answer.
+/// Returns the view of an answer.
 fn view_of(reply: &mut MasterReply) -> Option<&mut View> {
     match reply {
         MasterReply::Opened { view, .. } | MasterReply::View(Some(view)) => Some(view),
@@ -69,7 +69,7 @@ fn view_of(reply: &mut MasterReply) -> Option<&mut View> {
     }
 }
 
-/// Leaves the view out of an answer if it is long; `newest` is the one in force.
+/// Replaces the view of an answer by a stub if it is long. `newest` is the current view.
 pub fn shorten(reply: &mut MasterReply, newest: Option<&View>) {
     if let (MasterReply::Heartbeat { view: Some(update), .. }, Some(newest)) = (&mut *reply, newest)
         && is_long_update(update)
@@ -80,17 +80,17 @@ pub fn shorten(reply: &mut MasterReply, newest: Option<&View>) {
     }
 }
 
-/// The stub of an answer whose view was left out.
+/// Returns the stub of an answer whose view was left out.
 pub fn stub_of(reply: &mut MasterReply) -> Option<&mut View> {
     view_of(reply).filter(|view| view.directory.is_empty())
 }
 
-/// A view as its pieces are cut from.
+/// Encodes a view, to be cut into pieces.
 pub fn written(view: &View) -> Vec<u8> {
     postcard::to_stdvec(view).expect("a view can be written to memory")
 }
 
-/// The answer to [`MasterRequest::ViewPiece`], out of a view that was [written].
+/// Returns the answer to [`MasterRequest::ViewPiece`] from a view that was [written].
 pub fn piece(number: u64, written: &[u8], from: u64) -> MasterReply {
     let total = written.len();
     let from = usize::try_from(from).unwrap_or(total).min(total);
@@ -98,7 +98,7 @@ pub fn piece(number: u64, written: &[u8], from: u64) -> MasterReply {
     MasterReply::ViewPiece { number, from: from as u64, total: total as u64, bytes }
 }
 
-/// A view of which some pieces have come. It takes no more memory than they do.
+/// A view of which some pieces have come. It takes no more memory than these.
 #[derive(Debug)]
 pub struct Assembly {
     number: u64,
@@ -106,21 +106,21 @@ pub struct Assembly {
     begun_anew: u32,
 }
 
-/// How often a view may give way to a newer one before it has come.
+/// The number of times that a newer view may replace the one that is being fetched.
 const MAX_ANEW: u32 = 100;
 
 impl Assembly {
-    /// Of the view of this number, or a later one.
+    /// Begins with the view of this number, or a later one.
     pub fn new(number: u64) -> Assembly {
         Assembly { number, bytes: Vec::new(), begun_anew: 0 }
     }
 
-    /// What to ask for next.
+    /// Returns the next request.
     pub fn request(&self) -> MasterRequest {
         MasterRequest::ViewPiece { number: self.number, from: self.bytes.len() as u64 }
     }
 
-    /// Takes the answer; the view if it was the last piece. It is still to be checked.
+    /// Takes an answer. Returns the view if this was the last piece; the caller has to check the view.
     pub fn take(&mut self, reply: MasterReply) -> Result<Option<View>, &'static str> {
         let MasterReply::ViewPiece { number, from, total, bytes } = reply else {
             return Err("another answer than a piece of the view");
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
     use crate::master::Epochs;
 
-    /// A view whose directory has so many entries.
+    /// Returns a view with this many directory entries.
     fn view(number: u64, entries: u32) -> View {
         let subtable = |i: u64| Subtable::new(3, vec![Place { node: MnId(0), offset: i << 16 }]);
         View {
@@ -176,7 +176,8 @@ mod tests {
         }
     }
 
-    /// Asks a master that has this view until all of it has come; how many pieces it took.
+    /// Asks a master with this view until all pieces have come. Returns the view, and how many pieces there
+    /// were.
     fn assemble(assembly: &mut Assembly, number: u64, written: &[u8]) -> (View, usize) {
         for pieces in 1.. {
             let MasterRequest::ViewPiece { number: asked, from } = assembly.request() else {
@@ -208,7 +209,7 @@ mod tests {
         assert_eq!(assembly.take(piece(7, &written(&old), 0)), Ok(None));
         let (come, _) = assemble(&mut assembly, 9, &written(&new));
         assert_eq!(come, new);
-        // Not for ever, and never back.
+        // Not without end, and never back to an older view.
         let mut assembly = Assembly::new(7);
         let written = written(&new);
         let newer = |number| piece(number, &written, 0);
@@ -237,7 +238,7 @@ mod tests {
         refused(&|_, _, bytes| bytes.clear());
         refused(&|_, _, bytes| bytes.push(0));
         assert!(Assembly::new(7).take(MasterReply::Done).is_err());
-        // All there, and none, or another one, or one with nothing in it.
+        // Complete bytes that are no view, or another view, or a view without content.
         let whole = |number, view: &View| {
             Assembly::new(number).take(piece(number, &super::written(view), 0))
         };

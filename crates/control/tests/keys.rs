@@ -1,4 +1,4 @@
-//! Who has a key of the secret is heard, for what that is; whoever has not is told so.
+//! Peers with a key may make the requests of their kind; peers without a key are told so.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -20,7 +20,7 @@ fn runtime(keys: Option<Keys>) -> Runtime {
     Runtime::with_keys("test-keys", keys).unwrap()
 }
 
-/// A memory node that does whatever it is asked.
+/// A memory node that accepts every request.
 fn node(runtime: &Runtime) -> (Server, String) {
     let handler = |_: Caller, _| async { NodeReply::Done };
     let server = serve::<NodeService, _, _>(runtime, bind("127.0.0.1:0").unwrap(), handler);
@@ -101,7 +101,7 @@ fn who_has_a_key_believes_nobody_without() {
     is_refused(asks(&addr, Some(keys), NodeRequest::Usage), "no secret");
 }
 
-/// A memory node that counts what it is asked.
+/// A memory node that counts its requests.
 fn counting_node(runtime: &Runtime) -> (Server, TcpStream, Arc<AtomicUsize>) {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = asked.clone();
@@ -116,14 +116,14 @@ fn counting_node(runtime: &Runtime) -> (Server, TcpStream, Arc<AtomicUsize>) {
     (server, stream, asked)
 }
 
-/// A request as it goes over a connection without codes.
+/// A request, encoded for a connection without codes.
 fn bare_frame(request: NodeRequest) -> Vec<u8> {
-    // A call, its number, and the time it has.
+    // A call, its number, and its deadline in milliseconds.
     let call = [&[0, 0, 100][..], &parsers::written(&Stamped { cluster: None, request })].concat();
     [&(call.len() as u32).to_be_bytes()[..], &call].concat()
 }
 
-/// Passes a message of so many bytes on.
+/// Passes on a message of this many bytes, and returns it.
 fn pass_on(from: &mut TcpStream, to: &mut TcpStream, bytes: usize) -> Vec<u8> {
     let mut message = vec![0; bytes];
     from.read_exact(&mut message).unwrap();
@@ -131,7 +131,7 @@ fn pass_on(from: &mut TcpStream, to: &mut TcpStream, bytes: usize) -> Vec<u8> {
     message
 }
 
-/// Whether the other end closes the connection, without a word.
+/// Whether the other end closes the connection without sending anything.
 fn is_closed(mut stream: TcpStream) -> bool {
     let mut said = Vec::new();
     let ended = stream.read_to_end(&mut said);
@@ -139,8 +139,8 @@ fn is_closed(mut stream: TcpStream) -> bool {
     said.is_empty() && ended.err().is_none_or(is_reset)
 }
 
-/// A process with these keys calls a memory node: the thread that waits for the answer, and the connection as the node
-/// accepts it.
+/// Lets a process with these keys call a memory node. Returns the thread that waits for the answer, and the
+/// node's end of the connection.
 fn a_call_by(keys: Keys) -> (JoinHandle<Result<NodeReply, RpcError>>, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let dials = runtime(Some(keys));
@@ -156,7 +156,7 @@ fn a_call_by(keys: Keys) -> (JoinHandle<Result<NodeReply, RpcError>>, TcpStream)
     (calling, client)
 }
 
-/// Sends a client of this secret through a listener, and passes on what both say; what was said.
+/// Passes on what a client of this secret and the server say to each other, and returns it.
 fn recorded(secret: &Secret, server: &mut TcpStream) -> [Vec<u8>; 3] {
     let (calling, mut client) = a_call_by(secret.keys(Who::Server));
     let hello = pass_on(&mut client, server, HELLO_BYTES);
@@ -179,7 +179,7 @@ fn a_recorded_handshake_is_of_no_use_and_nonces_differ() {
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         stream
     };
-    // To the server: the same hello is answered anew, and the same proof is good no more.
+    // A replay to the server: it answers the same hello anew, and rejects the old proof.
     let mut again = dial();
     again.write_all(&hello).unwrap();
     let mut second = vec![0; WELCOME_BYTES];
@@ -197,7 +197,8 @@ fn a_recorded_handshake_is_of_no_use_and_nonces_differ() {
     assert_eq!(other[..8], hello[..8]);
     assert_ne!(other[8..], hello[8..], "the nonces of a client differ");
 
-    // To a client: what the server said to another hello proves nothing, and the client says nothing more.
+    // A replay to a client: the server's answer to another hello proves nothing, and the client sends nothing
+    // more.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap().to_string();
     let replaying = std::thread::spawn(move || {
@@ -220,7 +221,7 @@ const PROOF_BYTES: usize = 32;
 
 #[test]
 fn who_passes_proofs_on_has_no_connection_of_its_own() {
-    // What it tries has an effect on whoever wants no proof.
+    // First, without proofs: the attacker's request has an effect on a server that demands none.
     let without = runtime(None);
     let (open, mut stream, asked) = counting_node(&without);
     stream.write_all(b"FUSEE\x0b\x01\0").unwrap();
@@ -234,13 +235,13 @@ fn who_passes_proofs_on_has_no_connection_of_its_own() {
     let secret = Secret::random().unwrap();
     let serving = runtime(Some(secret.keys(Who::Server)));
     let (_server, mut server, asked) = counting_node(&serving);
-    // A server with all rights dials somebody who has taken over an address.
+    // A server with all rights connects to an attacker that has taken over an address.
     let (calling, mut client) = a_call_by(secret.keys(Who::Server));
     pass_on(&mut client, &mut server, HELLO_BYTES);
     pass_on(&mut server, &mut client, WELCOME_BYTES);
     pass_on(&mut client, &mut server, PROOF_BYTES);
     assert_eq!(pass_on(&mut server, &mut client, 1), [1], "the server has taken the proof");
-    // It does not get further with either: a frame of its own, with a code or without.
+    // The attacker gets no further with either end: its own frame is refused, with a code or without.
     let fence = bare_frame(fence());
     server.write_all(&[&fence[..], &[0; 16], &fence].concat()).unwrap();
     assert!(is_closed(server));

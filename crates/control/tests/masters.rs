@@ -1,4 +1,4 @@
-//! The client of several masters: it finds the leader, and repeats only what had no effect.
+//! The client of several masters: it finds the leader, and repeats only requests without an effect.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,14 +14,14 @@ use fusee_core::race::HashKey;
 use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::{Geometry, Place, Subtable, View};
 
-/// What a master of these tests does, as told from outside.
+/// The behaviour of a fake master, which a test can change while it runs.
 const LEAD: u64 = 0;
 const STAND_BY: u64 = 1;
 const BREAK: u64 = 2;
 const LEAD_OTHER: u64 = 3;
 const OTHER: ClusterId = ClusterId::from_word(7).unwrap();
 
-/// A master that counts what it is asked.
+/// A fake master that counts its requests.
 struct Fake {
     server: Server,
     addr: String,
@@ -86,7 +86,7 @@ fn the_leader_is_found_past_the_dead_and_the_stand_bys_and_remembered() {
     }
     assert_eq!((first.asked(), leads.asked()), (1, 3));
     assert_eq!(client.answered_by(), leads.addr);
-    // A clone knows it, too.
+    // Clones know the leader, too.
     assert_eq!(client.clone().call_blocking(MasterRequest::Open), Ok(MasterReply::Done));
     assert_eq!((first.asked(), leads.asked()), (1, 4));
 }
@@ -143,8 +143,8 @@ fn stand_bys_that_name_each_other_end_in_no_leader_and_the_dead_at_once() {
     );
 }
 
-/// A leader that stands still takes connections, which its system does, and says nothing: what was never
-/// sent to it has had no effect, however little time is left.
+/// The operating system of a leader that stands still accepts connections, but no answer comes. A request that
+/// was never sent to it has had no effect, however little time is left.
 #[test]
 fn a_leader_that_stands_still_ends_in_no_leader() {
     let runtime = runtime();
@@ -166,7 +166,7 @@ fn a_request_that_may_have_had_an_effect_is_not_repeated_but_the_next_goes_elsew
     let silent = Fake::start(&runtime, BREAK, None);
     let leads = Fake::start(&runtime, LEAD, None);
     let client = client(&runtime, &[&silent.addr, &leads.addr]);
-    // Long enough for a connection.
+    // Long enough to open a connection.
     let hurried = client.with_deadline(Duration::from_secs(2));
     let timed_out = hurried.call_blocking(MasterRequest::Open);
     assert_eq!(timed_out, Err(RpcError::TimedOut { addr: silent.addr.clone() }));
@@ -174,7 +174,7 @@ fn a_request_that_may_have_had_an_effect_is_not_repeated_but_the_next_goes_elsew
     assert_eq!(client.call_blocking(MasterRequest::Open), Ok(MasterReply::Done));
     assert_eq!((silent.asked(), leads.asked()), (1, 1));
 
-    // The same for a connection that breaks with the request under way.
+    // The same for a connection that breaks while the request runs.
     leads.role.store(BREAK, Ordering::SeqCst);
     let calling = std::thread::spawn({
         let client = client.clone();
@@ -219,7 +219,7 @@ fn a_master_of_another_cluster_is_passed_over_and_named() {
     assert_eq!(apart.call_blocking(MasterRequest::Open), Ok(MasterReply::Done));
 }
 
-/// A view that comes in pieces.
+/// Returns a view that comes in pieces.
 fn long_view(number: u64) -> View {
     View {
         number,
@@ -234,8 +234,8 @@ fn long_view(number: u64) -> View {
     }
 }
 
-/// A master whose view is the second one as soon as somebody asks for a piece of the first; if `stands_by`, it says
-/// then that another one leads. Counts the sessions that are closed.
+/// A master with the first view, and with the second one as soon as a piece of the first is requested. If
+/// `stands_by`, it answers that first request as a stand-by. Also returns the number of closed sessions.
 fn changing(runtime: &Runtime, views: [u64; 2], stands_by: bool) -> (Server, Arc<AtomicU64>) {
     let fetched = Arc::<AtomicU64>::default();
     let closed = Arc::<AtomicU64>::default();
@@ -288,7 +288,7 @@ fn changing(runtime: &Runtime, views: [u64; 2], stands_by: bool) -> (Server, Arc
     (serve::<MasterService, _, _>(runtime, listener, handler).unwrap(), closed)
 }
 
-/// Its answer says who is fenced for all that was in force then, and nothing of what came later.
+/// An answer names the fenced sessions for the views of its time, and tells nothing about later ones.
 #[test]
 fn an_answer_never_brings_a_newer_view_than_it_was_given_with() {
     let runtime = runtime();
@@ -308,7 +308,7 @@ fn an_answer_never_brings_a_newer_view_than_it_was_given_with() {
             assert_eq!(view.map(|view| view.number()), brought);
             assert_eq!((expelled, lease_ms), (vec![ClientId(5)], 1_000), "the rest is there");
         }
-        // A session that was opened before is given up, and another one opened.
+        // A session that was opened with the older view is given up, and another one is opened.
         let (server, closed) = changing(&runtime, [7, 9], stands_by);
         let one = client(&runtime, &[&server.addr().unwrap().to_string()]);
         let reply = one.call_blocking(MasterRequest::Open).unwrap();

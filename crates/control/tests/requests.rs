@@ -1,5 +1,5 @@
-//! Every control request, and the kinds of peers that may make it: a table that stands beside the code's own, so that
-//! a request of servers that a client's key opens by mistake is seen.
+//! A table of every control request with the kinds of peers that may make it. It is independent of the code's
+//! own, so that a request of servers that is opened to clients by mistake is noticed.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -16,7 +16,7 @@ use fusee_control::rpc::{
 use serde::de::DeserializeOwned;
 use tarpc::RequestName;
 
-/// Servers and administrators may do what a client may.
+/// The kind of peer that a request needs. Servers and administrators may do what a client may.
 const NODE_REQUESTS: &[(&str, Who)] = &[
     ("Describe", Client),
     ("Format", Server),
@@ -57,14 +57,14 @@ const MASTER_REQUESTS: &[(&str, Who)] = &[
     ("Events", Client),
 ];
 
-/// One request of each kind, out of small numbers.
+/// Returns one request of each kind, parsed from small random numbers.
 fn all<T: DeserializeOwned + RequestName + Debug>() -> Vec<T> {
     let mut seed = 7u64;
     let mut random = || {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (seed >> 40) as u8
     };
-    // One byte tells the kind.
+    // The first byte is the kind.
     let one = |kind: u8| {
         (0..200_000).find_map(|_| {
             let drawn = usize::from(random()) % 40;
@@ -77,7 +77,7 @@ fn all<T: DeserializeOwned + RequestName + Debug>() -> Vec<T> {
     (0..64).map_while(one).collect()
 }
 
-/// What is asked of one kind of server, with each kind of key.
+/// Makes each request to one kind of server, with each kind of key.
 fn check<T: RequestName + Clone + Debug>(
     requests: &[T],
     table: &[(&str, Who)],

@@ -1,4 +1,4 @@
-//! The RPC edge over real sockets: calls, and everything that can be at the other end instead.
+//! The RPC edge over real sockets: calls, and all kinds of peers at the other end.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -19,8 +19,8 @@ fn runtime() -> Runtime {
     Runtime::start("test-control").unwrap()
 }
 
-/// A memory node that counts: `Usage` tells how often it was asked, `Describe` never answers,
-/// `BlocksOf` panics.
+/// A memory node that counts its requests: `Usage` returns the number of earlier ones, `Describe` never
+/// answers, `BlocksOf` panics.
 async fn count(request: NodeRequest, calls: Arc<AtomicU64>) -> NodeReply {
     let call = calls.fetch_add(1, Ordering::Relaxed);
     match request {
@@ -39,8 +39,8 @@ fn counting_node(runtime: &Runtime, addr: &str) -> (Server, String) {
     (server, addr)
 }
 
-/// A node that answers as [`count`], always of a first call; and what it learns of connections:
-/// which one asks, and which one ends.
+/// A node that answers like [`count`], always as to a first call. Also returns a receiver that tells which
+/// connection makes a request, and which one ends.
 fn watched_node(runtime: &Runtime) -> (Server, Receiver<(&'static str, u64)>) {
     let (tell, told) = channel();
     let seen = tell.clone();
@@ -68,7 +68,7 @@ fn calls_are_answered_each_once_and_concurrently() {
     let runtime = runtime();
     let (server, addr) = counting_node(&runtime, "127.0.0.1:0");
     let client = NodeClient::new(&runtime, addr);
-    // More than the server answers at a time on one connection.
+    // More than the server handles at a time on one connection.
     let mut seen: Vec<u64> = runtime.block_on(async {
         let calls = (0..300).map(|_| client.call(NodeRequest::Usage));
         let replies = futures_util::future::join_all(calls).await;
@@ -88,7 +88,7 @@ fn a_silent_handler_times_out_and_a_panicking_one_is_an_error() {
     let runtime = runtime();
     let (_server, addr) = counting_node(&runtime, "127.0.0.1:0");
     let client = NodeClient::new(&runtime, addr.clone());
-    // With a connection: the time is the answer's.
+    // The connection is open already, so the deadline applies to the answer.
     assert_eq!(usage(&client), 0);
     let hurried = client.with_deadline(Duration::from_millis(50));
     let timed_out = hurried.call_blocking(NodeRequest::Describe);
@@ -132,7 +132,7 @@ fn requests_are_known_by_their_connection_and_its_end_is_told() {
     assert_eq!(next(), ("ends", 1));
 }
 
-/// The master takes whoever closes a connection, and is not heard over another one, for dead.
+/// If a process closes a connection and is not heard over another one, the master takes the process for dead.
 #[test]
 fn a_connection_that_is_too_slow_is_not_closed_before_another_one_speaks() {
     let runtime = runtime();
@@ -141,7 +141,7 @@ fn a_connection_that_is_too_slow_is_not_closed_before_another_one_speaks() {
     let hasty = client.with_deadline(Duration::from_millis(50));
     let mut connection = 1;
     let end = Instant::now() + Duration::from_secs(10);
-    // A deadline may pass without that anybody gives the connection up.
+    // A deadline may pass without the connection being given up.
     while connection == 1 {
         assert!(Instant::now() < end, "the connection is never given up");
         let slow = hasty.call_blocking(NodeRequest::Describe);
@@ -156,7 +156,7 @@ fn a_connection_that_is_too_slow_is_not_closed_before_another_one_speaks() {
     server.stop();
 }
 
-/// Who is gone is noticed at once, not when the answer that it waited for is due.
+/// The end of a process is noticed at once, not when the answer that it waited for is due.
 #[test]
 fn the_end_of_a_connection_is_told_while_an_answer_is_held() {
     let runtime = runtime();
@@ -212,7 +212,7 @@ fn a_stranger_is_named() {
     stranger.join().unwrap();
 }
 
-/// Sends bytes; returns what came back before the server closed the connection.
+/// Sends bytes; returns the bytes that came back before the server closed the connection.
 fn poke(addr: &str, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(addr).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -234,12 +234,12 @@ fn malformed_input_closes_only_its_own_connection() {
     let (_server, addr) = counting_node(&runtime, "127.0.0.1:0");
     let client = NodeClient::new(&runtime, addr.clone());
     assert_eq!(usage(&client), 0);
-    // No hello at all; then hellos followed by an over-long frame and by one of garbage.
+    // No hello; then hellos followed by a frame that is too long, and by a frame of garbage.
     assert_eq!(poke(&addr, b"GET / HTTP/1.1\r\n\r\n"), b"");
     let welcome = [HELLO, &[0; 32]].concat();
     assert_eq!(poke(&addr, &[HELLO, &u32::MAX.to_be_bytes()].concat()), welcome);
     assert_eq!(poke(&addr, &[HELLO, &[0, 0, 0, 3, 9, 9, 9]].concat()), welcome);
-    // Who only connects is sent away as well.
+    // A connection that sends nothing is closed as well.
     assert_eq!(poke(&addr, b""), b"");
     assert_eq!(usage(&client), 1);
 }

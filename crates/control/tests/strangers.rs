@@ -1,4 +1,4 @@
-//! What strangers and broken peers can hold of a server, and that it goes on answering the others.
+//! Bounds on the resources that strangers and broken peers hold: the server goes on answering others.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -14,14 +14,14 @@ use fusee_core::verbs::ClientId;
 
 const HELLO: &[u8] =
     b"FUSEE\x0b\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
-/// Longer than anything here takes on a loaded machine.
+/// Longer than anything in these tests takes on a loaded machine.
 const WAIT: Duration = Duration::from_secs(60);
 
 fn runtime() -> Runtime {
     Runtime::start("test-strangers").unwrap()
 }
 
-/// A node that answers `Usage` and `Fence`, and everything else never.
+/// A node that answers `Usage` and `Fence` at once, and no other request ever.
 fn node(runtime: &Runtime, limits: Limits) -> (Server, String) {
     let handler = |_: Caller, request| async move {
         match request {
@@ -87,7 +87,7 @@ fn request(id: u8, variant: u8) -> Vec<u8> {
     call(id, &[variant])
 }
 
-/// A frame with this request.
+/// Returns a frame with this request.
 fn call(id: u8, request: &[u8]) -> Vec<u8> {
     // Envelope::Call, id, deadline (varint, 60 s), no cluster, the request.
     frame(&[&[0, id, 0xe0, 0xd4, 0x03, 0], request].concat())
@@ -100,7 +100,7 @@ fn frame(body: &[u8]) -> Vec<u8> {
 const DESCRIBE: u8 = 0;
 const USAGE: u8 = 10;
 
-/// Asks for the first time, and receives the answer, to the hello as well.
+/// Makes a first request, and receives the answers to the hello and to the request.
 fn ask(stream: &mut TcpStream) {
     stream.write_all(&request(1, USAGE)).unwrap();
     stream.read_exact(&mut [0; 72]).unwrap();
@@ -113,7 +113,8 @@ fn receive(stream: &mut TcpStream) {
     stream.read_exact(&mut vec![0; u32::from_be_bytes(len) as usize]).unwrap();
 }
 
-/// Silent connections with a valid hello, more than a server takes at a time: the newest asks, and is heard.
+/// There are more silent connections with a valid hello than a server allows: the newest one makes a request,
+/// and gets its answer.
 #[test]
 fn silent_connections_make_room_for_who_asks() {
     let runtime = runtime();
@@ -134,7 +135,7 @@ fn who_asks_nothing_is_sent_away_before_and_after_the_hello() {
     let (server, addr) = node(&runtime, Limits { first_request, ..Limits::default() });
     assert_closed(dial(&addr));
     assert_closed(greet(&addr));
-    // A frame that has begun is no request.
+    // An incomplete frame is no request.
     let mut head = greet(&addr);
     let mut half = greet(&addr);
     head.write_all(&[0, 0]).unwrap();
@@ -166,14 +167,15 @@ fn a_request_that_does_not_come_whole_ends_its_connection() {
     let (server, addr) = node(&runtime, Limits { frame, ..Limits::default() });
     let mut stream = greet(&addr);
     ask(&mut stream);
-    // What waits for an answer may not trickle either.
+    // A connection that waits for an answer may not trickle either.
     stream.write_all(&request(7, DESCRIBE)).unwrap();
     stream.write_all(&request(8, USAGE)[..6]).unwrap();
     assert_closed(stream);
     server.stop();
 }
 
-/// The idle go first, of the address that has too many; who waits for an answer is never sent away.
+/// Idle connections go first, from the address that has too many. A connection that waits for an answer is
+/// never closed.
 #[test]
 fn guests_are_bounded_for_each_address_and_in_total() {
     let other = |host: u8| {
@@ -199,12 +201,12 @@ fn guests_are_bounded_for_each_address_and_in_total() {
             idle.push(stream);
         }
         is_served(&addr);
-        // The place of who was served just now is one of the ten.
+        // One of the ten places belongs to the client that was served just now.
         for stream in idle.drain(..35) {
             assert_closed(stream);
         }
         assert_eq!(count_open(&mut waiting), 5);
-        // All ten want something now: an eleventh of the address is refused.
+        // All ten are busy now, so an eleventh connection of the address is refused.
         let mut busy = Vec::new();
         for _ in 0..20 {
             let mut stream = greet(&addr);
@@ -251,7 +253,7 @@ fn half_received_frames_are_bounded_and_others_are_served() {
     for _ in 0..10 {
         let mut stream = greet(&addr);
         stream.write_all(&(8u32 << 20).to_be_bytes()).unwrap();
-        // The server may close it meanwhile.
+        // The server may close the connection meanwhile.
         drop(stream.write_all(&vec![0; 700_000]));
         half.push(stream);
     }
@@ -276,15 +278,15 @@ fn long_request(id: u8, is_answered: bool) -> Vec<u8> {
     call(id, &parsers::written(&request))
 }
 
-/// What comes next is refused, and ends the connection.
+/// Checks that one more request is refused, and ends the connection.
 #[track_caller]
 fn is_sent_away(mut stream: TcpStream, id: u8) {
-    // It may be closed before all has come.
+    // The connection may be closed before all bytes are sent.
     drop(stream.write_all(&long_request(id, false)));
     assert_closed(stream);
 }
 
-/// By their bytes, and as long as they are handled: also those that nobody waits for any more.
+/// The bytes of requests count as long as these are handled, even if no caller waits for the answers any more.
 #[test]
 fn requests_that_are_not_answered_are_bounded_for_each_address_and_in_total() {
     const MOST: usize = 7 << 19;
@@ -296,7 +298,7 @@ fn requests_that_are_not_answered_are_bounded_for_each_address_and_in_total() {
         let (server, addr) = node(&runtime, limits);
         let mut stream = greet(&addr);
         ask(&mut stream);
-        // What is answered holds nothing any more.
+        // Answered requests hold nothing any more.
         for _ in 0..10 {
             stream.write_all(&long_request(1, true)).unwrap();
             receive(&mut stream);
@@ -304,7 +306,7 @@ fn requests_that_are_not_answered_are_bounded_for_each_address_and_in_total() {
         for id in 0..3 {
             stream.write_all(&long_request(id, false)).unwrap();
         }
-        // They are being handled when this is answered.
+        // When this request is answered, the three before it are being handled.
         stream.write_all(&request(4, USAGE)).unwrap();
         receive(&mut stream);
         for id in 0..3 {
@@ -312,7 +314,7 @@ fn requests_that_are_not_answered_are_bounded_for_each_address_and_in_total() {
             stream.write_all(&frame(&[1, id])).unwrap();
         }
         is_sent_away(stream, 5);
-        // They are handled also after the end of their connection.
+        // They are still handled after the end of their connection.
         is_sent_away(greet(&addr), 0);
         is_served(&addr);
         let mut stranger = connect_from(Ipv4Addr::new(127, 0, 0, 9).into(), &addr);
@@ -328,7 +330,7 @@ fn requests_that_are_not_answered_are_bounded_for_each_address_and_in_total() {
     }
 }
 
-/// A node whose answers are long, and what tells how many of its connections have ended.
+/// A node with long answers, and the number of its connections that have ended.
 fn talkative(runtime: &Runtime, limits: Limits) -> (Server, String, Arc<AtomicUsize>) {
     let handler =
         |_: Caller, _: NodeRequest| async { NodeReply::Owners(vec![ClientId(u32::MAX); 8192]) };
@@ -344,7 +346,7 @@ fn talkative(runtime: &Runtime, limits: Limits) -> (Server, String, Arc<AtomicUs
     (server, addr, ended)
 }
 
-/// Frames with so many requests.
+/// Returns frames with this many requests.
 fn requests(count: u16) -> Vec<u8> {
     // Envelope::Call, id (varint of two bytes), deadline (varint, 60 s), no cluster, the request.
     let one = |id: u16| frame(&[0, id as u8 | 0x80, (id >> 7) as u8, 0xe0, 0xd4, 0x03, 0, USAGE]);
@@ -364,7 +366,7 @@ fn who_does_not_fetch_answers_is_sent_away() {
         assert!(Instant::now() < deadline, "it keeps its place");
         std::thread::sleep(Duration::from_millis(10));
     }
-    // It was asked, and it had begun to answer.
+    // The server has received requests, and has begun to answer.
     stream.read_exact(&mut [0; 72]).unwrap();
     receive(&mut stream);
     let _ = asking.join().unwrap();
@@ -380,7 +382,7 @@ fn who_asks_much_at_once_gets_all_answers() {
     let asking = std::thread::spawn(move || asks.write_all(&requests(REQUESTS)).unwrap());
     stream.read_exact(&mut [0; 72]).unwrap();
     for number in 0..REQUESTS {
-        // Slowly at first, so that answers pile up.
+        // Reads slowly at first, so that answers accumulate.
         if number < 50 {
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -1,5 +1,5 @@
-//! Control connections over TLS: who speaks it and who does not are told so, certificates change, proofs stay where
-//! they were made.
+//! Control connections over TLS: mismatches are reported to both ends, certificates can change, and proofs are
+//! valid only for their connection.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -30,7 +30,7 @@ fn runtime(keys: Option<Keys>, tls: Option<Tls>) -> Runtime {
     Runtime::with_keys("test-tls", keys).unwrap().with_tls(tls)
 }
 
-/// A memory node that does whatever it is asked, and counts that.
+/// A memory node that accepts every request, and counts them.
 fn node(runtime: &Runtime) -> (Server, String, Arc<AtomicUsize>) {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = asked.clone();
@@ -79,13 +79,13 @@ fn who_speaks_the_other_way_is_told() {
         let (_plain, plain_addr, _) = node(&plain);
         is_refused(asks(&plain_addr, keys(Who::Client), as_client(&files)), "speaks no TLS");
         assert_eq!(asks(&plain_addr, keys(Who::Client), None), Ok(NodeReply::Done));
-        // A client's certificates alone let a server answer without TLS.
+        // A server with the certificates of a client only answers without TLS.
         let half = runtime(keys(Who::Server), as_client(&files));
         let (_half, half_addr, _) = node(&half);
         assert_eq!(asks(&half_addr, keys(Who::Client), None), Ok(NodeReply::Done));
         assert_eq!(asked.load(Ordering::SeqCst), 2);
     }
-    // Keys are wanted over TLS as well.
+    // Keys are demanded over TLS as well.
     let serving = runtime(Some(secret.keys(Who::Server)), as_server(&files));
     let (_server, addr, _) = node(&serving);
     let answer = asks(&addr, None, as_client(&files));
@@ -121,12 +121,12 @@ fn certificates_change_without_a_restart() {
     std::thread::sleep(fusee_tls::LOOK);
     is_refused(asks(&addr, None, as_client(&before)), "does not believe");
     assert_eq!(asks(&addr, None, as_client(&files)), Ok(NodeReply::Done));
-    // Whoever was connected goes on, and believes the new authority when it connects again.
+    // Open connections go on, and their clients trust the new authority when they connect again.
     assert_eq!(client.call_blocking(NodeRequest::Usage), Ok(NodeReply::Done));
     assert_eq!(asks(&addr, None, first), Ok(NodeReply::Done));
 }
 
-/// Copies from one end to the other.
+/// Passes on a message of this many bytes.
 fn pass_on(from: &mut Stream<TcpStream>, to: &mut Stream<TcpStream>, bytes: usize) {
     let mut message = vec![0; bytes];
     from.read_exact(&mut message).unwrap();
@@ -139,7 +139,7 @@ fn a_proof_is_good_for_the_tls_connection_that_it_was_made_over() {
     let secret = Secret::random().unwrap();
     let serving = runtime(Some(secret.keys(Who::Server)), as_server(&files));
     let (_server, addr, asked) = node(&serving);
-    // Somebody who has a certificate of the authority, and no key.
+    // An attacker with a certificate of the authority, but without a key.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let between = listener.local_addr().unwrap().to_string();
     let keys = Some(secret.keys(Who::Server));
@@ -171,7 +171,7 @@ fn strangers_are_cut_off_and_random_bytes_do_no_harm() {
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         stream
     };
-    // The start of a handshake, and no more.
+    // The start of a handshake, and nothing more.
     let mut stalls = connect();
     stalls.write_all(&[fusee_tls::FIRST_BYTE, 3, 1, 2, 0, 1]).unwrap();
     let begun = std::time::Instant::now();
@@ -186,7 +186,7 @@ fn strangers_are_cut_off_and_random_bytes_do_no_harm() {
     for round in 0..60 {
         let mut bytes: Vec<u8> = (0..usize::from(random()) * 8).map(|_| random()).collect();
         let mut stream = if round % 2 == 0 {
-            // After a good handshake, and perhaps a good hello.
+            // After a complete handshake, and perhaps a valid hello.
             if round % 4 == 0 {
                 bytes.splice(..0, *b"FUSEE\x0b\x01\0");
             }

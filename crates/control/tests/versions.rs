@@ -1,7 +1,7 @@
 //! Programs that speak another version of the control protocol: each side learns which one is too old.
 //!
-//! For ever: a hello begins with 8 bytes, "FUSEE" and the version in front. The hellos here are bytes, of
-//! versions that were before and of some that may come.
+//! In every version, a hello begins with 8 bytes, with "FUSEE" and the version in front. The hellos here are
+//! literal bytes, of past versions and of possible future ones.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use fusee_control::rpc::{
 };
 use fusee_core::version::{End, VersionError};
 
-/// The first version that there was of this hello, and one that will hardly come.
+/// Past versions of this hello, and possible future ones.
 const OTHERS: [u8; 4] = [1, 8, 200, 255];
 
 fn node(runtime: &Runtime) -> Server {
@@ -26,7 +26,7 @@ fn a_server_tells_clients_of_other_versions_which_one_it_is() {
     let runtime = Runtime::start("versions").unwrap();
     let server = node(&runtime);
     for version in OTHERS {
-        // With what follows it today, with nothing, and with more.
+        // The first 8 bytes are followed by as many bytes as today, by none, or by more.
         for behind in [32, 0, 500] {
             let mut stream = TcpStream::connect(server.addr().unwrap()).unwrap();
             stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();

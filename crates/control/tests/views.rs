@@ -1,4 +1,4 @@
-//! How long the messages are in which the master tells of views.
+//! Lengths of the messages by which the master announces views.
 
 use fusee_control::master::{Epochs, MasterReply};
 use fusee_core::race::HashKey;
@@ -6,7 +6,7 @@ use fusee_core::update::ViewUpdate;
 use fusee_core::verbs::{ClusterId, MnId};
 use fusee_core::view::{Geometry, Member, Place, Subtable, View};
 
-/// What a split costs every client process: a few hundred bytes, however large the index is.
+/// A split costs every client process a few hundred bytes, however large the index is.
 #[test]
 fn the_views_of_a_split_are_short_messages() {
     let place = |node, offset| Place { node: MnId(node), offset };

@@ -1,11 +1,11 @@
 //! Erasure codes: `m` parity chunks beside `k` data chunks of the same length. Any `k` of the `k + m`
 //! chunks restore the others.
 //!
-//! The code is Reed-Solomon with a Cauchy matrix: parity chunk `i` is the sum over all data chunks `j`
-//! of `1 / ((k + i) xor j)` times chunk `j`, byte by byte, in the field GF(2^8) of the polynomial 0x11d.
-//! Every square part of such a matrix can be inverted, so every loss of up to `m` chunks can be made
-//! good. Chunks stand in the memory of a cluster, so this belongs to its layout: an implementation
-//! of [`Code`] may be faster, but has to come to the same bytes. ISA-L's Cauchy code does.
+//! The code is Reed-Solomon with a Cauchy matrix: parity chunk `i` is the sum of `1 / ((k + i) xor j)` times chunk `j`
+//! over all data chunks `j`, byte by byte, in the field GF(2^8) of the polynomial 0x11d. Every square part of such a
+//! matrix can be inverted, so every loss of up to `m` chunks can be repaired. Chunks stand in the memory of a cluster,
+//! so the code is part of its layout: an implementation of [`Code`] may be faster, but must compute the same bytes.
+//! ISA-L's Cauchy code does.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -14,12 +14,12 @@ use arrayvec::ArrayVec;
 use rusty_erasure::{Coder, Matrix};
 use serde::{Deserialize, Serialize};
 
-/// The most chunks that a stripe may have.
+/// The largest number of chunks of a stripe.
 pub const MAX_CHUNKS: usize = 16;
-/// The most of them that may be parity.
+/// The largest number of parity chunks.
 pub const MAX_PARITY: u8 = 4;
 
-/// How many chunks: EC(k, m).
+/// The numbers of data and parity chunks: EC(k, m).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "(u8, u8)", into = "(u8, u8)")]
 pub struct Coding {
@@ -27,7 +27,7 @@ pub struct Coding {
     m: u8,
 }
 
-/// Why there is no EC(k, m).
+/// An invalid EC(k, m).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "no erasure code has k = {k} data chunks and m = {m} parity chunks: k is at least 2, m is 1 to \
@@ -56,7 +56,7 @@ impl Coding {
         self.k as usize
     }
 
-    /// Parity chunks: so many chunks of a stripe may be lost.
+    /// Parity chunks: the number of chunks of a stripe that may be lost.
     pub const fn m(self) -> usize {
         self.m as usize
     }
@@ -87,27 +87,27 @@ impl fmt::Display for Coding {
     }
 }
 
-/// Computes chunks from chunks.
+/// Computation of chunks from chunks.
 pub trait Code {
-    /// How many there are.
+    /// Returns the numbers of chunks.
     fn coding(&self) -> Coding;
 
     /// Fills the parity chunks.
     ///
     /// # Panics
-    /// If there are not `k` and `m` of them, or their lengths differ.
+    /// If the numbers of chunks are not `k` and `m`, or lengths differ.
     fn encode(&self, data: &[&[u8]], parity: &mut [&mut [u8]]);
 
-    /// Fills chunks that are `missing`, data or parity, from those that are there; both with their numbers.
-    /// False if less than `k` are there.
+    /// Fills chunks that are `missing`, data or parity, from existing ones; both come with their numbers. Returns
+    /// false if there are less than `k`.
     ///
     /// # Panics
-    /// If there is no chunk of a number, one is there twice, or lengths differ; but not where nothing is to be
-    /// done.
+    /// If a number is none of the code's, a chunk is there twice, or lengths differ; but not if no chunk is to be
+    /// filled.
     fn restore(&self, there: &[(usize, &[u8])], missing: &mut [(usize, &mut [u8])]) -> bool;
 }
 
-/// The code with the processor's vector instructions, as far as it has any.
+/// The code, with the processor's vector instructions as far as possible.
 #[derive(Clone, Debug)]
 pub struct ReedSolomon {
     coding: Coding,
@@ -115,7 +115,7 @@ pub struct ReedSolomon {
 }
 
 impl ReedSolomon {
-    /// The code of so many chunks.
+    /// Returns the code with these numbers of chunks.
     pub fn new(coding: Coding) -> ReedSolomon {
         let matrix = Matrix::cauchy(coding.k(), coding.m()).expect("the field has more elements");
         let coder = rusty_erasure::coder(matrix).expect("there are parity chunks");

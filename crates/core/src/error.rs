@@ -1,18 +1,18 @@
-//! What an operation may answer instead of its result.
+//! Errors of store operations.
 
 use crate::data::RedundancyError;
 use crate::verbs::{MnId, VerbError};
 
-/// What is known about a write that did not finish.
+/// The fate of a write that did not finish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// No other client can ever see it.
+    /// No other client can ever see the write.
     NotApplied,
-    /// It may have taken effect, or may take effect later.
+    /// The write may have taken effect, or may take effect later.
     Unknown,
 }
 
-/// Why an operation failed.
+/// The reason for which an operation failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -22,7 +22,7 @@ pub enum Error {
     /// INSERT of a key that exists.
     #[error("key already exists")]
     AlreadyExists,
-    /// Keys have at least one byte.
+    /// The key is empty.
     #[error("the key is empty; keys have at least 1 byte")]
     KeyEmpty,
     /// Another write of the key, or a transition of its redundancy, is under way in this process, and its work table
@@ -34,7 +34,7 @@ pub enum Error {
     /// The key is over the cluster's limit.
     #[error("the key has {bytes} bytes, the cluster's maximum is {max_bytes}")]
     KeyTooLarge {
-        /// Its length.
+        /// The length of the key.
         bytes: usize,
         /// The limit.
         max_bytes: usize,
@@ -42,12 +42,12 @@ pub enum Error {
     /// The value is over the cluster's limit.
     #[error("the value has {bytes} bytes, the cluster's maximum is {max_bytes}")]
     ValueTooLarge {
-        /// Its length.
+        /// The length of the value.
         bytes: usize,
         /// The limit.
         max_bytes: usize,
     },
-    /// The pair cannot survive failures in the way that was asked for.
+    /// The pair cannot survive failures in the way that was demanded.
     #[error("{0}")]
     Redundancy(RedundancyError),
     /// No memory node has a free block for an object of this size.
@@ -59,15 +59,15 @@ pub enum Error {
     /// No memory node has a free block, and the cluster adds none, since it lacks replicas.
     #[error("out of memory: no memory node has a free block, and none is added: {reason}")]
     Degraded {
-        /// What is missing, and what to do.
+        /// The replicas that are missing, and a remedy.
         reason: alloc::string::String,
     },
     /// Both buckets of the key are full, and the index cannot grow.
     #[error("index full: no memory node has room for a larger one; start another memory node")]
     IndexFull,
-    /// Both buckets of the key are full of keys whose hashes are like its own, so that a larger index would not
-    /// separate them. Such keys come by chance once in a universe, and on purpose only from somebody who knows by
-    /// which secret the cluster hashes.
+    /// Both buckets of the key are full of keys whose hashes are so similar to its own that a larger index would not
+    /// separate them. By chance this happens once in a universe. On purpose, it takes the secret by which the cluster
+    /// hashes.
     #[error(
         "the key does not fit: the keys in all slots where it may be hash like it, and a larger index would not \
          separate them; use another key (keys were chosen by somebody who knows the cluster's hash key: export, and \
@@ -77,11 +77,11 @@ pub enum Error {
     /// A memory node did not answer.
     #[error("{node} failed: {error} (write outcome: {outcome:?})")]
     Unreachable {
-        /// Which.
+        /// The memory node.
         node: MnId,
-        /// How.
+        /// The failure of the verb.
         error: VerbError,
-        /// What that means for the write; reads are always `NotApplied`.
+        /// The fate of the write; always `NotApplied` for reads.
         outcome: Outcome,
     },
     /// The host told the operation to stop waiting: for the winner of a conflict, or for a block.
@@ -90,64 +90,61 @@ pub enum Error {
          `fusee status` shows no change and no session that has expired"
     )]
     GaveUp {
-        /// For what it waited.
+        /// The event that it waited for.
         waiting_for: &'static str,
-        /// What is known about the write.
+        /// The fate of the write.
         outcome: Outcome,
     },
-    /// Memory holds what no correct client writes.
+    /// Memory holds bytes that no correct client writes.
     #[error("corrupt memory: {what}")]
     Corrupt {
-        /// What was seen.
+        /// The bytes that were seen.
         what: &'static str,
     },
-    /// A slot changed while only this client could change it: it has been fenced or the
-    /// protocol is broken.
+    /// A slot changed while only this client could change it: the client has been fenced, or the protocol is broken.
     #[error("interrupted: {what}; the write's outcome is unknown")]
     Interrupted {
-        /// What was seen.
+        /// The change that was seen.
         what: &'static str,
     },
     /// The session is fenced: the cluster took it for dead, or could not wait for it.
     #[error("the cluster has fenced this session; open a new one (write outcome: {outcome:?})")]
     Expelled {
-        /// What is known about the write.
+        /// The fate of the write.
         outcome: Outcome,
     },
-    /// A callback of a running call asked, beside other operations that its thread cannot go on with before the
-    /// callback has returned: the call could wait for them for ever.
+    /// A callback of a running call used the client while its thread had other operations that cannot go on before the
+    /// callback returns: the call could wait for them for ever.
     #[error(
         "a callback may not use the client here, where other operations wait for it to return; use the client after \
          the call that the callback belongs to"
     )]
     WithinCallback,
-    /// The session or client was made by the parent of this process, which a fork has made: the store knows the
-    /// parent only.
+    /// The session or client was made before a fork, by the parent of this process: the store knows only the parent.
     #[error(
         "this process is a child of the one that opened the client; open one here, after the fork (write outcome: \
          {outcome:?})"
     )]
     Forked {
-        /// What is known about the write: that of a write which was under way when the process was forked goes on
-        /// in the parent.
+        /// The fate of the write; a write that ran at the time of the fork goes on in the parent.
         outcome: Outcome,
     },
-    /// The thread that asked has no session with the cluster and could not get one.
+    /// The calling thread has no session with the cluster and could not get one.
     #[error("no session with the cluster: {reason}")]
     NoSession {
-        /// Why.
+        /// The reason.
         reason: alloc::string::String,
     },
-    /// The memory node or master refused or could not be asked for a block.
+    /// The memory node or master refused a block, or could not be asked for one.
     #[error("no block could be allocated: {reason}")]
     Allocation {
-        /// Why.
+        /// The reason.
         reason: alloc::string::String,
     },
 }
 
 impl Error {
-    /// What is known about the write that failed.
+    /// Returns the fate of the write that failed.
     pub fn outcome(&self) -> Outcome {
         match self {
             Error::Unreachable { outcome, .. }

@@ -1,15 +1,15 @@
-//! What an operation needs from its surroundings beside verbs.
+//! The surroundings of an operation, beside verbs.
 //!
-//! Clocks, randomness and control messages stay outside of this crate. The client library
-//! implements five traits with real timers and RPCs, the simulator with virtual ones:
+//! Clocks, randomness and control messages stay outside of this crate. The client library implements five traits with
+//! real timers and RPCs, the simulator with virtual ones:
 //!
-//! * [`Waiting`]: how long an operation waits for others;
-//! * [`Blocks`]: where memory comes from, and who else may have it;
-//! * [`Views`]: the newest view, and what a session may do by one that may be old;
-//! * [`Epochs`]: since when operations run, and when memory that they know of is free;
-//! * [`Reports`]: what somebody else should look after.
+//! * [`Waiting`]: pauses between attempts;
+//! * [`Blocks`]: the source of memory, and its exchange with other sessions;
+//! * [`Views`]: the newest view, and the validity of an older one;
+//! * [`Epochs`]: the epochs of running operations, and of memory that they may know;
+//! * [`Reports`]: findings that other processes should look after.
 //!
-//! [`Host`] is all of them.
+//! [`Host`] combines them.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -22,49 +22,48 @@ use crate::stats::Damage;
 use crate::verbs::MnId;
 use crate::view::View;
 
-/// The host tells an operation to stop waiting.
+/// The host's order to an operation to stop waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GiveUp;
 
-/// What asking for a block came to, if it did not fail.
+/// The answer to a request for a block that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Granted {
-    /// This block is the session's.
+    /// A block, which belongs to the session now.
     Block(BlockGrant),
-    /// None is free, and others have been called upon to hand some on. To be asked again after
-    /// [`Blocks::await_others`], by an operation that is not pinned meanwhile.
+    /// No block is free, and other sessions have been called upon to hand some on. The operation asks again after
+    /// [`Blocks::await_others`], and is not pinned meanwhile.
     Called,
-    /// A memory node did not answer, or a region has yet to come. To be asked again after [`Blocks::await_pool`], by
-    /// an operation that is not pinned meanwhile.
+    /// A memory node did not answer, or a region has yet to come. The operation asks again after
+    /// [`Blocks::await_pool`], and is not pinned meanwhile.
     Later,
-    /// A newer view has come, by which to ask again.
+    /// A newer view has come; the operation asks again by that view.
     NewerView,
 }
 
-/// What asking for a larger index came to.
+/// The answer to a request for a larger index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grown {
-    /// A newer view has come, in which it may be larger.
+    /// A newer view has come, in which the index may be larger.
     NewerView,
     /// There is no room for a larger one.
     Full,
-    /// Neither has come to be known in time.
+    /// No answer has come in time.
     GaveUp,
     /// The subtable is as deep as the index may be ([`View::deepest`]).
     TooDeep,
 }
 
-/// What a session says of its operations to whoever changes the view
-/// ([`change`](crate::change)).
+/// A session's report of its operations to the process that changes the view ([`change`](crate::change)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pinned {
     /// The local epoch in which the oldest running operation is pinned; `None` if none is.
     pub oldest: Option<u64>,
-    /// Operations that were suspended after a CAS and have not found out what became of it.
+    /// Operations that were suspended after a CAS and do not know its outcome yet.
     pub suspended: usize,
 }
 
-/// How an operation waits for others.
+/// Pauses of operations that wait for others.
 pub trait Waiting {
     /// Waits a little before an operation tries for the `attempt`-th time (from 0): longer for
     /// later attempts, with jitter, so that clients in conflict drift apart. `Err` when the
@@ -72,12 +71,14 @@ pub trait Waiting {
     fn pause(&self, attempt: u32) -> impl Future<Output = Result<(), GiveUp>>;
 }
 
-/// Where a session's blocks come from, and who else may have them.
+/// The source of a session's blocks, and their exchange with other sessions.
 pub trait Blocks {
-    /// Gets a block for a slab (ALLOC, P §4.4), for an operation that is pinned by `view`.
-    /// [`Error::OutOfMemory`] when no memory node has one, nor anybody else, [`Error::Allocation`] when they
-    /// cannot be asked. `to_delete`: it may be one of those that memory nodes keep back for DELETEs. With a subtable:
-    /// one that lies [beside](crate::data::Region::lies_beside) it, if memory nodes have some of these to spare.
+    /// Gets a block for a slab (ALLOC, P §4.4), for an operation that is pinned by `view`. Fails with
+    /// [`Error::OutOfMemory`] if no memory node and no other session has one, and with [`Error::Allocation`] if they
+    /// cannot be asked.
+    ///
+    /// `to_delete`: the block may be one of those that memory nodes keep back for DELETEs. `beside`: the block is to
+    /// lie [beside](crate::data::Region::lies_beside) this subtable, if memory nodes have such blocks to spare.
     fn alloc_block(
         &self,
         kind: SlabKind,
@@ -86,119 +87,121 @@ pub trait Blocks {
         view: &Arc<View>,
     ) -> impl Future<Output = Result<Granted, Error>>;
 
-    /// Waits a little for memory nodes, or until there is a newer view.
+    /// Waits a little for memory nodes, at most until there is a newer view.
     fn await_pool(&self, view: &Arc<View>) -> impl Future<Output = ()>;
 
-    /// Waits a little for what others hand on.
+    /// Waits a little for blocks that other sessions hand on.
     fn await_others(&self) -> impl Future<Output = ()>;
 
-    /// The search for memory for a slab is over, however it ended.
+    /// Ends the search for memory for a slab, whatever its result.
     fn end_search(&self, kind: SlabKind);
 
-    /// Whether, when a block was refused the last time, nobody did anything by which memory becomes free.
+    /// Returns whether no session was doing anything that frees memory when a block was last refused.
     fn is_exhausted(&self) -> bool;
 
-    /// Whether somebody has called for memory since this was asked last.
+    /// Returns whether any session has called for memory since the last call of this function.
     fn was_called(&self) -> bool;
 
-    /// Whether the blocks for log objects are so few that sessions lend each other theirs: the pool had
-    /// none left, or the last one came from somebody else.
+    /// Returns whether the blocks for log objects are so few that sessions lend theirs: the pool had none left, or the
+    /// last one came from another session.
     fn lends(&self) -> bool;
 
-    /// Anybody who is short of memory may have these blocks from now on, until they are taken back; the
-    /// first ones first. Those in `surplus` are of no use here, and not wholly free: they are for
-    /// whoever needs objects of their class, and need not wait until somebody is short. `frees_soon`: others
-    /// are about to become free.
+    /// Offers blocks to sessions that are short of memory, the first ones first, until they are taken back.
+    ///
+    /// Blocks in `surplus` are of no use to this session and not wholly free: they are for sessions that need objects
+    /// of their class, and may be handed on before any session is short. `frees_soon`: more blocks are about to become
+    /// free.
     fn offer(&self, spare: Vec<Remainder>, surplus: Vec<Remainder>, frees_soon: bool);
 
-    /// Takes back what was offered; returns the blocks that somebody else has got.
+    /// Takes back the offered blocks; returns those that other sessions have got.
     fn take_back(&self) -> Vec<Address>;
 
-    /// Gives a block back to the pool (FREE, P §4.4), for who is pinned by `view`. Its bytes are zeros,
-    /// and no operation runs that began before they were. It is not the session's any more, even if
-    /// that fails.
+    /// Gives a block back to the pool (FREE, P §4.4), for an operation that is pinned by `view`. The bytes of the
+    /// block are zeros, and no operation runs that began before they were. The block does not belong to the session
+    /// any more, even if the call fails.
     fn free_block(&self, block: Address, view: &Arc<View>) -> impl Future<Output = ()>;
 }
 
-/// The newest view, and whether what a session knows still counts.
+/// The newest view, and the validity of the session's knowledge.
 pub trait Views {
-    /// The newest view, if it is newer than the one of this number. The fabric reaches its members
-    /// then.
+    /// Returns the newest view, if its number is larger than this one. From then on the fabric reaches the members of
+    /// that view.
     fn newer_view(&self, than: u64) -> Option<Arc<View>>;
 
-    /// A subtable has no free slot for a key, for an operation that is pinned by no view now. Waits
-    /// until there is a newer view than `view`, in which there may be one, unless there will be none.
+    /// Asks for a larger index, because a subtable has no free slot for a key, and waits for a newer view than `view`,
+    /// in which there may be one. Returns early if there will be none. The operation is pinned by no view meanwhile.
     fn grow_index(&self, subtable: u32, view: &Arc<View>) -> impl Future<Output = Grown>;
 
-    /// Whether the master has heard the session less than a lease ago: so nothing has taken effect by
-    /// now that the session has not acknowledged.
+    /// Returns whether the session has a valid lease. If so, no view has taken effect by now that the session has not
+    /// acknowledged.
     fn is_heard(&self) -> bool;
 
-    /// For a session that is not heard, and gets no answer from a member of a view that is stable: has the others bar
-    /// it, as far as that is due. Those who do, if they are more than half of all members and a lease has
-    /// been over since they were: whoever may have counted as heard until then does not any more.
+    /// Has a member barred that does not answer, for a session without a valid lease and a view that is stable. Asks
+    /// the other members as far as that is due. Returns the members that bar it, if they are more than half of all
+    /// members and a lease has passed since they were: no lease that was valid until then is valid any more.
     fn bar(&self, node: MnId, view: &Arc<View>) -> impl Future<Output = Option<Vec<MnId>>>;
 }
 
-/// In what operations are pinned, and when all of those have ended that may know of some memory.
+/// Epochs in which operations are pinned, and the end of all operations that may know some memory.
 pub trait Epochs {
-    /// The local epoch: a number that grows when a view has come, or an epoch. In an earlier local epoch than
-    /// the one of a view, `newer_view` may find that view or not; from that moment on it does.
+    /// Returns the local epoch: a number that grows when a view or an epoch has come. Before the local epoch of a
+    /// view, [`Views::newer_view`] may return that view or not; from it on, it does.
     fn local_epoch(&self) -> u64;
 
-    /// Tells others the oldest that is pinned. In one order with [`Epochs::local_epoch`] for everybody:
-    /// who makes a new local epoch after this finds what was told, or a later `local_epoch` finds the new one.
+    /// Tells the keeper the oldest local epoch that is pinned. All threads see this in one order with
+    /// [`Epochs::local_epoch`]: if a new local epoch is made after this call, its maker sees the published value, or a
+    /// later call of `local_epoch` returns the new one.
     fn publish(&self, pinned: Pinned);
 
-    /// An operation is pinned in this local epoch. For whoever checks that no memory is used again too early;
-    /// nobody else needs to know more than is told.
+    /// Notes that an operation is pinned in this local epoch. Only checks that no memory is reused too early need this
+    /// call; for all else [`Epochs::publish`] is enough.
     fn began(&self, _local_epoch: u64) {}
 
-    /// One that was pinned in this local epoch is not any more.
+    /// Notes that an operation which was pinned in this local epoch is not pinned any more.
     fn ended(&self, _local_epoch: u64) {}
 
-    /// Tells others since when there are freed objects whose bits are not set yet.
+    /// Publishes the local epoch since which freed objects wait for their bits to be set.
     fn publish_freed(&self, since: Option<u64>);
 
-    /// Tells others that something was freed by an operation that is pinned in that local epoch, which is older than
-    /// what was told; also while bits are being set.
+    /// Publishes that an object was freed by an operation that is pinned in a local epoch older than the published
+    /// one. May be called while bits are being set.
     fn publish_older(&self, since: u64);
 
-    /// Whether the bits may be set now; if not, nothing is waited for any more that was told, and
-    /// they must stay as they are.
+    /// Returns whether the bits may be set now. If not, no process waits for the published objects any more, and their
+    /// bits must stay as they are.
     fn may_set_free(&self) -> bool;
 
-    /// The newest epoch that the session knows; the newest of all is at most one later, as long as one master leads.
-    /// The next one goes on from a number that is far ahead.
+    /// Returns the newest epoch that the session knows. As long as one master leads, the newest of all is at most one
+    /// later; the next master goes on from a number that is far ahead.
     fn epoch(&self) -> u64;
 
-    /// An epoch before which no operation of any session runs any more, nor will.
+    /// Returns an epoch before which no operation of any session runs any more, nor will.
     fn passed_epoch(&self) -> u64;
 
-    /// Gives a name to this very moment, for [`Epochs::has_passed`].
+    /// Returns a name for this moment, for [`Epochs::has_passed`].
     fn mark(&self) -> u64;
 
-    /// Whether all operations of all sessions have ended that had begun before a mark.
+    /// Returns whether all operations of all sessions have ended that had begun before a mark.
     fn has_passed(&self, mark: u64) -> bool;
 
-    /// Whether, in addition, the bits of all objects are set that those operations freed, as far as
-    /// they will ever be.
+    /// Returns whether, in addition, the bits of all objects that those operations freed are set, as far as they will
+    /// ever be.
     fn is_settled(&self, mark: u64) -> bool;
 }
 
-/// What somebody else should know of.
+/// Findings that other processes should look after.
 pub trait Reports {
-    /// Replicas of an object are damaged, of which so many were written anew: somebody should be told.
+    /// Reports damaged replicas of an object, and how many of them were written anew.
     fn found_damage(&self, damage: Damage);
 
-    /// A write is replicated, because it cannot have the redundancy that rules say.
+    /// Reports that a write is replicated because it cannot have the redundancy that the policy demands.
     fn fell_back(&self) {}
 
-    /// A memory node did not answer: somebody should look after it.
+    /// Reports a memory node that did not answer.
     fn report_unreachable(&self, node: MnId);
 }
 
-/// The surroundings of a session: whatever implements the five traits.
+/// The surroundings of a session: all five traits.
 pub trait Host: Waiting + Blocks + Views + Epochs + Reports {}
 
 impl<H: Waiting + Blocks + Views + Epochs + Reports> Host for H {}

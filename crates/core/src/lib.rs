@@ -1,20 +1,18 @@
-//! The protocol of FUSEE, and nothing else: verbs, byte layouts, the SNAPSHOT rules, the
-//! operations, two-level allocation and the embedded log.
+//! The protocol of FUSEE: verbs, byte layouts, the SNAPSHOT rules, the operations, two-level allocation and
+//! the embedded log.
 //!
-//! Clients run everything here against memory nodes that only lend memory. The crate does no
-//! I/O, reads no clock, draws no random number and starts no thread: verbs go out through a
-//! [`verbs::Fabric`], and waiting, block grants and interruption come in through a
-//! [`host::Host`]. `#![no_std]` makes the compiler prove it, `#![forbid(unsafe_code)]` the rest.
-//! So the code that runs in production is the code that the simulator drives.
+//! Clients run everything here against memory nodes that only lend memory. The crate does no I/O, reads no
+//! clock, draws no random number and starts no thread: verbs go out through a [`verbs::Fabric`], and waiting,
+//! block grants and interruption come in through a [`host::Host`]. `#![no_std]` makes the compiler prove it,
+//! `#![forbid(unsafe_code)]` the rest. So the code that runs in production is the code that the simulator
+//! drives.
 //!
-//! Reading order: [`verbs`] (what a memory node can do), [`layout`] (every shared byte),
-//! [`view`] (where things are), [`data`] (how objects survive failures), [`code`] (parity), [`race`]
-//! (where a key may be), [`snapshot`] (who wins a conflict), [`slab`] (where new objects come from),
-//! [`store`] (the operations), [`recovery`] (what becomes of a dead client's), [`repair`] (what becomes of
-//! the index when a node is lost).
+//! Reading order: [`verbs`] (the operations of a memory node), [`layout`] (every shared byte), [`view`] (the
+//! places of all replicas), [`data`] (the survival of objects), [`code`] (parity), [`race`] (the slots of a
+//! key), [`snapshot`] (the winner of a conflict), [`slab`] (the allocation of objects), [`store`] (the
+//! operations), [`recovery`] (the writes of a dead client), [`repair`] (the index after the loss of a node).
 //!
-//! "P §n" in comments cites section n of the FUSEE paper (Shen et al., FAST '23, extended
-//! version).
+//! "P §n" in comments cites section n of the FUSEE paper (Shen et al., FAST '23, extended version).
 #![no_std]
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]

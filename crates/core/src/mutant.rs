@@ -1,16 +1,16 @@
-//! Countermeasures that tests take out, one at a time.
+//! Countermeasures that tests remove, one at a time.
 //!
-//! Every trap of the protocol has a countermeasure, and every countermeasure has a switch here. A
-//! test removes one and expects the simulator to notice: a check that never fails proves nothing.
+//! Every trap of the protocol has a countermeasure, and every countermeasure has a switch here. A test removes one and
+//! expects the simulator to notice: a check that never fails proves nothing.
 //!
-//! The switches exist only with the feature `mutants`, which nothing but tests turns on. Without
-//! it [`removed`] is the constant `false`, and the compiler drops the faulty branch.
+//! The switches exist only with the feature `mutants`, which only tests turn on. Without it [`removed`] is the
+//! constant `false`, and the compiler drops the faulty branch.
 //!
 //! One switch per process: a test that sets it must be the only one that runs.
 
 macro_rules! mutants {
     ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
-        /// A countermeasure, named after what is done without it.
+        /// A countermeasure, named after the fault that its removal causes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u32)]
         pub enum Mutant {
@@ -18,10 +18,10 @@ macro_rules! mutants {
         }
 
         impl Mutant {
-            /// All of them.
+            /// All countermeasures.
             pub const ALL: &[Mutant] = &[$(Mutant::$name,)+];
 
-            /// What goes wrong without the countermeasure.
+            /// Returns a description of the fault.
             pub fn description(self) -> &'static str {
                 match self {
                     $(Mutant::$name => concat!($($doc,)+).trim_ascii(),)+
@@ -35,102 +35,98 @@ mutants! {
     // Changes of the view.
     /// Writers do not wait while their subtable or region is frozen.
     WritesWhileFrozen,
-    /// Readers use the backups of a subtable whose primary is lost before everybody has left the
-    /// primary.
+    /// Readers use the backups of a subtable whose primary is lost, before all sessions have left the primary.
     ReadsBackupsWhileFrozen,
-    /// Objects are written to the replicas that are left while others may still read from a lost one,
-    /// which is only cut off.
+    /// Objects are written to the remaining replicas while other sessions may still read from a lost one, which is
+    /// only cut off.
     WritesBesideLostReplicas,
-    /// Readers of a subtable whose primary is lost answer although the backups may come to another
-    /// word: if one more is lost, what was read has never been.
+    /// Readers of a subtable whose primary is lost answer although the backups may be settled on another word: if one
+    /// more backup is lost, the word that was read never existed.
     ReadsDoubtfulBackups,
-    /// A SEARCH of many keys takes the first backup of a subtable that has no primary for one.
+    /// A SEARCH of many keys treats the first backup of a subtable without primary as its primary.
     ManyReadsBackups,
-    /// A loser waits on when the view changes: for a winner that is dead, and whose recovery waits
-    /// for the change.
+    /// A loser keeps waiting when the view changes, for a dead winner whose recovery waits for the change.
     LoserIgnoresNewView,
-    /// A session does not tell that suspended writers have yet to look: others may overwrite what they
-    /// look for.
+    /// A session does not report that suspended writes have yet to read their slots: other sessions may overwrite the
+    /// words they look for.
     SuspendedIsForgotten,
-    /// Blocks of a new region are handed out before everybody knows it: a slot leads readers
-    /// nowhere.
+    /// Blocks of a new region are handed out before all sessions know the region: a slot leads readers nowhere.
     NewRegionLedAtOnce,
-    /// A memory node gets the room of a replica back that some may still read from.
+    /// A memory node gets the room of a replica back while sessions may still read from it.
     PlaceGivenUpEarly,
-    /// Objects are written to a region although some may still read from a replica that has left it.
+    /// Objects are written to a region although sessions may still read from a replica that has left it.
     WritesWhereAReplicaLeaves,
-    /// The master makes replicas equal before everybody has left the older views.
+    /// The master makes replicas equal before all sessions have left the older views.
     ChangeDoesNotWait,
-    /// The master lets writes go on before those that were suspended have looked, and before all
-    /// readers have left the old places.
+    /// The master lets writes go on before suspended writes have read their slots, and before all readers have left
+    /// the old places.
     SwitchDoesNotWait,
-    /// A suspended writer looks before the replicas are equal.
+    /// A suspended write reads its slot before the replicas are equal.
     LooksBeforeTheSwitch,
     /// Settling writes the primary before the backups: readers see a word that is lost with the primary.
     SettlesPrimaryFirst,
-    /// A writer stops for a change although something that it has posted may still execute.
+    /// A write stops for a change although a verb that it posted may still execute.
     StopsInDoubt,
-    /// A split clears the primary before the backups: where it is cut off in between, nobody clears them.
+    /// A split clears the primary before the backups: if it is cut off in between, the backups are never cleared.
     ClearsPrimaryFirst,
-    /// A region is copied with its free bitmap: when the copy comes first, bits of objects that are in
-    /// use again count.
+    /// A region is copied with its free bitmap: if the copy becomes the primary, bits of objects that are in use again
+    /// count.
     CopiesBitmaps,
 
-    // A word that recurs in a slot.
+    // Words that recur in a slot.
     /// DELETE leaves the same word every time: two deleters both win, and a CAS of an earlier
     /// round succeeds on the emptied slot.
     DeleteWritesZero,
     /// A withdrawing INSERT leaves the same word every time: a CAS of an earlier round succeeds
     /// on the slot.
     WithdrawalWritesZero,
-    /// A withdrawing INSERT puts the old word back: its round seems to begin anew, and writers
-    /// that lost it are mixed with writers that come later.
+    /// A withdrawing INSERT puts the old word back: its round seems to begin anew, and writers that lost it are mixed
+    /// with later writers.
     WithdrawalRestoresOldWord,
-    /// An attempt uses the object of the one before: what stands somewhere from the lost round is
-    /// taken for a part of the new one.
+    /// An attempt uses the object of the previous attempt: words that remain from the lost round seem to be part of
+    /// the new one.
     IdentityUsedAgain,
-    /// An object that no CAS has mentioned is allocated again at once: it can run through all
-    /// generations in one epoch.
+    /// An object whose identity was in no CAS is allocated again at once: it can run through all generations in one
+    /// epoch.
     GivenBackAtOnce,
     /// The generations of an emptied block begin where those of its last owner did.
     BasesStay,
-    /// An emptied block is overwritten by zeros before its header tells where generations go on: if its
-    /// owner dies in between, they begin where they did before.
+    /// An emptied block is overwritten by zeros before its header says where generations go on: if its owner dies in
+    /// between, they begin where they did before.
     ZeroesBeforeTheBase,
-    /// The base of an emptied block leaves out that some of its objects are far behind the others.
+    /// The base of an emptied block ignores that some of its objects are far behind the others.
     LaggardsForgotten,
     /// A block that was emptied without a base does not wait for a window.
     EmptiedDoesNotWait,
-    /// Of the objects that a dead client had begun to write, recovery takes for new what is complete
-    /// nowhere: the next owner writes the same identities.
+    /// Recovery takes objects that a dead client had begun to write, and that are complete nowhere, for new: the next
+    /// owner writes the same identities.
     TornObjectsAreNew,
-    /// Recovery takes objects for new that are zeros, though they had been allocated before.
+    /// Recovery takes objects for new because they are zeros, though they had been allocated before.
     ZerosAreNew,
-    /// In a wrapped block objects begin with the base again, whatever stands in their headers.
+    /// The objects of a wrapped block begin with the base again, whatever their headers contain.
     WrappedLivesStartAnew,
-    /// Of the headers of a block only the one that says most of its use tells what had been allocated.
+    /// Only the header that shows the most use of a block decides which objects had been allocated.
     FreshFromBestHeader,
-    /// A session marks objects of its own in blocks whose headers say that they are in use.
+    /// A session marks its own objects as free in blocks whose headers say that they are in use.
     MarksInUse,
-    /// The header of a block is written before it was read: nobody learns of the base any more.
+    /// The header of a block is written before it was read: its base is lost.
     SealsUnread,
 
-    // Who is the last writer of a round.
+    // Winners of rounds.
     /// Half of the backups count as a majority: two writers win by Rule 2.
     HalfIsAMajority,
-    /// The majority of another writer is overlooked: who has the smallest value wins beside it.
+    /// The majority of another writer is overlooked: the writer with the smallest value wins as well.
     MajorityOverlooked,
-    /// Everybody wins by Rule 3, not only the smallest value.
+    /// Every writer wins by Rule 3, not only the one with the smallest value.
     AnyValueWinsRule3,
-    /// Rule 3 does not look at the primary: a round that is over is won once more.
+    /// Rule 3 does not read the primary: a round that has ended is won once more.
     Rule3WithoutPrimary,
-    /// The rules compare whole words: to those who come later a writer that confirms or withdraws
-    /// is two.
+    /// The rules compare whole words: a writer that confirms or withdraws counts as two writers.
     WholeWordsCompared,
-    /// The winner leaves the backups alone that others took: they never agree again.
+    /// The winner leaves other writers' words on the backups: the replicas never agree again.
     BackupsNotFixed,
 
-    // What a loser may say, and when.
+    // Answers of losers, and their time.
     /// An INSERT that lost its slot to another key reports success: its pair is lost.
     InsertLoserSucceeds,
     /// A DELETE that lost to an UPDATE reports success: the key lives on.
@@ -139,110 +135,110 @@ mutants! {
     /// before both.
     LoserDoesNotWait,
 
-    // Two INSERTs of one key into two slots.
-    /// INSERT commits without having looked for another entry of its key.
+    // INSERTs of one key into two slots.
+    /// An INSERT commits without having looked for another entry of its key.
     InsertDoesNotLook,
-    /// INSERT looks on the primary, where entries on their way do not stand yet.
+    /// An INSERT looks on the primary, which does not show entries yet that are not committed.
     LooksOnPrimary,
-    /// INSERT looks before its CAS: two that look at the same time see nothing of each other.
+    /// An INSERT looks before its CAS: two that look at the same time do not see each other.
     LooksBeforeItsCas,
-    /// A look counts although the CAS before it failed: who looks next on that backup does not see
-    /// this INSERT.
+    /// A look counts although the CAS before it failed: the next INSERT that looks on that backup does not see this
+    /// one.
     LookOfALostCasCounts,
-    /// A slot that was just freed on the backups is taken for free: the primary may still show the
-    /// key as live there.
+    /// A slot that was just freed on the backups counts as free: the primary may still show the key as live there.
     FreedSlotNotDoubted,
-    /// INSERT is never tentative: when the primary's node dies, an entry that was about to be
-    /// withdrawn as a duplicate is taken for a committed one.
+    /// An INSERT is never tentative: when the primary's node dies, an entry that was about to be withdrawn as a
+    /// duplicate is taken for a committed one.
     NeverTentative,
-    /// A withdrawing INSERT ends its round on the primary before its backups: the next writer of
-    /// the slot meets what is left of it.
+    /// A withdrawing INSERT ends its round on the primary before its backups: the next writer of the slot finds its
+    /// words there.
     WithdrawsPrimaryFirst,
-    /// With one index replica, an entry that was tentative from the beginning is not looked into.
+    /// With one index replica, an INSERT does not check an entry that was tentative at its first READ.
     TentativeIsKnown,
     /// With one index replica, readers see entries that may be withdrawn.
     ReadersSeeTentative,
-    /// With one index replica, writers take an entry for the key that may be withdrawn.
+    /// With one index replica, writers take an entry that may be withdrawn for the key.
     WritersSeeTentative,
 
-    // Where a key is found.
-    /// Buckets are read from a backup: operations see what is not committed.
+    // Places where a key is found.
+    /// Buckets are read from a backup: operations see words that are not committed.
     ReadsABackup,
     /// A hint is not compared with the slot: an old value is read, or a write of an old round is
     /// taken for a lost conflict.
     HintIsTrusted,
     /// Keys with the same fingerprint are taken for the same key.
     KeysNotCompared,
-    /// The start of an object counts as a proof although it may have been read before the slot: while
-    /// another object was there, or one half and half.
+    /// The start of an object counts as a proof although it may have been read before the slot: at that time the
+    /// memory may have held another object, or parts of both.
     PrefixReadEarly,
-    /// A SEARCH on the spot does not compare its hint with the slot: it answers with an old value.
+    /// A synchronous SEARCH does not compare its hint with the slot: it answers with an old value.
     SearchNowTrustsHint,
-    /// A write on the spot does not look at what its CASes found: two writers win one round.
+    /// A synchronous write ignores the results of its CASes: two writers win one round.
     WriteNowWinsUnseen,
 
     // Damage.
     /// An object that fails its CRC counts as another key's: an INSERT adds the key once more.
     DamagedIsAnotherKeys,
-    /// So does one whose start shows another key, read without its CRC.
+    /// An object whose start shows another key, and whose CRC was not checked, counts as another key's.
     OtherKeyByItsStart,
-    /// A damaged replica stays as it is: when the good ones are lost, so is the pair.
+    /// A damaged replica stays damaged: when the good ones are lost, so is the pair.
     DamageStays,
-    /// A repair that may still execute is taken for lost: it comes when the object is another one.
+    /// A repair that may still execute counts as lost: it executes when its place holds another object.
     RepairNotAwaited,
-    /// What a word that is not committed leads to is repaired: it need not be elsewhere yet.
+    /// The object of a word that is not committed is repaired: it may not be on its other replicas yet.
     RepairsUncommitted,
-    /// What such a word leads to is taken for damage also where the view has no replica beside the word.
+    /// The object of such a word counts as damaged even if the view has none of its replicas on the word's node.
     NewerViewIsDamage,
-    /// Of an EC-oriented pair the chunks that a silent node has count as lost.
+    /// Chunks of an EC-oriented pair on a silent node count as lost.
     SilentChunkIsLost,
-    /// A split believes the first replica of an object: an entry goes where its key is not looked for.
+    /// A split believes the first replica of an object: an entry goes to a subtable where its key is not looked for.
     SplitTrustsOneReplica,
-    /// A split leaves entries where they are whose keys are longer than what it reads first.
+    /// A split does not move entries whose keys are longer than its first READ.
     SplitReadsOnce,
-    /// The clock of an operation begins anew with each of its waits.
+    /// Each wait of an operation restarts its clock.
     ClockBeginsAnew,
-    /// A session asks for splits that leave all keys together which are in the way of a new one.
+    /// A session asks for splits that keep all keys together that occupy a new key's slots.
     SplitsSeparateNothing,
-    /// The master splits what is much deeper than the rest of the index.
+    /// The master splits subtables that are much deeper than the rest of the index.
     DepthUnbounded,
     /// A region is copied from one replica, damage included.
     CopiesDamage,
-    /// A region is copied without telling the node whose blocks are whose: should it lead, it gives them
-    /// to others.
+    /// A region is copied without a list of its block owners: a new primary gives their blocks to other sessions.
     CopiesNoOwners,
-    /// A session takes a block of a region that is being copied: where the new replica's table was filled before, it
-    /// stays free.
+    /// A session takes a block of a region that is being copied: if the new replica's table was filled before, the
+    /// block is free there.
     FrozenGrantTaken,
-    /// A memory node does what a job asks for that is over: it forgets whose blocks are whose since.
+    /// A memory node obeys a late request of a job that has ended: it forgets owners recorded since then.
     LateJobsObeyed,
 
-    /// A session takes a block over by what the master still has of an earlier owner, while another of its operations
-    /// gets the block from the pool: it has it twice.
+    /// A session takes a block over from an earlier owner, by an outdated record of the master, while another of its
+    /// operations gets the block from the pool: the session has it twice.
     StaleOrphansTaken,
-    /// A session takes back what it has left itself, while another of its operations may be granted that by the pool.
+    /// A session takes back its own orphaned block while another of its operations may get that block from the pool.
     OwnOrphansTakenMeanwhile,
 
     // Moves.
     /// The loser of an UPDATE reports success though a Move has won, which wrote the old value (rule L).
     MoveLoserSucceeds,
-    /// It goes by what a backup shows, not by what the primary shows when the round has ended.
+    /// The loser of an UPDATE judges the winner by a backup, not by the primary after the end of the round.
     MoveLoserJudgesByBackups,
-    /// A loser that was suspended finds the word of a Move, and takes itself for overwritten.
+    /// A suspended loser finds the word of a Move, and counts itself as overwritten.
     StoppedMoveLoserSucceeds,
-    /// A Move that loses frees its object and reports so before the round has ended.
+    /// A Move that loses frees its object and reports the loss before the round has ended.
     OvertakenMoveDoesNotWait,
     /// A Move does not wait for the end of a change of the view.
     MovesWhileFrozen,
 
     // The work table.
-    /// A get takes what another one finds that was posted before it: a write in between is missed.
+    /// A get takes the result of another get that was posted before it: it misses a write in between.
     GetJoinsPosted,
-    /// A get takes the value of a set that has not replaced the word of its slot: others may have read the winner's.
+    /// A get takes the value of a set that has not replaced the word of its slot: other readers may have seen the
+    /// winner's value.
     GetBelievesUncommittedSet,
-    /// A get takes the value of a set whose commit was posted before it: somebody may have replaced that by now.
+    /// A get takes the value of a set whose commit was posted before the get began: another write may have replaced
+    /// it.
     GetRidesPostedSet,
-    /// The same of a set that has posted none: a change of the view has put its word there, nobody knows when.
+    /// A get takes the value of a set that a change of the view committed at an unknown time.
     GetBelievesSettledSet,
     /// A get does not compare the word that it READs with the one that its leader has found.
     GetComparesNoWords,
@@ -254,70 +250,74 @@ mutants! {
     FailedSetAbsorbs,
 
     // Coded regions.
-    /// A speculative write puts the word of a coded object on backups while its chunks are on their way: nobody
-    /// completes it.
+    /// A speculative write puts the word of a coded object on backups before its chunks are complete: nothing
+    /// completes the object.
     StripeGuessed,
     /// A column is filled with the chunks of another one, as if they were replicas.
     RebuildsFromFirstPlace,
-    /// A column that comes gets the chunks of its position, which another one may have.
+    /// A joining column gets the chunks of its position, which another column may have.
     ChunkByPosition,
-    /// A coded object is written to as many columns as it takes to read it: it is lost with one of them.
+    /// A coded object is written only to as many columns as a reader needs: one lost column loses the object.
     ParityNotWritten,
-    /// No chunk is made anew in a block whose header is half written on all columns.
+    /// No chunk is rebuilt in a block whose header is incomplete on all columns.
     TornHeadersHideObjects,
 
     // Pairs without redundancy.
     /// A change that loses pairs without redundancy settles only the subtables that have lost a replica: a round that
-    /// began from a lost pair goes on when others have seen that its key is gone.
+    /// began from a lost pair goes on when other sessions have seen that its key is gone.
     LossSettlesFew,
-    /// A key is gone before the change has switched: others read its node, or win a round that began from its word.
+    /// A key counts as gone before the change has switched: other sessions read its node, or win a round that began
+    /// from its word.
     GoneBeforeTheSwitch,
-    /// Recovery takes a slot whose pair is gone for one in use: what an INSERT has left there stays.
+    /// Recovery takes a slot whose pair is gone for one in use: the words that an INSERT has left there stay.
     RecoveryKnowsNothingGone,
-    /// A get that compares words answers with a pair that is lost, as long as its word stands.
+    /// A get that compares words answers with a lost pair, as long as the pair's word stands.
     FollowersReadWhatIsLost,
 
     // EC-oriented regions.
-    /// The objects of a region whose places change get no parity: who has lost a chunk has lost the copy with it, or it
-    /// is where another chunk comes.
+    /// The objects of a region whose places change get no parity: a lost chunk takes the copy with it, or the copy
+    /// lies where another chunk comes.
     ParityNotCompleted,
-    /// The parity of an object is written when its word has been put there: it has lost its copy without any.
+    /// The parity of an object is written after its word has been put there: the object loses its copy and has no
+    /// parity yet.
     ParityAfterCas,
-    /// Who moves an object in place sets its copy free before the word is committed.
+    /// A Move in place frees the copy of the object before the new word is committed.
     CopiesFreedBeforeCommit,
-    /// Who loses the round of a Move in place sets the copy of the old word free as well.
+    /// The loser of a Move in place frees the copy of the old word as well.
     CopiesFreedByLoser,
-    /// A word goes back to the turn before instead of the next one: it comes back.
+    /// A Move in place goes back to the previous turn instead of the next one: a word recurs.
     TurnGoesBack,
-    /// An object is moved in place by who does not own its block.
+    /// A session that does not own a block moves an object of the block in place.
     StrangerMovesInPlace,
-    /// A Move in place goes by the word that it has read before another one of its session ended: both write one turn.
+    /// A Move in place relies on a word that it read before another Move of its session ended: both write one turn.
     MovesStaleInPlace,
-    /// The header of a block is not told that an object in it is moved: recovery does not look for the word.
+    /// The header of a block does not say that an object of the block is being moved: recovery does not look for the
+    /// word.
     RestingBlockNotWalked,
     /// Recovery looks for the first word of an object only.
     RecoveryKnowsOneTurn,
     /// The comparison with the index does not know that words keep copies.
     CompareIgnoresCopies,
-    /// Who moves an object in place takes no heed of the copy word that is there.
+    /// A Move in place overwrites existing copy words.
     CopyWordsOverwritten,
-    /// Who puts copy words looks at its first one only, and takes the others for its own.
+    /// A session that puts copy words checks only the first one, and takes the others for its own.
     FirstCopyWordDecides,
-    /// A chunk that is made anew gets no copy words: when the others are lost nobody knows where the copies are.
+    /// A rebuilt chunk gets no copy words: when the other chunks are lost, the copies cannot be found.
     ChunksWithoutCopyWords,
-    /// The objects of a region get their parity only if its first column is lost: after another one they have none.
+    /// The objects of a region get their parity only if its first column is lost: the loss of another column leaves
+    /// them without.
     FirstColumnAddsParity,
     /// Coded values are read from nodes that do not answer, although others have enough chunks.
     CodedReadsAskSilentNodes,
     /// The session that has freed an object does not free its copy.
     CopiesLeak,
-    /// Who frees the copies of an object finds the first one only.
+    /// A session that frees the copies of an object finds only the first one.
     SecondCopyLeaks,
     /// Both copies of an object are on one memory node: they are lost together.
     CopiesOnOneNode,
     /// Parity is made of an object's first copy only, which is lost together with a chunk.
     SealsFromFirstCopyOnly,
-    /// Parity that does not agree with the data counts: it may be of what was there many lives before.
+    /// Parity counts although it does not agree with the data: it may be of an earlier life.
     OlderParityCounts,
 
     // Objects.
@@ -325,62 +325,65 @@ mutants! {
     ObjectOnOneReplica,
 
     // Memory that is used again.
-    /// A freed object is used again while operations run that know it. (And in the same generation,
-    /// as if that had happened 32 times.)
+    /// A freed object is used again while operations that know it run. (In the same generation, as if this had
+    /// happened 32 times.)
     ReusedAtOnce,
-    /// An object has the same generation every time it is used: a hint of its life before leads to it.
+    /// An object has the same generation at every use: a hint of an earlier life leads to it.
     GenerationStays,
-    /// What a look sees set free counts as seen before the look: who began in between may know it.
+    /// Bits that a READ of the free bitmap shows count as seen before that READ: an operation that began in between
+    /// may know the objects.
     MarksBeforeTheLook,
-    /// The generation of an object is learnt from its first replica: what stands on another comes back.
+    /// The generation of an object is learnt from its first replica: a generation that stands on another replica
+    /// recurs.
     LearnsFromOneReplica,
     /// The loser of a round frees its object while its word may still stand on a backup.
     LoserFreesAtOnce,
-    /// A suspended write whose commit was posted frees nothing when it is resolved: what it has replaced is lost.
+    /// A suspended write whose commit was posted frees nothing when it is resolved: the object that it replaced leaks.
     ResolvedFreesNothing,
     /// A withdrawing INSERT frees its own object, which the slot still names.
     WithdrawnObjectFreed,
-    /// What no slot keeps is used again although whoever freed it may still mark it.
+    /// An object that no slot keeps is used again although the session that freed it may still set its bit.
     ComparedIsNotSettled,
-    /// An operation is pinned while it waits for memory: what it could know never becomes free.
+    /// An operation stays pinned while it waits for memory: objects that it may know never become reclaimable.
     WaitsWhileItActs,
-    /// A keeper takes an epoch for over when the one before it is.
+    /// A keeper takes an epoch for ended when the epoch before it has ended.
     EpochsPassEarly,
-    /// A block goes back to the pool as soon as it is zeros: who has seen what was there meets what
-    /// comes next, in the same generations.
+    /// A block goes back to the pool as soon as it is zeros: an operation that knows one of its objects meets another
+    /// object in the same generation.
     ZeroedBlockReturnedAtOnce,
     /// A comparison looks only at the first slots of every subtable.
     ComparesFewSlots,
-    /// A comparison looks at primaries only: what a lost write has left on a backup may be settled on.
+    /// A comparison looks at primaries only: a word that a lost write has left on a backup may be settled on.
     ComparesPrimariesOnly,
-    /// A comparison looks at blocks with writes under way: what no slot keeps yet is taken for garbage.
+    /// A comparison includes blocks with running writes: objects that no slot keeps yet count as garbage.
     ComparesBesideWrites,
-    /// A session does not notice that the free bitmap of a block is elsewhere: bits that were lost with the
-    /// old one are not missed.
+    /// A session does not notice that a block has another free bitmap: bits that were lost with the old one are not
+    /// missed.
     AnotherBitmapUnnoticed,
-    /// What was seen on a free bitmap is cleared on the one that has come in its place.
+    /// Bits that were seen in one free bitmap are cleared in the bitmap that has replaced it.
     MarksOfAnotherBitmap,
-    /// Who has set some bits and failed goes on setting bits, and says then that all are set.
+    /// A session that failed after it had set some bits goes on setting bits, and reports then that all are set.
     MarksHalfWay,
-    /// A mark that may still come is taken for lost: who has settled on that sets the bit as well.
+    /// A verb that sets a bit counts as lost although it may still execute: a comparison sets the bit as well.
     LateVerbsNotAwaited,
-    /// A block that nobody heard of is taken, although another request of the session may be about to hear of it.
+    /// A session takes a block that it was granted by an unknown answer, although another of its requests may be about
+    /// to get that answer.
     MissedBesideGrants,
-    /// Who asks for a block is not pinned: the view by which it has it recorded may have ended.
+    /// An operation asks for a block without being pinned: the view by which the block was recorded may have ended.
     AsksUnpinned,
-    /// Memory nodes take those for ended too that live among the first clients.
+    /// Memory nodes take also those sessions for ended that live below the bound.
     LivingAreOver,
-    /// A subtable is split once more for those who asked while it was being split.
+    /// A subtable is split once more for sessions that asked during its split.
     SplitsTwice,
-    /// Whoever always wants a change keeps those away that come later in the line.
+    /// A kind of change that is always wanted keeps later kinds from their turn.
     NobodyYields,
-    /// A writer that waits for a larger index asks for it once.
+    /// A writer that waits for a larger index asks for it only once.
     AsksForSplitsOnce,
-    /// A master that gets no more than moments never takes anybody for gone.
+    /// A master that never listens for long never takes a member or session for gone.
     GapsForgiveForEver,
-    /// The time for which a master is away counts as listened in part.
+    /// A part of the time for which a master is away counts as listened.
     GapsAreListened,
-    /// Who waits for a region that is to come does not look at what is free of its own.
+    /// An operation that waits for a new region does not use memory of its session that becomes free.
     AwaitsOnlyThePool,
 
     // Recovery of clients, and settling after the loss of a memory node.
@@ -388,10 +391,10 @@ mutants! {
     RecoveryReadsBackupsFirst,
     /// Recovery commits an INSERT that may have been about to find a duplicate.
     RecoveryCommitsTentative,
-    /// A session leaves in order though the WRITE of an object may still execute: it does in a block of
-    /// somebody else's.
+    /// A session ends in order although the WRITE of an object may still execute, in a block that has another owner by
+    /// then.
     LateObjectsForgotten,
-    /// A write that fails since a READ had no answer keeps its object, though nothing is on its way.
+    /// A write that fails because a READ had no answer keeps its object, although none of its verbs can still execute.
     UnansweredReadsKeepObjects,
     /// A write that is dropped between two phases keeps its object, and its session leaves in order.
     DroppedAttemptsKeepObjects,
@@ -401,33 +404,32 @@ mutants! {
     RecoveryLeavesOwnBackups,
     /// Recovery commits while a backup holds the word of a writer that lost.
     RecoveryLeavesForeignBackups,
-    /// Recovery decides by Rule 3 without having read the primary again.
+    /// Recovery decides by Rule 3 without another READ of the primary.
     RecoverySkipsTheReadOfRule3,
     /// Recovery examines only the last object of every size class.
     RecoveryExaminesLastObjectsOnly,
-    /// Recovery hands an object on that the dead client has used.
+    /// Recovery hands on an object that the dead client has used.
     RecoveryHandsOnTheLastObject,
     /// Settling keeps a tentative word.
     SettleKeepsTentative,
 
-    // Speculative writes: an UPDATE or DELETE that CASes the backups before it has read the slot.
-    /// A speculative write posts its CAS before the object: a word stands where its object is not.
+    // Speculative writes: UPDATEs and DELETEs that CAS the backups before they have read the slot.
+    /// A speculative write posts its CAS before the object: its word stands on a node that lacks the object.
     SpeculationCasesBeforeItWrites,
-    /// A speculative write uses a hint however old it is: its word may have come back, on its way to the
-    /// primary.
+    /// A speculative write uses a hint of any age: the hint's word may have recurred, on its way to the primary.
     SpeculationsByOldHints,
-    /// A speculative write uses a hint whose pair was lost with its only memory node: the key does not exist, and the
-    /// slot is free for others.
+    /// A speculative write uses a hint whose pair was lost with its only memory node: the key does not exist, and
+    /// other keys may use the slot.
     SpeculatesOnLostPairs,
-    /// An emptied block waits until the newest epoch says that its window is over, which jumps when another master
+    /// The newest epoch decides when the window of an emptied block is over; that epoch jumps when another master
     /// takes over.
     JumpsEndWindows,
-    /// Hints of EC-oriented pairs are good for as many epochs as others, though a life has several words there.
+    /// Hints of EC-oriented pairs count for as many epochs as others, though one life has several words there.
     TurnsAreLives,
-    /// A speculative write is made wherever the object lies: if the word is all that is left of it, it leads nowhere.
+    /// A speculative write ignores where its object lies: if only the word survives, it leads nowhere.
     SpeculationsAnywhere,
-    /// A speculative write that nothing has proved takes itself for the loser of a round that may have been over
-    /// before it began.
+    /// A speculative write without proof that its hint was right takes itself for the loser of a round that may have
+    /// ended before it began.
     StaleSpeculationLoses,
     /// Recovery looks for objects on one replica of a block only.
     RecoveryWalksOneReplica,
@@ -435,72 +437,74 @@ mutants! {
     RecoveryDoesNotComplete,
     /// Settling gives a slot a word whose object is not on all replicas.
     SettlingDoesNotComplete,
-    /// Nor the log object of a DELETE: it seems new when what has it is lost, and is freed beside its next life.
+    /// Settling does not complete the log object of a DELETE: it seems new when its only replica is lost, and is freed
+    /// while its next life is in use.
     SettlingForgetsLogs,
-    /// A replica of a region leaves with the only complete object of a dead client, whose word stays.
+    /// A replica of a region leaves with the only complete object of a dead client, whose word stays in the index.
     RegionsCopiedIncomplete,
 
-    // Memory that nobody reads.
-    /// A scrubber says what it has seen, although the slot may hold another word by now.
+    // Memory that no operation reads.
+    /// A scrubber reports damage although the slot may hold another word by now.
     ScrubLooksOnce,
     /// Slots that differ are settled on words that lead to nothing.
     SettlesOnDamage,
-    /// A free word of which nobody knows why it is there wins over an entry.
+    /// A free word of unknown origin wins over an entry.
     FreeWordsCount,
 
-    // Who is cut off together with a memory node.
-    /// Who was not heard for a lease counts what it has read, whoever stands at which view.
+    // Sessions that are cut off together with a memory node.
+    /// A session without a valid lease counts its reads, whatever the views of the members.
     ReadsUnheard,
-    /// Half of the members are enough to vouch for what was read.
+    /// Half of the members are enough to vouch for reads.
     HalfVouches,
-    /// A question to the members counts for operations that began after it.
+    /// A question to the members counts for operations that began after it was asked.
     OldAskVouches,
-    /// Members that do not answer are taken for such that show no later view.
+    /// Members that do not answer count as members that show no later view.
     SilentNodesVouch,
-    /// The list of a SEARCH of many keys is answered without asking.
+    /// A SEARCH of many keys answers without asking the members.
     ManyReadUnheard,
-    /// A write answers that the key exists, or does not, without asking.
+    /// A write answers that the key exists, or does not, without asking the members.
     WritesAnswerUnheard,
 
-    // Reads beside a barred primary.
+    // Backup reads.
     /// A primary counts as barred although no more than half of the members bar it.
     BarsOnHalf,
-    /// Backups are read as soon as the primary is barred: others still count as heard, and read the primary.
+    /// Backups are read as soon as the primary is barred: other sessions still have valid leases, and read the
+    /// primary.
     BarsDoNotWait,
-    /// A master that hardly anybody hears grants leases.
+    /// A master that only a few members hear grants leases.
     LeasesWithoutContact,
-    /// Clocks stand still while a process sleeps: a master that wakes up grants leases from a contact of long ago.
+    /// Clocks stand still while a process sleeps: a master that wakes up grants leases from an old contact.
     ClocksStandStill,
-    /// A member that bars a primary vouches for what that has shown.
+    /// A member that bars a primary vouches for reads from that primary.
     BarredIsVouchedFor,
-    /// The loser of an UPDATE is done although its winner may have been read before it began.
+    /// The loser of an UPDATE is acknowledged although its winner may have been read before the UPDATE began.
     LosersDoNotAsk,
-    /// The same of a loser that was suspended by a change, or of a speculative write whose round may
-    /// have been over before it began.
+    /// A suspended loser, or a speculative write whose round may have ended before it began, is acknowledged in the
+    /// same way.
     SuspendedLoserEnds,
-    /// Bars are taken back when a member hears of the change that is to settle what was read.
+    /// Bars are taken back when a member hears of the change that is to settle the reads that relied on them.
     BarsFallEarly,
-    /// Who reads beside a primary does not ask whether a later view is there, of which its backups know nothing.
+    /// A backup read does not ask for a later view, of which its backups know nothing.
     BesideAsksNobody,
-    /// While a change is settled more than half of those that are left are enough to vouch.
+    /// During a change, more than half of the remaining members are enough to vouch.
     LostBarsForgotten,
 
     // Scans.
     /// An entry that a split has not cleared yet is shown where it was.
     ScansUnclearedEntries,
-    /// The halves of a subtable that is split while it is scanned are scanned from their beginning.
+    /// The halves of a subtable that is split during a scan are scanned from their beginning.
     ScansHalvesAnew,
-    /// What an object is that proves nothing is not asked of its other places.
+    /// An object that does not match its slot on one replica is not read from the others.
     ScansPassUnproved,
-    /// A slot is passed over where a piece is full.
+    /// A slot is skipped where a piece is full.
     ScansPassFullPieces,
-    /// A part of a subtable that is split is dropped by a session that has not heard of the split.
+    /// A session that has not heard of a split drops the parts of the cursor that lie in the halves.
     ScansDropPartsAhead,
-    /// What was scanned counts without asking, when the master is not heard.
+    /// A scan without a valid lease counts its reads without asking the members.
     ScansUnheard,
 
     // Switches.
-    /// What a steered READ brings counts if it is an object of the key, perhaps an old one.
+    /// The result of a steered READ counts if it is an object of the key, perhaps an old one.
     SteeredByItsKey,
 
     // Rates and counters.
@@ -508,12 +512,11 @@ mutants! {
     DemotionSpendsNothing,
     /// Promotion is not charged to its rate.
     PromotionSpendsNothing,
-    /// The bytes that a session tells it has moved are its verbs.
+    /// The bytes that a session reports as moved are its number of verbs.
     BytesAreVerbs,
 
-    // Whoever calls recovery.
-    /// A master does not fence the repairs that an earlier one had begun: their verbs execute
-    /// among its own.
+    // Callers of recovery.
+    /// A master does not fence the repairs of an earlier master: their verbs execute among its own.
     EarlierRepairerGoesOn,
     /// A client is recovered before it is fenced: verbs that it has posted execute afterwards.
     RecoveryBeforeTheFence,
@@ -528,13 +531,13 @@ mod switch {
     /// 0, or the number of the mutant plus 1.
     static ACTIVE: AtomicU32 = AtomicU32::new(0);
 
-    /// Removes a countermeasure from everything that runs in this process, or none.
+    /// Removes one countermeasure, or none, in the whole process.
     pub fn activate(mutant: Option<Mutant>) {
         // Relaxed: set before the threads that read it are started.
         ACTIVE.store(mutant.map_or(0, |m| m as u32 + 1), Ordering::Relaxed);
     }
 
-    /// Whether this countermeasure is taken out.
+    /// Returns whether this countermeasure is removed.
     pub fn removed(mutant: Mutant) -> bool {
         ACTIVE.load(Ordering::Relaxed) == mutant as u32 + 1
     }
@@ -543,7 +546,7 @@ mod switch {
 #[cfg(feature = "mutants")]
 pub use switch::{activate, removed};
 
-/// Whether this countermeasure is taken out.
+/// Returns whether this countermeasure is removed.
 #[cfg(not(feature = "mutants"))]
 pub const fn removed(_: Mutant) -> bool {
     false

@@ -1,11 +1,11 @@
-//! Which clients are over: fenced for good, or named by a master as ended.
+//! The clients that have ended: fenced for good, or reported by a master as ended.
 //!
-//! Ids of clients are handed out in order and never again. So all that a memory node has to remember of those
-//! that came to their end is who lives among the first so many ([`Living`]), and who was fenced beyond these. Both
-//! are bounded by the number of sessions that live, not by that of sessions that ever were; as long as no more live
-//! than it may name.
+//! Ids of clients are handed out in order and never again. So a memory node remembers only which clients live among
+//! the ids below a bound ([`Living`]), and which clients were fenced beyond the bound. Both are bounded by the number
+//! of sessions that live, not by the number that ever were, as long as no more sessions live than a [`Living`] may
+//! name.
 //!
-//! Who is over stays so: a [`Living`] that comes late or twice changes nothing.
+//! A client that has ended stays so: a [`Living`] that comes late or twice changes nothing.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -15,21 +15,22 @@ use serde::{Deserialize, Serialize};
 use crate::mutant::{Mutant, removed};
 use crate::verbs::ClientId;
 
-/// The clients that live among those whose ids are below a bound. All others of these are over: they said
-/// goodbye, or were fenced and recovered.
+/// The living clients among the ids below a bound. All other clients below the bound have ended: they said goodbye, or
+/// were fenced and recovered.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Living {
-    /// Beyond the ids that it speaks of.
+    /// The bound: the first id that this list does not cover.
     pub below: ClientId,
-    /// Who lives, in order; at most [`Living::MAX_CLIENTS`].
+    /// The clients that live, in order; at most [`Living::MAX_CLIENTS`].
     pub clients: Vec<ClientId>,
 }
 
 impl Living {
-    /// The most that it may name.
+    /// The largest number of clients that it may name.
     pub const MAX_CLIENTS: usize = 4096;
 
-    /// Of these clients, which are all that live, in order; ids from `unused` on have not been handed out.
+    /// Returns the list of these clients, which are all that live, in order. Ids from `unused` on have not been handed
+    /// out.
     pub fn of(clients: impl IntoIterator<Item = ClientId>, unused: ClientId) -> Living {
         let mut clients: Vec<ClientId> =
             clients.into_iter().take(Living::MAX_CLIENTS + 1).collect();
@@ -37,7 +38,7 @@ impl Living {
         Living { below: rest.first().map_or(unused, |first| unused.min(*first)), clients }
     }
 
-    /// Whether it says what it may: clients in order, below its bound, and not too many.
+    /// Returns whether the list is well-formed: clients in order, below the bound, and not too many.
     pub fn is_good(&self) -> bool {
         self.clients.len() <= Living::MAX_CLIENTS
             && self.clients.is_sorted_by(|a, b| a < b)
@@ -45,46 +46,46 @@ impl Living {
     }
 }
 
-/// Who is over, as far as a memory node has heard.
+/// The clients that have ended, as far as a memory node has heard.
 #[derive(Clone, Debug, Default)]
 pub struct Over {
-    /// Of the ids below this one, all but the living are over.
+    /// Below this id, all clients but the living have ended.
     below: u32,
     living: BTreeSet<ClientId>,
-    /// One by one, beyond that bound or not yet recovered.
+    /// Clients that were fenced: those beyond the bound, and those that are not recovered yet.
     fenced: BTreeSet<ClientId>,
 }
 
 impl Over {
-    /// Nobody.
+    /// Returns an empty record.
     pub const fn new() -> Over {
         Over { below: 0, living: BTreeSet::new(), fenced: BTreeSet::new() }
     }
 
-    /// A client is fenced for good; whether it was not.
+    /// Fences a client for good; returns whether it was not fenced before.
     pub fn fence(&mut self, client: ClientId) -> bool {
         self.fenced.insert(client)
     }
 
-    /// Whether a client was fenced, and a master still had to do with it afterwards.
+    /// Returns whether a client was fenced, and the master had not finished with it at its last report.
     pub fn is_fenced(&self, client: ClientId) -> bool {
         self.fenced.contains(&client)
     }
 
-    /// Whether a client has come to its end, in whatever way.
+    /// Returns whether a client has ended, in whatever way.
     pub fn has(&self, client: ClientId) -> bool {
         let lives = self.living.contains(&client) && !removed(Mutant::LivingAreOver);
         let has_ended = client.0 < self.below && !lives && client != ClientId::NOBODY;
         has_ended || self.fenced.contains(&client)
     }
 
-    /// Takes over what a master says.
+    /// Takes over a master's report.
     pub fn learn(&mut self, said: &Living) {
         if said.below.0 < self.below {
             return;
         }
         let living = said.clients.iter().copied().filter(|client| {
-            // Whatever was fenced is so for good, also where somebody still has to do with it.
+            // A fence is for good, also while the master still names the client.
             !self.has(*client) || self.is_fenced(*client)
         });
         self.living = living.collect();
@@ -94,7 +95,7 @@ impl Over {
         self.fenced.retain(|client| client.0 >= below || living.contains(client));
     }
 
-    /// How many clients it remembers one by one.
+    /// Returns the number of clients that it remembers one by one.
     pub fn remembered(&self) -> usize {
         self.living.len() + self.fenced.len()
     }
@@ -123,7 +124,7 @@ mod tests {
         let second = Living::of(ids([9]), ClientId(12));
         over.learn(&second);
         assert_eq!(over.remembered(), 1);
-        // By one that is late, or another one by a master that knows less.
+        // A late report, or one of a master that knows less.
         for late in [first, Living::of(ids([3, 5, 7, 9]), ClientId(12))] {
             over.learn(&late);
             assert!([3, 5, 7, 11].into_iter().all(|client| over.has(ClientId(client))));
@@ -134,7 +135,7 @@ mod tests {
     #[test]
     fn what_is_remembered_is_bounded_by_who_lives() {
         let mut over = Over::new();
-        // One lives long, many come and are fenced.
+        // One client lives long, many come and are fenced.
         for client in 2..100_000 {
             over.fence(ClientId(client));
             if client % 16 == 0 {

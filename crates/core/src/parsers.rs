@@ -1,9 +1,9 @@
-//! What holds of every parser of this crate, whatever the bytes. For tests and fuzz targets, which find the
-//! bytes: each function gives them to one parser, panics if what comes out breaks a promise, and returns
-//! whether anything came out.
+//! Promises of every parser of this crate, whatever the bytes. For tests and fuzz targets, which supply the
+//! bytes: each function gives them to one parser, panics if the result breaks a promise, and returns whether
+//! there is a result.
 //!
-//! Parsers panic at nothing, read nothing outside of the bytes, and take no memory. What they take for one
-//! of ours is read as the same again when it is written anew.
+//! Parsers never panic, read nothing outside of the bytes, and take no memory. An item that they accept is
+//! read as the same again when it is encoded anew.
 
 use crate::code::Coding;
 use crate::layout::{
@@ -40,8 +40,8 @@ pub fn object(bytes: &[u8]) -> bool {
     true
 }
 
-/// A chunk of an erasure-coded pair: of any of some codes, wherever it stands. The bytes are taken for all
-/// chunks of the pair, as if each node held the same.
+/// A chunk of an erasure-coded pair, for some codes and every number. The bytes serve as all chunks of the
+/// pair, as if each node held the same.
 pub fn chunk(bytes: &[u8]) -> bool {
     let Some(identity) = Object::header_identity(bytes) else { return false };
     let mut is_one = false;
@@ -61,7 +61,7 @@ pub fn chunk(bytes: &[u8]) -> bool {
     is_one
 }
 
-/// A word of the index. Any word is one; whether anything came out: whether it leads to an object.
+/// A word of the index. Any word is valid; returns whether it leads to an object.
 pub fn slot(word: u64) -> bool {
     let slot = Slot(word);
     let address = slot.address();

@@ -1,4 +1,4 @@
-//! RACE hashing: where a key may be (P §4.2).
+//! RACE hashing: the slots in which a key may lie (P §4.2).
 //!
 //! A subtable is an array of groups of three buckets. The two outer buckets are *main*, the
 //! middle one is the *overflow* that both share:
@@ -13,8 +13,8 @@
 //! so one READ fetches it, and one batch of two READs fetches every slot that may hold the key. A
 //! new key goes to the combined bucket with more free slots, its main bucket first.
 //!
-//! Unlike RACE we keep no header in the bucket: RACE's header tells a client with an old
-//! directory that it came to the wrong place, ours learns it from the view.
+//! Unlike RACE we keep no header in the bucket: RACE's header tells a client with an old directory that it read the
+//! wrong bucket; ours learns this from the view.
 
 mod key;
 
@@ -26,7 +26,7 @@ use crate::snapshot::settled;
 use crate::verbs::{Batch, FailedVerb, Span, Ticket};
 use crate::view::{BUCKETS_PER_GROUP, Place, SlotRef, View};
 
-/// The most slots that may hold a key: two combined buckets of two buckets of 8.
+/// The largest number of slots that may hold a key: two combined buckets of two buckets of 8.
 pub const MAX_CANDIDATES: usize = 32;
 
 /// The slots that may hold a key.
@@ -38,14 +38,14 @@ pub struct Buckets {
     pub fingerprint: u8,
     /// First slot of each combined bucket.
     first: [u32; 2],
-    /// Which half of each combined bucket is its main bucket: 0 or 1.
+    /// The half of each combined bucket that is its main bucket: 0 or 1.
     main_half: [u32; 2],
     /// Slots of one bucket.
     bucket_slots: u32,
 }
 
 impl Buckets {
-    /// Those of a key.
+    /// Returns the buckets of a key.
     pub fn of<'k>(key: impl IntoKey<'k>, view: &View) -> Buckets {
         let key = key.into_key(&view.hash_key);
         let [low, high] = key.halves();
@@ -67,8 +67,8 @@ impl Buckets {
         }
     }
 
-    /// Whether a key belongs into the sibling of its subtable, once that is split at this depth: its
-    /// next hash bit.
+    /// Whether a key belongs to the sibling of its subtable, once that is split at this depth. The key's next hash bit
+    /// decides.
     pub fn belongs_to_sibling(key: &[u8], local_depth: u8, view: &View) -> bool {
         let [low, _] = key.into_key(&view.hash_key).halves();
         low >> (63 - local_depth) & 1 == 1
@@ -80,7 +80,7 @@ impl Buckets {
         self.first.map(|f| batch.read(place.node, place.offset + u64::from(f) * 8, bytes))
     }
 
-    /// A place in each line of memory of theirs, on the replica at `place`.
+    /// Returns a place in each cache line of these buckets, on the replica at `place`.
     pub fn lines(&self, place: Place) -> impl Iterator<Item = Place> + use<> {
         const LINE: u64 = 64;
         let first = self.first;
@@ -92,18 +92,18 @@ impl Buckets {
         })
     }
 
-    /// Bytes of each of them.
+    /// Bytes of each of the two READs.
     pub fn read_bytes(&self) -> u64 {
         2 * u64::from(self.bucket_slots) * 8
     }
 
-    /// The slots as fetched.
+    /// Returns the slots as fetched.
     pub fn words(&self, batch: &Batch, tickets: [Ticket; 2]) -> Result<Words, FailedVerb> {
         let [first, second] = tickets.map(|ticket| batch.data_span(ticket));
         Ok(self.words_in(batch, [first?, second?]))
     }
 
-    /// The slots as they were fetched into these places, of this phase or an earlier one.
+    /// Returns the slots as fetched into these spans, in this phase or an earlier one.
     pub fn words_in(&self, batch: &Batch, fetched: [Span; 2]) -> Words {
         let mut slots = [Slot::default(); MAX_CANDIDATES];
         let (first, second) = slots.split_at_mut(2 * self.bucket_slots as usize);
@@ -120,7 +120,7 @@ impl Buckets {
         slot.subtable == self.subtable && self.covers_number(slot.slot)
     }
 
-    /// Whether a slot of this number is one of those that may hold the key, in whichever subtable.
+    /// Whether a slot of this number is one of those that may hold the key, in any subtable.
     pub(crate) fn covers_number(&self, slot: u32) -> bool {
         self.position(slot).is_some()
     }
@@ -153,9 +153,9 @@ pub struct Words {
 }
 
 impl Words {
-    /// What the slots become when the backups that are left are made equal, if that is certain
-    /// for those that may refer to the key: whatever backup is lost before, the others come to the
-    /// same. `None` if it is not.
+    /// Returns the words to which the remaining backups would be settled, if these are certain for slots that may
+    /// refer to the key: whatever backup is lost before, the others are settled to the same words. `None` if they are
+    /// not certain.
     ///
     /// # Panics
     /// If there is no backup.
@@ -174,7 +174,7 @@ impl Words {
         Some(words)
     }
 
-    /// Where the slots are.
+    /// Returns the subtable of the slots.
     pub fn subtable(&self) -> u32 {
         self.buckets.subtable
     }
@@ -192,14 +192,14 @@ impl Words {
         self.those(self.mask(|w| !w.is_free() & (w.fingerprint() == fingerprint)))
     }
 
-    /// Whether a slot but for the own one is free, and shows another word than it did before.
+    /// Whether a slot other than the own one is free, and shows another word than before.
     pub fn is_freed_since(&self, before: &Words, own: SlotRef) -> bool {
         debug_assert_eq!(self.buckets, before.buckets, "words of one key");
         let mut expected = before.slots;
         if let Some(position) = self.buckets.position(own.slot) {
             expected[position] = self.slots[position];
         }
-        // As a rule nothing has changed.
+        // Usually no slot has changed.
         expected != self.slots && {
             let changed = self.slots.iter().zip(expected).filter(|(now, before)| *now != before);
             changed.into_iter().any(|(now, _)| now.is_free())
@@ -211,14 +211,14 @@ impl Words {
     fn those(&self, mut left: u32) -> impl Iterator<Item = (SlotRef, Slot)> + '_ {
         core::iter::from_fn(move || {
             let position = left.trailing_zeros() as usize;
-            // The lowest bit is gone.
+            // Clears the lowest bit.
             left &= left.checked_sub(1)?;
             Some((self.buckets.slot(position), self.slots[position]))
         })
     }
 
-    /// A bit for each position at which a word is like this: found for all at once, without a branch for each, since
-    /// most questions have few answers, or none.
+    /// Returns a bit for each position whose word passes the test. All words are tested without branches, since most
+    /// tests have few hits, or none.
     #[inline]
     fn mask(&self, is_one: impl Fn(Slot) -> bool) -> u32 {
         let all = (1u64 << self.buckets.len()) - 1;
@@ -229,24 +229,24 @@ impl Words {
         mask & all as u32
     }
 
-    /// What a slot showed; `None` if it is not among them.
+    /// Returns the word that a slot showed; `None` if the slot is not one of these.
     pub fn word(&self, slot: SlotRef) -> Option<Slot> {
         let position = self.buckets.position(slot.slot)?;
         (slot.subtable == self.buckets.subtable).then_some(self.slots[position])
     }
 
-    /// The slot that a new key should take: if there is one whose pair is gone and may have been the key's, that one,
-    /// else a free one, else another one whose pair is gone.
+    /// Returns the slot that a new key should take: a slot whose pair is gone and may have been the key's, if there is
+    /// one, else a free slot, else any slot whose pair is gone.
     pub fn slot_for_new(&self, view: &View) -> Option<(SlotRef, Slot)> {
         let is_gone = |(_, word): &(SlotRef, Slot)| view.is_gone(*word);
         let own = self.matching().find(is_gone);
         own.or_else(|| self.free_slot()).or_else(|| self.iter().find(is_gone))
     }
 
-    /// The free slot that a new key should take: in the emptier combined bucket, its main bucket
-    /// before the shared overflow (RACE hashing); one that keeps the object of a DELETE, which becomes free
-    /// with it, before others. All clients that see the same words choose the
-    /// same slot, so that two INSERTs of one key usually meet in one write round.
+    /// Returns the free slot that a new key should take: in the emptier combined bucket, its main bucket before the
+    /// shared overflow (RACE hashing). Within a bucket, a slot that keeps the log object of a DELETE comes first,
+    /// because that object is then freed. All clients that see the same words choose the same slot, so that two
+    /// INSERTs of one key usually meet in one write round.
     fn free_slot(&self) -> Option<(SlotRef, Slot)> {
         let half = self.buckets.bucket_slots as usize;
         let free = self.mask(Slot::is_free);
@@ -325,7 +325,7 @@ mod tests {
         assert_eq!(words.free_slot().unwrap().0, buckets.slot(3));
     }
 
-    /// Where clusters that exist already keep this key.
+    /// Clusters that exist already keep this key at this place.
     #[test]
     fn the_hash_never_changes() {
         let buckets = Buckets::of(b"FUSEE", &view(1024, 8, 6));
@@ -333,7 +333,7 @@ mod tests {
         assert_eq!(place, (19, 247, [5504, 8312]));
     }
 
-    /// One hash gives position and fingerprint, and none of them tells of another.
+    /// One hash gives positions and fingerprint, and each of them is independent of the others.
     #[test]
     fn positions_and_fingerprints_are_spread_evenly_and_tell_nothing_of_each_other() {
         const KEYS: u32 = 1 << 16;
@@ -360,7 +360,7 @@ mod tests {
                 let cells = counts.clone().count() as f64;
                 let mean = f64::from(KEYS) / cells;
                 let chi: f64 = counts.map(|n| (f64::from(*n) - mean).powi(2) / mean).sum();
-                // Its mean is the number of cells, its deviation the root of twice that.
+                // The mean of chi is the number of cells, its deviation the square root of twice that.
                 assert!(
                     chi < cells + 6.0 * (2.0 * cells).sqrt(),
                     "{name}, {other}: {chi} of {cells}"
@@ -370,7 +370,7 @@ mod tests {
         }
     }
 
-    /// A log line or a message that is printed must not tell it.
+    /// A printed log line or message must not show the secret.
     #[test]
     fn the_secret_is_not_printed() {
         let view = view(4, 2, 0);

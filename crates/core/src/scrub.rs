@@ -1,29 +1,29 @@
-//! A look at memory that nobody reads: do replicas agree, and does the index agree with what it leads to?
+//! Scrubbing: checks whether replicas agree, and whether the index agrees with the objects, in memory that no
+//! operation reads.
 //!
-//! Memory rots, also where no operation looks. [`look`] reads some slots of a subtable from all
-//! replicas, every replica of the objects that they lead to, and the free bits of these. It changes nothing
-//! but objects.
+//! Memory decays, also where no operation reads it. [`look`] reads some slots of a subtable from all replicas, every
+//! replica of the objects that they lead to, and the free bits of these. It writes only objects.
 //!
-//! | what it finds | what that proves | what is done |
+//! | finding | proof | action |
 //! |---|---|---|
-//! | a replica that is not what its slot says, and the slot stays | it is damaged (1) | written anew from a whole one |
-//! | an object of which none is whole | the pair is lost, or its slot is damaged on all replicas | told |
-//! | a free bit that is set, of an object in use (2) | the bitmap is damaged | told: the region gets a new bitmap (3) |
-//! | slots that differ | nothing yet: a write may be under way | told (4) |
+//! | a replica that does not match its slot, which stays | it is damaged (1) | written anew from a whole one |
+//! | an object without a whole replica | the pair is lost, or all replicas of its slot are damaged | reported |
+//! | a set free bit of an object in use (2) | the bitmap is damaged | reported: the region gets a new bitmap (3) |
+//! | slots that differ | nothing yet: a write may be under way | reported (4) |
 //!
 //! 1. By the argument of [`store`](crate::store), *damage*.
-//! 2. The primary's slot refers to the object before and after. A session that sets the bit has
-//!    replaced the word before.
+//! 2. The primary's slot refers to the object before and after. A session that sets the bit has replaced the word
+//!    before.
 //! 3. [`RegionChange::renewed`](crate::change::RegionChange::renewed).
-//! 4. A look that finds the same words much later has the subtable settled.
+//! 4. If a look finds the same words much later, the subtable is settled.
 //!
-//! *Settling what differs is always right*, damaged or not: it is what every change does, while nobody writes
-//! there ([`repair`](crate::repair)). Where the replicas of a slot differ, words that lead to nothing are
-//! not chosen (`leads_here`): a writer's object is complete before its word stands anywhere, so only damage
-//! makes such a word. Slots that are free, and differ, are made equal.
+//! *Settling differing slots is always right*, damaged or not: every change does it, while no session writes there
+//! ([`repair`](crate::repair)). If the replicas of a slot differ, words that lead to nothing are not chosen
+//! (`leads_here`): a writer's object is complete before its word stands anywhere, so only damage makes such a word.
+//! Slots that are free, and differ, are made equal.
 //!
-//! Preconditions: the view is stable; whoever looks belongs to an epoch, so that no object of a word that
-//! he read is used again before he has ended, and is fenced if he may not have.
+//! Preconditions: the view is stable. The scrubbing session belongs to an epoch, so that no object of a word that it
+//! read is used again before it has ended; and it is fenced if it may not have ended.
 
 use alloc::vec::Vec;
 
@@ -42,29 +42,29 @@ const CHUNK_SLOTS: u64 = (MAX_BATCH_VERBS / (MAX_REPLICAS + 1)) as u64;
 /// Bytes of objects that are read together, unless a single one has more.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// What a look has found.
+/// The findings of a look.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Looked {
     /// The first slot that was not looked at.
     pub next: u64,
     /// Bytes that were read.
     pub bytes: u64,
-    /// Replicas of objects that are not what their slots say, but for those of lost pairs.
+    /// Replicas of objects that do not match their slots, except those of lost pairs.
     pub damage: Damage,
     /// Slots that lead to no whole object.
     pub lost: Vec<Lost>,
     /// Slots whose replicas differ.
     pub differing: Vec<Differing>,
-    /// Regions with a free bit that cannot be set.
+    /// Regions in which a free bit is set that must not be.
     pub marked: Vec<u32>,
 }
 
 /// A slot that leads to an object of which too little is undamaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost {
-    /// Its number in the subtable.
+    /// The number of the slot in the subtable.
     pub slot: u64,
-    /// Its word.
+    /// The word of the slot.
     pub word: u64,
     /// Replicas or chunks of the object that are damaged.
     pub damaged: u64,
@@ -73,7 +73,7 @@ pub struct Lost {
 /// A slot whose replicas differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Differing {
-    /// Its number in the subtable.
+    /// The number of the slot in the subtable.
     pub slot: u64,
     /// The words of its replicas.
     pub words: Vec<u64>,
@@ -81,11 +81,11 @@ pub struct Differing {
 
 type PerReplica<T> = ArrayVec<T, MAX_REPLICAS>;
 
-/// Whether this is the object of an entry that stands in a slot of this number.
+/// Whether this object belongs to an entry in a slot of this number.
 pub(crate) fn leads_here(view: &View, slot: u32, word: Slot, object: &Shown<'_>) -> bool {
     let buckets = Buckets::of(object.key, view);
     let is_turned = view.object_of(word).is_some_and(|object| object.is_turned(word));
-    // The log object of a DELETE is nobody's entry, nor is a copy; and a Move's word is marked, and no other.
+    // The log object of a DELETE is no entry, nor is a copy. Words of Moves have the moved bit, and no others.
     !matches!(object.opcode, Some(Opcode::Delete | Opcode::Copy))
         && word.is_moved() == (is_turned || object.opcode == Some(Opcode::Move))
         && word.class() == object.class
@@ -115,13 +115,13 @@ pub async fn look<F: Fabric>(
     Ok(work.found)
 }
 
-/// An entry, and what was posted about it.
+/// An entry, and the READs that were posted for it.
 struct Asked<'w> {
     slot: u32,
     word: Slot,
     /// Its object, if it can have one.
     object: Option<(ObjectAt<'w>, Reads)>,
-    /// Where its free bit is, and which.
+    /// The READ of its word of the free bitmap, the mask of its bit, and its region.
     mark: Option<(Ticket, u64, u32)>,
 }
 
@@ -144,7 +144,7 @@ impl<'w, F: Fabric> Work<'w, F> {
         self.view.subtables[self.subtable as usize].primary().plus(u64::from(slot) * 8)
     }
 
-    /// Notes which slots differ; returns what the replicas of the others show, by their numbers.
+    /// Notes slots that differ; returns the numbers and words of the others.
     async fn slots(&mut self, first: u64, count: u64) -> Result<Vec<(u32, Slot)>, FailedVerb> {
         self.batch.clear();
         let replicas = self.view.subtables[self.subtable as usize].replicas();
@@ -170,8 +170,8 @@ impl<'w, F: Fabric> Work<'w, F> {
         Ok(equal)
     }
 
-    /// Looks at the objects that these words lead to, until it has read so many bytes; then returns the first slot
-    /// whose object it has not looked at.
+    /// Checks the objects that these words lead to, until it has read `bytes` bytes; returns the first slot whose
+    /// object it has not checked.
     async fn objects(
         &mut self,
         words: &[(u32, Slot)],
@@ -188,7 +188,7 @@ impl<'w, F: Fabric> Work<'w, F> {
             let mut asked = Vec::new();
             while let Some((slot, word)) = next {
                 let Some(object) = self.view.object_of(word) else {
-                    // Whether it still stands there, the next look says as well.
+                    // The second look shows whether the word still stands there.
                     asked.push(Asked { slot, word, object: None, mark: None });
                     next = entries.next();
                     continue;
@@ -222,7 +222,7 @@ impl<'w, F: Fabric> Work<'w, F> {
         Ok(next.map(|(slot, _)| slot.into()))
     }
 
-    /// Posts READs of all that there is of an entry's object, and of its free bit.
+    /// Posts READs of an entry's object, from all its places, and of its free bit.
     fn ask(&mut self, slot: u32, word: Slot, object: Option<ObjectAt<'w>>) -> Asked<'w> {
         let object = object.map(|object| (object, object.read_all(&mut self.batch)));
         let mark = self.view.free_bit(word.address()).map(|(at, bit)| {
@@ -232,7 +232,7 @@ impl<'w, F: Fabric> Work<'w, F> {
         Asked { slot, word, object, mark }
     }
 
-    /// What the READs have shown of an entry's object; `None` if it can have none.
+    /// Returns what the READs have shown of an entry's object; `None` if the entry can have none.
     fn judge(&mut self, entry: &Asked<'_>) -> Result<Option<Found>, FailedVerb> {
         let Some((_, reads)) = &entry.object else { return Ok(None) };
         let view = self.view;
@@ -242,8 +242,8 @@ impl<'w, F: Fabric> Work<'w, F> {
         reads.judge(&mut self.batch, word, leads).answered().map(Some)
     }
 
-    /// Two phases: posts what belongs where chunks of an EC-oriented object are damaged that has no parity instead,
-    /// made of one of its copies; whether there is one.
+    /// Two phases: posts WRITEs over damaged chunks of an EC-oriented object that lacks parity, made from one of its
+    /// copies. Returns whether there is a copy.
     async fn mend_by_copy(
         &mut self,
         found: &Found,
@@ -276,14 +276,14 @@ impl<'w, F: Fabric> Work<'w, F> {
         Ok((word & bit != 0).then_some(region))
     }
 
-    /// Whether anything about an entry is not as it should be, if its slot still holds it.
+    /// Whether anything about an entry is wrong, provided that its slot still holds it.
     fn is_doubtful(&mut self, entry: &Asked<'_>) -> Result<bool, FailedVerb> {
         let Some(found) = self.judge(entry)? else { return Ok(true) };
         Ok(found.damaged() > 0 || self.is_marked(entry)?.is_some())
     }
 
-    /// Looks at an entry a second time, together with its slot. What is said of it then holds: the word
-    /// stood there all the time since before the first look.
+    /// Looks at an entry a second time, together with its slot. If the slot still shows the word, the word stood there
+    /// all the time since before the first look, and so the findings hold.
     async fn look_again(&mut self, entry: Asked<'w>) -> Result<(), FailedVerb> {
         let Asked { slot, word, object, .. } = entry;
         self.batch.clear();

@@ -1,35 +1,34 @@
-//! The rules of SNAPSHOT: who is the last writer of a write round (P §4.3, Algorithm 2), and which
-//! word the replicas of a slot get when a memory node is lost (P §5.2).
+//! The rules of SNAPSHOT: the last writer of a round (P §4.3, Algorithm 2), and the word that the replicas of a slot
+//! get when a memory node is lost (P §5.2).
 //!
-//! Writers in conflict broadcast a CAS from the round's old value to their own new value to all
-//! backups. Each backup takes exactly one of them, and the CASes return to every writer what each
-//! backup holds. From that list alone all writers come to the same winner:
+//! Writers in conflict broadcast a CAS from the round's old value to their own new value to all backups. Each backup
+//! takes exactly one of them, and the CASes return to every writer what each backup holds. From that list alone all
+//! writers come to the same winner:
 //!
-//! * Rule 1: who modified all backups.
-//! * Rule 2: else, who modified a majority of them.
-//! * Rule 3: else, who has the smallest value among those standing on backups; but only while the
-//!   primary still shows the round's old value, which proves that the list is of this round.
+//! * Rule 1: the writer that modified all backups.
+//! * Rule 2: else, the writer that modified a majority of them.
+//! * Rule 3: else, the writer with the smallest value on a backup; but only while the primary still shows the round's
+//!   old value, which proves that the list is of this round.
 //!
-//! The rules compare [`Identity`]s, not words, because an INSERT changes its word within a round
-//! (tentative, confirmed, withdrawn) and must stay the same writer for everybody who looks.
+//! The rules compare [`Identity`]s, not words, because an INSERT changes its word within a round (tentative,
+//! confirmed, withdrawn) and must stay the same writer for all others.
 //!
-//! [`Winner`] is a permission: only the rules make one, and only with one an operation may touch
-//! the primary.
+//! [`Winner`] is a permission: only the rules make one, and only with one an operation may change the primary.
 //!
-//! Where a memory node is lost, writers have stopped anywhere inside of their rounds, so the replicas of
-//! a slot that are left may differ.
-//! [`settled`] names the word that all of them get:
+//! When a memory node is lost, writers have stopped anywhere within their rounds, so the remaining replicas of a slot
+//! may differ. [`settled`] names the word that all of them get:
 //!
-//! * the word of any backup that is left; of the primary if there is none. Whatever has been
-//!   acknowledged or read stands on all backups, so any one of them has it;
-//! * not a word that leads to nothing ([`scrub`](crate::scrub)), where they differ: it is damaged;
-//! * nor a free word beside an entry that is confirmed and leads to something, unless a DELETE of the key, or a
-//!   split, has put it there: what was there before the entry has been replaced everywhere before it was confirmed;
-//! * of the primary as well, if what a backup has is the same identity in another state, and the primary's
-//!   is neither free nor tentative: who has committed changes nothing any more, so the backup's is damaged;
-//! * a tentative word becomes the free slot of the same identity: its INSERT may have been about
-//!   to find a duplicate, and was not acknowledged;
-//! * so does a word whose INSERT had begun to withdraw on another backup.
+//! * It is the word of any remaining backup, or of the primary if no backup is left. Whatever has been acknowledged or
+//!   read stands on all backups, so any one of them has it.
+//! * If replicas differ, it is not a word that leads to nothing ([`scrub`](crate::scrub)): that word is damaged.
+//! * Nor is it a free word beside a confirmed entry that leads to an object, unless a DELETE of the key, or a split,
+//!   has put it there: any word from before the entry had been replaced everywhere before the entry was confirmed.
+//! * If the backup's word and the primary's have the same identity in different states, and the primary's is neither
+//!   free nor tentative, it is the primary's: a writer that has committed changes nothing any more, so the backup's
+//!   word is damaged.
+//! * A tentative word becomes the free slot of the same identity: its INSERT may have been about to find a duplicate,
+//!   and was not acknowledged.
+//! * So does a word whose INSERT had begun to withdraw on another backup.
 
 use crate::layout::{Identity, Slot};
 use crate::mutant::{Mutant, removed};
@@ -39,7 +38,7 @@ use crate::mutant::{Mutant, removed};
 pub enum Rule {
     /// All backups hold the winner's value.
     One,
-    /// A majority does.
+    /// A majority of the backups holds it.
     Two,
     /// No majority: the smallest value wins.
     Three,
@@ -53,21 +52,21 @@ pub struct Winner {
 }
 
 impl Winner {
-    /// How the round was won.
+    /// Returns the rule by which the round was won.
     pub fn rule(&self) -> Rule {
         self.rule
     }
 }
 
-/// No majority, and a value of ours stands on a backup: the primary must be read.
+/// The state of a writer without majority whose value stands on a backup: it must read the primary.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Undecided {
     own_is_smallest: bool,
 }
 
 impl Undecided {
-    /// Rule 3, given what the primary shows now. If it no longer shows the round's old value the
-    /// round is over, and somebody else won it (P Algorithm 2, line 15).
+    /// Applies Rule 3 to the word that the primary shows now. If that is not the round's old value, the round is over,
+    /// and another writer won it (P Algorithm 2, line 15).
     pub fn decide(self, primary: Slot, old: Slot) -> Option<Winner> {
         let running = primary == old || removed(Mutant::Rule3WithoutPrimary);
         (running && self.own_is_smallest).then_some(Winner { rule: Rule::Three })
@@ -77,17 +76,17 @@ impl Undecided {
 /// The outcome of a round for one writer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is the last writer.
+    /// The writer is the last writer.
     Won(Winner),
-    /// Another one is.
+    /// Another writer is.
     Lost,
-    /// Rule 3 decides, after a look at the primary.
+    /// Rule 3 decides, after a READ of the primary.
     Undecided(Undecided),
 }
 
-/// Evaluates the rules for the writer `own`. `seen` is what the backups hold: `own` where its CAS
-/// succeeded, else what the CAS found. With no backups (one index replica) nobody can be asked:
-/// the CAS of the primary decides, and permission to try it is granted.
+/// Evaluates the rules for the writer `own`. `seen` lists the words of the backups: `own` where its CAS succeeded,
+/// else the word that the CAS found. With no backups (one index replica) the CAS of the primary decides, and
+/// permission to try it is granted.
 pub fn evaluate(own: Identity, seen: impl Iterator<Item = Identity> + Clone) -> Verdict {
     let total = seen.clone().count();
     let count = |who: Identity| seen.clone().filter(|s| *s == who).count();
@@ -106,9 +105,9 @@ pub fn evaluate(own: Identity, seen: impl Iterator<Item = Identity> + Clone) -> 
     Verdict::Undecided(Undecided { own_is_smallest })
 }
 
-/// The word that all surviving replicas of a slot get. `primary` is `None` if it was lost; at
-/// least one replica is left. `chosen` says which of the surviving backups to trust, counted from
-/// 0 and round again: every choice is right, tests try them all.
+/// Returns the word that all surviving replicas of a slot get. `primary` is `None` if it was lost; at least one
+/// replica is left. `chosen` selects the surviving backup to trust, counted from 0, modulo their number: every choice
+/// is right, and tests try them all.
 pub fn settled(primary: Option<Slot>, backups: &[Slot], chosen: usize) -> Slot {
     let word = match (backups, primary) {
         ([], primary) => primary.expect("at least one replica is left"),
@@ -215,8 +214,8 @@ mod tests {
         assert_eq!(word(Some(own.tentative()), &[own]), own, "confirmed");
     }
 
-    /// A run that was cut off anywhere between its writes is followed by one that comes to the
-    /// same word: whatever part of the backups has been written, or all of them and the primary.
+    /// A run that was cut off between any of its writes is followed by one that comes to the same word, whether some
+    /// of the backups have been written, or all of them and the primary.
     #[test]
     fn settling_again_comes_to_the_same_word() {
         let old = slot(1);

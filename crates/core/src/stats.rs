@@ -1,4 +1,4 @@
-//! Counters per kind of operation. The RTT budget is a test on them.
+//! Counters per kind of operation. Tests check the budget of round trips by them.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::Relaxed;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::mutant::{Mutant, removed};
 
-/// Kinds of operations that are counted apart.
+/// Kinds of operations with counters of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpKind {
     /// SEARCH of one key.
@@ -26,8 +26,7 @@ pub enum OpKind {
     Move,
     /// A piece of a SCAN.
     Scan,
-    /// What memory management costs beside the operations: to mark freed objects, to collect them,
-    /// to return blocks.
+    /// Memory management beside the operations: marking freed objects, collecting them, returning blocks.
     Reclaim,
 }
 
@@ -45,14 +44,14 @@ impl OpKind {
         OpKind::Reclaim,
     ];
 
-    /// The paper's word for it, in lower case.
+    /// Returns the paper's name of the kind, in lower case.
     pub fn name(self) -> &'static str {
         ["search", "search_many", "insert", "update", "upsert", "delete", "move", "scan", "reclaim"]
             [self as usize]
     }
 }
 
-/// What one operation cost.
+/// The verbs that an operation took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Batches, each one network round trip.
@@ -74,7 +73,7 @@ impl Cost {
         self.bytes += batch.touched_bytes();
     }
 
-    /// Adds what another part of the operation cost.
+    /// Adds the verbs of another part of the operation.
     pub fn add(&mut self, other: &Cost) {
         self.phases += other.phases;
         self.verbs += other.verbs;
@@ -83,17 +82,17 @@ impl Cost {
     }
 }
 
-/// Replicas of objects that did not hold what belongs there.
+/// Replicas of objects that did not match their slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Damage {
-    /// That were found.
+    /// Damaged replicas that were found.
     pub found: u64,
-    /// Those of them that were written anew, from a replica that was whole.
+    /// Those of them that were written anew, from a whole replica.
     pub repaired: u64,
 }
 
 impl Damage {
-    /// Adds what somebody else found, who may say anything.
+    /// Adds the findings of another process, which may be any numbers.
     pub fn add(&mut self, other: Damage) {
         self.found = self.found.saturating_add(other.found);
         self.repaired = self.repaired.saturating_add(other.repaired);
@@ -107,7 +106,7 @@ pub struct KindStats {
     pub operations: u64,
     /// Sum of their phases.
     pub phases: u64,
-    /// The most phases that one of them took.
+    /// The largest number of phases that one of them took.
     pub max_phases: u32,
     /// Sum of their verbs.
     pub verbs: u64,
@@ -117,12 +116,12 @@ pub struct KindStats {
     pub bytes: u64,
 }
 
-/// What steered READs came to.
+/// Results of steered READs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Steered {
-    /// Those that were answered, and could have brought an object of the key.
+    /// READs that were answered, and could have brought an object of the key.
     pub tried: u64,
-    /// Those that brought the object that the slot leads to.
+    /// READs that brought the object that the slot leads to.
     pub right: u64,
 }
 
@@ -143,28 +142,28 @@ impl Stats {
         &self.kinds[kind as usize]
     }
 
-    /// What operations found damaged, and wrote anew.
+    /// Returns the damage that operations found and repaired.
     pub fn damage(&self) -> Damage {
         self.damage
     }
 
-    /// Objects that were freed, and whose free bits may not be set any more: the next comparison of their blocks with
-    /// the index finds them.
+    /// Returns the number of freed objects whose free bits may not be set any more: the next comparison of their
+    /// blocks with the index finds them.
     pub fn left_to_comparison(&self) -> u64 {
         self.left_to_comparison
     }
 
-    /// Words that operations met whose pairs were lost with their only memory node.
+    /// Returns the number of words met by operations whose pairs were lost with their only memory node.
     pub fn gone(&self) -> u64 {
         self.gone
     }
 
-    /// Rounds of SNAPSHOT that its writes lost to others: conflicts.
+    /// Returns the number of SNAPSHOT rounds that its writes lost to other writers: conflicts.
     pub fn lost_rounds(&self) -> u64 {
         self.lost_rounds
     }
 
-    /// What its steered READs came to.
+    /// Returns the results of its steered READs.
     pub fn steered(&self) -> Steered {
         self.steered
     }
@@ -188,7 +187,7 @@ impl Stats {
     }
 }
 
-/// A number that one thread adds to, and others read. Adding takes no more than adding to a plain number.
+/// A number that one thread adds to, and other threads read. Adding is as cheap as with a plain number.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -196,7 +195,7 @@ impl Counter {
     /// Adds to it. Only ever called by one thread at a time.
     #[inline]
     pub fn add(&self, n: u64) {
-        // Relaxed: there is one writer, and nothing rests on what others read.
+        // Relaxed: there is one writer, and nothing depends on the values that other threads read.
         self.0.store(self.get().wrapping_add(n), Relaxed);
     }
 
@@ -213,7 +212,7 @@ impl Counter {
     }
 }
 
-/// Counts of one kind, as [`KindStats`].
+/// Counters of one kind, as in [`KindStats`].
 #[derive(Debug, Default)]
 struct KindCounters {
     operations: Counter,
@@ -224,8 +223,8 @@ struct KindCounters {
     bytes: Counter,
 }
 
-/// What a session counts. The session alone does, and any thread of its process may look meanwhile: then an
-/// operation that is just being counted may be counted in a part.
+/// The counters of a session. Only the session adds to them, and any thread of its process may read them meanwhile:
+/// then an operation that is just being counted may be counted partly.
 #[derive(Debug, Default)]
 pub struct Counters {
     kinds: [KindCounters; OpKind::ALL.len()],
@@ -250,7 +249,7 @@ impl Counters {
         sums.bytes.add(cost.bytes);
     }
 
-    /// Counts one operation that took a batch of READs and nothing else, which is what most do.
+    /// Counts one operation that took a batch of READs and nothing else, as most do.
     pub(crate) fn add_reads(&self, kind: OpKind, batch: &crate::verbs::Batch) {
         debug_assert_eq!(batch.atomics(), 0);
         let sums = &self.kinds[kind as usize];
@@ -304,7 +303,7 @@ impl Counters {
     }
 }
 
-/// What sessions have done, as the master hears it: for people, and nothing rests on it.
+/// The work of sessions, as reported to the master: for people, and nothing depends on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Work {
     /// Operations, by [`OpKind`].
@@ -315,23 +314,23 @@ pub struct Work {
     pub verbs: u64,
     /// Bytes that they moved.
     pub bytes: u64,
-    /// Rounds of SNAPSHOT that writes lost to others: conflicts.
+    /// Rounds of SNAPSHOT that writes lost to other writers: conflicts.
     pub lost_rounds: u64,
     /// Accesses that asked the index cache.
     pub cache_accesses: u64,
-    /// Those of them that used a hint.
+    /// Accesses that used a hint.
     pub hints: u64,
     /// Hints that turned out to be wrong.
     pub wrong_hints: u64,
 }
 
 impl Work {
-    /// Adds what somebody else did, who may say anything.
+    /// Adds the work of another process, which may report any numbers.
     pub fn add(&mut self, other: &Work) {
         self.combine(other, u64::saturating_add);
     }
 
-    /// What was done since an earlier time.
+    /// Returns the work done since an earlier time.
     pub fn since(mut self, earlier: &Work) -> Work {
         self.combine(earlier, u64::saturating_sub);
         self
@@ -356,7 +355,7 @@ impl Work {
 }
 
 impl From<&Stats> for Work {
-    /// Without what the index cache knows.
+    /// Leaves out the counters of the index cache.
     fn from(stats: &Stats) -> Work {
         let sum = |of: fn(&KindStats) -> u64| stats.kinds.iter().map(of).sum();
         Work {

@@ -1,20 +1,19 @@
-//! How views are told: whole, or as what has changed since another one.
+//! Transfer of views: whole, or as the difference to another view.
 //!
-//! A change of the view takes four views, and every client process gets to hear of each. Between
-//! two of them little changes, whatever the size of the index: so the master tells the *difference*
-//! to the view that the process has, if it still knows that one.
+//! A change of the view takes four views, and every client process hears of each. Little changes between two
+//! of them, whatever the size of the index: so the master sends the *difference* to the view that the process
+//! has, if the master still knows that one.
 //!
-//! | part | how it is told |
+//! | part | form in a difference |
 //! |---|---|
-//! | regions, subtables | those that are new or not what they were, by number, ascending; none ever goes |
+//! | regions, subtables | those that are new or changed, by number, ascending; none is ever removed |
 //! | directory | its depth: a doubling writes each entry twice; then runs of entries that lead elsewhere |
 //! | members | all of them, if any has changed |
-//! | change | as it is |
+//! | change | whole |
 //!
-//! A difference comes from another process: [`Difference::apply`] panics at nothing, and takes no
-//! more memory than the view that comes out, whose directory is bounded as that of any view. It
-//! checks only that the difference *fits*; whether the outcome is a view that can be worked with,
-//! [`View::check`] has to say, as of a whole one.
+//! A difference comes from another process. [`Difference::apply`] never panics, and takes no more memory than
+//! the resulting view, whose directory is bounded like that of any view. It checks only that the difference
+//! *fits*; [`View::check`] has to decide whether the result is a valid view, as with a whole one.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -26,52 +25,52 @@ use crate::data::Region;
 use crate::verbs::ClusterId;
 use crate::view::{MAX_DEPTH, Member, Subtable, View, ViewError};
 
-/// A newer view, as it is told to somebody who has an older one, or none.
+/// A newer view, as it is sent to a process that has an older one, or none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ViewUpdate {
-    /// All of it.
+    /// The whole view.
     Whole(Box<View>),
-    /// What has changed.
+    /// The difference to the older view.
     Difference(Difference),
 }
 
-/// What makes one view of another.
+/// The difference between two views.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Difference {
     /// The cluster of both.
     pub cluster: ClusterId,
-    /// The number of the view that it starts from.
+    /// The number of the older view.
     pub from: u64,
-    /// The number of the view that it leads to.
+    /// The number of the newer view.
     pub to: u64,
-    /// All members, if they are not the same.
+    /// All members, if any has changed.
     pub members: Option<Vec<Member>>,
-    /// By number.
+    /// New or changed regions, by number.
     pub regions: Vec<(u32, Region)>,
-    /// By number.
+    /// New or changed subtables, by number.
     pub subtables: Vec<(u32, Subtable)>,
-    /// Directory bits.
+    /// The number of directory bits.
     pub depth: u8,
-    /// In the order of the directory.
+    /// Changed entries, in the order of the directory.
     pub runs: Vec<Run>,
-    /// The change that is under way then.
+    /// The change under way in the newer view.
     pub change: Option<Change>,
 }
 
-/// Neighbours in the directory that lead to one subtable.
+/// Adjacent directory entries that lead to one subtable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
     /// The first entry.
     pub first: u32,
-    /// How many there are.
+    /// The number of entries.
     pub count: u32,
-    /// Where they lead.
+    /// The subtable that they lead to.
     pub subtable: u32,
 }
 
 impl ViewUpdate {
-    /// Of a view for somebody who has another one. Where no difference leads from the one to the
-    /// other, or none is known, it is told whole.
+    /// Returns the update to a view for a process that has another one. It is the whole view if no difference
+    /// leads from the one to the other, or if the other is unknown.
     pub fn to(view: &View, from: Option<&View>) -> ViewUpdate {
         let difference = from.and_then(|from| Difference::between(from, view));
         difference.map_or_else(|| view.clone().into(), ViewUpdate::Difference)
@@ -85,7 +84,7 @@ impl ViewUpdate {
         }
     }
 
-    /// The view, for somebody who has this one. It is still to be checked.
+    /// Returns the newer view, for a process that has the older one. It is still to be checked.
     pub fn apply(self, from: &View) -> Result<View, ViewError> {
         match self {
             ViewUpdate::Whole(view) => Ok(*view),
@@ -101,8 +100,8 @@ impl From<View> for ViewUpdate {
 }
 
 impl Difference {
-    /// Between two views of a cluster; `None` if none can tell it: regions and subtables do not go,
-    /// nor does a directory shrink, unless something else is wrong.
+    /// Returns the difference between two views of a cluster; `None` if none can express it. Regions and
+    /// subtables are never removed, nor does a directory shrink, unless one of the views is invalid.
     pub fn between(from: &View, to: &View) -> Option<Difference> {
         let grows = to.number > from.number
             && to.regions.len() >= from.regions.len()
@@ -128,7 +127,7 @@ impl Difference {
         })
     }
 
-    /// The view that it leads to; an error if it does not start from this one, or is none at all.
+    /// Returns the newer view; an error if the difference does not start from this view, or does not fit.
     pub fn apply(self, from: &View) -> Result<View, ViewError> {
         let fail = |what| Err(ViewError { what });
         if self.cluster != from.cluster || self.from != from.number || self.to <= self.from {
@@ -160,14 +159,14 @@ impl Difference {
     }
 }
 
-/// What is new, or not as it was.
+/// Returns the items that are new or changed.
 fn changed<T: Clone + PartialEq>(from: &[T], to: &[T]) -> Vec<(u32, T)> {
     let all = (0u32..).zip(to);
     let other = all.filter(|(number, item)| from.get(*number as usize) != Some(*item));
     other.map(|(number, item)| (number, item.clone())).collect()
 }
 
-/// The list with these in it.
+/// Returns the list with these items replaced or appended.
 fn with<T: Clone>(from: &[T], changed: Vec<(u32, T)>) -> Result<Vec<T>, ViewError> {
     let mut list = from.to_vec();
     for (number, item) in changed {
@@ -181,7 +180,7 @@ fn with<T: Clone>(from: &[T], changed: Vec<(u32, T)>) -> Result<Vec<T>, ViewErro
     Ok(list)
 }
 
-/// The directory with so many bits.
+/// Returns the directory with this number of bits.
 fn doubled(directory: &[u32], depth: u32) -> Result<Vec<u32>, ViewError> {
     let is_good = directory.len().is_power_of_two()
         && depth <= MAX_DEPTH
@@ -195,7 +194,7 @@ fn doubled(directory: &[u32], depth: u32) -> Result<Vec<u32>, ViewError> {
     Ok(doubled)
 }
 
-/// What the directory of the second view has that the first's, doubled, has not.
+/// Returns the entries in which the directory of the second view differs from the first's, doubled.
 fn runs(from: &View, to: &View) -> Vec<Run> {
     let times = to.directory.len() / from.directory.len();
     let mut runs: Vec<Run> = Vec::new();
@@ -295,7 +294,7 @@ mod tests {
         }
     }
 
-    /// It may come from a master that is broken.
+    /// A difference may come from a faulty master.
     #[test]
     fn differences_that_do_not_fit_are_refused() {
         let views = history();
@@ -320,11 +319,11 @@ mod tests {
         refused("left out", &|d| {
             d.regions.push((2 + 1, Region::replicated(Vec::new(), 1)));
         });
-        // What fits may still be no view: that is what the check is for.
+        // A difference that fits may still make an invalid view: the check finds that.
         let mut difference = Difference::between(from, to).unwrap();
         difference.runs[0].subtable = u32::MAX;
         assert!(difference.apply(from).unwrap().check().is_err());
-        // The other end: nothing leads from or to what is no view, or another cluster's.
+        // Nothing leads from or to an invalid view, or to that of another cluster.
         let other = View { geometry: Geometry::default(), ..to.clone() };
         assert_eq!(Difference::between(from, &other), None);
         let other = View { hash_key: HashKey::new([8; 16]), ..to.clone() };

@@ -1,22 +1,18 @@
-//! What a memory node can do: READ, WRITE, compare-and-swap, fetch-and-add.
+//! The operations of a memory node: READ, WRITE, compare-and-swap, fetch-and-add.
 //!
-//! A [`Batch`] holds verbs that are posted together and awaited together. One batch is one
-//! *phase*, which is one network round trip. Every [`Fabric`] guarantees, and the conformance
-//! suite in `crates/fabric` checks:
+//! A [`Batch`] holds verbs that are posted together and awaited together. One batch is one *phase*, which is one
+//! network round trip. Every [`Fabric`] guarantees, and the conformance suite in `crates/fabric` checks:
 //!
-//! 1. Verbs of one batch to one memory node execute in the order posted. Nothing is ordered
-//!    across memory nodes.
+//! 1. Verbs of one batch to one memory node execute in the order posted. Nothing is ordered across memory nodes.
 //! 2. CAS and FAA are atomic on aligned 8-byte words, against all clients of all fabrics.
 //! 3. READ and WRITE tear only between aligned 8-byte words; the last word of a WRITE lands last.
-//! 4. A verb executes within a bounded time or never. A failed memory node fails its own verbs
-//!    with [`VerbError::Unreachable`]; the others complete.
-//! 5. After a memory node acknowledged the fencing of a client, no verb of it executes there.
-//! 6. Bounds are checked by the memory node, never trusted from the client. The header of a pool is for
-//!    READs only.
+//! 4. A verb executes within a bounded time or never. A failed memory node fails its own verbs with
+//!    [`VerbError::Unreachable`]; the others complete.
+//! 5. After a memory node acknowledged the fencing of a client, no verb of that client executes there.
+//! 6. The memory node checks bounds, and never trusts the client. The header of a pool is for READs only.
 //!
-//! A batch owns the memory its verbs read into and write from, and passes through
-//! [`Fabric::execute`] by value: whoever drops the future (a crashed client, in the simulator)
-//! leaves the fabric as owner of memory that a NIC may still write to.
+//! A batch owns the memory its verbs read into and write from, and passes through [`Fabric::execute`] by value: if the
+//! future is dropped (a crashed client, in the simulator), the fabric still owns the memory that a NIC may write to.
 //!
 //! Units: offsets and lengths are bytes; an offset counts from the start of a node's pool.
 
@@ -28,7 +24,7 @@ use core::ops::Deref;
 
 use serde::{Deserialize, Serialize};
 
-/// Names a memory node within one cluster. Never reused: a node that comes back is a new one.
+/// The name of a memory node within one cluster. Never reused: a node that comes back gets a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct MnId(pub u16);
 
@@ -38,13 +34,13 @@ impl fmt::Display for MnId {
     }
 }
 
-/// Names a client session: one log, one set of blocks, one fence. Handed out by the master,
-/// never reused. 0 means "nobody" in block tables.
+/// The id of a client session: one log, one set of blocks, one fence. Handed out by the master, never reused. 0 means
+/// "no owner" in block tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ClientId(pub u32);
 
 impl ClientId {
-    /// The owner of a block that nobody owns.
+    /// The owner in the table entry of a free block.
     pub const NOBODY: ClientId = ClientId(0);
 }
 
@@ -54,12 +50,12 @@ impl fmt::Display for ClientId {
     }
 }
 
-/// Names a cluster: drawn at random when it is formed, and never 0.
+/// The identity of a cluster: drawn at random when the cluster is formed, and never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ClusterId(NonZeroU64);
 
 impl ClusterId {
-    /// By its word in a pool's header or in a message; 0 stands for no cluster.
+    /// Returns the cluster id of a word in a pool's header or in a message; `None` for 0, which stands for no cluster.
     pub const fn from_word(word: u64) -> Option<ClusterId> {
         match NonZeroU64::new(word) {
             Some(word) => Some(ClusterId(word)),
@@ -67,7 +63,7 @@ impl ClusterId {
         }
     }
 
-    /// As a word.
+    /// Returns the id as a word.
     pub const fn word(self) -> u64 {
         self.0.get()
     }
@@ -119,15 +115,15 @@ impl Span {
 pub enum Op {
     /// Copies pool memory into `buf`.
     Read {
-        /// Where the bytes go.
+        /// The destination of the bytes.
         buf: Span,
-        /// A switch on the way may have it READ from another place of the same pool: from where the object lies that
-        /// the slot at this place leads to, as far as it knows ([`Fabric::may_steer`]). So any bytes may come.
+        /// A switch on the way may redirect the READ to another place of the same pool: to the object that the slot at
+        /// this place leads to, as far as the switch knows ([`Fabric::may_steer`]). So any bytes may come.
         steered: bool,
     },
     /// Copies `buf` into pool memory, its last word last.
     Write {
-        /// Where the bytes come from.
+        /// The source of the bytes.
         buf: Span,
     },
     /// Replaces the aligned word by `swap` if it equals `expected`.
@@ -148,13 +144,13 @@ pub enum Op {
     },
 }
 
-/// Why a verb has no result.
+/// The reason for which a verb has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VerbError {
     /// The batch has not been executed.
     #[error("not executed")]
     NotExecuted,
-    /// The memory node does not answer. The verb may have executed, or may never.
+    /// The memory node does not answer. The verb may have executed, or may execute later.
     #[error("memory node unreachable")]
     Unreachable,
     /// The range is not inside the node's pool, or would change its header, or a CAS or FAA is not
@@ -173,9 +169,9 @@ pub struct Verb {
     pub node: MnId,
     /// Byte offset in that node's pool.
     pub offset: u64,
-    /// What to do.
+    /// The operation.
     pub op: Op,
-    /// Set by the fabric.
+    /// The result, set by the fabric.
     pub result: Result<(), VerbError>,
 }
 
@@ -207,7 +203,7 @@ impl Verb {
         let len = u64::from(self.bytes());
         let inside = self.offset <= pool_bytes && len <= pool_bytes - self.offset;
         let aligned = !self.is_atomic() || self.offset.is_multiple_of(8);
-        // Not even a WRITE of nothing: what is in the header is nobody's to write.
+        // Not even a WRITE of no bytes: clients must not write to the header.
         let allowed = self.is_read() || self.offset >= POOL_HEADER_BYTES;
         if inside && aligned && allowed && self.bytes() <= MAX_VERB_BYTES {
             Ok(())
@@ -217,12 +213,12 @@ impl Verb {
     }
 }
 
-/// Names a verb of the batch it was posted to.
+/// The name of a verb in the batch that it was posted to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(u32);
 
 impl Ticket {
-    /// The ticket of the verb that was posted so many later.
+    /// Returns the ticket of a verb that was posted this number of verbs later.
     pub(crate) fn plus(self, verbs: u32) -> Ticket {
         Ticket(self.0 + verbs)
     }
@@ -234,7 +230,7 @@ impl Ticket {
 pub struct FailedVerb {
     /// The memory node.
     pub node: MnId,
-    /// Why.
+    /// The error of the verb.
     pub error: VerbError,
 }
 
@@ -247,9 +243,10 @@ const ALIGN: usize = 64;
 #[derive(Default)]
 pub struct Batch {
     bytes: Vec<u8>,
-    /// Where the memory begins in `bytes`: at most [`ALIGN`]. Short, since batches are handed on by value.
+    /// The offset in `bytes` at which the memory begins: at most [`ALIGN`]. A `u32`, since batches are handed on by
+    /// value.
     base: u32,
-    /// Bytes that stay when it is cleared.
+    /// Bytes that survive [`Batch::clear`].
     kept: u32,
     used: usize,
     verbs: Vec<Verb>,
@@ -270,18 +267,19 @@ impl Batch {
         Batch::default()
     }
 
-    /// Forgets verbs and memory; every earlier [`Span`] and [`Ticket`] is void, but of what is [kept](Batch::keep).
+    /// Forgets verbs and memory. Every earlier [`Span`] and [`Ticket`] is void, except spans that are
+    /// [kept](Batch::keep).
     pub fn clear(&mut self) {
         self.next_phase();
         self.used = self.kept as usize;
     }
 
-    /// Keeps what has been staged so far when it is cleared.
+    /// Has later calls of [`Batch::clear`] keep all bytes staged so far.
     pub fn keep(&mut self) {
         self.kept = self.used as u32;
     }
 
-    /// Keeps nothing any more.
+    /// Has later calls of [`Batch::clear`] keep nothing.
     pub fn keep_nothing(&mut self) {
         self.kept = 0;
     }
@@ -293,7 +291,7 @@ impl Batch {
         (self.atomics, self.touched) = (0, 0);
     }
 
-    /// No verb is executed; each has this result.
+    /// Sets this error as the result of each verb, for a batch that is not executed.
     #[cold]
     pub fn fail(&mut self, error: VerbError) {
         self.verbs.iter_mut().for_each(|verb| verb.result = Err(error));
@@ -309,7 +307,7 @@ impl Batch {
         self.used
     }
 
-    /// Bytes of memory that this batch holds on to.
+    /// Bytes of memory that this batch owns.
     pub fn memory_bytes(&self) -> usize {
         self.bytes.len()
     }
@@ -360,7 +358,7 @@ impl Batch {
         ticket
     }
 
-    /// Stages bytes that are made of those which were staged before: `make` gets both.
+    /// Stages bytes that are made from bytes staged before: `make` gets both.
     pub(crate) fn stage_from<T>(
         &mut self,
         len: u32,
@@ -379,8 +377,8 @@ impl Batch {
         self.post(node, offset, Op::Read { buf, steered: false })
     }
 
-    /// Posts a READ of `len` bytes that may be steered to the object that the slot at `offset` leads to; the result is
-    /// [`Batch::data`], and proves nothing of where it is from.
+    /// Posts a READ of `len` bytes that a switch may steer to the object that the slot at `offset` leads to. The
+    /// result is [`Batch::data`], and proves nothing of its origin.
     pub fn steered(&mut self, node: MnId, offset: u64, len: u32) -> Ticket {
         let buf = self.stage(len);
         self.post(node, offset, Op::Read { buf, steered: true })
@@ -406,7 +404,7 @@ impl Batch {
         &self.verbs
     }
 
-    /// Whether a WRITE is among the verbs of which this holds.
+    /// Whether a WRITE that passes this test is among the verbs.
     pub(crate) fn has_write(&self, holds: impl Fn(&Verb) -> bool) -> bool {
         self.verbs().iter().any(|verb| matches!(verb.op, Op::Write { .. }) && holds(verb))
     }
@@ -435,8 +433,8 @@ impl Batch {
         (&mut self.verbs, &mut self.bytes[base..])
     }
 
-    /// The first verb that failed, as an error. A steered READ that would go beyond the pool is none: it brings
-    /// nothing.
+    /// Fails with the first verb that failed. A steered READ beyond the pool counts as a READ without result, not as a
+    /// failure.
     pub fn check(&self) -> Result<(), FailedVerb> {
         let failed = |verb: &Verb| {
             let error = verb.result.err()?;
@@ -454,7 +452,7 @@ impl Batch {
         Ok(verb)
     }
 
-    /// What a READ fetched.
+    /// Returns the bytes that a READ fetched.
     ///
     /// # Panics
     /// If the ticket does not belong to a READ of this batch.
@@ -463,7 +461,7 @@ impl Batch {
         Ok(self.bytes(self.data_span(ticket)?))
     }
 
-    /// Where a READ put what it fetched.
+    /// Returns the span that a READ fetched its bytes into.
     ///
     /// # Panics
     /// If the ticket does not belong to a READ of this batch.
@@ -475,7 +473,7 @@ impl Batch {
         }
     }
 
-    /// The word that a CAS or FAA found.
+    /// Returns the word that a CAS or FAA found.
     ///
     /// # Panics
     /// If the ticket does not belong to a CAS or FAA of this batch.
@@ -495,41 +493,41 @@ pub trait Fabric {
     /// Dropping the future is a client crash: each verb may or may not execute.
     fn execute(&self, batch: Batch) -> impl Future<Output = Batch>;
 
-    /// If this fabric is [immediate](Fabric::is_immediate), executes the batch; else does nothing.
-    /// Returns whether it did. A simulated one may leave a batch to [`Fabric::execute`], for others
-    /// to run between its verbs; but not the next one of a function that calls this several times.
+    /// Executes the batch if this fabric is [immediate](Fabric::is_immediate); otherwise does nothing. Returns whether
+    /// it did. A simulated fabric may leave a batch to [`Fabric::execute`], for other sessions to run between its
+    /// verbs; but not the next batch of a function that calls this several times.
     #[inline]
     fn execute_now(&self, _batch: &mut Batch) -> bool {
         false
     }
 
-    /// Whether the session's own processor executes verbs, without waiting for anybody. Those of a batch
-    /// execute in the order posted then, also across memory nodes.
+    /// Whether the session's own processor executes verbs, without any waiting. The verbs of a batch then execute in
+    /// the order posted, also across memory nodes.
     #[inline]
     fn is_immediate(&self) -> bool {
         false
     }
 
-    /// Whether a WRITE, CAS or FAA has to wait for a READ that the same batch posts before it for the same
-    /// node, a round trip. Operations that may choose post their READs last then.
+    /// Whether a WRITE, CAS or FAA waits a round trip for a READ that the same batch posts before it to the same node.
+    /// Operations that have the choice then post their READs last.
     #[inline]
     fn waits_for_reads(&self) -> bool {
         false
     }
 
-    /// Whether there may be a switch on the way that steers READs. Else there is no use in posting any that may be.
+    /// Whether there may be a switch on the way that steers READs. If not, steered READs are of no use.
     #[inline]
     fn may_steer(&self) -> bool {
         false
     }
 
-    /// Says that a verb for this place follows soon. Where the session's own processor executes it, the
-    /// cache line comes closer meanwhile; elsewhere nothing happens.
+    /// Announces a verb for this place. If the session's own processor executes it, this prefetches the cache line;
+    /// elsewhere nothing happens.
     #[inline]
     fn prefetch(&self, _node: MnId, _offset: u64) {}
 }
 
-/// Whatever leads to a fabric is one.
+/// A pointer to a fabric is a fabric.
 impl<P: Deref<Target: Fabric>> Fabric for P {
     fn execute(&self, batch: Batch) -> impl Future<Output = Batch> {
         (**self).execute(batch)

@@ -1,8 +1,8 @@
-//! Versions of protocols and layouts: what a program says of itself, and whom it understands.
+//! Versions of protocols and layouts.
 //!
-//! A hello names the version that its sender wants to speak, in bytes that programs of every version
-//! find. Who is spoken to in a version that it understands goes on in that one; otherwise it says its
-//! own, and closes. A newer program that still understands that one may then begin anew with it.
+//! A hello names the version that its sender wants to speak, in bytes that programs of every version find. A
+//! receiver that understands this version goes on in it; otherwise the receiver answers with its own version,
+//! and closes. A newer program that still understands that one may then connect again with it.
 //!
 //! So two programs understand each other if the ranges of their [`Versions`] overlap. Messages have no
 //! optional parts yet, so every range has one version today.
@@ -12,38 +12,38 @@ use core::fmt;
 /// The versions of a protocol or layout that this program understands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Versions {
-    /// What it is, as people are told.
+    /// The name of the protocol or layout, for people.
     pub what: &'static str,
-    /// The oldest one that it understands.
+    /// The oldest version that this program understands.
     pub oldest: u32,
-    /// The newest one, which it speaks by itself.
+    /// The newest version, with which this program begins.
     pub current: u32,
 }
 
 /// The end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Who connects.
+    /// The end that connects.
     Client,
-    /// Who is connected to.
+    /// The end that accepts the connection.
     Server,
 }
 
-/// Two programs that do not understand each other. It says which one is too old.
+/// Two programs that do not understand each other. Its text says which one is too old.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VersionError {
     /// The protocol or layout.
     pub what: &'static str,
-    /// Which end this program is.
+    /// The end that this program is.
     pub own: End,
     /// The newest version that this program understands.
     pub current: u32,
-    /// The version that the other one speaks.
+    /// The version that the other program speaks.
     pub theirs: u32,
 }
 
 impl Versions {
-    /// Of what has one version.
+    /// Returns the range of a protocol or layout that has one version.
     pub const fn only(what: &'static str, version: u32) -> Versions {
         Versions { what, oldest: version, current: version }
     }

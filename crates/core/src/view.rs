@@ -1,8 +1,8 @@
-//! The view: the numbered, complete picture of where things are.
+//! The view: the numbered, complete list of the places of all replicas.
 //!
-//! Members, regions, index subtables and the directory that leads to them, each with the memory
-//! nodes that hold it. The master makes views; sessions check and follow them. Nothing here is
-//! computed from a hash at run time: placement is explicit, so it survives failures and moves.
+//! It contains members, regions, index subtables and the directory that leads to them, each with the memory nodes that
+//! hold it. The master makes views; sessions check and follow them. Nothing here is computed from a hash at run time:
+//! placement is explicit, so it survives failures and moves.
 
 mod check;
 mod geometry;
@@ -29,18 +29,18 @@ use crate::layout::{Address, Slot};
 use crate::race::HashKey;
 use crate::verbs::{ClusterId, MnId};
 
-/// How to reach a memory node.
+/// A memory node, with the addresses at which it is reached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
     /// Its name in this cluster.
     pub node: MnId,
-    /// Random; a memory node that lost its memory has another one.
+    /// A random number; a memory node that lost its memory has another one.
     pub identity: u64,
     /// Host and port of its control service.
     pub control: String,
     /// Host and port of its software NIC, if it has one.
     pub tcp: Option<String>,
-    /// Unix socket at which it hands out its memory to processes of its host, if it does.
+    /// Unix socket at which it hands out its memory to processes of its host, if it does so.
     pub shm: Option<String>,
     /// Host and port at which it hands out queue pairs of its network card, if it has one.
     pub verbs: Option<String>,
@@ -48,7 +48,7 @@ pub struct Member {
     pub pool_bytes: u64,
 }
 
-/// The numbered, complete picture.
+/// The numbered, complete list of the places of all replicas.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct View {
     /// Grows with every change.
@@ -57,9 +57,9 @@ pub struct View {
     pub cluster: ClusterId,
     /// The secret by which the cluster hashes keys, drawn when it was formed.
     pub hash_key: HashKey,
-    /// Sizes.
+    /// The sizes that the cluster agrees on.
     pub geometry: Geometry,
-    /// Memory nodes.
+    /// The memory nodes.
     pub members: Vec<Member>,
     /// Regions by number.
     pub regions: Vec<Region>,
@@ -67,11 +67,11 @@ pub struct View {
     pub directory: Vec<u32>,
     /// Subtables by number.
     pub subtables: Vec<Subtable>,
-    /// The change that is under way, if one is.
+    /// The change under way, if there is one.
     pub change: Option<Change>,
 }
 
-/// Names a slot: a subtable and the slot's number in it.
+/// The name of a slot: a subtable and the slot's number in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotRef {
     /// Subtable number.
@@ -91,8 +91,9 @@ impl View {
         self.directory.len().trailing_zeros()
     }
 
-    /// The directory bits that a subtable may have at most: as many as subtables of one depth would need, and
-    /// [`UNEVEN_BITS`]. So the directory is no longer than a multiple of what it leads to, whatever keys there are.
+    /// Returns the largest depth of a subtable: as many directory bits as subtables of one depth would need, and
+    /// [`UNEVEN_BITS`] more. So the length of the directory is bounded by a multiple of the number of subtables,
+    /// whatever keys there are.
     pub fn deepest(&self) -> u32 {
         (self.subtables.len().max(1).ilog2() + UNEVEN_BITS).min(MAX_DEPTH)
     }
@@ -115,15 +116,15 @@ impl View {
         (inside && region.is_there()).then(|| region.object(address, offset, bytes))
     }
 
-    /// Whether objects at an address lie beside all backups of a subtable, and nowhere but beside replicas of it.
+    /// Whether objects at an address lie on the nodes of all backups of a subtable, and only on nodes with replicas of
+    /// it.
     pub(crate) fn lies_beside(&self, address: Address, subtable: u32) -> bool {
         let region = self.region_of(address).map(|(region, _)| region);
         let subtable = self.subtables.get(subtable as usize);
         region.zip(subtable).is_some_and(|(region, subtable)| region.lies_beside(subtable))
     }
 
-    /// The object that a word refers to; `None` if it refers to none that a client of this cluster
-    /// wrote.
+    /// Returns the object that a word refers to; `None` if it refers to no object that a client of this cluster wrote.
     pub fn object_of(&self, word: Slot) -> Option<ObjectAt<'_>> {
         let class = word.class().filter(|class| self.geometry.has_class(*class))?;
         Some(self.object(word.address(), class.bytes())?.of_word(word))
@@ -134,7 +135,7 @@ impl View {
         Some(self.object_of(word)?.redundancy_of(word))
     }
 
-    /// The same of several words, for those that refer to one.
+    /// Returns the objects of several words, for those that refer to one.
     pub(crate) fn objects_of<'v>(
         &'v self,
         words: &'v [Slot],
@@ -142,15 +143,15 @@ impl View {
         words.iter().filter_map(|word| Some((*word, self.object_of(*word)?)))
     }
 
-    /// The block that starts at an address; `None` if the address is in no region, or in one that is gone.
+    /// Returns the block that starts at an address; `None` if the address is in no region, or in one that is gone.
     #[inline]
     pub fn block(&self, address: Address) -> Option<BlockAt<'_>> {
         let (region, offset) = self.region_of(address)?;
         region.is_there().then(|| region.block(offset))
     }
 
-    /// The free bit of the object at an address: the word of the bitmap that has it, and the word with
-    /// that bit alone. `None` if no object can be there.
+    /// Returns the free bit of the object at an address: the place of its word of the bitmap, and a mask with that
+    /// bit. `None` if no object can be there.
     pub fn free_bit(&self, object: Address) -> Option<(Place, u64)> {
         let (block, number, bit) = self.geometry.free_bit(object)?;
         Some((self.block(block)?.bitmap().plus(u64::from(number) * 8), bit))
@@ -162,7 +163,7 @@ impl View {
             && u64::from(slot.slot) < self.geometry.subtable_slots()
     }
 
-    /// Where a slot stands on each replica of its subtable, the primary first.
+    /// Returns the place of a slot on each replica of its subtable, the primary first.
     ///
     /// # Panics
     /// If the view has no such slot.
@@ -171,7 +172,7 @@ impl View {
         self.subtables[slot.subtable as usize].replicas().iter().map(self.slot_at(slot))
     }
 
-    /// Where a slot stands on the primary.
+    /// Returns the place of a slot on the primary.
     ///
     /// # Panics
     /// If the view has no such slot.
@@ -180,7 +181,7 @@ impl View {
         self.slot_at(slot)(&self.subtables[slot.subtable as usize].primary())
     }
 
-    /// Where a slot stands on each backup, in order.
+    /// Returns the place of a slot on each backup, in order.
     ///
     /// # Panics
     /// If the view has no such slot.
@@ -242,7 +243,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A view comes from another process: whatever operations rely on is checked.
+    /// A view comes from another process: all that operations rely on is checked.
     #[test]
     fn bad_views_are_refused() {
         small().check().unwrap();

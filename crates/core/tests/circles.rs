@@ -1,9 +1,9 @@
 //! No files of the crate use each other in a circle.
 //!
-//! A file *uses* another one if it names what the other one defines: in a `use`, or by a path in its
-//! code. A name that a module hands on (`pub use`) is the file's that defines it. A file that declares
-//! modules and the files of these are parts of one whole: what lies below may name what stands above it,
-//! and handing on is no use. Tests and comments do not count.
+//! A file *uses* another one if it names an item that the other one defines: in a `use`, or by a path in its
+//! code. An item that a module re-exports (`pub use`) belongs to the file that defines it. A file that
+//! declares modules and the files of these are parts of one whole: a file below may name items of a file
+//! above it, and a re-export is no use. Tests and comments do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{read_dir, read_to_string};
@@ -38,7 +38,7 @@ fn circles_are_found_whatever_way_a_name_is_written() {
     assert_eq!(circles(&[root, ("a.rs", none), b]), [[""; 0]; 0]);
     let tested = "#[cfg(test)]\nmod tests {\n    use crate::b::B;\n    fn f() {}\n}\n";
     assert_eq!(circles(&[root, ("a.rs", tested), b]), [[""; 0]; 0]);
-    // By a module that hands it on; and a part may name what the whole has.
+    // A use through a module that re-exports; and a part may name items of the whole.
     let c = ("c.rs", "mod d;\npub use d::D;\npub struct Whole(D);\n");
     let d = ("c/d.rs", "use super::Whole;\nuse crate::a::A;\npub struct D;\n");
     assert_eq!(circles(&[root, ("a.rs", "use crate::c::D;\n"), c, d]), [["a.rs", "c/d.rs"]]);
@@ -54,9 +54,9 @@ type Names = Vec<String>;
 struct File {
     name: String,
     module: Names,
-    /// Paths of what it uses.
+    /// Paths of the items that it uses.
     paths: Vec<Names>,
-    /// What it hands on: under which name, and from where.
+    /// Its re-exports: their names, and their paths.
     exports: BTreeMap<String, Names>,
 }
 
@@ -85,7 +85,7 @@ impl House {
         self.files.iter().find(|file| file.module == module)
     }
 
-    /// The file that defines what a path names in a file, and the name; `None` if none here does.
+    /// Returns the file that defines the item of a path, and the item's name; `None` if no file here does.
     fn target(&self, from: &File, path: &[String]) -> Option<(&File, String)> {
         let mut base = from.module.clone();
         let rest = match path[0].as_str() {
@@ -116,13 +116,13 @@ impl House {
         Some((file, name.cloned().unwrap_or_default()))
     }
 
-    /// By file which others it uses, and by which names.
+    /// Returns, for each file, the files that it uses, with the used names.
     fn uses(&self) -> BTreeMap<&str, BTreeMap<&str, BTreeSet<String>>> {
         let mut uses: BTreeMap<&str, BTreeMap<&str, BTreeSet<String>>> = BTreeMap::new();
         for file in &self.files {
             for path in &file.paths {
                 let Some((used, name)) = self.target(file, path) else { continue };
-                // Itself, or what stands above it.
+                // The file itself, or one above it.
                 if !file.module.starts_with(&used.module) {
                     let names = uses.entry(&file.name).or_default().entry(&used.name).or_default();
                     names.insert(name);
@@ -132,7 +132,7 @@ impl House {
         uses
     }
 
-    /// Sets of files each of which reaches all others of its set.
+    /// Returns sets of files that all reach each other.
     fn circles(&self) -> BTreeSet<BTreeSet<String>> {
         let uses = self.uses();
         let reached = |from: &str| {
@@ -179,7 +179,7 @@ impl File {
         let tokens = without_tests(tokens(text));
         let mut at = 0;
         while at < tokens.len() {
-            // Not the captures of an `impl Trait`.
+            // The captures of an `impl Trait` are excluded.
             let is_use = tokens[at] == "use" && tokens.get(at + 1).is_some_and(|t| t != "<");
             if is_use {
                 let is_handed_on = at > 0 && (tokens[at - 1] == "pub" || tokens[at - 1] == ")");
@@ -212,8 +212,8 @@ impl File {
     }
 }
 
-/// Reads what stands behind `use` from a token on: every path with the name that it gets. Returns the
-/// number of the token behind it.
+/// Reads the tree behind a `use`, from a token on: every path with the name that it gets. Returns the index
+/// of the token behind the tree.
 fn tree(
     tokens: &[String],
     from: usize,
@@ -256,7 +256,7 @@ fn is_name(token: &str) -> bool {
     token.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
-/// The tokens without modules of tests.
+/// Returns the tokens without test modules.
 fn without_tests(tokens: Vec<String>) -> Vec<String> {
     let marker = ["#", "[", "cfg", "(", "test", ")", "]"];
     let mut kept = Vec::new();
@@ -268,7 +268,7 @@ fn without_tests(tokens: Vec<String>) -> Vec<String> {
             at += 1;
             continue;
         }
-        // Up to the end of the item: a semicolon, or its block.
+        // Skips to the end of the item: a semicolon, or its block.
         let mut depth = 0;
         at += marker.len();
         while at < tokens.len() {
@@ -282,7 +282,7 @@ fn without_tests(tokens: Vec<String>) -> Vec<String> {
     kept
 }
 
-/// Names, `::`, and single characters; no comments, no literals.
+/// Splits a text into names, `::`, and single characters, without comments and literals.
 fn tokens(text: &str) -> Vec<String> {
     let text: Vec<char> = text.chars().chain(['\n'; 4]).collect();
     let mut tokens = Vec::new();
@@ -332,7 +332,7 @@ fn end_of_string(text: &[char], from: usize) -> usize {
     at + 1
 }
 
-/// All sources below a directory but tests.
+/// Collects all sources below a directory, except tests.
 fn collect(directory: &Path, files: &mut Vec<PathBuf>) {
     let entries = read_dir(directory).unwrap_or_else(|e| panic!("{}: {e}", directory.display()));
     for entry in entries {

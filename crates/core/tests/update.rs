@@ -1,4 +1,4 @@
-//! Differences between views, with views and differences that nobody thought of.
+//! Differences between views, with arbitrary views and differences.
 
 use fusee_core::change::{Change, Split, Stage, SubtableChange};
 use fusee_core::data::Region;
@@ -66,7 +66,7 @@ fn members() -> impl Strategy<Value = Vec<Member>> {
     vec((0u16..4, 0u64..3).prop_map(|(n, identity)| member(n, identity)), 0..4)
 }
 
-/// A view of the cluster 1; seldom one that could be worked with.
+/// A view of cluster 1, seldom a valid one.
 fn view() -> impl Strategy<Value = View> {
     let lists = (vec(region(), 0..4), vec(subtable(), 0..8), members());
     (1u64..6, 0u32..5, lists, change(), vec(number(), 16)).prop_map(
@@ -121,7 +121,8 @@ proptest! {
         }
     }
 
-    /// A broken master may say anything: it is refused, or leads to a view that the check judges.
+    /// A broken master may send anything: a difference is refused, or leads to a view that the
+    /// check judges.
     #[test]
     fn no_difference_does_harm(from in view(), difference in difference()) {
         let to = difference.to;

@@ -1,13 +1,13 @@
-//! One type for the fabric that a session runs on, and what its executor needs to drive it.
+//! A session's fabric of any kind, and the calls by which an executor drives it.
 //!
-//! The kind is chosen at run time, and the futures differ, but nothing is boxed: the future of a
-//! batch is an enum, like the fabric. A session has one kind of fabric for all its nodes.
+//! The kind is chosen at run time, and each kind has its own type of future. Still nothing is boxed: the future of a
+//! batch is an enum, like the fabric. A session uses one kind of fabric for all its nodes.
 //!
 //! # Driving
 //!
-//! Batches over TCP and verbs make progress in [`AnyFabric::turn`] only. An executor polls the tasks that
-//! are ready and then turns; with [`AnyFabric::waker`] as the waker of its own, or from another
-//! thread, it is called back from there. Shared memory needs no turning: a turn only sleeps.
+//! Batches over TCP and verbs make progress in [`AnyFabric::turn`] only. An executor polls its ready tasks, then calls
+//! `turn`. [`AnyFabric::waker`] ends a `turn` that sleeps; an executor uses it as the waker of its tasks, and other
+//! threads may use it too. Over shared memory batches need no `turn`, which only sleeps there.
 
 use std::fmt;
 use std::io;
@@ -38,7 +38,7 @@ pub enum FabricKind {
     Shm,
     /// TCP: the session runs anywhere.
     Tcp,
-    /// RDMA: session and memory node have network cards for it.
+    /// RDMA: session and memory node have NICs for it.
     Verbs,
 }
 
@@ -52,7 +52,7 @@ impl fmt::Display for FabricKind {
     }
 }
 
-/// The name is none of a fabric.
+/// The error of a name that no fabric has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown fabric {0:?}; there are shm, tcp and verbs")]
 pub struct UnknownFabric(pub String);
@@ -70,17 +70,17 @@ impl FromStr for FabricKind {
     }
 }
 
-/// Where a switch is that steers a session's READs.
+/// The place of a switch that steers a session's READs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SwitchAt {
-    /// At this host and port. Sessions connect to it in place of the memory nodes, over TCP.
+    /// At this host and port. Over TCP, sessions connect to the switch instead of the memory nodes.
     Address(String),
-    /// On the wires between network cards, where sessions see nothing of it.
+    /// On the wires between NICs. Sessions cannot see it there.
     Wire,
 }
 
 impl SwitchAt {
-    /// Of which kind sessions are that a switch there is for.
+    /// Returns the kind of fabric that the switch serves.
     pub fn fabric(&self) -> FabricKind {
         match self {
             SwitchAt::Address(_) => FabricKind::Tcp,
@@ -89,7 +89,7 @@ impl SwitchAt {
     }
 }
 
-/// `wire`, or host and port.
+/// Parses `wire`, or host and port.
 impl From<&str> for SwitchAt {
     fn from(at: &str) -> SwitchAt {
         match at {
@@ -105,7 +105,7 @@ impl From<String> for SwitchAt {
     }
 }
 
-/// Where a thread parks until its waker is used.
+/// A place in which a thread sleeps until its waker is used.
 #[derive(Debug, Default)]
 pub struct Parker {
     woken: Mutex<bool>,
@@ -141,7 +141,7 @@ impl Wake for Parker {
 /// A session's fabric.
 #[derive(Debug)]
 pub enum AnyFabric {
-    /// Shared memory, and where the session's thread parks.
+    /// Shared memory, and the parker of the session's thread.
     Shm(ShmFabric, Arc<Parker>),
     /// TCP.
     Tcp(TcpFabric),
@@ -151,8 +151,8 @@ pub enum AnyFabric {
 
 /// Opens a session with all of these memory nodes.
 ///
-/// Over shared memory, nodes of this very process are found by their identity. The first node
-/// that cannot be attached to is the error.
+/// Over shared memory, nodes in this process are found by their identity. Fails at the first node that cannot be
+/// attached to.
 pub fn attach_all(
     kind: FabricKind,
     client: ClientId,
@@ -161,7 +161,7 @@ pub fn attach_all(
     attach_all_by(Way::plain(kind), client, members, &|| true)
 }
 
-/// As [`attach_all`], with READs that the switch there may steer, over the fabric that it is for.
+/// Opens a session like [`attach_all`], over the switch's fabric, with READs that the switch may steer.
 pub fn attach_all_through(
     switch: &SwitchAt,
     client: ClientId,
@@ -171,28 +171,29 @@ pub fn attach_all_through(
     attach_all_by(way, client, members, &|| true)
 }
 
-/// How a session reaches memory nodes.
+/// The route and the credentials with which a session reaches memory nodes.
 #[derive(Clone, Copy, Debug)]
 pub struct Way<'a> {
-    /// Over which fabric.
+    /// The fabric.
     pub kind: FabricKind,
-    /// Through which switch, if any; it is for that fabric.
+    /// The switch on the way, if any. It must serve that fabric.
     pub switch: Option<&'a SwitchAt>,
-    /// With TLS, over TCP.
+    /// The certificates for TLS, if it is used. Over TCP only.
     pub tls: Option<&'a Tls>,
-    /// Of the cluster's secret, if it has one: memory nodes want them proved, and prove them.
+    /// The keys from the cluster's secret, if it has one. Client and memory nodes prove them to each other.
     pub keys: Option<&'a Keys>,
 }
 
 impl Way<'_> {
-    /// Without a switch, without TLS, without keys.
+    /// Returns a way without switch, TLS or keys.
     pub fn plain(kind: FabricKind) -> Way<'static> {
         Way { kind, switch: None, tls: None, keys: None }
     }
 }
 
-/// As [`attach_all`], in this way, and as long as `goes_on`: a memory node that takes connections and does not answer
-/// is waited for no longer. (For one that takes none, up to the time that a connection may take.)
+/// Opens a session like [`attach_all`], in this way. Gives up once `goes_on` returns false, also on a memory node that
+/// takes the connection and does not answer. (A node that takes no connection may hold the call up for the time limit
+/// of a connection.)
 pub fn attach_all_by(
     Way { kind, switch, tls, keys }: Way<'_>,
     client: ClientId,
@@ -219,11 +220,11 @@ pub fn attach_all_by(
     Ok(fabric)
 }
 
-/// So long a memory node is waited for that is asked whether it lets this process in.
+/// The time for a memory node to answer whether it lets this process in.
 const KNOCK_WAIT: Duration = Duration::from_millis(300);
 
-/// Whether these members, which have sockets on this host, let this process in by shared memory. One that does not
-/// answer, or is another one by now, is no reason against it: the view will be another one soon.
+/// Checks whether those of these members that have sockets on this host let this process in over shared memory. A
+/// member that does not answer, or is another node by now, is no error: the view will change soon.
 pub fn knock(members: &[Member], keys: Option<&Keys>) -> Result<(), AttachError> {
     let end = Instant::now() + KNOCK_WAIT;
     for member in members {
@@ -247,8 +248,8 @@ pub fn knock(members: &[Member], keys: Option<&Keys>) -> Result<(), AttachError>
     Ok(())
 }
 
-/// Whether a socket cannot be connected to though its member is there: it is closed to this process, or nobody listens
-/// at what is in its place.
+/// Returns whether connections to a socket fail although its member runs: this process has no permission, or no
+/// process listens at the file in the socket's place.
 fn is_shut(error: &io::Error, member: &Member) -> bool {
     let lives = || {
         let at = member.control.to_socket_addrs().ok().and_then(|mut at| at.next());
@@ -262,7 +263,7 @@ fn is_shut(error: &io::Error, member: &Member) -> bool {
 }
 
 impl AnyFabric {
-    /// A session without memory nodes.
+    /// Makes a session without memory nodes.
     pub fn new(kind: FabricKind, client: ClientId) -> io::Result<AnyFabric> {
         Ok(match kind {
             FabricKind::Shm => AnyFabric::Shm(ShmFabric::new(client), Arc::default()),
@@ -271,7 +272,7 @@ impl AnyFabric {
         })
     }
 
-    /// Which kind it is.
+    /// Returns the kind of the fabric.
     pub fn kind(&self) -> FabricKind {
         match self {
             AnyFabric::Shm(..) => FabricKind::Shm,
@@ -280,7 +281,7 @@ impl AnyFabric {
         }
     }
 
-    /// Whatever is attached from now on has to prove one of these keys.
+    /// Demands from all nodes attached from now on a proof of one of these keys.
     fn prove_by(&self, keys: &Keys) {
         match self {
             AnyFabric::Shm(shm, _) => shm.prove_by(keys),
@@ -289,7 +290,8 @@ impl AnyFabric {
         }
     }
 
-    /// How long a memory node may owe an answer, where that shows by silence only, until it counts as lost.
+    /// Sets the time after which a memory node that owes an answer counts as lost, on fabrics that notice loss only by
+    /// silence.
     pub fn set_silence(&self, silence: Duration) {
         match self {
             AnyFabric::Shm(..) => {}
@@ -298,7 +300,7 @@ impl AnyFabric {
         }
     }
 
-    /// What network cards were handed for this session; `None` of other fabrics than verbs.
+    /// Returns counts of the work that NICs got for this session; `None` on fabrics other than verbs.
     pub fn card_counts(&self) -> Option<CardCounts> {
         match self {
             AnyFabric::Verbs(verbs) => Some(verbs.counts()),
@@ -306,7 +308,7 @@ impl AnyFabric {
         }
     }
 
-    /// Attaches to a memory node, in place of an earlier one of this name.
+    /// Attaches to a memory node, in place of an earlier one with the same number.
     pub fn attach(&self, member: &Member) -> Result<(), AttachError> {
         self.attach_while(member, &|| true)
     }
@@ -333,7 +335,7 @@ impl AnyFabric {
         }
     }
 
-    /// Ends the session with a memory node; its verbs are unreachable from now on.
+    /// Ends the session with a memory node. Its verbs fail as unreachable from now on.
     pub fn detach(&self, node: MnId) {
         match self {
             AnyFabric::Shm(shm, _) => shm.detach(node),
@@ -342,9 +344,8 @@ impl AnyFabric {
         }
     }
 
-    /// Ends the session with all memory nodes. A node that fences the client later does not find it
-    /// any more, and need not kill its process for that; to be sure, waits at most `patience` for
-    /// each of those that share memory.
+    /// Ends the session with all memory nodes, so that a node that fences the client later need not kill this process
+    /// for it. To be sure of that, waits up to `patience` for each node that shares memory.
     pub fn leave(&self, patience: Duration) {
         match self {
             AnyFabric::Shm(shm, _) => shm.leave(patience),
@@ -353,7 +354,7 @@ impl AnyFabric {
         }
     }
 
-    /// Wakes a thread that sleeps in [`AnyFabric::turn`], from any thread.
+    /// Returns a waker for a thread that sleeps in [`AnyFabric::turn`]. Any thread may use it.
     pub fn waker(&self) -> Waker {
         match self {
             AnyFabric::Shm(_, parker) => parker.clone().into(),
@@ -362,8 +363,8 @@ impl AnyFabric {
         }
     }
 
-    /// Does I/O, or waits for some at most `max_wait` (`None`: without limit), and wakes the tasks
-    /// whose batches are complete. Returns at once if the waker was used since the last turn.
+    /// Does I/O, or waits for some at most `max_wait` (`None`: without limit), and wakes the tasks whose batches are
+    /// complete. Returns at once if the waker was used since the last call.
     pub fn turn(&self, max_wait: Option<Duration>) {
         match self {
             AnyFabric::Shm(_, parker) => parker.park(max_wait),
@@ -428,7 +429,7 @@ impl Fabric for AnyFabric {
     }
 }
 
-/// A batch on its way.
+/// A batch in flight.
 enum Execute<'a> {
     Shm(ShmExecute<'a>),
     Tcp(driver::Execute<'a, tcp::Link>),

@@ -1,10 +1,11 @@
-//! The barrier, by threads; a model of it stands in `tests/loom` of the client, which compiles its file again.
+//! Tests of the barrier with threads. `tests/loom` of the client has a model of it, and compiles `barrier.rs`
+//! a second time.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::barrier::{heavy, light};
 
-/// Both sides store the number of a turn and look whether the other one has come as far.
+/// Both sides store the number of a turn and check whether the other side has stored that number.
 #[test]
 fn at_least_one_side_sees_the_other() {
     const TURNS: u64 = 20_000;

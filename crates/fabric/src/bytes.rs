@@ -1,11 +1,11 @@
-//! Numbers in messages of others, which may be shorter than they should.
+//! Numbers in messages from other processes, which may be shorter than they should be.
 
-/// The little-endian number at a byte; `None` if the bytes end before it does.
+/// Returns the little-endian number at byte `at`; `None` if the bytes end before its end.
 pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// As [`u64_at`].
+/// Returns a number of 32 bits as [`u64_at`] does.
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }

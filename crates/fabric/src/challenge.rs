@@ -1,4 +1,4 @@
-//! The challenge: both ends of a data connection prove that they know the memory node's key, before either says more.
+//! The challenge, by which both ends of a data connection first prove that they know the memory node's key.
 //!
 //! ```text
 //! call, 48 bytes       | magic 8 | node 8 | nonce 32 |                    client → node
@@ -7,16 +7,16 @@
 //! ```
 //!
 //! Numbers are little-endian. The magic is that of the fabric. A call names the node by a one-way function of its key
-//! ([`NodeKey::name`]), so that a node refuses calls for others, and a switch finds the node that is meant; the name
-//! opens nothing. With a refusal nonce and proof are zeros, and the node closes the connection.
+//! ([`NodeKey::name`]), so that a node refuses calls for other nodes, and a switch finds the right node; the name
+//! grants nothing. In a refusal nonce and proof are zeros, and the node closes the connection.
 //!
 //! The proof of the node covers the call; that of the client covers the call and its hello. Both cover the two nonces
 //! and the fabric. So a process that takes calls in a node's place, at a path or an address that the node has left,
-//! learns a name and a nonce, and a recorded connection cannot be replayed, over the same fabric or over another one.
+//! learns only a name and a nonce. A recorded connection cannot be replayed, over the same fabric or another one.
 //!
-//! Safety: a client says nothing but the call before the proof of the node is good, and a node hands out nothing before
-//! the proof of the client is good. Without the key neither can be made: a proof is a keyed hash, of a nonce that the
-//! other end has picked for this connection.
+//! Safety: a client sends nothing but the call before it has verified the node's proof, and a node hands out nothing
+//! before it has verified the client's. Without the key neither proof can be made: a proof is a keyed hash, of a nonce
+//! that the other end has picked for this connection.
 
 use std::io;
 
@@ -32,12 +32,12 @@ pub(crate) const CALL_BYTES: usize = 48;
 pub(crate) const ANSWER_BYTES: usize = 76;
 pub(crate) const PROOF_BYTES: usize = fusee_auth::BYTES;
 
-/// Why a node does not answer a call with a proof.
+/// Reasons why a node answers a call without a proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// The call names another node.
     WrongNode = 1,
-    /// The client has another version. A client finds that before it looks at this.
+    /// The client has another version. The client notices that from the magic, before it reads the refusal.
     OtherVersion = 2,
     /// The node speaks TLS only.
     WantsTls = 3,
@@ -56,7 +56,7 @@ impl Refusal {
         Refusal::NotFenceable,
     ];
 
-    /// The answer that says so.
+    /// Returns the answer with this refusal.
     pub(crate) fn encode(self, protocol: &Protocol) -> [u8; ANSWER_BYTES] {
         encode_answer(protocol, self as u32, &[0; PROOF_BYTES], &[0; PROOF_BYTES])
     }
@@ -88,13 +88,13 @@ fn encode_answer(
     bytes
 }
 
-/// The name of the node that a call is for.
+/// Returns the name of the node that a call is for.
 pub(crate) fn called(protocol: &Protocol, call: &[u8; CALL_BYTES]) -> Result<u64, Foreign> {
     protocol.check(End::Server, call)?;
     u64_at(call, 8).ok_or(Foreign::Stranger)
 }
 
-/// What both ends of a connection have said, and the key that they prove.
+/// The messages of both ends so far, and the key that they prove.
 #[derive(Clone, Debug)]
 struct Challenge {
     key: NodeKey,
@@ -109,7 +109,7 @@ impl Challenge {
         self.key.proof(Side::Answerer, &self.said(&self.call))
     }
 
-    /// Of a client with this hello.
+    /// Makes the proof of a client with this hello.
     fn of_client(&self, hello: &[u8]) -> Proof {
         self.key.proof(Side::Asker, &self.said(&[&self.call, hello].concat()))
     }
@@ -119,14 +119,14 @@ impl Challenge {
     }
 }
 
-/// The client's side, which waits for the node's proof.
+/// The client's side, until it has the node's proof.
 pub(crate) struct Call {
     protocol: &'static Protocol,
     challenge: Challenge,
 }
 
 impl Call {
-    /// A call for the node of this key.
+    /// Makes a call for the node of this key.
     pub(crate) fn new(protocol: &'static Protocol, key: &NodeKey) -> io::Result<Call> {
         let asker = fusee_auth::nonce()?;
         let mut call = [0; CALL_BYTES];
@@ -143,7 +143,7 @@ impl Call {
         &self.challenge.call
     }
 
-    /// Checks the answer. The client's proof for its hello, if the node's is good.
+    /// Checks the answer. If the node's proof is good, returns the client's proof for its hello.
     pub(crate) fn answered(
         mut self,
         answer: &[u8; ANSWER_BYTES],
@@ -168,12 +168,12 @@ impl Call {
     }
 }
 
-/// The node's side, which waits for the client's proof.
+/// The node's side, until it has the client's proof.
 #[derive(Debug)]
 pub(crate) struct Challenged(Challenge);
 
 impl Challenged {
-    /// Answers a call for the node of this key: the answer, and what checks the client's proof.
+    /// Answers a call for the node of this key. Returns the answer, and the state that checks the client's proof.
     pub(crate) fn new(
         protocol: &'static Protocol,
         key: &NodeKey,
@@ -188,7 +188,7 @@ impl Challenged {
         Ok((answer, Challenged(challenge)))
     }
 
-    /// Whether a client that says this hello has the key.
+    /// Returns whether the proof shows that a client with this hello has the key.
     pub(crate) fn is_proved(&self, proof: &[u8; PROOF_BYTES], hello: &[u8]) -> bool {
         let about = [&self.0.call, hello].concat();
         self.0.key.proves(Side::Asker, &self.0.said(&about), proof)
@@ -220,7 +220,7 @@ mod tests {
         let call = Call::new(&A, &key(1)).unwrap();
         let (answer, _) = Challenged::new(&A, &key(2), call.bytes()).unwrap();
         assert!(matches!(call.answered(&answer, b"hello"), Err(AttachCause::Unproved)));
-        // It sends the call's own bytes back, or nothing in particular.
+        // It sends back the bytes of the call, and an arbitrary proof.
         let call = Call::new(&A, &key(1)).unwrap();
         let nonce = call.challenge.asker;
         let mirrored = encode_answer(&A, 0, &nonce, &nonce);
@@ -234,15 +234,15 @@ mod tests {
         let (answer, node) = Challenged::new(&A, &key(1), &recorded).unwrap();
         let proof = call.answered(&answer, b"hello").unwrap();
         assert!(node.is_proved(&proof, b"hello"));
-        // To the node: the same call again, and the proof that it got.
+        // A replay to the node: the same call again, with the proof made for the first answer.
         let (second, node) = Challenged::new(&A, &key(1), &recorded).unwrap();
         assert_ne!(answer, second, "nonces of nodes differ");
         assert!(!node.is_proved(&proof, b"hello"));
-        // To a client: the answer to an earlier call.
+        // A replay to a client: the answer to an earlier call.
         let call = Call::new(&A, &key(1)).unwrap();
         assert_ne!(*call.bytes(), recorded, "nonces of clients differ");
         assert!(matches!(call.answered(&answer, b"hello"), Err(AttachCause::Unproved)));
-        // Of another fabric.
+        // An answer of another fabric.
         let call = Call::new(&A, &key(1)).unwrap();
         let (mut answer, _) = Challenged::new(&B, &key(1), call.bytes()).unwrap();
         answer[..8].copy_from_slice(&A.begin());

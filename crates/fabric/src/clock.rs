@@ -1,8 +1,9 @@
-//! Clocks for leases: they only grow, and cost little to read.
+//! Clocks for leases. They never go back, and cost little to read.
 //!
-//! Whatever a lease rests on goes by one of these, in every process: `std::time::Instant` stands still while the
-//! machine sleeps, and others do not wait for that (`docs/protocol.md`). Their values mean nothing but in
-//! comparison with others of the same clock and process.
+//! Every process measures leases by one of these clocks. `std::time::Instant` would not do: it stands still
+//! while the machine sleeps, and other machines do not wait for that. The end of "The session's side" in
+//! `docs/protocol.md` has the argument about sleep. A value means something only next to other values of the
+//! same clock in the same process.
 
 use std::time::Duration;
 
@@ -11,15 +12,15 @@ use crate::FabricKind;
 /// A clock of the operating system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
-    /// Goes on while the machine sleeps. Reading it costs some tens of nanoseconds.
+    /// Counts the time in which the machine sleeps. A read costs some tens of nanoseconds.
     Precise,
     /// Behind by up to [`Clock::lag`], and cheap. Stands still while the machine sleeps.
     Coarse,
 }
 
 impl Clock {
-    /// The clock for sessions over a fabric: beside accesses to memory the precise one would be felt, and
-    /// there all memory nodes sleep when the session does.
+    /// Returns the clock for sessions over a fabric. Over shared memory the coarse one does: the cost of the
+    /// precise one would show beside accesses to memory, and all memory nodes sleep when the session does.
     pub fn of(kind: FabricKind) -> Clock {
         match kind {
             FabricKind::Shm => Clock::Coarse,
@@ -34,7 +35,7 @@ impl Clock {
         }
     }
 
-    /// What it shows.
+    /// Returns the time that the clock shows.
     #[inline]
     pub fn now(self) -> Duration {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -45,11 +46,11 @@ impl Clock {
         Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
     }
 
-    /// How far it may be behind.
+    /// Returns the most that the clock may be behind.
     pub fn lag(self) -> Duration {
         match self {
             Clock::Precise => Duration::ZERO,
-            // A tick, of the slowest that kernels are built with.
+            // One tick of the slowest timer that kernels are built with.
             Clock::Coarse => Duration::from_millis(10),
         }
     }

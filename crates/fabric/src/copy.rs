@@ -1,22 +1,22 @@
-//! Copies between a pool that others change meanwhile and memory that is ours alone.
+//! Copies between a pool, which other processes may change meanwhile, and memory that is ours alone.
 //!
-//! Every access to a pool, here and everywhere, is to *aligned 8-byte words*. That gives the
-//! guarantee that READ and WRITE tear only between aligned words, and it keeps out of accesses of
-//! different sizes to the same bytes, which Rust's memory model leaves undefined. A READ of a
-//! part of a word loads the word and keeps the part; a WRITE of a part swaps the word with
-//! compare-and-swap, so the neighbouring bytes that somebody else may be writing survive.
+//! Every access to a pool, here and everywhere, is to *aligned 8-byte words*. That gives the guarantee that
+//! READ and WRITE tear only between aligned words. It also avoids accesses of different sizes to the same
+//! bytes, which Rust's memory model leaves undefined. A READ of a part of a word loads the word and keeps the
+//! part. A WRITE of a part replaces the word by compare-and-swap, so the neighbouring bytes survive, which
+//! another process may be writing.
 //!
-//! Short runs of whole words go one by one, longer ones by `rep movsq`, which moves whole
-//! quadwords, but more of them at a time. `rep movsb`, which memcpy uses, is not good enough:
-//! where it cuts is its own business. Order among the words of one `rep movsq` is undefined
-//! (fast-string stores may be weakly ordered), but stores before and after it are ordered with it.
+//! Short runs of whole words go one by one, longer ones by `rep movsq`, which moves whole quadwords, but
+//! several of them at a time. `rep movsb`, which memcpy uses, would not do: it may cut anywhere. The order
+//! among the words of one `rep movsq` is undefined (fast-string stores may be weakly ordered), but stores
+//! before and after it are ordered with it.
 //!
-//! A WRITE of some 1 KiB goes *line by line*: four aligned stores of two words each. Processors with AVX
-//! promise that an aligned move of 16 bytes is one access (Intel, Software Developer's Manual 3A, 9.1.1; AMD,
-//! Architecture Programmer's Manual 2, 7.3.2), so no word tears, and these are stores like others. Objects
-//! are written where memory was free for a while, so in no cache; string instructions are slow there (690 ns
-//! instead of 490 ns word by word, on two cores of a Xeon, by the example `latency`), and of
-//! words twice as many stores have to wait for it.
+//! A WRITE of up to about 1 KiB goes *line by line*: four aligned stores of two words each. Processors with
+//! AVX promise that an aligned move of 16 bytes is one access (Intel, Software Developer's Manual 3A, 9.1.1;
+//! AMD, Architecture Programmer's Manual 2, 7.3.2), so no word tears. In their ordering these are stores like
+//! any other. Objects are written to memory that was free for a while, so it is in no cache. There string
+//! instructions are slow (690 ns instead of 490 ns word by word, on two cores of a Xeon, by the example
+//! `latency`), and of single words twice as many stores have to wait for the memory.
 //!
 //! The last word of a WRITE is stored on its own, with release semantics.
 //!
@@ -24,23 +24,23 @@
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Whether there is assembly for long runs. Miri interprets none.
+/// Whether long runs are copied by assembly. Miri interprets none.
 const ASSEMBLY: bool = cfg!(all(target_arch = "x86_64", not(miri)));
 /// The longest run, in words, that a READ copies word by word.
 const READ_LOOP_WORDS: usize = if ASSEMBLY { 16 } else { usize::MAX };
-/// Words of a line, which a WRITE copies at a time.
+/// Words of a line, the unit in which a WRITE copies.
 const LINE_WORDS: usize = 8;
-/// The longest run, in words, that a WRITE copies line by line: an object of 1 KiB and a bit.
+/// The longest run, in words, that a WRITE copies line by line: a little more than an object of 1 KiB.
 const WRITE_LINES_UP_TO_WORDS: usize = if ASSEMBLY { 160 } else { usize::MAX };
 
-/// Copies pool bytes from `skip` bytes behind `word` on into `out`, in ascending order.
+/// Copies pool bytes into `out`, starting `skip` bytes behind `word`, in ascending order.
 ///
 /// # Safety
 /// `word` is aligned, and all aligned words that overlap the range are in one live mapping.
 pub(crate) unsafe fn read(word: *const AtomicU64, skip: usize, out: &mut [u8]) {
     debug_assert!(skip < 8 && word.is_aligned());
     if let (0, Ok(out)) = (skip, <&mut [u8; 8]>::try_from(&mut *out)) {
-        // A slot: half of all READs.
+        // The length of a slot: half of all READs.
         // SAFETY: the word is the range.
         *out = unsafe { shared(word) }.load(Ordering::Relaxed).to_ne_bytes();
         return;
@@ -73,7 +73,7 @@ pub(crate) unsafe fn read(word: *const AtomicU64, skip: usize, out: &mut [u8]) {
     }
 }
 
-/// Copies `data` to the pool bytes from `skip` bytes behind `word` on; the last word lands last.
+/// Copies `data` to the pool, starting `skip` bytes behind `word`. The last word lands last.
 ///
 /// # Safety
 /// `word` is aligned, and all aligned words that overlap the range are in one live mapping.
@@ -93,7 +93,7 @@ pub(crate) unsafe fn write(word: *const AtomicU64, skip: usize, data: &[u8]) {
         let words = rest.len();
         // SAFETY: `words` words overlap the range.
         unsafe { store_run(word, rest) };
-        // Release: whoever sees the last word with an acquire sees all words before it.
+        // Release: a thread that sees the last word with an acquire sees all words before it.
         // SAFETY: the word behind `rest` overlaps the range.
         let shared = unsafe { shared(word.add(words)) };
         shared.store(u64::from_ne_bytes(*last), Ordering::Release);
@@ -106,7 +106,7 @@ pub(crate) unsafe fn write(word: *const AtomicU64, skip: usize, data: &[u8]) {
     }
 }
 
-/// Stores words that follow one another; in which order, others cannot rely on.
+/// Stores a run of words. Other threads cannot rely on the order of the stores.
 ///
 /// # Safety
 /// `word` is aligned, and as many words from there on are in one live mapping.
@@ -130,7 +130,7 @@ unsafe fn store_run(word: *const AtomicU64, words: &[[u8; 8]]) {
     let (head, rest) = words.split_at(first);
     let (lines, tail) = rest.as_chunks::<LINE_WORDS>();
     store(word, head);
-    // SAFETY: so many lines and words are among the words, the lines from an even one on.
+    // SAFETY: so many lines and words are among the words; the lines start at an even word.
     unsafe {
         store_lines(word.add(first).cast_mut().cast(), lines.as_ptr().cast(), lines.len());
         store(word.add(words.len() - tail.len()), tail);
@@ -143,8 +143,8 @@ unsafe fn store_run(word: *const AtomicU64, words: &[[u8; 8]]) {
 /// The words are aligned and in one live mapping.
 pub(crate) unsafe fn zero(word: *const AtomicU64, words: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: the caller vouches for the range. Each store is an aligned quadword, so this is as
-    // good as relaxed atomic stores; the direction flag is clear by the ABI.
+    // SAFETY: the caller vouches for the range. Each store is an aligned quadword, so this is as good as
+    // relaxed atomic stores; the direction flag is clear by the ABI.
     unsafe {
         std::arch::asm!(
             "rep stosq",
@@ -161,7 +161,7 @@ pub(crate) unsafe fn zero(word: *const AtomicU64, words: usize) {
     }
 }
 
-/// Replaces `bytes.len()` bytes of a word from byte `at` on, and leaves the others alone.
+/// Replaces the bytes of a word from byte `at` on by `bytes`, and keeps the others.
 pub(crate) fn merge(word: &AtomicU64, at: usize, bytes: &[u8]) {
     let mut value = [0; 8];
     let mut mask = [0; 8];
@@ -179,7 +179,7 @@ pub(crate) fn merge(word: &AtomicU64, at: usize, bytes: &[u8]) {
     }
 }
 
-/// Begins to bring the cache line at an address closer, without waiting for it. Any address will do.
+/// Starts to load the cache line at an address, without waiting for it. Any address will do.
 #[inline]
 pub(crate) fn prefetch<T>(at: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -192,19 +192,19 @@ pub(crate) fn prefetch<T>(at: *const T) {
     let _ = at;
 }
 
-/// A word of the pool.
+/// Returns a word of the pool.
 ///
 /// # Safety
 /// `word` is aligned and in a mapping that outlives `'a`.
 pub(crate) unsafe fn shared<'a>(word: *const AtomicU64) -> &'a AtomicU64 {
-    // SAFETY: aligned and live by the caller; nobody accesses pool memory but by aligned words.
+    // SAFETY: aligned and live by the caller; every access to pool memory is to aligned words.
     unsafe { &*word }
 }
 
-/// Copies whole words; the pool's side is aligned, the other need not be.
+/// Copies whole words. The pool's side is aligned, the other side need not be.
 ///
 /// # Safety
-/// Both ranges are live and do not overlap; the one that is not the pool's is the caller's alone.
+/// Both ranges are live and do not overlap; the one outside of the pool is the caller's alone.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 unsafe fn move_words(to: *mut u8, from: *const u8, words: usize) {
     // SAFETY: the caller vouches for the ranges. On the pool's side each access is an aligned
@@ -222,7 +222,7 @@ unsafe fn move_words(to: *mut u8, from: *const u8, words: usize) {
     }
 }
 
-/// Whether an aligned store of 16 bytes is one access.
+/// Returns whether an aligned store of 16 bytes is one access.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 fn stores_pairs() -> bool {
     std::arch::is_x86_feature_detected!("avx")
@@ -268,7 +268,7 @@ unsafe fn store_lines(to: *mut u8, from: *const u8, lines: usize) {
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 use without_assembly::{move_words, store_lines, stores_pairs};
 
-/// What is not needed where all runs go word by word.
+/// Stand-ins for the assembly, never reached: without assembly all runs are copied word by word.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 mod without_assembly {
     pub fn stores_pairs() -> bool {

@@ -1,17 +1,17 @@
 //! Tests of the module `copy` on plain memory, where Miri can look at it.
 //!
-//! Apart from `copy`, because `tests/loom` compiles that a second time, with other atomics. What
-//! needs a pool is in the conformance suite.
+//! They are apart from `copy` because `tests/loom` compiles that module a second time, with other
+//! atomics. Tests that need a pool are in the conformance suite.
 
 use crate::copy::{read, write, zero};
 use crate::sync::{AtomicU64, Ordering};
 
-/// A pool of `words` words, all zeros, in plain memory. Miri can look at it there.
+/// Makes a pool of `words` words, all zeros, in plain memory, which Miri can check.
 fn pool(words: usize) -> Vec<AtomicU64> {
     std::iter::repeat_with(|| AtomicU64::new(0)).take(words).collect()
 }
 
-/// Lengths on both sides of the limits between the ways in which runs are copied.
+/// Lengths on both sides of the limits between the ways to copy runs.
 const LENGTHS: [usize; 16] =
     [0, 1, 7, 8, 9, 24, 63, 64, 71, 72, 73, 80, 137, 1301, 4096 + 8, 4096 + 16];
 
@@ -26,7 +26,7 @@ fn every_start_and_length_comes_back_and_spares_its_neighbours() {
             word.store(u64::MAX, Ordering::Relaxed);
         }
         let data: Vec<u8> = (0..len).map(|i| i as u8 & 0x7f).collect();
-        // Our own side is aligned in no way.
+        // Our own side is not aligned.
         let mut out = vec![0xee; len + 1];
         // SAFETY: the pool is as long as the range.
         unsafe {
@@ -54,11 +54,11 @@ fn zero_sets_its_words() {
     assert_eq!(words, [u64::MAX, 0, 0, 0, u64::MAX]);
 }
 
-/// Whoever sees the last word sees all; Miri also looks for data races, and lets loads return
-/// old values.
+/// A reader that sees the last word sees all words. Under Miri the test also looks for data races,
+/// and loads may return old values.
 #[test]
 fn a_read_beside_a_write_sees_all_if_it_sees_the_last_word() {
-    // Line by line, and by string instructions.
+    // The first length goes line by line, the second by string instructions.
     [200, 600].into_iter().for_each(race);
 }
 

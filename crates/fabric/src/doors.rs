@@ -1,10 +1,10 @@
-//! How many connections a memory node takes, of one peer and of all.
+//! Limits on the connections that a memory node takes, for each peer and in all.
 //!
-//! Who has not said hello is a *newcomer*: there is room for few, they have little time, and where
-//! another one comes the oldest makes room. Who has said hello is attached and may be silent for as
-//! long as it likes: sessions often are. So nobody who is attached makes room for others; where there
-//! is no room for another session it is refused, with that reason. A *peer* is an address, or a
-//! process of this machine.
+//! A connection before its hello is a *newcomer*. There is room for few newcomers, their time is short,
+//! and the oldest makes room when another one arrives. After its hello a connection is an attached
+//! session. Sessions are often silent for long, so a session never makes room for others: when there is no
+//! room left, a new session is refused with that reason. A *peer* is an address, or a process of this
+//! machine.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -12,30 +12,31 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A newcomer says hello within this time, or is sent away.
+/// The time within which a newcomer must say hello before its connection is closed.
 pub(crate) const HELLO_WAIT: Duration = Duration::from_secs(2);
-/// After a failure to accept (no descriptors left, say), the next attempt waits so long.
+/// The pause after a failure to accept (for example, without free descriptors) before the next attempt.
 pub(crate) const ACCEPT_RETRY: Duration = Duration::from_millis(100);
-/// A newcomer is not sent away for others before it had so much time to say hello.
+/// The time that every newcomer has for its hello before it may have to make room.
 pub(crate) const NEWCOMER_GRACE: Duration = Duration::from_millis(250);
-/// How often it is looked whether there is room for another newcomer.
+/// The time between two checks whether there is room for another newcomer.
 pub(crate) const ROOM_RETRY: Duration = Duration::from_millis(5);
 
-/// What strangers and broken peers may hold of a fabric of a memory node.
+/// Limits on the resources of one fabric of a memory node that strangers and broken peers can hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeLimits {
-    /// Connections that have not said hello.
+    /// Connections before their hello.
     pub newcomers: usize,
     /// Sessions.
     pub sessions: usize,
-    /// Sessions of one address, or of one process over shared memory.
+    /// Sessions of one address; over shared memory, of one process.
     pub sessions_per_peer: usize,
-    /// What requests that have not come whole may hold, in bytes, beyond a little for each session; and as
-    /// much again for replies that are not fetched. Over TCP only.
+    /// Bytes for requests that have arrived in part, beyond a small buffer of each session; the same again
+    /// for replies that clients do not fetch. Over TCP only.
     pub frame_bytes: usize,
-    /// The same, of one address.
+    /// As `frame_bytes`, for one address.
     pub frame_bytes_per_peer: usize,
-    /// Who holds such memory for so long without getting on loses its connection, if others wait for it.
+    /// The time for which a connection may hold such memory without progress while others wait for it.
+    /// Then it is closed.
     pub patience: Duration,
 }
 
@@ -52,16 +53,16 @@ impl Default for NodeLimits {
     }
 }
 
-/// Who is attached.
+/// The attached sessions, counted by peer.
 #[derive(Debug)]
 pub(crate) struct Doors<P> {
     limits: NodeLimits,
     peers: HashMap<P, usize>,
-    /// All of them; others read it.
+    /// The sessions of all peers. Other threads read it.
     sessions: Arc<AtomicU64>,
 }
 
-/// There is no room for another session.
+/// The error for a session that exceeds the limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no room for another session, of this peer or at all")]
 pub(crate) struct Full;
@@ -71,7 +72,7 @@ impl<P: Eq + Hash> Doors<P> {
         Doors { limits, peers: HashMap::new(), sessions: Arc::default() }
     }
 
-    /// The number of sessions, for others.
+    /// Returns the number of sessions as a counter that other threads can read.
     pub(crate) fn counter(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.sessions)
     }
@@ -80,12 +81,12 @@ impl<P: Eq + Hash> Doors<P> {
         self.sessions.load(Ordering::Relaxed) as usize
     }
 
-    /// Whether there are as many newcomers as there may be, among so many connections.
+    /// Returns whether this many connections include as many newcomers as there may be.
     pub(crate) fn is_crowded(&self, connections: usize) -> bool {
         connections.saturating_sub(self.sessions()) >= self.limits.newcomers
     }
 
-    /// Lets a session in.
+    /// Counts a new session, if there is room.
     pub(crate) fn enter(&mut self, peer: P) -> Result<(), Full> {
         if self.sessions() >= self.limits.sessions {
             return Err(Full);
@@ -99,7 +100,7 @@ impl<P: Eq + Hash> Doors<P> {
         Ok(())
     }
 
-    /// A session that was let in has ended.
+    /// Forgets a session that has ended.
     pub(crate) fn leave(&mut self, peer: P) {
         let Some(of_peer) = self.peers.get_mut(&peer) else { return };
         *of_peer -= 1;

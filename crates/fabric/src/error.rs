@@ -1,7 +1,7 @@
-//! What can go wrong when fabrics start and when clients attach to them.
+//! Errors of starting fabrics and of attaching to memory nodes.
 //!
-//! What goes wrong with a single verb is [`VerbError`](fusee_core::verbs::VerbError). The errors
-//! here name the party that erred, and say what to do about it.
+//! Errors of single verbs are [`VerbError`](fusee_core::verbs::VerbError). The errors here name the
+//! party at fault and say what to do.
 
 use std::io;
 
@@ -10,25 +10,25 @@ use fusee_core::version::VersionError;
 
 use crate::version::Foreign;
 
-/// Why a client cannot attach to a memory node.
+/// An error of attaching to a memory node.
 #[derive(Debug, thiserror::Error)]
 #[error("{node} at {at}: {cause}")]
 pub struct AttachError {
     /// The memory node.
     pub node: MnId,
-    /// Where it should be: host and port, or the path of a socket.
+    /// The address tried: host and port, or the path of a socket.
     pub at: String,
-    /// What is wrong there.
+    /// The reason.
     pub cause: AttachCause,
 }
 
-/// What is wrong with a memory node to attach to.
+/// Reasons why a client cannot attach to a memory node.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachCause {
-    /// Nobody answers at the address, or not in time.
+    /// There is no answer at the address, or not in time.
     #[error("unreachable ({0}); is the memory node running, and is this its address?")]
     Unreachable(io::Error),
-    /// Somebody else answers.
+    /// The answer is that of another program.
     #[error(
         "this is no memory node, or one that is too old to say so; check the address, and use the same \
          version on both sides"
@@ -37,17 +37,18 @@ pub enum AttachCause {
     /// A memory node of another version answers.
     #[error("{0}")]
     Version(#[from] VersionError),
-    /// A memory node answers, but another one: the view is older than a restart, or the address
-    /// belongs to another cluster.
+    /// A memory node answers, but not the expected one: the view is older than a restart of the node,
+    /// or the address belongs to another cluster.
     #[error("another memory node is there than the view expects; get a new view from the master")]
     WrongIdentity,
-    /// Whatever answers does not know the memory node's key: it is not the node, or has another secret.
+    /// The process that answers does not know the memory node's key: it is another process, or has
+    /// another secret.
     #[error(
         "what answers there does not prove that it is the memory node: it is another process, or the two have \
          different secrets"
     )]
     Unproved,
-    /// The process at the socket is of a user that may not stand for a memory node there.
+    /// The process at the socket belongs to a user that is not trusted to run a memory node there.
     #[error(
         "the process at this socket is of user {uid}: neither root, nor the user of this process, nor the only one \
          that may make files there; end it, or name another --shm-dir to the memory node"
@@ -62,7 +63,7 @@ pub enum AttachCause {
     /// The node has fenced this client.
     #[error("this client has been fenced; join again to get a new client id")]
     Fenced,
-    /// The node has as many sessions as it takes, or as it takes of one address or process.
+    /// The node has no room for another session, in all or from this address or process.
     #[error(
         "the memory node has no room for another session of this machine or process, or at all; end \
          sessions that are not needed"
@@ -71,7 +72,7 @@ pub enum AttachCause {
     /// The node does not offer this fabric.
     #[error("the memory node does not offer this fabric; use another one")]
     NotOffered,
-    /// The node could not fence this process if it had to, so it does not let it in.
+    /// The node does not let this process in, because it could not fence it: it may not kill it.
     #[error(
         "the memory node may not kill this process, and so could not fence it; run both under \
          one user and in one process namespace, or use tcp"
@@ -80,14 +81,14 @@ pub enum AttachCause {
     /// RDMA cannot be used on this machine.
     #[error("{0}")]
     Rdma(#[from] RdmaError),
-    /// The node's network card does not connect to this session's.
+    /// The node's NIC does not connect to this session's.
     #[error(
         "the memory node cannot connect its network card to this one; both must be in \
          one InfiniBand or RoCE v2 network, and the card must have room for another queue pair (its \
          log says more)"
     )]
     NotConnectable,
-    /// The session is the parent's of this process, which a fork has made.
+    /// The session belongs to the parent of this process, which is a fork.
     #[error("the session belongs to the parent of this process; open one in this process")]
     Forked,
     /// The operating system refuses.
@@ -104,7 +105,7 @@ impl From<Foreign> for AttachCause {
     }
 }
 
-/// Why a memory node's fabrics cannot start.
+/// Errors of starting a memory node's fabrics.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// Another process listens at the address.
@@ -128,7 +129,7 @@ pub enum ServeError {
     /// RDMA cannot be used on this machine.
     #[error("cannot serve verbs: {0}")]
     Rdma(#[from] RdmaError),
-    /// The network card's atomics and the processor's do not see each other.
+    /// The NIC's atomics and the processor's are not atomic with each other.
     #[error(
         "{device} does CAS and FAA that are atomic among its own only, not with those of the \
          processor: over verbs and over another fabric they would undo each other. Serve verbs alone"
@@ -142,12 +143,12 @@ pub enum ServeError {
     Io {
         /// Host and port, or the path of a socket.
         at: String,
-        /// Why.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
-/// What is wrong with RDMA on this machine.
+/// Errors of RDMA on this machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RdmaError {
     /// libibverbs is not there, or too old.
@@ -156,10 +157,10 @@ pub enum RdmaError {
          ibverbs-providers`; Fedora, RHEL: `dnf install libibverbs`), or use another fabric"
     )]
     NoLibrary {
-        /// What the dynamic linker says.
+        /// The message of the dynamic linker.
         cause: String,
     },
-    /// There is no network card for RDMA.
+    /// There is no RDMA device.
     #[error(
         "this machine has no RDMA device; load its driver, or make one in software on an Ethernet \
          interface (`modprobe rdma_rxe; rdma link add rxe0 type rxe netdev eth0`), or use another \
@@ -169,12 +170,12 @@ pub enum RdmaError {
     /// The environment asks for a device or port that is not there.
     #[error("there is no RDMA device {wanted}; there are {there}")]
     NoSuchDevice {
-        /// What it asks for.
+        /// The device or port asked for.
         wanted: String,
-        /// Devices and ports.
+        /// The devices and ports of this machine.
         there: String,
     },
-    /// The environment asks for something unreadable.
+    /// An environment variable cannot be parsed.
     #[error("{variable} is {value:?}; write DEVICE, DEVICE:PORT or DEVICE:PORT:GID")]
     BadChoice {
         /// The variable.
@@ -188,7 +189,7 @@ pub enum RdmaError {
         /// The devices.
         devices: String,
     },
-    /// No port has an address that could be used.
+    /// No port has a usable address.
     #[error(
         "no port of {devices} has a usable address; give its interface an IP address (RoCE v2), or \
          choose one with FUSEE_RDMA_DEVICE"
@@ -211,19 +212,19 @@ pub enum RdmaError {
     Register {
         /// The device.
         device: String,
-        /// How much.
+        /// The length in bytes.
         bytes: u64,
-        /// What the operating system says.
+        /// The error of the system.
         cause: String,
     },
-    /// Another call fails.
+    /// Another call of the RDMA library fails.
     #[error("{device}: cannot {what}: {cause}")]
     Call {
         /// The device.
         device: String,
-        /// What was tried.
+        /// The action that failed.
         what: &'static str,
-        /// What the operating system says.
+        /// The error of the system.
         cause: String,
     },
 }

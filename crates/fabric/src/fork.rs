@@ -1,20 +1,20 @@
-//! Forks: which process something was made in.
+//! Forks: values that know the process in which they were made.
 //!
-//! A fork copies the memory of a process, its descriptors and the thread that called it, and no more.
-//! So what a session consists of is in the child, too, and is worth nothing there: pools are not mapped
-//! (`sys`), driver and keeper do not run, locks may be held for ever by threads that are not
-//! there, and connections, epolls and queue pairs are the parent's own. A verb of the child would be one
-//! of the parent's session, and the end of a session in the child would end it for the parent.
+//! A fork copies the memory of a process, its descriptors, and only the thread that called it. So the child
+//! has the parts of a session, but cannot use them: pools are not mapped (`sys`), driver and keeper do not
+//! run, locks may be held for ever by threads that do not exist there, and connections, epolls and queue pairs
+//! belong to the parent. A verb of the child would be one of the parent's session, and the end of a session in
+//! the child would end it for the parent.
 //!
-//! So whatever talks to others remembers where it was [made](Origin), and does nothing elsewhere; what
-//! ends something when it is dropped is kept [at home](AtHome); and what there is one of in a process
-//! begins anew (`PerProcess`) in the child, which may open clients of its own. `vfork`, `posix_spawn` and
-//! `fork` with `exec` need none of this: their children run no code of ours, and every descriptor is
-//! closed by `exec`.
+//! So every value that talks to other processes remembers the process in which it was [made](Origin), and does
+//! nothing in another one. A value that ends something on drop is kept [at home](AtHome). A static of the
+//! process begins anew (`PerProcess`) in the child, which may open clients of its own. `vfork`, `posix_spawn`
+//! and `fork` with `exec` need none of this: their children run no code of ours, and `exec` closes every
+//! descriptor.
 //!
-//! How a process knows: a word of memory that the kernel sets to zero in the child
-//! (`MADV_WIPEONFORK`), however the fork is made; where that is missing, a handler of `pthread_atfork`
-//! does it. To ask costs two loads.
+//! A process notices a fork by a word of memory that the kernel sets to zero in the child (`MADV_WIPEONFORK`),
+//! however the fork is made. Where that is missing, a handler of `pthread_atfork` sets it. A check costs two
+//! loads.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -24,16 +24,17 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::sys;
 
-/// The process in which something was made.
+/// The process in which a value was made.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin {
-    /// The number of the process that runs, among those that came from one another by forks; 0: not named yet.
+    /// The number of the running process, among processes that came from one another by forks; 0: not numbered
+    /// yet.
     running: &'static AtomicU32,
     made_in: u32,
 }
 
 impl Origin {
-    /// The process that runs.
+    /// Returns the running process.
     pub fn here() -> Origin {
         let running = sys::word_wiped_by_forks();
         // Relaxed, here and below: forks happen before all that the child does.
@@ -41,38 +42,38 @@ impl Origin {
         Origin { running, made_in: if named == 0 { name(running) } else { named } }
     }
 
-    /// Whether that is still the process that runs. False: this one came from it by a fork.
+    /// Returns whether that is still the running process. If not, the running process came from it by a fork.
     #[inline]
     pub fn is_here(self) -> bool {
         self.running.load(Ordering::Relaxed) == self.made_in
     }
 }
 
-/// Names the process that runs, by a number that no process before it has.
+/// Numbers the running process, differently from all processes before it.
 #[cold]
 fn name(running: &AtomicU32) -> u32 {
     static LAST: AtomicU32 = AtomicU32::new(0);
-    // What the parent has registered may not hold for the child.
+    // The parent's registration may not hold for the child.
     sys::register_again();
     let next = LAST.fetch_add(1, Ordering::Relaxed) + 1;
     let named = running.compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed);
-    // Of two threads that name it, one does.
+    // Of two threads that number the process, one succeeds, and both use its number.
     named.map_or_else(|found| found, |_| next)
 }
 
-/// A value that is dropped in the process that made it, and left alone in children of that.
+/// A value that is dropped in the process that made it, and never in that process's children.
 pub struct AtHome<T> {
     value: ManuallyDrop<T>,
     origin: Origin,
 }
 
 impl<T> AtHome<T> {
-    /// Made here.
+    /// Keeps a value made in this process.
     pub fn new(value: T) -> AtHome<T> {
         AtHome { value: ManuallyDrop::new(value), origin: Origin::here() }
     }
 
-    /// Whether this is the process that made it.
+    /// Returns whether this is the process that made the value.
     #[inline]
     pub fn is_here(&self) -> bool {
         self.origin.is_here()
@@ -97,7 +98,7 @@ impl<T: fmt::Debug> fmt::Debug for AtHome<T> {
 impl<T> Drop for AtHome<T> {
     fn drop(&mut self) {
         if self.is_here() {
-            // SAFETY: once, and nobody sees it any more.
+            // SAFETY: this happens once, and there is no use of the value afterwards.
             unsafe { ManuallyDrop::drop(&mut self.value) };
         }
     }
@@ -113,7 +114,8 @@ impl<T: Default + Sync> PerProcess<T> {
         PerProcess { current: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// That of this process. It is made without a lock, which the parent could have held at the fork.
+    /// Returns the value of this process. It is made without a lock, which the parent could have held at the
+    /// fork.
     pub(crate) fn get(&self) -> &'static T {
         let mut current = self.current.load(Ordering::Acquire);
         loop {
@@ -128,10 +130,10 @@ impl<T: Default + Sync> PerProcess<T> {
             let release = Ordering::AcqRel;
             let acquire = Ordering::Acquire;
             match self.current.compare_exchange(current, made, release, acquire) {
-                // That of the parent stays as it is: it is the parent's.
+                // The parent's value is not freed: it is the parent's.
                 Ok(_) => current = made,
                 Err(found) => {
-                    // SAFETY: just made, and nobody else knows it.
+                    // SAFETY: just made, and no other thread knows it.
                     drop(unsafe { Box::from_raw(made) });
                     current = found;
                 }

@@ -1,6 +1,6 @@
-//! How a session reaches a memory node over TCP: to connect, to say hello, to wait for the answer.
+//! The steps by which a session reaches a memory node over TCP: connection, hello, answer.
 //!
-//! What is said differs between fabrics; that a peer may be anybody does not.
+//! The contents of the messages differ between fabrics. On each of them, any process may be at the other end.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -17,20 +17,20 @@ use crate::driver::Target;
 use crate::error::AttachCause;
 use crate::version::Protocol;
 
-/// Whether whoever attaches still wants to.
+/// Returns whether the caller still wants to attach.
 pub(crate) type GoesOn<'a> = &'a dyn Fn() -> bool;
 
-/// How often whoever waits for a welcome asks itself whether it still wants to.
+/// The time between two calls of `GoesOn` while a connection or an answer is awaited.
 pub(crate) const LOOK: Duration = Duration::from_millis(20);
 
-/// Why a memory node that takes a hello and says nothing is not attached to.
+/// Returns the error of a memory node that takes a hello and does not answer.
 pub(crate) fn silent() -> AttachCause {
     let what = "it takes connections, but does not answer";
     AttachCause::Unreachable(io::Error::new(io::ErrorKind::TimedOut, what))
 }
 
-/// Connects to host and port, within `wait` for each of the addresses that the host has and as long as
-/// `goes_on`. Whoever reads or writes waits no longer than that, either.
+/// Connects to host and port, within `wait` for each address of the host, as long as `goes_on`. Later reads and
+/// writes on the stream also wait for `wait` at most.
 pub(crate) fn connect(
     address: &str,
     wait: Duration,
@@ -56,7 +56,7 @@ fn connect_any(address: &str, wait: Duration, goes_on: GoesOn<'_>) -> io::Result
     Err(last)
 }
 
-/// Connects without blocking: a node that takes no connections must not hold up who has given it up.
+/// Connects without blocking: if the caller has given the node up, it must not wait on for the connection.
 fn connect_one(address: SocketAddr, wait: Duration, goes_on: GoesOn<'_>) -> io::Result<TcpStream> {
     let mut stream = mio::net::TcpStream::connect(address)?;
     let mut poll = Poll::new()?;
@@ -88,7 +88,7 @@ fn connect_one(address: SocketAddr, wait: Duration, goes_on: GoesOn<'_>) -> io::
     }
 }
 
-/// Calls the node, and checks its proof; gives the client's proof, for this hello.
+/// Calls the node and checks its proof. Returns the client's proof for this hello.
 pub(crate) fn call(
     stream: &mut Stream<TcpStream>,
     protocol: &'static Protocol,
@@ -100,9 +100,8 @@ pub(crate) fn call(
     call.answered(&answer, hello)
 }
 
-/// Says something, and receives an answer of this length and protocol, within `wait` and as long
-/// as `goes_on`: a peer that feeds it byte by byte has no more time than any other. With TLS its handshake is part of
-/// it.
+/// Sends a message and receives an answer of this length and protocol, within `wait` and as long as `goes_on`. A peer
+/// that sends single bytes gets no more time than any other. The time includes the handshake of TLS, if it is used.
 pub(crate) fn exchange<const N: usize>(
     stream: &mut Stream<TcpStream>,
     hello: &[u8],
@@ -120,11 +119,10 @@ pub(crate) fn exchange<const N: usize>(
             return Err(if got == 0 { silent() } else { AttachCause::NotAMemoryNode });
         }
         match stream.read(&mut bytes[got..]) {
-            // A node that shuts down or another service: it takes the hello and hangs up.
+            // The peer is a node that shuts down, or another service that takes the hello and hangs up.
             Ok(0) => return Err(AttachCause::NotAMemoryNode),
             Ok(n) => got += n,
             Err(error) => match error.kind() {
-                // Nothing yet.
                 io::ErrorKind::Interrupted
                 | io::ErrorKind::WouldBlock
                 | io::ErrorKind::TimedOut => {}
@@ -159,7 +157,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         sys::set_backlog(&listener, 0).unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        // As many as it takes.
+        // As many connections as the listener takes.
         let looks = Cell::new(0);
         let mut taken = Vec::new();
         let error = loop {

@@ -1,27 +1,26 @@
-//! The fabrics of FUSEE: what carries a client's verbs to the memory of a memory node.
+//! The fabrics of FUSEE, which carry a client's verbs to the memory of a memory node.
 //!
-//! [`shm`] maps the memory into the client's process: a verb is a few instructions. [`tcp`] sends
-//! frames to a software NIC in the memory node, which executes them; it reaches other hosts and
-//! needs no special hardware. [`verbs`] hands them to network cards that know RDMA. All implement
-//! [`fusee_core::verbs::Fabric`] and pass one [`conformance`] suite. `shm` and `tcp` work on the same
-//! [`pool::Pool`] at the same time; `verbs` only where the card's atomics and the processor's see each
-//! other.
+//! [`shm`] maps the memory into the client's process: a verb is a few instructions. [`tcp`] sends frames
+//! to a software NIC in the memory node, which executes them; it reaches other hosts and needs no special
+//! hardware. [`verbs`] hands them to RDMA-capable NICs. All three implement [`fusee_core::verbs::Fabric`]
+//! and pass one [`conformance`] suite. `shm` and `tcp` can serve the same [`pool::Pool`] at the same
+//! time; `verbs` can join them only if the NIC's atomics and the processor's are atomic with each other.
 //!
 //! For sessions: [`any::attach_all`] attaches to the members of a view, [`any::AnyFabric`] runs
 //! batches and drives the I/O. For memory nodes: [`serve::NodeFabrics`] starts and stops the
 //! servers and fences clients on them.
 //!
-//! All `unsafe` code of the product is in eight modules of this crate: `copy`, `order` and `pool`,
-//! which touch shared memory; `sys`, which makes raw system calls; `fork`, which leaves alone in a child
-//! what is its parent's; and `verbs::ffi`, `verbs::device` and `verbs::requester`, which call the library
-//! for network cards. The compiler holds the other modules, and the other crates, to that.
+//! All `unsafe` code of the product is in nine modules of this crate: `copy`, `order` and `pool` access
+//! shared memory; `sys` and `clock` make system calls; `fork` keeps a child process from dropping values
+//! of its parent; `verbs::ffi`, `verbs::device` and `verbs::requester` call the RDMA library. The
+//! compiler refuses `unsafe` code in other modules and crates.
 //!
-//! This crate knows offsets, words and bytes. It does not know what a key or a slot is.
+//! This crate knows offsets, words and bytes. It knows nothing of keys and slots.
 #![warn(unsafe_op_in_unsafe_fn, clippy::undocumented_unsafe_blocks)]
 
 pub mod any;
 pub mod barrier;
-// As for `sys`.
+// Makes a system call, as `sys` does.
 #[allow(unsafe_code)]
 pub mod clock;
 pub mod conformance;
@@ -44,9 +43,9 @@ mod version;
 
 mod bytes;
 mod challenge;
-// As for `pool`.
 #[cfg(test)]
 mod barrier_tests;
+// As for `pool`.
 #[allow(unsafe_code)]
 mod copy;
 #[cfg(test)]
@@ -58,7 +57,7 @@ mod order;
 mod reception;
 mod spin;
 mod sync;
-// Wraps system calls that no library of ours wraps.
+// Wraps system calls that no dependency wraps.
 #[allow(unsafe_code)]
 mod sys;
 
@@ -72,7 +71,7 @@ pub use pool::{Pages, Pool, PoolOptions};
 pub use serve::{NodeFabrics, NodeFabricsOptions};
 pub use sys::filled;
 
-/// Begins to bring a value into the processor's cache, without waiting for it.
+/// Starts to load a value into the processor's cache, without waiting for it.
 #[inline]
 pub fn prefetch<T>(value: &T) {
     copy::prefetch(value);

@@ -1,27 +1,27 @@
-//! The verbs on words of a pool, executed in the order in which a session posts them.
+//! Verbs on words of a pool, executed in the order in which a session posts them.
 //!
-//! A processor may let a later load pass an earlier store, and weaker ones let more pass.
-//! [`Order`] is each session's memory of which barrier is still owed: where one is due it is paid
-//! before the next verb that needs it, so a batch that only writes pays none.
+//! A processor may let a later load pass an earlier store, and processors with weaker ordering let
+//! more pass. [`Order`] remembers, for each session, which barrier is still due. It is executed
+//! only before a verb that needs it, so a batch of WRITEs has no full barrier.
 //!
-//! Bounds are the caller's business. `tests/loom` compiles this module a second time, see
-//! `crate::sync`.
+//! Callers check the bounds. `tests/loom` compiles this module a second time, see `crate::sync`.
 
 use crate::copy;
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// Which barrier a session's next verb owes to the order posted.
+/// The barriers that a session's next verb needs to keep the order posted.
 ///
-/// One per session (or per loop that executes verbs); passed to every verb it executes.
+/// There is one for each session (or for each loop that executes verbs), passed to every verb.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Order {
-    /// A store of ours may still sit in the store buffer, where a later load would pass it.
+    /// Whether a store of ours may still sit in the store buffer, where a later load would pass it.
     stored: bool,
 }
 
 impl Order {
-    /// Before a READ. Without the barrier two sessions that each WRITE one place and then READ
-    /// the other's could both miss the other's WRITE, although each verb was posted in order.
+    /// Executes the barrier before a READ, if one is due. Without it, of two sessions that each
+    /// WRITE one place and then READ the other's, both could miss the other's WRITE, although each
+    /// posted its verbs in order.
     fn before_read(&mut self) {
         if self.stored {
             fence(Ordering::SeqCst);
@@ -29,12 +29,13 @@ impl Order {
         }
     }
 
-    /// After a READ: later verbs of any kind must not overtake its loads.
+    /// Executes the barrier after a READ: later verbs of any kind must not overtake its loads.
     fn after_read(&self) {
         fence(Ordering::Acquire);
     }
 
-    /// Before a WRITE: its words must not be seen before the effects of earlier verbs.
+    /// Executes the barrier before a WRITE: its words must not be seen before the effects of
+    /// earlier verbs.
     fn before_write(&self) {
         fence(Ordering::Release);
     }
@@ -43,12 +44,13 @@ impl Order {
         self.stored = true;
     }
 
-    /// After a CAS or FAA. A locked instruction of x86 is itself a full barrier; elsewhere even
-    /// a sequentially consistent read-modify-write may let later loads pass its store.
+    /// Records the store of a CAS or FAA. A locked instruction of x86 is itself a full barrier;
+    /// elsewhere even a sequentially consistent read-modify-write may let later loads pass its
+    /// store.
     fn after_atomic(&mut self) {
         self.stored = cfg!(not(target_arch = "x86_64"));
     }
-    /// READ: copies `out.len()` bytes from `skip` bytes behind `word` on.
+    /// READ: copies pool bytes into `out`, starting `skip` bytes behind `word`.
     ///
     /// # Safety
     /// `word` is aligned, and all aligned words that overlap the range are in one live mapping.
@@ -60,7 +62,7 @@ impl Order {
         self.after_read();
     }
 
-    /// WRITE: copies `data` to `skip` bytes behind `word`, its last word last.
+    /// WRITE: copies `data` to the pool, starting `skip` bytes behind `word`, its last word last.
     ///
     /// # Safety
     /// `word` is aligned, and all aligned words that overlap the range are in one live mapping.
@@ -72,12 +74,12 @@ impl Order {
         self.after_write();
     }
 
-    /// CAS: replaces the word by `swap` if it is `expected`; gives the word as it was.
+    /// CAS: replaces the word by `swap` if it is `expected`. Returns the old word.
     #[inline]
     pub(crate) fn cas(&mut self, word: &AtomicU64, expected: u64, swap: u64) -> u64 {
-        // SeqCst: acquire, so that what the found value points to is there; release, so that
-        // what the new value points to is there for its readers; and one order of all CASes on
-        // all words, because rounds on different slots decide about the same key.
+        // SeqCst, for three things. Acquire: the memory that the found value points to is visible.
+        // Release: the memory that the new value points to is visible to its readers. And all CASes
+        // on all words have one order, because rounds on different slots decide about the same key.
         let expected = expected.to_le();
         let swap = swap.to_le();
         let found = word.compare_exchange(expected, swap, Ordering::SeqCst, Ordering::SeqCst);
@@ -85,7 +87,7 @@ impl Order {
         u64::from_le(found.unwrap_or_else(|found| found))
     }
 
-    /// FAA: adds `add` to the word, wrapping; gives the word as it was.
+    /// FAA: adds `add` to the word, wrapping. Returns the old word.
     #[inline]
     pub(crate) fn faa(&mut self, word: &AtomicU64, add: u64) -> u64 {
         // SeqCst for the reasons given at `cas`.

@@ -1,10 +1,10 @@
-//! What holds of every parser of this crate, whatever the bytes. For tests and fuzz targets, which find the
-//! bytes: each function gives them to one parser, panics if what comes out breaks a promise, and returns
-//! whether anything came out.
+//! Checks of the promises that every parser of this crate keeps for any bytes. Tests and fuzz targets
+//! provide the bytes. Each function hands them to one parser, panics if the result breaks a promise, and
+//! returns whether the parser accepted the bytes.
 //!
-//! Parsers panic at nothing, and take no memory. A request over TCP obeys the limits that the node relies
-//! on, and there is one way to say it; of everything else what was read is read as the same again when it
-//! is written anew.
+//! No parser panics or allocates. A request over TCP obeys the limits that the node relies on, and has only
+//! one encoding, apart from padding. Every other message is decoded to the same value again after it was
+//! encoded anew.
 
 use crate::shm::wire as shm;
 use crate::tcp::frame::{
@@ -13,7 +13,7 @@ use crate::tcp::frame::{
 use crate::verbs::switch::packet::{self, Asked, Seen};
 use crate::verbs::wire as verbs;
 
-/// A request to a software NIC.
+/// Checks a request to a software NIC.
 pub fn tcp_request(bytes: &[u8]) -> bool {
     let Ok(Some(request)) = Request::decode(bytes) else { return false };
     assert!(request.frame_bytes <= bytes.len() && request.reply_bytes <= MAX_BODY_BYTES);
@@ -34,12 +34,12 @@ pub fn tcp_request(bytes: &[u8]) -> bool {
     assert_eq!(reply_bytes, request.reply_bytes);
     let header = frame::request_header(body.len(), verbs, request.id);
     assert_eq!(header, bytes[..HEADER_BYTES]);
-    // Padding may hold anything.
+    // Padding may have any value.
     assert!(padded || body == bytes[HEADER_BYTES..request.frame_bytes]);
     true
 }
 
-/// A reply of a software NIC.
+/// Checks a reply of a software NIC.
 pub fn tcp_reply(bytes: &[u8]) -> bool {
     let Ok(Some(mut reply)) = Reply::decode(bytes) else { return false };
     assert!(reply.frame_bytes <= bytes.len());
@@ -53,14 +53,14 @@ pub fn tcp_reply(bytes: &[u8]) -> bool {
     true
 }
 
-/// The first message to a software NIC.
+/// Checks a hello to a software NIC.
 pub fn tcp_hello(bytes: &[u8]) -> bool {
     let Ok(Some(hello)) = Hello::decode(bytes) else { return false };
     assert!(bytes.starts_with(&hello.encode()));
     true
 }
 
-/// The answer to it.
+/// Checks the welcome of a software NIC.
 pub fn tcp_welcome(bytes: &[u8]) -> bool {
     let Some(first) = bytes.first_chunk::<WELCOME_BYTES>() else { return false };
     let Ok(welcome) = Welcome::decode(first) else { return false };
@@ -68,28 +68,28 @@ pub fn tcp_welcome(bytes: &[u8]) -> bool {
     true
 }
 
-/// The first message to a memory node that shares its memory.
+/// Checks a hello to a memory node over shared memory.
 pub fn shm_hello(bytes: &[u8]) -> bool {
     let Some(Ok(hello)) = bytes.first_chunk().map(shm::Hello::decode) else { return false };
     assert!(bytes.starts_with(&hello.encode()));
     true
 }
 
-/// The answer to it.
+/// Checks the welcome over shared memory.
 pub fn shm_welcome(bytes: &[u8]) -> bool {
     let Some(Ok(welcome)) = bytes.first_chunk().map(shm::Welcome::decode) else { return false };
     assert_eq!(shm::Welcome::decode(&welcome.encode()), Ok(welcome));
     true
 }
 
-/// The first message to a memory node with a network card.
+/// Checks a hello to a memory node with a NIC.
 pub fn verbs_hello(bytes: &[u8]) -> bool {
     let Some(Ok(hello)) = bytes.first_chunk().map(verbs::Hello::decode) else { return false };
     assert!(bytes.starts_with(&hello.encode()));
     true
 }
 
-/// The answer to it.
+/// Checks the welcome of a memory node with a NIC.
 pub fn verbs_welcome(bytes: &[u8]) -> bool {
     let Some(Ok(welcome)) = bytes.first_chunk().map(verbs::Welcome::decode) else { return false };
     assert_eq!(verbs::Welcome::decode(&welcome.encode()), Ok(welcome));
@@ -97,7 +97,8 @@ pub fn verbs_welcome(bytes: &[u8]) -> bool {
     true
 }
 
-/// A frame that passes a switch on a wire: at most the address of a READ, and checksums, are changed.
+/// Checks a frame that passes a switch on a wire. The switch changes at most the address of a READ, and
+/// checksums.
 pub fn roce_frame(bytes: &[u8]) -> bool {
     let Seen::Request { to, psn, verb: Asked::Read { address, key, len } } = packet::look(bytes)
     else {
@@ -112,7 +113,7 @@ pub fn roce_frame(bytes: &[u8]) -> bool {
     true
 }
 
-/// A READ's request as a card sends it, but for its checksums.
+/// Makes the request of a READ as a NIC sends it, but without valid checksums.
 fn roce_read(queue_pair: u32, psn: u32, address: u64, key: u32) -> Vec<u8> {
     let mut frame = vec![0; 14 + 20 + 8];
     (frame[12], frame[14], frame[14 + 9]) = (0x08, 0x45, 17);
@@ -125,7 +126,7 @@ fn roce_read(queue_pair: u32, psn: u32, address: u64, key: u32) -> Vec<u8> {
     frame
 }
 
-/// A well-formed message of each kind, made of these numbers, for whoever changes some of its bytes.
+/// Makes a well-formed message of each kind from these numbers, to be changed in some bytes.
 pub fn samples(numbers: [u64; 4], data: &[u8]) -> Vec<Vec<u8>> {
     use fusee_core::verbs::ClientId;
     let [identity, pool_bytes, offset, word] = numbers;
@@ -172,7 +173,7 @@ pub fn samples(numbers: [u64; 4], data: &[u8]) -> Vec<Vec<u8>> {
     ]
 }
 
-/// All of them, in the order of [`samples`]; how many took the bytes for a message.
+/// Hands the bytes to all parsers, in the order of [`samples`]. Returns which of them accepted the bytes.
 pub fn all(bytes: &[u8]) -> [bool; 9] {
     [
         tcp_request(bytes),

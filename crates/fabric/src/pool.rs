@@ -1,18 +1,18 @@
-//! The memory that a memory node lends: one range of bytes, shared by everybody who maps it.
+//! Pools: the memory that a memory node lends, shared by all processes that map it.
 //!
-//! A pool is a sealed memfd, mapped shared. The memory node makes it; client processes of the
-//! same host map it too; the software NIC of the node works on it for everybody else. So verbs
-//! of all fabrics meet on the same words, and a CAS is atomic against all of them.
+//! A pool is a sealed memfd, mapped shared. The memory node makes it, client processes of the same host
+//! map it too, and the node's software NIC works on it for all other clients. So the verbs of all these
+//! fabrics meet on the same words, and a CAS is atomic against all of them.
 //!
-//! Two kinds of rules hold for every access. *What*: only aligned 8-byte accesses, see the
-//! module `copy`. *In which order*: verbs of one session execute in the order posted, see [`Order`];
-//! the primitives below take it along.
+//! Every access keeps two rules. *Size*: only aligned 8-byte words are accessed, see the module `copy`.
+//! *Order*: verbs of one session execute in the order posted, see [`Order`], which is a parameter of the
+//! primitives below.
 //!
-//! The memfd is sealed against shrinking: a client that cuts the file off would otherwise make
-//! the memory node die of a bus error.
+//! The memfd is sealed against shrinking: otherwise a client could cut the file off, and the memory node
+//! would die of a bus error.
 //!
-//! The start of a pool is its header (`fusee_core::layout::PoolHeader`), which its memory node alone
-//! writes. Verbs that would change it are refused, and a client of the same host maps it for reading only.
+//! A pool starts with its header (`fusee_core::layout::PoolHeader`), which only the memory node writes.
+//! Verbs that would change the header are refused, and client processes of the host map it read-only.
 //!
 //! Units: bytes; offsets count from the start of the pool.
 
@@ -29,10 +29,10 @@ use crate::copy;
 pub use crate::order::Order;
 use crate::sys::{self, Mapping};
 
-/// Pools are as long as a multiple of this, in bytes.
+/// The length of a pool is a multiple of this, in bytes.
 pub const POOL_ALIGN_BYTES: u64 = 4096;
 
-/// What kind of pool to make.
+/// Options for a new pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolOptions {
     /// Length in bytes, the header included; rounded up to a multiple of [`POOL_ALIGN_BYTES`].
@@ -41,7 +41,7 @@ pub struct PoolOptions {
     pub huge_pages: bool,
 }
 
-/// What kind of pages a pool got.
+/// Kinds of memory pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
     /// Pages of the system's usual size.
@@ -60,9 +60,9 @@ struct Inner {
     mapping: Mapping,
     bytes: u64,
     pages: Pages,
-    /// A network card knows the pages: they must stay where they are.
+    /// Whether a NIC has registered the pages, which must then stay where they are.
     is_pinned: AtomicBool,
-    /// The memory node's handle, to pass on. Clients close theirs after mapping.
+    /// The descriptor of the memfd in the memory node, to pass on. Clients close theirs after mapping.
     file: Option<OwnedFd>,
 }
 
@@ -72,7 +72,7 @@ impl fmt::Debug for Pool {
     }
 }
 
-/// Pages are at least this large, and larger ones are refused by the system, not by us.
+/// Pages are at least this large. Larger ones are refused by the system, not by us.
 const PAGE_BYTES: u64 = 4096;
 
 impl Pool {
@@ -102,13 +102,14 @@ impl Pool {
         Pool { inner: Arc::new(Inner { mapping, bytes, pages, is_pinned, file }) }
     }
 
-    /// Maps the pool of another process, of which a memory node sent the file.
+    /// Maps the pool of another process, from the descriptor that a memory node sent.
     pub(crate) fn map(file: OwnedFd, bytes: u64) -> io::Result<Pool> {
         if !bytes.is_multiple_of(POOL_ALIGN_BYTES) || bytes == 0 {
             return Err(io::Error::other("the pool has an impossible length"));
         }
         let mapping = sys::map_sealed(&file, bytes)?;
-        // Not on huge pages, which are protected whole; there the check of every verb has to do.
+        // This fails on huge pages, which are protected whole. There only the check of each verb protects
+        // the header.
         if let Err(error) = mapping.protect_start(POOL_HEADER_BYTES as usize) {
             tracing::debug!(%error, "the header of a pool is mapped for writing");
         }
@@ -118,29 +119,30 @@ impl Pool {
         Ok(Pool { inner: Arc::new(inner) })
     }
 
-    /// Length in bytes, the header included.
+    /// Returns the length in bytes, the header included.
     pub fn bytes(&self) -> u64 {
         self.inner.bytes
     }
 
-    /// What kind of pages it got. A client that mapped another process's pool sees `Normal`.
+    /// Returns the kind of pages. A client that mapped another process's pool sees `Normal`.
     pub fn pages(&self) -> Pages {
         self.inner.pages
     }
 
-    /// For a network card: where the pool lies in this process, and its length. No page of it goes back to
-    /// the system from now on: the card would go on with the old one, and the processor with another.
+    /// Returns address and length of the pool in this process, for a NIC. From now on no page goes back to
+    /// the system: the NIC would go on with the old page, and the processor with a new one.
     pub(crate) fn pin(&self) -> (*mut u8, usize) {
         self.inner.is_pinned.store(true, Ordering::SeqCst);
         (self.inner.mapping.start(), self.bytes() as usize)
     }
 
-    /// The memfd, in the process that made it.
+    /// Returns the memfd, in the process that made it.
     pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
         self.inner.file.as_ref().map(|f| f.as_fd())
     }
 
-    /// The word that holds a byte, after checking that `len` bytes from there are in the pool.
+    /// Returns the word that holds a byte, and the byte's place in it, after checking that `len` bytes
+    /// from there are in the pool.
     fn word(&self, offset: u64, len: u64) -> Result<(*const AtomicU64, usize), VerbError> {
         if offset > self.bytes() || len > self.bytes() - offset {
             return Err(VerbError::OutOfBounds);
@@ -174,7 +176,7 @@ impl Pool {
         Ok(())
     }
 
-    /// CAS: replaces the word by `swap` if it is `expected`; gives the word as it was.
+    /// CAS: replaces the word by `swap` if it is `expected`. Returns the old word.
     pub fn cas(
         &self,
         order: &mut Order,
@@ -185,20 +187,20 @@ impl Pool {
         Ok(order.cas(self.aligned_word(offset)?, expected, swap))
     }
 
-    /// FAA: adds `add` to the word, wrapping; gives the word as it was.
+    /// FAA: adds `add` to the word, wrapping. Returns the old word.
     pub fn faa(&self, order: &mut Order, offset: u64, add: u64) -> Result<u64, VerbError> {
         Ok(order.faa(self.aligned_word(offset)?, add))
     }
 
-    /// Begins to bring the cache line of a byte closer, without waiting for it.
+    /// Starts to load the cache line of a byte, without waiting for it.
     #[inline]
     pub(crate) fn prefetch(&self, offset: u64) {
-        // Outside of the pool it does nothing.
+        // Outside of the pool this does nothing.
         copy::prefetch(self.inner.mapping.start().wrapping_add(offset as usize));
     }
 
     /// Executes a verb on the batch's memory and sets its result.
-    // Sessions of this host execute batches in a loop, in which a call is a tenth of a verb.
+    // A call takes a tenth of the time of a verb, and sessions of this host execute batches in a loop.
     #[inline(always)]
     pub fn execute(&self, order: &mut Order, verb: &mut Verb, memory: &mut [u8]) {
         verb.result = verb.check(self.bytes()).and_then(|()| match &mut verb.op {
@@ -215,8 +217,8 @@ impl Pool {
         });
     }
 
-    /// Sets a range to zero. Whole pages go back to the system, unless a network card knows them: a pool
-    /// is as large in memory as it is used, also after it has been emptied.
+    /// Sets a range to zero. Whole pages go back to the system, unless a NIC has registered them, so a
+    /// pool that was emptied takes no more memory than one that was never used.
     ///
     /// # Panics
     /// If the range is not inside the pool.
@@ -251,7 +253,7 @@ impl Pool {
         // SAFETY: `word` has checked that all words of the range are in the mapping.
         unsafe { copy::zero(word, words as usize) };
         self.write(&mut order, body + words * 8, &zeros[..tail]).expect(inside);
-        // Whoever learns of the range afterwards must find zeros.
+        // Code that learns of the range afterwards must find zeros.
         fence(Ordering::SeqCst);
     }
 

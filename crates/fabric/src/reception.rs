@@ -1,9 +1,10 @@
-//! What a memory node's servers for TCP connections share: a thread that listens, newcomers that have to
-//! say hello in time, and fences.
+//! The common part of a memory node's servers for TCP connections: a listening thread, the deadline of
+//! newcomers' hellos, and fences.
 //!
-//! [`Server`] is the owner's side, [`Reception`] the thread's. The thread owns all connections, so fencing
-//! is a message to it: once it has recorded the client, closed its connections and dropped what they had
-//! sent, it says so, and whoever comes later is refused.
+//! [`Server`] is the owner's side, [`Reception`] the thread's. The thread owns all connections, so a fence
+//! is a message to the thread. The thread records the client, closes its connections, discards the input
+//! that they have received, then reports that the fence is complete. Later connections of the client are
+//! refused.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -23,30 +24,30 @@ use crate::doors::{ACCEPT_RETRY, Doors, HELLO_WAIT, NEWCOMER_GRACE, NodeLimits, 
 use crate::error::ServeError;
 use crate::sys;
 
-/// Somebody wants to connect.
+/// The token of a new connection.
 pub(crate) const LISTENER: Token = Token(0);
-/// The owner wants something.
+/// The token of a new message from the owner.
 pub(crate) const WAKER: Token = Token(1);
 const FIRST: usize = 2;
 
-/// Fences this client, then says so.
+/// A client to fence, and the channel on which to report that it is done.
 type Fence = (ClientId, SyncSender<()>);
 
-/// What the owner wants.
+/// A message from the owner to the thread.
 enum Wish {
     Fence(Fence),
     Learn(Living),
 }
 
-/// The thread has ended.
+/// The error of a call on a thread that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the server has ended")]
 pub(crate) struct Ended;
 
-/// A server as its owner sees it; dropping it ends the thread and its connections.
+/// The owner's handle of a server. Its drop ends the thread and the connections.
 #[derive(Debug)]
 pub(crate) struct Server {
-    /// For the log.
+    /// The server's name in the log.
     name: &'static str,
     addr: SocketAddr,
     wishes: Option<Sender<Wish>>,
@@ -56,8 +57,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Listens at `addr` (port 0: a free one), and lets a thread of this name serve who comes. `interest`
-    /// is the kind of events of its connections.
+    /// Listens at `addr` (port 0: a free one), and starts a thread of this name that serves the
+    /// connections. `interest` is the kind of events wanted from them.
     pub(crate) fn start<G: Guest>(
         (name, thread): (&'static str, &str),
         addr: SocketAddr,
@@ -95,17 +96,17 @@ impl Server {
         Ok(Server { name, addr, wishes: Some(wishes), waker, sessions, thread })
     }
 
-    /// Where it listens, with the actual port.
+    /// Returns the address at which the server listens, with the actual port.
     pub(crate) fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// The number of sessions that have said hello and are still connected.
+    /// Returns the number of sessions: connections that have said hello and are still open.
     pub(crate) fn sessions(&self) -> u64 {
         self.sessions.load(Ordering::Relaxed)
     }
 
-    /// Fences a client for ever; returns when its connections have ended.
+    /// Fences a client for ever. Returns when its connections have ended.
     pub(crate) fn fence(&self, client: ClientId) -> Result<(), Ended> {
         let (done, wait) = mpsc::sync_channel(1);
         let wishes = self.wishes.as_ref().ok_or(Ended)?;
@@ -116,7 +117,8 @@ impl Server {
         wait.recv().map_err(|_| Ended)
     }
 
-    /// Learns who lives among the first clients, before the next fence at the latest.
+    /// Passes on which clients below a bound live. The thread knows it before the next fence at the
+    /// latest.
     pub(crate) fn learn(&self, living: &Living) {
         let Some(wishes) = &self.wishes else { return };
         if wishes.send(Wish::Learn(living.clone())).is_ok()
@@ -140,27 +142,27 @@ impl Drop for Server {
     }
 }
 
-/// A connection.
+/// A connection of a server, as a newcomer or a session.
 pub(crate) trait Guest: Send + Sized + 'static {
-    /// A newcomer's.
+    /// Makes a newcomer's connection.
     fn new(stream: TcpStream, peer: SocketAddr) -> io::Result<Self>;
 
-    /// For its events.
+    /// Returns the stream, to register it for events.
     fn stream(&mut self) -> &mut TcpStream;
 
-    /// Where it comes from.
+    /// Returns the address of the other end.
     fn peer(&self) -> SocketAddr;
 
-    /// Who has said hello over it.
+    /// Returns the client that has said hello over the connection, if one has.
     fn client(&self) -> Option<ClientId>;
 
-    /// Whose connection it is, as far as limits are concerned.
+    /// Returns the address under which limits count the connection.
     fn peer_ip(&self) -> IpAddr {
         self.peer().ip().to_canonical()
     }
 }
 
-/// A server's connections.
+/// The connections of a server, and its thread's state.
 pub(crate) struct Reception<G> {
     pub(crate) poll: Poll,
     listener: TcpListener,
@@ -168,23 +170,23 @@ pub(crate) struct Reception<G> {
     wishes: Receiver<Wish>,
     pub(crate) doors: Doors<IpAddr>,
     pub(crate) over: Over,
-    /// By token. Tokens are never used again, so a late event finds nobody.
+    /// Connections by token. Tokens are never used again, so a late event finds no connection.
     pub(crate) open: HashMap<usize, G>,
     next: usize,
-    /// Who has yet to say hello until when, in the order of the deadlines.
+    /// The deadlines of hellos, with the tokens of their connections, earliest first.
     greeting: VecDeque<(Instant, usize)>,
-    /// After a failure, when to accept again.
+    /// The time to accept again, after a failure.
     accept_again: Option<Instant>,
 }
 
 impl<G: Guest> Reception<G> {
-    /// Until when nothing will have to be done unless something happens.
+    /// Returns the time at which the thread has to act even if nothing happens.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let greeting = self.greeting.front().map(|(deadline, _)| *deadline);
         greeting.into_iter().chain(self.accept_again).min()
     }
 
-    /// Whom the owner wants to fence, and where to say that it is done; an error: the end.
+    /// Returns the next fence that the owner wants, if any. An error: the server is to end.
     pub(crate) fn next_fence(&mut self) -> Result<Option<Fence>, Ended> {
         loop {
             match self.wishes.try_recv() {
@@ -196,29 +198,30 @@ impl<G: Guest> Reception<G> {
         }
     }
 
-    /// Takes the connections of a client, whose hellos are refused from now on. They are to be ended.
+    /// Fences a client: refuses its hellos from now on, and takes its connections out of the list, for the
+    /// caller to end.
     pub(crate) fn fence(&mut self, client: ClientId) -> Vec<G> {
         self.over.fence(client);
         let is_of = |_: &usize, guest: &mut G| guest.client() == Some(client);
         self.open.extract_if(is_of).map(|(_, guest)| guest).collect()
     }
 
-    /// A connection has ended that is not in the list any more: its place is free.
+    /// Frees the place of a connection that has ended and is no longer in the list.
     pub(crate) fn has_left(&mut self, guest: &G) {
         if guest.client().is_some() {
             self.doors.leave(guest.peer_ip());
         }
     }
 
-    /// After a failure to accept: whether it is time to try again.
+    /// Returns whether it is time to accept again after a failure.
     pub(crate) fn is_to_accept(&self) -> bool {
         self.accept_again.is_some_and(|at| at <= Instant::now())
     }
 
-    /// Accepts all who wait; passes those to `end` who make room for them.
+    /// Accepts all waiting connections. Passes the newcomers that make room for them to `end`.
     pub(crate) fn accept(&mut self, mut end: impl FnMut(G)) {
         self.accept_again = loop {
-            // Until then those who connect wait in the queue of the operating system.
+            // Until there is room, new connections wait in the queue of the operating system.
             if self.doors.is_crowded(self.open.len()) && !self.make_room(&mut end) {
                 break Some(Instant::now() + ROOM_RETRY);
             }
@@ -241,7 +244,7 @@ impl<G: Guest> Reception<G> {
         };
     }
 
-    /// Lets a newcomer in.
+    /// Adds a newcomer.
     fn greet(&mut self, stream: TcpStream, peer: SocketAddr) -> io::Result<()> {
         let token = self.next;
         self.next += 1;
@@ -253,7 +256,7 @@ impl<G: Guest> Reception<G> {
         Ok(())
     }
 
-    /// Sends the oldest newcomer away, if it had the time to say hello.
+    /// Ends the oldest newcomer, if it had enough time for its hello. Returns whether there was one.
     fn make_room(&mut self, end: &mut impl FnMut(G)) -> bool {
         let latest = Instant::now() + (HELLO_WAIT - NEWCOMER_GRACE);
         let Some(guest) = self.take_silent(latest) else { return false };
@@ -262,9 +265,9 @@ impl<G: Guest> Reception<G> {
         true
     }
 
-    /// Takes those who did not say hello in time.
+    /// Ends the newcomers that missed the deadline of their hello.
     pub(crate) fn send_silent_away(&mut self, mut end: impl FnMut(G)) {
-        // No clock without newcomers: this is on the way of every request.
+        // Without newcomers no clock is read: every request passes here.
         while !self.greeting.is_empty()
             && let Some(guest) = self.take_silent(Instant::now())
         {
@@ -273,7 +276,7 @@ impl<G: Guest> Reception<G> {
         }
     }
 
-    /// The oldest newcomer, if its deadline is not later than this.
+    /// Takes out the oldest newcomer, if its deadline is not later than `latest`.
     fn take_silent(&mut self, latest: Instant) -> Option<G> {
         while let Some((deadline, token)) = self.greeting.front().copied() {
             let is_silent = self.open.get(&token).is_some_and(|guest| guest.client().is_none());

@@ -1,15 +1,14 @@
-//! The memory node's side of all fabrics in one value.
+//! A memory node's servers on all fabrics, as one value.
 //!
-//! [`NodeFabrics::start`] lends a pool over shared memory, TCP, or both. Sessions in the memory
-//! node's own process can always attach, whether a socket is asked for or not. Fencing goes to
-//! all fabrics, and is over when it is over on each of them. Dropping the value ends all
-//! sessions: their verbs fail as unreachable.
+//! [`NodeFabrics::start`] lends a pool over shared memory, TCP, or both. Sessions in the memory node's own process can
+//! always attach, with or without a socket. A fence goes to all fabrics, and is complete when each of them has
+//! completed it. Dropping the value ends all sessions: their verbs fail as unreachable.
 //!
-//! Verbs are for themselves, unless the network card's atomics and the processor's see each other, which
-//! few cards promise: a CAS by the card and one by the processor on the same word could both succeed. So a
-//! node that serves verbs by another card serves nothing else, not even sessions of its own process. It
-//! writes to the pool itself, but never to a word that a session changes at that time: to the block
-//! tables, which sessions only READ, and zeros to what is not reserved.
+//! A node can combine verbs with the other fabrics only if the NIC's atomics and the processor's are atomic with each
+//! other. Few NICs promise that. Without the promise, a CAS by the NIC and one by the processor on the same word could
+//! both succeed. So a node with such a NIC serves nothing else, not even sessions of its own process. The node's
+//! processor still writes to the pool, but never to a word that a session may change at that time: it writes block
+//! tables, which sessions only READ, and zeros to memory that is not reserved.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -29,38 +28,38 @@ use crate::shm::{Hub, ShmServer};
 use crate::tcp::{TcpNode, Traffic};
 use crate::verbs::VerbsNode;
 
-/// What to serve, and where.
+/// The pool, the fabrics that serve it, and their addresses.
 #[derive(Clone, Debug)]
 pub struct NodeFabricsOptions {
     /// The memory to lend.
     pub pool: Pool,
-    /// Random; tells this node from every other, and from itself before a restart.
+    /// A random number that differs for every node, and for every start of a node.
     pub identity: u64,
-    /// Where the software NIC listens; port 0 takes a free one.
+    /// The address of the software NIC; port 0 takes a free one.
     pub tcp: Option<SocketAddr>,
-    /// How long the software NIC looks for requests before it sleeps; zero: not at all.
+    /// The time for which the software NIC spins for requests before it sleeps; zero: not at all.
     pub spin: Duration,
     /// Path of the socket that hands out the memory to processes of this host.
     pub shm: Option<PathBuf>,
-    /// Where the network card's queue pairs are handed out; port 0 takes a free one.
+    /// The address at which sessions get queue pairs of the NIC; port 0 takes a free one.
     pub verbs: Option<SocketAddr>,
-    /// Whether switches on the wire may steer READs over verbs: the pool is registered a second time, under the key of
-    /// these.
+    /// Whether switches on the wire may steer READs over verbs. The pool is then registered a second time, with the
+    /// key for steered READs.
     pub steered: bool,
-    /// Over TCP whoever connects has to speak TLS, if this has a certificate.
+    /// The certificates for TLS. With a certificate in it, connections over TCP must use TLS.
     pub tls: Option<Tls>,
-    /// Of the cluster's secret, if it has one: clients prove them, and so does the node.
+    /// The keys from the cluster's secret, if it has one. Clients and the node prove them to each other.
     pub keys: Option<Keys>,
 }
 
 /// The running fabrics of one memory node.
 #[derive(Debug)]
 pub struct NodeFabrics {
-    // In the order in which they are to end: no new sessions first.
+    // In the order in which they end: first the source of new sessions.
     shm: Option<ShmServer>,
     tcp: Option<TcpNode>,
     verbs: Option<VerbsNode>,
-    /// `None` where the processor must not execute verbs.
+    /// `None` if the processor must not execute verbs.
     hub: Option<Arc<Hub>>,
     pool: Pool,
 }
@@ -71,7 +70,7 @@ impl NodeFabrics {
         NodeFabrics::start_limited(options, NodeLimits::default())
     }
 
-    /// As [`NodeFabrics::start`], with other limits, on each of the fabrics.
+    /// Starts the servers like [`NodeFabrics::start`], with these limits on each of the fabrics.
     pub fn start_limited(
         options: NodeFabricsOptions,
         limits: NodeLimits,
@@ -97,37 +96,37 @@ impl NodeFabrics {
         Ok(NodeFabrics { shm, tcp, verbs, hub: Some(hub), pool })
     }
 
-    /// Where the software NIC listens, with the actual port.
+    /// Returns the address of the software NIC, with the actual port.
     pub fn tcp_addr(&self) -> Option<SocketAddr> {
         self.tcp.as_ref().map(TcpNode::addr)
     }
 
-    /// Where the network card's queue pairs are handed out, with the actual port.
+    /// Returns the address at which sessions get queue pairs, with the actual port.
     pub fn verbs_addr(&self) -> Option<SocketAddr> {
         self.verbs.as_ref().map(VerbsNode::addr)
     }
 
-    /// The socket that hands out the memory.
+    /// Returns the path of the socket that hands out the memory.
     pub fn shm_path(&self) -> Option<PathBuf> {
         self.shm.as_ref().map(|shm| shm.path().to_owned())
     }
 
-    /// Whether a socket was asked for and is not there any more.
+    /// Returns whether a socket was asked for and is no longer at its path.
     pub fn is_socket_gone(&self) -> bool {
         self.shm.as_ref().is_some_and(|shm| !shm.is_there())
     }
 
-    /// The software NIC, if there is one, looks for requests for so long before it sleeps, from now on.
+    /// Sets the time for which the software NIC, if there is one, spins for requests before it sleeps.
     pub fn set_spin(&self, spin: Duration) {
         if let Some(tcp) = &self.tcp {
             tcp.set_spin(spin);
         }
     }
 
-    /// Fences clients for ever. When this returns, no verb of them executes here any more.
+    /// Fences clients for ever. When this returns, no verb of these clients executes here any more.
     ///
     /// A client process that has mapped the pool is asked to shut the session's gate, and killed if it does not within
-    /// a second; see [`shm`](crate::shm) for why. All processes have the same second.
+    /// a second; see [`shm`](crate::shm) for the reason. The second is the same one for all processes.
     pub fn fence(&self, clients: &[ClientId]) {
         for client in clients {
             if let Some(tcp) = &self.tcp {
@@ -142,8 +141,8 @@ impl NodeFabrics {
         }
     }
 
-    /// Learns who lives among the first clients: the others of these are not served any more, and not remembered one
-    /// by one.
+    /// Records which clients with ids below a bound live. The others below it are no longer served, and need not be
+    /// remembered one by one.
     pub fn learn(&self, living: &Living) {
         if let Some(tcp) = &self.tcp {
             tcp.learn(living);
@@ -156,7 +155,7 @@ impl NodeFabrics {
         }
     }
 
-    /// The number of sessions attached, over all fabrics.
+    /// Returns the number of attached sessions, over all fabrics.
     pub fn attached_clients(&self) -> u64 {
         [FabricKind::Shm, FabricKind::Tcp, FabricKind::Verbs]
             .map(|kind| self.attached_over(kind))
@@ -164,7 +163,7 @@ impl NodeFabrics {
             .sum()
     }
 
-    /// The number of sessions attached over this fabric.
+    /// Returns the number of attached sessions over this fabric.
     pub fn attached_over(&self, kind: FabricKind) -> u64 {
         match kind {
             FabricKind::Shm => self.hub.as_ref().map_or(0, |hub| hub.sessions()),
@@ -173,12 +172,12 @@ impl NodeFabrics {
         }
     }
 
-    /// What went over TCP so far. What goes over the other fabrics passes the memory node by.
+    /// Returns the traffic over TCP so far. The memory node does not see that of the other fabrics.
     pub fn tcp_traffic(&self) -> Traffic {
         self.tcp.as_ref().map(TcpNode::traffic).unwrap_or_default()
     }
 
-    /// The memory lent.
+    /// Returns the memory lent.
     pub fn pool(&self) -> &Pool {
         &self.pool
     }

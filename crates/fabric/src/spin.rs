@@ -1,41 +1,42 @@
-//! To look for news for a while before sleeping.
+//! Spinning before a thread sleeps.
 //!
-//! To put a thread to sleep and wake it again costs more than a round trip in a fast network, so
-//! both ends of a connection look a little longer first. Between two looks they yield: whoever
-//! else can run on the processor may be the one they wait for. Where news come late, looking is
-//! in vain, and soon hardly done any more. So it is where others keep the processors busy: who
-//! yields gets the processor back after milliseconds, but who sleeps is woken at once.
+//! To put a thread to sleep and wake it again costs more than a round trip in a fast network. So
+//! both ends of a connection first spin for a while: they check for news, and yield between two
+//! checks, because the thread that they wait for may need this processor. Where news come late,
+//! spinning is in vain, and is soon almost given up. The same happens where other threads keep the
+//! processors busy: a thread that yields gets the processor back after milliseconds, but a thread
+//! that sleeps is woken at once.
 
 use std::time::{Duration, Instant};
 
-/// How long memory nodes and sessions look for news before they sleep.
+/// The time for which memory nodes and sessions spin before they sleep.
 pub const DEFAULT_SPIN: Duration = Duration::from_micros(50);
 
-/// The most waits in a row that sleep at once.
+/// The limit of a pause: waits in a row that sleep at once.
 const MOST_PAUSE: u32 = 1024;
 
-/// How one thread waits, and what came of it.
+/// The spinning of one thread, adapted to the success of its earlier waits.
 #[derive(Debug)]
 pub(crate) struct Spin {
     longest: Duration,
-    /// Waits that sleep at once before the next that looks.
+    /// Waits that sleep at once before the next one that spins.
     pause: u32,
-    /// The pause after the next time in vain: twice the one before.
+    /// The pause after the next spin in vain: twice the previous one.
     next_pause: u32,
 }
 
 impl Spin {
-    /// Looks for at most `longest`; zero: not at all.
+    /// Spins for at most `longest`; zero: not at all.
     pub(crate) fn new(longest: Duration) -> Spin {
         Spin { longest, pause: 0, next_pause: 1 }
     }
 
-    /// Looks for at most so long from now on.
+    /// Sets the time to spin.
     pub(crate) fn set(&mut self, longest: Duration) {
         self.longest = longest;
     }
 
-    /// Calls `look` until it is true or time is over; whether it was true.
+    /// Calls `look` until it is true or the time is up. Returns whether it was true.
     pub(crate) fn until(&mut self, mut look: impl FnMut() -> bool) -> bool {
         if self.pause > 0 || self.longest.is_zero() {
             self.pause = self.pause.saturating_sub(1);
@@ -64,7 +65,7 @@ impl Spin {
 mod tests {
     use super::*;
 
-    /// How many of so many waits look, if this is what they see.
+    /// Returns how many of `waits` waits call `look`.
     fn looks(spin: &mut Spin, waits: u32, mut look: impl FnMut() -> bool) -> u32 {
         let mut looked = 0;
         for _ in 0..waits {

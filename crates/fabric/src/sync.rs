@@ -1,19 +1,18 @@
-//! What threads of this process meet on: atomics, fences, locks, and how to wait for one another.
+//! Synchronization between threads of this process: atomics, fences, locks, and back-off.
 //!
-//! These are the standard library's. They have a name of their own so that the code which is hard
-//! to get right can be compiled a second time, unchanged, with the types of a model checker in
-//! their place: `tests/loom` does that to `copy`, `order`, `shm::gate` and `shm::sessions`, which
-//! therefore take nothing of the kind from elsewhere.
+//! These are the standard library's. The module lets `tests/loom` compile `copy`, `order`, `shm::gate` and
+//! `shm::sessions` a second time, unchanged, with the types of a model checker in their place. So those modules
+//! take such types only from here.
 
 use std::time::{Duration, Instant};
 
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 pub(crate) use std::sync::{Mutex, MutexGuard};
 
-/// Looks that somebody who waits for another process takes at least, however long it has been away itself.
+/// The least number of checks in a wait for another process, even if this process did not run for long.
 const LEAST_LOOKS: u32 = 1000;
 
-/// Waiting for another process, which may not answer.
+/// A limited wait for another process, which may not answer.
 #[derive(Debug)]
 pub(crate) struct Patience {
     end: Instant,
@@ -21,12 +20,13 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// Waits for so long from now on.
+    /// Starts a wait of this length.
     pub(crate) fn of(time: Duration) -> Patience {
         Patience { end: Instant::now() + time, looks: 0 }
     }
 
-    /// Waits a little; false: it was enough. A gap in the running of this process is no silence of the other one.
+    /// Waits a little. Returns false when the wait is over. A time in which this process did not run does not
+    /// count as silence of the other one.
     pub(crate) fn wait(&mut self) -> bool {
         back_off(self.looks);
         self.looks = self.looks.saturating_add(1);
@@ -34,7 +34,7 @@ impl Patience {
     }
 }
 
-/// Waits a little for another thread, the longer the more often the caller has waited already.
+/// Waits a little for another thread: longer if the caller has waited more often.
 pub(crate) fn back_off(waited: u32) {
     match waited {
         0..100 => std::hint::spin_loop(),

@@ -1,9 +1,8 @@
-//! The system calls that no library of ours wraps: memfd and mmap, pidfd, descriptor passing and flags,
-//! membarrier, memory that a fork wipes, sockets for packets.
+//! System calls without a wrapper in a library that we use: memfd and mmap, pidfd, descriptor passing and flags,
+//! membarrier, memory that a fork wipes, packet sockets.
 //!
-//! Each function is a thin, safe wrapper: it takes owned or borrowed descriptors, turns -1 into
-//! [`io::Error`], and keeps the pointers it hands to the kernel alive for the call. What the
-//! calls are for is said where they are used.
+//! Each function is a thin, safe wrapper: it takes owned or borrowed descriptors, turns -1 into [`io::Error`],
+//! and keeps the pointers it hands to the kernel alive for the call. The callers document the purposes.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -30,7 +29,7 @@ fn check_long(result: libc::c_long) -> io::Result<c_int> {
 
 /// Takes a descriptor that the kernel has just made.
 fn own(fd: c_int) -> OwnedFd {
-    // SAFETY: the kernel has just given us this descriptor; nobody else knows it.
+    // SAFETY: the kernel has just given us this descriptor, and no other code knows it.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
@@ -61,24 +60,23 @@ impl Mapping {
         Mapping::map(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
     }
 
-    /// Allows no more than reading of the first `len` bytes, whole pages.
+    /// Makes the first `len` bytes read-only. `len` is a multiple of the page size.
     pub(crate) fn protect_start(&self, len: usize) -> io::Result<()> {
         assert!(len <= self.len, "outside of the mapping");
-        // SAFETY: the range is our mapping; who writes there in spite of the checks dies of it.
+        // SAFETY: the range is our mapping. A write there, in spite of the checks, kills the process.
         check(unsafe { libc::mprotect(self.start.cast(), len, libc::PROT_READ) }).map(drop)
     }
 
     fn map(len: usize, flags: c_int, file: RawFd) -> io::Result<Mapping> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice disturbs nobody.
+        // SAFETY: a new mapping at an address of the kernel's choice disturbs no other memory.
         let start = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, file, 0) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
         let mapping = Mapping { start: start.cast(), len, origin: Origin::here() };
-        // A child of ours is no session of the pool: whoever fences this process must be sure
-        // that no copy of it goes on. And memory that a network card writes to must not be copied behind
-        // its back when a child is made.
+        // A child has no mapping of a pool: a fence of this process must be sure that no copy of the process
+        // goes on. And a fork must not make copies, unknown to the NIC, of memory that a NIC writes to.
         // SAFETY: the range is our mapping.
         check(unsafe { libc::madvise(start, len, libc::MADV_DONTFORK) })?;
         Ok(mapping)
@@ -87,9 +85,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // A child has no mapping there, but may have something else by now.
+        // A child does not have the mapping, but may have other memory at that address by now.
         if self.origin.is_here() {
-            // SAFETY: nobody uses the mapping any more: accesses borrow it.
+            // SAFETY: there are no more uses of the mapping: every access borrows it.
             unsafe { libc::munmap(self.start.cast(), self.len) };
         }
     }
@@ -117,13 +115,13 @@ pub(crate) fn make_memfd(bytes: u64, huge: bool) -> io::Result<(OwnedFd, Mapping
     Ok((file, mapping))
 }
 
-/// Gives whole pages of a shared mapping back to the system; they read as zeros afterwards.
-/// Returns whether it did.
+/// Gives whole pages of a shared mapping back to the system; they read as zeros afterwards. Returns whether the
+/// system took them.
 ///
 /// # Safety
 /// The range is in a live shared mapping, and its start is a multiple of the page size.
 pub(crate) unsafe fn discard_pages(start: *mut u64, bytes: usize) -> bool {
-    // SAFETY: by the caller. It changes the contents as a write of zeros would.
+    // SAFETY: by the caller. The call changes the contents as a write of zeros would.
     unsafe { libc::madvise(start.cast(), bytes, libc::MADV_REMOVE) == 0 }
 }
 
@@ -139,12 +137,12 @@ pub(crate) fn map_sealed(file: &OwnedFd, bytes: u64) -> io::Result<Mapping> {
         return Err(io::Error::other("the pool is shorter than its memory node says"));
     }
     let overflow = |_| io::Error::from(io::ErrorKind::OutOfMemory);
-    // Huge pages can only be unmapped whole, so all of the file is mapped.
+    // Huge pages can only be unmapped whole, so the whole file is mapped.
     Mapping::new(file, usize::try_from(file_bytes).map_err(overflow)?)
 }
 
-/// A vector of so many copies of a value, in huge pages where the system has some to spare: for large
-/// tables that are read here and there, where most of the time goes to find the page.
+/// Makes a vector of `len` copies of a value, in huge pages if the system has some free. It is for large tables
+/// with random reads, which spend most of their time on address translation.
 pub fn filled<T: Copy>(value: T, len: usize) -> Vec<T> {
     let mut filled: Vec<T> = Vec::with_capacity(len);
     let bytes = len * size_of::<T>();
@@ -166,7 +164,7 @@ pub fn filled<T: Copy>(value: T, len: usize) -> Vec<T> {
 
 static REGISTERED: OnceLock<bool> = OnceLock::new();
 
-/// Registers this process for [`barrier_everywhere`], once; whether it can be used.
+/// Registers this process for [`barrier_everywhere`], once. Returns whether it can be used.
 pub(crate) fn can_barrier_everywhere() -> bool {
     *REGISTERED.get_or_init(|| {
         let registered = membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
@@ -174,7 +172,7 @@ pub(crate) fn can_barrier_everywhere() -> bool {
     })
 }
 
-/// Registers this process, a child, for what its parent has registered for.
+/// Registers this process, a child, for membarrier if its parent is registered.
 pub(crate) fn register_again() {
     if REGISTERED.get() == Some(&true) {
         let again = membarrier(libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
@@ -182,7 +180,7 @@ pub(crate) fn register_again() {
     }
 }
 
-/// A word that is zero again in the child of every fork.
+/// Returns a word that every fork sets to zero in the child.
 pub(crate) fn word_wiped_by_forks() -> &'static AtomicU32 {
     let known = WIPED.load(Ordering::Acquire);
     // SAFETY: null, or a word that stays for ever.
@@ -195,7 +193,7 @@ static WIPED: AtomicPtr<AtomicU32> = AtomicPtr::new(ptr::null_mut());
 fn make_wiped_word() -> &'static AtomicU32 {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new mapping at an address of the kernel's choice disturbs nobody.
+    // SAFETY: a new mapping at an address of the kernel's choice disturbs no other memory.
     let page = unsafe { libc::mmap(ptr::null_mut(), PAGE_BYTES, access, flags, -1, 0) };
     assert!(page != libc::MAP_FAILED, "no memory for a word: {}", io::Error::last_os_error());
     // SAFETY: the range is our mapping.
@@ -207,7 +205,7 @@ fn make_wiped_word() -> &'static AtomicU32 {
     let word = match made {
         Ok(_) => word,
         Err(found) => {
-            // SAFETY: our mapping, which nobody else knows.
+            // SAFETY: our mapping, which no other code knows.
             unsafe { libc::munmap(page, PAGE_BYTES) };
             found
         }
@@ -218,11 +216,11 @@ fn make_wiped_word() -> &'static AtomicU32 {
         let failure = unsafe { libc::pthread_atfork(None, None, Some(wipe)) };
         assert_eq!(failure, 0, "children could not be told from their parents");
     }
-    // SAFETY: it is mapped for ever, as zeros, which are a valid word.
+    // SAFETY: the word is mapped for ever. Its zero bytes are a valid value.
     unsafe { &*word }
 }
 
-/// In a child, where the kernel does not do it.
+/// Sets the word to zero in a child, where the kernel does not.
 extern "C" fn wipe() {
     // SAFETY: as in `word_wiped_by_forks`.
     if let Some(word) = unsafe { WIPED.load(Ordering::Relaxed).as_ref() } {
@@ -243,7 +241,7 @@ fn membarrier(command: c_int) -> io::Result<()> {
     check_long(unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) }).map(drop)
 }
 
-/// Lets reads of a descriptor say that there is nothing, instead of waiting for something.
+/// Makes reads of a descriptor fail when there are no data, instead of waiting for some.
 pub(crate) fn set_nonblocking(fd: RawFd) -> io::Result<()> {
     // SAFETY: plain calls that take numbers only.
     unsafe {
@@ -252,19 +250,19 @@ pub(crate) fn set_nonblocking(fd: RawFd) -> io::Result<()> {
     }
 }
 
-/// Lets a listener hold so many connections, and one more, that nobody has accepted.
+/// Lets a listener queue `backlog` connections that are not accepted yet, and one more.
 #[cfg(test)]
 pub(crate) fn set_backlog(listener: &impl AsRawFd, backlog: c_int) -> io::Result<()> {
     // SAFETY: a plain call that takes numbers only.
     check(unsafe { libc::listen(listener.as_raw_fd(), backlog) }).map(drop)
 }
 
-/// Sets an option that is a number.
+/// Sets a socket option whose value is an integer.
 fn set_option(socket: &impl AsRawFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
     set_plain(socket, level, name, &value)
 }
 
-/// Sets an option to what the kernel takes for it.
+/// Sets a socket option. `T` is the type that the kernel expects for it.
 fn set_plain<T: Copy>(
     socket: &impl AsRawFd,
     level: c_int,
@@ -277,13 +275,14 @@ fn set_plain<T: Copy>(
     check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, value, len) }).map(drop)
 }
 
-/// What the kernel says before each frame of [`packet_socket`]: `struct virtio_net_hdr`.
+/// Length of the header before each frame of [`packet_socket`]: `struct virtio_net_hdr`.
 pub(crate) const OFFLOAD_BYTES: usize = 10;
-/// Room for frames that nobody has taken yet.
+/// The socket's buffer for frames that have not been received yet.
 const PACKET_BUFFER_BYTES: c_int = 8 << 20;
 
-/// Opens a socket for all frames that come in at a network interface, and to send some there. Each begins with
-/// [`OFFLOAD_BYTES`] of what is left to do for it: so a frame that has come may go on at another interface.
+/// Opens a socket that receives all frames of a network interface and can send some there. Each frame begins
+/// with [`OFFLOAD_BYTES`] that tell which offloads are still to be done, so a received frame can be sent on at
+/// another interface.
 pub(crate) fn packet_socket(interface: &str) -> io::Result<OwnedFd> {
     let name = std::ffi::CString::new(interface)?;
     // SAFETY: the name is a C string.
@@ -292,13 +291,13 @@ pub(crate) fn packet_socket(interface: &str) -> io::Result<OwnedFd> {
         return Err(io::Error::last_os_error());
     }
     let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // Of no protocol, so that nothing comes before it is bound.
+    // Without a protocol, so that no frames arrive before the bind.
     // SAFETY: a plain call that takes numbers only.
     let socket = own(check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?);
     set_option(&socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
-    // Not what it has sent itself.
+    // Frames that leave through the interface are not wanted.
     set_option(&socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
-    // More than the system's limit allows is for those who may ignore it.
+    // Only privileged processes may exceed the system's limit.
     set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, PACKET_BUFFER_BYTES)
         .or_else(|_| set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, PACKET_BUFFER_BYTES))?;
     let all = libc::packet_mreq {
@@ -320,19 +319,19 @@ pub(crate) fn packet_socket(interface: &str) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Lets the system find out whether the machine at the other end of a TCP connection still answers, however long
-/// nothing is said: after two minutes without an answer the connection breaks.
+/// Makes the system check whether the machine at the other end of an idle TCP connection still answers. After
+/// two minutes without an answer the connection breaks.
 pub(crate) fn keep_alive(socket: &impl AsRawFd) -> io::Result<()> {
     let set = |level: c_int, name: c_int, value: c_int| set_option(socket, level, name, value);
     set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
     set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 60)?;
     set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 10)?;
     set(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 6)?;
-    // And where something was sent that nobody acknowledges.
+    // The same limit for sent data that is not acknowledged.
     set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 120_000)
 }
 
-/// A process, known for sure: not by its number, which may be used again.
+/// A process, identified by a pidfd: process numbers are used again.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
@@ -340,13 +339,13 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// The process that connected this Unix socket, if it still lives.
+    /// Returns the process that connected this Unix socket, if it still lives.
     pub(crate) fn of_peer(socket: &impl AsRawFd) -> io::Result<Process> {
         let pid = peer_pid(socket)?;
         // SAFETY: the call takes numbers only.
         let pidfd = own(check_long(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?);
-        // The number may have been used again before we opened it. But if the connection still
-        // stands, then the process that made it still lived after that.
+        // The number may have been used again before we opened it. But if the connection still stands, then the
+        // process that made it still lived after that.
         if ready(socket.as_raw_fd(), 0, Duration::ZERO)? {
             return Err(io::Error::from(io::ErrorKind::ConnectionReset));
         }
@@ -361,12 +360,12 @@ impl Process {
         check_long(done).map(drop)
     }
 
-    /// Whether we may kill it.
+    /// Returns whether we may kill the process.
     pub(crate) fn killable(&self) -> bool {
         self.signal(0).is_ok()
     }
 
-    /// Kills it; fine if it is dead already.
+    /// Kills the process. Succeeds if it is dead already.
     pub(crate) fn kill(&self) -> io::Result<()> {
         match self.signal(libc::SIGKILL) {
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
@@ -374,7 +373,7 @@ impl Process {
         }
     }
 
-    /// Waits for the end of all its threads; whether it has come.
+    /// Waits for the end of all threads of the process. Returns whether they have ended.
     pub(crate) fn ended(&self, wait: Duration) -> io::Result<bool> {
         ready(self.pidfd.as_raw_fd(), libc::POLLIN, wait)
     }
@@ -386,7 +385,7 @@ impl AsRawFd for Process {
     }
 }
 
-/// The process at the other end of this Unix socket.
+/// Returns the number of the process at the other end of this Unix socket.
 fn peer_pid(socket: &impl AsRawFd) -> io::Result<u32> {
     match u32::try_from(peer(socket)?.pid) {
         Ok(pid) if pid > 0 => Ok(pid),
@@ -394,12 +393,12 @@ fn peer_pid(socket: &impl AsRawFd) -> io::Result<u32> {
     }
 }
 
-/// The user of the process at the other end of this Unix socket, when it connected, or began to listen.
+/// Returns the user of the process at the other end of this Unix socket, as of its connect or listen.
 pub(crate) fn peer_uid(socket: &impl AsRawFd) -> io::Result<u32> {
     Ok(peer(socket)?.uid)
 }
 
-/// The user of this process.
+/// Returns the effective user of this process.
 pub(crate) fn own_uid() -> u32 {
     // SAFETY: the call takes nothing and cannot fail.
     unsafe { libc::geteuid() }
@@ -421,7 +420,7 @@ fn peer(socket: &impl AsRawFd) -> io::Result<libc::ucred> {
     Ok(credentials)
 }
 
-/// Waits until a descriptor has one of `events`, or an error or hang-up.
+/// Waits until a descriptor has one of `events`, or an error or hang-up. Returns whether it has.
 fn ready(fd: RawFd, events: libc::c_short, wait: Duration) -> io::Result<bool> {
     let mut poll = libc::pollfd { fd, events, revents: 0 };
     let wait = c_int::try_from(wait.as_millis()).unwrap_or(c_int::MAX);
@@ -438,7 +437,7 @@ fn ready(fd: RawFd, events: libc::c_short, wait: Duration) -> io::Result<bool> {
 struct Control([u8; 64]);
 
 fn message(data: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
-    // SAFETY: all zeros is a valid message header without anything.
+    // SAFETY: all zeros are a valid, empty message header.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = data;
     message.msg_iovlen = 1;
@@ -478,7 +477,7 @@ pub(crate) fn receive_with_fd(
     let received =
         unsafe { libc::recvmsg(from.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
     let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
-    // SAFETY: the kernel has filled in the header; null means that nothing came along.
+    // SAFETY: the kernel has filled in the header; null means that no control message came along.
     let fd = unsafe {
         let header = libc::CMSG_FIRSTHDR(&raw const message);
         let one = libc::CMSG_LEN(size_of::<c_int>() as u32) as _;

@@ -1,12 +1,12 @@
-//! How hellos of fabrics begin: eight bytes, a name and a version behind it in digits.
+//! The first eight bytes of fabrics' hellos: a protocol's name, then its version in digits.
 //!
-//! Programs of every version read these bytes, so their length and their names never change. A memory
-//! node looks at them as soon as they are there, whatever may follow, and answers those of another
-//! version with its own. The hello and the welcome also say which layout of pools is meant.
+//! Programs of all versions read these bytes, so their number and the names never change. A memory
+//! node checks them as soon as they arrive, whatever may follow, and answers another version with its
+//! own. Hello and welcome also name the layout of pools that their sender uses.
 
 use fusee_core::version::{End, VersionError, Versions};
 
-/// Bytes that are the same in every version.
+/// The number of bytes that have the same meaning in all versions.
 pub(crate) const BEGIN_BYTES: usize = 8;
 
 /// A protocol of a fabric.
@@ -16,17 +16,17 @@ pub(crate) struct Protocol {
     versions: Versions,
 }
 
-/// Who else has said hello.
+/// Wrong peers, by the beginning of their messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Foreign {
-    /// Somebody who does not speak this protocol.
+    /// The peer does not speak this protocol.
     Stranger,
-    /// Somebody who speaks another version of it.
+    /// The peer speaks another version of the protocol.
     Version(VersionError),
 }
 
 impl Protocol {
-    /// With one version; name and version fill the beginning of a hello.
+    /// Makes a protocol with one version. Name and version fill the beginning of a hello.
     pub(crate) const fn new(name: &'static str, what: &'static str, version: u32) -> Protocol {
         assert!(
             name.len() < BEGIN_BYTES && version < 10_u32.pow((BEGIN_BYTES - name.len()) as u32)
@@ -34,12 +34,12 @@ impl Protocol {
         Protocol { name, versions: Versions::only(what, version) }
     }
 
-    /// Its name, which versions have in common.
+    /// Returns the name, which all versions share.
     pub(crate) fn name(&self) -> &'static str {
         self.name
     }
 
-    /// The beginning of its hellos.
+    /// Returns the beginning of the protocol's messages.
     pub(crate) const fn begin(&self) -> [u8; BEGIN_BYTES] {
         let mut bytes = [0; BEGIN_BYTES];
         let mut at = BEGIN_BYTES;
@@ -56,7 +56,7 @@ impl Protocol {
         bytes
     }
 
-    /// Checks as much of the beginning as has come; whether that is all of it.
+    /// Checks the part of the beginning that has arrived. Returns whether that is all of it.
     pub(crate) fn check(&self, own: End, bytes: &[u8]) -> Result<bool, Foreign> {
         let named = bytes.len().min(self.name.len());
         if bytes[..named] != self.name.as_bytes()[..named] {
@@ -90,7 +90,7 @@ mod tests {
         }
     }
 
-    /// Hellos of other versions that have ever been, or may come.
+    /// Hellos of versions before and after this one.
     #[test]
     fn other_versions_are_told_apart_for_ever() {
         let what = "protocol ab";

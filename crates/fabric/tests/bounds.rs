@@ -1,6 +1,6 @@
-//! What strangers and broken clients can hold of a memory node, and that it goes on serving the others.
+//! Bounds on the resources of a memory node that strangers and broken clients can hold while it serves others.
 //!
-//! What it costs in memory is measured on processes, in `crates/fusee/tests/strangers.rs`.
+//! The memory that they cost is measured on processes, in `crates/fusee/tests/strangers.rs`.
 
 mod support;
 
@@ -18,7 +18,7 @@ use support::wire::{SHM, dial, greet, key, rest, say_hello, shm_hello};
 use support::{START, Scratch, Served, block_on, loopback, member, options};
 
 const MN: MnId = MnId(0);
-/// Longer than anything here takes on a loaded machine.
+/// Longer than any step here takes on a loaded machine.
 const WAIT: Duration = Duration::from_secs(60);
 const POOL_BYTES: u64 = 32 << 20;
 
@@ -29,7 +29,7 @@ fn node(limits: NodeLimits, shm: Option<&Scratch>) -> Served {
     Served { fabrics: NodeFabrics::start_limited(options, limits).unwrap(), identity }
 }
 
-/// Sends a WRITE of 16 MiB without its end, as much as goes.
+/// Sends a WRITE of 16 MiB without its end, as much as the socket takes.
 fn write_half(stream: &mut TcpStream) {
     let body = VERB_BYTES + MAX_VERB_BYTES as usize;
     stream.set_nonblocking(true).unwrap();
@@ -66,7 +66,7 @@ fn session(served: &Served, client: u32) -> AnyFabric {
     attach_all(FabricKind::Tcp, ClientId(client), &[member(MN, served)]).unwrap()
 }
 
-/// A WRITE and a READ of so many bytes.
+/// A WRITE and a READ of `len` bytes.
 fn copy(fabric: &AnyFabric, len: usize) -> Result<(), VerbError> {
     let mut batch = Batch::new();
     let data = batch.stage(len as u32);
@@ -79,8 +79,8 @@ fn copy(fabric: &AnyFabric, len: usize) -> Result<(), VerbError> {
     Ok(())
 }
 
-/// The same of as much as a verb may have, in one frame each, as none of our sessions does it: that takes memory of the
-/// node's.
+/// A WRITE and a READ of the largest size, each in one frame, which takes memory of the node's budget. Sessions of this
+/// crate would send them in pieces.
 fn copy_in_one(stream: &mut TcpStream) {
     let data = vec![7; MAX_VERB_BYTES as usize];
     let write = WireVerb { offset: START, op: WireOp::Write(&data) };
@@ -106,7 +106,7 @@ fn long_frames_that_do_not_come_whole_go_when_others_need_the_memory() {
     let honest = session(&served, 100);
     let mut first = greet(&served, 1);
     write_half(&mut first);
-    // Others get on meanwhile, and nobody is sent away who is in nobody's way.
+    // Others go on meanwhile, and a connection that delays no other is not closed.
     copy(&honest, 1 << 20).unwrap();
     assert!(is_open(&mut first));
     // There is no memory for two of them.
@@ -117,7 +117,8 @@ fn long_frames_that_do_not_come_whole_go_when_others_need_the_memory() {
     copy(&honest, 1 << 20).unwrap();
     let end = Instant::now() + WAIT;
     while half.iter_mut().any(is_open) {
-        // As long as anybody waits, those that hold memory go, one after the other; the last one waits for nobody.
+        // While any connection waits, those that hold memory are closed one after the other. The last one blocks no
+        // other.
         if half.iter_mut().filter_map(|stream| is_open(stream).then_some(())).count() == 1 {
             break;
         }
@@ -145,7 +146,7 @@ fn replies_that_nobody_fetches_go_when_others_need_the_memory() {
         stream.write_all(&bytes).unwrap();
     }
     copy(&honest, 1 << 20).unwrap();
-    // All but the last waited for, or were waited for.
+    // All connections but the last have waited, or others have waited for them.
     let end = Instant::now() + WAIT;
     let mut got = vec![0; lazy.len()];
     while got.iter().filter(|got| **got > 0).count() < 3 {
@@ -153,7 +154,7 @@ fn replies_that_nobody_fetches_go_when_others_need_the_memory() {
         std::thread::sleep(Duration::from_millis(100));
         copy_in_one(&mut whole);
         for (stream, got) in lazy.iter_mut().zip(&mut got) {
-            // What is in the socket's buffers comes, and then an end.
+            // The bytes in the socket's buffers arrive, and then an end.
             if *got == 0 && !is_open(stream) {
                 *got = 1;
             }
@@ -193,7 +194,7 @@ fn silent_connections_make_room_for_who_says_hello() {
     let mut socket = UnixStream::connect(&path).unwrap();
     socket.set_read_timeout(Some(WAIT)).unwrap();
     say_hello(&mut socket, SHM, &key(served.identity), &shm_hello(1));
-    // It is heard: a process that serves memory is refused for that.
+    // The hello was read: a process that serves the memory itself is refused with this status.
     assert_eq!(rest(&mut socket).unwrap()[16..20], [2, 0, 0, 0]);
     drop(silent);
 }

@@ -1,4 +1,4 @@
-//! The clock of leases counts the time for which the machine sleeps, and nothing that leases rest on goes by another.
+//! The clock of leases counts the time in which the machine sleeps, and the code of leases uses no other clock.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use fusee_fabric::Clock;
 
-/// A process in a time namespace sees as much sleep as the test likes.
+/// The variable that marks a process in a time namespace, which sees as much sleep as the test chooses.
 const SEES: &str = "FUSEE_CLOCK_SEES";
 
 #[test]
@@ -35,7 +35,7 @@ fn the_precise_clock_counts_sleep() {
     assert!(of("coarse ") < coarse + 600, "{seen}");
 }
 
-/// What goes by [`Clock`] alone: the master with its election and its store, memory nodes, keepers.
+/// The code that uses [`Clock`] alone: the master with its election and its store, memory nodes, keepers.
 const GOES_BY_LEASES: [&str; 3] = ["master/src", "memory-node/src", "client/src/logic"];
 
 fn sources(at: &Path, found: &mut Vec<PathBuf>) {
@@ -60,7 +60,7 @@ fn leases_go_by_clocks_that_count_sleep() {
     for file in files {
         let text = fs::read_to_string(&file).unwrap();
         for (number, line) in (1..).zip(text.lines()) {
-            // The runtime's own is for what it sleeps until, and nothing else.
+            // The runtime's own instants may only be used for sleeping.
             let line = line.replace("tokio::time::Instant", "");
             let is_comment = line.trim_start().starts_with("//");
             if !is_comment && line.contains("Instant") {

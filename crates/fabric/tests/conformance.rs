@@ -1,16 +1,14 @@
 //! Runs the conformance suite on every fabric, in one process and across processes.
 //!
 //! The rigs: shared memory with nodes in this process; TCP over loopback, and through a switch; clients of both at the
-//! same nodes; and both again with each node in a process of its own, which `kill` kills for good.
-//! Where there is an RDMA device, verbs both ways; without one that is said, and with
-//! `FUSEE_RDMA_REQUIRED=1` it is a failure (`tests/rdma/run` has devices). Where there is a wire for a switch, verbs
-//! through that as well. Clients over shared memory that are fenced, and those that are killed for
-//! it, are children, too. Children are this binary, started with [`ROLE`] set; they
-//! take commands on their standard input and answer on their standard output, so that they end when
-//! we do.
+//! same nodes; and both again with each node in a process of its own, which `kill` kills for good. With an RDMA
+//! device, verbs both ways; without one the test says so, and fails if `FUSEE_RDMA_REQUIRED=1` (`tests/rdma/run` has
+//! devices). With a wire for a switch, verbs through that as well. Clients over shared memory that are fenced or
+//! killed run in children, too. Children are this binary, started with [`ROLE`] set. They take commands on their
+//! standard input and answer on their standard output, so that they end when this process does.
 //!
-//! This test has a `main` of its own because of these children. Arguments are parts of names, as
-//! for the usual harness: `cargo test --test conformance -- tcp/bounds`.
+//! This test has its own `main` because of these children. Arguments are parts of names, as for the usual harness:
+//! `cargo test --test conformance -- tcp/bounds`.
 
 mod support;
 
@@ -38,14 +36,14 @@ use fusee_switch::ours::{Options, Ours};
 use support::child::{Child, ROLE};
 use support::{Scratch, Served, Wire, block_on, member, node, rdma_device, verbs_node, wire};
 
-/// For what happens soon, on a machine that may be slow.
+/// The limit for steps that take a short time, on a machine that may be slow.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Which clients use which fabric.
+/// The fabric of each client.
 #[derive(Clone, Copy, Debug)]
 enum Mix {
     All(FabricKind),
-    /// Clients with even numbers shared memory, with odd ones TCP.
+    /// Shared memory for clients with even numbers, TCP for those with odd ones.
     Both,
 }
 
@@ -125,14 +123,14 @@ impl Drop for Inside {
 struct Switched {
     nodes: Inside,
     at: SwitchAt,
-    /// The switch, and what it stands on.
+    /// The switch, and the wire that it uses.
     _switch: Box<dyn Any + Sync>,
 }
 
 impl Switched {
     const OPTIONS: Options = Options { slots: 10, rounds: 10 };
 
-    /// To which sessions connect over TCP.
+    /// Starts a switch to which sessions connect over TCP.
     fn over_tcp() -> Switched {
         let nodes = Inside::new(Mix::All(FabricKind::Tcp));
         let of = |member: &Member| {
@@ -147,7 +145,7 @@ impl Switched {
         Switched { nodes, at, _switch: Box::new(switch) }
     }
 
-    /// On the wire.
+    /// Starts a switch on the wire.
     fn on_the_wire() -> Switched {
         let wire = Wire::of_this_machine().expect("it was asked for");
         let switch = Box::new(Ours::new(Switched::OPTIONS));
@@ -225,7 +223,7 @@ impl Rig for Outside {
     }
 }
 
-/// A node here, and clients in processes: one that can say so is outside, one that is stopped is killed.
+/// Fences clients in processes of their own: a process that answers the fence lives on, a stopped one is killed.
 fn fence_a_process(stopped: bool) {
     let scratch = Scratch::new();
     let served = node(POOL_BYTES, Some(scratch.socket()));
@@ -267,17 +265,17 @@ fn fence_a_process(stopped: bool) {
     if stopped {
         assert_eq!(client.end_signal(), Some(9), "the stopped process lives")
     } else {
-        // It has been told, and does something else.
+        // The process was told, and goes on with other work.
         client.ask("fenced")
     }
-    // Neither another process nor this one gets in under that name again.
+    // Neither another process nor this one can attach with that id again.
     let again = Child::refused_client(&at, ClientId(5));
     assert!(again.contains("has been fenced"), "{again}");
     let again = attach_all(FabricKind::Shm, ClientId(5), &[at]).unwrap_err();
     assert!(matches!(again.cause, AttachCause::Fenced));
 }
 
-/// The other sessions of a process go on when one is fenced.
+/// The other sessions of a process go on when one of them is fenced.
 fn fence_one_session_of_a_process() {
     let scratch = Scratch::new();
     let served = node(POOL_BYTES, Some(scratch.socket()));
@@ -289,7 +287,7 @@ fn fence_one_session_of_a_process() {
     client.ask("fenced");
     client.ask("other works");
     assert_eq!(served.fabrics.attached_clients(), 1);
-    // All of it, one after the other.
+    // All sessions of the process, one after the other.
     served.fabrics.fence(&[ClientId(6)]);
     client.ask("ping");
     assert_eq!(served.fabrics.attached_clients(), 0);
@@ -335,8 +333,8 @@ fn fence_many_stopped_processes() {
     }
 }
 
-/// A node that stands still hears a hello when its client has given up. The session that it would list never says
-/// goodbye, and its fence would kill the process, which lives.
+/// A node that stands still reads a hello after its client has given up. If it listed the session, no goodbye would
+/// come for it, and a fence would kill the process, which lives.
 fn a_client_that_has_given_up_is_no_session() {
     let scratch = Scratch::new();
     let (served, at) = Child::node(NODES[0], 2 * START, &scratch.socket());
@@ -354,7 +352,7 @@ fn a_client_that_has_given_up_is_no_session() {
     drop(say_hello());
     served.signal("CONT");
     served.ask("holds 0");
-    // The same by this process's sessions.
+    // The same with sessions of this process.
     served.stop();
     let refused = attach_all(FabricKind::Shm, ClientId(5), std::slice::from_ref(&at)).unwrap_err();
     assert!(matches!(refused.cause, AttachCause::Unreachable(_)), "{refused}");
@@ -363,7 +361,7 @@ fn a_client_that_has_given_up_is_no_session() {
     served.ask("holds 1");
 }
 
-/// A node that stands still, and whose queue of those that connect is full, holds up nobody for ever.
+/// A node that stands still, and whose queue of connections is full, delays a client only for a bounded time.
 fn a_full_queue_of_a_node_is_no_dead_end() {
     let scratch = Scratch::new();
     let path = scratch.socket();
@@ -386,7 +384,7 @@ fn a_full_queue_of_a_node_is_no_dead_end() {
     drop((queue, squatter));
 }
 
-/// A client that has detached properly is no longer there to be killed.
+/// The fence of a client that has detached in order does not kill its process.
 fn fence_a_process_that_has_left() {
     let scratch = Scratch::new();
     let served = node(POOL_BYTES, Some(scratch.socket()));
@@ -402,7 +400,7 @@ fn fence_a_process_that_has_left() {
     client.kill();
 }
 
-/// Who leaves in this way need not wait for anything: the node knows.
+/// After `leave` the node knows at once that the session has ended.
 fn fence_a_process_as_soon_as_it_has_left() {
     let scratch = Scratch::new();
     let served = node(POOL_BYTES, Some(scratch.socket()));
@@ -416,7 +414,7 @@ fn fence_a_process_as_soon_as_it_has_left() {
     }
 }
 
-/// A client that dies by itself is noticed, and its fence is over at once.
+/// The death of a client is noticed, and its fence is complete at once.
 fn a_process_dies_by_itself() {
     let scratch = Scratch::new();
     let served = node(POOL_BYTES, Some(scratch.socket()));
@@ -445,11 +443,11 @@ fn a_killed_node_leaves_its_socket_to_the_next() {
 
 type Run = Box<dyn FnOnce()>;
 
-/// Software RoCE breaks guarantee 3, and says nothing about it: the kernel copies bytes.
+/// Software RoCE breaks guarantee 3 without notice: the kernel copies bytes.
 fn is_kept(rig: &str, check: &str, may_tear: bool) -> bool {
     let is_kept = !may_tear || !["words_do_not_tear", "the_last_word_lands_last"].contains(&check);
     if !is_kept {
-        // Not by println, which the test program keeps to itself.
+        // Not by println, whose output the test program captures.
         let _told = Write::write_fmt(
             &mut std::io::stderr(),
             format_args!("SKIPPED: {rig}/{check}: software RoCE does not promise it\n"),

@@ -1,7 +1,7 @@
-//! Attacks on data connections by peers without the memory node's key: what they are told, and that it opens nothing.
+//! Attacks on data connections by peers without the memory node's key: they learn nothing, and gain nothing.
 //!
-//! Both checks of each handshake are looked at alone: the node's with a client that believes everything, the client's
-//! with a node that lets in everybody.
+//! Each of the two checks of a handshake is tested alone: the node's with a client that believes everything, the
+//! client's with a node that lets every client in.
 
 mod support;
 
@@ -33,7 +33,7 @@ const WAIT: Duration = Duration::from_secs(30);
 trait Stream: Read + Write {}
 impl<T: Read + Write> Stream for T {}
 
-/// A connection over TCP or to the socket, how its messages begin, and a hello of it.
+/// A connection over TCP or to the socket, the magic of its messages, and a hello for it.
 type Dialled = (Box<dyn Stream>, &'static [u8; 8], Vec<u8>);
 
 fn dialled(served: &Served) -> [Dialled; 2] {
@@ -43,7 +43,7 @@ fn dialled(served: &Served) -> [Dialled; 2] {
     [(Box::new(dial(served)), TCP, hello), (Box::new(socket), SHM, shm_hello(1))]
 }
 
-/// Nothing of a node's identity, or of its key, is in what it has said.
+/// Returns whether a node's message is free of the node's identity.
 fn is_free_of(said: &[u8], identity: u64) -> bool {
     !said.windows(8).any(|bytes| bytes == identity.to_le_bytes() || bytes == identity.to_be_bytes())
 }
@@ -64,7 +64,7 @@ fn a_node_lets_in_no_client_whose_proof_is_not_good() {
             let proof = match attack {
                 "no proof" => [0; 32],
                 "of another hello" => proof(magic, &own, &call, &answer, &other),
-                // Two nodes have one name: what is left is the key.
+                // Two nodes of the same name: only the key tells them apart.
                 "of another node" => {
                     let about = [&call[..], &hello].concat();
                     key(served.identity ^ 1).proof(
@@ -82,7 +82,7 @@ fn a_node_lets_in_no_client_whose_proof_is_not_good() {
                 _ => unreachable!(),
             };
             assert_ne!(proof, good);
-            // Requests behind it are not executed.
+            // Requests behind the hello are not executed.
             let read = frame::request_header(16, 1, 1);
             let _ = stream.write_all(&[&proof[..], &hello, &read, &[1, 0, 0, 0]].concat());
             let said = rest(&mut stream).unwrap();
@@ -104,7 +104,7 @@ fn a_node_tells_nothing_to_a_client_that_names_another() {
             assert_eq!(rest(&mut stream).unwrap(), b"");
         }
     }
-    // Nor, as versions before this one did, to a client that names its identity in the clear.
+    // The same for a client that sends the identity in the clear, as earlier versions did.
     for (mut stream, magic, _) in dialled(&served) {
         let hello = [&magic[..], &served.identity.to_le_bytes(), &[7; 32]].concat();
         let answer = ask(&mut stream, &hello);
@@ -133,7 +133,7 @@ fn a_recorded_connection_is_of_no_use_and_nonces_differ() {
     }
 }
 
-/// Records of TLS begin with one byte that a proof may begin with, too.
+/// Records of TLS begin with a byte with which a proof may begin, too.
 #[test]
 fn a_proof_may_begin_with_any_byte() {
     let served = node(2 * START, None);
@@ -159,7 +159,7 @@ fn a_proof_may_begin_with_any_byte() {
     assert!((0..10_000).any(|_| is_welcome(&tls).is_some()), "no such proof");
 }
 
-/// What stands at a memory node's address or path: records what it is told, answers with these bytes.
+/// Starts impostors at a memory node's address and path. They record all they receive, and send this answer.
 fn squatter(answer: Vec<u8>) -> (Member, Scratch, [JoinHandle<Vec<u8>>; 2]) {
     let scratch = Scratch::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -194,7 +194,7 @@ fn a_client_says_nothing_to_a_node_whose_proof_is_not_good() {
     for identity_of_answer in [None, Some(1)] {
         let answer = [&[0; 4][..], &[9; 32], &[9; 32]].concat();
         let answer = identity_of_answer.map_or(answer.clone(), |identity: u64| {
-            // As versions before this one did: it is welcome.
+            // The answer of earlier versions: a welcome.
             [&[0; 4][..], &identity.to_le_bytes(), &[0; 56]].concat()
         });
         let (at, scratch, squatters) = squatter(answer);
@@ -212,7 +212,7 @@ fn a_client_says_nothing_to_a_node_whose_proof_is_not_good() {
     }
 }
 
-/// In a cluster with a secret the identity alone opens nothing: it goes over control connections, and stands in etcd.
+/// In a cluster with a secret the identity alone gives no access. It goes over control connections, and is in etcd.
 #[test]
 fn where_there_is_a_secret_the_identity_alone_opens_nothing() {
     let scratch = Scratch::new();
@@ -239,7 +239,7 @@ fn where_there_is_a_secret_the_identity_alone_opens_nothing() {
     for who in Who::ALL {
         attach(FabricKind::Tcp, Some(secret.keys(who))).unwrap();
     }
-    // A raw peer that knows the identity, and the name from listening.
+    // A raw peer that knows the identity, and has overheard the name.
     let own = NodeKey::new(Some(&secret.keys(Who::Client)), identity);
     for (mut stream, magic, hello) in dialled(&served) {
         let call = call(magic, &own, [3; 32]);
@@ -248,7 +248,7 @@ fn where_there_is_a_secret_the_identity_alone_opens_nothing() {
         let _ = stream.write_all(&[&[0; 32], &hello[..]].concat());
         assert_eq!(rest(&mut stream).unwrap(), b"");
     }
-    // With the key it is heard: this process serves the node, and is refused for that at the socket only.
+    // With the key the hello is accepted. Only the socket refuses it, because this process serves the node itself.
     for ((mut stream, magic, hello), status) in dialled(&served).into_iter().zip([0, 2]) {
         say_hello(&mut stream, magic, &own, &hello);
         let mut welcome = [0; 24];
@@ -257,10 +257,10 @@ fn where_there_is_a_secret_the_identity_alone_opens_nothing() {
     }
 }
 
-/// A user that is neither root nor the one that runs the tests.
+/// A user that is neither root nor the user that runs the tests.
 const OTHER: u32 = 65_534;
 
-/// This program as a process of another user, in one of the roles below; `None` where that cannot be.
+/// Starts this program as a process of another user, in one of the roles below; `None` where that is not possible.
 fn as_other_user(role: &str, path: &Path) -> Option<Child> {
     let is_root = std::fs::metadata("/proc/self").is_ok_and(|about| about.uid() == 0);
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -276,7 +276,7 @@ fn as_other_user(role: &str, path: &Path) -> Option<Child> {
     }
 }
 
-/// The line behind this word that a process of another user prints.
+/// Returns the rest of the line after this word that a process of another user prints.
 fn said_by(child: &mut Child, word: &str) -> String {
     let out = BufReader::new(child.stdout.as_mut().unwrap());
     let mut lines = out.lines().map(|line| line.unwrap());
@@ -309,7 +309,8 @@ fn plays_its_role() {
     }
 }
 
-/// Where everybody may put sockets, one of another user is told nothing, not even the name of the node.
+/// In a directory that all users can write, a client sends nothing to a socket of another user, not even the node's
+/// name.
 #[test]
 fn a_client_says_nothing_at_a_socket_of_another_user() {
     let scratch = Scratch::new();
@@ -330,7 +331,7 @@ fn a_client_says_nothing_at_a_socket_of_another_user() {
     assert_eq!(said_by(&mut squatter, "heard:"), "[]");
     squatter.wait().unwrap();
     std::fs::remove_file(&path).unwrap();
-    // In a directory that only root and this user can write, as of a service, the user may serve; it has to prove
+    // In a directory that only root and this user can write, as for a service, the user may serve. It has to prove
     // the node's key all the same.
     let kept = PathBuf::from(format!("/run/fusee-proofs-{}", std::process::id()));
     if std::fs::create_dir(&kept).is_err() {
@@ -346,7 +347,8 @@ fn a_client_says_nothing_at_a_socket_of_another_user() {
     assert!(!matches!(error.cause, AttachCause::StrangerAtSocket { .. }), "{error}");
     squatter.kill().unwrap();
     squatter.wait().unwrap();
-    // Not where another could have led the way there: a link in a directory that all may write, or one of a stranger.
+    // Not where a third user could have led the way there: by a link in a directory that all can write, or by its own
+    // link.
     std::fs::remove_file(&path).unwrap();
     let mut squatter = as_other_user("squatter", &path).unwrap();
     said_by(&mut squatter, "ready:");
@@ -370,7 +372,7 @@ fn a_client_says_nothing_at_a_socket_of_another_user() {
     std::fs::remove_dir_all(&kept).unwrap();
 }
 
-/// A node answers a process that it may not kill before it has heard a word, and tells it nothing.
+/// A node answers a process that it may not kill before it reads anything, and reveals nothing to it.
 #[test]
 fn a_node_lets_no_process_speak_that_it_may_not_kill() {
     let scratch = Scratch::new();
@@ -386,7 +388,7 @@ fn a_node_lets_no_process_speak_that_it_may_not_kill() {
     let served = node(2 * START, None);
     let at = Member { identity, shm: Some(path.display().to_string()), ..member(MN, &served) };
     let error = attach_all(FabricKind::Shm, ClientId(7), &[at]).unwrap_err();
-    // Whose directory it is does not matter in /tmp, which everybody may write.
+    // In /tmp, which all users can write, the owner of the directory does not matter.
     let is_told = matches!(
         error.cause,
         AttachCause::NotFenceable | AttachCause::StrangerAtSocket { uid: OTHER }

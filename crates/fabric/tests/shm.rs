@@ -1,5 +1,5 @@
-//! What only shared memory has: socket files, a registry of this process's nodes, strangers at
-//! the socket. Sessions across processes are in the conformance test.
+//! Properties of shared memory alone: socket files, a registry of this process's nodes, strangers at the
+//! socket. Sessions across processes are in the conformance test.
 
 mod support;
 
@@ -78,7 +78,7 @@ fn a_socket_put_in_the_place_of_ours_stays() {
     let scratch = Scratch::new();
     let path = scratch.socket();
     let served = node(2 * START, Some(path.clone()));
-    // Made before the old one goes, so that it cannot get the old one's inode.
+    // Made before the old one is removed, so that it cannot get the old one's inode.
     let other = scratch.socket();
     let _listener = UnixListener::bind(&other).unwrap();
     fs::rename(&other, &path).unwrap();
@@ -86,7 +86,7 @@ fn a_socket_put_in_the_place_of_ours_stays() {
     assert!(path.exists());
 }
 
-/// As after a cleaner of temporary files: sessions that are there stay, and new ones find the node again.
+/// As after a cleaner of temporary files: attached sessions stay, and new ones find the node again.
 #[test]
 fn a_socket_file_that_goes_is_made_again() {
     let scratch = Scratch::new();
@@ -107,7 +107,7 @@ fn a_socket_file_that_goes_is_made_again() {
         while !is_heard() {
             was_gone |= served.fabrics.is_socket_gone();
             if was_gone && other.is_some() && path.exists() {
-                // What is there is left alone, as long as it is there.
+                // The other file is left alone as long as it is there.
                 assert_eq!(fs::read(&path).unwrap(), b"precious");
                 fs::remove_file(&path).unwrap();
             }
@@ -131,7 +131,7 @@ fn an_identity_serves_once() {
     NodeFabrics::start(options(identity, None)).unwrap();
 }
 
-/// A node of this process needs no socket, and one that has gone is gone for its sessions.
+/// A node of this process needs no socket. When it has ended, its sessions fail.
 #[test]
 fn sessions_of_this_process_attach_by_identity_and_end_with_the_node() {
     let served = node(2 * START, None);
@@ -176,13 +176,13 @@ fn another_node_at_the_path_is_told_apart() {
     assert!(matches!(error.cause, AttachCause::Unreachable(_)), "{error}");
 }
 
-/// Who says nothing, or nonsense, is sent away and holds up nobody.
+/// A client that sends nothing, or garbage, is sent away and delays no other.
 #[test]
 fn strangers_at_the_socket_are_sent_away() {
     let scratch = Scratch::new();
     let path = scratch.socket();
     let served = node(2 * START, Some(path.clone()));
-    // The machine may stand still for longer than strangers are waited for, but not every time.
+    // The machine may stand still for longer than the wait for strangers, but not every time.
     let is_held_up = || {
         let started = Instant::now();
         let mut silent = UnixStream::connect(&path).unwrap();
@@ -201,7 +201,7 @@ fn strangers_at_the_socket_are_sent_away() {
     assert_eq!(served.fabrics.attached_clients(), 0);
 }
 
-/// This process would be killed together with its node, so it must use the registry.
+/// A fence would kill this process together with its node, so it must use the registry.
 #[test]
 fn the_nodes_own_process_is_refused_at_the_socket() {
     let scratch = Scratch::new();

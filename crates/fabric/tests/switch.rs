@@ -1,4 +1,5 @@
-//! Strangers and broken clients of a switch: each loses its connection, and nobody else anything.
+//! Strangers and broken clients of a switch: each loses its own connection, and other connections
+//! go on.
 
 mod support;
 
@@ -19,7 +20,7 @@ use support::{block_on, member, node};
 const MN: MnId = MnId(0);
 const BYTES: u64 = 1 << 20;
 
-/// Whatever is left to read, until the other side closes.
+/// Reads all that is left, until the other side closes.
 fn rest(stream: &mut TcpStream) -> Vec<u8> {
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let mut bytes = Vec::new();
@@ -30,7 +31,7 @@ fn rest(stream: &mut TcpStream) -> Vec<u8> {
     }
 }
 
-/// A switch before the memory node, which knows some slots.
+/// Starts a switch before the memory node, with room for a few slots.
 fn start(at: &Member) -> TcpSwitch {
     let name = key(at.identity).name();
     let known = (MN, at.tcp.clone().unwrap());
@@ -39,7 +40,7 @@ fn start(at: &Member) -> TcpSwitch {
     TcpSwitch::start("127.0.0.1:0".parse().unwrap(), ours, find).unwrap()
 }
 
-/// A READ that may be steered is one, however long: in pieces, each would be asked for by itself.
+/// A long READ that may be steered is sent whole: pieces would be asked for one by one.
 #[test]
 fn a_long_read_that_may_be_steered_is_asked_for_as_a_whole() {
     const SLOT: u64 = 8192;
@@ -60,7 +61,8 @@ fn a_long_read_that_may_be_steered_is_asked_for_as_a_whole() {
         let batch = block_on(&fabric, fabric.execute(batch));
         batch.data(ticket).unwrap().to_vec()
     };
-    // It learns that READs are to be steered by this slot, and where that leads.
+    // The switch learns that READs may be steered by this slot, and the address to which the slot
+    // leads.
     read(SLOT, 64, true);
     let address = Address::new(64);
     let class = SizeClass::fitting(PIECE.into()).unwrap();
@@ -75,7 +77,7 @@ fn a_long_read_that_may_be_steered_is_asked_for_as_a_whole() {
     batch.cas(MN, SLOT, 0, Slot::new(7, class, address, 3).0);
     block_on(&fabric, fabric.execute(batch));
     for bytes in [PIECE, PIECE + 64, 3 * PIECE - 64] {
-        // It steers no further than an object goes that it saw whole.
+        // The switch steers no READ that is longer than the object that it has seen.
         let (goes_to, steered) = if bytes == PIECE { (OBJECT, 1) } else { (SLOT, 0) };
         let before = switch.counts();
         let brought = read(SLOT, bytes, true);

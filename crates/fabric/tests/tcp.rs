@@ -1,4 +1,4 @@
-//! What only TCP has to endure: bytes from anybody, peers that stall, ports that are taken.
+//! Hazards that only TCP has: bytes from strangers, peers that stall, ports that are taken.
 
 mod support;
 
@@ -32,7 +32,7 @@ fn request(id: u64, verbs: &[WireVerb<'_>]) -> Vec<u8> {
     bytes
 }
 
-/// Whether the node closes the connection, with nothing but an end or a reset.
+/// Returns whether the node closes the connection, with only an end or a reset.
 fn is_closed(mut stream: TcpStream) -> bool {
     let mut rest = Vec::new();
     match stream.read_to_end(&mut rest) {
@@ -41,7 +41,7 @@ fn is_closed(mut stream: TcpStream) -> bool {
     }
 }
 
-/// The first word behind the header, through a session of its own.
+/// Returns the first word behind the header, read through a session of its own.
 fn probe(served: &Served) -> u64 {
     let fabric = attach_all(FabricKind::Tcp, ClientId(999), &[member(MN, served)]).unwrap();
     let mut batch = Batch::new();
@@ -117,7 +117,7 @@ fn strangers_are_sent_away() {
 #[test]
 fn who_does_not_say_hello_is_sent_away_and_holds_up_nobody() {
     let served = node(START + 4096, None);
-    // The machine may stand still for longer than strangers are waited for, but not every time.
+    // The machine may stand still for longer than the wait for strangers, but not every time.
     let is_held_up = || {
         let silent = dial(&served);
         let mut slow = dial(&served);
@@ -131,8 +131,8 @@ fn who_does_not_say_hello_is_sent_away_and_holds_up_nobody() {
     assert!((0..5).any(|_| !is_held_up()), "silent clients hold others up");
 }
 
-/// A client that posts READs and fetches nothing must not fill the node's memory; one that comes
-/// to its senses gets everything.
+/// A client that posts READs and fetches no replies must not fill the node's memory. When it fetches them after
+/// all, it gets all of them.
 #[test]
 fn a_client_that_does_not_fetch_its_replies_slows_down_itself_only() {
     const LEN: u32 = 1 << 20;
@@ -188,7 +188,8 @@ fn a_node_that_is_dropped_frees_its_port() {
     TcpNode::start(pool, key(1), addr, DEFAULT_SPIN).unwrap();
 }
 
-/// They go in pieces, between which the node serves others; verbs of a session stay in their order all the same.
+/// Long verbs go in pieces, between which the node serves others. The verbs of a session keep their order all
+/// the same.
 #[test]
 fn long_verbs_are_executed_in_order_with_the_others() {
     let served = node(START + 2 * u64::from(MAX_VERB_BYTES), None);
@@ -206,7 +207,7 @@ fn long_verbs_are_executed_in_order_with_the_others() {
         let sent = batch.bytes(long).to_vec();
         batch.write(MN, data_at, long);
         let counted = batch.faa(MN, count_at, 1);
-        // What stands there behind the WRITE and no earlier.
+        // The last word, which must be there behind the WRITE.
         let last = batch.read(MN, data_at + u64::from(len) - 8, 8);
         let all = batch.read(MN, data_at, len);
         let count = batch.read(MN, count_at, 8);
@@ -219,7 +220,7 @@ fn long_verbs_are_executed_in_order_with_the_others() {
     }
 }
 
-/// A node that stops in the middle of a long verb has not executed it, as far as anybody knows.
+/// If a node stops in the middle of a long verb, the verb counts as not executed.
 #[test]
 fn no_frame_of_a_session_carries_much_of_a_long_verb() {
     const LEN: u32 = 1 << 20;
@@ -241,7 +242,7 @@ fn no_frame_of_a_session_carries_much_of_a_long_verb() {
             next += data.len() as u64;
             frames.send(bytes.len()).unwrap();
             if next == START + u64::from(LEN) {
-                // All answers but the last.
+                // All answers were sent except the last.
                 return;
             }
             stream.write_all(&frame::reply_header(0, ReplyKind::Results, request.id)).unwrap();
@@ -275,7 +276,7 @@ fn sessions_are_counted_until_they_leave() {
     }
 }
 
-/// What the memory node says that it served is what went over the wire.
+/// The memory node's counts equal the traffic on the wire.
 #[test]
 fn requests_and_their_bytes_are_counted() {
     let served = node(START + 4096, None);
@@ -317,7 +318,7 @@ fn who_cannot_be_attached_to_is_told_apart() {
     assert!(matches!(error.cause, AttachCause::Unreachable(_)), "{error}");
 }
 
-/// Starts a peer that does `act` with each connection; gives its address.
+/// Starts a peer that does `act` with each connection. Returns its address.
 fn peer(act: impl Fn(TcpStream) + Send + 'static) -> String {
     let listener = TcpListener::bind(loopback()).unwrap();
     let addr = listener.local_addr().unwrap().to_string();
@@ -340,7 +341,7 @@ fn other_services_are_no_memory_nodes() {
     assert!(started.elapsed() < 3 * WAIT);
 }
 
-/// A peer that welcomes and then answers every request with `reply`.
+/// Starts a peer that sends a welcome and then answers every request with `reply`.
 fn impostor(reply: Vec<u8>) -> String {
     peer(move |mut stream| {
         hear_hello(&mut stream, TCP, &key(1), HELLO_BYTES);
@@ -379,7 +380,7 @@ fn garbage_and_silence_fail_the_verbs_in_flight_and_all_later_ones() {
     }
 }
 
-/// A peer that welcomes and then says nothing more.
+/// Starts a peer that sends a welcome and then nothing more.
 fn mute() -> String {
     peer(|mut stream| {
         hear_hello(&mut stream, TCP, &key(1), HELLO_BYTES);
@@ -389,7 +390,7 @@ fn mute() -> String {
     })
 }
 
-/// Its silence is noticed although a session that gets replies all the time never sleeps.
+/// The silence of a node is noticed although a session that gets replies all the time never sleeps.
 #[test]
 fn a_node_may_not_be_silent_because_another_one_is_quick() {
     const SILENT: MnId = MnId(1);
@@ -417,7 +418,7 @@ fn a_node_may_not_be_silent_because_another_one_is_quick() {
     }
 }
 
-/// Memory nodes come and go, and a session lives on: nothing is left of those that have gone.
+/// Memory nodes come and go while a session lives on: nothing is kept of those that have left.
 #[test]
 fn nodes_that_left_leave_nothing_behind() {
     let served = node(START + 4096, None);
@@ -432,7 +433,7 @@ fn nodes_that_left_leave_nothing_behind() {
         batch.faa(MN, START, 1);
         batch.faa(name, START, 1);
         block_on(&fabric, fabric.execute(batch)).check().unwrap();
-        // Some are gone before the session hears of it, others are drained.
+        // Some nodes are lost without notice, others are drained.
         let is_lost = name.0.is_multiple_of(2);
         if !is_lost {
             fabric.detach(name);
@@ -449,13 +450,14 @@ fn nodes_that_left_leave_nothing_behind() {
         assert_eq!(tcp.remembered(), 1, "only the node that is there");
         let now = descriptors();
         let first = *before.get_or_insert(now);
-        // Other tests of this process open some and close them.
+        // Other tests of this process open and close descriptors.
         assert!(now < first + 30, "{now} descriptors, {first} at first");
     }
     assert_eq!(probe(&served), 78);
 }
 
-/// What was not looked at is no silence: this process may have been stopped, and the node with it.
+/// Time in which the session did not look does not count as silence: this process may have been stopped, and the
+/// node with it.
 #[test]
 fn a_session_that_was_stopped_gives_its_nodes_time() {
     let fabric = quick();
@@ -479,8 +481,8 @@ fn a_session_that_was_stopped_gives_its_nodes_time() {
     assert_eq!(batch.verbs()[0].result, Err(VerbError::Unreachable));
 }
 
-/// Two batches wait for a silent node, a third one was dropped meanwhile. Leaving the node ends
-/// what is for it, and nothing else; who takes its name is not confused with it.
+/// Two batches wait for a silent node, and a third one was dropped meanwhile. Leaving the node ends the verbs
+/// for it, and no others. Its successor of the same number is not confused with it.
 #[test]
 fn leaving_a_node_ends_what_is_in_flight_to_it() {
     const SILENT: MnId = MnId(1);
@@ -524,7 +526,7 @@ fn leaving_a_node_ends_what_is_in_flight_to_it() {
         let left = block_on(&fabric, fabric.execute(batch()));
         assert!(left.verbs().iter().all(|v| v.result == Err(VerbError::Unreachable)));
     }
-    // Of five batches each: one was dropped before it was sent, or not.
+    // Of five batches each, one was dropped, before or after it was sent.
     assert!((8..=10).contains(&probe(&served)));
     assert_eq!(probe(&next), 2);
 }
@@ -534,12 +536,12 @@ fn a_session_is_woken_from_another_thread() {
     let served = node(4096, Some(std::env::temp_dir().join(format!("{:x}", support::unique()))));
     for kind in [FabricKind::Tcp, FabricKind::Shm] {
         let fabric = attach_all(kind, ClientId(1), &[member(MN, &served)]).unwrap();
-        // Before the turn: it does not sleep.
+        // Before the turn: the turn does not sleep.
         fabric.waker().wake();
         let started = Instant::now();
         fabric.turn(Some(WAIT));
         assert!(started.elapsed() < WAIT / 2, "{kind}");
-        // Used up: it sleeps, until its time is over.
+        // That wake-up is used up: the next turn sleeps until its time is over.
         let started = Instant::now();
         while started.elapsed() < Duration::from_millis(50) {
             fabric.turn(Some(Duration::from_millis(50)));
@@ -616,7 +618,7 @@ proptest! {
     }
 }
 
-/// Frames with random verbs and random damage, thrown at a live node.
+/// Frames with random verbs and random damage, sent to a live node.
 #[test]
 fn a_live_node_survives_damaged_frames() {
     let served = node(START + 4096, None);
@@ -636,7 +638,7 @@ fn a_live_node_survives_damaged_frames() {
         }
         let len = if whole { bytes.len() } else { cut.index(bytes.len()) };
         let mut stream = greet(&served, 1);
-        // The node may hang up at any point; that it lives shows below.
+        // The node may hang up at any point. The probe below shows that it lives.
         let _ = stream.write_all(&bytes[..len]);
         let _ = stream.shutdown(Shutdown::Write);
         let _ = stream.read_to_end(&mut Vec::new());

@@ -1,4 +1,5 @@
-//! TCP with TLS: it is the same fabric, who speaks the other way is told, and whatever comes does no harm.
+//! TCP with TLS: the same fabric. A client that uses the wrong kind of connection is told so, and no bytes
+//! do harm.
 
 mod support;
 
@@ -104,7 +105,7 @@ fn who_speaks_the_other_way_is_told() {
     refused(Some(&as_client(&files)), &plain, "speaks no TLS");
     attach(Some(&as_client(&files)), 1, &secured).unwrap();
     attach_all(FabricKind::Tcp, ClientId(1), &plain).unwrap();
-    // A node of certificates of authorities alone answers without.
+    // A node that has only certificates of authorities answers without TLS.
     let (half, _half) = node(MnId(0), Some(as_client(&files)));
     attach(None, 1, &[half]).unwrap();
 }
@@ -166,7 +167,7 @@ fn whatever_comes_the_node_lives_on() {
             let _ = stream.read(&mut [0; 1000]);
         }
     }
-    // Who does not get on is cut off.
+    // A connection that makes no progress is closed.
     for stream in [&mut stalls as &mut dyn Read, &mut silent] {
         let mut rest = Vec::new();
         let _reset_at_most = stream.read_to_end(&mut rest);

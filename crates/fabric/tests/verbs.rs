@@ -1,8 +1,8 @@
-//! What is particular to verbs: doorbells and completions, what waits in the card, sleep, leases, hellos,
-//! and which fabrics go together.
+//! Properties of verbs alone: doorbells and completions, verbs that are held back, sleep, leases, hellos,
+//! and the fabrics that a node can combine.
 //!
-//! Needs an RDMA device; without one it says so, and fails if `FUSEE_RDMA_REQUIRED` is 1. `tests/rdma/run`
-//! has two.
+//! They need an RDMA device. Without one they only print that, and fail if `FUSEE_RDMA_REQUIRED` is 1.
+//! `tests/rdma/run` has two.
 
 mod support;
 
@@ -31,7 +31,7 @@ fn nodes() -> Option<[Served; 2]> {
     rdma_device().map(|_| NODES.map(|_| verbs_node(POOL_BYTES)))
 }
 
-/// A session of both nodes that looks for completions so long before it sleeps.
+/// Opens a session of both nodes that spins for completions for this time before it sleeps.
 fn session(nodes: &[Served; 2], client: u32, spin: Duration) -> AnyFabric {
     let options = Options { spin, ..Options::default() };
     let fabric = VerbsFabric::new(ClientId(client), options).unwrap();
@@ -48,7 +48,7 @@ fn counts(fabric: &AnyFabric) -> CardCounts {
     verbs.counts()
 }
 
-/// What a batch costs.
+/// Runs a batch, and returns the counts of its work.
 fn cost(fabric: &AnyFabric, batch: Batch) -> CardCounts {
     let before = counts(fabric);
     block_on(fabric, fabric.execute(batch)).check().unwrap();
@@ -75,7 +75,7 @@ fn a_batch_is_one_doorbell_and_one_completion_for_each_node() {
         completions: nodes,
         ..CardCounts::default()
     };
-    // A SEARCH by a hint: the slot and its object.
+    // A SEARCH with a hint: the slot and its object.
     let mut batch = Batch::new();
     batch.read(NODES[0], START + 64, 8);
     batch.read(NODES[0], START + 4096, 1024);
@@ -105,13 +105,13 @@ fn a_batch_is_one_doorbell_and_one_completion_for_each_node() {
     let told = verbs / 128;
     let full = CardCounts { signals: told, completions: told, ..once(2, verbs) };
     assert_eq!(cost(&fabric, batch), full);
-    // Nothing to do is nothing for the card.
+    // A READ of no bytes makes no work for the NIC.
     let mut batch = Batch::new();
     batch.read(NODES[0], START + 64, 0);
     assert_eq!(cost(&fabric, batch), CardCounts::default());
 }
 
-/// What is small travels inline; what starts within a word is cut there.
+/// Small WRITEs are posted inline; WRITEs that start within a word are cut there.
 #[test]
 fn small_writes_are_inline_and_words_are_not_cut() {
     let Some(nodes) = nodes() else { return };
@@ -130,7 +130,7 @@ fn small_writes_are_inline_and_words_are_not_cut() {
     assert_eq!((cost.verbs, cost.inline, cost.posts, cost.signals), (2, 1, 1, 1));
 }
 
-/// Only what a card could execute too early is held back, with a doorbell of its own.
+/// Only verbs that a NIC could execute too early are held back, with a doorbell of their own.
 #[test]
 fn what_could_pass_an_earlier_verb_waits_for_it() {
     let Some(nodes) = nodes() else { return };
@@ -192,7 +192,7 @@ fn what_could_pass_an_earlier_verb_waits_for_it() {
     );
 }
 
-/// A session that does not look before it sleeps is woken by completions, each time.
+/// Completions wake a session that sleeps without spinning, each time.
 #[test]
 fn completions_wake_a_session_that_sleeps() {
     let Some(nodes) = nodes() else { return };
@@ -232,7 +232,7 @@ fn wait_for_sessions(served: &Served, sessions: u64) {
     }
 }
 
-/// Queue pairs go with their sessions.
+/// Queue pairs end with their sessions.
 #[test]
 fn a_session_that_ends_is_forgotten() {
     let Some(nodes) = nodes() else { return };
@@ -248,7 +248,7 @@ fn a_session_that_ends_is_forgotten() {
     }
 }
 
-/// A session learns that its node has gone from the end of the lease, also while it posts nothing.
+/// A session learns of the end of its node from the end of the lease, also while it posts nothing.
 #[test]
 fn a_node_that_ends_is_noticed() {
     let Some([first, second]) = nodes() else { return };
@@ -268,12 +268,12 @@ fn a_node_that_ends_is_noticed() {
     drop(second);
 }
 
-/// The processor's atomics and those of most cards do not see each other, so they must not meet.
+/// The processor's atomics and those of most NICs are not atomic with each other, so they must not meet.
 #[test]
 fn a_pool_is_served_by_cards_or_by_processors() {
     let Some(found) = rdma_device() else { return };
     if !found.is_software {
-        // Not by println, which the test program keeps to itself.
+        // Not by println, whose output the test program captures.
         let _told = Write::write_fmt(
             &mut std::io::stderr(),
             format_args!("SKIPPED: only of software RoCE it is known here that it must be alone\n"),
@@ -305,7 +305,7 @@ fn a_node_without_verbs_says_so() {
     assert!(matches!(error.cause, AttachCause::NotOffered), "{error}");
 }
 
-/// What is missing is said, by node and by session.
+/// Node and session both say what is missing.
 #[test]
 fn a_machine_without_a_device_says_what_is_missing() {
     if rdma_device().is_some() {
@@ -316,7 +316,7 @@ fn a_machine_without_a_device_says_what_is_missing() {
         NodeFabrics::start(NodeFabricsOptions { verbs, ..options(POOL_BYTES) }).unwrap_err();
     let ServeError::Rdma(missing) = error else { panic!("{error}") };
     assert!(matches!(missing, RdmaError::NoLibrary { .. } | RdmaError::NoDevice), "{missing}");
-    // Somebody who accepts the connection is enough to get that far.
+    // A listener that accepts the connection is enough to get that far.
     let listener = std::net::TcpListener::bind(loopback()).unwrap();
     let mut at = member(NODES[0], &support::node(POOL_BYTES, None));
     at.verbs = Some(listener.local_addr().unwrap().to_string());
@@ -324,7 +324,7 @@ fn a_machine_without_a_device_says_what_is_missing() {
     assert!(matches!(&error.cause, AttachCause::Rdma(cause) if *cause == missing), "{error}");
 }
 
-/// Sends bytes to a node; gives what it says until it hangs up.
+/// Sends bytes to a node. Returns its answer until it hangs up.
 fn say(served: &Served, bytes: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(served.fabrics.verbs_addr().unwrap()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -332,7 +332,7 @@ fn say(served: &Served, bytes: &[u8]) -> Vec<u8> {
     rest(&mut stream).unwrap()
 }
 
-/// What a node says to a hello, and what follows it, behind a good proof.
+/// Sends a hello behind a valid proof, and then `more`, to a node. Returns its answer until it hangs up.
 fn say_proved(served: &Served, hello: &[u8], more: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(served.fabrics.verbs_addr().unwrap()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -341,7 +341,7 @@ fn say_proved(served: &Served, hello: &[u8], more: &[u8]) -> Vec<u8> {
     rest(&mut stream).unwrap()
 }
 
-/// A hello as `docs/fabric.md` draws it.
+/// Returns a hello as `docs/fabric.md` shows it.
 fn hello(identity: u64, client: u32, mtu: u8) -> Vec<u8> {
     let mut bytes = VERBS.to_vec();
     bytes.extend(key(identity).name().to_le_bytes());
@@ -352,7 +352,7 @@ fn hello(identity: u64, client: u32, mtu: u8) -> Vec<u8> {
     bytes
 }
 
-/// Who says something else than hello is sent away, and the others do not notice.
+/// A connection that begins with anything else than a hello is closed, and other sessions do not notice.
 #[test]
 fn strangers_are_sent_away() {
     let Some(nodes) = nodes() else { return };
@@ -363,7 +363,7 @@ fn strangers_are_sent_away() {
     for bytes in no_answer {
         assert_eq!(say(&nodes[0], bytes), [], "{bytes:?}");
     }
-    // Somebody whom nobody can fence, and numbers that no card takes.
+    // A client id that cannot be fenced, and numbers that no NIC takes.
     assert_eq!(say_proved(&nodes[0], &hello(identity, 0, 3), &[]), []);
     assert_eq!(say_proved(&nodes[0], &hello(identity, 2, 9), &[]), []);
     let status = |answer: Vec<u8>| (answer.len(), answer.get(24).copied());
@@ -371,8 +371,8 @@ fn strangers_are_sent_away() {
     assert_eq!((answer.len(), answer[8]), (ANSWER_BYTES, 1), "a call for another node");
     nodes[0].fabrics.fence(&[ClientId(3)]);
     assert_eq!(status(say_proved(&nodes[0], &hello(identity, 3, 3), &[])), (80, Some(1)));
-    // An address that leads nowhere is refused by the card (status 2), or gets a queue pair that nobody
-    // uses; then whoever talks on is sent away.
+    // An address that leads nowhere is refused by the NIC (status 2), or gets a queue pair without a user.
+    // Then the connection is closed because the client sends more.
     let (bytes, answered) = status(say_proved(&nodes[0], &hello(identity, 4, 3), &[0]));
     assert!(bytes == 80 && (answered == Some(0) || answered == Some(2)), "{bytes} {answered:?}");
     wait_for_sessions(&nodes[0], 1);

@@ -1,7 +1,7 @@
 //! Sessions and memory nodes of other versions: each side learns which one is too old.
 //!
-//! The hellos here are bytes, of versions that were before and of some that may come: what a program
-//! says first is understood for ever.
+//! The hellos here are bytes, of earlier versions and of possible later ones: the first bytes of a
+//! program keep their meaning for ever.
 
 mod support;
 
@@ -21,11 +21,11 @@ use support::{START, Scratch, member, node};
 const MN: MnId = MnId(0);
 const WAIT: Duration = Duration::from_secs(30);
 
-/// What a node says to these bytes before it closes the connection.
+/// Sends these bytes to a node. Returns its answer until the connection closes.
 fn said(mut stream: impl Read + Write, bytes: &[u8]) -> Vec<u8> {
     stream.write_all(bytes).unwrap();
     let mut answer = Vec::new();
-    // A reset is the end, too.
+    // A reset is an end, too.
     let _ = stream.read_to_end(&mut answer);
     answer
 }
@@ -40,12 +40,12 @@ fn a_node_tells_sessions_of_other_versions_which_one_it_is() {
         socket.set_read_timeout(Some(WAIT)).unwrap();
         socket
     };
-    // As the versions before had it, which said their identity first.
+    // The hello of earlier versions, which began with the identity.
     let old = |magic: &[u8; 8]| {
         [&magic[..], &served.identity.to_le_bytes(), &[1, 0, 0, 0], &[0; 4]].concat()
     };
     let refusal = |magic: &[u8; 8]| [&magic[..], &[2, 0, 0, 0], &[0; 64]].concat();
-    // And the beginnings of what may come.
+    // The beginnings of possible later versions.
     let others = [&b"FUSEtcp4"[..], b"FUSEtcp9 and more"].map(<[u8]>::to_vec);
     for hello in [old(b"FUSEtcp1"), old(b"FUSEtcp2")].into_iter().chain(others) {
         assert_eq!(said(dial(&served), &hello), refusal(TCP));
@@ -54,7 +54,7 @@ fn a_node_tells_sessions_of_other_versions_which_one_it_is() {
     for hello in [old(b"FUSEsm01"), old(b"FUSEsm02")].into_iter().chain(others) {
         assert_eq!(said(socket(), &hello), refusal(SHM));
     }
-    // The same protocol, and another layout of pools.
+    // The same protocol, with another layout of pools.
     for layout in [LAYOUT_VERSION - 1, LAYOUT_VERSION + 1] {
         let hello = |magic: &[u8; 8]| [&magic[..], &[1, 0, 0, 0], &layout.to_le_bytes()].concat();
         let mut tcp = dial(&served);
@@ -66,14 +66,14 @@ fn a_node_tells_sessions_of_other_versions_which_one_it_is() {
             assert_eq!((&welcome[8..16], welcome[16]), (&[0; 8][..], status));
         }
     }
-    // Others get nothing.
+    // Other peers get no answer.
     for hello in [&b"FUSEtcpx"[..], b"FUSExyz2", b"GET / HTTP/1.1"] {
         assert_eq!((said(dial(&served), hello), said(socket(), hello)), (vec![], vec![]));
     }
     assert_eq!(served.fabrics.attached_clients(), 0);
 }
 
-/// What a session says of nodes that answer so: at once, or behind a good proof.
+/// Returns a session's errors for nodes with these answers, at once or behind a valid proof.
 fn answered(tcp: &[u8], shm: &[u8], proves: bool) -> [AttachCause; 2] {
     let scratch = Scratch::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -121,7 +121,7 @@ fn a_session_tells_nodes_of_other_versions_apart() {
     let current = LAYOUT_VERSION;
     let layout = |theirs| VersionError { what: "the layout of pools", own, current, theirs };
     for (answers, proves, expected) in [
-        // As the version before answers; and the beginning of what may come is enough.
+        // The answer of the version before; and for later versions the beginning is enough.
         ([welcome(b"FUSEtcp2", 0), welcome(b"FUSEsm02", 0)], false, [tcp(2), shm(2)]),
         ([b"FUSEtcp7".to_vec(), b"FUSEsm31".to_vec()], false, [tcp(7), shm(31)]),
         ([TCP, SHM].map(|magic| welcome(magic, current + 1)), true, [layout(current + 1); 2]),
@@ -138,7 +138,7 @@ fn a_session_tells_nodes_of_other_versions_apart() {
     );
 }
 
-/// One that a switch is in front of learns it as well.
+/// A session behind a switch learns it as well.
 #[test]
 fn a_switch_tells_sessions_of_other_versions_which_one_it_is() {
     use fusee_fabric::tcp::TcpSwitch;

@@ -1,6 +1,7 @@
-//! A switch on the wire between network cards: what it steers, and what becomes of packets that are damaged.
+//! A switch on the wire between NICs: the READs that it steers, and the fate of damaged packets.
 //!
-//! Needs RDMA devices at both ends of a wire that is cut; without, it says so. `tests/rdma/run --switch` has such.
+//! They need RDMA devices at both ends of a wire that is cut, as `tests/rdma/run --switch` makes them. Without
+//! these they only print that.
 
 mod support;
 
@@ -21,7 +22,7 @@ const MN: MnId = MnId(0);
 const BYTES: u64 = 1 << 20;
 const SLOT: u64 = START + 64;
 const OBJECT_BYTES: usize = 64;
-/// Where the packet of a card begins in a frame: behind Ethernet, IPv4 and UDP.
+/// The start of a NIC's packet in a frame: behind Ethernet, IPv4 and UDP.
 const BTH: usize = 14 + 20 + 8;
 const READ_REQUEST: u8 = 0x0c;
 
@@ -34,7 +35,7 @@ fn session(served: &Served, client: u32) -> AnyFabric {
     attach_all_through(&SwitchAt::Wire, ClientId(client), &[member(MN, served)]).unwrap()
 }
 
-/// An object, and the word that leads to it.
+/// Returns an object, and the word that leads to it.
 fn object(number: u64) -> ([u8; OBJECT_BYTES], Slot) {
     let address = Address::new(number * 64);
     let generation = 3;
@@ -45,7 +46,7 @@ fn object(number: u64) -> ([u8; OBJECT_BYTES], Slot) {
     (bytes, Slot::new(7, SizeClass::fitting(OBJECT_BYTES as u64).unwrap(), address, generation))
 }
 
-/// Writes an object, and then has the slot lead to it.
+/// Writes an object, and then makes the slot lead to it.
 fn put(fabric: &AnyFabric, number: u64, at: u64, expected: Slot) {
     let (bytes, word) = object(number);
     let mut batch = Batch::new();
@@ -58,7 +59,7 @@ fn put(fabric: &AnyFabric, number: u64, at: u64, expected: Slot) {
     block_on(fabric, fabric.execute(batch)).check().unwrap();
 }
 
-/// What a READ of the slot brings that may be steered.
+/// Returns the bytes of a READ of the slot that may be steered.
 fn ask(fabric: &AnyFabric) -> Vec<u8> {
     let mut batch = Batch::new();
     batch.read(MN, SLOT, 8);
@@ -91,7 +92,7 @@ fn a_read_is_steered_to_where_the_slot_leads() {
     }
 }
 
-/// Who sends a READ that may be steered.
+/// Returns whether a frame is a READ that may be steered.
 fn is_steerable(frame: &[u8], first_read: &AtomicU32) -> bool {
     // The other READ of the batch asks for 8 bytes.
     frame.len() > BTH + 28
@@ -100,8 +101,8 @@ fn is_steerable(frame: &[u8], first_read: &AtomicU32) -> bool {
         && first_read.load(Ordering::Relaxed) > 0
 }
 
-/// Packets whose checksum is wrong are thrown away by the card that they come to, and sent again. So are those that
-/// were steered, whether it is the sender's packet that was damaged or the switch that forgot the checksum.
+/// A NIC drops packets whose checksum is wrong, and the sender repeats them. That holds for steered ones, too,
+/// whether the packet was damaged before the switch or the switch left the old checksum.
 #[test]
 fn a_packet_that_is_damaged_does_not_pass_for_a_good_one() {
     let Some(wire) = Wire::of_this_machine() else { return };
@@ -115,7 +116,7 @@ fn a_packet_that_is_damaged_does_not_pass_for_a_good_one() {
                 return;
             }
             match (damaged, stage) {
-                // A reserved bit, in which the switch is not interested.
+                // A reserved bit, which the switch does not read.
                 (Stage::Came, Stage::Came) => {
                     frame[BTH + 8] ^= 1;
                     theirs.fetch_sub(1, Ordering::Relaxed);
@@ -137,14 +138,14 @@ fn a_packet_that_is_damaged_does_not_pass_for_a_good_one() {
         ask(&fabric);
         put(&fabric, 1, START + 4096, Slot(0));
         left.store(TIMES, Ordering::Relaxed);
-        // It was sent as often as it was damaged, and then once more.
+        // The READ was sent as often as it was damaged, and then once more.
         assert_eq!(ask(&fabric), object(1).0, "{damaged:?}");
         assert_eq!(left.load(Ordering::Relaxed), 0, "{damaged:?}: a damaged packet was taken");
         assert_eq!(switch.counts().steered, 1, "what is sent again goes where it went");
     }
 }
 
-/// When the switch is gone, so is the wire. With the next one sessions are opened anew.
+/// When the switch ends, so does the wire. With the next switch, sessions are opened anew.
 #[test]
 fn without_the_switch_a_session_fails_and_with_the_next_one_it_works() {
     let Some(wire) = Wire::of_this_machine() else { return };
@@ -163,8 +164,8 @@ fn without_the_switch_a_session_fails_and_with_the_next_one_it_works() {
     assert_eq!(ask(&fabric)[..8], object(1).1.0.to_le_bytes());
 }
 
-/// Where packets are lost, Linux' software RoCE completes verbs now and then without what they should have fetched.
-/// Sessions say that the node is unreachable then, and never that a verb has found what it has not.
+/// When packets are lost, Linux' software RoCE sometimes completes verbs without their results. Sessions then
+/// report the node as unreachable, and never a result that a verb has not found.
 #[test]
 fn where_packets_are_lost_no_verb_says_what_it_has_not_found() {
     let Some(wire) = Wire::of_this_machine() else { return };
@@ -172,7 +173,7 @@ fn where_packets_are_lost_no_verb_says_what_it_has_not_found() {
     let mut random = 1u64;
     let tamper = move |frame: &mut [u8], stage: Stage| {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        // Of packets of cards one in fifty.
+        // One in fifty packets of NICs is damaged.
         let is_roce = frame.len() > BTH + 16 && frame[36..38] == 4791u16.to_be_bytes();
         if is_roce && stage == Stage::Came && (random >> 33).is_multiple_of(50) {
             frame[BTH + 8] ^= 1;
@@ -184,7 +185,7 @@ fn where_packets_are_lost_no_verb_says_what_it_has_not_found() {
     let mut client = 1;
     let done = Cell::new(0);
     let mut lost = 0;
-    // What each word may be: an unanswered CAS may have been done.
+    // The values that each word may have: a CAS without an answer may have been executed.
     let words = RefCell::new([[0u64; 2]; WORDS as usize]);
     while started.elapsed() < Duration::from_secs(10) {
         let fabric = session(&served, client);

@@ -1,7 +1,7 @@
-//! What a server says on standard output once its ports are open: one line of JSON.
+//! Announcements: the line of JSON that a server writes to standard output once its ports are open.
 //!
-//! `fusee master`, `fusee memory-node` and `fusee switch` write it when they are told to (`--announce`);
-//! whoever started them reads it.
+//! `fusee master`, `fusee memory-node` and `fusee switch` write it if they are told to
+//! (`--announce`), for the process that started them.
 
 use std::net::SocketAddr;
 
@@ -9,16 +9,16 @@ use fusee_cli::failure::Failure;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// What a master announces.
+/// The announcement of a master.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct Master {
     /// Host and port that it listens at.
     pub control: String,
-    /// Where it serves its page.
+    /// The address of its page.
     pub http: Option<SocketAddr>,
 }
 
-/// What a memory node announces.
+/// The announcement of a memory node.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct MemoryNode {
     /// Host and port of its control service.
@@ -29,18 +29,18 @@ pub struct MemoryNode {
     pub shm: Option<String>,
     /// Host and port at which it hands out queue pairs.
     pub verbs: Option<String>,
-    /// Where it serves its metrics.
+    /// The address of its metrics.
     pub http: Option<SocketAddr>,
 }
 
-/// What a switch announces.
+/// The announcement of a switch.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct Switch {
     /// Host and port that it listens at; `wire` between two interfaces.
     pub switch: String,
 }
 
-/// Understands an announcement.
+/// Parses an announcement.
 pub fn parse<A: DeserializeOwned>(line: &str) -> Result<A, Failure> {
     serde_json::from_str(line).map_err(|error| {
         Failure::operation(format!("a server announced what cannot be understood: {error}"))

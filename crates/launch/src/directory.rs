@@ -1,8 +1,8 @@
 //! The private directory of one cluster.
 //!
-//! It holds the sockets and the master's store, and a file that is locked as long as its owner
-//! lives. Dropping it removes it. If the owner is killed it stays, but its lock does not: the next
-//! owner finds it unlocked and removes it.
+//! It holds the sockets, the master's store, and a file that is locked as long as the owner of the
+//! directory lives. Dropping the value removes the directory. If the owner is killed, the directory
+//! stays without its lock, and the next process that makes one removes it.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -14,15 +14,15 @@ use fusee_cli::failure::Failure;
 const PREFIX: &str = "fusee-up-";
 const LOCK: &str = "lock";
 
-/// A directory that is gone with its value.
+/// A private directory. Dropping the value removes it.
 pub struct Directory {
     path: PathBuf,
-    /// Locked; closing it unlocks it.
+    /// Locked; closing the file unlocks it.
     _lock: File,
 }
 
 impl Directory {
-    /// Makes one, in the user's runtime directory or in that for temporary files.
+    /// Makes a directory, in the user's runtime directory or else in that for temporary files.
     pub fn create() -> Result<Directory, Failure> {
         let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         let base = runtime.filter(|path| path.is_dir()).unwrap_or_else(std::env::temp_dir);
@@ -40,7 +40,7 @@ impl Directory {
         Ok(Directory { path, _lock: lock })
     }
 
-    /// Where it is.
+    /// Returns the path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -54,13 +54,13 @@ impl Drop for Directory {
     }
 }
 
-/// Removes directories whose owner is gone.
+/// Removes the directories of processes that have died.
 fn sweep(base: &Path) {
     for entry in fs::read_dir(base).into_iter().flatten().flatten() {
         if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
             continue;
         }
-        // Without a lock file it is somebody's who has just begun, or nobody's business.
+        // Without a lock file, its owner has only just made it, or it is not one of ours.
         let Ok(lock) = File::open(entry.path().join(LOCK)) else { continue };
         if lock.try_lock().is_ok() {
             let _ = fs::remove_dir_all(entry.path());

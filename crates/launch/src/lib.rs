@@ -1,12 +1,12 @@
-//! Starts and ends the processes of a cluster on this machine: for `fusee up`, for benchmarks, and
-//! for whoever else needs a cluster of real processes.
+//! Starting and stopping of the processes of a cluster on this machine, for `fusee up`, benchmarks,
+//! and other programs that need a cluster of real processes.
 //!
-//! A [`Plan`] says what cluster. [`start`] starts its servers as children that run this same
-//! executable, on loopback addresses, with their files in a private [`Directory`]; each says where it
-//! is with an [`announcement`]. [`Servers`] also owns what it started, and ends it.
+//! A [`Plan`] describes the cluster. [`start`] starts its servers as children that run this same
+//! executable, on loopback addresses, with their files in a private [`Directory`]; each reports its
+//! addresses in an [`announcement`]. [`Servers`] also owns the children, and stops them.
 //!
 //! No server outlives its parent: it ends when its standard input does (`--stop-with-stdin`), and
-//! the system closes that input whatever the parent died of.
+//! the system closes that input however the parent dies.
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 

@@ -1,4 +1,4 @@
-//! Which cluster to start, and the command lines of its servers.
+//! The description of a cluster to start, and the command lines of its servers.
 
 use fusee_cli::failure::Failure;
 use fusee_cli::flags;
@@ -23,11 +23,11 @@ pub struct Plan {
     pub index_keys: u64,
     /// Port of the master on 127.0.0.1; 0 is any free one.
     pub port: u16,
-    /// Who is silent for so many milliseconds is taken for gone.
+    /// Processes that are silent for this many milliseconds count as dead.
     pub lease_ms: u64,
-    /// Bytes a second at most that move between memory nodes.
+    /// The most bytes a second that move between memory nodes.
     pub move_bytes_per_s: u64,
-    /// Bytes a second at most that are read to find damage.
+    /// The most bytes a second that are read to find damage.
     pub scrub_bytes_per_s: u64,
     /// Fabrics that the memory nodes serve.
     pub fabrics: Vec<FabricKind>,
@@ -35,12 +35,12 @@ pub struct Plan {
     pub region_bytes: u64,
     /// Size of a block, in bytes.
     pub block_bytes: u64,
-    /// What else to tell the master, as arguments.
+    /// Further arguments of the master.
     pub more: Vec<String>,
 }
 
 impl Plan {
-    /// Refuses what the master would refuse.
+    /// Refuses a plan that the master would refuse.
     pub fn check(&self) -> Result<(), Failure> {
         let settings = Settings {
             memory_nodes: self.memory_nodes.into(),
@@ -56,7 +56,7 @@ impl Plan {
         settings.check().map_err(|error| Failure::usage(flags::in_text(&error.to_string())))
     }
 
-    /// The command line of its master.
+    /// Returns the command line of the master.
     pub(crate) fn master_arguments(&self, directory: &Directory) -> Vec<String> {
         let data_dir = directory.path().join("master");
         let mut arguments = vec![
@@ -77,7 +77,7 @@ impl Plan {
         arguments
     }
 
-    /// The command line of one of its memory nodes.
+    /// Returns the command line of a memory node.
     pub(crate) fn node_arguments(&self, directory: &Directory, master: &str) -> Vec<String> {
         let fabrics = self.fabrics.iter().map(ToString::to_string);
         vec![

@@ -1,8 +1,8 @@
 //! A master and memory nodes as child processes that form a cluster.
 //!
-//! [`start`] does it, [`Servers`] also owns what it started: for whoever needs a cluster of real
-//! processes that ends with them. Each server is this same executable; it ends when its standard
-//! input does, so none outlives its parent, whatever that died of.
+//! [`start`] starts them; [`Servers`] also owns them, for programs that need a cluster of real
+//! processes that ends with them. Each server runs this same executable and ends when its standard
+//! input does, so none outlives its parent, however that dies.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -20,23 +20,23 @@ use crate::child::{self, Child};
 use crate::directory::Directory;
 use crate::plan::Plan;
 
-/// How long the cluster may take to form.
+/// The most time that the cluster may take to form.
 const FORM_TIMEOUT: Duration = Duration::from_secs(60);
-/// How often the master is asked whether it has.
+/// The pause between two questions to the master whether the cluster has formed.
 const FORM_POLL: Duration = Duration::from_millis(20);
 
 /// A cluster that clients can join.
 pub struct Started {
     /// Host and port of the master.
     pub master: String,
-    /// Where it serves its page, if it was told to.
+    /// The address of the master's page, if it has one.
     pub http: Option<SocketAddr>,
     /// The memory nodes, in the order of their names.
     pub nodes: Vec<announcement::MemoryNode>,
 }
 
-/// Starts the servers. `children` are the master and then the memory nodes, in the order of their
-/// names; also after an error, for the caller to stop them.
+/// Starts the servers. `children` are then the master and the memory nodes, in the order of their
+/// names. Also after an error `children` has those that were started, for the caller to stop them.
 pub async fn start(
     plan: &Plan,
     verbose: u8,
@@ -68,14 +68,14 @@ pub async fn start(
     Ok(Started { master: address, http, nodes })
 }
 
-/// Waits for the end of any of them; gives its name and how it ended.
+/// Waits for the end of any child; returns its name and how it ended.
 pub async fn first_exit(children: &mut [Child]) -> (String, String) {
     let exits = children.iter_mut().map(|child| Box::pin(child.exit()));
     select_all(exits).await.0
 }
 
-/// Gives the memory nodes the names that they have in the cluster, and brings them into that
-/// order; they joined in any.
+/// Gives the memory nodes the names that they have in the cluster, and sorts them by name; they
+/// joined in any order.
 fn name_nodes(
     children: &mut Vec<Child>,
     nodes: Vec<announcement::MemoryNode>,
@@ -101,7 +101,7 @@ fn name_nodes(
     nodes
 }
 
-/// Asks for the cluster: its master's store is empty, in a fresh directory.
+/// Asks the master to form a cluster. Its store is empty, in a new directory.
 async fn form(address: &str) -> Result<(), Failure> {
     let cannot = |what: String| Failure::operation(format!("the cluster cannot be formed: {what}"));
     let runtime = secret::runtime("fusee-launch")?;
@@ -135,13 +135,13 @@ async fn formed(address: &str) -> Result<View, Failure> {
     }
 }
 
-/// A cluster of child processes, which ends with its value.
+/// A cluster of child processes. Dropping the value stops them.
 pub struct Servers {
     plan: Plan,
     runtime: tokio::runtime::Runtime,
     children: Vec<Child>,
     master: String,
-    /// Removed after the children have ended.
+    /// Removed after the children have ended, since `drop` runs before fields are dropped.
     directory: Directory,
 }
 
@@ -164,7 +164,7 @@ impl Servers {
         Ok(servers)
     }
 
-    /// Host and port of the master.
+    /// Returns host and port of the master.
     pub fn master(&self) -> &str {
         &self.master
     }
@@ -173,7 +173,7 @@ impl Servers {
     pub fn add_memory_node(&mut self) -> Result<(), Failure> {
         let arguments = self.plan.node_arguments(&self.directory, &self.master);
         let name = format!("memory node {}", self.children.len() - 1);
-        // A child needs the runtime from its beginning.
+        // Children must be spawned within the runtime.
         let added = self.runtime.block_on(async {
             let mut child = Child::spawn(&name, 0, &arguments)?;
             let announced = child.announcement().await;
@@ -183,7 +183,7 @@ impl Servers {
         Ok(())
     }
 
-    /// Kills the memory node of this name (SIGKILL).
+    /// Kills the memory node with this name (SIGKILL).
     pub fn kill(&mut self, name: &str) -> Result<(), Failure> {
         let child = self.children.iter_mut().find(|child| child.name() == name);
         child.ok_or_else(|| Failure::usage(format!("no server is called {name}")))?.kill()

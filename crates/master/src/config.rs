@@ -1,9 +1,9 @@
-//! What a master is told when it starts.
+//! The configuration of a master at its start.
 //!
-//! One flat table, so that a file, the environment and flags can all set every field by its
-//! name; unknown names are errors. Every field has a default that fits a small cluster on one
-//! machine. What concerns the process takes effect at every start. What concerns the cluster
-//! ([`Settings`]) takes effect when it is formed, and stands in the view from then on.
+//! One flat table, so that a file, the environment and flags can all set every field by its name; unknown names are
+//! errors. Every field has a default that fits a small cluster on one machine. Fields that concern the process take
+//! effect at every start. Fields that concern the cluster ([`Settings`]) take effect when it is formed, and are part of
+//! the view from then on.
 //!
 //! Sizes are bytes.
 
@@ -26,10 +26,9 @@ type SharedStore = StoreAddress;
 #[cfg(not(feature = "etcd"))]
 type SharedStore = std::convert::Infallible;
 
-/// Where the store is unless somebody says otherwise: `/var/lib/fusee/master` for root, and for others
-/// `fusee/master` in `XDG_STATE_HOME`, or in `.local/state` of the home directory. `None` without one.
-/// It does not depend on the working directory: a master that is started elsewhere must find its
-/// cluster again.
+/// Returns the default directory of the store: `/var/lib/fusee/master` for root, and for other users `fusee/master` in
+/// `XDG_STATE_HOME`, or in `.local/state` of the home directory. `None` without a home directory. It does not depend on
+/// the working directory: a master that is started elsewhere must find its cluster again.
 pub fn default_data_dir() -> Option<PathBuf> {
     let is_root = std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
     if is_root {
@@ -40,16 +39,16 @@ pub fn default_data_dir() -> Option<PathBuf> {
     Some(state?.join("fusee/master"))
 }
 
-/// Settings of a master. Those before `memory_nodes` are the process's; the rest takes effect when
-/// a cluster is formed, and is a mistake to change afterwards.
+/// The configuration of a master. Fields before `memory_nodes` concern the process. The others take effect when a
+/// cluster is formed; changing them afterwards is a mistake, unless they say otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Keys of the cluster's secret, which others have to prove, too. None by default: whoever reaches the port is
-    /// heard.
+    /// Keys from the cluster's secret, which other processes have to prove as well. None by default: then every process
+    /// that reaches the port may send requests.
     #[serde(skip)]
     pub keys: Option<Keys>,
-    /// Certificates: all that is dialled has TLS, and all that is answered. None by default.
+    /// Certificates: with them, all connections use TLS. None by default.
     #[serde(skip)]
     pub tls: Option<Tls>,
     /// Host and port to listen at; `127.0.0.1:7400` by default.
@@ -59,41 +58,39 @@ pub struct Config {
     /// A store that several masters share, which then elect one of them to lead: for example
     /// `etcd://10.0.0.5:2379,10.0.0.6:2379/fusee`. None by default: `data_dir` holds the store.
     pub store: Option<String>,
-    /// With a shared store: the file of the certificates of the authorities that its members' have to be of, which are
-    /// reached over TLS then. None by default.
+    /// With a shared store: the file of the certificate authorities that sign the certificates of its members, which
+    /// are then reached over TLS. None by default.
     pub store_ca: Option<PathBuf>,
-    /// With `store_ca`: the files of this master's certificate and key, where the store wants them.
+    /// With `store_ca`: the files of this master's certificate and key, if the store demands them.
     pub store_cert: Option<PathBuf>,
     /// See `store_cert`.
     pub store_key: Option<PathBuf>,
-    /// Host and port under which others reach this master; as it listens by default. With a shared
-    /// store, stand-bys send everybody there.
+    /// Host and port under which others reach this master; the listening address by default. With a shared store,
+    /// stand-bys refer all clients there.
     pub advertise: Option<String>,
-    /// With a shared store: how long a leader that has died stays in office, 2..=60 seconds; 3 by
-    /// default.
+    /// With a shared store: the time for which a leader that has died stays in office, 2..=60 seconds; 3 by default.
     pub lease_ttl_s: u64,
-    /// The cluster is formed when so many memory nodes have joined; 3 by default.
+    /// The number of memory nodes that must have joined before the cluster is formed; 3 by default.
     pub memory_nodes: u32,
     /// Replicas of the index, 1..=5 and at most `memory_nodes`; 3 by default.
     pub index_replicas: u8,
     /// Replicas of the data, 1..=5 and at most `memory_nodes`; 2 by default.
     pub data_replicas: u8,
-    /// The number of keys to make the index for; 1,000,000 by default.
+    /// The number of keys that the index is sized for; 1,000,000 by default.
     pub index_keys: u64,
-    /// Sizes; regions of 256 MiB by default instead of the paper's 2 GiB, so that pools of a few
-    /// GiB hold several and are used well.
+    /// Sizes. Regions are 256 MiB by default instead of the paper's 2 GiB, so that pools of a few GiB hold several and
+    /// are used well.
     pub geometry: Geometry,
-    /// A session or memory node that is silent for so many milliseconds is taken for gone; 1,000 by
-    /// default.
+    /// The silence, in milliseconds, after which a session or memory node counts as gone; 1,000 by default.
     pub lease_ms: u64,
-    /// Bytes a second at most that move between memory nodes to even out their shares, or off one
-    /// that is drained; 512 MiB by default. May be changed at every start.
+    /// The limit on bytes a second that move between memory nodes to even out their shares, or off a drained one; 512
+    /// MiB by default. May be changed at every start.
     pub move_bytes_per_s: u64,
-    /// Bytes a second at most that are read to find damage where nobody looks, 0 for none; 4 MiB by
+    /// The limit on bytes a second that are read to find damage in memory that no client reads, 0 for none; 4 MiB by
     /// default. May be changed at every start.
     pub scrub_bytes_per_s: u64,
-    /// Which redundancy what is written gets, and when that changes by itself; all of it is replicated by
-    /// default. May be changed at every start; of several masters, the leader's counts.
+    /// The redundancy of written values, and the rules for its changes; all values are replicated by default. May be
+    /// changed at every start; of several masters, the leader's counts.
     pub redundancy: Policy,
 }
 
@@ -124,7 +121,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// What the cluster is formed for.
+    /// Returns the settings of the cluster.
     pub fn settings(&self) -> Settings {
         Settings {
             memory_nodes: self.memory_nodes,
@@ -139,7 +136,7 @@ impl Config {
         }
     }
 
-    /// Checks how the store is named; whether it can be reached is another question.
+    /// Checks the settings of the store, without contacting it.
     pub fn check_store(&self) -> Result<(), StoreAddressError> {
         self.shared_store().map(drop)
     }
@@ -151,7 +148,7 @@ impl Config {
             (Some(ca), Some(cert), Some(key)) => (ca, Some((cert.clone(), key.clone()))),
             _ => return Err(StoreAddressError::Files),
         };
-        // What is wrong with them shows now, and not with the first election.
+        // Errors in the files show now, and not at the first election.
         let read = match &identity {
             None => Tls::of_client(ca),
             Some((cert, key)) => Tls::of_server(ca, cert, key),
@@ -160,8 +157,7 @@ impl Config {
         Ok(Some(StoreTls { ca: ca.clone(), identity }))
     }
 
-    /// The store that it shares with other masters, if it does; in a program without etcd there is
-    /// no such thing.
+    /// Returns the store that this master shares with others, if it does. A program without etcd has none.
     pub(crate) fn shared_store(&self) -> Result<Option<SharedStore>, StoreAddressError> {
         let tls = self.store_tls()?;
         let Some(text) = &self.store else {

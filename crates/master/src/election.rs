@@ -1,16 +1,15 @@
-//! One of several masters: stand by, be elected, lead for a term, stand by again.
+//! The election of one of several masters: stand by, be elected, lead for a term, stand by again.
 //!
-//! A candidate puts its address under a key of its own that lives as long as its lease; the oldest
-//! key leads. The others watch, and tell whoever asks them who that is. Leading means: begin a
-//! term in the store, restore the logic from the records, decide. A term ends when the lease is
-//! not renewed in time, when a write is refused, or when the process stops; then requests go to
-//! nobody, the logic ends without another decision, replies under way are dropped, and the lease
-//! is given back, so that the next master need not wait for it to run out.
+//! A candidate puts its address under a key of its own, which lives as long as its lease; the
+//! candidate with the oldest key leads. The others watch, and tell askers which master leads. To
+//! lead means to begin a term in the store, restore the logic from the records, and decide. A term
+//! ends when the lease is not renewed in time, when a write is refused, or when the process stops.
+//! Then no request reaches the logic any more, it ends without another decision, replies under way
+//! are dropped, and the lease is given back, so that the next master need not wait for its end.
 //!
-//! The process goes on as a stand-by after its term, rather than end: its port keeps answering
-//! with the new leader's name, and when etcd was away for a while the masters come back by
-//! themselves. Nothing of a term outlives it: the logic, its queue and the right to write are
-//! made anew for the next.
+//! After its term the process goes on as a stand-by: its port keeps answering with the new leader's
+//! address, and after a failure of etcd the masters recover by themselves. Nothing of a term
+//! outlives it: the logic, its queue and the right to write are made anew for the next.
 
 use std::io;
 use std::sync::Arc;
@@ -29,26 +28,26 @@ use crate::store::etcd::{ATTEMPT, Candidacy, Error, Etcd, Term};
 use crate::store::{Store, StoreError};
 use crate::tenure::Tenure;
 
-/// How long to wait after a failure, and between two terms.
+/// The pause after a failure, and between two terms.
 const PAUSE: Duration = Duration::from_millis(200);
-/// How long a watch is trusted; then the candidates are read again.
+/// The longest time for which a watch is trusted; then the candidates are read again.
 const WATCH: Duration = Duration::from_secs(2);
-/// A lease is renewed so often in its time.
+/// The number of renewals in the time of a lease.
 const RENEWALS_PER_LEASE: u32 = 4;
 
-/// What a candidate stands for.
+/// The data of a candidate.
 #[derive(Clone, Debug)]
 pub(crate) struct Platform {
     pub address: StoreAddress,
-    /// Where others reach this master.
+    /// The address at which others reach this master.
     pub advertise: String,
     pub ttl_s: u64,
 }
 
-/// How a candidate is to stop.
+/// The way in which a candidate stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stop {
-    /// When no change of the view is under way, if it leads.
+    /// If it leads: as soon as no change of the view is under way.
     Finish,
     AtOnce,
 }
@@ -61,7 +60,8 @@ pub(crate) struct Candidate {
 }
 
 impl Candidate {
-    /// Starts to campaign. `lead` starts the logic of a term: its queue and its thread.
+    /// Starts the campaign. `lead` starts the logic of a term, and returns its queue and its
+    /// thread.
     pub fn start<L>(
         runtime: &Runtime,
         platform: Platform,
@@ -78,7 +78,8 @@ impl Candidate {
         Ok(Candidate { stop, thread: Some(thread) })
     }
 
-    /// Stops it; if it leads, when it has ended the change of the view that is under way.
+    /// Stops the candidate. If it leads, it first completes the change of the view that is under
+    /// way.
     pub fn finish(&mut self) {
         self.stop(Stop::Finish);
     }
@@ -105,7 +106,7 @@ struct Campaign<L> {
     seat: Arc<Seat>,
     stopped: watch::Receiver<Option<Stop>>,
     lead: L,
-    /// Leases that have not been given back: their candidacies stand in the way of others.
+    /// Leases that have not been given back: their candidacies block others.
     leases: Vec<i64>,
 }
 
@@ -122,7 +123,7 @@ impl Drop for LeadershipLease {
     }
 }
 
-/// What comes after a term.
+/// The step after a term.
 enum Next {
     Campaign,
     End,
@@ -160,7 +161,7 @@ where
         }
     }
 
-    /// It stops as a stand-by.
+    /// Gives all leases back, since this master stops as a stand-by.
     async fn stop_standing(&mut self, etcd: &Etcd) {
         if let Err(error) = self.give_all_back(etcd).await {
             tracing::debug!(%error, "the lease is not given back");
@@ -200,7 +201,7 @@ where
         }
     }
 
-    /// Says what the matter is, once, and waits.
+    /// Reports an obstacle, once, and waits.
     async fn obstacle(&self, text: &str, said: &mut String) {
         self.seat.stand_by(None);
         if said != text {
@@ -210,7 +211,7 @@ where
         sleep(PAUSE).await;
     }
 
-    /// Gives a lease back, and with it the candidacy, or does so later.
+    /// Gives a lease back, and with it the candidacy, now or later.
     async fn give_back(&mut self, etcd: &Etcd, lease: &LeadershipLease) {
         lease.tenure.end();
         match revoke(etcd, lease.id).await {
@@ -224,7 +225,7 @@ where
         let asked = Tenure::now();
         let granted = etcd.bounded(etcd.client.grant(self.platform.ttl_s as i64)).await?;
         self.leases.push(granted.id);
-        // etcd may give a longer one than was asked for, never a shorter one.
+        // etcd may give a longer lease than was asked for, never a shorter one.
         let ttl = Duration::from_secs(granted.ttl_s.unsigned_abs());
         let tenure = Arc::new(Tenure::new(asked, ttl));
         let renewals = tokio::spawn(renew(etcd.clone(), granted.id, Arc::clone(&tenure)));
@@ -302,13 +303,14 @@ where
             }
         });
         if *self.stopped.borrow() == Some(Stop::Finish) {
-            // It ends by itself, if only because its term does.
+            // The thread ends by itself, at the latest with its term.
             finish(&queue);
             join(thread);
             lease.tenure.end();
             self.seat.stand_by(None);
         } else {
-            // From here on nothing is decided: not what waits in the queue, and not what comes.
+            // From here on the logic decides nothing, neither what waits in the queue nor what
+            // comes later.
             lease.tenure.end();
             self.seat.stand_by(None);
             end(&queue, thread);
@@ -352,7 +354,7 @@ async fn changed(etcd: &Etcd, revision: i64) {
     }
 }
 
-/// Ends a lease; it may have ended already.
+/// Ends a lease; succeeds also if the lease has ended already.
 pub(crate) async fn revoke(etcd: &Etcd, id: i64) -> Result<(), StoreError> {
     etcd.bounded(etcd.client.revoke(id)).await
 }

@@ -1,15 +1,15 @@
-//! The long work of the master: settling and filling replicas, recovering clients (P §5.2, §5.3).
+//! The long work of the master: it settles and fills replicas, and recovers clients (P §5.2, §5.3).
 //!
-//! A job is a future over a [`Fabric`] and a [`Reach`], so it runs on any host: a thread of the
-//! real master, a process of the simulator. The logic says when ([`Action::Job`]), one job at a
-//! time, each under a session id that is fenced before another one works. So a job may stop
-//! anywhere, may be run again by another master, and nothing of an earlier run can get in between.
+//! A job is a future over a [`Fabric`] and a [`Reach`], so it runs on any host: a thread of the real master, or a
+//! process of the simulator. The logic starts jobs ([`Action::Job`]), one at a time, under a session id that is fenced
+//! before another one is used. So a job may stop anywhere and may be run again by another master, and no verb of an
+//! earlier run comes in between.
 //!
-//! What it asks of memory nodes goes in turn ([`NodeRequest::OfJob`]), so nothing of an earlier run comes in between
-//! that way either.
+//! A job's requests to memory nodes go in turn ([`NodeRequest::OfJob`]), so no request of an earlier run comes in
+//! between either.
 //!
-//! A job knows the view it is given, and no other. If a memory node does not answer it ends with an
-//! error that names the node; the logic looks after the node and tries again.
+//! A job knows only the view that it is given. If a memory node does not answer, the job ends with an error that names
+//! the node; the logic asks after the node and tries again.
 //!
 //! [`Action::Job`]: crate::logic::Action::Job
 
@@ -30,37 +30,36 @@ use fusee_core::verbs::{Batch, ClientId, Fabric, FailedVerb, MnId, VerbError};
 use fusee_core::view::{Place, View};
 use futures_util::future::try_join_all;
 
-/// What is to be done.
+/// A task for a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Job {
-    /// The change of the view, which is *transforming*.
+    /// Do the work of the view's change, which is *transforming*.
     Transform {
-        /// Clients that have expired and are not recovered. Those that had not left the older views behind when
-        /// the stage began are fenced at all members.
+        /// Clients that have expired and are not recovered. Those that had not left the older views behind when the
+        /// stage began are fenced at all members.
         dead: Vec<ClientId>,
     },
-    /// A look at slots of a subtable, and at what they lead to, in a stable view.
+    /// Look at slots of a subtable, and at the objects that they lead to, in a stable view.
     Scrub {
         /// The subtable.
         subtable: u32,
         /// The first slot.
         first: u64,
-        /// How many, at most.
+        /// The limit on the number of slots.
         count: u64,
-        /// How many bytes to read, about.
+        /// The approximate number of bytes to read.
         bytes: u64,
     },
-    /// What is left to do of splits and moves, in a view that is *switched* and that everybody
-    /// follows.
+    /// Complete splits and moves, in a view that is *switched* and that all sessions follow.
     Clear,
-    /// Clients that are fenced at all members.
+    /// Recover clients that are fenced at all members.
     Recover {
         /// The clients, at most [`MAX_CLIENTS`].
         clients: Vec<ClientId>,
     },
 }
 
-/// What was done.
+/// The result of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobReport {
     /// The replicas in the scope of the change are equal.
@@ -69,55 +68,54 @@ pub enum JobReport {
         slots_changed: u64,
         /// Bytes that were copied to new replicas.
         bytes_copied: u64,
-        /// Objects that were damaged where they were copied from.
+        /// Objects that were damaged on the replica that they were copied from.
         damaged: u64,
     },
-    /// What was seen there.
+    /// A subtable was looked at.
     Scrubbed {
         /// The subtable.
         subtable: u32,
-        /// The first slot that was asked for.
+        /// The first slot of the look.
         first: u64,
-        /// What was found.
+        /// The findings.
         looked: Looked,
     },
-    /// Entries that have moved are not where they were any more.
+    /// Moved entries are removed from their old slots.
     Cleared {
-        /// How many.
+        /// Removed entries.
         slots_changed: u64,
     },
-    /// The clients left nothing that anybody could stumble over.
+    /// The clients are recovered: they left nothing that could harm other sessions.
     Recovered(Vec<Recovered>),
 }
 
-/// What came of a client.
+/// A recovered client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovered {
-    /// For people.
+    /// Figures for the operator.
     pub recovery: Recovery,
     /// The blocks that it had taken over on all replicas.
     pub owned: Vec<BlockId>,
-    /// What others can go on with of them.
+    /// Those of them that other sessions can go on with.
     pub orphans: Vec<Orphan>,
 }
 
-/// Why a job ended early. It can be run again.
+/// The reason why a job ended early. The job can be run again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct JobError {
-    /// The memory node that did not answer, if it was one.
+    /// The memory node that did not answer, if one did not.
     pub node: Option<MnId>,
-    /// Whether verbs that were posted may still execute when the job has ended. A host whose fabric
-    /// executes them on the spot says no.
+    /// Posted verbs may still execute after the end of the job. False for a host whose fabric executes verbs at once.
     pub may_linger: bool,
-    /// The subtable and slot of an entry of which a split cannot tell where it belongs.
+    /// The subtable and slot of an entry that a split cannot place.
     pub unreadable: Option<(u32, u64)>,
-    /// What went wrong.
+    /// The failure in words.
     pub what: String,
 }
 
 impl JobError {
-    /// Of a node, if it was one that did not answer.
+    /// Returns an error; `node` is the node that did not answer, if one did not.
     pub fn new(node: Option<MnId>, what: String) -> JobError {
         JobError { node, may_linger: true, unreadable: None, what }
     }
@@ -151,27 +149,27 @@ impl From<RepairError> for JobError {
     }
 }
 
-/// How a job reaches the control services of the view's members, and what time it is.
+/// A job's way to the control services of the view's members, and its clock.
 pub trait Reach {
-    /// Asks a memory node once. `Err` says why there is no answer.
+    /// Asks a memory node once. The error is the reason why there is no answer.
     fn ask(
         &self,
         node: MnId,
         request: NodeRequest,
     ) -> impl Future<Output = Result<NodeReply, String>>;
 
-    /// Microseconds since any fixed moment.
+    /// Returns the microseconds since any fixed moment.
     fn now_us(&self) -> u64;
 }
 
-/// The way of one job to the memory nodes: all that it asks of them has its number.
+/// A job's way to the memory nodes. All of its requests carry its number.
 #[derive(Clone, Copy, Debug)]
 pub struct Orders<'r, R> {
-    /// How they are reached.
+    /// The way to the nodes.
     pub reach: &'r R,
     /// The session under which the job works.
     pub repairer: ClientId,
-    /// Larger than those of all earlier jobs of the repairer.
+    /// The job's number, larger than those of all earlier jobs of the repairer.
     pub job: u64,
 }
 
@@ -198,7 +196,7 @@ impl<R: Reach> Orders<'_, R> {
         }
     }
 
-    /// Fences clients at all members of the view at once. Not in turn: it is for good, so it is never too late.
+    /// Fences clients at all members of the view at once. Not in turn: a fence is for good, so it is never too late.
     async fn fence(&self, view: &View, clients: &[ClientId]) -> Result<(), JobError> {
         let fencing = view.members.iter().map(|member| async {
             let request = NodeRequest::Fence { clients: clients.to_vec() };
@@ -210,7 +208,7 @@ impl<R: Reach> Orders<'_, R> {
         try_join_all(fencing).await.map(drop)
     }
 
-    /// Asks all members of the view the same at once.
+    /// Asks all members of the view the same, at once.
     async fn ask_all(
         &self,
         view: &View,
@@ -223,7 +221,7 @@ impl<R: Reach> Orders<'_, R> {
     }
 }
 
-/// Does a job by a view, which has passed [`View::check`].
+/// Runs a job by a view that has passed [`View::check`].
 pub async fn run<F: Fabric, R: Reach>(
     fabric: &F,
     orders: &Orders<'_, R>,
@@ -256,13 +254,13 @@ fn unexpected(node: MnId, reply: &NodeReply) -> JobError {
     JobError::new(None, format!("{node} answered by {reply:?}"))
 }
 
-/// Makes the replicas in the scope of a change equal and fills the joining ones, tables of block
-/// owners included; then tells every region's first replica that it leads. One that takes the place
-/// of a living one leads only when that one has let go ([`Job::Clear`]).
+/// Makes the replicas in the scope of a change equal, and fills the joining ones, with their tables of block owners.
+/// Then tells every region's first replica that it leads. A replica that takes the place of a living one leads only
+/// when that one has let go ([`Job::Clear`]).
 ///
-/// Before a region is copied, the objects there that `dead` clients have left on some replicas only are
-/// completed: else the only complete one might go, and the word that leads to it would stay where it is for
-/// ever. Who dies later has none there: the region is frozen.
+/// Before a region is copied, objects there that `dead` clients have left on some replicas only are completed:
+/// otherwise the only complete replica of one might go, and the word that leads to it would stay for ever. A client
+/// that dies later has no such objects there, since the region is frozen.
 ///
 /// # Panics
 /// If the view has no change that is transforming.
@@ -281,7 +279,7 @@ pub async fn transform<F: Fabric, R: Reach>(
     let transformed = repair::transform(fabric, view).await?;
     let regions = view.change.iter().flat_map(|change| &change.regions);
     for RegionChange { region, joining, .. } in regions {
-        // After the bytes, which hold the copy of the table that a node makes of its own.
+        // After the bytes, which include the source's copy of the table.
         let (Some(joining), region) = (joining, *region) else { continue };
         let source = view.regions[region as usize].primary().node;
         let owners = match orders.ask(source, JobRequest::OwnersOf { region }).await? {
@@ -300,7 +298,7 @@ pub async fn transform<F: Fabric, R: Reach>(
     Ok(transformed)
 }
 
-/// Completes what clients have left in the regions that are frozen.
+/// Completes objects of clients in the frozen regions.
 async fn complete_objects<F: Fabric, R: Reach>(
     fabric: &F,
     orders: &Orders<'_, R>,
@@ -329,8 +327,8 @@ async fn lead<R: Reach>(orders: &Orders<'_, R>, view: &View) -> Result<(), JobEr
     Ok(())
 }
 
-/// Gives the room of replicas back that have left the view, which everybody follows. Before another
-/// node is told to lead in the place of one of them.
+/// Releases the places of replicas that have left the view, which all sessions follow. To be done before another node
+/// is told to lead in the place of one of them.
 async fn release<R: Reach>(orders: &Orders<'_, R>, view: &View) -> Result<(), JobError> {
     for (from, place) in view.leaving() {
         let extent = match from {
@@ -343,9 +341,8 @@ async fn release<R: Reach>(orders: &Orders<'_, R>, view: &View) -> Result<(), Jo
     Ok(())
 }
 
-/// Puts right what dead clients left: their requests, their block tables, the blocks that they
-/// never used. One client after the other; what is asked of the memory nodes about all of them is
-/// asked at once.
+/// Repairs what dead clients left: their writes, their block tables, and blocks that they never used. Clients are
+/// recovered one after the other, but each question to the memory nodes is asked about all of them at once.
 pub async fn recover_clients<F: Fabric, R: Reach>(
     fabric: &F,
     orders: &Orders<'_, R>,
@@ -361,8 +358,8 @@ pub async fn recover_clients<F: Fabric, R: Reach>(
     let blocks = Blocks::of_all(orders, view, clients).await?;
     times.metadata_us = watch.lap();
     let mut recovered = Vec::new();
-    // Whether the tables have changed since they were read. What one of these clients had not finished to
-    // take over from another one becomes that one's again, or the first one's for good.
+    // True once the tables have changed since they were read. A block that client A had begun to take over from
+    // client B goes back to B, or now belongs to A for good.
     let mut is_changed = false;
     for mut blocks in blocks {
         if is_changed {
@@ -375,7 +372,7 @@ pub async fn recover_clients<F: Fabric, R: Reach>(
     Ok(recovered)
 }
 
-/// `times` are those that the client shares with others.
+/// Recovers one client. `times` are those that the client shares with others.
 async fn recover_client<F: Fabric, R: Reach>(
     fabric: &F,
     watch: &mut Watch<'_, R>,
@@ -409,26 +406,26 @@ async fn recover_client<F: Fabric, R: Reach>(
     Ok(Recovered { recovery, owned: blocks.owned.into_iter().collect(), orphans })
 }
 
-/// Measures one stretch after the other.
+/// A stopwatch for one stretch after the other.
 struct Watch<'r, R> {
     orders: &'r Orders<'r, R>,
     last_us: u64,
 }
 
 impl<R: Reach> Watch<'_, R> {
-    /// Microseconds since the last call.
+    /// Returns the microseconds since the last call.
     fn lap(&mut self) -> u64 {
         let before = std::mem::replace(&mut self.last_us, self.orders.now_us());
         self.last_us.saturating_sub(before)
     }
 }
 
-/// The blocks that stand under a client's name.
+/// The blocks that the tables of the memory nodes call a client's.
 struct Blocks {
     client: ClientId,
-    /// On all replicas.
+    /// Blocks that are the client's on all replicas.
     owned: BTreeSet<BlockId>,
-    /// On some replicas only, with the nodes of those. The client had not finished to take the
+    /// Blocks that are the client's on some replicas only, with the nodes of those. The client had begun to take the
     /// block over, or to give it back, so it has never written there since.
     partial: BTreeMap<BlockId, BTreeSet<MnId>>,
 }
@@ -463,8 +460,8 @@ impl Blocks {
         self.owned.iter().chain(self.partial.keys())
     }
 
-    /// Makes the replicas of the tables agree: what is the client's on some of them only is whose
-    /// the others say.
+    /// Makes the replicas of the tables agree: a block that is the client's on some of them only goes to the owner that
+    /// the others name.
     async fn take_back<R: Reach>(
         &self,
         orders: &Orders<'_, R>,
@@ -500,7 +497,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// The blocks that are the client's on all replicas, and hold this.
+    /// Returns the blocks that are the client's on all replicas, and have this content.
     fn owned_with(&self, view: &View, report: &Report, content: BlockContent) -> Vec<BlockId> {
         let found = report.blocks.iter().filter(|block| block.content == content);
         let blocks = found.filter_map(|found| view.geometry.block_at(found.block));
@@ -523,7 +520,7 @@ impl Blocks {
     }
 }
 
-/// Where a block's region lies; nowhere, if the view has no such block.
+/// Returns the places of a block's region; none if the view has no such block.
 fn places(view: &View, block: BlockId) -> &[Place] {
     let region = view.regions.get(block.region as usize);
     let region = region.filter(|_| block.block < view.geometry.blocks_per_region());
@@ -534,7 +531,7 @@ fn holds(view: &View, block: BlockId, node: MnId) -> bool {
     places(view, block).iter().any(|place| place.node == node)
 }
 
-/// Gives blocks that were never used back to their memory nodes, without a trace of a header.
+/// Gives blocks that were never used back to their memory nodes, with their headers zeroed.
 async fn free<F: Fabric, R: Reach>(
     fabric: &F,
     orders: &Orders<'_, R>,

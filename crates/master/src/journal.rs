@@ -1,10 +1,9 @@
-//! What happened to the cluster, for people: the newest events, kept in the store.
+//! The newest events of the cluster, for operators, kept in the store.
 //!
-//! Events are written in pages of a few, which are used in turn: so a store has so many records of them
-//! and no more, and an event costs a record of a few kilobytes. They go to the store together with what
-//! else is to be remembered, and have no write of their own: nobody makes the master write by what it
-//! only tells, and a store that is full stops no master that has nothing to remember. What was told
-//! since is lost with the process.
+//! Events are stored in pages of a few, used in turn: so the number of their records is limited, and an event costs a
+//! record of a few kilobytes. They are written together with the other records of a decision, and never cause a write
+//! of their own: so clients cannot make the master write by events alone, and a full store does not stop a master that
+//! has nothing else to record. Events since the last write are lost with the process.
 
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -13,17 +12,17 @@ use fusee_control::events::{ClusterEvent, Level, MAX_TEXT_BYTES, MAX_TOLD, Topic
 
 use crate::record::{Record, Write};
 
-/// Events in a page, at most.
+/// The limit on events in a page.
 const PER_PAGE: u64 = 16;
-/// Pages: all events but those of the oldest page are kept.
+/// The number of pages. All events but those of the oldest page are kept.
 const PAGES: u64 = 33;
 
 /// The newest events.
 #[derive(Debug)]
 pub struct Journal {
-    /// The oldest first in each.
+    /// The pages; in each, the oldest event first.
     pages: Vec<Vec<ClusterEvent>>,
-    /// Those that differ from the store's.
+    /// The pages that differ from the store's.
     changed: BTreeSet<u64>,
     newest: u64,
 }
@@ -57,7 +56,7 @@ impl Journal {
         let serial = self.newest;
         let number = serial / PER_PAGE % PAGES;
         let page = &mut self.pages[number as usize];
-        // What was there is of the last turn.
+        // Events of an earlier turn through the pages are dropped.
         page.retain(|event| event.serial / PER_PAGE == serial / PER_PAGE);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let text = text[..text.floor_char_boundary(MAX_TEXT_BYTES)].to_owned();
@@ -65,19 +64,19 @@ impl Journal {
         self.changed.insert(number);
     }
 
-    /// What the store has to be told.
+    /// Returns the changed pages, to be written to the store.
     pub fn writes(&mut self) -> Vec<Write> {
         let changed = std::mem::take(&mut self.changed).into_iter();
         let page = |page: u64| Record::Events { page, events: self.pages[page as usize].clone() };
         changed.map(|number| Write::Put(page(number))).collect()
     }
 
-    /// All of it has gone from the store: the events of a cluster go with it. Serials go on.
+    /// Forgets the events of a destroyed cluster, which have left the store with it. Serials go on.
     pub fn clear(&mut self) {
         *self = Journal { newest: self.newest, ..Journal::default() };
     }
 
-    /// The events after this serial, as many as one answer tells; and the newest serial.
+    /// Returns the events after this serial, up to the limit of one answer, and the newest serial.
     pub fn after(&self, serial: u64) -> (Vec<ClusterEvent>, u64) {
         let later = self.pages.iter().flatten().filter(|event| event.serial > serial);
         let mut later: Vec<&ClusterEvent> = later.collect();

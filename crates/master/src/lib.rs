@@ -1,9 +1,10 @@
-//! The master: names memory nodes, forms the cluster, hands out client ids and views.
+//! The master: it names memory nodes, forms the cluster, hands out client ids and publishes views.
 //!
-//! [`logic`] decides, without sockets, clocks or files; [`store`] remembers; [`server`] connects
-//! both to the network. [`plan`] and [`placement`] say which memory node holds what. Gets and
-//! puts never come here: a cluster whose master is down goes on, and only new sessions wait.
-//! With the feature `etcd`, several masters elect a leader there and keep their records there.
+//! [`logic`] decides, without sockets, clocks or files. [`store`] keeps the records, and [`server`]
+//! connects both to the network. [`plan`] and [`placement`] choose the memory nodes that hold each
+//! part of index and data. Gets and puts never pass the master: while it is down, sessions go on,
+//! and only new sessions wait. With the feature `etcd`, several masters elect a leader in etcd and
+//! keep their records there.
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 

@@ -1,7 +1,7 @@
-//! What is told in pieces: views that are too long for one message ([`pieces`]).
+//! Views that are too long for one message, and are told in pieces ([`pieces`]).
 //!
-//! The last two that somebody asked for stay as they were written, so that who fetches one goes on while the
-//! next is in force: twice the length of a view, whoever asks, and however many.
+//! The last two views that were asked for stay encoded, so that a process that fetches one can go on while the next is
+//! in force. This takes twice the length of a view, however many processes ask.
 
 use std::collections::VecDeque;
 
@@ -9,10 +9,10 @@ use fusee_control::master::MasterReply;
 use fusee_control::pieces;
 use fusee_core::view::View;
 
-/// Views that are kept.
+/// The number of encoded views that are kept.
 const KEPT: usize = 2;
 
-/// Written views.
+/// Encoded views.
 #[derive(Debug, Default)]
 pub(crate) struct Pieces {
     /// By their numbers, the newest last.
@@ -20,11 +20,11 @@ pub(crate) struct Pieces {
 }
 
 impl Pieces {
-    /// A piece of the view of this number; of the newest one, from its beginning, if that is not there any more.
+    /// Returns a piece of the view of this number; or the first piece of the newest view, if that one is not kept.
     /// `None` without a view.
     pub fn piece(&mut self, newest: Option<&View>, number: u64, from: u64) -> Option<MasterReply> {
         let newest = newest?;
-        // Of another cluster, which was here before.
+        // A larger number is of another cluster, which was destroyed.
         self.written.retain(|(written, _)| *written <= newest.number);
         if number == newest.number || !self.written.iter().any(|(written, _)| *written == number) {
             return Some(self.of_newest(newest, if number == newest.number { from } else { 0 }));
@@ -44,7 +44,7 @@ impl Pieces {
         pieces::piece(*number, written, from)
     }
 
-    /// There is no cluster any more.
+    /// Forgets all views: there is no cluster any more.
     pub fn clear(&mut self) {
         self.written.clear();
     }

@@ -1,26 +1,26 @@
-//! Which memory nodes hold which subtable and which region.
+//! The choice of memory nodes for each subtable and region.
 //!
-//! Consistent hashing (P §4.4): every node stands at 64 points of a ring of 64-bit hashes,
-//! and an item goes to the first distinct nodes that follow its own hash. Two corrections make it
-//! usable with a handful of nodes:
+//! Consistent hashing (P §4.4): every node stands at 64 points of a ring of 64-bit hashes, and an
+//! item goes to the first distinct nodes that follow its own hash. Two corrections make it usable
+//! with a handful of nodes:
 //!
-//! * *Bounded load* (Mirrokni, Thorup, Zadimoghaddam, SODA '18): a node that has more than 5/4 of
-//!   its fair share so far is passed over while others follow. Shares are by room, so that a node
+//! * *Bounded load* (Mirrokni, Thorup, Zadimoghaddam, SODA '18): a node with more than 5/4 of its
+//!   fair share so far is passed over while other nodes follow. Shares are by room, so that a node
 //!   with twice the memory gets twice the regions.
-//! * *Nothing is wasted*: a node that has to hold a replica of every item that is still to come,
-//!   or else the rest would not fit, is taken first. So exactly as many items fit as any
-//!   placement could fit: the largest n with `sum(min(room, n)) >= replicas * n`.
+//! * *No waste*: if the rest only just fits, a node that has to hold a replica of every remaining
+//!   item is taken first. So exactly as many items fit as any placement could fit: the largest n
+//!   with `sum(min(room, n)) >= replicas * n`.
 //!
-//! Primaries do more than backups (they allocate, and readers go to them), so they are evened out
-//! at the end: an item's primary changes places with a backup as long as that helps.
+//! Primaries do more work than backups (they allocate, and readers go to them), so they are evened
+//! out at the end: an item's primary changes places with a backup as long as that helps.
 //!
-//! Placement happens when a cluster is formed; the result stands in the view, and nobody computes
-//! it again. Missing replicas go where [`another`] says. All of it depends on nothing but its
+//! Placement happens when a cluster is formed. The view holds the result, which no process computes
+//! again. Missing replicas go where [`another`] says. All results depend on nothing but the
 //! arguments.
 
 use fusee_core::verbs::MnId;
 
-/// Points of a node on the ring.
+/// The points of a node on the ring.
 const VIRTUAL_NODES: u64 = 64;
 
 /// A memory node, and the number of items that fit on it.
@@ -28,18 +28,18 @@ const VIRTUAL_NODES: u64 = 64;
 pub struct Room {
     /// The node.
     pub node: MnId,
-    /// Items.
+    /// The number of items.
     pub items: u64,
 }
 
-/// The largest number of items, up to `limit`, that can have `replicas` replicas each on
+/// Returns the largest number of items, up to `limit`, that can have `replicas` replicas each on
 /// distinct nodes.
 pub fn capacity(rooms: &[Room], replicas: u8, limit: u64) -> u64 {
     let fits = |n: u64| {
         let sum: u128 = rooms.iter().map(|room| u128::from(room.items.min(n))).sum();
         sum >= u128::from(n) * u128::from(replicas)
     };
-    // n fits if n + 1 does: a bisection.
+    // If n + 1 items fit, so do n: a bisection.
     let mut low = 0;
     let mut high = limit;
     while low < high {
@@ -53,7 +53,7 @@ pub fn capacity(rooms: &[Room], replicas: u8, limit: u64) -> u64 {
     low
 }
 
-/// Places `items` items; of each, the nodes that hold it, the primary first.
+/// Places `items` items. Returns the nodes that hold each item, the primary first.
 ///
 /// # Panics
 /// If `items` exceeds [`capacity`].
@@ -69,9 +69,9 @@ pub fn place(kind: u64, rooms: &[Room], replicas: u8, items: u64) -> Vec<Vec<MnI
     placed.into_iter().map(names).collect()
 }
 
-/// The node for one more replica of an item that some nodes hold already; `None` if no other one
-/// has room. Rooms are what is left. The first on the ring, but no node that has less than half of
-/// the room of the emptiest one: after a loss, all that was there looks for a place.
+/// Returns the node for one more replica of an item that `holders` hold already; `None` if no other
+/// node has room. `rooms` is the room that is left. The node is the first on the ring with at least
+/// half the room of the emptiest one: after a loss, all replicas of the lost node look for a place.
 pub fn another(kind: u64, rooms: &[Room], item: u64, holders: &[MnId]) -> Option<MnId> {
     let usable = |room: &Room| room.items > 0 && !holders.contains(&room.node);
     let most = rooms.iter().filter(|room| usable(room)).map(|room| room.items).max()?;
@@ -80,14 +80,14 @@ pub fn another(kind: u64, rooms: &[Room], item: u64, holders: &[MnId]) -> Option
     fitting.next().map(|room| room.node)
 }
 
-/// The nodes for all replicas of one more item, which is taken from their rooms: those with the
-/// most room. `None` if so many have none.
+/// Returns the nodes for all replicas of one more item, those with the most room, and takes it from
+/// their rooms. `None` if too few nodes have room.
 pub fn roomiest(rooms: &mut [Room], replicas: usize) -> Option<Vec<MnId>> {
     let mut fitting: Vec<&mut Room> = rooms.iter_mut().filter(|room| room.items > 0).collect();
     if fitting.len() < replicas {
         return None;
     }
-    // A stable sort: of equals the first.
+    // A stable sort: of equal nodes, the first one.
     fitting.sort_by_key(|room| std::cmp::Reverse(room.items));
     let chosen = fitting.into_iter().take(replicas);
     let take = |room: &mut Room| {
@@ -138,7 +138,7 @@ impl Ring {
         Ring { points, nodes: rooms.len() }
     }
 
-    /// All nodes in the order in which they follow a hash.
+    /// Returns all nodes in the order in which they follow a hash.
     fn walk(&self, from: u64) -> Vec<usize> {
         let start = self.points.partition_point(|(hash, _)| *hash < from);
         let mut seen = vec![false; self.nodes];
@@ -151,11 +151,11 @@ impl Ring {
 struct Placing<'a> {
     rooms: &'a [Room],
     replicas: usize,
-    /// Replicas placed, per node.
+    /// The number of replicas placed on each node.
     load: Vec<u64>,
-    /// Items placed.
+    /// The number of items placed.
     placed: u64,
-    /// Per node, the room that can matter; and their sum.
+    /// The room of each node that can matter, and the sum of these.
     weights: Vec<u64>,
     weight: u64,
 }
@@ -177,14 +177,16 @@ impl Placing<'_> {
         self.rooms[node].items - self.load[node]
     }
 
-    /// Whether the node has less than 5/4 of its share of all replicas including this item's.
+    /// Returns whether the node has less than 5/4 of its share of all replicas including this
+    /// item's.
     fn under_bound(&self, node: usize) -> bool {
         let replicas = u128::from(self.placed + 1) * self.replicas as u128;
         let share = replicas * u128::from(self.weights[node]) * 5;
         u128::from(self.load[node]) < share.div_ceil(u128::from(self.weight) * 4)
     }
 
-    /// The nodes of the next item; `to_come` items including it are to be placed.
+    /// Returns the nodes of the next item. `to_come` is the number of items to place, including
+    /// this one.
     fn next(&mut self, walk: &[usize], to_come: u64) -> Vec<usize> {
         let scarce = self.scarce(to_come);
         let rank = |node: &usize| {
@@ -192,7 +194,7 @@ impl Placing<'_> {
             (left == 0, !(scarce && left >= to_come), !self.under_bound(*node))
         };
         let mut order = walk.to_vec();
-        // Stable: nodes of one rank stay in the ring's order.
+        // A stable sort: nodes of one rank stay in the ring's order.
         order.sort_by_key(rank);
         order.truncate(self.replicas);
         assert!(order.iter().all(|node| self.left(*node) > 0), "capacity() promised room");
@@ -203,9 +205,9 @@ impl Placing<'_> {
         order
     }
 
-    /// Whether the rest only just fits: then nodes that could hold a replica of every item to
-    /// come go first, or room on them would be lost. One item takes away at most one from the
-    /// term of each node, so it is early enough to start that many before the limit.
+    /// Returns whether the rest only just fits. Then nodes that could hold a replica of every item
+    /// to come go first, or room on them would be lost. One item reduces the term of each node by
+    /// at most one, so it is early enough to begin this many before the limit.
     fn scarce(&self, to_come: u64) -> bool {
         let left: u128 =
             (0..self.rooms.len()).map(|node| u128::from(self.left(node).min(to_come))).sum();
@@ -213,8 +215,8 @@ impl Placing<'_> {
     }
 }
 
-/// A hash of three numbers: the finalizer of SplitMix64 (Steele, Lea, Flood, OOPSLA '14) after
-/// each.
+/// Returns a hash of three numbers: the finalizer of SplitMix64 (Steele, Lea, Flood, OOPSLA '14)
+/// after each.
 fn hash(kind: u64, number: u64, part: u64) -> u64 {
     [kind, number, part].into_iter().fold(0, |state: u64, word| {
         let z = (state ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -261,7 +263,7 @@ mod tests {
         let before = place(1, &rooms(&[1 << 40; 9]), 1, 1000);
         let after = place(1, &rooms(&[1 << 40; 10]), 1, 1000);
         let moved = before.iter().zip(&after).filter(|(before, after)| before != after).count();
-        // A tenth has to move; the load bound moves some more; modulo hashing moves 900.
+        // A tenth has to move; the load bound moves some more; modulo hashing would move 900.
         assert!(moved < 400, "{moved}");
     }
 
@@ -324,7 +326,7 @@ mod tests {
         ) {
             let rooms = rooms(&items);
             let most = capacity(&rooms, replicas, 1000);
-            // All of it as often as a part.
+            // The full number in half of the cases.
             let count = if share > 0.5 { most } else { (most as f64 * share * 2.0) as u64 };
             let placed = place(1, &rooms, replicas, count);
             prop_assert_eq!(placed.len() as u64, count);

@@ -1,10 +1,10 @@
-//! From settings and memory nodes to the first view.
+//! The first view, from settings and memory nodes.
 //!
 //! The index is placed first, then few regions: about one for each node to lead. More are added
-//! when clients need them (`logic::adding`). Where there is room for it, so much is left that the
-//! index can double. Each node is asked for its regions before its subtables, one after the other:
-//! regions are powers of two and leave no holes, so the plan can count exactly what the node's
-//! allocator, which aligns by [`extent_align_bytes`], will give. Nothing here remembers anything.
+//! when clients need them (`logic::adding`). If possible, enough room is left for the index to
+//! double. Each node is asked for its regions before its subtables, one after the other: regions
+//! are powers of two and leave no holes, so the plan knows exactly what the node's allocator, which
+//! aligns by [`extent_align_bytes`], will give. No state is kept here.
 
 use std::collections::HashMap;
 
@@ -18,27 +18,27 @@ use crate::logic::rebalance::Kind;
 use crate::placement::{Room, capacity, place};
 use crate::settings::{MAX_REGIONS, Settings};
 
-/// Which item a ring position is for; part of the hash.
+/// The kind of item that a position on the ring is for; part of the hash.
 pub(crate) const SUBTABLES: u64 = 1;
 pub(crate) const REGIONS: u64 = 2;
 
-/// Items that are moved at most before the first view.
+/// The limit on items that are moved before the first view.
 const MAX_MOVES: usize = 256;
 
-/// Who will hold what.
+/// The nodes that are to hold each subtable and region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     members: Vec<Member>,
     geometry: Geometry,
-    /// By number, the nodes that hold it, the primary first.
+    /// By number, the nodes that hold each item, the primary first.
     subtables: Vec<Vec<MnId>>,
     regions: Vec<Vec<MnId>>,
 }
 
-/// Why the cluster cannot be formed of these memory nodes.
+/// Reasons why the cluster cannot be formed of these memory nodes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// The index alone is too large.
+    /// The index does not fit.
     #[error(
         "pools too small: {fitting} of {subtables} index subtables ({bytes} bytes each, \
          {replicas} replicas) fit on the memory nodes; start them with larger pools, or lower \
@@ -47,14 +47,14 @@ pub enum PlanError {
     Index {
         /// Subtables that the index needs.
         subtables: u64,
-        /// Those that fit.
+        /// Subtables that fit.
         fitting: u64,
-        /// Size of one.
+        /// Size of one subtable.
         bytes: u64,
         /// Replicas of each.
         replicas: u8,
     },
-    /// Nothing is left for data.
+    /// No room is left for data.
     #[error(
         "pools too small: beside the index not one region of {bytes} bytes fits on {replicas} \
          memory nodes; start them with larger pools, or lower --region-bytes"
@@ -67,13 +67,13 @@ pub enum PlanError {
     },
 }
 
-/// What an extent takes of a pool at most.
+/// Returns the most that an extent takes of a pool.
 pub(crate) fn padded(bytes: u64) -> u64 {
     bytes.next_multiple_of(extent_align_bytes(bytes))
 }
 
-/// Evens out what hashing leaves uneven, as the cluster would do as soon as it is formed: now
-/// nothing has to be copied.
+/// Evens out the loads that hashing leaves uneven. The cluster would do so as soon as it is formed,
+/// but now no bytes have to be copied.
 fn evened(members: &[Member], mut placed: Vec<Vec<MnId>>, rooms: &[Room]) -> Vec<Vec<MnId>> {
     for _ in 0..MAX_MOVES {
         let place = |node: &MnId| Place { node: *node, offset: 0 };
@@ -119,13 +119,13 @@ impl Plan {
             members.iter().map(room).collect()
         };
         let replicas = settings.data_replicas;
-        // The 44-bit address space is a bound as well; it lies beyond for all but huge regions.
+        // The 44-bit address space is another bound, which matters only for huge regions.
         let most = MAX_REGIONS.min(fusee_core::layout::VACATED_BYTES / region);
         let most = most.min(members.len() as u64);
         let mut rooms_left = rooms(1);
         let mut count = capacity(&rooms_left, replicas, most);
         if count == 0 {
-            // Where there is room for hardly one region, the index keeps its size.
+            // With room for hardly one region, no room is left for the index to grow.
             rooms_left = rooms(0);
             count = capacity(&rooms_left, replicas, most);
         }
@@ -136,12 +136,12 @@ impl Plan {
         Ok(Plan { members, geometry, subtables, regions })
     }
 
-    /// The memory nodes.
+    /// Returns the memory nodes.
     pub fn members(&self) -> &[Member] {
         &self.members
     }
 
-    /// The extents of a node, in the order in which to reserve them.
+    /// Returns the extents of a node, in the order in which to reserve them.
     fn extents(&self, node: MnId) -> Vec<Extent> {
         let regions = (0u32..).zip(&self.regions).filter(|(_, nodes)| nodes.contains(&node));
         let regions = regions.map(|(region, nodes)| Extent::Region {
@@ -153,7 +153,7 @@ impl Plan {
         regions.chain(subtables).collect()
     }
 
-    /// What to ask of a node, in this order.
+    /// Returns the requests for a node, in this order.
     pub fn reservations(&self, cluster: ClusterId, attempt: u64, node: MnId) -> Vec<NodeRequest> {
         let request = |extent| {
             let (bytes, block_bytes) = match extent {
@@ -174,8 +174,8 @@ impl Plan {
         self.extents(node).into_iter().map(request).collect()
     }
 
-    /// The first view, of the offsets that each member gave in answer to
-    /// [`Plan::reservations`]. They come from elsewhere, so they are checked.
+    /// Returns the first view, from the offsets that each member gave in answer to
+    /// [`Plan::reservations`]. They come from other processes, so they are checked.
     pub fn view(
         &self,
         cluster: ClusterId,

@@ -1,9 +1,9 @@
-//! What the master must not forget: the contents of its store.
+//! The records of the master: the contents of its store.
 //!
-//! A record replaces the earlier one of the same key, so a store is a map and needs no log.
-//! What is over is removed: a store grows with what there is, not with what has been.
-//! Records are postcard bytes (variable-length integers, stable across versions of this program
-//! as long as the format number of the store stays the same).
+//! A record replaces the earlier one with the same key, so a store is a map and needs no log. Records of what has ended
+//! are removed, so the size of a store follows the cluster's present state, not its history. Records are postcard
+//! bytes: integers of variable length, which do not change between versions of this program as long as the format
+//! number of the store stays the same.
 
 use std::collections::BTreeSet;
 
@@ -14,10 +14,10 @@ use fusee_core::verbs::{ClientId, ClusterId, MnId};
 use fusee_core::view::{Member, View};
 use serde::{Deserialize, Serialize};
 
-/// A fact.
+/// A fact in the store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Record {
-    /// The cluster, since somebody has asked for it to be formed. A store without it has none.
+    /// The cluster, recorded when it is asked for. A store without this record has no cluster.
     Cluster(ClusterId),
     /// The number of the latest attempt to form the cluster.
     Attempt(u64),
@@ -25,58 +25,56 @@ pub enum Record {
     NextNode(u16),
     /// A memory node with its name.
     Member(Member),
-    /// A memory node that the cluster goes on without. It must not come back with what it holds.
+    /// A lost memory node. The cluster goes on without it, and it must not come back with its contents.
     Lost(Member),
     /// The view in force.
     View(View),
-    /// All client ids below may have been handed out.
+    /// All client ids below `end` may have been handed out.
     ClientIds {
-        /// The first one that has not.
+        /// The first id that was not handed out.
         end: u32,
     },
     /// A session that has been opened, and neither closed nor recovered.
     Session {
         /// The session.
         client: ClientId,
-        /// It is fenced, for good; what it left is still to be put right.
+        /// The session is fenced for good, and yet to be recovered.
         expired: bool,
-        /// The serial of what it handed on last (`HandOn`).
+        /// The serial of its last hand-over (`HandOn`).
         handed_on: u64,
     },
-    /// A session under which a master has repaired things. Only the youngest may go on.
+    /// The session of a master's jobs. Only the youngest may go on.
     Repairer(ClientId),
-    /// A block without an owner that uses it, for the next session that needs one.
+    /// A block that no session uses, for the next session that needs one.
     Orphan(Orphan),
-    /// All epochs before this one may have been told.
+    /// All epochs before `end` may have begun.
     Epochs {
-        /// The first one that has not.
+        /// The first epoch that has not.
         end: u64,
     },
-    /// This member is being drained.
+    /// A member that is being drained.
     Draining(MnId),
     /// A memory node that has been drained.
     Drained(Member),
-    /// The members of earlier views by which somebody may still read
-    /// ([`standing`](crate::logic)).
+    /// The members of earlier views by which a session may still read ([`standing`](crate::logic)).
     Former(Vec<Vec<MnId>>),
-    /// What members bar of these by earlier views than this one is settled when the change under way is through
+    /// The bars of these members, by views before `before`: they are settled when the change under way is complete
     /// ([`barred`](crate::logic)).
     Settled {
         /// The number of the view.
         before: u64,
-        /// Who was barred.
+        /// The members that were barred.
         barred: BTreeSet<MnId>,
     },
-    /// A cluster that was given up. Its memory nodes are told, whenever they come.
+    /// A destroyed cluster. Its memory nodes are told, whenever they come.
     Destroyed(ClusterId),
-    /// Names below the first one never given that belong to nobody, and never belonged to a member; the one that
-    /// has been free for longest first.
+    /// Names that were given, never belonged to a member, and are free; the longest-free one first.
     FreeNames(Vec<u16>),
-    /// A page of the events, of which the newest are kept (`journal.rs`).
+    /// A page of the newest events (`journal.rs`).
     Events {
-        /// Its number.
+        /// The page's number.
         page: u64,
-        /// The oldest first.
+        /// The events, the oldest first.
         events: Vec<ClusterEvent>,
     },
 }
@@ -85,14 +83,14 @@ pub enum Record {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "nearly all writes put a record")]
 pub enum Write {
-    /// The record, in place of the one of its key.
+    /// Store the record, in place of the one with its key.
     Put(Record),
-    /// No record of this key any more.
+    /// Remove the record with this key.
     Remove(String),
 }
 
 impl Record {
-    /// The key under which a store keeps it.
+    /// Returns the key under which a store keeps the record.
     pub fn key(&self) -> String {
         match self {
             Record::Cluster(_) => CLUSTER_KEY.into(),
@@ -118,7 +116,7 @@ impl Record {
 }
 
 impl Write {
-    /// The key whose record it changes.
+    /// Returns the key of the record that is changed.
     pub fn key(&self) -> String {
         match self {
             Write::Put(record) => record.key(),
@@ -131,7 +129,7 @@ impl Write {
 pub const CLUSTER_KEY: &str = "cluster";
 /// The key of [`Record::View`].
 pub const VIEW_KEY: &str = "view";
-/// What the keys of [`Record::Destroyed`] begin with.
+/// The prefix of the keys of [`Record::Destroyed`].
 pub const DESTROYED: &str = "destroyed/";
 
 /// The key of [`Record::Former`].
@@ -140,37 +138,37 @@ pub const FORMER_KEY: &str = "former";
 /// The key of [`Record::Settled`].
 pub const SETTLED_KEY: &str = "settled";
 
-/// The key of [`Record::Member`].
+/// Returns the key of [`Record::Member`].
 pub fn member_key(node: MnId) -> String {
     format!("member/{:05}", node.0)
 }
 
-/// The key of [`Record::Lost`].
+/// Returns the key of [`Record::Lost`].
 pub fn lost_key(node: MnId) -> String {
     format!("lost/{:05}", node.0)
 }
 
-/// The key of [`Record::Draining`].
+/// Returns the key of [`Record::Draining`].
 pub fn draining_key(node: MnId) -> String {
     format!("draining/{:05}", node.0)
 }
 
-/// The key of [`Record::Drained`].
+/// Returns the key of [`Record::Drained`].
 pub fn drained_key(node: MnId) -> String {
     format!("drained/{:05}", node.0)
 }
 
-/// The key of [`Record::Session`].
+/// Returns the key of [`Record::Session`].
 pub fn session_key(client: ClientId) -> String {
     format!("session/{:010}", client.0)
 }
 
-/// The key of [`Record::Repairer`].
+/// Returns the key of [`Record::Repairer`].
 pub fn repairer_key(client: ClientId) -> String {
     format!("repairer/{:010}", client.0)
 }
 
-/// The key of [`Record::Orphan`].
+/// Returns the key of [`Record::Orphan`].
 pub fn orphan_key(block: BlockId) -> String {
     format!("leftover/{:010}/{:010}", block.region, block.block)
 }

@@ -1,22 +1,25 @@
 //! The thread that runs the master's jobs, with a fabric session to all members.
 //!
-//! The session reaches the members by shared memory if they are on this host and let it in, else by
-//! TCP. Over shared memory verbs execute on the spot, so nothing of the session is left when a job
-//! ends, and it need not be fenced when one fails. It must not be either: a memory node that has
-//! not noticed its end yet would kill this process. So it has ended before a job that failed is
-//! reported.
+//! The session uses shared memory if all members are on this host and let it in, otherwise TCP. Over shared memory
+//! verbs execute at once, so no verb of a job executes after the job has ended, and the session need not be fenced when
+//! a job fails. By then it has ended, too: before the failure of a job is reported, the session has said goodbye to the
+//! members.
 //!
-//! Jobs often follow each other: a split takes two, and splits come in hundreds. Over shared memory
-//! a new session maps the pools anew, and then every page that it looks at is a page fault, which
-//! takes longer than all that is to be done there. So after a job that succeeded the session stays
-//! for [`KEPT`], for the next one of the same name with the same members.
+//! A memory node that fences a session over shared memory asks the session's process to say goodbye, and kills the
+//! process if that takes more than a second (decision 0062). A master that runs says goodbye in time. A master that is
+//! stopped in the middle of a session is killed if another master takes over meanwhile.
 //!
-//! Looks for damage run all the time, so most masters that are stopped and go on would be killed. They go over
-//! TCP where they can, and their session never stays.
+//! Jobs often follow each other: a split takes two, and splits come in hundreds. Over shared memory a new session maps
+//! the pools anew, and then every page that it reads first is a page fault, which takes longer than the rest of the
+//! job. So after a job that succeeded, the session stays for [`KEPT`], for the next job with the same session id and
+//! the same members.
 //!
-//! When the master ends, a running job is dropped where it is, as if the master had crashed. So is one of
-//! whose members the cluster has given one up: it may wait for that one, and the change of the view
-//! that goes on without it waits for the job.
+//! Jobs that look for damage run all the time, so most masters that are stopped would be stopped in the middle of
+//! one, and killed. So these jobs use TCP where they can, and their session never stays.
+//!
+//! When the master ends, a running job is dropped where it is, as if the master had crashed. A job also ends if the
+//! cluster has given up one of its members: it may be waiting for that member, and the change of the view that goes on
+//! without the member waits for the job.
 
 use std::collections::HashMap;
 use std::io;
@@ -41,17 +44,17 @@ use crate::jobs::{self, Job, JobError, JobReport, Orders, Reach};
 
 /// The deadline of a call to a memory node.
 const DEADLINE: Duration = Duration::from_secs(2);
-/// How often a job that waits looks whether the master ends.
+/// The interval at which a waiting job looks whether it has to end.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How long a session stays after a job. Shorter than any lease: who takes over from this master
-/// must not find it at the memory nodes.
+/// The time for which a session stays after a job. Shorter than any lease of a master: another master that takes over
+/// must not find the session at the memory nodes.
 const KEPT: Duration = Duration::from_millis(100);
 
 /// A job to run.
 pub(crate) struct Order {
     pub token: u64,
-    /// The name of the fabric session.
+    /// The client id of the fabric session.
     pub client: ClientId,
     pub view: View,
     pub job: Job,
@@ -61,14 +64,14 @@ pub(crate) struct Order {
     pub is_overtaken: Arc<AtomicBool>,
 }
 
-/// Why a job may have to end before it is done.
+/// The reasons for which a job may have to end before it is done.
 struct Ends<'a> {
     master: &'a AtomicBool,
     is_overtaken: &'a AtomicBool,
 }
 
 impl Ends<'_> {
-    // Relaxed, both: whoever asks does so again soon.
+    // Relaxed, both: the caller looks again soon.
     fn master(&self) -> bool {
         self.master.load(Ordering::Relaxed)
     }
@@ -78,14 +81,14 @@ impl Ends<'_> {
     }
 }
 
-/// What memory nodes have to prove, and how they are reached over TCP.
+/// The proofs that memory nodes owe, and the certificates for TCP.
 #[derive(Default)]
 pub(crate) struct Trust {
     pub keys: Option<Arc<Keys>>,
     pub tls: Option<Tls>,
 }
 
-/// The thread. Dropping it ends it.
+/// The handle of the thread. Dropping it ends the thread.
 pub(crate) struct Repairer {
     orders: Option<Sender<Order>>,
     ends: Arc<AtomicBool>,
@@ -106,10 +109,10 @@ impl Repairer {
         Ok(Repairer { orders: Some(orders), ends, thread: Some(thread) })
     }
 
-    /// Hands a job over.
+    /// Passes a job to the thread.
     pub fn order(&self, order: Order) {
         if let Some(orders) = &self.orders {
-            // It fails only if the thread panicked; then the job is never done.
+            // This fails only if the thread panicked; then the job is never done.
             let _ended = orders.send(order);
         }
     }
@@ -155,13 +158,13 @@ where
 /// A session that stays for the next job.
 struct Kept {
     client: ClientId,
-    /// Names and identities.
+    /// Names and identities of the members.
     members: Vec<(MnId, u64)>,
     fabric: AnyFabric,
 }
 
-/// Runs a job to its end; `None` if the master ends first. When it returns, the session has ended,
-/// or is kept.
+/// Runs a job to its end. Returns `None` if the master ends first. When this returns, the session has ended, or is
+/// kept.
 fn work(
     order: Order,
     kept: &mut Option<Kept>,
@@ -196,7 +199,7 @@ fn complete(
     nodes: HashMap<MnId, NodeClient>,
     ends: &Ends<'_>,
 ) -> Option<Result<JobReport, JobError>> {
-    // Over TCP, verbs may be on their way.
+    // Over TCP, verbs may still be on their way.
     let may_linger = fabric.kind() != FabricKind::Shm;
     let asking = Asking { nodes, begun: Clock::Precise.now() };
     let orders = Orders { reach: &asking, repairer, job: token };
@@ -232,7 +235,7 @@ fn attach(
     };
     let here = |member: &Member| match &member.shm {
         Some(path) => Path::new(path).exists(),
-        // Nodes of this very process offer neither a path nor a port, or a port only.
+        // Nodes of this process offer neither a path nor a port, or a port only.
         None => member.tcp.is_none() && member.verbs.is_none(),
     };
     let has_tcp = members.iter().all(|member| member.tcp.is_some());
@@ -243,13 +246,13 @@ fn attach(
         match attach_all_by(way(FabricKind::Shm), client, members, goes_on) {
             Ok(fabric) => return Ok(fabric),
             Err(error) if !goes_on() => return Err(failed(error)),
-            // Once: each job tries again.
+            // Logged once only, since each job tries again.
             Err(error) => NO_SHM.call_once(|| {
                 tracing::warn!(%error, "shared memory is not used for repairs");
             }),
         }
     }
-    // By a card whose atomics the processor does not see, a node serves verbs alone.
+    // A node whose NIC executes atomics that the processor does not see serves `verbs` only.
     let kind = if has_tcp { FabricKind::Tcp } else { FabricKind::Verbs };
     attach_all_by(way(kind), client, members, goes_on).map_err(failed)
 }
@@ -281,7 +284,7 @@ mod tests {
 
     use super::*;
 
-    /// A job by a view whose one member takes connections and never answers.
+    /// Returns a job by a view whose one member accepts connections and never answers.
     fn job(listener: &TcpListener) -> Order {
         let member = Member {
             node: MnId(3),

@@ -1,15 +1,16 @@
-//! Who answers requests: the logic of this process, another master, or nobody any more.
+//! The way from requests to the logic of this process, or to the reply that another master leads,
+//! or none.
 //!
-//! A master with a store of its own leads from its start to its end. One of several masters
-//! stands by until it is elected, leads for a term, and stands by again. Its port is open all the
-//! time: whoever asks a stand-by learns who leads, and asks there.
+//! A master with a store of its own leads from its start to its end. One of several masters stands
+//! by until it is elected, leads for a term, and stands by again. Its port is always open: a
+//! stand-by tells askers which master leads, and they ask there.
 //!
-//! Invariant: a request is answered by the logic that took it or not at all. When a term ends
-//! with requests under way, nothing that they did can have been seen by anybody whom the next
-//! leader does not know of: what others rely on is written to the store before it is told, and
-//! what is not written ends with the term. So they may be asked again, of another master. The one
-//! exception is a `Close` that hands on rests of blocks: if it had been carried out and a rest
-//! been given to somebody, a second `Close` would give it once more.
+//! Invariant: a request is answered by the logic that took it, or not at all. When a term ends with
+//! requests under way, no process can have seen effects of theirs that the next leader does not
+//! know of: what others rely on is written to the store before it is told, and what is not written
+//! ends with the term. So these requests may be asked again, of another master. The one exception
+//! is a `Close` that hands blocks on: if it had been carried out, and a block been given to another
+//! session, a second `Close` would give that block once more.
 
 use std::sync::mpsc::Sender;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,13 +21,13 @@ use tokio::sync::{oneshot, watch};
 
 use crate::server::Message;
 
-/// What is said when the logic has ended for good.
+/// The reply when the logic has ended for good.
 const ENDED: &str = "this master has ended, or its store failed; see its log";
 
-/// Where requests go.
+/// The place of the logic to which requests go.
 pub(crate) struct Seat {
     place: Mutex<Place>,
-    /// Whether there are other masters.
+    /// There are other masters.
     contested: bool,
     /// Told when this master will never lead again.
     #[cfg_attr(not(feature = "etcd"), expect(dead_code, reason = "nobody is elected without"))]
@@ -44,13 +45,13 @@ enum Place {
 }
 
 impl Seat {
-    /// The only master there is: it leads.
+    /// Returns the seat of the only master, which leads.
     pub fn sole(queue: Sender<Message>) -> Seat {
         Seat { place: Mutex::new(Place::Leads(queue)), contested: false, ended: None }
     }
 
-    /// Asks the logic; the answer is the reply to give. The request is in its queue when this
-    /// returns, before whatever else its connection brings.
+    /// Passes a request to the logic; the future gives the reply. When this function returns, the
+    /// request is in the logic's queue, before all that its connection brings later.
     pub fn ask(
         &self,
         caller: Caller,
@@ -67,7 +68,8 @@ impl Seat {
             };
             match replied.await {
                 Ok(reply) => reply,
-                // Not taken, so without effect; or taken by a term that is over.
+                // The logic did not take it, so it had no effect; or the term of that logic has
+                // ended.
                 Err(_) if contested && !(sent && hands_on) => {
                     MasterReply::NotLeader { leader: None }
                 }
@@ -76,7 +78,8 @@ impl Seat {
         }
     }
 
-    /// Whether the logic has the request, and where its reply comes; or the reply at once.
+    /// Returns whether the logic has the request, and the receiver of its reply; or the reply at
+    /// once.
     fn pass_on(
         &self,
         caller: Caller,
@@ -94,10 +97,10 @@ impl Seat {
         }
     }
 
-    /// A connection has ended.
+    /// Tells the logic that a connection has ended.
     pub fn closed(&self, connection: u64) {
         if let Place::Leads(queue) = &*self.place() {
-            // Nobody listens any more when the logic has ended.
+            // The receiver is gone when the logic has ended.
             let _ended = queue.send(Message::Closed { connection });
         }
     }
@@ -109,23 +112,24 @@ impl Seat {
 
 #[cfg(feature = "etcd")]
 impl Seat {
-    /// One of several masters: it stands by. Its end is told.
+    /// Returns the seat of one of several masters, which stands by. `ended` is told when it will
+    /// never lead again.
     pub fn contested(ended: watch::Sender<Option<String>>) -> Seat {
         let place = Mutex::new(Place::StandsBy { leader: None });
         Seat { place, contested: true, ended: Some(ended) }
     }
 
-    /// A term begins.
+    /// Begins a term.
     pub fn lead(&self, queue: Sender<Message>) {
         *self.place() = Place::Leads(queue);
     }
 
-    /// Another master leads, or none.
+    /// Stands by: another master leads, or none.
     pub fn stand_by(&self, leader: Option<String>) {
         *self.place() = Place::StandsBy { leader };
     }
 
-    /// This master will never lead again.
+    /// Ends this master's part for good.
     pub fn end(&self, reason: String) {
         if let Some(ended) = &self.ended {
             ended.send_replace(Some(reason.clone()));

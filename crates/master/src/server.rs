@@ -1,16 +1,15 @@
-//! A running master: the logic on a thread of its own, the control service before it.
+//! A running master: its logic on a thread of its own, behind a control service.
 //!
-//! Requests and the answers of memory nodes reach the thread through one queue; it decides about
-//! them one by one, as many as are there, makes durable what is to be remembered of all of them,
-//! and then carries the other actions out in order. A write to the store blocks the thread. Calls
-//! to memory nodes run on the [`Runtime`] and come back through the queue, and so do jobs, which
-//! run on a thread of their own (`repairer.rs`). A store that fails ends the thread: a master that
-//! cannot remember must not decide, and whoever asks is told so. One of several masters (feature
-//! `etcd`) has such a thread for each of its terms, and stands by between them.
+//! Requests and answers of memory nodes reach the thread through one queue. The thread takes as many of them as are
+//! there, decides about them one by one, makes all resulting records durable together, and then carries out the other
+//! actions in order. A write to the store blocks the thread. Calls to memory nodes run on the [`Runtime`], jobs on a
+//! thread of their own (`repairer.rs`), and the results of both come back through the queue. A store that fails ends
+//! the thread: a master that cannot remember must not decide, and later requests are told so. One of several masters
+//! (feature `etcd`) has such a thread for each of its terms, and stands by between them.
 //!
-//! The logic hears that time passes by messages that go through the [`Runtime`], behind all that has come in by
-//! then: whoever is silent is so although the master has read what there was to read. A master that is
-//! told to stop ends the change of the view that is under way, and begins no other.
+//! The messages that tell the logic of passing time go through the [`Runtime`], behind all that had arrived by then. So
+//! when a process counts as silent, the master has read all that there was to read. A master that is told to stop
+//! completes the change of the view that is under way, and begins no other.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -50,24 +49,24 @@ use crate::settings::{MAX_MEMORY_NODES, Settings, SettingsError};
 use crate::store::address::StoreAddressError;
 use crate::store::{Store, StoreError};
 
-/// How often the logic hears that time passes: several times in a grace or in a short lease.
+/// The time between two ticks of the logic: several in a grace or in a short lease.
 const TICK: Duration = Duration::from_millis(5);
-/// Rounds of the runtime before that: from a socket that has something to a request in the queue.
+/// Rounds of the runtime before a tick: enough to get from readable sockets to requests in the queue.
 const ROUNDS: u32 = 4;
-/// How long the end of a change is waited for by a master that is told to stop: less than the 10 s of `docker stop`.
+/// The longest time that a stopping master waits for the end of a change: less than the 10 s of `docker stop`.
 pub const FINISHES_WITHIN: Duration = Duration::from_secs(8);
 /// The deadline of a call to a memory node, which may have to zero memory.
 const NODE_DEADLINE: Duration = Duration::from_secs(10);
-/// How often [`MasterServer::wait_formed`] looks.
+/// The interval at which [`MasterServer::wait_formed`] asks.
 const LOOK: Duration = Duration::from_millis(5);
-/// Clients of memory nodes that are kept at a time, at most.
+/// The limit on the clients of memory nodes that are kept.
 const MAX_CLIENTS: usize = 4 * MAX_MEMORY_NODES as usize;
-/// Why a master ends that was told to.
+/// The reason for the end of a master that was told to stop.
 const STOPPED: &str = "it was stopped";
-/// Events that are decided about before what follows is made durable, at most.
+/// The limit on the events that are decided before the results are made durable.
 const MAX_TOGETHER: usize = 256;
 
-/// Why a master cannot start.
+/// Errors of the start of a master.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The configuration contradicts itself.
@@ -76,13 +75,13 @@ pub enum StartError {
     /// The store is named in a way that makes no sense here.
     #[error(transparent)]
     StoreAddress(#[from] StoreAddressError),
-    /// The store cannot be used.
+    /// The store is unusable.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The store's contents cannot be used.
+    /// The store's contents are unusable.
     #[error(transparent)]
     Restore(#[from] RestoreError),
-    /// Nobody said where to keep the store, and there is no usual place.
+    /// No directory for the store is given, and there is no default.
     #[error(
         "no data_dir is given, and there is no home directory to have one in; name a directory"
     )]
@@ -90,23 +89,23 @@ pub enum StartError {
     /// The control service cannot listen.
     #[error(transparent)]
     Control(#[from] rpc::ServeError),
-    /// No thread.
+    /// A thread cannot be started.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] io::Error),
 }
 
-/// Why there is no view yet.
+/// Reasons why there is no view yet.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormError {
-    /// It cannot be formed of the memory nodes that joined.
+    /// The cluster cannot be formed of the memory nodes that joined.
     #[error("cannot form the cluster: {0}")]
     Refused(String),
-    /// Memory nodes are missing, or they are slow.
+    /// Memory nodes are missing, or the forming takes time.
     #[error("the cluster is not formed yet: {joined} of {expected} memory nodes joined")]
     NotReady {
-        /// Memory nodes that joined.
+        /// Memory nodes that have joined.
         joined: u32,
-        /// Memory nodes that it needs.
+        /// Memory nodes that the cluster needs.
         expected: u32,
     },
     /// The master does not answer.
@@ -132,9 +131,9 @@ pub(crate) enum Message {
         token: u64,
         result: Result<JobReport, JobError>,
     },
-    /// What had come by the time at which this was asked for has been told.
+    /// All messages that had arrived when this one was requested are in the queue before it.
     Listened,
-    /// Stop when no change is under way, at this time at the latest.
+    /// Stop as soon as no change is under way, at this time at the latest.
     Finish {
         until: Duration,
     },
@@ -144,32 +143,32 @@ pub(crate) enum Message {
 /// A running master. Dropping it ends it.
 #[derive(Debug)]
 pub struct MasterServer {
-    // In the order in which they end.
+    // Fields in the order in which they end.
     server: Option<Server>,
     client: MasterClient,
-    /// A client that needs no connection, and what answers it.
+    /// A client that needs no connection, and the server that answers it.
     inside: (MasterClient, Option<Server>),
-    /// Why it decides nothing any more.
+    /// The reason why the master no longer decides.
     ended: watch::Receiver<Option<String>>,
-    /// The settings in force, for whoever decides.
+    /// The settings in force, for the logic.
     settings: watch::Sender<Settings>,
     work: Work,
     runtime: Runtime,
 }
 
-/// What decides. Dropping it ends it.
+/// The holder of the logic. Dropping it ends the logic.
 #[derive(Debug)]
 enum Work {
-    /// The logic, from start to end.
+    /// One logic, from start to end.
     Sole { queue: Sender<Message>, thread: Option<JoinHandle<()>> },
-    /// The logic, whenever this master is elected.
+    /// A logic for each term in which this master is elected.
     #[cfg(feature = "etcd")]
     Elected { candidate: Candidate },
 }
 
 impl MasterServer {
-    /// Starts a master with its own threads, from what its store remembers. One of several masters
-    /// stands by until it is elected; that may be at once, or never.
+    /// Starts a master with threads of its own, which goes on from its store. One of several masters stands by until it
+    /// is elected; that may be at once, or never.
     pub fn start(config: Config) -> Result<MasterServer, StartError> {
         let settings = config.settings();
         settings.check()?;
@@ -195,7 +194,7 @@ impl MasterServer {
                 let lead = {
                     let runtime = runtime.clone();
                     move |store| {
-                        // The end of a term is not the end of this master.
+                        // The end of a term does not end this master.
                         let (term, _) = watch::channel(None);
                         drive(&runtime, told.clone(), store, connect.clone(), term)
                     }
@@ -209,7 +208,7 @@ impl MasterServer {
             #[cfg(not(feature = "etcd"))]
             Some(never) => match never {},
         };
-        // Made first: if anything fails from here on, dropping it ends the thread.
+        // Made first: if a later step fails, dropping it ends the thread.
         let client = MasterClient::new(&runtime, addr.to_string());
         let io = runtime.clone();
         let name = addr.to_string();
@@ -226,8 +225,8 @@ impl MasterServer {
         Ok(master)
     }
 
-    /// Starts a master for a cluster inside this process, which is to be formed: no port, no file. It
-    /// reaches memory nodes through `nodes`, whose names are the control addresses that the nodes join with.
+    /// Starts a master inside this process, without port or file, whose cluster is to be formed. It reaches memory
+    /// nodes through `nodes`; their names are the control addresses that the nodes join with.
     pub fn start_local(
         runtime: &Runtime,
         settings: Settings,
@@ -254,23 +253,23 @@ impl MasterServer {
         Ok(MasterServer { server, client, inside, ended, settings, work, runtime })
     }
 
-    /// Where it listens; `None` inside a process.
+    /// Returns the address that the master listens at; `None` inside a process.
     pub fn addr(&self) -> Option<SocketAddr> {
         self.server.as_ref().and_then(Server::addr)
     }
 
-    /// What its connections live on.
+    /// Returns the runtime of the master's connections.
     pub fn runtime(&self) -> &Runtime {
         &self.runtime
     }
 
-    /// A client of it.
+    /// Returns a client of the master.
     pub fn client(&self) -> MasterClient {
         self.client.clone()
     }
 
-    /// Waits until this master decides nothing any more, and says why: its store failed, or cannot be
-    /// used. Then it should end, so that whoever watches over it starts it again.
+    /// Waits until this master no longer decides, since its store has failed or is unusable, and returns the reason.
+    /// The process should end then, so that its supervisor starts it again.
     pub fn ended(&self) -> impl Future<Output = String> + Send + 'static {
         let mut ended = self.ended.clone();
         async move {
@@ -281,23 +280,23 @@ impl MasterServer {
         }
     }
 
-    /// Takes over what a running master can change: see [`Settings::adjust`].
+    /// Takes over the settings that a running master may change: see [`Settings::adjust`].
     pub fn adjust(&self, new: &Settings) {
         self.settings.send_modify(|settings| settings.adjust(new));
     }
 
-    /// How long it takes to answer what comes over its port.
+    /// Returns the times that the master takes to answer requests over its port.
     pub fn times(&self) -> RequestTimes {
         self.server.as_ref().map(Server::times).unwrap_or_default()
     }
 
-    /// A client of it inside of this process, which proves nothing and goes over no network: so it also reaches a
-    /// master whose certificate is for another name than the address that it listens at. Its name is that address.
+    /// Returns a client of the master inside of this process, which needs no proof and no network: so it also reaches a
+    /// master whose certificate does not name the address that it listens at. The client's name is that address.
     pub fn inside(&self) -> MasterClient {
         self.inside.0.clone()
     }
 
-    /// Asks for a new cluster, of a master that has none yet: of the memory nodes that join.
+    /// Asks the master, which has no cluster yet, to form a new one of the memory nodes that join.
     ///
     /// # Panics
     /// If the calling thread is an async runtime's.
@@ -311,8 +310,8 @@ impl MasterServer {
         }
     }
 
-    /// Waits until the cluster is formed; gives up when `timeout` has passed, or when it cannot
-    /// be formed of the memory nodes that joined.
+    /// Waits until the cluster is formed. Gives up when `timeout` has passed, or when it cannot be formed of the memory
+    /// nodes that joined.
     ///
     /// # Panics
     /// If the calling thread is an async runtime's.
@@ -334,9 +333,9 @@ impl MasterServer {
         }
     }
 
-    /// Ends the change of the view that is under way, if there is one and if that takes no longer than
-    /// [`FINISHES_WITHIN`], and decides nothing any more. To be called before [`MasterServer::stop`] where the
-    /// cluster goes on: writes to what a change has in its scope wait for a master.
+    /// Completes the change of the view that is under way, within [`FINISHES_WITHIN`], and stops deciding. Call it
+    /// before [`MasterServer::stop`] if the cluster goes on: writes in the scope of an unfinished change wait for a
+    /// master.
     pub fn finish(&mut self) {
         match &mut self.work {
             Work::Sole { queue, thread } => {
@@ -350,7 +349,7 @@ impl MasterServer {
         }
     }
 
-    /// Ends the master and returns when its port is closed and its store is released.
+    /// Ends the master. Returns when its port is closed and its store is released.
     ///
     /// # Panics
     /// If the calling thread is an async runtime's.
@@ -375,7 +374,7 @@ impl Drop for Work {
     }
 }
 
-/// A name for a new cluster.
+/// Returns a random number for a new cluster.
 pub fn random_cluster() -> ClusterId {
     loop {
         if let Some(cluster) = ClusterId::from_word(rand::random()) {
@@ -386,49 +385,49 @@ pub fn random_cluster() -> ClusterId {
 
 type Answer = std::pin::Pin<Box<dyn Future<Output = MasterReply> + Send>>;
 
-/// Has a logic end as soon as no change is under way.
+/// Tells a logic to end as soon as no change is under way.
 pub(crate) fn finish(queue: &Sender<Message>) {
-    // It fails only if the thread has ended already.
+    // This fails only if the thread has ended already.
     let _ended = queue.send(Message::Finish { until: Clock::Precise.now() + FINISHES_WITHIN });
 }
 
 /// Ends the thread of a logic.
 pub(crate) fn end(queue: &Sender<Message>, thread: JoinHandle<()>) {
-    // It fails only if the thread has ended already.
+    // This fails only if the thread has ended already.
     let _ended = queue.send(Message::Stop);
     join(thread);
 }
 
-/// Waits for the end of the thread of a logic.
+/// Waits for the end of a logic's thread.
 pub(crate) fn join(thread: JoinHandle<()>) {
     if thread.join().is_err() {
         tracing::error!("the master's thread panicked");
     }
 }
 
-/// Gives requests to whoever decides, and waits for the replies.
+/// Returns a function that passes requests to the logic, and waits for the replies.
 fn handler(seat: Arc<Seat>) -> impl Fn(Caller, MasterRequest) -> Answer + Clone {
     move |caller, request| Box::pin(seat.ask(caller, request))
 }
 
-/// Tells whoever decides of the ends of connections.
+/// Returns a function that tells the logic that a connection has ended.
 fn closed(seat: Arc<Seat>) -> impl Fn(u64) + Clone {
     move |connection| seat.closed(connection)
 }
 
-/// Makes clients of memory nodes.
+/// Returns a function that makes clients of memory nodes.
 fn connector(runtime: &Runtime) -> impl Fn(&str) -> NodeClient + Clone + Send + 'static {
     let runtime = runtime.clone();
     move |control| NodeClient::new(&runtime, control)
 }
 
-/// Carries out what the logic decides.
+/// The thread of the logic: it carries out the actions.
 struct Driver<C> {
     logic: Master,
-    /// Settings that change.
+    /// The settings in force, which may change.
     settings: watch::Receiver<Settings>,
     store: Store,
-    /// What was told.
+    /// The newest events.
     journal: Journal,
     pieces: Pieces,
     /// Makes a client for a control address.
@@ -437,13 +436,13 @@ struct Driver<C> {
     handle: Handle,
     queue: Sender<Message>,
     repairer: Repairer,
-    /// The members by whose view the last job works, and what it hears when one of them is none any more.
+    /// The members in the view of the last job, and a flag that tells the job that one of them is a member no longer.
     job: Option<(Vec<MnId>, Arc<AtomicBool>)>,
     waiting: HashMap<u64, oneshot::Sender<MasterReply>>,
     next_token: u64,
-    /// By a clock that goes on while the machine sleeps: leases rest on what follows from it.
+    /// The start, by a clock that counts the time in which the machine sleeps: leases rest on it.
     begun: Duration,
-    /// It is told to stop, and ends at this time at the latest.
+    /// Set when the master is told to stop: the latest time of its end.
     stops_by: Option<Duration>,
 }
 
@@ -463,7 +462,7 @@ where
     let mut journal = Journal::restore(&mut records);
     let logic = Master::restore(now, rand::random(), HashKey::new(rand::random()), records)?;
     if logic.cluster().is_none() {
-        // What may be left of one that was destroyed.
+        // Removes what may be left of a destroyed cluster.
         store.clear()?;
         journal.clear();
     }
@@ -473,7 +472,7 @@ where
             tracing::info!(%cluster, store = name, "goes on from its store");
             journal.add(Level::Info, Topic::Master, "a master leads, and goes on from its store");
         }
-        // No warning: it is how every cluster begins, and whoever asks is told.
+        // No warning: every cluster begins like this, and every process that asks is told.
         None => tracing::info!(
             store = name,
             "the store is empty: this master has no cluster, and waits. If it should lead one that \
@@ -488,7 +487,7 @@ where
     let done: Sender<Message> = queue.clone();
     let trust = Trust { keys: runtime.keys().cloned(), tls: runtime.tls().cloned() };
     let repairer = Repairer::start(trust, move |token, result| {
-        // Nobody listens any more when the master ends.
+        // The receiver is gone when the master ends.
         let _ended = done.send(Message::Done { token, result });
     })?;
     let driver = Driver {
@@ -514,7 +513,7 @@ where
 }
 
 impl<C: Fn(&str) -> NodeClient> Driver<C> {
-    /// Returns why it ended.
+    /// Decides until the end, and returns its reason.
     fn run(mut self, messages: &Receiver<Message>) -> String {
         self.listen();
         while let Ok(first) = messages.recv() {
@@ -531,14 +530,14 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
                     other => events.extend(self.event(other)),
                 }
             }
-            // Behind all that had come: the store may have kept us so long that leases seem to have ended that
-            // were renewed in time.
+            // The tick comes behind all that had arrived. The store may have blocked for so long that leases seem to
+            // have ended which were renewed in time.
             events.extend(has_listened.then_some(Event::Tick));
             if !self.store.holds() {
                 tracing::warn!("this master's term is over");
                 return "its term is over".into();
             }
-            // An error: who could change them is gone.
+            // This is an error if the sender is gone; then settings change no more.
             if self.settings.has_changed().unwrap_or(false) {
                 self.logic.adjust(&self.settings.borrow_and_update());
             }
@@ -567,7 +566,7 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
         STOPPED.into()
     }
 
-    /// Asks to be told when what has come in by then is in the queue.
+    /// Requests a message that comes when all that had arrived by then is in the queue.
     fn listen(&self) {
         let queue = self.queue.clone();
         self.handle.spawn(async move {
@@ -575,7 +574,7 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
             for _ in 0..ROUNDS {
                 tokio::task::yield_now().await;
             }
-            // Nobody listens any more when the master ends.
+            // The receiver is gone when the master ends.
             let _ended = queue.send(Message::Listened);
         });
     }
@@ -584,7 +583,7 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
         let mut actions = Vec::new();
         for event in events {
             actions.extend(self.logic.handle(now_ms, event));
-            // What comes after it is not to be cleared.
+            // Writes after it must not be cleared.
             if let Some(at) = actions.iter().position(|action| *action == Action::Clear) {
                 let after = actions.split_off(at + 1);
                 self.perform_all(std::mem::replace(&mut actions, after))?;
@@ -594,12 +593,12 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
         self.perform_all(actions)
     }
 
-    /// What the logic is to hear of.
+    /// Returns the event for the logic. Answers requests for events and pieces of views itself.
     fn event(&mut self, message: Message) -> Option<Event> {
         Some(match message {
             Message::Request { request: MasterRequest::Events { after }, reply, .. } => {
                 let (events, newest) = self.journal.after(after);
-                // Who asked may have gone.
+                // The asker may have gone.
                 let _gone = reply.send(MasterReply::Events { events, newest });
                 return None;
             }
@@ -631,14 +630,13 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
         })
     }
 
-    /// Makes all that is to be remembered durable at once, which is what takes time; then nothing
-    /// else can be too early.
+    /// Makes all records durable in one write, which takes the time. After that, no other action comes too early.
     fn perform_all(&mut self, actions: Vec<Action>) -> Result<(), StoreError> {
         let mut writes = BTreeMap::new();
         let mut others = Vec::with_capacity(actions.len());
         for action in actions {
             match action {
-                // The last write to a key is the one that counts.
+                // Of several writes to a key, the last one counts.
                 Action::Persist(more) => writes.extend(more.into_iter().map(|w| (w.key(), w))),
                 Action::Tell(level, topic, text) => {
                     if let Some(topic) = topic {
@@ -667,7 +665,7 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
             Action::Persist(_) => unreachable!("these are performed before"),
             Action::Reply { token, mut reply } => {
                 pieces::shorten(&mut reply, self.logic.view());
-                // Who asked may have gone; then nobody waits for the reply.
+                // The asker may have gone; then no task waits for the reply.
                 if let Some(waiting) = self.waiting.remove(&token) {
                     let _gone = waiting.send(reply);
                 }
@@ -682,7 +680,7 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
         Ok(())
     }
 
-    /// Ends the job that runs, if the cluster has given up a member that it may wait for.
+    /// Ends the running job if the cluster has given up a member: the job may be waiting for it.
     fn overtake_job(&mut self) {
         let Some(view) = self.logic.view() else { return };
         let is_gone = |node: &MnId| view.member(*node).is_none();
@@ -694,13 +692,13 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
 
     fn client(&mut self, control: &str) -> NodeClient {
         if self.nodes.len() >= MAX_CLIENTS {
-            // Of nodes that are long gone, most of them; the others connect again.
+            // Most of them belong to nodes that are gone; clients of the others are made again.
             self.nodes.clear();
         }
         let connect = &self.connect;
         let control = control.to_owned();
         let client = self.nodes.entry(control).or_insert_with_key(|control| connect(control));
-        // Whoever has the address now must be of this cluster, or of none.
+        // The process at this address must be of this cluster, or of none.
         client.of_cluster(self.logic.cluster())
     }
 
@@ -720,7 +718,7 @@ impl<C: Fn(&str) -> NodeClient> Driver<C> {
         let queue = self.queue.clone();
         self.handle.spawn(async move {
             let result = client.call(request).await.map_err(|error| error.to_string());
-            // Nobody listens any more when the master ends.
+            // The receiver is gone when the master ends.
             let _ended = queue.send(Message::Answer { node, token, result });
         });
     }

@@ -1,26 +1,25 @@
-//! Client ids, the sessions that use them, and the blocks that pass from one session to another.
+//! Client ids, the sessions that use them, and blocks that pass from one session to another.
 //!
-//! Ids are never used twice, not even across restarts of the master: they are drawn from ranges of
-//! [`IDS_PER_RECORD`] that are recorded before their first id is handed out. A restart skips what
-//! is left of the range.
+//! *Ids* are never used twice, not even after a restart of the master. They come from ranges of [`IDS_PER_RECORD`],
+//! each recorded before its first id is handed out. A restart skips the rest of a range.
 //!
-//! A session is recorded before it is told its id, until it is closed or recovered. So whatever is
-//! not recorded is gone, and may be told so. That a session has expired is recorded before
-//! anything follows from it: it never comes back.
+//! *Records.* A session is recorded before it is told its id, until it is closed or recovered. So a session without a
+//! record has ended, and may be told so. Expiry is recorded before anything follows from it: an expired session never
+//! comes back.
 //!
-//! What a session was *given* is returned if it ends before it has said that it took it over. That may
-//! come too late: it had taken it over, and given it back to the pool. Whoever gets such a block is refused
-//! by the memory nodes, whose tables name another owner, or nobody. But an owner that has not ended could
-//! have got its block again, and would not be asked: what is to be returned under the name of such a
-//! session waits in *limbo* until that ends, and says itself what it has. For the same reason what a
-//! session hands on has a serial, which is recorded: repeated, it changes nothing.
+//! *Gifts.* A block that a session was *given* is returned if the session ends before it has said that it took the
+//! block over. The return may be wrong: the session may have taken the block over and given it back to the pool. The
+//! next session to get such a block is refused by the memory nodes, whose tables name another owner or none. But if the
+//! block's former owner is open, it could have got the block again, and the tables would then agree with the return. So
+//! such a block waits in *limbo* until that owner ends, and itself says which blocks it has. For the same reason a
+//! hand-over has a serial, which is recorded: a repeated one changes nothing.
 //!
-//! An orphaned block is recorded with the end of its session, and its record is removed before it is
-//! handed out: a master that crashes in between loses one block, and never hands one
-//! out twice, to two clients that would write to the same objects.
+//! *Orphaned blocks.* An orphaned block is recorded together with the end of its session, and its record is removed
+//! before the block is handed out. A master that crashes in between loses one block, and never gives one block to two
+//! sessions, which would write to the same objects.
 //!
-//! All methods change what is in memory and return what has to be written; the caller lets nobody
-//! see the former before the latter is durable.
+//! All methods change the state in memory and return the writes for the store. The caller must not reveal the new state
+//! before the writes are durable.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,12 +33,12 @@ use fusee_core::view::View;
 
 use crate::record::{Record, Write, orphan_key, session_key};
 
-/// Ids per write to the store.
+/// The ids of one write to the store.
 pub const IDS_PER_RECORD: u32 = 64;
-/// Orphaned blocks kept at most; beyond, they are forgotten.
+/// The limit on orphaned blocks; more are dropped.
 const MAX_ORPHANS: usize = 1 << 16;
 
-/// What a session was given, in answer to which of its requests.
+/// A block that a session was given, and the number of the request that this answered.
 #[derive(Debug)]
 struct Gift {
     turn: u64,
@@ -49,31 +48,31 @@ struct Gift {
 /// An open session.
 #[derive(Debug, Default)]
 pub struct SessionState {
-    /// What it was given since this process runs, and has not said that it took over.
+    /// Blocks that this process has given to it, and that it has not said that it took over.
     given: Vec<Gift>,
-    /// The serial of what it handed on last.
+    /// The serial of its last hand-over.
     handed_on: u64,
-    /// Its last heartbeat; views before the first count as not acknowledged.
+    /// The view of its last heartbeat. Before the first heartbeat, no view counts as acknowledged.
     pub pinned_by: u64,
-    /// As in the heartbeat.
+    /// See [`SessionHeartbeat::has_suspended`].
     pub has_suspended: bool,
-    /// As in the heartbeat.
+    /// See [`SessionHeartbeat::damage`].
     damage: Damage,
-    /// As in the heartbeat.
+    /// See [`SessionHeartbeat::transitions`].
     transitions: Transitions,
-    /// As in the heartbeat.
+    /// See [`SessionHeartbeat::work`].
     work: Work,
-    /// As in the heartbeat; 0 if this process has not heard it.
+    /// See [`SessionHeartbeat::pinned_in`]; 0 if this process has not heard the session.
     pinned_in: u64,
-    /// As in the heartbeat.
+    /// See [`SessionHeartbeat::frees_in`].
     frees_in: u64,
-    /// When it was heard last, in the time for which the master has listened; 0 if not yet by this process.
+    /// The time at which it was last heard, in listened milliseconds; 0 if this process has not heard it.
     pub heard_ms: u64,
-    /// When its process asked for a piece of a view last, by the same clock.
+    /// The time at which its process last asked for a piece of a view, by the same clock.
     pub fetched_ms: Option<u64>,
-    /// The connection over which it spoke last, if it has.
+    /// The connection over which it last reported, if it has.
     pub connection: Option<u64>,
-    /// When it expires, unless it speaks over another connection.
+    /// The time at which it expires, unless it reports over another connection.
     pub gone_at_ms: Option<u64>,
 }
 
@@ -84,28 +83,28 @@ pub struct Sessions {
     next: u32,
     end: u32,
     open: BTreeMap<ClientId, SessionState>,
-    /// Expired, not recovered yet.
+    /// Sessions that have expired, and are not recovered yet.
     expired: BTreeMap<ClientId, SessionState>,
     orphans: BTreeMap<SizeClass, Vec<Orphan>>,
-    /// The blocks of all orphaned blocks.
+    /// The blocks of all orphans.
     left: BTreeSet<BlockId>,
-    /// Those of them in which objects were in use, and until when nobody is to look again. Not stored.
+    /// Orphaned blocks with objects in use, and the times until which other size classes need not try them. Not stored.
     used: BTreeMap<BlockId, u64>,
-    /// By open session: what others were given under its name, and perhaps did not take over. Not stored:
-    /// a master that dies loses these blocks.
+    /// By open session: blocks that others were given under its name, and perhaps did not take over. Not stored: a
+    /// master that dies loses these blocks.
     limbo: BTreeMap<ClientId, Vec<Orphan>>,
-    /// What all sessions found damaged, as far as this process has heard.
+    /// Damage found by all sessions, as far as this process has heard.
     damage: Damage,
-    /// What all sessions did about redundancy, as far as this process has heard.
+    /// Changes of redundancy by all sessions, as far as this process has heard.
     transitions: Transitions,
-    /// What the operations of all sessions came to, as far as this process has heard.
+    /// Counts of the operations of all sessions, as far as this process has heard.
     work: Work,
     /// See [`Sessions::handed_on`].
     handed_on: u64,
 }
 
 impl Sessions {
-    /// No session; ids from `first` on are unused.
+    /// Returns a state without sessions, in which ids from `first` on are unused.
     pub fn new(first: u32) -> Sessions {
         let first = first.max(1);
         Sessions {
@@ -124,18 +123,18 @@ impl Sessions {
         }
     }
 
-    /// Counts blocks that sessions hand on, but for those that are known to be in use, and sessions that end:
-    /// either may bring memory to others.
+    /// Returns the number of blocks handed on that are not known to be in use, and of sessions that have ended: either
+    /// may bring memory to other sessions.
     pub fn handed_on(&self) -> u64 {
         self.handed_on
     }
 
-    /// From the store: ids below `end` may be in use.
+    /// Restores from the store: ids below `end` may be in use.
     pub fn restore_ids(&mut self, end: u32) {
         (self.next, self.end) = (end.max(1), end.max(1));
     }
 
-    /// From the store: a session.
+    /// Restores a session from the store.
     pub fn restore_session(&mut self, client: ClientId, expired: bool, handed_on: u64) {
         let session = SessionState { handed_on, ..SessionState::default() };
         if expired {
@@ -145,53 +144,53 @@ impl Sessions {
         }
     }
 
-    /// From the store: an orphaned block.
+    /// Restores an orphaned block from the store.
     pub fn restore_orphan(&mut self, orphan: Orphan) {
         self.left.insert(orphan.block);
         self.orphans.entry(orphan.class).or_default().push(orphan);
     }
 
-    /// The open sessions.
+    /// Returns the open sessions.
     pub fn open_sessions(&self) -> impl Iterator<Item = (ClientId, &SessionState)> {
         self.open.iter().map(|(client, session)| (*client, session))
     }
 
-    /// The sessions that have expired and are not recovered.
+    /// Returns the sessions that have expired and are not recovered.
     pub fn expired(&self) -> impl Iterator<Item = ClientId> + '_ {
         self.expired.keys().copied()
     }
 
-    /// When these were heard last.
+    /// Returns the times at which these were last heard.
     pub fn expired_heard_ms(&self) -> impl Iterator<Item = u64> + '_ {
         self.expired.values().map(|session| session.heard_ms)
     }
 
-    /// Whether it may go on.
+    /// Returns whether a session is open.
     pub fn is_open(&self, client: ClientId) -> bool {
         self.open.contains_key(&client)
     }
 
-    /// Whether an id has been handed out, perhaps by an earlier process.
+    /// Returns whether an id has been handed out, perhaps by an earlier process.
     pub fn has_been(&self, client: ClientId) -> bool {
         client != ClientId::NOBODY && client.0 < self.next
     }
 
-    /// Ids from this one on have not been handed out.
+    /// Returns the first id that has not been handed out.
     pub fn unused_from(&self) -> ClientId {
         ClientId(self.next)
     }
 
-    /// The blocks that wait for somebody to go on with them.
+    /// Returns the orphaned blocks.
     pub fn orphans(&self) -> impl Iterator<Item = &Orphan> {
         self.orphans.values().flatten()
     }
 
-    /// Ids used up.
+    /// Returns the number of ids used up.
     pub fn opened_count(&self) -> u64 {
         u64::from(self.next) - 1
     }
 
-    /// A new id; `None` when all are used up.
+    /// Returns a new id; `None` when all are used up.
     pub fn new_id(&mut self, writes: &mut Vec<Write>) -> Option<ClientId> {
         if self.next == self.end {
             self.end = self.end.checked_add(IDS_PER_RECORD)?;
@@ -202,16 +201,17 @@ impl Sessions {
         Some(client)
     }
 
-    /// Before which epoch no operation runs any more: of open sessions, and of those that somebody
-    /// may still have to put an end to. And before which one what was freed is set free.
+    /// Returns two epochs: no operation of an epoch before the first one runs any more, and what operations of epochs
+    /// before the second one freed has its bits set, or never will. Expired sessions count until they are recovered,
+    /// since operations of theirs may still be completed. `None` without sessions.
     pub fn epochs(&self) -> Option<(u64, u64)> {
         let all = self.open.values().chain(self.expired.values());
         let settled = all.clone().map(|session| session.frees_in.min(session.pinned_in)).min()?;
         Some((all.map(|session| session.pinned_in).min()?, settled))
     }
 
-    /// Opens a session, pinned by the view of this number, in this epoch; `None` when all ids
-    /// are used up.
+    /// Opens a session that is pinned by the view of this number and in this epoch. Returns `None` when all ids are
+    /// used up.
     pub fn open(
         &mut self,
         heard_ms: u64,
@@ -233,7 +233,7 @@ impl Sessions {
         Some(client)
     }
 
-    /// A session says by what it is pinned. An older heartbeat than the last one changes nothing.
+    /// Takes a session's heartbeat. A heartbeat that is older than the last one changes nothing.
     pub fn heartbeat(&mut self, heard_ms: u64, connection: u64, heartbeat: &SessionHeartbeat) {
         let Some(session) = self.open.get_mut(&heartbeat.client) else { return };
         session.heard_ms = heard_ms;
@@ -258,12 +258,12 @@ impl Sessions {
         self.worked(heartbeat.client, &heartbeat.work);
     }
 
-    /// What all sessions found damaged.
+    /// Returns the damage that all sessions found.
     pub fn damage(&self) -> Damage {
         self.damage
     }
 
-    /// A session says what its operations came to so far.
+    /// Adds the operations of a session to the counts.
     pub fn worked(&mut self, client: ClientId, work: &Work) {
         let Some(session) = self.open.get_mut(&client) else { return };
         let news = work.since(&session.work);
@@ -271,28 +271,28 @@ impl Sessions {
         session.work.add(&news);
     }
 
-    /// What the operations of all sessions came to.
+    /// Returns the counts of the operations of all sessions.
     pub fn work(&self) -> Work {
         self.work
     }
 
-    /// What all sessions did about redundancy.
+    /// Returns the changes of redundancy by all sessions.
     pub fn transitions(&self) -> Transitions {
         self.transitions
     }
 
-    /// Somebody else found damage.
+    /// Adds damage that a job found.
     pub fn add_damage(&mut self, damage: Damage) {
         self.damage.add(damage);
     }
 
-    /// A connection was closed: who spoke over it last has until `gone_at_ms`.
+    /// Gives the sessions that last reported over a closed connection until `gone_at_ms`.
     pub fn connection_closed(&mut self, connection: u64, gone_at_ms: u64) {
         let spoke = self.open.values_mut().filter(|s| s.connection == Some(connection));
         spoke.for_each(|session| session.gone_at_ms = Some(gone_at_ms));
     }
 
-    /// Who spoke over a connection last fetches a view over it.
+    /// Renews the sessions that last reported over a connection: their process fetches a view over it.
     pub fn fetching(&mut self, heard_ms: u64, connection: u64) {
         let spoke = self.open.values_mut().filter(|s| s.connection == Some(connection));
         for session in spoke {
@@ -300,19 +300,19 @@ impl Sessions {
         }
     }
 
-    /// Gives an open session up; whether it was open.
+    /// Expires an open session; returns whether it was open.
     pub fn expire(&mut self, client: ClientId, writes: &mut Vec<Write>) -> bool {
         let Some(session) = self.open.remove(&client) else { return false };
         let handed_on = session.handed_on;
         self.expired.insert(client, session);
-        // Its recovery finds all that the tables say is its.
+        // Its recovery finds all blocks that the tables call its own.
         self.limbo.remove(&client);
         writes.push(Write::Put(Record::Session { client, expired: true, handed_on }));
         true
     }
 
-    /// Gives an open session a block for objects of a class, or of any, of which `may_use` holds. None
-    /// whose owner is about to be recovered: that finds it again.
+    /// Gives an open session a block for objects of a class, or of any class, for which `may_use` holds. A block whose
+    /// owner has expired is not given: the owner's recovery finds it again.
     pub fn take_orphan(
         &mut self,
         (client, turn): (ClientId, u64),
@@ -325,7 +325,7 @@ impl Sessions {
         let expired = &self.expired;
         let used = &self.used;
         let is_of_use = |left: &Orphan| class.is_some() || !used.contains_key(&left.block);
-        // What it has just handed on itself is of no use for another class.
+        // For another class, a block that it has just handed on itself is of no use.
         let is_its_own = |left: &Orphan| class.is_none() && left.owner == client;
         let may_use = |left: &Orphan| {
             !expired.contains_key(&left.owner)
@@ -345,15 +345,15 @@ impl Sessions {
         Some(orphan)
     }
 
-    /// A session has taken over what it was given in answer to these requests. It may have been given the same
-    /// block once more since: this may come late.
+    /// Notes the blocks that a session has taken over, each with the number of the request that gave it. This may come
+    /// late: since then the session may have been given the same block once more.
     pub fn has_adopted(&mut self, client: ClientId, blocks: &[(BlockId, u64)]) {
         if let Some(session) = self.open.get_mut(&client) {
             session.given.retain(|given| !blocks.contains(&(given.left.block, given.turn)));
         }
     }
 
-    /// A session says which blocks are its: whatever others were given of them, also under its name, is of the past.
+    /// Forgets gifts of blocks that a session calls its own, also those under its name: they are out of date.
     fn is_had(&mut self, client: ClientId, had: impl IntoIterator<Item = BlockId>) {
         let had: BTreeSet<BlockId> = had.into_iter().collect();
         let sessions = self.open.iter_mut().chain(&mut self.expired);
@@ -364,13 +364,13 @@ impl Sessions {
         self.limbo.values_mut().for_each(|given| given.retain(|left| !had.contains(&left.block)));
     }
 
-    /// Some may have become free since.
+    /// Forgets that blocks were in use whose time is over: some of their objects may have been freed since.
     pub fn forget_used(&mut self, now_ms: u64) {
         self.used.retain(|_, until_ms| *until_ms > now_ms);
     }
 
-    /// Keeps what an open session hands on. Repeating it changes nothing. Until then those orphaned blocks that
-    /// are `used` are for who needs objects of their class. An error says what was wrong with some.
+    /// Keeps the blocks that an open session hands on. Repeating it changes nothing. Blocks that are `used` go only to
+    /// sessions that need objects of their class, until `until_ms`. The error names a block that was dropped.
     pub fn hand_on(
         &mut self,
         (client, serial): (ClientId, u64),
@@ -389,7 +389,7 @@ impl Sessions {
         let is_hope = |left: &&Orphan| !used.contains(&left.block);
         self.handed_on += orphans.iter().filter(is_hope).count() as u64;
         writes.push(Write::Put(Record::Session { client, expired: false, handed_on: serial }));
-        // What it had been given it may not return once more, should it expire.
+        // These gifts must not be returned once more, should the session expire.
         let handed_on = |given: &Gift| orphans.iter().any(|left| left.block == given.left.block);
         let (gone, given): (Vec<Gift>, _) =
             std::mem::take(&mut session.given).into_iter().partition(handed_on);
@@ -419,9 +419,8 @@ impl Sessions {
         dropped.map_or(Ok(()), Err)
     }
 
-    /// Closes a session and keeps the orphaned blocks that it may hand on. Repeating it changes
-    /// nothing; nor does it if the session has expired. An error says what was wrong; the session
-    /// is closed all the same.
+    /// Closes a session, and keeps the blocks that it hands on. Repeating it changes nothing, nor does closing an
+    /// expired session. On an error a block was dropped; the session is closed all the same.
     pub fn close(
         &mut self,
         client: ClientId,
@@ -441,14 +440,14 @@ impl Sessions {
         self.return_given(client, &session.given, said, view, writes);
         for left in self.limbo.remove(&client).unwrap_or_default() {
             if !said(&left) && !self.left.contains(&left.block) {
-                // What is dropped is room, no more.
+                // A block that is dropped is lost room, and no more.
                 let _dropped = self.keep(client, &left, None, view, writes);
             }
         }
         kept
     }
 
-    /// A session has ended, and does not say what became of all that it was given.
+    /// Returns the gifts of a session that has ended without saying what became of all of them.
     fn return_given(
         &mut self,
         client: ClientId,
@@ -459,19 +458,19 @@ impl Sessions {
     ) {
         for left in given.iter().map(|given| &given.left).filter(|left| !is_known(left)) {
             if self.left.contains(&left.block) || self.expired.contains_key(&left.owner) {
-                // Somebody has said since what there is; or the recovery of its owner finds what the tables say is
-                // its, as it is by then: it may have got the block back from the pool, and written there.
+                // A later report tells what there is. Or the owner's recovery finds what the tables call its own by
+                // then: the owner may have got the block back from the pool, and written there.
             } else if self.open.contains_key(&left.owner) {
                 self.limbo.entry(left.owner).or_default().push(*left);
             } else {
-                // What is dropped is room, no more.
+                // A block that is dropped is lost room, and no more.
                 let _dropped = self.keep(client, left, Some(left), view, writes);
             }
         }
     }
 
-    /// A session that had expired is recovered. `owned` are the blocks that it had taken over on
-    /// all replicas; what it was given and had not taken over goes to somebody else.
+    /// Removes a session that had expired and is recovered. `owned` are the blocks that it had taken over on all
+    /// replicas. Gifts that it had not taken over go to other sessions.
     pub fn recovered(
         &mut self,
         client: ClientId,
@@ -483,12 +482,13 @@ impl Sessions {
         let Some(SessionState { given, .. }) = self.expired.remove(&client) else { return };
         self.handed_on += 1;
         writes.push(Write::Remove(session_key(client)));
-        // Also of those that its recovery does not hand on, since their headers cannot be read, or as all was free.
+        // Also blocks that the recovery does not hand on, since their headers are unreadable or all their objects were
+        // free.
         self.is_had(client, owned.iter().copied().chain(own(client, orphans)));
         let orphans = orphans.iter().filter(|left| !self.is_handed_on(client, left.block));
         let orphans: Vec<Orphan> = orphans.copied().collect();
         for orphan in &orphans {
-            // What is dropped is room, no more.
+            // A block that is dropped is lost room, and no more.
             let before = before(&given, orphan);
             let _dropped = self.keep(client, orphan, before, view, writes);
         }
@@ -496,9 +496,9 @@ impl Sessions {
         self.return_given(client, &given, is_owned, view, writes);
     }
 
-    /// Whether a session has handed a block on, and nobody was given it since. The tables still name the
-    /// session, so its recovery finds the block, but knows less of it than the session told:
-    /// where it is new, and whether its free bitmap tells what is free.
+    /// Returns whether a session has handed a block on that no other session was given since. The tables still name the
+    /// session, so its recovery finds the block. But the recovery knows less of it than the session has told: where the
+    /// block is new, and whether its free bitmap is complete.
     fn is_handed_on(&self, client: ClientId, block: BlockId) -> bool {
         let mut left = self.orphans();
         self.left.contains(&block) && left.any(|left| left.block == block && left.owner == client)
@@ -517,13 +517,13 @@ impl Sessions {
         if region.is_none() || block.block >= view.geometry.blocks_per_region() {
             return Err("no such block");
         }
-        // The class came over a wire that checks only its type.
+        // The message was decoded without a check of the class's value.
         let class = SizeClass::from_code(class.code()).ok_or("no such size class")?;
         let shape = BlockShape::new(view.geometry.block_bytes, class);
         if first > shape.ok_or("no object of this class fits in a block")?.objects {
             return Err("the block has no such object");
         }
-        // What is its own it may have given back to the pool since, and got from there again.
+        // The session may have given a block of its own back to the pool, and got it from there again.
         match before.filter(|before| before.owner == owner && owner != client) {
             Some(before) if class != before.class || first < before.first => {
                 return Err("it was given to the session in another state");
@@ -538,7 +538,7 @@ impl Sessions {
             if owner != client {
                 return Err("it has been handed on already");
             }
-            // Of an owner who has given it back to the pool since, from where this one got it.
+            // A former owner had handed it on, and given it back to the pool since, from where this session got it.
             self.orphans.values_mut().for_each(|left| left.retain(|l| l.block != block));
         }
         writes.push(Write::Put(Record::Orphan(*orphan)));
@@ -547,12 +547,12 @@ impl Sessions {
     }
 }
 
-/// The blocks of what a session hands on as its own.
+/// Returns the blocks that a session hands on as its own.
 fn own(client: ClientId, orphans: &[Orphan]) -> impl Iterator<Item = BlockId> + use<'_> {
     orphans.iter().filter(move |left| left.owner == client).map(|left| left.block)
 }
 
-/// How a session was given a block that it hands on.
+/// Returns the state in which a session was given a block that it hands on.
 fn before<'g>(given: &'g [Gift], orphan: &Orphan) -> Option<&'g Orphan> {
     given.iter().map(|given| &given.left).find(|before| before.block == orphan.block)
 }

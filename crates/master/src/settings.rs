@@ -1,74 +1,74 @@
-//! What a cluster is formed for: numbers that an operator chooses once.
+//! The settings of a cluster, which an operator chooses once.
 //!
-//! They take effect when the cluster is formed; after that the view says what is. All that can
-//! be wrong with them is found before the first memory node joins, and every error says what to
-//! change. The limits here keep the view, which every session gets, within one control message.
+//! They take effect when the cluster is formed; after that, the view holds the facts. All errors in them are found
+//! before the first memory node joins, and every error names its remedy. The limits here keep the view, which every
+//! session gets, within one control message.
 //!
-//! The index is made for a number of keys, at a planned load of 70 %: a full pair of buckets
-//! refuses a key, and the fuller the index the likelier that is.
+//! The index is sized for a number of keys at a planned load of 70 %: a full pair of buckets refuses a key, and the
+//! fuller the index, the likelier that is.
 
 use fusee_core::data::{Policy, PolicyError};
 use fusee_core::view::{Geometry, MAX_REPLICAS, ViewError};
 
-/// Subtables beyond this would make the view longer than a control message may be.
+/// The limit on subtables: more would make the view longer than a control message may be.
 pub const MAX_SUBTABLES: u64 = 1 << 17;
-/// As [`MAX_SUBTABLES`], for regions. Memory beyond is left unused.
+/// The limit on regions, for the same reason. Memory beyond it is left unused.
 pub const MAX_REGIONS: u64 = 1 << 16;
-/// Memory nodes that may join; beyond is a mistake.
+/// The limit on memory nodes that may join; more would be a mistake.
 pub const MAX_MEMORY_NODES: u32 = 1024;
-/// An answer is never held back longer, in milliseconds, however long the lease is: deadlines of
-/// calls have to exceed it, and clients wait for half a second.
+/// The longest time that an answer is held back, in milliseconds, however long the lease is: deadlines of calls have to
+/// exceed it, and clients wait for half a second.
 pub const MAX_HOLD_MS: u64 = 250;
-/// The shortest epoch, in milliseconds, where leases are not short.
+/// The upper bound on the shortest epoch, in milliseconds, for long leases.
 const MAX_EPOCH_MS: u64 = 10;
-/// How full a subtable is planned to be, in percent.
+/// The planned load of a subtable, in percent.
 const PLANNED_LOAD_PERCENT: u64 = 70;
-/// Answers are held for a quarter of a lease.
+/// The shortest lease, in milliseconds: answers are held back for a quarter of it.
 const MIN_LEASE_MS: u64 = 4;
 
-/// What a cluster is formed for.
+/// The settings of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The cluster is formed when so many memory nodes have joined.
+    /// The number of memory nodes that must have joined before the cluster is formed.
     pub memory_nodes: u32,
     /// Replicas of every index subtable, the primary included: 1..=5.
     pub index_replicas: u8,
     /// Replicas of every region, the primary included: 1..=5.
     pub data_replicas: u8,
-    /// The number of keys to make the index for.
+    /// The number of keys that the index is sized for.
     pub index_keys: u64,
     /// Sizes.
     pub geometry: Geometry,
-    /// When sessions and memory nodes count as gone.
+    /// The times after which silent sessions and memory nodes count as gone.
     pub lease: LeaseSettings,
-    /// Bytes a second at most that move between members to even out their shares, or off one that
-    /// is drained. Replicas that are missing are added as fast as can be.
+    /// The limit on bytes a second that move between members to even out their shares, or off a drained one. Missing
+    /// replicas are added as fast as possible.
     pub move_bytes_per_s: u64,
-    /// Bytes a second at most that are read to find damage where nobody looks; 0: none.
+    /// The limit on bytes a second that are read to find damage in memory that no client reads; 0: none.
     pub scrub_bytes_per_s: u64,
-    /// Which redundancy what is written gets, and when that changes by itself. Not stored: it is that of the master
-    /// that leads, and sessions are told when they open.
+    /// The redundancy of written values, and the rules for its changes. Not stored: the leading master's counts, and
+    /// sessions are told when they open.
     pub redundancy: Policy,
 }
 
 /// The default of [`Settings::move_bytes_per_s`]: a region of 256 MiB takes half a second or so.
 pub const DEFAULT_MOVE_BYTES_PER_S: u64 = 512 << 20;
 
-/// The default of [`Settings::scrub_bytes_per_s`]: 100 GiB of pools in seven hours.
+/// The default of [`Settings::scrub_bytes_per_s`]: 100 GiB of pools take seven hours.
 pub const DEFAULT_SCRUB_BYTES_PER_S: u64 = 4 << 20;
 
 /// The lease of [`LeaseSettings::default`], in milliseconds.
 pub const DEFAULT_LEASE_MS: u64 = 1_000;
-/// As [`DEFAULT_LEASE_MS`], after a connection was closed.
+/// The grace of [`LeaseSettings::default`], in milliseconds.
 pub const DEFAULT_GRACE_MS: u64 = 10;
 
-/// When who is silent counts as gone. No more than that rests on it: who is taken for gone by mistake
-/// loses its session, or its place in the cluster, but nothing goes wrong.
+/// The times after which a silent process counts as gone. No more than detection rests on them: a process that is taken
+/// for gone by mistake loses its session, or its place in the cluster, but nothing goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseSettings {
-    /// After so many milliseconds of silence.
+    /// Milliseconds of silence.
     pub lease_ms: u64,
-    /// After so many milliseconds since its connection was closed, unless it speaks over another.
+    /// Milliseconds since its connection was closed, unless it reports over another one.
     pub grace_ms: u64,
 }
 
@@ -79,27 +79,27 @@ impl Default for LeaseSettings {
 }
 
 impl LeaseSettings {
-    /// The longest time that an answer is held back, so that the asker's silence stays short.
+    /// Returns the longest time that an answer is held back, so that the asker's silence stays short.
     pub fn hold_ms(&self) -> u64 {
         (self.lease_ms / 4).clamp(1, MAX_HOLD_MS)
     }
 
-    /// The shortest epoch: so that the messages about them stay few.
+    /// Returns the length of the shortest epoch, which keeps the messages about epochs few.
     pub fn epoch_ms(&self) -> u64 {
         (self.lease_ms / 100).min(MAX_EPOCH_MS)
     }
 }
 
-/// What is wrong with settings, and what to do.
+/// Errors in settings, with their remedies.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
-    /// No cluster without memory.
+    /// The number of memory nodes is out of bounds.
     #[error("memory_nodes is {memory_nodes}; it must be 1..={MAX_MEMORY_NODES}")]
     MemoryNodes {
         /// The setting.
         memory_nodes: u32,
     },
-    /// Replication factors have bounds.
+    /// A replication factor is out of bounds.
     #[error("{setting} is {replicas}; it must be 1..={MAX_REPLICAS}")]
     Replicas {
         /// The setting's name.
@@ -107,7 +107,7 @@ pub enum SettingsError {
         /// Its value.
         replicas: u8,
     },
-    /// Replicas lie on different memory nodes.
+    /// There are more replicas than memory nodes, and no two replicas lie on one.
     #[error(
         "{setting} is {replicas}, but memory_nodes is {memory_nodes}, and every replica needs a memory \
          node of its own; raise memory_nodes, or lower {setting}"
@@ -123,16 +123,16 @@ pub enum SettingsError {
     /// The sizes contradict each other.
     #[error("geometry: {0}")]
     Geometry(#[from] ViewError),
-    /// A lease that no session could keep.
+    /// The lease is too short for any session.
     #[error("lease_ms is {lease_ms}; it must be at least {MIN_LEASE_MS}")]
     Lease {
         /// The setting.
         lease_ms: u64,
     },
-    /// Nothing would ever move.
+    /// The pace is 0: no replica would ever move.
     #[error("move_bytes_per_s is 0; it must be at least 1")]
     Pace,
-    /// No session could go by it.
+    /// The rules for redundancy are invalid.
     #[error(transparent)]
     Redundancy(#[from] PolicyError),
     /// The index would have too many subtables.
@@ -143,7 +143,7 @@ pub enum SettingsError {
     IndexTooLarge {
         /// The setting.
         index_keys: u64,
-        /// What it leads to.
+        /// The number of subtables that it needs.
         subtables: u64,
     },
 }
@@ -180,15 +180,15 @@ impl Settings {
         Ok(())
     }
 
-    /// Takes over what a running master can change: paces, from the next step on, and redundancy, for
-    /// sessions that open from now on. The rest is the cluster's, or sessions rely on it.
+    /// Takes over the settings that a running master may change: paces, from the next step on, and redundancy, for
+    /// sessions that open from now on. The others belong to the cluster, or sessions rely on them.
     pub fn adjust(&mut self, new: &Settings) {
         self.move_bytes_per_s = new.move_bytes_per_s;
         self.scrub_bytes_per_s = new.scrub_bytes_per_s;
         self.redundancy = new.redundancy;
     }
 
-    /// The number of subtables: the power of two that holds the keys at the planned load.
+    /// Returns the number of subtables: the power of two that holds the keys at the planned load.
     pub fn subtables(&self) -> u64 {
         let keys_per_subtable = self.geometry.subtable_slots() * PLANNED_LOAD_PERCENT / 100;
         let subtables = self.index_keys.div_ceil(keys_per_subtable.max(1)).max(1);
@@ -230,7 +230,7 @@ mod tests {
     fn the_index_has_room_for_its_keys() {
         let settings = settings();
         settings.check().unwrap();
-        // 24,576 slots a subtable; 17,203 keys of them at 70 %.
+        // 24,576 slots a subtable, of which 17,203 have keys at 70 %.
         assert_eq!(settings.subtables(), 64);
         assert_eq!(Settings { index_keys: 0, ..settings.clone() }.subtables(), 1);
         assert_eq!(Settings { index_keys: 17_204, ..settings }.subtables(), 2);

@@ -1,19 +1,16 @@
-//! What the master remembers, durably: a map from [`Record::key`] to records.
+//! The durable records of the master: a map from [`Record::key`] to records.
 //!
-//! One redb file, `master.redb` in the data directory: transactions are atomic and durable when
-//! they return, and the file is locked, so that two masters never go on from one state. Values
-//! are postcard bytes with a checksum ([`sealed`]). The key `format` holds the number of this layout; another
-//! number is somebody else's file and is left alone.
+//! The store is one redb file, `master.redb` in the data directory. Transactions are atomic, and durable when they
+//! return. The file is locked, so that two masters never go on from one state. Values are postcard bytes with a
+//! checksum ([`sealed`]). The key `format` holds the number of this layout; a file with another number is left alone.
 //!
-//! *Damage.* A store is used as it was written, or not at all. Every page is checked when the file is
-//! opened, first in an image of it, so that a file that is refused stays as it was found. There is
-//! one thing that checks of a file cannot see: redb keeps the last two commits, and where the last one is
-//! damaged it goes back to the one before, as if a crash had cut the last one off. So what is written is
-//! committed twice ([`Store::settle`]): then both hold the same.
+//! *Damage.* A store is used exactly as it was written, or not at all. Every page is checked when the file is opened,
+//! first in an image of it, so that a refused file stays as it was found. One kind of damage escapes such checks: redb
+//! keeps the last two commits, and if the last one is damaged, it goes back to the one before, as if a crash had cut
+//! the last one off. So each change is committed twice ([`Store::settle`]): then both commits hold the same.
 //!
-//! Embedded clusters, which end with their process, use [`Store::memory`]. Several masters that
-//! elect a leader keep their records elsewhere ([`Remote`]), under the same keys and in the same
-//! bytes.
+//! Embedded clusters, which end with their process, use [`Store::memory`]. Several masters that elect a leader keep
+//! their records elsewhere ([`Remote`]), under the same keys and in the same bytes.
 
 pub mod address;
 #[cfg(feature = "etcd")]
@@ -42,15 +39,15 @@ use crate::record::{DESTROYED, Record, Write};
 pub const FILE_NAME: &str = "master.redb";
 
 const TABLE: TableDefinition<&str, &[u8]> = TableDefinition::new("fusee-master");
-/// Records that are removed by one change, where many are.
+/// The number of records that one change removes, where there are many.
 const TOGETHER: usize = 64;
-/// How long what was written stands in one commit only, at least: a change of the view takes a few writes,
-/// one soon after the other, and is not to wait for the second commits.
+/// The shortest time for which a change is in one commit only. A change of the view takes a few writes, one soon after
+/// the other, which do not wait for second commits.
 const SETTLED_AFTER: Duration = Duration::from_millis(200);
 
 type Entries = BTreeMap<String, Vec<u8>>;
 
-/// Why the store cannot be used.
+/// Reasons why the store cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// Another master uses the file.
@@ -63,7 +60,7 @@ pub enum StoreError {
         /// The file.
         path: PathBuf,
     },
-    /// The file is damaged or no store at all.
+    /// The file is damaged, or no store.
     #[error(
         "{} is damaged, or no store of a FUSEE master ({cause}); restore it from a copy, or choose \
          another data_dir: over an empty one the master waits for `fusee form`",
@@ -72,10 +69,10 @@ pub enum StoreError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What was found.
+        /// The finding.
         cause: String,
     },
-    /// A record is not what was written.
+    /// A record differs from what was written.
     #[error(
         "{store} is damaged: the record {record} is not as it was written ({cause}); restore the \
          store from a copy, or start the master over an empty one, where it waits for `fusee form`"
@@ -85,10 +82,10 @@ pub enum StoreError {
         store: String,
         /// The record's key.
         record: String,
-        /// What was found.
+        /// The finding.
         cause: String,
     },
-    /// The file is another version's.
+    /// The file was written by another version.
     #[error(
         "{} was written in the format {found:?}, this program knows {:?}; use the version that \
          wrote it",
@@ -98,15 +95,15 @@ pub enum StoreError {
     OtherFormat {
         /// The file.
         path: PathBuf,
-        /// The format's name in the file.
+        /// The name of the format in the file.
         found: String,
     },
-    /// The system refuses.
+    /// The operating system refuses.
     #[error("{}: {cause}; check that the directory can be written and has room", path.display())]
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What the operating system says.
+        /// The operating system's message.
         cause: String,
     },
     /// Another master leads, or is about to: this one must not decide any more.
@@ -114,44 +111,43 @@ pub enum StoreError {
     Deposed {
         /// The store.
         store: String,
-        /// How it was found out.
+        /// The observation that shows it.
         cause: String,
     },
-    /// A shared store does not answer, or refuses; it may do better later.
+    /// A shared store does not answer, or refuses. A later attempt may succeed.
     #[error("{store} does not do as it is asked: {cause}")]
     Remote {
         /// The store.
         store: String,
-        /// What it says.
+        /// The store's message.
         cause: String,
     },
-    /// A shared store holds something else, or nothing whole.
+    /// A shared store holds foreign or incomplete contents.
     #[error("{store} cannot be used: {cause}")]
     Unusable {
         /// The store.
         store: String,
-        /// What was found, and what to do.
+        /// The findings, and the remedy.
         cause: String,
     },
 }
 
-/// Records that are kept outside of this process, by a store that several masters share.
+/// Records outside of this process, in a store that several masters share.
 ///
-/// A value of this type is a term of office: it is made for the master that has been elected, and
-/// a write that comes after another master's election changes nothing and fails with
-/// [`StoreError::Deposed`].
+/// A value of this type is a term of office: it is made for the master that has been elected, and a write that comes
+/// after another master's election changes nothing and fails with [`StoreError::Deposed`].
 pub trait Remote: std::fmt::Debug + Send {
-    /// What people know it by.
+    /// Returns the store's name for operators.
     fn name(&self) -> String;
 
-    /// All records, by their keys.
+    /// Returns all records, by their keys.
     fn read(&self) -> Result<BTreeMap<String, Vec<u8>>, StoreError>;
 
-    /// Puts and removes (`None`), all or none. Durable when this returns.
+    /// Puts and removes (`None`) entries, all or none. They are durable when this returns.
     fn write(&mut self, entries: Vec<(String, Option<Vec<u8>>)>) -> Result<(), StoreError>;
 
-    /// Whether this master still leads, as far as its own clock can tell. Not what keeps a deposed
-    /// master from writing; it keeps it from telling others what is not so any more.
+    /// Returns whether this master still leads, as far as its own clock can tell. This does not keep a deposed master
+    /// from writing; it keeps it from giving outdated answers.
     fn holds(&self) -> bool;
 }
 
@@ -173,11 +169,11 @@ struct StoreFile {
     path: PathBuf,
     database: Database,
     contents: Contents,
-    /// When something was written that stands in one commit only.
+    /// The time of the first write that is in one commit only.
     unsettled: Option<Duration>,
 }
 
-/// A file that was put back from a copy may have come with other rights than it was made with.
+/// Makes a file private that was restored from a copy with other permissions.
 fn keep_private(path: &Path, file: &File) -> std::io::Result<()> {
     if file.metadata()?.permissions().mode() & 0o077 == 0 {
         return Ok(());
@@ -193,18 +189,18 @@ fn keep_private(path: &Path, file: &File) -> std::io::Result<()> {
 }
 
 impl Store {
-    /// A store that is lost with the process.
+    /// Returns a store that is lost with the process.
     pub fn memory() -> Store {
         Store { kept: Kept::Memory(BTreeMap::new()) }
     }
 
-    /// A store outside of this process, for one term of office.
+    /// Returns a store outside of this process, for one term of office.
     pub fn remote(remote: Box<dyn Remote>) -> Result<Store, StoreError> {
         let (_, contents) = check(&remote.name(), &remote.read()?)?;
         Ok(Store { kept: Kept::Remote { remote, contents } })
     }
 
-    /// Whether this master may still decide; see [`Remote::holds`].
+    /// Returns whether this master may still decide; see [`Remote::holds`].
     pub fn holds(&self) -> bool {
         match &self.kept {
             Kept::Remote { remote, .. } => remote.holds(),
@@ -212,7 +208,7 @@ impl Store {
         }
     }
 
-    /// What people know it by.
+    /// Returns the store's name for operators.
     pub fn name(&self) -> String {
         match &self.kept {
             Kept::Memory(_) => "memory".into(),
@@ -221,19 +217,19 @@ impl Store {
         }
     }
 
-    /// Opens the store in a directory, or makes both, for nobody but this user to read.
+    /// Opens the store in a directory, or makes both, readable by this user only.
     pub fn open(dir: &Path) -> Result<Store, StoreError> {
         let path = dir.join(FILE_NAME);
         let io = |path: &Path, error: std::io::Error| StoreError::Io {
             path: path.to_owned(),
             cause: error.to_string(),
         };
-        // Whatever is said of it should not depend on where this process happens to be.
+        // Messages about the path must not depend on the working directory.
         let path = std::path::absolute(&path).map_err(|error| io(&path, error))?;
         let mut directory = DirBuilder::new();
         directory.recursive(true).mode(0o700);
         directory.create(dir).map_err(|error| io(dir, error))?;
-        // The database makes an empty file its own.
+        // The database accepts an empty file as a new one.
         let mut private = File::options();
         private.read(true).write(true).create(true).truncate(false).mode(0o600);
         let open = || {
@@ -241,7 +237,7 @@ impl Store {
             keep_private(&path, &file).map_err(|error| io(&path, error))?;
             FileBackend::new(file).map_err(|error| failed(&path, error))
         };
-        // First a look that changes nothing.
+        // First, a check that changes nothing.
         let image = open_database(&path, Image::new(open()?))?;
         let (_, contents) = check_file(&path, &image)?;
         drop(image);
@@ -253,14 +249,14 @@ impl Store {
         Ok(Store { kept: Kept::File(file) })
     }
 
-    /// The records in the bytes of a store's file, read as [`Store::open`] would.
+    /// Returns the records in the bytes of a store's file, read as [`Store::open`] would.
     pub fn read_image(bytes: &[u8]) -> Result<Vec<Record>, StoreError> {
         let path = Path::new("the image of a store");
         let memory = image::in_memory(bytes).map_err(|error| failed(path, error))?;
         Ok(check_file(path, &open_database(path, memory)?)?.0)
     }
 
-    /// All records.
+    /// Returns all records.
     pub fn load(&self) -> Result<Vec<Record>, StoreError> {
         let (records, _) = match &self.kept {
             Kept::Memory(records) => return Ok(records.values().cloned().collect()),
@@ -270,8 +266,8 @@ impl Store {
         Ok(records)
     }
 
-    /// Removes all but the names of destroyed clusters, some at a time: a shared store takes only so many
-    /// changes together.
+    /// Removes all records but those of destroyed clusters, in several writes: a shared store limits the changes in
+    /// one.
     pub fn clear(&mut self) -> Result<(), StoreError> {
         let keys: Vec<String> = match &self.kept {
             Kept::Memory(records) => records.keys().cloned().collect(),
@@ -283,7 +279,7 @@ impl Store {
         writes.chunks(TOGETHER).try_for_each(|some| self.persist(some.to_vec()))
     }
 
-    /// Changes what it remembers: all of these, or none. They are durable when this returns.
+    /// Applies changes, all or none. They are durable when this returns.
     pub fn persist(&mut self, writes: Vec<Write>) -> Result<(), StoreError> {
         match &mut self.kept {
             Kept::Memory(kept) => {
@@ -305,9 +301,9 @@ impl Store {
         }
     }
 
-    /// Commits once more what was written some time ago, if it was committed once only; to be called
-    /// now and then. It changes nothing. But redb goes back to its last commit but one where the last one is
-    /// damaged and the file was not closed; and what others may have been told of must stand there, too.
+    /// Commits once more the changes that have been in one commit only for some time; call it now and then. The
+    /// contents stay the same. But redb goes back to its last commit but one if the last one is damaged and the file
+    /// was not closed, and that commit must also hold all that other processes may have been told.
     pub fn settle(&mut self) -> Result<(), StoreError> {
         match &mut self.kept {
             Kept::File(file)
@@ -342,7 +338,7 @@ impl StoreFile {
     }
 }
 
-/// Writes entries, and what there is with them. Where that fails there is what there was.
+/// Writes entries together with the list of contents, which stays as it was if the write fails.
 fn with_contents(
     contents: &mut Contents,
     mut entries: BTreeMap<String, Option<Vec<u8>>>,
@@ -364,7 +360,7 @@ fn with_contents(
     written
 }
 
-/// Reads all records, and which there are.
+/// Decodes all records, and the list of contents.
 fn check(store: &str, entries: &Entries) -> Result<(Vec<Record>, Contents), StoreError> {
     sealed::decode_all(entries).map_err(|unsound| damaged(store, unsound))
 }
@@ -373,7 +369,7 @@ fn damaged(store: &str, Unsound { record, cause }: Unsound) -> StoreError {
     StoreError::DamagedRecord { store: store.into(), record, cause }
 }
 
-/// The same, of a database that is this program's, or nobody's yet.
+/// Decodes all records of a database, which is of this program or empty.
 fn check_file(path: &Path, database: &Database) -> Result<(Vec<Record>, Contents), StoreError> {
     let entries = read(database).map_err(|error| failed(path, error))?;
     let name = path.display().to_string();
@@ -400,7 +396,7 @@ fn open_database(path: &Path, backend: impl StorageBackend) -> Result<Database, 
     })
 }
 
-/// The key of a change, and the bytes that it puts there.
+/// Returns the key that a change concerns, and its new bytes.
 fn entry(change: Write) -> (String, Option<Vec<u8>>) {
     match change {
         Write::Put(record) => {
@@ -438,7 +434,7 @@ fn write(
             };
         }
     }
-    // The default durability of a commit: it is on the disk when this returns.
+    // With the default durability, a commit is on the disk when this returns.
     Ok(transaction.commit()?)
 }
 

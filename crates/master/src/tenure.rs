@@ -1,59 +1,58 @@
-//! How long a master may believe that it leads.
+//! The time for which a master may believe that it leads.
 //!
-//! Its lease runs out at etcd a fixed time after the last renewal that etcd took. The master
-//! counts from when it *sent* that renewal, by a clock that goes on while the machine sleeps. So as long as clocks run
-//! at about the same speed it gives up before anybody else can be elected. A process that is stopped between a
-//! look at the clock and what follows has no such luck, and neither has one whose clock is slow: they are kept
-//! from harm by the guard of every write (see `store::etcd`), not by this.
+//! Its lease runs out at etcd a fixed time after the last renewal that etcd took. The master counts from the moment
+//! when it *sent* that renewal, by a clock that goes on while the machine sleeps. So as long as clocks run at about the
+//! same speed, it gives up before another master can be elected. This does not help a process that is stopped between a
+//! look at the clock and its next step, nor one whose clock is slow: the guard of every write keeps these from harm
+//! (see `store::etcd`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fusee_fabric::Clock;
 
-/// How often somebody who waits for the end looks.
+/// The interval at which a wait for the end looks at the clock.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A term of office, as far as the own clock can tell. It can be made longer, and be ended, for
-/// good.
+/// A term of office, as far as the own clock can tell. It can be extended, and it can be ended for good.
 #[derive(Debug)]
 pub(crate) struct Tenure {
     begun: Duration,
-    /// Microseconds from `begun`; 0 once it is over.
+    /// The end, in microseconds from `begun`; 0 once it is over.
     until_us: AtomicU64,
     lease: Duration,
 }
 
 impl Tenure {
-    /// What times of a tenure are counted by.
+    /// Returns the present time, by the clock of all tenures.
     pub fn now() -> Duration {
         Clock::Precise.now()
     }
 
-    /// A lease that was asked for at `asked`.
+    /// Returns the tenure of a lease that was asked for at `asked`.
     pub fn new(asked: Duration, lease: Duration) -> Tenure {
         let until_us = AtomicU64::new(lease.as_micros() as u64);
         Tenure { begun: asked, until_us, lease }
     }
 
-    /// How long it lasts after a renewal.
+    /// Returns the length of the lease after a renewal.
     pub fn lease(&self) -> Duration {
         self.lease
     }
 
-    /// Whether it is not over.
+    /// Returns whether the tenure is not over.
     pub fn holds(&self) -> bool {
         self.holds_at(Tenure::now())
     }
 
     fn holds_at(&self, now: Duration) -> bool {
-        // Relaxed: the number is all there is to know.
+        // Relaxed: no other data depends on the number.
         let until_us = self.until_us.load(Ordering::Relaxed);
         now.saturating_sub(self.begun).as_micros() < u128::from(until_us)
     }
 
-    /// A renewal that was sent at `sent` has been taken. Nothing revives a tenure that is over: a
-    /// late renewal may be of a lease that nobody acts under any more.
+    /// Extends the tenure, since a renewal that was sent at `sent` has been taken. A tenure that is over stays so: a
+    /// late renewal may be of a lease under which no logic acts any more.
     pub fn renewed(&self, sent: Duration) {
         let until = sent.saturating_sub(self.begun) + self.lease;
         let until = until.as_micros() as u64;
@@ -61,12 +60,12 @@ impl Tenure {
         let _over = self.until_us.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
     }
 
-    /// Ends it.
+    /// Ends the tenure for good.
     pub fn end(&self) {
         self.until_us.store(0, Ordering::Relaxed);
     }
 
-    /// Waits until it is over.
+    /// Waits until the tenure is over.
     pub async fn over(&self) {
         while self.holds() {
             tokio::time::sleep(LOOK).await;

@@ -1,5 +1,5 @@
-//! Failures through the master's eyes: sessions and memory nodes that go, views in stages, clients
-//! that are recovered, replicas that come back; with a master that crashes anywhere in between.
+//! Failures in the master's logic: sessions and memory nodes that end, views in stages, recovery of clients, and
+//! replicas that are restored; with a master that crashes at any step.
 
 #[path = "changes/away.rs"]
 mod away;
@@ -38,7 +38,7 @@ use fusee_master::logic::Event;
 use fusee_master::record::Record;
 use world::{LEASE_MS, World, settings};
 
-/// The word of a slot; all differ.
+/// Returns the word of a slot; all words differ.
 fn word(subtable: usize, slot: u64) -> u64 {
     let address = Address::new((subtable as u64 * 1000 + slot + 1) * 64);
     Slot::new(7, SizeClass::from_code(3).unwrap(), address, 0).0
@@ -55,8 +55,8 @@ fn bytes(world: &World, place: Place, length: u64) -> Vec<u8> {
     node.pool[place.offset as usize..][..length as usize].to_vec()
 }
 
-/// Words in the slots, the same on all replicas, except for one writer that is stopped half-way in
-/// each subtable with a replica on `loses`; something in every region.
+/// Fills the slots with words, the same on all replicas, except for one unfinished write in each subtable with a
+/// replica on `loses`; and each region with some bytes.
 fn fill(world: &World, loses: MnId) {
     let view = world.view();
     for (number, subtable) in view.subtables.iter().enumerate() {
@@ -75,7 +75,7 @@ fn fill(world: &World, loses: MnId) {
     }
 }
 
-/// All replicas of everything are equal, and hold what was there.
+/// Checks that all replicas of everything are equal, and hold what was there.
 fn check_contents(world: &World, view: &View) {
     let geometry = view.geometry;
     for (number, subtable) in view.subtables.iter().enumerate() {
@@ -133,7 +133,7 @@ fn owners(world: &World, place: Place, region: u32) -> Vec<ClientId> {
     }
 }
 
-/// The block tables of all replicas agree, the first replica leads, and `client` owns nothing.
+/// Checks that the block tables of all replicas agree, that the first replica leads, and that `client` owns no block.
 fn check_tables(world: &World, view: &View, client: ClientId) {
     for (number, region) in (0u32..).zip(&view.regions) {
         let first = owners(world, region.primary(), number);
@@ -154,8 +154,8 @@ fn check_tables(world: &World, view: &View, client: ClientId) {
     }
 }
 
-/// Three nodes and a spare one; a session that follows and one that dies; then node 1 dies.
-/// Returns the number of ticks before and after.
+/// Runs three nodes and a spare one, with a session that follows and one that dies; then node 1 dies. Returns the
+/// number of ticks in between.
 fn lose_a_node_and_a_client(crash_after: Option<usize>) -> (World, usize) {
     let mut world = World::formed(settings(3, 2, 2));
     fill(&world, MnId(1));
@@ -163,7 +163,7 @@ fn lose_a_node_and_a_client(crash_after: Option<usize>) -> (World, usize) {
     let dead = world.open();
     give_block(&world, dead, true);
     give_block(&world, dead, false);
-    // A node that comes has to know of it.
+    // A node that joins has to learn of it.
     give_block(&world, alive, true);
     world.add_node();
     world.pass(100);
@@ -195,7 +195,7 @@ fn lose_a_node_and_a_client(crash_after: Option<usize>) -> (World, usize) {
     (world, ticks)
 }
 
-/// Nothing to go on with.
+/// The reply without a block.
 const NO_ORPHAN: MasterReply = MasterReply::Orphan { orphan: None, owner_lives: false };
 
 #[test]
@@ -248,7 +248,7 @@ fn a_session_that_ends_half_way_is_recovered_and_its_orphan_returns() {
         world.ask(take(second)),
         Some(MasterReply::Orphan { orphan: Some(orphan), owner_lives: false })
     );
-    // It has taken the block over on one of two replicas.
+    // The session has taken the block over on one of two replicas.
     let view = world.view();
     set_owner(&world, view.regions[block.region as usize].backups()[0].node, block, first, second);
     world.sessions[0].renews = false;
@@ -258,7 +258,7 @@ fn a_session_that_ends_half_way_is_recovered_and_its_orphan_returns() {
     assert!(world.sessions[1].expelled);
     check_tables(&world, &world.view(), second);
     let third = world.open();
-    // Who acts by an older view would miss the replicas that have been added since.
+    // A session with an older view would not know the replicas that have been added since.
     let late = MasterRequest::TakeOrphan {
         redundancy: Redundancy::Replicated,
         client: third,
@@ -277,7 +277,7 @@ fn a_session_that_ends_half_way_is_recovered_and_its_orphan_returns() {
     assert_eq!(world.view(), view, "no view has to change for a client");
 }
 
-/// One had begun to take a block over that the other one had handed on. One job recovers both.
+/// One session had begun to take over a block that the other one had handed on. One job recovers both.
 #[test]
 fn sessions_that_die_together_leave_no_block_half_way() {
     let mut world = World::formed(settings(3, 2, 2));
@@ -359,13 +359,13 @@ fn an_answer_waits_for_news_or_for_a_quarter_of_a_lease() {
     assert_eq!(world.replies.remove(&strange), Some(expelled));
 }
 
-/// Who has one of the last views is told what has changed; everybody else all of it.
+/// A client with one of the last views is told the difference, any other client the whole view.
 #[test]
 fn views_are_told_as_differences_to_those_who_are_not_far_behind() {
     let mut world = World::formed(settings(4, 2, 2));
     let client = world.open();
     let mut seen = vec![world.view()];
-    // Another member is lost, and its replicas move: some views come and go.
+    // A member is lost, and its replicas move: some views come and go.
     world.kill(1);
     world.until("the view is stable, and all is there again", |world| {
         let view = world.view();
@@ -390,7 +390,7 @@ fn views_are_told_as_differences_to_those_who_are_not_far_behind() {
     for forgotten in [0, 1] {
         assert_eq!(ask(forgotten), ViewUpdate::from(newest.clone()));
     }
-    // An earlier master's views are not known to the next one.
+    // A master does not know the views of an earlier master.
     world.restart_master();
     let told = world.send(9, renew(client, newest.number, from.number));
     assert!(matches!(
@@ -399,7 +399,7 @@ fn views_are_told_as_differences_to_those_who_are_not_far_behind() {
     ));
 }
 
-/// It says nothing else meanwhile, nor can it leave the older view behind.
+/// Its process sends no heartbeat meanwhile, nor can it leave the older view behind.
 #[test]
 fn who_fetches_a_long_view_is_there() {
     let mut world = with_a_session_that_says_nothing();
@@ -425,7 +425,7 @@ fn pieces_that_another_process_fetches_say_nothing_of_a_session() {
 /// The connection of the first session.
 const OWN: u64 = 1;
 
-/// A change has begun since a node died, and the only session has not heard of it.
+/// Returns a world in which a change has begun since a node died, and the only session has not heard of it.
 fn with_a_session_that_says_nothing() -> World {
     let mut world = World::formed(settings(3, 2, 2));
     world.open();
@@ -435,7 +435,7 @@ fn with_a_session_that_says_nothing() -> World {
     world
 }
 
-/// A piece of a view is asked for over a connection each half lease.
+/// Asks for a piece of a view over a connection, once in each half lease.
 fn fetch(world: &mut World, connection: u64, pieces: u32) {
     for _ in 0..pieces {
         world.pass(LEASE_MS / 2);
@@ -489,8 +489,8 @@ fn who_does_not_leave_old_views_behind_expires() {
     assert!(world.sessions[1].expelled && !world.sessions[0].expelled);
 }
 
-/// A session had expired that had not left the old view behind. Its verbs may still arrive where nobody has
-/// confirmed that it is fenced.
+/// A session has expired that had not left the old view behind. Its verbs may still arrive at nodes that have not
+/// confirmed its fence.
 #[test]
 fn a_change_waits_until_all_nodes_have_fenced_who_has_expired() {
     let mut world = World::formed(settings(3, 2, 2));
@@ -547,7 +547,7 @@ fn a_lost_node_stays_lost_and_a_node_that_answers_is_kept() {
     world.ask(MasterRequest::Unreachable { node: MnId(1) });
     world.pass(1_000);
     assert_eq!(world.view().number, 1, "it answered");
-    // Its connection breaks, but it lives on.
+    // The node's connection breaks, but the node lives on.
     world.feed(Event::ConnectionClosed { connection: 1_000_001 });
     world.nodes.borrow_mut()[1].alive = false;
     world.pass(100);
@@ -595,7 +595,7 @@ fn a_repairer_of_which_nothing_can_linger_goes_on() {
     assert_eq!((world.failing_jobs, world.repairers.len()), (0, 1));
     let repairer = *world.repairers.first().unwrap();
     assert!(world.nodes.borrow().iter().all(|node| !node.fenced.contains(&repairer)));
-    // Not beyond the life of its master.
+    // The session ends with its master.
     world.restart_master();
     world.until("the fence", |world| {
         world.nodes.borrow().iter().all(|node| node.fenced.contains(&repairer))
@@ -610,7 +610,7 @@ fn a_spare_node_of_another_cluster_is_passed_over() {
     for _ in 0..2 {
         world.add_node();
     }
-    // It has become a member of the other one while it joined this one.
+    // The node has become a member of the other cluster while it joined this one.
     world.nodes.borrow_mut()[3].anonymous = true;
     let foreign = NodeRequest::Format { cluster: OTHER, attempt: 1 };
     assert_eq!(world.ask_node(3, foreign), NodeReply::Done);
@@ -629,7 +629,7 @@ fn a_spare_node_of_another_cluster_is_passed_over() {
 
 #[test]
 fn memory_nodes_are_lost_one_after_the_other_in_any_stage() {
-    // Node 2 dies some steps after node 1, so in every stage of its loss or of the growth after it.
+    // Node 2 dies some ticks after node 1, in every stage of its loss and of the growth after it.
     for ticks in 0..120 {
         let mut world = World::formed(settings(4, 3, 3));
         fill(&world, MnId(1));
@@ -656,7 +656,8 @@ fn memory_nodes_are_lost_one_after_the_other_in_any_stage() {
     }
 }
 
-/// An answer to a [`MasterRequest::Heartbeat`] without news; memory nodes were heard so long before the question.
+/// Returns an answer to a [`MasterRequest::Heartbeat`] without news, with a lease that begins this long before the
+/// question.
 fn renewed(expelled: Vec<ClientId>, behind_ms: u64) -> MasterReply {
     MasterReply::Heartbeat {
         view: None,
@@ -669,7 +670,7 @@ fn renewed(expelled: Vec<ClientId>, behind_ms: u64) -> MasterReply {
     }
 }
 
-/// A sign of life of a node that has heard nothing yet.
+/// Returns the heartbeat of a node that has received no answer yet.
 fn alive(identity: u64) -> MasterRequest {
     MasterRequest::Alive { identity, heard: None, bars: Bars::default() }
 }

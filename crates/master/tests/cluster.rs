@@ -23,7 +23,7 @@ use fusee_memory_node::{Config as NodeConfig, MemoryNode, StartError as NodeStar
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// Regions of 256 KiB, 15 blocks of 16 KiB each.
+/// Returns a geometry with regions of 256 KiB, 15 blocks of 16 KiB each.
 fn geometry() -> Geometry {
     Geometry {
         region_bytes: 256 << 10,
@@ -43,14 +43,14 @@ fn config(dir: &Path) -> Config {
         index_replicas: 2,
         index_keys: 100,
         geometry: geometry(),
-        // Looks for damage take names of clients.
+        // Scrubber jobs would use up client ids.
         scrub_bytes_per_s: 0,
         redundancy: Default::default(),
         ..Config::default()
     }
 }
 
-/// A master that leads a cluster: the one in its store, or a new one.
+/// Starts a master that leads a cluster: the one in its store, or a new one.
 fn start_formed(config: Config) -> MasterServer {
     let master = MasterServer::start(config).unwrap();
     if status(&master.client()).cluster.is_none() {
@@ -118,7 +118,7 @@ fn alloc(node: &NodeClient, client: ClientId) -> Result<BlockId, NodeRefusal> {
     }
 }
 
-/// Allocates until nothing is left; every block must be a primary's and be given once.
+/// Allocates until no block is left; every block must be on its region's primary, and be given once.
 fn exhaust(view: &View, nodes: &[(MnId, NodeClient)], client: ClientId) -> Vec<BlockId> {
     let mut blocks = Vec::new();
     for (name, node) in nodes {
@@ -246,7 +246,7 @@ fn a_restarted_master_goes_on_with_the_same_cluster() {
     assert_eq!(status(&master.client()).members.len(), 3);
     master.stop();
 
-    // It leads this cluster and forms no other.
+    // The new master leads this cluster and forms no other.
     let master = start_formed(config(dir.path()));
     let error = master.form().unwrap_err().to_string();
     assert!(error.contains("already") && error.contains(&view.cluster.to_string()), "{error}");
@@ -268,7 +268,7 @@ fn a_master_over_an_empty_store_waits_until_it_is_told_to_form_a_cluster() {
     assert!(found.problem.unwrap().contains("fusee form"));
     assert!(nodes.iter().all(|node| node.name().is_none()));
     master.stop();
-    // Nothing of that was stored.
+    // None of that was stored.
     let store = Store::open(&dir.path().join("master")).unwrap();
     assert_eq!(store.load().unwrap(), []);
     drop(store);
@@ -327,7 +327,7 @@ fn a_lost_memory_node_is_replaced_by_one_that_waits() {
     let before = master.wait_formed(SOON).unwrap();
     nodes.extend(start_nodes(1, &node_config(dir.path(), &master)));
     wait_until("joining", || nodes.iter().all(|node| node.name().is_some()));
-    // As soon as the master has heard of them over the connections that will break.
+    // Once the master has heard of the nodes over the connections that will break.
     std::thread::sleep(Duration::from_millis(100));
     let lost = nodes.remove(1);
     let name = lost.name().unwrap();
@@ -422,10 +422,10 @@ fn a_client_whose_connection_breaks_expires_soon() {
     assert_eq!(status.open_sessions, 1, "{stays} is there");
 }
 
-/// What this process has open that a cluster would open: sockets, memory, threads.
+/// Returns the resources of this process that a cluster would use: sockets, memory, threads.
 fn traces() -> Vec<String> {
     let entries = |dir: &str| std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path());
-    // A descriptor that goes away meanwhile is the one that reads the directory.
+    // A descriptor that disappears meanwhile is the one that reads the directory.
     let fds = entries("/proc/self/fd").filter_map(|fd| std::fs::read_link(fd).ok());
     let threads = entries("/proc/self/task").map(|t| std::fs::read_to_string(t.join("comm")));
     let threads = threads.map(|name| format!("thread {}", name.unwrap_or_default().trim()));
@@ -436,7 +436,7 @@ fn traces() -> Vec<String> {
 
 #[test]
 fn nothing_is_left_behind() {
-    // Threads and descriptors are the process's: count in a child that runs only this test.
+    // Threads and descriptors are counted per process: count in a child that runs only this test.
     if std::env::var_os("FUSEE_TEST_CHILD").is_none() {
         let child = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "nothing_is_left_behind", "--test-threads=1"])
@@ -447,7 +447,7 @@ fn nothing_is_left_behind() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    // What an async runtime opens once per process and keeps, such as its signal pipe.
+    // An async runtime opens some resources once per process and keeps them, such as its signal pipe.
     drop(Runtime::start("warm-up").unwrap());
     let before = traces();
     for round in 0..2 {
@@ -489,7 +489,7 @@ fn an_embedded_cluster_needs_no_port_and_no_file() {
     assert_eq!((master.addr(), view.members[0].tcp.clone()), (None, None));
 }
 
-/// An index so large that its view is longer than any message may be.
+/// Returns the view of so large an index that the view is longer than any message may be.
 fn long_view() -> View {
     const DEPTH: u32 = 23;
     let geometry = geometry();
@@ -538,7 +538,7 @@ fn a_view_that_is_longer_than_any_message_reaches_everybody() {
     else {
         panic!("no view")
     };
-    // The master goes on with it, and finds that its memory nodes are not there: only what is long stays as it is.
+    // The master goes on with the view, and finds its memory nodes absent: only the long parts stay as they are.
     let is_whole = |found: &View| {
         found.directory == view.directory && found.subtables.len() == view.subtables.len()
     };
@@ -568,7 +568,7 @@ fn a_view_that_is_longer_than_any_message_reaches_everybody() {
         other => panic!("unexpected {other:?}"),
     };
     assert!(is_whole(&told), "a keeper that wants it whole gets it");
-    // A master that is there for another cluster tells nothing.
+    // A client of another cluster gets no view.
     let runtime = Runtime::start("stranger").unwrap();
     let stranger = MasterClient::new(&runtime, client.addr());
     stranger.join(ClusterId::from_word(8).unwrap());

@@ -1,7 +1,7 @@
-//! Stores that somebody else has changed: bits that flipped on a disk, sectors that were lost.
+//! Stores that were changed from outside: flipped bits on a disk, lost sectors.
 //!
-//! Whatever became of the file, a master reads from it exactly what it has written, or refuses it and says
-//! what is damaged and what to do. What is refused stays as it is, for whoever wants to look at it.
+//! Whatever has happened to the file, a master reads from it exactly what it has written, or refuses it and names the
+//! damage and the remedy. A refused file stays as it is, for a later inspection.
 
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ fn view() -> View {
     }
 }
 
-/// What a master may know after some time, in more than one transaction.
+/// Returns the writes of a master's life, in more than one transaction.
 fn history() -> Vec<Vec<Write>> {
     let class = SizeClass::from_code(3).unwrap();
     let put = |records: Vec<Record>| records.into_iter().map(Write::Put).collect::<Vec<_>>();
@@ -72,8 +72,8 @@ fn history() -> Vec<Vec<Write>> {
     ]
 }
 
-/// The bytes of a store, and what is in it: of one that was closed, or of one whose master was killed a
-/// while after its last write.
+/// Returns the bytes of a store and its records: of a store that was closed, or of one whose master was killed a while
+/// after its last write.
 fn store(is_killed: bool) -> (Vec<u8>, Vec<Record>) {
     let dir = tempfile::tempdir().unwrap();
     let mut store = Store::open(dir.path()).unwrap();
@@ -98,7 +98,7 @@ struct Seen {
     harmless: usize,
 }
 
-/// Reads a store whose bytes were changed.
+/// Reads a store whose bytes were changed, and counts the outcome.
 fn judge(what: &str, damaged: &[u8], records: &[Record], seen: &mut Seen) {
     match Store::read_image(damaged) {
         Ok(found) => {
@@ -118,12 +118,12 @@ fn judge(what: &str, damaged: &[u8], records: &[Record], seen: &mut Seen) {
     }
 }
 
-/// The parts of the file that redb has ever written to.
+/// Returns the positions in the file that redb has written to.
 fn written(bytes: &[u8]) -> Vec<usize> {
     (0..bytes.len()).filter(|at| bytes[*at] != 0).collect()
 }
 
-/// What redb knows of its commits stands there; no checksum covers the first of it.
+/// The header, with redb's data on its commits; no checksum covers its first part.
 const HEADER_BYTES: usize = 320;
 
 #[test]
@@ -139,7 +139,7 @@ fn a_flipped_bit_is_refused_or_changes_nothing() {
             judge(&format!("bit {bit} of byte {at}"), &bytes, &records, seen);
             bytes[at] ^= 1 << bit;
         };
-        // The byte of flags, and of all others some.
+        // Every bit of the byte of flags, and one bit of each other byte.
         for at in 0..HEADER_BYTES {
             (0..8).filter(|bit| at == 9 || *bit == at as u32 % 8).for_each(|bit| {
                 flip(at, bit, &mut in_header);
@@ -194,7 +194,7 @@ fn what_is_refused_stays_as_it_is_and_no_master_starts() {
         damaged[places[random.random_range(0..places.len())]] ^= 1 << random.random_range(0..8);
         std::fs::write(&path, &damaged).unwrap();
         match Store::open(dir.path()) {
-            // What stands in the file is another one's to read as well.
+            // The record in the file must be readable by others, too.
             Ok(store) => assert!(store.load().unwrap() == records),
             Err(error) => {
                 refused += 1;
@@ -214,7 +214,7 @@ fn what_is_refused_stays_as_it_is_and_no_master_starts() {
     }
 }
 
-/// Below redb's checksums: whatever put other bytes there, each record is checked by itself.
+/// Damage that redb's checksums do not show: each record has a checksum of its own.
 #[test]
 fn the_record_that_is_damaged_is_named() {
     const TABLE: redb::TableDefinition<&str, &[u8]> = redb::TableDefinition::new("fusee-master");
@@ -257,7 +257,7 @@ fn the_record_that_is_damaged_is_named() {
         change(&key, Some(&bytes));
         assert!(Store::open(dir.path()).unwrap().load().unwrap() == records);
     }
-    // A record of before, whole in itself.
+    // An older version of a record, whole in itself.
     let (_, older) = sealed::encode(&Record::ClientIds { end: 65 });
     change("client-ids", Some(&older));
     assert_eq!(named(), "contents");
@@ -287,7 +287,7 @@ proptest! {
     fn any_bytes_are_a_record_or_an_error(key in "[a-z/0-9-]{0,20}", bytes: Vec<u8>) {
         let _ = sealed::read_format(&bytes);
         prop_assert!(sealed::decode(&key, &bytes).is_err(), "its checksum would be right");
-        // And behind a checksum that is.
+        // And with a right checksum.
         let sealed = sealed::seal(&key, bytes);
         if let Ok(record) = sealed::decode(&key, &sealed) {
             prop_assert_eq!(record.key(), key);

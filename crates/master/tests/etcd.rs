@@ -1,7 +1,7 @@
 //! Several masters with a real etcd: one dies, one is stopped and goes on, etcd itself is away.
 //!
-//! A master that can be killed is a process: this test's own executable, started once more to run
-//! nothing but [`a_master_process`]. It ends with its standard input, so none outlives the test.
+//! A master that can be killed is a process: this test's own executable, started once more to run only
+//! [`a_master_process`]. It ends with its standard input, so none outlives the test.
 
 mod etcd_server;
 
@@ -25,12 +25,12 @@ use fusee_memory_node::{Config as NodeConfig, MemoryNode};
 const TTL_S: u64 = 2;
 /// A deadline that only a failure reaches.
 const LONG: Duration = Duration::from_secs(60);
-/// A lease, the longest there may be, that no test waits for: it is given back.
+/// The longest lease. No test waits for its end: it is given back.
 const LONG_TTL_S: u64 = 60;
 
 const STORE: &str = "FUSEE_TEST_MASTER_STORE";
 const TTL: &str = "FUSEE_TEST_MASTER_TTL_S";
-/// Where it listens.
+/// The address to listen at.
 const LISTEN: &str = "FUSEE_TEST_LISTEN";
 
 fn config(store: &str, lease_ttl_s: u64) -> Config {
@@ -69,7 +69,7 @@ struct MasterProcess {
     addr: String,
     child: Child,
     stdin: Option<ChildStdin>,
-    /// Kept open: it says something at its end.
+    /// Kept open, since the process prints at its end.
     _stdout: Lines<BufReader<ChildStdout>>,
 }
 
@@ -102,8 +102,8 @@ impl MasterProcess {
         assert!(status.unwrap().success());
     }
 
-    /// Returns when it stands still. The signal is on its way for a while: a thread that it has not reached
-    /// might still take a request, and whoever asked would wait for its deadline.
+    /// Stops the process; returns when it stands still. The signal takes a while: a thread that it has not reached
+    /// might still take a request, and the asker would wait for its deadline.
     fn freeze(&self) {
         self.signal("STOP");
         let end = Instant::now() + LONG;
@@ -122,13 +122,13 @@ impl MasterProcess {
         })
     }
 
-    /// Returns when it is dead: nobody can connect to it any more.
+    /// Kills the process; returns when it is dead, and takes no connections any more.
     fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Ends it as it should be.
+    /// Ends the process in order.
     fn stop(mut self) {
         drop(self.stdin.take());
         let end = Instant::now() + LONG;
@@ -146,7 +146,7 @@ impl Drop for MasterProcess {
     }
 }
 
-/// Three masters, three memory nodes, and what has been seen of them.
+/// Three masters, three memory nodes, and the views and ids seen so far.
 struct Cluster {
     // In the order in which they end.
     nodes: Vec<MemoryNode>,
@@ -195,7 +195,7 @@ impl Cluster {
         Some(cluster)
     }
 
-    /// Opens a session: its id has never been seen, and the view does not go backwards.
+    /// Opens a session; checks that its id is new, and that views do not go backwards.
     fn open(&mut self) -> bool {
         match self.client.call_blocking(MasterRequest::Open) {
             Ok(MasterReply::Opened { client, view, .. }) => {
@@ -220,13 +220,13 @@ impl Cluster {
         }
     }
 
-    /// The names of the memory nodes, by their addresses.
+    /// Returns the names of the memory nodes, with their addresses.
     fn names(&self) -> Vec<(u16, String)> {
         let members = self.status().members.into_iter();
         members.map(|member| (member.node.0, member.control)).collect()
     }
 
-    /// Takes the leader out.
+    /// Takes the leader out of the list.
     fn leader(&mut self) -> MasterProcess {
         self.status();
         let leader = self.client.answered_by();
@@ -237,13 +237,13 @@ impl Cluster {
     /// Kills the leader and waits until another master decides.
     fn decides_again(&mut self, leader: &mut MasterProcess) {
         leader.kill();
-        // The connection may only now be found broken; the next answer is another master's.
+        // The broken connection may be noticed only now; the next answer is another master's.
         let in_flight = self.client.call_blocking(MasterRequest::Status);
         assert!(matches!(in_flight, Ok(_) | Err(RpcError::Closed { .. })), "{in_flight:?}");
         assert!(self.open());
     }
 
-    /// Waits until a master says that it stands by, and for whom.
+    /// Waits until a master answers that it stands by, and names the leader.
     fn stands_by(&self, fresh: &MasterProcess) {
         let leader = self.masters[0].addr.clone();
         let end = Instant::now() + LONG;
@@ -284,8 +284,8 @@ fn a_stand_by_goes_on_where_a_killed_leader_was() {
         assert_eq!(cluster.names(), names, "memory nodes have other names");
         assert_eq!(cluster.view.as_ref().unwrap().number, cluster.status().view.unwrap().number);
     }
-    // Others come, stand by, and say so. A leader that is stopped as it should be leaves no gap of a lease:
-    // that of the first of them would outlast every deadline.
+    // Other masters start, stand by, and say so. A leader that is stopped in order leaves no gap of a lease: the first
+    // one's lease would outlast every deadline.
     for ttl_s in [LONG_TTL_S, TTL_S] {
         let fresh = MasterProcess::start_with(&cluster.store, ttl_s);
         cluster.stands_by(&fresh);
@@ -300,7 +300,7 @@ fn a_stand_by_goes_on_where_a_killed_leader_was() {
         println!("a leader was stopped; {:?} later another one decides", stopped.elapsed());
         assert_eq!(cluster.names(), names);
     }
-    // Nor does a stand-by that is stopped stand in the way of the next one.
+    // A stopped stand-by does not block the next one either.
     let standing = MasterProcess::start_with(&cluster.store, LONG_TTL_S);
     cluster.stands_by(&standing);
     let next = MasterProcess::start_with(&cluster.store, TTL_S);
@@ -320,7 +320,7 @@ fn a_leader_that_was_stopped_and_goes_on_decides_nothing() {
     (0..3).for_each(|_| assert!(cluster.open()));
     let old = cluster.leader();
     old.freeze();
-    // A request that is already on its way to it when it goes on.
+    // A request that is already on its way to the old leader when that goes on.
     let early = {
         let client = RpcClient::<MasterService>::new(&cluster.runtime, old.addr.as_str());
         let client = client.with_deadline(Duration::from_secs(30));
@@ -343,8 +343,8 @@ fn a_leader_that_was_stopped_and_goes_on_decides_nothing() {
                 assert!(Instant::now() < end, "it does not learn who leads: {answer:?}");
                 sleep(Duration::from_millis(10));
             }
-            // Only where the machine stood still for a whole lease, and it was elected anew: then it knows
-            // what the other has given out.
+            // Only if the machine stood still for a whole lease, and the old leader was elected anew: then it knows the
+            // ids that the other one has given out.
             Ok(MasterReply::Opened { client, .. }) => {
                 assert!(client.0 > newest, "a deposed leader decides: {client} after {newest}");
                 cluster.ids.insert(client.0);
@@ -358,7 +358,7 @@ fn a_leader_that_was_stopped_and_goes_on_decides_nothing() {
         assert!(cluster.ids.insert(client.0), "{client} was given twice");
     }
     assert!(cluster.open());
-    // It is of use again: it takes over.
+    // The old leader is of use again: it takes over.
     cluster.masters.push(old);
     let mut new = cluster.leader();
     let addrs: Vec<&str> = cluster.masters.iter().map(|master| master.addr.as_str()).collect();
@@ -366,7 +366,7 @@ fn a_leader_that_was_stopped_and_goes_on_decides_nothing() {
     cluster.decides_again(&mut new);
 }
 
-/// What clients wrote, and how long they had to wait.
+/// A load of clients, and their longest wait.
 #[derive(Default)]
 struct Load {
     ends: AtomicBool,
@@ -384,7 +384,7 @@ impl Drop for Ending<'_> {
 }
 
 impl Load {
-    /// Writes a key again and again and reads it back.
+    /// Writes a key again and again, and reads it back.
     fn run(&self, client: &Client, key: &str) {
         client.insert(key.as_bytes(), b"0").unwrap();
         let mut last = Instant::now();
@@ -399,17 +399,17 @@ impl Load {
             *longest = longest.max(last.elapsed());
             last = Instant::now();
             self.operations.fetch_add(2, Ordering::Relaxed);
-            // The memory of overwritten values does not come back.
+            // Limits the pace, since the memory of overwritten values does not come back.
             sleep(Duration::from_micros(500));
         }
     }
 
-    /// The longest time between two operations since the last call.
+    /// Returns the longest time between two operations since the last call.
     fn longest(&self) -> Duration {
         std::mem::take(&mut self.longest.lock().unwrap())
     }
 
-    /// Waits until every client has got on.
+    /// Waits until the clients have done some hundred operations more.
     fn gets_on(&self) {
         let goal = self.operations.load(Ordering::Relaxed) + 400;
         let end = Instant::now() + LONG;
@@ -438,7 +438,7 @@ fn the_load_goes_on_when_the_leader_dies_and_a_memory_node_with_it() {
         load.gets_on();
         println!("undisturbed, an update and a get take up to {:?}", load.longest());
 
-        // Gets and puts need no master: they go on while the leader is dead and the others stand still.
+        // Gets and puts need no master: they go on while the leader is dead and the others are stopped.
         let mut leader = cluster.leader();
         let killed = Instant::now();
         cluster.masters.iter().for_each(MasterProcess::freeze);
@@ -467,7 +467,7 @@ fn the_load_goes_on_when_the_leader_dies_and_a_memory_node_with_it() {
     });
 }
 
-/// As an upgrade does it: the stand-bys first, then the leader, each at its address.
+/// As in an upgrade: the stand-bys first, then the leader, each at its address.
 #[test]
 fn masters_are_restarted_in_turn_and_the_load_goes_on() {
     let Some(mut cluster) = Cluster::start_with(64 << 20) else { return };
@@ -490,7 +490,7 @@ fn masters_are_restarted_in_turn_and_the_load_goes_on() {
             let at = cluster.masters.iter().position(|master| master.addr == *addr).unwrap();
             cluster.masters.remove(at).stop();
             cluster.masters.push(MasterProcess::start_at(&cluster.store, TTL_S, addr));
-            // The connection may only now be found broken.
+            // The broken connection may be noticed only now.
             let in_flight = cluster.client.call_blocking(MasterRequest::Status);
             assert!(matches!(in_flight, Ok(_) | Err(RpcError::Closed { .. })), "{in_flight:?}");
             assert!(cluster.open());
@@ -512,7 +512,7 @@ fn when_etcd_is_away_nobody_leads_and_afterwards_somebody_does() {
     cluster.etcd.resume();
     assert!(cluster.open());
     assert_eq!(cluster.names(), names);
-    // A long one: no lease survives in the eyes of its master.
+    // A long break: all leases end by the clocks of their masters.
     cluster.etcd.pause();
     let end = Instant::now() + LONG;
     let asked = cluster.client.with_deadline(Duration::from_millis(300));
@@ -526,7 +526,7 @@ fn when_etcd_is_away_nobody_leads_and_afterwards_somebody_does() {
         }
         sleep(Duration::from_millis(50));
     }
-    // The memory nodes do not mind.
+    // The memory nodes are not affected.
     let node = cluster.nodes[0].client();
     assert!(node.call_blocking(fusee_control::node::NodeRequest::Usage).is_ok());
     cluster.etcd.resume();

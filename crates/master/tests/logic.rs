@@ -1,4 +1,4 @@
-//! The master's decisions against the memory nodes' decisions, without sockets, clocks or files:
+//! The decisions of the master and of memory nodes together, without sockets, clocks or files:
 //! forming with every number of nodes and replicas, crashes after every single action, ids.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -25,7 +25,7 @@ fn settings(memory_nodes: u32, index_replicas: u8, data_replicas: u8) -> Setting
         max_value_bytes: 4096,
         ..Geometry::default()
     };
-    // Nobody here renews anything: `changes.rs` is about that.
+    // No session or node renews anything here: `changes.rs` is about that.
     let lease = LeaseSettings { lease_ms: u64::MAX, ..LeaseSettings::default() };
     Settings {
         memory_nodes,
@@ -43,7 +43,7 @@ fn settings(memory_nodes: u32, index_replicas: u8, data_replicas: u8) -> Setting
 const POOL: u64 = 2 << 20;
 const CLUSTER: ClusterId = ClusterId::from_word(1000).unwrap();
 
-/// Of a master, by the number that it draws.
+/// Returns the secret of a master, from the number that it draws.
 fn secret(number: u64) -> HashKey {
     HashKey::new(u128::from(number).to_le_bytes())
 }
@@ -55,24 +55,24 @@ struct SimNode {
     control: String,
     logic: Node,
     alive: bool,
-    /// The name that it knows it has.
+    /// The name that the node has been told.
     name: Option<MnId>,
 }
 
-/// A master, its disk, its memory nodes; every action is carried out at once and in order.
+/// A master, its disk and its memory nodes; every action is carried out at once and in order.
 struct World {
     settings: Settings,
     master: Master,
-    /// What was persisted: survives the master.
+    /// The persisted records, which survive the master.
     disk: BTreeMap<String, Record>,
     nodes: Vec<SimNode>,
     now_ms: u64,
     fresh: u64,
-    /// Actions carried out, and the number after which the master crashes.
+    /// The number of actions carried out, and the number after which the master crashes.
     actions: usize,
     crash_after: Option<usize>,
     crashes: usize,
-    /// The number of actions after which memory node 1 is another process.
+    /// The number of actions after which another process replaces memory node 1.
     replace_after: Option<usize>,
     replaced: Option<SimNode>,
     replies: BTreeMap<u64, MasterReply>,
@@ -154,8 +154,8 @@ impl World {
                 }
                 None
             }
-            // Nodes that are left over become members when the cluster is formed, and something is
-            // moved to them. That is for `changes.rs`.
+            // Nodes that are left over become members when the cluster is formed, and replicas move
+            // there: `changes.rs` is about that.
             Action::Job { .. } => None,
             Action::Reply { token, reply } => {
                 assert!(self.replies.insert(token, reply).is_none(), "two replies");
@@ -185,7 +185,7 @@ impl World {
         self.ask_of(None, request)
     }
 
-    /// The same, of somebody who belongs to this cluster.
+    /// Asks the master, as a process of this cluster.
     fn ask_of(
         &mut self,
         cluster: Option<ClusterId>,
@@ -212,7 +212,7 @@ impl World {
             verbs: None,
             pool_bytes: node.description.pool_bytes,
         });
-        // A process that took its place meanwhile does not hear the reply.
+        // Another process in its place does not get the reply.
         let same = self.nodes[at].description.identity == identity;
         if let Some(MasterReply::Joined { node }) = reply
             && same
@@ -223,7 +223,7 @@ impl World {
         reply
     }
 
-    /// Lets time pass; nodes that have no name yet ask for one.
+    /// Lets time pass; nodes without a name ask for one.
     fn pass(&mut self, ms: u64) {
         for _ in 0..ms / 50 {
             self.now_ms += 50;
@@ -256,7 +256,8 @@ impl World {
         }
     }
 
-    /// The view and the memory nodes agree, and nothing is reserved that the view does not use.
+    /// Checks that the view and the memory nodes agree, and that no more is reserved than the view
+    /// uses.
     fn check(&mut self, view: &View) {
         view.check().unwrap();
         let geometry = view.geometry;
@@ -291,7 +292,7 @@ impl World {
         }
     }
 
-    /// Opens a session, and takes all there is for it to go on with.
+    /// Opens a session, and takes all orphaned blocks for it.
     fn open(&mut self) -> Option<(ClientId, Vec<Orphan>)> {
         let (client, view) = match self.ask(MasterRequest::Open)? {
             MasterReply::Opened { client, view, .. } => (client, view.number),
@@ -383,7 +384,7 @@ fn joins_are_idempotent_and_names_are_never_given_twice() {
     let names: Vec<u16> = view.members.iter().map(|member| member.node.0).collect();
     assert_eq!(names, [1, 2, 3]);
 
-    // Part of the view, a node cannot move; a newcomer becomes one.
+    // A node of the view cannot move; a new one becomes a member.
     let at = std::mem::replace(&mut world.nodes[1].control, "elsewhere:1".into());
     assert!(matches!(world.join(1), Some(MasterReply::Refused { .. })));
     world.nodes[1].control = at;
@@ -424,7 +425,7 @@ fn a_crash_after_any_action_ends_in_a_formed_cluster() {
             break;
         }
         longest = crash_after;
-        // What was formed stays, whatever comes.
+        // The formed cluster stays as it is.
         world.restart_master();
         world.pass(3000);
         assert_eq!(world.master.view(), Some(&view));
@@ -439,7 +440,7 @@ fn a_node_that_dies_at_any_moment_of_the_forming_is_replaced() {
         let mut world = World::new(settings(3, 2, 2), &[POOL; 3]);
         world.crash_after = Some(dies_after);
         world.pass(50);
-        // Master and node are gone together; a new process starts at the same address.
+        // Master and node have ended together; a new process starts at the same address.
         if world.master.view().is_some() {
             break;
         }
@@ -466,10 +467,10 @@ fn a_process_that_takes_a_nodes_place_meanwhile_is_noticed() {
             assert!(replace_after > 50, "the test does not reach the reservations");
             return;
         };
-        // Whichever process the view names has lent all that the view says.
+        // The process that the view names, whichever it is, has lent all memory in the view.
         let mut members = view.members.iter();
         let Some(member) = members.find(|member| member.control == "node1:1") else {
-            // The new one serves no cluster, and stands at no view: it was noticed at once.
+            // The new process serves no cluster and is at no view: that was noticed at once.
             assert!(world.log.iter().any(|line| line.contains("another process is in its place")));
             continue;
         };
@@ -524,7 +525,7 @@ fn client_ids_never_repeat_whenever_the_master_crashes() {
     world.form();
     let mut seen = BTreeSet::new();
     for round in 0..300 {
-        // Crash now and then, before the record, between record and reply, or after.
+        // Crash now and then: before the record, between record and reply, or after.
         if round % 7 == 0 {
             world.crash_after = Some(world.actions + round % 3);
         }
@@ -557,7 +558,7 @@ fn orphans_pass_to_one_later_session_each() {
     let (_, none) = world.open().unwrap();
     assert_eq!(none, []);
 
-    // What was given may be handed on under the name that stands in the tables, further used.
+    // A block that was given may be handed on under the name in the tables, with more of it used.
     let used = orphan(3, first, 9);
     let taken_over = orphan(4, second, 0);
     let orphans = vec![used, taken_over];
@@ -580,7 +581,7 @@ fn orphans_pass_to_one_later_session_each() {
     assert_eq!(world.ask(request), Some(nothing), "of another class");
     let (third, given) = world.open().unwrap();
     assert_eq!(given, [used, taken_over]);
-    // Not so what was never the session's, or makes no sense.
+    // Not so a block that was never the session's, or that makes no sense.
     let wrong = [
         orphan(5, second, 0),
         Orphan { block: BlockId { region: 99, block: 0 }, ..orphan(0, third, 0) },
@@ -597,12 +598,12 @@ fn orphans_pass_to_one_later_session_each() {
         });
         assert!(matches!(refused, Some(MasterReply::Refused { .. })), "{wrong:?}");
     }
-    // Less used than it was given: its first objects are in use.
+    // Less used than when it was given: its first objects are in use.
     let orphans = vec![orphan(3, first, 8)];
     let refused =
         world.ask(MasterRequest::Close { client: third, orphans, work: Default::default() });
     assert!(matches!(refused, Some(MasterReply::Refused { .. })), "{refused:?}");
-    // What it does not mention it may never have heard of.
+    // The session may never have heard of a block that it does not mention.
     assert_eq!(world.open().unwrap().1, [taken_over]);
     let never =
         MasterRequest::Close { client: ClientId(4000), orphans: vec![], work: Default::default() };
@@ -625,7 +626,7 @@ fn the_master_tells_who_may_own_blocks() {
     assert_eq!(owners.orphans, [mine]);
     assert!(second < owners.unused_from);
     assert_eq!(world.open().unwrap().0, owners.unused_from);
-    // What is handed on belongs to somebody.
+    // A block that was handed out is no orphan.
     let Some(MasterReply::Owners(owners)) = world.ask(MasterRequest::Owners) else { panic!() };
     assert_eq!((owners.open.len(), owners.orphans), (2, vec![]));
 }
@@ -648,7 +649,7 @@ fn a_restart_keeps_orphans_and_sessions() {
     assert_eq!(world.open().unwrap().1, [], "handed out before the restart");
     assert_eq!(world.ask(close(second, 2)), Some(MasterReply::Done));
     assert_eq!(world.open().unwrap().1, [orphan(2, second, 0)]);
-    // A repeated close after the orphaned block has gone to somebody else must not give it again.
+    // A repeated close must not give the orphaned block again after another session got it.
     world.restart_master();
     assert_eq!(world.ask(close(second, 2)), Some(MasterReply::Done));
     assert_eq!(world.open().unwrap().1, []);
@@ -705,7 +706,7 @@ fn a_cluster_is_formed_when_somebody_asks_for_it_and_only_one() {
     assert!(matches!(opened, Some(MasterReply::Opened { .. })), "{opened:?}");
 }
 
-/// What a memory node says that joins, all its addresses on one host.
+/// Returns the join of a memory node, with all addresses on one host.
 fn joins(identity: u64, host: &str, fabrics: &[&str]) -> MasterRequest {
     let at = |fabric, port| fabrics.contains(&fabric).then(|| format!("{host}:{port}"));
     MasterRequest::Join {

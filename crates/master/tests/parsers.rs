@@ -1,8 +1,8 @@
-//! Every parser that takes the bytes of others: messages, frames, layouts of memory, stores.
+//! Every parser of foreign bytes: messages, frames, layouts of memory, stores.
 //!
-//! What must hold of each stands in the crate that it belongs to (`parsers`), where the fuzz targets find it,
-//! too. Here are the bytes: any, messages that somebody may send, and those with some bits and bytes
-//! changed; and how much memory they take.
+//! The properties of each parser stand in its own crate (`parsers`), where the fuzz targets find them as well. Here are
+//! the bytes: random ones, valid messages, and messages with some bits and bytes changed; and the bounds on the memory
+//! that parsers take.
 
 use allocation_counter::measure;
 use fusee_control::master::{MasterReply, MasterRequest};
@@ -67,12 +67,12 @@ fn damaged(mut bytes: Vec<u8>, damage: &[Damage]) -> Vec<u8> {
     bytes
 }
 
-/// Numbers that come near some limit.
+/// Returns numbers, many of which are near some limit.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![0u64..9, any::<u64>(), (0u32..64).prop_map(|bits| u64::MAX >> bits)]
 }
 
-/// Bytes among which messages are found: most numbers in messages are small.
+/// Returns bytes that often form messages: most numbers in messages are small.
 fn mostly_small(random: &mut StdRng, length: usize) -> Vec<u8> {
     let byte = |random: &mut StdRng| match random.random_range(0..10) {
         0..5 => random.random_range(0..3),
@@ -83,11 +83,11 @@ fn mostly_small(random: &mut StdRng, length: usize) -> Vec<u8> {
     (0..length).map(|_| byte(random)).collect()
 }
 
-/// Messages of every kind, and that there are no more kinds: what begins like none of them is none.
+/// Returns messages of every kind, and checks that there are no more kinds: bytes with another kind form no message.
 fn messages<T: Serialize + DeserializeOwned>(kinds: usize, behind: &[u8]) -> Vec<Vec<u8>> {
     let mut random = StdRng::seed_from_u64(7);
     let mut found = Vec::new();
-    // One byte: from 0x80 on it is a number of several.
+    // Kinds of one byte: from 0x80 on, a number takes several.
     for kind in 0..0x80u8 {
         let before = found.len();
         for _ in 0..if usize::from(kind) < kinds { 100_000 } else { 20 } {
@@ -95,11 +95,11 @@ fn messages<T: Serialize + DeserializeOwned>(kinds: usize, behind: &[u8]) -> Vec
                 break;
             }
             let mut tail = mostly_small(&mut random, 300);
-            // Some kinds have so much in them that has to be right that it is not drawn.
+            // Some kinds need so many right bytes that random ones do not form them, so the end is zeros.
             let drawn = random.random_range(0..=tail.len());
             tail[drawn..].fill(0);
             let bytes = [behind, &[kind], &tail].concat();
-            // A few of each.
+            // A few messages of each kind.
             if let Some(message) = control::drawn::<T>(&bytes) {
                 found.push(control::written(&message));
             }
@@ -110,11 +110,10 @@ fn messages<T: Serialize + DeserializeOwned>(kinds: usize, behind: &[u8]) -> Vec
     found
 }
 
-/// A request of nobody's cluster, and where its kind stands in a frame: behind the frame's own kind, the
-/// id and the deadline, and whose request it is.
+/// The bytes of a request before its kind: the frame's own kind, the id and the deadline; then the cluster, here none.
 const CALL: [u8; 3] = [0, 5, 100];
 const NOBODYS: u8 = 0;
-/// An answer: behind the id, and that it is one.
+/// The bytes of an answer before its kind: the id, and the mark of an answer.
 const ANSWER: [u8; 2] = [5, 0];
 
 const MASTER_REQUESTS: usize = 19;
@@ -122,8 +121,8 @@ const MASTER_REPLIES: usize = 22;
 const NODE_REQUESTS: usize = 15;
 const NODE_REPLIES: usize = 10;
 
-/// No parser takes more memory than this: a message in memory is so many times as long as its bytes at most,
-/// and an error takes a little.
+/// Returns the bound on the memory of a parser: a message in memory is at most so many times as long as its bytes, and
+/// an error takes a little.
 fn allowed(bytes: &[u8]) -> u64 {
     16 * 1024 + 256 * bytes.len() as u64
 }
@@ -135,7 +134,7 @@ fn bounded<T>(bytes: &[u8], parse: impl FnOnce() -> T) -> T {
     parsed.expect("it was run")
 }
 
-/// All parsers of messages over one's bytes.
+/// Runs all parsers of messages over these bytes.
 fn all_of_control(bytes: &[u8]) -> bool {
     let frames = [
         bounded(bytes, || control::call_of_master(bytes)),
@@ -155,7 +154,7 @@ fn all_of_control(bytes: &[u8]) -> bool {
     frames.into_iter().chain(messages).any(|taken| taken)
 }
 
-/// Each kind of message, whole, with every one of its bytes changed, and cut off everywhere.
+/// Each kind of message: whole, with every one of its bytes changed, and cut off everywhere.
 #[test]
 fn messages_of_every_kind_come_back_and_damaged_ones_do_no_harm() {
     let requests = messages::<Stamped<MasterRequest>>(MASTER_REQUESTS, &[NOBODYS]);
@@ -209,7 +208,7 @@ fn lengths_that_lie_take_no_memory() {
                 let taken = measure(|| {
                     control::stream_to_master(&stream, ones + 1);
                 });
-                // Connections keep some KiB each, whatever comes.
+                // A connection keeps some KiB, whatever comes.
                 assert!(taken.bytes_max <= (64 << 10), "{taken:?} for {stream:?}");
                 for head in [&CALL[..], &ANSWER, &[]] {
                     all_of_control(&[head, &[kind], &behind].concat());
@@ -248,7 +247,7 @@ fn view() -> View {
     view
 }
 
-/// The view, and the next ones of a split.
+/// Returns the view, and the next ones of a split.
 fn views() -> Vec<View> {
     let sibling = vec![Place { node: MnId(0), offset: (1 << 30) + (8 << 24) }];
     let mut views = vec![view(), view().splitting(&[(1, sibling)])];
@@ -258,14 +257,14 @@ fn views() -> Vec<View> {
     views
 }
 
-/// Updates, whole and as differences, for somebody who has the first view.
+/// Returns updates, whole and as differences, for a client with the first view.
 fn updates() -> Vec<Vec<u8>> {
     let views = views();
     let told = |view| [ViewUpdate::to(view, Some(&views[0])), ViewUpdate::from(view.clone())];
     views[1..].iter().flat_map(told).map(|update| control::written(&update)).collect()
 }
 
-/// One byte of the news makes a directory of two to the 24th entries, which no message holds.
+/// One changed byte of an update makes a directory of two to the 24th entries, which no message holds.
 #[test]
 fn a_view_that_is_too_long_for_a_message_does_no_harm() {
     let updates = updates();
@@ -310,7 +309,7 @@ proptest! {
     ) {
         for (kind, whole) in fabric::samples(numbers, &data).into_iter().enumerate() {
             prop_assert!(fabric::all(&whole)[kind], "{kind}: {whole:?}");
-            // Requests and replies are checked in place; writing them anew is what takes memory.
+            // Requests and replies are checked in place; only encoding them anew takes memory.
             let damaged = damaged(whole.clone(), &damage);
             bounded(&damaged, || fabric::all(&damaged));
             for cut in 0..whole.len() {

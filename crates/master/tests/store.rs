@@ -1,4 +1,4 @@
-//! The master's store: what was persisted is there again, and nothing else is taken for it.
+//! The master's store: persisted records are there again, and no other bytes are taken for records.
 
 use std::fs::Permissions;
 use std::io::Write as _;
@@ -70,18 +70,19 @@ fn a_store_is_its_users_own_and_is_known_by_its_whole_path() {
     assert_eq!(std::fs::metadata(dir.path().join("new")).unwrap().mode() & 0o777, 0o700);
     assert_eq!(store.name(), path.to_str().unwrap());
     drop(store);
-    // As a copy comes, for instance.
+    // The file has these permissions after a copy, for instance.
     std::fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
     drop(Store::open(&dir.path().join("new")).unwrap());
     assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
-    // Something that lost its contents is an empty store, not a new kind of error.
+    // A file that lost its contents is an empty store, not a new kind of error.
     std::fs::File::create(&path).unwrap();
     assert_eq!(Store::open(&dir.path().join("new")).unwrap().load().unwrap(), []);
 }
 
 #[test]
 fn the_bytes_of_records_stay_readable() {
-    // Written by the first version; a change that cannot read them needs another format number.
+    // Written by the first version; a change that cannot read these bytes needs another format
+    // number.
     let bytes = [
         &[3, 1][..],
         &[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x70],
@@ -165,7 +166,7 @@ fn another_format_and_undecodable_records_are_named() {
     refused("it is a record of cluster");
     overwrite(&dir, "client-ids", &sealed::seal("client-ids", b"\x06\x41\x00".to_vec()));
     refused("1 bytes too many");
-    // Of this version, of one without checksums, and of one to come.
+    // Formats of this version, of one without checksums, and of one to come.
     overwrite(&dir, "format", b"fusee-master 11");
     assert!(matches!(refused("fusee-master 11"), StoreError::OtherFormat { .. }));
     overwrite(&dir, "format", b"fusee-master 6");

@@ -1,9 +1,9 @@
-//! What a memory node is told when it starts.
+//! The settings of a memory node.
 //!
-//! Every field has a default that fits a cluster on one machine, where several memory nodes run
-//! side by side: ports are chosen by the system, and the master learns them when the node joins.
-//! Across machines, `listen` and `tcp` name an address of the network, and `advertise` a host
-//! name if others know the machine by one. Unknown fields are errors.
+//! Every field has a default that fits a cluster on one machine with several memory nodes: the
+//! system chooses the ports, and the master learns them when the node joins. Across machines,
+//! `listen` and `tcp` name an address of the network, and `advertise` the host name by which other
+//! processes reach the machine, if they need one. Unknown fields are errors.
 //!
 //! Sizes are bytes.
 
@@ -17,48 +17,47 @@ use serde::{Deserialize, Serialize};
 
 use crate::server::StartError;
 
-/// The port at which a master is looked for by default.
+/// The default port of the master.
 pub const DEFAULT_MASTER_PORT: u16 = 7400;
 
 /// Settings of a memory node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Keys of the cluster's secret, which others have to prove, too. None by default: whoever reaches the port is
-    /// heard.
+    /// The keys of the cluster's secret, which callers have to prove, too. None by default: then
+    /// the node accepts every connection.
     #[serde(skip)]
     pub keys: Option<Keys>,
-    /// Certificates: all that is dialled has TLS, and all that is answered, at the control service and over TCP. None
-    /// by default.
+    /// The TLS settings. With them, all outgoing connections use TLS, and so do the control service
+    /// and TCP. None by default.
     #[serde(skip)]
     pub tls: Option<Tls>,
-    /// Host and port of the control service. Port 0, as in the default `127.0.0.1:0`, is any
-    /// free one.
+    /// Host and port of the control service, `127.0.0.1:0` by default. Port 0 is any free one.
     pub listen: String,
-    /// Host and port of the software NIC; any free port of 127.0.0.1 by default. `None` for
-    /// memory that only processes of this host reach.
+    /// Host and port of the software NIC; any free port of 127.0.0.1 by default. `None`: only
+    /// processes of this host reach the memory.
     pub tcp: Option<String>,
-    /// Host and port at which queue pairs of the RDMA device are handed out; `None`, the default, without
-    /// one. Most devices allow no other fabric beside it: see `docs/rdma.md`.
+    /// Host and port at which the node hands out queue pairs of the RDMA device. `None`, the
+    /// default: no RDMA. Most devices allow no other fabric beside it: see `docs/rdma.md`.
     pub verbs: Option<String>,
-    /// Whether switches on the wire may steer READs over verbs. It registers the pool with the device twice, which
-    /// counts twice against the limit of locked memory. Off by default.
+    /// Whether switches on the wire may steer READs over verbs. This registers the pool with the
+    /// device twice, which counts twice against the limit of locked memory. Off by default.
     pub steered: bool,
     /// Directory for the socket that hands the memory to processes of this host; the system's
-    /// directory for temporary files by default. `None` to hand out nothing.
+    /// directory for temporary files by default. `None`: the node hands the memory to no process.
     pub shm_dir: Option<PathBuf>,
-    /// The host name or IP address under which others reach this node. Needed when it listens at
-    /// all addresses (0.0.0.0); otherwise the hosts of `listen`, `tcp` and `verbs` by default.
+    /// The host name or IP address by which other processes reach this node. Needed when the node
+    /// listens at all addresses (0.0.0.0). By default, the hosts of `listen`, `tcp` and `verbs`.
     pub advertise: Option<String>,
-    /// Host and port of the master, `127.0.0.1:7400` by default; of several masters, those of all,
+    /// Host and port of the master, `127.0.0.1:7400` by default; with several masters, a list
     /// separated by commas.
     pub master: String,
-    /// Bytes to lend; 4 GiB by default. They are taken from the system when they are first used.
+    /// Bytes to lend; 4 GiB by default. The system provides them when they are first used.
     pub pool_bytes: u64,
-    /// Whether to ask for huge pages.
+    /// Whether to ask the system for huge pages.
     pub huge_pages: bool,
-    /// How long the software NIC looks for requests before it sleeps, 50 µs by default. Zero: it
-    /// sleeps at once, which saves processor time at the price of latency.
+    /// The time that the software NIC polls for requests before it sleeps; 50 µs by default. Zero:
+    /// it sleeps at once, which saves processor time and costs latency.
     pub spin: Duration,
 }
 
@@ -82,7 +81,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The address that others are told, of the one that the node listens at.
+    /// Returns the address to advertise, for an address that the node listens at.
     pub(crate) fn advertised(&self, at: SocketAddr) -> Result<String, StartError> {
         match &self.advertise {
             Some(host) if host.contains(':') && !host.starts_with('[') => {
@@ -94,12 +93,12 @@ impl Config {
         }
     }
 
-    /// The software NIC's address, resolved.
+    /// Returns the software NIC's address, resolved.
     pub(crate) fn tcp_addr(&self) -> Result<Option<SocketAddr>, StartError> {
         self.tcp.as_deref().map(resolve).transpose()
     }
 
-    /// The address for queue pairs, resolved.
+    /// Returns the address for queue pairs, resolved.
     pub(crate) fn verbs_addr(&self) -> Result<Option<SocketAddr>, StartError> {
         self.verbs.as_deref().map(resolve).transpose()
     }

@@ -1,30 +1,30 @@
-//! What a memory node decides: a state machine without sockets, clocks or threads.
+//! The decisions of a memory node: a state machine without sockets, clocks or threads.
 //!
-//! First level of the two-level allocation (P §4.4): the master reserves extents of the pool, and
-//! of the regions whose primary this node is, clients get whole blocks. The host carries out the
-//! effects of a step in their order, and replies after that.
+//! This is the first level of the two-level allocation (P §4.4): the master reserves extents of the pool, and
+//! clients get whole blocks of the regions whose primary this node is. The host carries out the effects of a
+//! step in their order, and replies after that.
 //!
 //! Invariants:
 //!
-//! * Extents lie inside the pool, behind its header, are aligned by [`extent_align_bytes`] and never overlap. Regions
-//!   are placed from below, subtables from above: those of one kind have one size, so what is
-//!   released fits the next one exactly, and the pool does not fall to pieces.
-//! * An extent is all zeros when it is reserved: what is released is zeroed.
-//! * Orders carry the number of a view, extents that for which they were reserved: a late order
-//!   about an extent that was released and reserved again meanwhile changes nothing.
-//! * A block has one owner at a time. The table here is the authority. The pool holds a copy,
-//!   4 bytes a block at the start of the region, for recovery by one-sided READs; since clients
-//!   can write the pool, nothing is ever read back from it.
-//! * The header of the pool says whose the node is, at which view it stands, and whom it bars (`bars`);
-//!   nobody else writes it.
+//! * Extents lie inside the pool, behind its header, are aligned by [`extent_align_bytes`] and never overlap.
+//!   Regions are placed from below, subtables from above. Extents of one kind have one size, so a released
+//!   extent fits the next one exactly, and the pool does not fragment.
+//! * An extent is all zeros when it is reserved, since it is zeroed when it is released.
+//! * Each order carries the number of a view, and each extent that of the view for which it was reserved. So a
+//!   late order about an extent that was released and reserved again meanwhile changes nothing.
+//! * A block has one owner at a time. The table here is the authority. The pool holds a copy, 4 bytes a block
+//!   at the start of the region, for recovery by one-sided READs. Clients can write the pool, so nothing is
+//!   ever read back from it.
+//! * The header of the pool shows the cluster of the node, the view that the node is at, and its bars (`bars`).
+//!   No other process writes the header.
 //! * A fenced client gets no block any more.
-//! * What a session had given up before it asked for something that was answered has no effect; nor has what a job of
-//!   the master had given up before a later one was answered (`turns`).
-//! * A member of a cluster obeys nobody of another one, and leaves its own only if a master of it says
-//!   so ([`Heard`]).
-//! * Every request but `Alloc` may be repeated: the second time changes nothing. What is asked for *once* is
-//!   refused then.
-//! * Numbers in requests are anybody's: they are checked before they are used.
+//! * A request that a session had given up before it made a later one that was answered has no effect. The same
+//!   holds for the requests of a job that the master had given up before a later job was answered (`turns`).
+//! * A member of a cluster obeys no process of another one, and leaves its own only if a master of its own
+//!   cluster says so ([`Heard`]).
+//! * Every request except `Alloc` may be repeated: the second one changes nothing. A request marked *once* is
+//!   refused the second time.
+//! * Requests may contain any numbers, which are checked before they are used.
 //!
 //! Offsets and sizes are bytes; an offset counts from the start of the pool.
 
@@ -49,48 +49,48 @@ use fusee_core::view::Geometry;
 use region::Region;
 use turns::Turns;
 
-/// What the host has to do before it replies.
+/// An action that the host has to carry out before it replies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Zero a part of the pool.
     ZeroPool {
-        /// Where it starts.
+        /// Offset of the part.
         offset: u64,
         /// Its length.
         bytes: u64,
     },
     /// Copy an entry of the block allocation table to the pool, little-endian.
     WriteTable {
-        /// Where it stands.
+        /// Offset of the entry.
         offset: u64,
         /// The owner's id.
         value: u32,
     },
     /// Write a word of the pool's header, little-endian and untorn.
     WriteHeader {
-        /// Which.
+        /// The word.
         word: HeaderWord,
         /// Its value.
         value: u64,
     },
-    /// Tell all fabrics who lives: nobody else among the first clients is served any more.
+    /// Tell all fabrics which clients live. Of the clients below a bound, no other one is served any more.
     Living {
-        /// Who.
+        /// The living clients, and the bound.
         living: Living,
     },
-    /// Fence the client on all fabrics; done when none of its verbs executes any more.
+    /// Fence the client on all fabrics. Complete when none of its verbs executes any more.
     Fence {
         /// The client.
         client: ClientId,
     },
 }
 
-/// What a request leads to.
+/// The result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// To be carried out, in order, before the reply is sent.
+    /// To be carried out in order, before the reply is sent.
     pub effects: Vec<Effect>,
-    /// The answer.
+    /// The reply.
     pub reply: NodeReply,
 }
 
@@ -104,27 +104,27 @@ struct Subtable {
     since: u64,
 }
 
-/// What follows from a master's answer to `Alive`.
+/// The meaning of a master's answer to `Alive`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
-    /// The master takes note: what to repeat to it, and its lease, in milliseconds.
+    /// The master knows the node: the note to repeat to it, and its lease in milliseconds.
     Noted(Note, u64),
-    /// The master takes no note, and the node goes on asking.
+    /// The master takes no note. The node goes on asking.
     Nothing,
-    /// The master does not know the node, which holds nothing: it joins again.
+    /// The master does not know the node, and the node holds nothing. It joins again.
     JoinAgain,
-    /// The master has forgotten the node, which holds something of its cluster: the store is an older one.
-    /// The node keeps it and goes on asking.
+    /// The master has forgotten the node, which holds something of its cluster: the master's store is an old
+    /// one. The node keeps what it holds, and goes on asking.
     Forgotten,
-    /// The cluster goes on without the node: it was silent for too long.
+    /// The cluster goes on without the node, because it was silent for too long.
     Expelled,
     /// The node has been drained.
     Drained,
 }
 
 impl Heard {
-    /// Of an answer to a node that holds something of this cluster, if of any. A master of another cluster
-    /// gives none of these answers.
+    /// Returns the meaning of an answer. `cluster` is the one of which the node holds something, if any. A
+    /// master of another cluster gives none of these answers.
     pub fn of(reply: &MasterReply, cluster: Option<ClusterId>) -> Heard {
         match reply {
             MasterReply::Noted { note, lease_ms } => Heard::Noted(*note, *lease_ms),
@@ -137,7 +137,7 @@ impl Heard {
     }
 }
 
-/// Where a new extent goes.
+/// The end of the pool from which a new extent is taken.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum From {
     Below,
@@ -148,16 +148,16 @@ enum From {
 #[derive(Debug)]
 pub struct Node {
     description: Description,
-    /// The cluster that formatted this node, if one did, and its latest attempt.
+    /// The cluster that formatted this node, if any, and the number of its latest attempt.
     bound: Option<(ClusterId, u64)>,
-    /// The view that the node stands at, as its pool shows; 0 for none.
+    /// The view that the node is at, as its pool shows; 0 for none.
     stands_at: u64,
-    /// The parts of the pool in which nothing is reserved: start and length. They do not touch.
+    /// Unreserved parts of the pool, from start to length. No two of them touch.
     free: BTreeMap<u64, u64>,
     reserved_bytes: u64,
     regions: BTreeMap<u32, Region>,
     subtables: BTreeMap<u32, Subtable>,
-    /// Numbers of the primary regions, and whose turn it is.
+    /// Numbers of the primary regions. `turn` is the index of the next one to allocate from.
     primaries: Vec<u32>,
     turn: usize,
     over: Over,
@@ -166,10 +166,10 @@ pub struct Node {
 }
 
 impl Node {
-    /// What to write to the header of a fresh pool, all zeros, before anybody may reach it.
+    /// The word to write to the header of a new pool, all zeros, before any other process can reach it.
     pub const FIRST_WORD: (HeaderWord, u64) = (HeaderWord::Layout, LAYOUT_WORD);
 
-    /// A node whose pool is all zeros and belongs to nobody. The pool holds its header and
+    /// Makes a node with a pool that is all zeros and belongs to no cluster. The pool holds its header, and
     /// `description.pool_bytes` from [`first_extent`] on.
     pub fn new(description: Description) -> Node {
         let free = all_free(&description);
@@ -189,19 +189,19 @@ impl Node {
         }
     }
 
-    /// The cluster of which it may hold something. One that was bound to a cluster, and then forgotten
-    /// before it got anything, has nothing to keep.
+    /// Returns the cluster of which the node may hold something. A node that was bound to a cluster, and
+    /// forgotten by it before it got anything, holds nothing.
     pub fn holds_of(&self) -> Option<ClusterId> {
         self.cluster().filter(|_| self.reserved_bytes > 0 || self.stands_at > 0)
     }
 
-    /// The cluster that it serves.
+    /// Returns the cluster that the node serves.
     pub fn cluster(&self) -> Option<ClusterId> {
         self.bound.map(|(cluster, _)| cluster)
     }
 
-    /// Decides about a request of somebody who belongs to this cluster, if to any. A member of another
-    /// one tells no more than who it is: it neither obeys a foreign master nor serves its clients.
+    /// Decides on a request. `asker` is the cluster of its sender, if it belongs to one. A node of another cluster
+    /// only describes itself: it neither obeys a foreign master nor serves its clients.
     pub fn asked(&mut self, asker: Option<ClusterId>, request: NodeRequest) -> Step {
         if let (Some(asker), Some(own)) = (asker, self.cluster())
             && asker != own
@@ -213,7 +213,7 @@ impl Node {
         self.handle(request)
     }
 
-    /// Decides about a request.
+    /// Decides on a request.
     pub fn handle(&mut self, request: NodeRequest) -> Step {
         let mut effects = Vec::new();
         let answer = match request {
@@ -264,8 +264,8 @@ impl Node {
         Step { effects, reply: answer.unwrap_or_else(NodeReply::Refused) }
     }
 
-    /// The node stands at a view from now on, if it does not stand at it or at a later one already. The
-    /// number is to be in the pool before anybody is told of it.
+    /// Moves the node to a view, unless it is at that or a later one already. The number must be in the pool
+    /// before any process is told of it.
     fn stand_at(&mut self, view: u64, effects: &mut Vec<Effect>) -> NodeReply {
         if view > self.stands_at {
             self.stands_at = view;
@@ -327,7 +327,7 @@ impl Node {
         Ok(NodeReply::Reserved { offset })
     }
 
-    /// The offset of an extent that has been reserved before.
+    /// Returns the offset of an extent that is reserved already.
     fn existing(
         &self,
         extent: Extent,
@@ -352,7 +352,7 @@ impl Node {
         if same { Ok(Some(offset)) } else { Err(bad("the extent is reserved in another shape")) }
     }
 
-    /// Notes the view for which an extent is reserved once more. A region that never came may get another
+    /// Notes the view for which an extent is reserved again. A region that never came into use may get another
     /// redundancy.
     fn reserved_for(&mut self, extent: Extent, view: u64, redundancy: Redundancy) {
         let since = match extent {
@@ -423,7 +423,7 @@ impl Node {
         NodeReply::Done
     }
 
-    /// A part of the pool is free, and joins with the free parts around it.
+    /// Marks a part of the pool as free, and joins it with the free parts around it.
     fn give_back(&mut self, mut offset: u64, mut bytes: u64) {
         if let Some(after) = self.free.remove(&(offset + bytes)) {
             bytes += after;
@@ -442,15 +442,14 @@ impl Node {
             }
             Some((_, latest)) if attempt < latest => return Err(bad("a later attempt began")),
             Some((_, latest)) if attempt == latest => return Ok(NodeReply::Done),
-            // The cluster is formed: a master that goes on from an older store does not know it.
+            // The cluster has been formed. A master that goes on from an older store does not know that.
             _ if self.stands_at > 0 => return Err(bad("the node stands at a view of its cluster")),
             _ => {}
         }
         if self.regions.values().any(|region| region.owned() > 0) {
             return Err(bad("clients own blocks here"));
         }
-        // No client owned a block, so nobody had a reason to write; but an extent starts as
-        // zeros whatever happened before.
+        // No client owned a block, so none had a reason to write. The extents are zeroed nevertheless.
         let regions = std::mem::take(&mut self.regions).into_values();
         let regions = regions.map(|region| (region.offset, region.geometry.region_bytes));
         let subtables = std::mem::take(&mut self.subtables).into_values();
@@ -474,8 +473,8 @@ impl Node {
         Ok(())
     }
 
-    /// Whoever asks for the first time, and has the block, got it from the pool meanwhile: what it was told of
-    /// another owner is out of date.
+    /// If the request is the first of its kind, and `to` owns the block already, then `to` got it from the pool
+    /// meanwhile: the owner in the request is out of date.
     fn check_once(&self, once: bool, block: BlockId, to: ClientId) -> Result<(), NodeRefusal> {
         let owners = self.regions.get(&block.region).map(|region| &region.owners);
         let owner = owners.and_then(|owners| owners.get(block.block as usize));
@@ -506,7 +505,7 @@ impl Node {
         if frozen.len().max(spare_of.len()) > MAX_ALLOC_REGIONS {
             return Err(bad("an ALLOC names too many regions"));
         }
-        // Round-robin, so that the blocks of one client, and their load, spread over regions.
+        // Round-robin over regions, to spread the blocks of a client, and their load.
         for _ in 0..self.primaries.len() {
             let number = self.primaries[self.turn];
             self.turn = (self.turn + 1) % self.primaries.len();
@@ -599,7 +598,7 @@ impl Node {
         check_clients(clients)?;
         for client in clients {
             self.over.fence(*client);
-            // Repeated as well: the first one may not have got to its end yet.
+            // Repeated requests fence again: the first fence may not be complete yet.
             effects.push(Effect::Fence { client: *client });
         }
         Ok(NodeReply::Done)
@@ -609,7 +608,7 @@ impl Node {
         if !living.is_good() {
             return Err(bad("these are not clients that live below a bound"));
         }
-        // In another cluster these ids are other sessions'.
+        // In another cluster these ids belong to other sessions.
         if self.bound.is_none() {
             return Err(bad("of no cluster, nobody is over"));
         }
@@ -623,7 +622,7 @@ impl Node {
         let mut usage = Usage {
             pool_bytes: self.description.pool_bytes,
             reserved_bytes: self.reserved_bytes,
-            // What no region takes, subtables do.
+            // All reserved bytes that are not in regions are in subtables, and in use.
             used_bytes: self.reserved_bytes.saturating_sub(regions),
             ..Usage::default()
         };
@@ -640,7 +639,7 @@ impl Node {
     }
 }
 
-/// The part of the pool that is lent, with nothing reserved in it.
+/// Returns the lent part of the pool as one free part.
 fn all_free(description: &Description) -> BTreeMap<u64, u64> {
     BTreeMap::from([(first_extent(description.pool_bytes), description.pool_bytes)])
 }
@@ -664,7 +663,8 @@ fn check_somebody(client: ClientId) -> Result<(), NodeRefusal> {
     if client == ClientId::NOBODY { Err(bad("client 0 stands for nobody")) } else { Ok(()) }
 }
 
-/// The sizes of a region, checked. What its blocks hold is the clients' business.
+/// Returns the geometry of a region of these sizes, or refuses them. The content of blocks is the clients'
+/// business.
 fn region_geometry(region_bytes: u64, block_bytes: u64) -> Result<Geometry, NodeRefusal> {
     let smallest = Geometry { max_key_bytes: 1, max_value_bytes: 0, ..Geometry::default() };
     let geometry = Geometry { region_bytes, block_bytes, ..smallest };

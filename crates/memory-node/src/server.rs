@@ -1,9 +1,10 @@
-//! A running memory node: the pool, its fabrics, the control service, the way to the master.
+//! A running memory node: the pool, its fabrics, the control service, and the connection to the
+//! master.
 //!
-//! Requests are decided one at a time under a lock, and their effects on the pool are done
-//! before the lock is released, so the copy of the block table in the pool changes in the order
-//! of the decisions. Fencing can take long, since it may have to wait for a process to die: it
-//! happens outside of the lock on a thread of its own, and its reply waits for it.
+//! Requests are decided one at a time under a lock, and their effects on the pool are carried out
+//! before the lock is released. So the copy of the block table in the pool changes in the order of
+//! the decisions. Fencing can take long, since it may have to wait for a process to die. It happens
+//! outside of the lock on a thread of its own, and its reply waits for it.
 //!
 //! [`MemoryNode::start`] opens ports and joins a master; [`MemoryNode::start_local`] makes a node
 //! for a cluster inside one process, which opens none.
@@ -33,26 +34,26 @@ use tokio::task::spawn_blocking;
 use crate::config::Config;
 use crate::logic::{Effect, Heard, Node};
 
-/// How long to wait before the master is asked again: doubled from the first to the second.
+/// The pause before the next request to join; it doubles from the first to the last.
 const FIRST_JOIN_PAUSE: Duration = Duration::from_millis(50);
 const LAST_JOIN_PAUSE: Duration = Duration::from_secs(2);
-/// The same, for telling the master that this node is there. A connection that broke must be
-/// replaced at once, or the node counts as gone.
+/// The pause before the next heartbeat. A broken connection must be replaced at once, or the node
+/// counts as dead.
 const FIRST_STAY_PAUSE: Duration = Duration::from_millis(1);
 const LAST_STAY_PAUSE: Duration = Duration::from_millis(100);
 
-/// How often it is said again what keeps a node from its master.
+/// The pause before an unchanged complaint is logged again.
 const SAY_AGAIN: Duration = Duration::from_secs(60);
 
-/// Why a memory node cannot start.
+/// Errors of starting a memory node.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The system does not give the memory.
+    /// The system does not provide the memory.
     #[error("cannot make a pool of {bytes} bytes: {source}; ask for less, or free memory")]
     Pool {
-        /// Asked for.
+        /// The size of the pool.
         bytes: u64,
-        /// What the operating system says.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The fabrics cannot start.
@@ -61,23 +62,23 @@ pub enum StartError {
     /// The control service cannot listen.
     #[error(transparent)]
     Control(#[from] rpc::ServeError),
-    /// An address of the configuration is none.
+    /// An address of the configuration is invalid.
     #[error("{addr} is no address to listen at: {cause}")]
     Address {
         /// The address.
         addr: String,
-        /// What is wrong.
+        /// The reason.
         cause: String,
     },
-    /// Nobody could be told where this node is.
+    /// There is no address to advertise.
     #[error(
         "{at} stands for every address of this machine; say by --advertise under which one others reach it"
     )]
     Advertise {
-        /// Where it would listen.
+        /// The address to listen at.
         at: SocketAddr,
     },
-    /// No thread for the control service.
+    /// The control service has no thread.
     #[error("cannot start the control thread: {0}")]
     Thread(#[from] io::Error),
 }
@@ -86,29 +87,29 @@ pub enum StartError {
 struct Shared {
     node: Mutex<Node>,
     fabrics: NodeFabrics,
-    /// By a clock that goes on while the machine sleeps.
+    /// The time of the start, by a clock that continues while the machine sleeps.
     begun: Duration,
 }
 
-/// Why the cluster goes on without a node.
+/// The reason why the cluster goes on without a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dismissal {
-    /// It was silent for too long.
+    /// The node was silent for too long.
     Expelled,
-    /// It was drained: somebody wants it to end.
+    /// The node was drained: an operator wants it to stop.
     Drained,
 }
 
-/// A running memory node. Dropping it ends it, and with it the memory it lends.
+/// A running memory node. Dropping the value ends the node, and the memory that it lends is gone.
 #[derive(Debug)]
 pub struct MemoryNode {
-    // In the order in which they end: nothing new comes in, then the fabrics go.
+    // Fields are dropped in this order: no new request comes in, then the fabrics end.
     server: Server,
     client: Option<NodeClient>,
     shared: Arc<Shared>,
     joined: watch::Receiver<Option<MnId>>,
     expelled: watch::Receiver<Option<Dismissal>>,
-    /// With the ports that it got; `None` inside of a process.
+    /// With the ports that the system has chosen; `None` for a node inside a process.
     config: Option<Config>,
     description: Description,
     control: String,
@@ -116,8 +117,8 @@ pub struct MemoryNode {
 }
 
 impl MemoryNode {
-    /// Starts a memory node with its own threads. It joins the master in the background, as soon
-    /// as the master is there.
+    /// Starts a memory node with its own threads. It joins the master in the background, as soon as
+    /// the master answers.
     pub fn start(mut config: Config) -> Result<MemoryNode, StartError> {
         let runtime = Runtime::with_keys("fusee-mn", config.keys.clone())?;
         let runtime = runtime.with_tls(config.tls.clone());
@@ -126,7 +127,8 @@ impl MemoryNode {
         let at = listener.local_addr()?;
         let control = config.advertised(at)?;
         config.listen = at.to_string();
-        // Not its identity: whoever knows that may attach, and everybody may read names of files.
+        // Not the identity: knowing it suffices to attach, and every user may read the names of
+        // files.
         let name: u64 = rand::random();
         let socket = |dir: &std::path::PathBuf| dir.join(format!("fusee-{name:016x}.sock"));
         let (pool, pool_bytes) = make_pool(config.pool_bytes, config.huge_pages)?;
@@ -157,14 +159,14 @@ impl MemoryNode {
         let master = MasterClient::new(&runtime, config.master.clone());
         let request = join_request(&description, &control);
         let member = Arc::clone(&shared);
-        // Ends with the runtime, if not before.
+        // Ends with the runtime at the latest.
         runtime.handle().spawn(async move {
             let dismissal = loop {
                 join(&master, &member, &request, &tell).await;
                 if let Some(dismissal) = stay(&master, &member, identity).await {
                     break dismissal;
                 }
-                // Until it is a member again.
+                // The node has no name until it is a member again.
                 tell.send_replace(None);
             };
             warn.send_replace(Some(dismissal));
@@ -182,9 +184,10 @@ impl MemoryNode {
         })
     }
 
-    /// Starts a memory node for a cluster inside this process: no control port, no socket, no
-    /// master, and a software NIC or an RDMA device only for sessions over `fabric`. `name` stands for
-    /// its address; [`MemoryNode::join_request`] is what to tell the master.
+    /// Starts a memory node for a cluster inside this process: without control port, socket and
+    /// master, and with a software NIC or an RDMA device only for sessions over `fabric`. `name`
+    /// stands for its address. [`MemoryNode::join_request`] returns the request that makes it known
+    /// to the master.
     pub fn start_local(
         runtime: &Runtime,
         name: &str,
@@ -196,7 +199,7 @@ impl MemoryNode {
         let (pool, pool_bytes) = make_pool(pool_bytes, huge_pages)?;
         let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
         let verbs = match fabric {
-            // Its own address, if it has one: where devices share a machine, that tells them apart.
+            // The device's own address, if it has one, tells devices of one machine apart.
             FabricKind::Verbs => {
                 let found = default_device().map_err(ServeError::from)?;
                 Some(SocketAddr::from((found.address.unwrap_or(loopback), 0)))
@@ -239,48 +242,48 @@ impl MemoryNode {
         })
     }
 
-    /// What this node tells the master to join.
+    /// Returns the request by which this node joins the master.
     pub fn join_request(&self) -> MasterRequest {
         join_request(&self.description, &self.control)
     }
 
-    /// Where it is, as others are told: its control address and its fabrics.
+    /// Returns the address of the control service that other processes are told.
     pub fn control(&self) -> &str {
         &self.control
     }
 
-    /// Identity, pool and fabrics.
+    /// Returns identity, pool and fabrics.
     pub fn description(&self) -> &Description {
         &self.description
     }
 
-    /// The fabrics, for sessions of this process.
+    /// Returns the fabrics, for sessions of this process.
     pub fn fabrics(&self) -> &NodeFabrics {
         &self.shared.fabrics
     }
 
-    /// A client of the control service.
+    /// Returns a client of the control service.
     pub fn client(&self) -> NodeClient {
         let over_tcp = || NodeClient::new(&self.runtime, self.control.clone());
         self.client.clone().unwrap_or_else(over_tcp)
     }
 
-    /// Its name in the cluster; `None` until it has joined.
+    /// Returns the node's name in the cluster; `None` until it has joined.
     pub fn name(&self) -> Option<MnId> {
         *self.joined.borrow()
     }
 
-    /// How long it takes to answer what comes over its control port.
+    /// Returns the time that requests over the control port take.
     pub fn times(&self) -> RequestTimes {
         self.server.times()
     }
 
-    /// Its name, as it changes.
+    /// Returns a receiver of the node's name and its changes.
     pub fn names(&self) -> watch::Receiver<Option<MnId>> {
         self.joined.clone()
     }
 
-    /// The software NIC looks for requests for so long before it sleeps, from now on.
+    /// Sets how long the software NIC polls for requests before it sleeps.
     pub fn set_spin(&mut self, spin: Duration) {
         self.shared.fabrics.set_spin(spin);
         if let Some(config) = &mut self.config {
@@ -288,15 +291,15 @@ impl MemoryNode {
         }
     }
 
-    /// What to start a node with that takes the place of this one: the same, at the same addresses.
-    /// `None` of a node inside of a process.
+    /// Returns the settings for a node that takes the place of this one: the same, at the same
+    /// addresses. `None` for a node inside a process.
     pub fn config(&self) -> Option<&Config> {
         self.config.as_ref()
     }
 
-    /// Waits until the cluster goes on without this node, and says why it does. Then the node is of
-    /// no use any more; if it was lost, another one, with another identity and an empty pool, may
-    /// join in its place.
+    /// Waits until the cluster goes on without this node, and returns the reason. The node is of no
+    /// use after that. If it was expelled, another one, with another identity and an empty pool,
+    /// may join in its place.
     pub fn expelled(&self) -> impl Future<Output = Dismissal> + Send + 'static {
         let mut expelled = self.expelled.clone();
         async move {
@@ -305,7 +308,7 @@ impl MemoryNode {
             {
                 return why;
             }
-            // The node ended before.
+            // The node has ended without being dismissed.
             std::future::pending().await
         }
     }
@@ -320,9 +323,11 @@ impl MemoryNode {
     }
 }
 
-/// A pool with its header, and how much of it is lent: that much, rounded up to whole pages.
+/// Makes a pool with its header. Returns also how many bytes it lends: `bytes`, rounded up to whole
+/// pages.
 fn make_pool(bytes: u64, huge_pages: bool) -> Result<(Pool, u64), StartError> {
-    // What lends nothing is none, and what is too large is refused with its header.
+    // The pool refuses zero bytes, so these get no header. It also refuses too many bytes, with the
+    // header.
     let lent_bytes = bytes.checked_next_multiple_of(POOL_ALIGN_BYTES).unwrap_or(bytes);
     let header_bytes = if lent_bytes == 0 { 0 } else { first_extent(lent_bytes) };
     let bytes = lent_bytes.saturating_add(header_bytes);
@@ -357,7 +362,7 @@ fn join_request(description: &Description, control: &str) -> MasterRequest {
     }
 }
 
-/// Decides about a request and carries it out.
+/// Decides on a request, and carries the decision out.
 async fn handle(shared: Arc<Shared>, caller: Caller, request: NodeRequest) -> NodeReply {
     let mut node = shared.node.lock().await;
     node.pass(shared.now_ms());
@@ -413,7 +418,7 @@ async fn handle(shared: Arc<Shared>, caller: Caller, request: NodeRequest) -> No
     }
 }
 
-/// Says what keeps a node from its master: once, and again from time to time as long as it lasts.
+/// Logs what keeps a node from its master: once, and again from time to time as long as it lasts.
 #[derive(Default)]
 struct Complaint {
     said: String,
@@ -435,14 +440,15 @@ impl Shared {
         (Clock::Precise.now() - self.begun).as_millis() as u64
     }
 
-    /// A master has answered.
+    /// Notes an answer of a master.
     async fn hear(&self, note: Note, lease_ms: u64) {
         let mut node = self.node.lock().await;
         node.pass(self.now_ms());
         node.hear(note, lease_ms);
     }
 
-    /// The cluster that the node is a member of, which is told to the master from now on.
+    /// Returns the cluster of the node, if it is a member of one, and makes `master` name it in
+    /// requests.
     async fn tell_cluster(&self, master: &MasterClient) -> Option<ClusterId> {
         let cluster = self.node.lock().await.cluster();
         cluster.into_iter().for_each(|cluster| master.join(cluster));
@@ -450,7 +456,7 @@ impl Shared {
     }
 }
 
-/// Joins the master, however long it takes.
+/// Joins the master, however long that takes.
 async fn join(
     master: &MasterClient,
     shared: &Shared,
@@ -477,11 +483,11 @@ async fn join(
     }
 }
 
-/// Tells the master again and again that this node is there; the master lets each answer wait. `None` if
-/// the node has to join again: it is no member yet, and the master does not know it.
+/// Sends heartbeats to the master, which delays each answer. Returns `None` if the node has to join
+/// again, because it is no member yet and the master does not know it.
 ///
-/// A member keeps what it holds, and goes on asking, whatever master answers in place of its own: one of
-/// another cluster, one without any, or one that has forgotten it.
+/// A member keeps what it holds, and goes on asking, even if another master answers in place of its
+/// own: one of another cluster, one without a cluster, or one that has forgotten the node.
 async fn stay(master: &MasterClient, shared: &Shared, identity: u64) -> Option<Dismissal> {
     let mut pause = FIRST_STAY_PAUSE;
     let mut complaint = Complaint::default();
@@ -490,7 +496,7 @@ async fn stay(master: &MasterClient, shared: &Shared, identity: u64) -> Option<D
         shared.tell_cluster(master).await;
         let (heard, bars) = shared.node.lock().await.heard();
         let answer = master.call(MasterRequest::Alive { identity, heard, bars }).await;
-        // As it is now: it may have become a member while the question was on its way.
+        // Asked again, since the node may have become a member while the request was on its way.
         let cluster = shared.tell_cluster(master).await;
         let holds_of = shared.node.lock().await.holds_of();
         pause = match answer {
@@ -530,14 +536,14 @@ async fn stay(master: &MasterClient, shared: &Shared, identity: u64) -> Option<D
                 ));
                 (pause * 2).min(LAST_STAY_PAUSE)
             }
-            // The store that it joined is gone.
+            // The store of the master that the node joined is gone.
             Err(RpcError::WrongCluster { .. }) => return None,
             Err(error) => {
                 tracing::debug!(%error, "the master does not hear this node");
                 (pause * 2).min(LAST_STAY_PAUSE)
             }
         };
-        // No pause after an answer that waited.
+        // No pause after an answer that the master has delayed.
         tokio::time::sleep_until(asked + pause).await;
     }
 }

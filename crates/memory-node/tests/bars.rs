@@ -1,4 +1,4 @@
-//! Whom a memory node bars, for whom, and for how long.
+//! Bars of a memory node: against which members, for which sessions, and until when.
 
 use fusee_control::master::Note;
 use fusee_control::node::{Bar, Description, NodeRefusal, NodeReply, NodeRequest};
@@ -47,7 +47,7 @@ fn a_node_bars_for_who_hears_no_master_and_shows_it() {
     assert_eq!(node.handle(bar(4, 5)).reply, done, "it is barred already");
     assert_eq!(refusal(node.handle(bar(9, 5))), NodeRefusal::HearsMaster);
 
-    // By a later view it is another matter: what settled the first leaves it.
+    // A bar by a later view is another one: it stays when the first is settled.
     assert_eq!(refusal(node.handle(bar(4, 6))), NodeRefusal::HearsMaster);
     node.pass(2_002);
     let step = node.handle(bar(4, 6));

@@ -117,8 +117,8 @@ fn a_region_gives_each_of_its_blocks_once_and_then_none() {
     assert_eq!(again.reply, NodeReply::Allocated { block: freed });
 }
 
-/// A master that goes on from a store of before the first view begins another attempt: what is indexed here is in use,
-/// whether blocks are or not.
+/// A master that goes on from a store older than the first view begins another attempt. But the node's index is
+/// in use, whether any block is or not.
 #[test]
 fn a_node_that_stands_at_a_view_is_not_formatted_again() {
     for stands in [false, true] {
@@ -132,7 +132,7 @@ fn a_node_that_stands_at_a_view_is_not_formatted_again() {
             let step = node.handle(format(CLUSTER, 2));
             assert_eq!((step.reply, step.effects.len()), (NodeReply::Done, 1));
         }
-        // Late, and not the worse for it.
+        // A late repetition changes nothing.
         let attempt = if stands { 1 } else { 2 };
         assert_eq!(node.handle(format(CLUSTER, attempt)).effects, []);
     }
@@ -261,7 +261,7 @@ fn what_is_released_is_zeroed_and_fits_the_next_one() {
     assert_eq!(refusal(node.handle(alloc)), NodeRefusal::NoFreeBlock, "it leads nothing any more");
     node.handle(release(Extent::Subtable { subtable: 1 }, 6));
     assert_eq!(offset_of(&node.handle(subtable(7))), above[1], "the room of one that left");
-    // Three neighbours make one part again.
+    // Three free neighbours become one part.
     let three = reserve(Extent::Subtable { subtable: 8 }, 3 * REGION, 0);
     assert_eq!(offset_of(&node.handle(three)), offsets[2]);
     let NodeReply::Usage(usage) = node.handle(NodeRequest::Usage).reply else { panic!() };
@@ -296,7 +296,7 @@ fn late_orders_about_an_extent_that_came_back_change_nothing() {
         assert_eq!(node.handle(NodeRequest::OwnersOf { region: 3 }).effects, []);
         assert!(!leads(&mut node));
     }
-    // Reserved once more before anybody uses it: the order may be about the earlier choice.
+    // The extent is reserved again before it is used. A late order may be about the earlier reservation.
     node.handle(since(12));
     assert_eq!(node.handle(release(extent, 11)).effects, []);
     node.handle(lead(13));
@@ -341,7 +341,7 @@ fn numbers_that_make_no_sense_are_refused() {
     assert_eq!(whole, POOL_HEADER_BYTES, "all of it, behind the header");
 }
 
-/// Whom a master does not name among the living gets nothing any more, and need not be remembered.
+/// A client below the bound that is not named as living gets nothing any more, and need not be remembered.
 #[test]
 fn who_does_not_live_among_the_first_clients_gets_nothing() {
     let mut node = node(POOL);
@@ -365,7 +365,7 @@ fn who_does_not_live_among_the_first_clients_gets_nothing() {
         let reply = node.handle(alloc(client)).reply;
         assert!(matches!(reply, NodeReply::Allocated { .. }), "{reply:?}");
     }
-    // A session that said goodbye has handed on what it had: whoever takes that finds nobody in its way.
+    // A session that said goodbye has handed on its blocks, and takers need not wait for it.
     let block = BlockId { region: 0, block: 3 };
     node.handle(NodeRequest::SetOwner {
         block,
@@ -460,7 +460,7 @@ fn a_node_serves_one_cluster_and_one_attempt_and_only_an_unused_one_is_emptied()
     assert_eq!(refusal(node.handle(reserve(OTHER, 1, true))), taken);
     assert_eq!(refusal(node.handle(format(OTHER, 9))), taken);
 
-    // The same attempt again keeps what it has reserved; a later one starts from zeros.
+    // Repeating an attempt keeps its extents; a later attempt starts from zeros.
     let again = node.handle(format(CLUSTER, 1));
     assert_eq!(again, Step { effects: vec![], reply: NodeReply::Done });
     let later = node.handle(format(CLUSTER, 2));
@@ -521,7 +521,7 @@ fn the_view_that_a_node_stands_at_grows_and_outlives_everything() {
     assert_eq!(node.handle(stand_at(4)), done(shows(4)));
 }
 
-/// What must be true of a node, kept by simpler means.
+/// The invariants of a node, kept by simpler means.
 #[derive(Default)]
 struct Model {
     extents: BTreeMap<Place, (u64, u64)>,
@@ -530,7 +530,7 @@ struct Model {
     fenced: BTreeSet<ClientId>,
     /// The copies of the tables in the pool.
     table: BTreeMap<u64, u32>,
-    /// What is to be released, if it is there.
+    /// The extent that is to be released, if it exists.
     released: Option<Place>,
 }
 
@@ -699,21 +699,21 @@ proptest! {
             if repeat && !matches!(request, NodeRequest::Alloc { .. }) {
                 let owners = model.owners.clone();
                 let again = node.handle(request.clone());
-                // What is asked for once is refused then.
+                // A request marked once is refused the second time.
                 let once = matches!(request, NodeRequest::SetOwner { once: true, .. });
                 if !once || step.reply != NodeReply::Done {
                     prop_assert_eq!(&again.reply, &step.reply);
                 }
                 model.check(&request, &again);
-                // A repeat leaves no trace, except an explicit "nobody" for a block never owned.
+                // A repeat leaves no trace, except that a block never owned may get the explicit owner 0.
                 prop_assert_eq!(&owners, &model.owners);
             }
         }
     }
 }
 
-/// The first request takes a block over and lies in a connection that stands still; meanwhile the block is
-/// taken over by a repetition, given back, and the earlier owner's again.
+/// The first request takes a block over, but its connection stalls. Meanwhile a repetition takes the block
+/// over, the session gives it back, and the earlier owner gets it again.
 #[test]
 fn what_a_session_has_given_up_does_not_take_effect_behind_an_answer() {
     let mut node = node(POOL);
@@ -732,7 +732,7 @@ fn what_a_session_has_given_up_does_not_take_effect_behind_an_answer() {
     assert_eq!(refusal(node.handle(late)), NodeRefusal::Late);
     let owned = node.handle(NodeRequest::BlocksOf { clients: vec![earlier] }).reply;
     assert_eq!(owned, NodeReply::Blocks(vec![(block, earlier)]));
-    // What runs side by side is in time, in any order; and sessions have nothing to do with each other.
+    // Concurrent requests are in time, in any order, and sessions are independent of each other.
     assert_eq!(node.handle(ask(5, 4, BlockRequest::Blocks)).reply, NodeReply::Blocks(vec![]));
     assert_eq!(node.handle(ask(4, 4, set(earlier, client))).reply, NodeReply::Done);
     let other = ClientId(7);
@@ -741,7 +741,7 @@ fn what_a_session_has_given_up_does_not_take_effect_behind_an_answer() {
     assert_eq!(node.handle(first).reply, NodeReply::Blocks(vec![]));
 }
 
-/// A job hears no answer, and is done once more; sessions go on. What it had asked for comes then.
+/// A job gets no answer, and is done again; sessions go on. Then its old requests arrive.
 #[test]
 fn what_a_job_has_given_up_does_not_take_effect_behind_a_later_one() {
     let mut node = node(POOL);
@@ -780,11 +780,11 @@ fn what_a_job_has_given_up_does_not_take_effect_behind_a_later_one() {
         assert_eq!(refusal(node.handle(of(repairer, 3, late.clone()))), NodeRefusal::Late);
         assert_eq!(owners(&mut node), known);
     }
-    // A question of a later job is enough: what it was told stays as it is.
+    // A question of a later job suffices: its answer must stay true.
     let asks = of(repairer, 5, JobRequest::BlocksOf { clients: vec![dead] });
     assert_eq!(node.handle(asks).reply, NodeReply::Blocks(vec![(block(1), dead)]));
     assert_eq!(refusal(node.handle(of(repairer, 4, all[1].clone()))), NodeRefusal::Late);
-    // Another repairer works when this one is fenced.
+    // Another repairer works only after this one is fenced.
     node.handle(NodeRequest::Fence { clients: vec![repairer] });
     for late in all {
         let refused = refusal(node.handle(of(repairer, 6, late)));
@@ -795,7 +795,7 @@ fn what_a_job_has_given_up_does_not_take_effect_behind_a_later_one() {
     assert_eq!(node.handle(next).reply, NodeReply::Done);
 }
 
-/// Its recovery counts on what the tables say.
+/// Its recovery relies on the tables.
 #[test]
 fn a_fenced_session_gives_nothing_back() {
     let mut node = node(POOL);
@@ -911,7 +911,7 @@ fn a_node_that_got_nothing_of_a_cluster_has_nothing_to_keep() {
     assert_eq!(Heard::of(&MasterReply::Unknown, bound.holds_of()), Heard::JoinAgain);
     offset_of(&bound.handle(region(0, true)));
     assert_eq!(bound.holds_of(), Some(CLUSTER));
-    // A member with nothing on it may get something at any time.
+    // A member that holds nothing may get something at any time.
     let mut member = node(POOL);
     member.handle(NodeRequest::StandAt { cluster: CLUSTER, view: 3 });
     assert_eq!(member.holds_of(), Some(CLUSTER));

@@ -1,4 +1,4 @@
-//! A running memory node: what it refuses to start as, and its life without a master.
+//! A running memory node: settings that it refuses, and its life without a master.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use fusee_fabric::pool::Order;
 use fusee_memory_node::{Config, MemoryNode, StartError};
 
 fn config() -> Config {
-    // A port that nobody listens at: it was free a moment ago.
+    // The port was free a moment ago, so nothing listens there.
     let master = bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     Config { master, shm_dir: None, pool_bytes: 1 << 20, ..Config::default() }
 }
@@ -82,7 +82,7 @@ fn an_emptied_extent_is_zero_again_and_the_table_is_in_the_pool() {
     assert_eq!(header(), PoolHeader { cluster: ClusterId::from_word(1), view: 0 });
     let offset = POOL_HEADER_BYTES;
     assert_eq!(ask(reserve(1)), NodeReply::Reserved { offset });
-    // A stray write, as a session of some older cluster could do.
+    // A stray write, like one of a session of an older cluster.
     pool.write_u32(40 << 10, 7);
     assert_eq!(
         ask(NodeRequest::Format { cluster: ClusterId::from_word(1).unwrap(), attempt: 2 }),

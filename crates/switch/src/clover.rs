@@ -1,33 +1,34 @@
-//! A switch for Clover (S §3): it has CASes that would come too late go to the entry that is last by now.
+//! A switch for Clover (S §3). If a CAS would come too late, the switch redirects it to the entry that is now the last.
 //!
-//! An UPDATE of Clover WRITEs an entry, which begins with its key, and puts it to the end of the key's chain by a CAS
-//! of the entry that its client takes for the last one. The switch knows the key of each entry that was written, and
-//! the last entry of the chains of some keys: a CAS of another entry is *steered* there.
+//! An UPDATE of Clover WRITEs an entry, which begins with its key. Then it appends the entry to the key's chain by a
+//! CAS of the entry that its client takes for the last one. The switch knows the key of each entry that was written,
+//! and the last entry of the chains of some keys. It *steers* a CAS of another entry there.
 //!
-//! # What was published is not soft state
-//! There ([`Trust::Sent`]) the switch takes an entry for the last one as soon as its CAS passes. If that CAS fails
-//! then, because the switch had forgotten, or the chain has grown on another path, the next one is steered to an entry
-//! that is in no chain: its client is told that it has succeeded, and whoever reads the key does not find what it
-//! wrote. That a failed CAS makes the switch forget everything (S §5) comes too late for the one that was steered
-//! meanwhile.
+//! # The published state is not soft
+//! In the published design ([`Trust::Sent`]) the switch takes an entry for the last one as soon as its CAS passes.
+//! That CAS may fail, because the switch had forgotten the chain, or the chain has grown on another path. Then the
+//! next CAS is steered to an entry that is in no chain: its client is told that the CAS has succeeded, and readers of
+//! the key do not find the new value. A failed CAS makes the switch forget everything (S §5), but that comes too late
+//! for a CAS that was steered meanwhile.
 //!
-//! With [`Trust::Answered`] an entry is the last one when the answer to its CAS has passed, and CASes of its key wait
-//! until then. A CAS is only ever steered to an entry that was in the chain of its key: if it succeeds there, that was
-//! the last one, and so is the new one now. If it fails, its client looks for the end of the chain from the entry that
-//! it knew, and the switch has forgotten that key: it costs time, even if that entry was the last one.
+//! With [`Trust::Answered`] an entry is the last one when the answer to its CAS has passed, and other CASes of its
+//! key wait until then. So a CAS is only ever steered to an entry that was in the chain of its key. If the CAS
+//! succeeds there, that entry was the last one, and the new entry is the last one now. If it fails, its client
+//! searches the end of the chain from the entry that it knew, and the switch forgets that key: this costs time, even
+//! if that entry was the last one.
 //!
 //! (`crates/baselines/tests/promises/switched.rs` has the shortest history. Over switches that forget, most runs of
-//! what was published break the promise, or do not end: their clients look for the end of a chain for ever. With one
-//! switch that forgets nothing, which knows the same keys from the beginning to the end, no CAS of them fails.)
+//! the published design break the promise or do not end, since clients search the end of a chain for ever. With a
+//! single switch that forgets nothing and knows the same keys throughout, no CAS of these keys fails.)
 //!
-//! Neither does anything against a table that is wrong, rather than empty: a CAS that is steered to the chain of
-//! another key succeeds there.
+//! Neither design is safe with a table that is wrong rather than empty: a CAS that is steered to the chain of another
+//! key succeeds there.
 //!
-//! # What the published design leaves out
-//! * Who was steered does not know which entry its own follows, and tells the metadata server that it is the one that
-//!   it knew. So some entries are never given free: every second one, where two clients take turns.
-//! * The words of an entry have its version, and a CAS expects that of the entry that it was made for. Entries of
-//!   another version are left alone.
+//! # Details that the published design leaves out
+//! * A client whose CAS was steered does not know which entry its own one follows, and names the entry that it knew
+//!   to the metadata server. So some entries are never freed: every second one, if two clients take turns.
+//! * The word of an entry contains the entry's version, and a CAS expects the version of the entry that it was made
+//!   for. So the switch steers no CAS to an entry with another version.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -36,31 +37,31 @@ use crate::{
     push,
 };
 
-/// How entries and their words are made.
+/// The format of entries and their words.
 pub trait Chains {
-    /// The key of an entry that begins with these bytes.
+    /// Returns the key of an entry that begins with these bytes.
     fn key(&self, start: &[u8]) -> Option<u128>;
 
-    /// Of a CAS: the version that its entry must have; and where the entry is that is to follow it, with the version
-    /// of that one. `None` if it is no CAS of a chain.
+    /// Returns, for a CAS, the version that its entry must have, and the entry that is to follow. `None` if it is no
+    /// CAS of a chain.
     fn follows(&self, expected: u64, swap: u64) -> Option<(u64, Entry)>;
 }
 
 /// An entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Where its word is.
+    /// The offset of its word.
     pub offset: u64,
-    /// Which of its lives.
+    /// The version: entries are used again.
     pub version: u64,
 }
 
-/// When an entry counts as the last one of its chain.
+/// The moment from which an entry counts as the last one of its chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// When its CAS has passed, as published.
+    /// When its CAS passes, as published.
     Sent,
-    /// When the answer has passed that its CAS has succeeded.
+    /// When the answer passes that its CAS has succeeded.
     Answered,
 }
 
@@ -70,27 +71,27 @@ pub struct Clover<C> {
     chains: C,
     trust: Trust,
     room: usize,
-    /// It looks at these only, if there are any.
+    /// The only keys that the switch considers; if empty, it considers all.
     only: BTreeSet<u128>,
     last: Table<Last>,
     connections: BTreeMap<Connection, Passed>,
     counts: Counts,
 }
 
-/// What is known of a key.
+/// The knowledge about a key.
 #[derive(Clone, Copy, Debug, Default)]
 struct Last {
     entry: Option<Entry>,
-    /// A CAS is on its way.
+    /// A CAS of the key is not answered yet.
     is_busy: bool,
 }
 
-/// What has passed on a connection, the latest last.
+/// Verbs that have passed on a connection, the latest last.
 #[derive(Clone, Debug, Default)]
 struct Passed {
-    /// Where, and of which key.
+    /// Offset and key.
     writes: VecDeque<(u64, u128)>,
-    /// Not answered.
+    /// Unanswered.
     cases: VecDeque<Cas>,
 }
 
@@ -103,7 +104,7 @@ struct Cas {
 }
 
 impl<C: Chains> Clover<C> {
-    /// One that knows nothing, with room for so many keys.
+    /// Makes a switch without knowledge, with room for `keys` keys.
     pub fn new(chains: C, trust: Trust, keys: usize) -> Clover<C> {
         Clover {
             chains,
@@ -116,7 +117,7 @@ impl<C: Chains> Clover<C> {
         }
     }
 
-    /// It looks at these keys only, as the published one at those that are known to be used most.
+    /// Lets the switch consider these keys only. The published one considers only the keys known to be used most.
     pub fn only(self, keys: impl IntoIterator<Item = u128>) -> Clover<C> {
         Clover { only: keys.into_iter().collect(), ..self }
     }
@@ -217,7 +218,7 @@ impl<C: Chains + Clone> Switch for Clover<C> {
     }
 
     fn bytes(&self) -> Bytes {
-        // A key, and the offset of an entry with its version.
+        // 24 bytes: a key, and the offset of an entry with its version.
         let connections = self.connections.values().map(|passed| {
             8 + 24 * passed.writes.len() as u64 + (8 + 16 + 8 + 8) * passed.cases.len() as u64
         });
@@ -232,7 +233,7 @@ mod tests {
 
     use super::*;
 
-    /// Entries begin with their keys; a word is where the next entry is.
+    /// Entries begin with their keys; a word is the offset of the next entry.
     #[derive(Clone, Copy)]
     struct Words;
 
@@ -296,7 +297,7 @@ mod tests {
         }
     }
 
-    /// The one that was published: the first CAS fails, and the second hangs off an entry that is in no chain.
+    /// In the published design the first CAS fails, and the second one appends to an entry that is in no chain.
     #[test]
     fn only_what_was_answered_is_certain() {
         for trust in [Trust::Sent, Trust::Answered] {

@@ -1,18 +1,19 @@
-//! A switch in the path from clients to memory nodes, which sees in what order verbs pass, and helps those that would
-//! collide (Grant and Snoeren, "In-network Contention Resolution for Disaggregated Memory", WORDS '21; "S §n" in
-//! comments).
+//! A switch in the path from clients to memory nodes. It sees the order in which verbs pass, and helps verbs that
+//! would collide (Grant and Snoeren, "In-network Contention Resolution for Disaggregated Memory", WORDS '21; "S §n"
+//! in comments).
 //!
-//! [`Switch`] is what such a switch knows and decides, and nothing else: no clock, no I/O. Whoever
-//! has the packets calls it for every verb and every answer that passes: the simulator, and whoever forwards bytes.
+//! [`Switch`] is the knowledge and the decisions of such a switch, without a clock and without I/O. The code that
+//! handles the packets calls it for every verb and every answer that passes: that is the simulator, or a process that
+//! forwards bytes.
 //!
-//! # What must hold
-//! What a switch knows is *soft state*. Whatever it forgets, whenever; however many switches there are, or paths
-//! around them; whatever is lost or sent twice: all results are those of a system without a switch, and only come
-//! later.
+//! # Soft state
+//! The knowledge of a switch is *soft state*: all results are those of a system without a switch, and at most come
+//! later. This holds whatever the switch forgets, and when; with any number of switches, and of paths around them;
+//! and whatever is lost or sent twice.
 //!
-//! An answer names the request that it belongs to, and not what a switch did to that request; and the switch may have
+//! An answer names the request that it belongs to, but not what a switch did to that request, and the switch may have
 //! forgotten it. So *a request may be changed only if every answer that it can get is true for its client as it is*.
-//! [`ours`] is within that rule, and [`clover`] says where what was published is not.
+//! [`ours`] obeys this rule; [`clover`] explains where the published design does not.
 #![no_std]
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -29,10 +30,10 @@ use fusee_core::view::Place;
 
 use table::Table;
 
-/// WRITEs, and CASes that are not answered, that are remembered of a connection.
+/// The most WRITEs, and the most unanswered CASes, that a switch remembers of one connection.
 const REMEMBERED: usize = 32;
 
-/// Puts one behind the others, of which the oldest goes if they are too many.
+/// Appends an item; removes the oldest one first if there are `most` already.
 fn push<T>(all: &mut VecDeque<T>, one: T, most: usize) {
     if all.len() >= most {
         all.pop_front();
@@ -40,121 +41,120 @@ fn push<T>(all: &mut VecDeque<T>, one: T, most: usize) {
     all.push_back(one);
 }
 
-/// One client's way to one memory node, on which nothing overtakes. Whoever calls the switch numbers them.
+/// The ordered path from one client to one memory node. The caller of the switch numbers these paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Connection(pub u64);
 
 /// A verb on its way to a memory node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'b> {
-    /// On which it is.
+    /// The connection that the verb uses.
     pub connection: Connection,
-    /// It has a number that no other verb of the connection has which was not answered.
+    /// A number that no other unanswered verb of the connection has.
     pub number: u64,
-    /// What it is about.
+    /// The place that the verb works on.
     pub place: Place,
-    /// What it does there.
+    /// The operation.
     pub verb: Verb<'b>,
 }
 
-/// What a switch sees of a verb.
+/// The part of a verb that a switch sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb<'b> {
-    /// A READ of so many bytes.
+    /// A READ of this many bytes.
     Read(u32),
-    /// A READ of so many bytes that may be [steered](fusee_core::verbs::Batch::steered) to where the object lies that
-    /// the slot at its place leads to.
+    /// A READ of this many bytes that may be [steered](fusee_core::verbs::Batch::steered) to the object that the slot
+    /// at its place leads to.
     Steered(u32),
-    /// A WRITE of so many bytes, which begin with these: at least the first 64 of them, if there are so many.
+    /// A WRITE of this many bytes, with its first bytes: at least 64, or all if there are fewer.
     Write(u32, &'b [u8]),
     /// A compare-and-swap.
     Cas {
-        /// What must be there.
+        /// The word that must be there.
         expected: u64,
-        /// What comes there.
+        /// The word that replaces it.
         swap: u64,
     },
     /// A fetch-and-add.
     Faa,
 }
 
-/// What becomes of a verb.
+/// A switch's decision on a verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It goes on as it is.
+    /// The verb passes unchanged.
     Forward,
-    /// It goes on, and is about this place of the same pool.
+    /// The verb passes, with this offset in the same pool as its place.
     Steer(u64),
-    /// It waits here, and with it all that its connection has sent later. It is asked again soon whether it may go on;
-    /// after a time well below that in which clients give a verb up it does so, whatever the switch says.
+    /// The verb waits, and with it all later verbs of its connection. The caller soon asks again whether it may pass.
+    /// After a time well below the clients' timeout it passes whatever the switch decides.
     Hold,
 }
 
-/// A memory node's answer on its way back, if it is that to a CAS.
+/// The answer of a memory node to a CAS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// On which it is.
+    /// The connection of the request.
     pub connection: Connection,
-    /// Of the request.
+    /// The number of the request.
     pub number: u64,
-    /// What the CAS has found.
+    /// The word that the CAS has found.
     pub found: u64,
 }
 
-/// What a switch is to forget.
+/// The knowledge that a switch has to forget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forget {
-    /// All that it knows.
+    /// Everything.
     All,
-    /// What it knows of a connection that was broken, or on which a request was lost or refused.
+    /// Everything about a connection that broke, or on which a request was lost or refused.
     Connection(Connection),
 }
 
-/// A switch: what it knows, and what it has done.
+/// A switch: its knowledge, and the counts of its decisions.
 pub trait Switch {
-    /// What becomes of a verb that comes to it. One that was [held](Verdict::Hold) comes again.
+    /// Decides on a verb. A verb that was [held](Verdict::Hold) comes again.
     fn request(&mut self, request: &Request<'_>) -> Verdict;
 
-    /// An answer passes.
+    /// Learns from an answer that passes.
     fn answer(&mut self, answer: &Answer);
 
-    /// It forgets.
+    /// Forgets.
     fn forget(&mut self, what: Forget);
 
-    /// What it has done so far.
+    /// Returns the counts so far.
     fn counts(&self) -> Counts;
 
-    /// Bytes that it takes to know what it knows now: of keys and of connections, without what a table takes to find
-    /// them.
+    /// Returns the memory that the present knowledge takes, without the overhead of the tables.
     fn bytes(&self) -> Bytes;
 }
 
-/// What a switch has done.
+/// Counts of a switch's decisions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Verbs that have come to it.
+    /// Verbs that have come to the switch.
     pub seen: u64,
-    /// Verbs that would have been steered, had it known where to.
+    /// Verbs that could be steered if the switch knew their target.
     pub asked: u64,
     /// Verbs that were steered.
     pub steered: u64,
     /// Verbs that were held at least once.
     pub held: u64,
-    /// How often it forgot all that it knew.
+    /// The number of times that the switch forgot everything.
     pub forgot: u64,
 }
 
-/// Memory that a switch takes for what it knows.
+/// The memory that a switch's knowledge takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bytes {
-    /// Of keys, or slots.
+    /// For keys or slots.
     pub keys: u64,
-    /// Of connections: what they have sent that was not answered, and their last WRITEs.
+    /// For connections: their unanswered verbs, and their last WRITEs.
     pub connections: u64,
 }
 
 impl Bytes {
-    /// All of it.
+    /// Returns the sum.
     pub fn sum(self) -> u64 {
         self.keys + self.connections
     }

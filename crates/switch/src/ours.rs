@@ -1,25 +1,28 @@
-//! A switch for our own store: it *steers* READs that ask for it, and *orders* CASes of one round. It changes nothing
-//! else, and no CAS ever.
+//! A switch for our own store. It *steers* READs that allow it, and *orders* the CASes of one round. It changes
+//! nothing else, and never a CAS.
 //!
 //! # Steered READs
-//! A client whose hint is often wrong READs the slot on its primary, and behind it posts a [steered
-//! READ](fusee_core::verbs::Batch::steered) of that slot. The switch knows where on the primary's node the object lies
-//! that the slot leads to, and has the READ go there: a second phase is saved. A switch that does not know lets it
-//! pass, and it brings bytes of the index.
+//! If a client's hint is often wrong, it READs the slot on its primary, and posts behind it a [steered
+//! READ](fusee_core::verbs::Batch::steered) of that slot. If the switch knows where on the primary's node the slot's
+//! object lies, it redirects the READ there, which saves a second phase. Otherwise it lets the READ pass, which then
+//! brings bytes of the index.
 //!
-//! *Why that is safe.* The client takes what came for the word's object only if it shows the identity of the word that
-//! the same batch READ before, under a good CRC, with the key that is looked for, and if the client's view has that
-//! object on the node. There is no other one with that identity there ([`fusee_core::store`], "steered READs"): these
-//! bytes are that object's, wherever they came from. What else the READ brings is as if it had never been posted.
+//! *Why that is safe.* The client accepts the bytes as the word's object only under these conditions: they show the
+//! identity of the word that the same batch READ before, their CRC is good, they contain the key that is looked for,
+//! and the client's view has that object on the node. There is no other object with that identity there
+//! ([`fusee_core::store`], "steered READs"), so these bytes are that object's, wherever they came from. The client
+//! drops all other bytes, as if the READ had never been posted.
 //!
-//! *How the switch learns.* It remembers the last WRITEs of each connection by the identities that they begin with. A
-//! CAS of a slot that READs were to be steered by names the identity of the new object, if the same connection has
-//! written it. When the node answers that the CAS has found what it expected, the slot leads there.
+//! *How the switch learns.* It remembers the last WRITEs of each connection by the identities that they begin with.
+//! The CAS of a slot names the identity of the new object. If steered READs have asked for that slot, and the same
+//! connection has written the object, the switch remembers both. When the node answers that the CAS has found the
+//! expected word, the slot leads to that object.
 //!
 //! # Ordered CASes
-//! CASes that expect the same word are of one round, in which the first to pass is the *favourite*. A CAS of another
-//! one waits until that of the favourite has passed to the same place. So the favourite wins on all replicas, and
-//! nobody needs the rules for the others. To wait is allowed in every network: nothing rests on it.
+//! CASes that expect the same word belong to one round, and the new word of the first one to pass is the *favourite*.
+//! A CAS with another new word waits until the favourite's CAS has passed to the same place. So the favourite wins on
+//! all replicas, and no session needs rules 2 and 3 of conflict resolution. Every network may delay verbs, so nothing
+//! depends on the waiting.
 
 use alloc::collections::{BTreeMap, VecDeque};
 
@@ -31,15 +34,15 @@ use crate::{
     push,
 };
 
-/// Places that a favourite has passed to: as many as a slot has replicas.
+/// The most places that a favourite is remembered to have passed to: a slot has at most this many replicas.
 const PLACES: usize = 5;
 
-/// Which of both it does, and how much it has room for.
+/// The functions of the switch, and their sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Slots whose objects it can know; 0: no READ is steered.
+    /// The number of slots whose objects it can remember; 0: it steers no READ.
     pub slots: usize,
-    /// Rounds that it can know; 0: no CAS waits.
+    /// The number of rounds that it can remember; 0: no CAS waits.
     pub rounds: usize,
 }
 
@@ -48,7 +51,7 @@ pub struct Options {
 pub struct Ours {
     slots: Table<Option<Known>>,
     connections: BTreeMap<Connection, Passed>,
-    /// The latest last.
+    /// The latest is the last one.
     rounds: VecDeque<Round>,
     options: Options,
     counts: Counts,
@@ -61,11 +64,11 @@ struct Known {
     bytes: u32,
 }
 
-/// What has passed on a connection, the latest last.
+/// Verbs that have passed on a connection, the latest last.
 #[derive(Clone, Debug, Default)]
 struct Passed {
     writes: VecDeque<(u64, Known)>,
-    /// Not answered.
+    /// Unanswered.
     cases: VecDeque<Cas>,
 }
 
@@ -74,7 +77,7 @@ struct Cas {
     number: u64,
     slot: u128,
     expected: u64,
-    /// What the slot leads to if it finds that.
+    /// The object that the slot leads to if the CAS succeeds, if it is known.
     object: Option<Known>,
 }
 
@@ -85,13 +88,13 @@ struct Round {
     passed: VecDeque<Place>,
 }
 
-/// Names a slot.
+/// Returns the key of a slot in the table.
 fn name(place: Place) -> u128 {
     u128::from(place.node.0) << 64 | u128::from(place.offset)
 }
 
 impl Ours {
-    /// One that knows nothing.
+    /// Makes a switch without knowledge.
     pub fn new(options: Options) -> Ours {
         Ours {
             slots: Table::new(options.slots),
@@ -112,7 +115,7 @@ impl Ours {
         push(&mut passed.writes, (identity.word(), written), REMEMBERED);
     }
 
-    /// A CAS will pass: what it may change is known for sure when it is answered.
+    /// Remembers a CAS that passes. Its answer will tell whether it has changed the slot.
     fn will_change(&mut self, request: &Request<'_>, expected: u64, swap: u64) {
         let slot = name(request.place);
         if self.slots.get(slot).is_none() {
@@ -129,9 +132,9 @@ impl Ours {
         push(&mut passed.cases, cas, REMEMBERED);
     }
 
-    /// Whether a CAS waits for another one.
+    /// Whether a CAS has to wait for another one.
     fn waits(&mut self, place: Place, expected: u64, swap: u64) -> bool {
-        // Slots that were never used have one word all.
+        // All slots that were never used have the same word, so a free word does not identify a round.
         if self.options.rounds == 0 || Slot(expected).is_free() {
             return false;
         }
@@ -164,7 +167,7 @@ impl Switch for Ours {
                 self.counts.seen += 1;
                 self.counts.asked += 1;
                 let known = self.slots.ask(name(request.place), || None);
-                // Never beyond what a client has written there: it would be refused.
+                // Never beyond the bytes that a client has written there: the node would refuse that.
                 let known = known.and_then(|known| *known).filter(|known| bytes <= known.bytes);
                 let Some(known) = known else { return Verdict::Forward };
                 self.counts.steered += 1;
@@ -193,7 +196,7 @@ impl Switch for Ours {
                 *self = Ours { counts: self.counts, ..Ours::new(self.options) };
                 self.counts.forgot = forgot;
             }
-            // What it has sent may have changed slots, and nobody will hear of it.
+            // Its unanswered CASes may have changed slots, and the switch will not see the answers.
             Forget::Connection(connection) => {
                 if let Some(passed) = self.connections.remove(&connection) {
                     for cas in passed.cases {
@@ -211,7 +214,7 @@ impl Switch for Ours {
     }
 
     fn bytes(&self) -> Bytes {
-        // A slot's name, the offset and the length of its object.
+        // 20 bytes: a slot's key, and the offset and length of its object.
         let slots = self.slots.len() as u64 * (8 + 8 + 4);
         let rounds = self.rounds.iter().map(|round| 16 + 8 * round.passed.len() as u64);
         let connections = self.connections.values().map(|passed| {
@@ -266,7 +269,7 @@ mod tests {
             self.post(99, SLOT, Verb::Steered(bytes))
         }
 
-        /// Writes an object, and puts its word into the slot. Returns the number of the CAS.
+        /// Writes an object and puts its word into the slot. Returns the number of the CAS.
         fn write(&mut self, connection: u64, number: u64, expected: Slot) -> u64 {
             let (bytes, word) = object(number);
             let place = Place { offset: 64 * number, ..SLOT };
@@ -307,7 +310,7 @@ mod tests {
         let late = world.write(2, 2000, Slot(0));
         world.answer(2, late, object(1000).1);
         assert_eq!(world.ask(64), Verdict::Forward);
-        // A DELETE: the slot leads nowhere.
+        // After a DELETE the slot leads nowhere.
         let third = world.write(3, 3000, object(2000).1);
         world.answer(3, third, object(2000).1);
         assert_eq!(world.ask(64), Verdict::Steer(192_000));
@@ -344,7 +347,7 @@ mod tests {
         assert_eq!(world.post(3, places[1], cas(20)), Verdict::Hold);
         assert_eq!(world.post(4, places[1], cas(10)), Verdict::Forward);
         assert_eq!(world.post(3, places[1], cas(20)), Verdict::Forward);
-        // Another round, and no round at all.
+        // Another round, and CASes that belong to no round.
         for (expected, swap) in [(object(8).1.0, 20), (0, 30), (0, 40)] {
             let cas = Verb::Cas { expected, swap };
             assert_eq!(world.post(3, places[1], cas), Verdict::Forward);

@@ -1,18 +1,18 @@
-//! A table with room for so many keys, which keeps those that are asked for most.
+//! A table of bounded size that keeps the keys that are asked for most.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Counters of the sketch for each key that there is room for, and at least.
+/// Counters in a row of the sketch: this many for each key that the table has room for, and a minimum.
 const COUNTERS: usize = 8;
 const LEAST_COUNTERS: usize = 1 << 8;
-/// After so many questions for each counter everything counts half as much.
+/// After this many questions for each counter of a row, all counts are halved.
 const FADES_AFTER: u32 = 4;
 
-/// Keys with what is known of them. A key counts how often it is asked for; one that is not in a full table comes in
-/// when it was asked for more often than that which counts least. Of keys outside only a sketch is counted (as TinyLFU
-/// does: Einziger, Friedman and Manes, ACM TOS 2017).
+/// A table from keys to values. Each key has a count of how often it was asked for. If the table is full, a new key
+/// replaces the one with the lowest count as soon as it has been asked for more often. Keys outside of the table are
+/// counted only by a sketch (as in TinyLFU: Einziger, Friedman and Manes, ACM TOS 2017).
 #[derive(Clone, Debug)]
 pub struct Table<V> {
     room: usize,
@@ -22,7 +22,7 @@ pub struct Table<V> {
 }
 
 impl<V> Table<V> {
-    /// A table for so many keys; 0: for none.
+    /// Makes a table with room for `room` keys, which may be 0.
     pub fn new(room: usize) -> Table<V> {
         Table {
             room,
@@ -32,22 +32,23 @@ impl<V> Table<V> {
         }
     }
 
-    /// How many keys it knows something of.
+    /// Returns the number of keys.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// What is known of a key.
+    /// Returns the value of a key.
     pub fn get(&self, key: u128) -> Option<&V> {
         self.entries.get(&key).map(|(_, value)| value)
     }
 
-    /// To change what is known of a key.
+    /// Returns the value of a key, to change it.
     pub fn get_mut(&mut self, key: u128) -> Option<&mut V> {
         self.entries.get_mut(&key).map(|(_, value)| value)
     }
 
-    /// A key is asked for. What is known of it; if that is nothing, what `new` says, as long as there is room.
+    /// Counts a question for a key and returns its value. A key that is not in the table gets the value of `new`, if
+    /// it gets a place.
     pub fn ask(&mut self, key: u128, new: impl FnOnce() -> V) -> Option<&mut V> {
         if self.sketch.count(key) {
             self.fade();
@@ -72,14 +73,14 @@ impl<V> Table<V> {
         self.get_mut(key)
     }
 
-    /// Nothing is known of a key any more.
+    /// Removes a key.
     pub fn remove(&mut self, key: u128) {
         if let Some((count, _)) = self.entries.remove(&key) {
             self.by_count.remove(&(count, key));
         }
     }
 
-    /// Old questions count less.
+    /// Halves all counts, so that old questions weigh less.
     fn fade(&mut self) {
         self.by_count.clear();
         for (key, (count, _)) in &mut self.entries {
@@ -89,7 +90,7 @@ impl<V> Table<V> {
     }
 }
 
-/// How often keys were asked for, at most.
+/// Upper bounds of how often keys were asked for.
 #[derive(Clone, Debug)]
 struct Sketch {
     /// Four rows, one behind the other.
@@ -98,7 +99,7 @@ struct Sketch {
 }
 
 const ROWS: usize = 4;
-/// Odd, so that no two keys become one by them.
+/// Odd, so that multiplication maps no two keys to one.
 const FACTORS: [u64; ROWS] =
     [0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb, 0xd6e8_feb8_6659_fd93];
 
@@ -112,7 +113,7 @@ impl Sketch {
         self.counters.len() / ROWS
     }
 
-    /// Where a key is counted.
+    /// Returns the counter of a key in each row.
     fn places(&self, key: u128) -> [usize; ROWS] {
         let row = self.row();
         let key = key as u64 ^ ((key >> 64) as u64).rotate_left(32);
@@ -123,7 +124,7 @@ impl Sketch {
         })
     }
 
-    /// Counts a question. Whether everything has to count half as much from now on: here it does.
+    /// Counts a question. Returns whether the caller has to halve its counts; the sketch's own are halved already.
     fn count(&mut self, key: u128) -> bool {
         for place in self.places(key) {
             self.counters[place] = self.counters[place].saturating_add(1);

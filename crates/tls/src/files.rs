@@ -1,4 +1,4 @@
-//! Something made of files, and made again when they change.
+//! Values that are made from files, and made again when the files change.
 
 use std::fmt;
 use std::fs;
@@ -9,13 +9,13 @@ use std::time::Instant;
 
 use crate::LOOK;
 
-/// What tells a file from the one that was there before: its number, and when it or who may read it was changed.
+/// The inode of a file, and when its content or permissions last changed: another file at the same path has others.
 type Mark = Option<(u64, i64, i64)>;
 
-/// How something is made of files.
+/// The function that makes the value from the files.
 type Make<T, E> = Box<dyn Fn(&[PathBuf]) -> Result<T, E> + Send + Sync>;
 
-/// Something made of files of certificates and keys, and made again when they have changed.
+/// A value made from files of certificates and keys, and made again when they change.
 pub struct Watched<T, E> {
     files: Vec<PathBuf>,
     make: Make<T, E>,
@@ -26,7 +26,7 @@ struct State<T> {
     made: Arc<T>,
     looked: Instant,
     marks: Vec<Mark>,
-    /// Why the files make nothing.
+    /// The error of the last attempt, if it failed.
     wrong: Option<String>,
 }
 
@@ -37,26 +37,27 @@ impl<T, E> fmt::Debug for Watched<T, E> {
 }
 
 impl<T, E: fmt::Display> Watched<T, E> {
-    /// Makes it, or fails as `make` does, which is given the same files each time.
+    /// Makes the value, or fails as `make` does. `make` gets the same files each time.
     pub fn new(
         files: Vec<PathBuf>,
         make: impl Fn(&[PathBuf]) -> Result<T, E> + Send + Sync + 'static,
     ) -> Result<Watched<T, E>, E> {
-        // Before they are read: what changes meanwhile is seen by the next look.
+        // Before the files are read, so that the next check sees a change that happens meanwhile.
         let marks = marks(&files);
         let made = Arc::new(make(&files)?);
         let state = Mutex::new(State { made, looked: Instant::now(), marks, wrong: None });
         Ok(Watched { files, make: Box::new(make), state })
     }
 
-    /// What the files make by now; where they make nothing, what they made before, and the log says why. They are
-    /// looked at no more often than [`LOOK`] says.
+    /// Returns the value of the files as they are now. If they make none, returns the last good value, and the log
+    /// says why. The files are checked at most once per [`LOOK`].
     pub fn current(&self) -> Arc<T> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.looked.elapsed() >= LOOK {
             state.looked = Instant::now();
             let marks = marks(&self.files);
-            // What was wrong need not have been the files: a process may have no descriptor left.
+            // After a failure the files are tried again even if unchanged: the process may have been out of file
+            // descriptors.
             if marks != state.marks || state.wrong.is_some() {
                 state.marks = marks;
                 let error = match (self.make)(&self.files) {
@@ -65,7 +66,7 @@ impl<T, E: fmt::Display> Watched<T, E> {
                         state.made = Arc::new(made);
                         None
                     }
-                    // Perhaps one of two files is still to come.
+                    // Perhaps only one of two files has been replaced so far.
                     Err(error) => Some(error.to_string()),
                 };
                 if let Some(error) = error.as_ref().filter(|_| error != state.wrong) {

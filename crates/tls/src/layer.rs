@@ -1,4 +1,4 @@
-//! TLS by rustls: what a process has for it, and the layer between a socket and who reads and writes.
+//! TLS by rustls: the settings of a process, and the TLS state of a [`Stream`].
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -18,12 +18,13 @@ use rustls::{
 use crate::files::Watched;
 use crate::{NO_TLS, Stream, TlsError};
 
-/// The longest file of certificates, or of a key, in bytes.
+/// The most bytes read of a file of certificates or of a key.
 const MOST_FILE_BYTES: u64 = 1 << 20;
-/// What a record may take on the wire, and a bit: as far as plain text may be ahead of what was received.
+/// Somewhat more than the longest record on the wire. If a record had come in part before, the plain text of one read
+/// may be longer than the bytes that it received, by at most this.
 const RECORD_BYTES: usize = 18 << 10;
 
-/// What a process has for TLS. Clones are the same.
+/// The TLS settings of a process. Clones share their state.
 #[derive(Clone, Debug)]
 pub struct Tls {
     client: Arc<Watched<ClientConfig, TlsError>>,
@@ -40,35 +41,36 @@ impl PartialEq for Tls {
 impl Eq for Tls {}
 
 impl Tls {
-    /// For who only connects. `ca`: the file of the certificates of the authorities that it believes.
+    /// Makes the settings of a process that only connects. `ca` is the file with the certificates of trusted
+    /// authorities.
     pub fn of_client(ca: &Path) -> Result<Tls, TlsError> {
         let client = Watched::new(vec![ca.into()], |files| believes(&files[0]))?;
         Ok(Tls { client: Arc::new(client), server: None })
     }
 
-    /// For a server, which is a client of others, too. `cert`: the file of its certificate, and of those between that
-    /// and the authority's; `key`: that of its key.
+    /// Makes the settings of a server, which also connects to others. `cert` is the file with its certificate and the
+    /// certificates between that and the authority's, `key` the file with its key.
     pub fn of_server(ca: &Path, cert: &Path, key: &Path) -> Result<Tls, TlsError> {
         let files = vec![cert.into(), key.into()];
         let server = Watched::new(files, |files| shows(&files[0], &files[1]))?;
         Ok(Tls { server: Some(Arc::new(server)), ..Tls::of_client(ca)? })
     }
 
-    /// Whether it has a certificate, and so answers with TLS.
+    /// Whether the process has a certificate, and so accepts connections with TLS.
     pub fn answers(&self) -> bool {
         self.server.is_some()
     }
 
-    /// A connection to this host and port, whose certificate has to be for that host. The handshake goes with what is
-    /// read and written.
+    /// Turns a socket into a TLS connection to this host and port. The certificate must be for that host. The
+    /// handshake happens along with the first reads and writes.
     pub fn dial<S>(&self, addr: &str, socket: S) -> Result<Stream<S>, TlsError> {
         let connection = ClientConnection::new(self.client_config(), server_name(addr)?);
         let connection = connection.map_err(|_| TlsError::Name { host: addr.into() })?;
         Ok(Stream::with(socket, Layer::new(connection.into())))
     }
 
-    /// A connection from somebody who speaks TLS, from now on: `come` is what was read of it. False: there is no
-    /// certificate.
+    /// Continues a connection with TLS, after `come` was read and has shown that the client speaks TLS. Returns false
+    /// if there is no certificate.
     pub fn answer<S: Read + Write>(&self, stream: &mut Stream<S>, come: &[u8]) -> io::Result<bool> {
         let Some(config) = self.server_config() else { return Ok(false) };
         let connection = ServerConnection::new(config).map_err(io::Error::other)?;
@@ -81,18 +83,18 @@ impl Tls {
         Ok(true)
     }
 
-    /// For connections that are made by something else.
+    /// Returns the settings for connections that other code opens.
     pub fn client_config(&self) -> Arc<ClientConfig> {
         self.client.current()
     }
 
-    /// For connections that are answered by something else; `None`: there is no certificate.
+    /// Returns the settings for connections that other code accepts, or `None` if there is no certificate.
     pub fn server_config(&self) -> Option<Arc<ServerConfig>> {
         self.server.as_ref().map(|server| server.current())
     }
 }
 
-/// The host of host and port, as certificates name it.
+/// Returns the host of `host:port`, as it stands in certificates.
 pub fn server_name(addr: &str) -> Result<ServerName<'static>, TlsError> {
     let host = addr.rsplit_once(':').map_or(addr, |(host, _)| host);
     let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -116,7 +118,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     }
 }
 
-/// How somebody dials who believes the authorities of a file.
+/// Returns the settings of a client that trusts the authorities in a file.
 fn believes(ca: &Path) -> Result<ClientConfig, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(ca)? {
@@ -134,7 +136,7 @@ fn believes(ca: &Path) -> Result<ClientConfig, TlsError> {
     Ok(config)
 }
 
-/// How somebody answers who has a certificate and its key.
+/// Returns the settings of a server with a certificate and its key.
 fn shows(cert: &Path, key: &Path) -> Result<ServerConfig, TlsError> {
     let chain = certificates(cert)?;
     let text = fusee_auth::read_private(key, MOST_FILE_BYTES)?;
@@ -156,11 +158,11 @@ fn shows(cert: &Path, key: &Path) -> Result<ServerConfig, TlsError> {
     Ok(config)
 }
 
-/// Between a socket and who reads and writes.
+/// The TLS state of a [`Stream`].
 #[derive(Debug)]
 pub(crate) struct Layer {
     connection: Connection,
-    /// Nothing comes any more.
+    /// The other end sends nothing any more.
     is_over: bool,
 }
 
@@ -169,21 +171,21 @@ impl Layer {
         Layer { connection, is_over: false }
     }
 
-    /// Takes some of what was received.
+    /// Takes some of the received bytes.
     fn take(&mut self, received: &mut &[u8], socket: &mut impl Write) -> io::Result<()> {
         self.connection.read_tls(received)?;
         self.digest(socket)?;
         if self.is_over {
-            // Behind the end there is nothing.
+            // Bytes behind the end do not count.
             *received = &[];
         }
         Ok(())
     }
 
-    /// Decrypts what was taken, and sends what there is to say to that.
+    /// Decrypts the bytes taken so far, and sends the protocol's answers.
     fn digest(&mut self, socket: &mut impl Write) -> io::Result<()> {
         let digested = self.connection.process_new_packets();
-        // A handshake goes on, or the other end learns what it has done wrong.
+        // Sent also after an error: the other end then learns what it has done wrong.
         let sent = self.flush(socket);
         let state = digested.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         self.is_over |= state.peer_has_closed();
@@ -193,7 +195,7 @@ impl Layer {
         }
     }
 
-    /// Moves plain text out of the connection; how much.
+    /// Moves plain text out of the connection. Returns how many bytes.
     fn move_to(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let mut moved = 0;
         while moved < buf.len() {
@@ -207,7 +209,7 @@ impl Layer {
         Ok(moved)
     }
 
-    /// See [`Stream`].
+    /// Reads as [`Stream`] promises.
     pub(crate) fn read(
         &mut self,
         socket: &mut (impl Read + Write),
@@ -221,12 +223,13 @@ impl Layer {
                 self.read_little(socket, buf, &mut at)
             };
             match step {
-                // The socket is empty, for now.
+                // The socket is empty for now.
                 Ok(true) if at > 0 => break,
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // What is here goes first, and the error comes again; but not one of TLS: what came before it was
-                // all that there was.
+                // The data decrypted so far is returned first, and the socket fails again at the next read. A TLS
+                // error is returned at once instead, since the next read might only block; the connection ends here
+                // anyway.
                 Err(error) if at > 0 && error.kind() != io::ErrorKind::InvalidData => break,
                 Err(error) => return Err(error),
             }
@@ -234,9 +237,9 @@ impl Layer {
         Ok(at)
     }
 
-    /// Reads into the caller's memory, behind room for the plain text of a record that has come in part before, and
-    /// decrypts to the front of it: that takes no other memory, and plain text never gets to where something waits to
-    /// be decrypted. Whether the socket is empty.
+    /// Reads ciphertext into `buf` and decrypts it to the front of `buf`, which takes no other memory. A gap of one
+    /// record lies between both: the first record may have come in part before, and its plain text must not overwrite
+    /// ciphertext that is still to be decrypted. Returns whether the socket is empty.
     fn read_much(
         &mut self,
         socket: &mut (impl Read + Write),
@@ -256,7 +259,8 @@ impl Layer {
         Ok(end < buf.len())
     }
 
-    /// Reads a few KiB into the connection, which keeps what has no room here. Whether the socket is empty.
+    /// Reads a few KiB into the connection, which keeps the plain text that has no room in `buf`. Returns whether the
+    /// socket is empty.
     fn read_little(
         &mut self,
         socket: &mut (impl Read + Write),
@@ -275,7 +279,7 @@ impl Layer {
         self.flush(socket)?;
         let taken = self.connection.writer().write(buf)?;
         match self.flush(socket) {
-            // It is taken, and goes with the next flush.
+            // The connection has taken the data, and the next flush sends it.
             Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
             _ => Ok(taken),
         }
@@ -297,7 +301,7 @@ impl Layer {
     }
 }
 
-/// Sees whether a read empties a socket.
+/// A socket that notes whether a read has emptied it.
 struct Looked<'a, S> {
     socket: &'a mut S,
     is_empty: bool,

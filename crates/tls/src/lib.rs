@@ -1,18 +1,18 @@
-//! TLS: who reads and writes what goes over a connection, beside its two ends: nobody.
+//! TLS, which keeps everyone except the two ends of a connection from reading and changing its bytes.
 //!
-//! A [`Tls`] is what a process has for that: the certificates of the authorities that it believes, and if it is a
-//! server its own certificate and key. A process that has one speaks TLS over everything that it dials, and over
-//! everything that it answers if it is a server; nobody speaks both ways at one port. TLS 1.3 alone, without
-//! resumption: connections stay, so what a later one would save is not worth the state.
+//! A [`Tls`] holds the TLS settings of a process: the certificates of the authorities that it trusts and, if it is a
+//! server, its own certificate and key. A process with such settings speaks TLS over all connections that it opens,
+//! and, as a server, over all that it accepts; no port serves both TLS and plain connections. Only TLS 1.3 is spoken,
+//! without resumption: connections live long, so faster reconnecting is not worth the state.
 //!
-//! TLS tells the client that it has reached a server of that name. Who may ask for what is the business of the
-//! cluster's secret (`fusee-auth`), whose proofs take in the connection that they go over.
+//! TLS proves to the client that it has reached a server of that name. Permissions are the business of the cluster's
+//! secret (`fusee-auth`), and its proofs include the connection that they are sent over.
 //!
-//! Files are read again when they change ([`LOOK`]), so that certificates are renewed without a restart. What is wrong
-//! with new ones is told in the log, and the old ones stay in use.
+//! Files are read again when they change ([`LOOK`]), so certificates can be renewed without a restart. Errors of the
+//! new files are logged, and the old certificates stay in use.
 //!
-//! [`Stream`] is a socket with or without TLS, for whoever reads and writes by itself. Without the feature `rustls` no
-//! file can be read, so all streams are plain.
+//! [`Stream`] is a socket with or without TLS, for code that reads and writes by itself. Without the feature `rustls`
+//! no file can be read, so all streams are plain.
 
 mod files;
 #[cfg(feature = "rustls")]
@@ -34,55 +34,55 @@ pub use layer::Tls;
 pub use layer::server_name;
 pub use stream::Stream;
 
-/// Files that may have changed are looked at when what they make is used, and no more often than this.
+/// The least time between two checks of files for changes. They are checked only when a connection needs them.
 pub const LOOK: Duration = Duration::from_secs(1);
-/// What a connection over TLS begins with: the kind of the record with the first message of a handshake. No other
-/// hello of FUSEE begins so.
+/// The first byte of a TLS connection: the type of the record with the first handshake message. No hello of FUSEE
+/// begins with it.
 pub const FIRST_BYTE: u8 = 0x16;
 
-/// Why there is no TLS.
+/// Errors of TLS settings.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
     /// The file cannot be read.
     #[error("{}: {error}", path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         #[source]
         error: io::Error,
     },
-    /// The file of the key cannot be read, or others may read it.
+    /// The key file cannot be read, or other users have access to it.
     #[error("{0}")]
     Key(#[from] fusee_auth::KeyError),
-    /// The file holds something else.
+    /// The file lacks the content that is needed.
     #[error("{} holds no {wanted} in PEM (`-----BEGIN ...`){}", path.display(), because(cause))]
     Content {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What should be there.
+        /// The content that is needed.
         wanted: &'static str,
-        /// What is wrong, if that is known.
+        /// The reason, if it is known.
         cause: Option<String>,
     },
-    /// Certificate and key, or what is in them, cannot be used.
+    /// The certificate cannot be used with the key.
     #[error("{} cannot be used with {}: {cause}", cert.display(), key.display())]
     Pair {
-        /// The file of the certificate.
+        /// The certificate file.
         cert: PathBuf,
-        /// The file of the key.
+        /// The key file.
         key: PathBuf,
-        /// What is wrong.
+        /// The reason.
         cause: String,
     },
-    /// What is dialled has no name that a certificate could have.
+    /// No certificate can be for the dialled host.
     #[error("`{host}` is no name and no address that a certificate could be for")]
     Name {
-        /// What.
+        /// The host.
         host: String,
     },
-    /// The program cannot do it.
+    /// The program was built without TLS.
     #[error("this program was built without TLS; build it with the feature `tls`")]
     NotBuilt,
 }
@@ -91,19 +91,19 @@ fn because(cause: &Option<String>) -> String {
     cause.as_ref().map(|cause| format!(": {cause}")).unwrap_or_default()
 }
 
-/// If this is a failure of TLS: what went wrong, in words that say what to do about it.
+/// If the error is a TLS failure, returns the cause, in words that tell the user how to mend it.
 pub fn failure(error: &io::Error) -> Option<String> {
     layer::failure(error)
 }
 
-/// A client that speaks TLS reaches a server that does not.
+/// Message of a client that speaks TLS, about a server that does not.
 pub const NO_TLS: &str =
     "it speaks no TLS, and this process is told to (--tls-ca, or FUSEE_TLS_CA)";
-/// A client that does not reaches a server that speaks TLS.
+/// Message of a client that does not speak TLS, about a server that does.
 pub const WANTS_TLS: &str =
     "it speaks TLS only; name its authority's certificate with --tls-ca, or FUSEE_TLS_CA";
-/// For the log of a server without a certificate.
+/// Log message of a server without a certificate, about a client that speaks TLS.
 pub const SPEAKS_TLS: &str =
     "it speaks TLS, and this server has no certificate (--tls-cert, --tls-key)";
-/// For the log of a server with one.
+/// Log message of a server with a certificate, about a client that speaks no TLS.
 pub const SPEAKS_NONE: &str = "it speaks no TLS, and this server does";

@@ -4,12 +4,12 @@ use std::io::{self, Read, Write};
 
 use crate::layer::Layer;
 
-/// A socket, and TLS over it or none. Plain, it costs a branch.
+/// A socket with or without TLS. Without TLS it costs one branch.
 ///
-/// It reads and writes as the socket does: where that would block, so does this, and as from a socket a read that comes
-/// back with less than there was room for has left nothing behind, neither in the socket nor in here. So whoever waits
-/// for the socket's events need not know of what is decrypted already. What is written and not sent is another matter:
-/// see [`Stream::has_unsent`].
+/// Reads and writes block, or would block, exactly if the socket does. As with a socket, a read that returns less
+/// than the buffer has room for has left nothing behind, neither in the socket nor in this type. So code that waits
+/// for events of the socket need not ask for decrypted data. Written data may wait in this type, however: see
+/// [`Stream::has_unsent`].
 #[derive(Debug)]
 pub struct Stream<S> {
     socket: S,
@@ -17,7 +17,7 @@ pub struct Stream<S> {
 }
 
 impl<S> Stream<S> {
-    /// Without TLS.
+    /// Makes a stream without TLS.
     pub fn plain(socket: S) -> Stream<S> {
         Stream { socket, layer: None }
     }
@@ -27,32 +27,32 @@ impl<S> Stream<S> {
         Stream { socket, layer: Some(Box::new(layer)) }
     }
 
-    /// The socket, for its options and events.
+    /// Returns the socket, for its options and events.
     pub fn socket(&self) -> &S {
         &self.socket
     }
 
-    /// The same, to register it.
+    /// Returns the socket, to register it.
     pub fn socket_mut(&mut self) -> &mut S {
         &mut self.socket
     }
 
-    /// The same connection over another kind of socket.
+    /// Returns the same connection over another type of socket.
     pub fn map<T>(self, into: impl FnOnce(S) -> T) -> Stream<T> {
         Stream { socket: into(self.socket), layer: self.layer }
     }
 
-    /// The socket alone, of a connection that has ended or has no TLS.
+    /// Returns the socket alone. The connection must have ended, or have no TLS.
     pub fn into_socket(self) -> S {
         self.socket
     }
 
-    /// Whether it has TLS.
+    /// Whether the stream uses TLS.
     pub fn is_tls(&self) -> bool {
         self.layer.is_some()
     }
 
-    /// Whether something that was written waits in here for the socket to take it: [`Write::flush`] when it can.
+    /// Whether written data waits in this type until the socket can take it. Then call [`Write::flush`].
     pub fn has_unsent(&self) -> bool {
         self.layer.as_ref().is_some_and(|layer| layer.has_unsent())
     }

@@ -1,4 +1,4 @@
-//! Certificates for tests: of this crate, and of those that take this file in.
+//! Certificates for the tests of this crate, and of crates that include this file.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
-/// A directory with the files `ca`, `cert` and `key`, gone with the value.
+/// A directory with the files `ca`, `cert` and `key`. Dropping the value removes it.
 pub struct Certificates(PathBuf);
 
 impl Drop for Certificates {
@@ -17,7 +17,7 @@ impl Drop for Certificates {
 }
 
 impl Certificates {
-    /// An authority, and a certificate of it for the loopback.
+    /// Makes an authority, and a certificate signed by it for the loopback.
     #[allow(clippy::new_without_default)]
     pub fn new() -> Certificates {
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -34,7 +34,7 @@ impl Certificates {
         self.0.join(name)
     }
 
-    /// Puts this into a file, which appears at once and whole.
+    /// Replaces the content of a file atomically.
     pub fn put(&self, name: &str, text: &str) {
         let new = self.path("new");
         fs::write(&new, text).unwrap();
@@ -42,7 +42,7 @@ impl Certificates {
         fs::rename(new, self.path(name)).unwrap();
     }
 
-    /// A new authority, and a certificate of it.
+    /// Makes a new authority, and a certificate signed by it.
     pub fn renew(&self) {
         let mut params = CertificateParams::new([]).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

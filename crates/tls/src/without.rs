@@ -1,4 +1,4 @@
-//! A program without TLS: there is none, so nothing is done with it.
+//! The types of a program that is built without TLS. They have no values.
 
 use std::convert::Infallible;
 use std::io::{self, Read, Write};
@@ -6,35 +6,36 @@ use std::path::Path;
 
 use super::{Stream, TlsError};
 
-/// What a process has for TLS: in this build nothing.
+/// The TLS settings of a process. This build can make none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls(Infallible);
 
 impl Tls {
-    /// For who only connects. `ca`: the file of the certificates of the authorities that it believes.
+    /// Makes the settings of a process that only connects. `ca` is the file with the certificates of trusted
+    /// authorities.
     pub fn of_client(_ca: &Path) -> Result<Tls, TlsError> {
         Err(TlsError::NotBuilt)
     }
 
-    /// For a server, which is a client of others, too. `cert`: the file of its certificate, and of those between that
-    /// and the authority's; `key`: that of its key.
+    /// Makes the settings of a server, which also connects to others. `cert` is the file with its certificate and the
+    /// certificates between that and the authority's, `key` the file with its key.
     pub fn of_server(_ca: &Path, _cert: &Path, _key: &Path) -> Result<Tls, TlsError> {
         Err(TlsError::NotBuilt)
     }
 
-    /// Whether it has a certificate, and so answers with TLS.
+    /// Whether the process has a certificate, and so accepts connections with TLS.
     pub fn answers(&self) -> bool {
         match self.0 {}
     }
 
-    /// A connection to this host and port, whose certificate has to be for that host. The handshake goes with what is
-    /// read and written.
+    /// Turns a socket into a TLS connection to this host and port. The certificate must be for that host. The
+    /// handshake happens along with the first reads and writes.
     pub fn dial<S>(&self, _addr: &str, _socket: S) -> Result<Stream<S>, TlsError> {
         match self.0 {}
     }
 
-    /// A connection from somebody who speaks TLS, from now on: `come` is what was read of it. False: there is no
-    /// certificate.
+    /// Continues a connection with TLS, after `come` was read and has shown that the client speaks TLS. Returns false
+    /// if there is no certificate.
     pub fn answer<S: Read + Write>(
         &self,
         _stream: &mut Stream<S>,
@@ -44,7 +45,7 @@ impl Tls {
     }
 }
 
-/// Between a socket and who reads and writes.
+/// The TLS state of a [`Stream`].
 #[derive(Debug)]
 pub(crate) struct Layer(Infallible);
 

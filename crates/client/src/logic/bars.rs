@@ -1,11 +1,11 @@
-//! Primaries that this session has the other members bar.
+//! The bars on primaries that this session has asked for.
 //!
-//! Where neither the master nor a primary answers, the session asks all other members to bar the primary. When more
-//! than half of all members do, no lease is granted any more, and it waits for a lease, by its own clock: the
-//! longest that it, or any of those members, has ever been told. Whoever may have counted as heard does not any more
-//! then, and backups may be read (`fusee_core::host::Views::bar`).
+//! If neither the master nor a primary answers, the session asks all other members to bar the primary. When
+//! more than half of all members do, no lease is granted any more. Then the session waits for a lease, by its
+//! own clock: the longest that it, or any of those members, has ever been told. After that every lease that may
+//! have been valid has run out, and backups may be read (`fusee_core::host::Views::bar`).
 //!
-//! All of that is for one view. One operation asks at a time, the others look what came of it.
+//! All bars hold for one view. One operation asks at a time; the others use its result.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use futures_util::future::join_all;
 
 use super::Environment;
 
-/// How long an answer may take.
+/// Bounds of the time for one answer.
 const LONGEST_PATIENCE: Duration = Duration::from_millis(250);
 const SHORTEST_PATIENCE: Duration = Duration::from_millis(1);
 
-/// What a session has asked for.
+/// The bars that a session has asked for.
 #[derive(Debug, Default)]
 pub(super) struct Bars {
     state: RefCell<State>,
@@ -40,15 +40,15 @@ struct State {
 #[derive(Debug)]
 struct Primary {
     node: MnId,
-    /// Who bars it.
+    /// The members that bar it.
     by: Vec<MnId>,
-    /// The longest lease that these know of.
+    /// The longest lease that these members know of.
     lease: Duration,
-    /// Somebody asks now.
+    /// Whether an operation is asking for bars now.
     is_asked: bool,
-    /// When to ask the others again.
+    /// The time at which to ask the other members again.
     again: Duration,
-    /// Since when more than half of all members have barred it.
+    /// The time since which more than half of all members have barred it.
     since: Option<Duration>,
 }
 
@@ -73,7 +73,7 @@ impl State {
     }
 }
 
-/// Somebody asks; also if that is given up half-way, it ends.
+/// A running request for bars, which ends also if it is dropped half-way.
 struct Asking<'b> {
     bars: &'b Bars,
     node: MnId,
@@ -89,13 +89,13 @@ impl Drop for Asking<'_> {
 }
 
 impl Bars {
-    /// Whether somebody has asked by a later view than this one.
+    /// Returns whether bars were asked for by a later view than this one.
     fn is_of_later(&self, view: u64) -> bool {
         self.state.borrow().view > view
     }
 
-    /// Asks whoever does not bar it yet, if that is due; see `Views::bar`. `lease`: the longest that the session has
-    /// been told.
+    /// Asks the members that do not bar the node yet, if that is due; see `Views::bar`. `lease` is the longest
+    /// lease that the session has been told.
     pub async fn bar(
         &self,
         env: &impl Environment,
@@ -104,7 +104,8 @@ impl Bars {
         view: &Arc<View>,
         lease: Duration,
     ) -> Option<Vec<MnId>> {
-        // Beside one of two there is no majority: a bar would only keep others from reading there.
+        // With fewer than three members the others are no majority: a bar would only keep other sessions from
+        // reading there.
         if self.is_of_later(view.number) || view.members.len() < 3 {
             return None;
         }
@@ -140,7 +141,7 @@ impl Bars {
                     other => tracing::debug!(?other, %node, "it is not barred"),
                 }
             }
-            // Those that are left matter to few keys then.
+            // With a majority, the members that do not bar it yet matter to few keys.
             let is_barred = 2 * primary.by.len() > view.members.len();
             primary.again = env.now() + if is_barred { lease / 2 } else { patience / 4 };
             drop(state);

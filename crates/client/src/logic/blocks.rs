@@ -1,27 +1,27 @@
-//! Where a session's blocks come from (P §4.4).
+//! The source of a session's blocks (P §4.4).
 //!
-//! First, a block that another session handed on to the master, if there is one of the right size
-//! class. A master that is away holds nobody up: for some time it is not asked again.
-//! Else ALLOC: the memory nodes are asked in turn, each session starting with another one, so that
-//! blocks spread. The block's primary records the owner as it answers; the session has it
-//! recorded on all backups before it uses the block, so that recovery finds every block of a
-//! client on any replica. Should the session crash in between, the block holds nothing yet.
+//! The first source is the master: other sessions hand over blocks to it, perhaps one of the right size class.
+//! A master that does not answer delays no session for long: for some time it is not asked again. The second
+//! source is ALLOC: the memory nodes are asked one after the other, and each session starts with a different
+//! one, so that blocks spread. The block's primary records the owner when it answers. The session has the owner
+//! recorded on all backups before it uses the block, so that recovery finds every block of a client on any
+//! replica. If the session crashes in between, the block holds nothing yet.
 //!
-//! If no node has a free block, the master is asked to add regions. Only when it has no room for
-//! any is it out of memory.
+//! If no node has a free block, the master is asked to add regions. Memory is exhausted only when the master
+//! has no room for any.
 //!
-//! A block that cannot be recorded everywhere is given back, on the backups first. If a node does not
-//! acknowledge that, the request may still arrive, and would take effect even if the block were this
-//! session's again by then: it would be free while it is used. So the session does not take such a
-//! block again before it has given it back once more, with an answer. Nor does it go on to the
-//! primary, which would give the block to others while the backup may name this session.
+//! A block that cannot be recorded on all replicas is given back, on the backups first. If a node does not
+//! acknowledge that, the request may still arrive later. It would take effect even if the block belonged to
+//! this session again by then: the block would be free while it is used. So the session does not take such a
+//! block again before it has given it back once more, with an answer. Nor does it go on to the primary, which
+//! would give the block to another session while the backup may still name this one.
 //!
-//! Nothing takes effect behind a later answer of the same node ([`turns`]).
+//! A node that has answered a request executes no earlier one of the session any more ([`turns`]).
 //!
-//! A block that its node grants and the session does not use for whatever reason is *missed*: the
-//! tables name the session, and it is looked for there when memory is short, and before the session
-//! ends. So every path that turns a grant down notes that, and a search that passes over a block
-//! leaves the note standing.
+//! A block that its node has granted and that the session does not use, for whatever reason, is *missed*: the
+//! tables name the session as its owner. The session looks for missed blocks in the tables when memory is
+//! short, and before it ends. So every path that turns a grant down sets the flag for that (`missed`), and a
+//! search that passes over a block leaves the flag set.
 
 mod orphans;
 mod turns;
@@ -48,23 +48,24 @@ use fusee_core::view::View;
 use super::{Environment, Gate};
 use turns::{Returning, Turns};
 
-/// How long a session that needs a block waits for the master's answer before it does without.
+/// Time that a session in need of a block waits for the master's answer before it does without.
 const MASTER_DEADLINE: Duration = Duration::from_millis(100);
-/// Before a memory node that did not give a block is asked again.
+/// Pause before a memory node that gave no block is asked again.
 const BLOCK_RETRY: Duration = Duration::from_millis(5);
-/// How long to wait for a new region before all are asked again: a region comes with a newer view,
-/// and that ends the wait.
+/// Pause before all memory nodes are asked again while a region is to come: it comes with a newer view, which
+/// ends the pause.
 const REGION_PATIENCE: Duration = Duration::from_millis(50);
-/// Blocks that it takes without asking a master that did not answer.
+/// Blocks that it takes without the master before it asks one again that did not answer.
 const BLOCKS_WITHOUT_MASTER: u32 = 16;
-/// Blocks without room that it takes over before it takes one from the pool.
+/// Orphaned blocks taken over in a row, after which a full one is not taken any more before one from the pool.
 const FULL_IN_A_ROW: u32 = 4;
-/// Blocks of regions that are being copied which it takes no use of, of one memory node, before it asks others.
+/// Grants in regions that are being copied that one memory node may make in vain before others are asked.
 const FROZEN_GRANTS: usize = 4;
-/// How often who is to ask the pool looks whether the session still takes back what may be its own.
+/// Interval at which a request to the pool checks whether the session still takes back blocks that may be its
+/// own.
 const TAKEN_BACK_POLL: Duration = Duration::from_micros(100);
 
-/// The blocks of one session.
+/// The blocks of one session, and their sources.
 pub(super) struct BlockSource<E> {
     client: ClientId,
     env: Rc<E>,
@@ -75,60 +76,62 @@ pub(super) struct BlockSource<E> {
     /// Blocks to take before the master is asked again.
     without_master: Cell<u32>,
     turns: Turns,
-    /// Blocks that were given back without an acknowledgement from all their nodes.
+    /// Blocks that were given back without an acknowledgement from all of their nodes.
     unconfirmed: RefCell<BTreeSet<BlockId>>,
-    /// Those that are being given back.
+    /// Blocks that are being given back.
     returning: RefCell<BTreeSet<BlockId>>,
-    /// Blocks that were granted and not given back.
+    /// Blocks that were granted, and neither given back nor handed over.
     held: RefCell<BTreeSet<BlockId>>,
-    /// Blocks that were handed on: the tables name this session until somebody has taken them over.
+    /// Blocks that were handed over: the tables name this session until another one has taken them over.
     handed_on: RefCell<BTreeSet<BlockId>>,
-    /// What it has begun to take over, and may have taken over.
+    /// Orphaned blocks whose takeover has begun, and may have taken effect.
     adopting: RefCell<BTreeMap<BlockId, Gift>>,
-    /// Requests for blocks that run.
+    /// Number of running requests for blocks.
     asking: Cell<u32>,
-    /// Those of them that ask the pool, and may be granted a block that is not held yet.
+    /// Number of those that ask the pool, and may be granted a block that is not in `held` yet.
     allocating: Cell<u32>,
-    /// Those that take over what may be in the tables already as this session's.
+    /// Number of those that take over a block that may be this session's already by the tables.
     taking_back: Cell<u32>,
-    /// What it has taken over since the master heard of that last, and in answer to which request it was
-    /// given that.
+    /// Blocks taken over of which the master has not heard yet, each with the number of the request that it was
+    /// the answer to.
     adopted: RefCell<Vec<(BlockId, u64)>>,
-    /// Requests to the master for what others have left, so far.
+    /// Number of requests to the master for orphaned blocks so far.
     taking: Cell<u64>,
-    /// Orphaned blocks that it has taken since the last block from the pool.
+    /// Orphaned blocks taken since the session last asked the pool.
     full_in_a_row: Cell<u32>,
-    /// Requests for blocks so far, and blocks that were given back.
+    /// Counts requests for blocks, and the beginning and the end of each return of a block: if it has grown, an
+    /// earlier answer about the owners of blocks may be out of date.
     asked: Cell<u64>,
     /// Whether the master had no more room the last time.
     refused: Cell<bool>,
-    /// Whether it said that nobody has anything that may become free.
+    /// Whether the master said that no session has memory that may become free.
     exhausted: Cell<bool>,
-    /// The master has said since the last wait that a region is to come.
+    /// Whether the master has promised a region since the last wait.
     region_comes: Cell<bool>,
-    /// What the cluster lacked, if that was why no region was added when it was asked for last.
+    /// The master's reason, if it last refused a region because the cluster is degraded.
     degraded: RefCell<Option<String>>,
-    /// Whether the pool had no block the last time, but for DELETEs, or a DELETE got what others had left.
+    /// Whether the pool had no block the last time, except for DELETEs, or a DELETE got an orphaned block.
     lends: Cell<bool>,
-    /// By class, the call for memory that the request waits for ([`MasterReply::Called`]).
+    /// By slab kind, the call for memory that a request waits for ([`MasterReply::Called`]).
     calls: RefCell<BTreeMap<SlabKind, u64>>,
-    /// Whether there were requests whose answer nobody heard: there may be blocks that the tables say
-    /// are this session's, and of which it does not know.
+    /// Whether the tables may name this session as the owner of blocks that it does not know: an answer was
+    /// lost, or a grant turned down.
     missed: Cell<bool>,
 }
 
-/// Which block of the pool will do.
+/// The blocks of the pool that a request accepts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Ask {
-    /// Any.
+    /// Any but those that are kept back for DELETEs.
     Any,
     /// Also one of those that are kept back for DELETEs.
     ToDelete,
-    /// One that lies beside a subtable, where memory nodes have some to spare.
+    /// Only one beside a subtable, where memory nodes have some of these to spare.
     SpareBeside(u32),
 }
 
-/// What the master has given, in answer to which request, and whether its owner has not ended.
+/// An orphaned block from the master, the number of the request that it answers, and whether its owner has not
+/// ended.
 #[derive(Clone, Copy)]
 struct Gift {
     turn: u64,
@@ -136,7 +139,7 @@ struct Gift {
     owner_lives: bool,
 }
 
-/// One of the requests that are counted runs.
+/// A running request in one of the counts, until its drop.
 struct Counted<'b>(&'b Cell<u32>);
 
 impl<'b> Counted<'b> {
@@ -152,7 +155,8 @@ impl Drop for Counted<'_> {
     }
 }
 
-/// A request for a block runs. If it is dropped, so is an answer.
+/// A running request for a block, and whether it is answered. A drop before that means that an answer may be
+/// missed.
 struct Asking<'b, E: Environment>(&'b BlockSource<E>, bool);
 
 impl<E: Environment> Asking<'_, E> {
@@ -213,20 +217,20 @@ impl<E: Environment> BlockSource<E> {
         self.client
     }
 
-    /// See [`Blocks::lends`](fusee_core::host::Blocks::lends).
+    /// Returns whether sessions lend each other blocks; see [`Blocks::lends`](fusee_core::host::Blocks::lends).
     pub fn lends(&self) -> bool {
         self.lends.get()
     }
 
-    /// A request for a block begins.
+    /// Begins a request for a block.
     fn begin(&self) -> Asking<'_, E> {
         self.asking.set(self.asking.get() + 1);
         self.asked.set(self.asked.get() + 1);
         Asking(self, false)
     }
 
-    /// A block for objects of a class; if there is none, one of another class that may turn out to
-    /// be free. `to_delete`: one that is kept back for DELETEs will do, and the pool does not grow for it.
+    /// Returns a block for objects of a class; if there is none, one of another class that may turn out to be
+    /// free. With `to_delete`, a block that is kept back for DELETEs will do, and the pool does not grow.
     pub async fn grant(
         &self,
         kind: SlabKind,
@@ -239,7 +243,7 @@ impl<E: Environment> BlockSource<E> {
         granted
     }
 
-    /// A block that lies beside a subtable, of the pool, which has some there to spare.
+    /// Returns a block of the pool beside a subtable, if memory nodes have some there to spare.
     pub async fn grant_beside(
         &self,
         kind: SlabKind,
@@ -252,13 +256,14 @@ impl<E: Environment> BlockSource<E> {
         Ok(self.fresh(granted?, kind, view))
     }
 
-    /// The session looks for memory for a class no longer. Who is short again later has others called upon
-    /// again. Not with every block: it may be of no use, and the call goes on.
+    /// Ends the session's search for memory for a slab. If memory is short again later, others are called upon
+    /// again. Not to be called for every granted block: one may be of no use, and then the call goes on.
     pub fn end_search(&self, kind: SlabKind) {
         self.calls.borrow_mut().remove(&kind);
     }
 
-    /// Whether the last request for a block was refused since nobody has anything that may become free.
+    /// Returns whether the last request for a block was refused because no session has memory that may become
+    /// free.
     pub fn is_exhausted(&self) -> bool {
         self.exhausted.get()
     }
@@ -269,7 +274,7 @@ impl<E: Environment> BlockSource<E> {
         to_delete: bool,
         view: &View,
     ) -> Result<BlockGrant, Error> {
-        // What others left is used again before the pool is, but not all of it for one object.
+        // Orphaned blocks are used before the pool, but not all of them for the sake of one object.
         let full = self.full_in_a_row.get() < FULL_IN_A_ROW;
         if let Some(left) = self.go_on_with(Some(kind.class), kind.redundancy, full, view).await {
             self.full_in_a_row.set(self.full_in_a_row.get() + 1);
@@ -278,7 +283,7 @@ impl<E: Environment> BlockSource<E> {
         }
         self.full_in_a_row.set(0);
         let mut allocated = self.allocate(kind.redundancy, Ask::Any, view).await;
-        // Log objects are replicated.
+        // `lends` is about the blocks of log objects, and these are replicated.
         let tells = kind.redundancy == Redundancy::Replicated;
         if tells && matches!(allocated, Ok(_) | Err(Error::OutOfMemory)) {
             self.lends.set(allocated.is_err());
@@ -299,8 +304,8 @@ impl<E: Environment> BlockSource<E> {
         }
     }
 
-    /// No member has a free block. Any block that may turn out to be free, or another region. Where
-    /// that was refused the last time, what others have handed on since comes first.
+    /// Returns a block although no member has a free one: any that may turn out to be free. Otherwise asks for
+    /// another region. If that was refused the last time, blocks that others have handed over since come first.
     async fn grant_without_pool(&self, kind: SlabKind, view: &View) -> Result<BlockGrant, Error> {
         if let Some(found) = self.find_missed(kind, view).await {
             return Ok(found);
@@ -317,15 +322,16 @@ impl<E: Environment> BlockSource<E> {
                 if let Some(left) = self.go_on_with(None, kind.redundancy, true, view).await {
                     return Ok(left);
                 }
-                // An orphaned block that it was not told of, or did not get, or a block that it has not found:
-                // there may be something after all.
+                // There may be memory after all: an orphaned block that the session was not told of or did not
+                // get, or a missed block that it has not found.
                 if self.missed.get() {
                     self.exhausted.set(false);
                 }
                 if !self.exhausted.get() {
                     return Err(Error::OutOfMemory);
                 }
-                // One that came back after this session had looked, and before the others were asked.
+                // A block may have come back to the pool after this session had looked there, and before the
+                // others were asked.
                 let block = self.allocate(kind.redundancy, Ask::Any, view).await?;
                 Ok(self.fresh(block, kind, view))
             }
@@ -334,7 +340,7 @@ impl<E: Environment> BlockSource<E> {
         }
     }
 
-    /// A block from the pool is the session's.
+    /// Records that a block from the pool is the session's, and returns its grant.
     fn fresh(&self, block: BlockId, kind: SlabKind, view: &View) -> BlockGrant {
         self.holds(block);
         let address = view.geometry.block_address(block.region, block.block);
@@ -351,16 +357,16 @@ impl<E: Environment> BlockSource<E> {
         self.adopting.borrow_mut().remove(&block);
     }
 
-    /// A block that is this session's by the tables, and of which it did not hear, if an answer was
-    /// missed.
+    /// Returns a block that is this session's by the tables without its knowledge, if an answer was missed.
     async fn find_missed(&self, kind: SlabKind, view: &View) -> Option<BlockGrant> {
-        // Another request may be about to get what is found here.
+        // Another running request may be about to get the block that is found here.
         let is_beside = self.asking.get() > 1 && !removed(Mutant::MissedBesideGrants);
         if !self.missed.get() || is_beside {
             return None;
         }
         self.missed.set(false);
-        // From here on, before anything is awaited: whoever begins later may be granted what is found.
+        // From here on, before the first await: a request that begins later may be granted the block that is
+        // found.
         let asked = self.asked.get();
         self.give_back_again(view).await;
         let mut found = None;
@@ -372,7 +378,7 @@ impl<E: Environment> BlockSource<E> {
             };
             let leads = |block: &BlockId| {
                 let region = view.regions.get(block.region as usize);
-                // Of a region that only a newer view has, nobody but its primary lists a block of ours.
+                // In a region that only a newer view has, only the primary lists blocks of this session.
                 region.is_none_or(|region| region.leader() == Some(member.node))
             };
             let ours = blocks.into_iter().map(|(block, _)| block).filter(leads);
@@ -381,15 +387,15 @@ impl<E: Environment> BlockSource<E> {
                 if found.is_none() && !is_handed_on && self.is_usable(block, view) {
                     found = Some(block);
                 } else {
-                    // For the next time: what it is waiting for may be over then. What was handed on
-                    // somebody may have taken over, and given back, and the session have got again
-                    // without hearing of it: until it ends nobody knows.
+                    // To be looked for again, when the obstacle may be gone. A block that was handed over may
+                    // have been taken over, given back, and granted to this session again without its
+                    // knowledge: that is known only when the session ends.
                     self.missed.set(true);
                 }
             }
         }
         let block = found?;
-        // There may be more; and one that has begun meanwhile may be about to hear of this one.
+        // There may be more; and a request that has begun meanwhile may be about to hear of this block.
         self.missed.set(true);
         if self.asked.get() != asked && !removed(Mutant::MissedBesideGrants) {
             return None;
@@ -413,36 +419,37 @@ impl<E: Environment> BlockSource<E> {
         !self.held.borrow().contains(&block)
     }
 
-    /// Whether a missed block may be taken by this view.
+    /// Returns whether a missed block may be taken by this view.
     fn is_usable(&self, block: BlockId, view: &View) -> bool {
         is_valid(view, block)
             && !view.is_region_frozen(block.region)
             && !self.unconfirmed.borrow().contains(&block)
     }
 
-    /// Gives a block of this session back to the pool. The primary last: it hands the block out as
-    /// soon as it is free there.
+    /// Gives a block of this session back to the pool. The primary is told last: it hands the block out as soon
+    /// as it is free there.
     pub async fn free(&self, block: Address, view: &View) {
         let Some((region, block)) = view.geometry.block_at(block) else { return };
         let block = BlockId { region, block };
-        // Who has asked whose blocks are whose must not take an answer from before for the truth.
+        // A search that has asked for the owners of blocks must not trust an answer from before this.
         self.asked.set(self.asked.get() + 1);
         self.held.borrow_mut().remove(&block);
-        // If it is given to the session once more, under the same name, that is another time.
+        // If the block is given to the session once more, under the same number, that is another takeover.
         self.adopted.borrow_mut().retain(|(adopted, _)| *adopted != block);
         self.give_back(block, view).await;
         self.asked.set(self.asked.get() + 1);
     }
 
-    /// For a session that ends: gives back again what may not have been given back, and finds blocks of
-    /// which it had not heard. `None` if some table says what the session does not know all the same, or if a newer
-    /// view has come meanwhile: no operation runs, so the keeper acknowledges that view at once, and a table may be
-    /// copied to a memory node that the older view does not have before an owner is changed in it.
+    /// Prepares the end of the session: gives blocks back again that may not have been given back, and finds
+    /// missed blocks. Returns `None` if some table nevertheless shows a block that the session does not know,
+    /// or if a newer view has come meanwhile. No operation runs, so the keeper acknowledges that view at once,
+    /// and a table may be copied to a memory node that the older view does not have before an owner is changed
+    /// in it.
     pub async fn settle(&self, gate: &Gate) -> Option<Vec<Remainder>> {
         let view = &*gate.view();
         self.give_back_again(view).await;
         let mut found = Vec::new();
-        // Of which class it is to be nobody knows yet; its next owner may find that it is empty.
+        // Any class will do: the block has none yet, and its next owner may find that it is empty.
         let class = SizeClass::from_code(1).expect("the smallest class");
         let kind = SlabKind { redundancy: Redundancy::Replicated, class };
         while let Some(BlockGrant { address: block, class, first, marked, .. }) =
@@ -462,7 +469,7 @@ impl<E: Environment> BlockSource<E> {
         for member in &view.members {
             let asked = self.ask(member.node, BlockRequest::Blocks).await;
             let Ok(NodeReply::Blocks(blocks)) = asked else { return false };
-            // Where a region was before it moved, an old table may still stand.
+            // A member that the region has left may still have an old table.
             let is_there = |block: &BlockId| {
                 let region = view.regions.get(block.region as usize);
                 region.is_none_or(|r| r.lies_on(member.node))
@@ -475,7 +482,7 @@ impl<E: Environment> BlockSource<E> {
         true
     }
 
-    /// ALLOC at one memory node after the other, until a block is recorded on all its replicas.
+    /// Sends ALLOC to one memory node after the other, until a block is recorded on all of its replicas.
     async fn allocate(
         &self,
         redundancy: Redundancy,
@@ -492,7 +499,7 @@ impl<E: Environment> BlockSource<E> {
         let mut last_failure = None;
         for i in 0..members.len() {
             let node = members[first.wrapping_add(i) % members.len()].node;
-            // Nobody else has blocks for what belongs there.
+            // Copies for a node are on that node only.
             if matches!(redundancy, Redundancy::Copies(owner) if owner != node) {
                 continue;
             }
@@ -508,7 +515,7 @@ impl<E: Environment> BlockSource<E> {
         }
     }
 
-    /// ALLOC at one memory node; `None` if that has no free block. `Err` says why there is none for now.
+    /// Sends ALLOC to one memory node; `None` if it has no free block. `Err` says why there is none for now.
     async fn allocate_at(
         &self,
         (node, turn): (MnId, usize),
@@ -525,13 +532,13 @@ impl<E: Environment> BlockSource<E> {
                 Ok(NodeReply::Allocated { block })
                     if self.unconfirmed.borrow().contains(&block) =>
                 {
-                    // The node had freed it, and its acknowledgement is not here yet.
+                    // The node has freed the block, and its acknowledgement is not here yet.
                     self.missed.set(true);
                     return Err(format!("{node}: {block:?} may yet be freed"));
                 }
                 // More regions are frozen than one request names. The new replica's table may have been filled
-                // before, and would not know of the block; nor would it hear of its return. It is found again
-                // when the change is over.
+                // before the grant, and would not show the block; nor would that node hear of the block's
+                // return. The block is found again when the change is over.
                 Ok(NodeReply::Allocated { block })
                     if is_frozen(view, block) && !removed(Mutant::FrozenGrantTaken) =>
                 {
@@ -547,7 +554,7 @@ impl<E: Environment> BlockSource<E> {
                     return Err(error.to_string());
                 }
                 Ok(NodeReply::Allocated { block }) => {
-                    // Of a region that a newer view has. No backup knows of it.
+                    // The region is one of a newer view. No backup knows of the block.
                     self.return_to(&[node], block).await;
                     return Err(format!("{node}: {block:?} is not of this view"));
                 }
@@ -567,8 +574,8 @@ impl<E: Environment> BlockSource<E> {
         Err(copied)
     }
 
-    /// No member has a free block: the master is to add regions, which a newer view will show. If
-    /// there is no room for any, that is the end.
+    /// Asks the master to add regions, because no member has a free block. A newer view will show them. If
+    /// there is no room for any, memory is exhausted.
     async fn ask_for_more(&self, kind: SlabKind, view: &View) -> Result<Infallible, Error> {
         let call = self.calls.borrow().get(&kind).copied().unwrap_or(0);
         let client = self.client;
@@ -602,37 +609,37 @@ impl<E: Environment> BlockSource<E> {
                 Err(Error::Allocation { reason: "a new region has not come yet".into() })
             }
             Err(error) => {
-                // Another one knows nothing of its calls.
+                // Another master knows nothing of this one's calls.
                 self.calls.borrow_mut().remove(&kind);
                 Err(Error::Allocation { reason: format!("the master: {error}") })
             }
         }
     }
 
-    /// How long to wait before memory nodes are asked again. Once for each answer of the master.
+    /// Returns the pause before memory nodes are asked again. A promised region makes one pause longer.
     pub fn patience(&self) -> Duration {
         if self.region_comes.take() { REGION_PATIENCE } else { BLOCK_RETRY }
     }
 
-    /// What the cluster lacks, if that was why there was no block the last time.
+    /// Returns the master's reason, if there was no block the last time because the cluster is degraded.
     pub fn degraded(&self) -> Option<String> {
         self.degraded.borrow().clone()
     }
 
-    /// Whether the last request for a block of a class ended with a call that is not over.
+    /// Returns whether the last request for a block of a slab ended with a call that is not over.
     pub fn awaits_call(&self, kind: SlabKind) -> bool {
         self.calls.borrow().contains_key(&kind)
     }
 
-    /// Frees a block, as far as its nodes can be reached. The primary last: it hands the block out
-    /// as soon as it is free there.
+    /// Frees a block on one node after the other, until one does not answer. The primary comes last: it hands
+    /// the block out as soon as it is free there.
     async fn give_back(&self, block: BlockId, view: &View) {
         let places = view.regions[block.region as usize].places().iter().rev();
         let nodes: Vec<MnId> = places.map(|place| place.node).collect();
         self.return_to(&nodes, block).await;
     }
 
-    /// Gives back once more what some node has not acknowledged.
+    /// Gives blocks back once more whose return some node has not acknowledged.
     async fn give_back_again(&self, view: &View) {
         let is_due = |block: &BlockId| {
             let is_under_way = self.returning.borrow().contains(block);
@@ -645,7 +652,7 @@ impl<E: Environment> BlockSource<E> {
     }
 
     async fn return_to(&self, nodes: &[MnId], block: BlockId) {
-        // Before anything is sent: who waits for the block may tire of it at any await.
+        // Before anything is sent: the caller may be dropped at any await.
         self.unconfirmed.borrow_mut().insert(block);
         let returning = Returning::begin(&self.returning, &self.missed, block);
         for node in nodes {
@@ -703,8 +710,9 @@ impl<E: Environment> BlockSource<E> {
     }
 }
 
-/// ALLOC for a memory node, if that may have such a block. Where there are too many regions to name them all, in each
-/// turn others are; of those that are being copied first the ones of which it has just given a block.
+/// Makes an ALLOC for a memory node, if the node may have such a block. If there are too many regions to name
+/// them all, each turn names others. Of those that are being copied, first come the ones in which the node has
+/// just granted a block.
 fn alloc_request(
     redundancy: Redundancy,
     which: Ask,
@@ -714,7 +722,7 @@ fn alloc_request(
 ) -> Option<BlockRequest> {
     let change = view.change.as_ref();
     let regions = change.into_iter().flat_map(|change| &change.regions).map(|r| r.region);
-    // By an older view or a newer one some may be led by others than this view says.
+    // At an older or newer view, the node may be the primary of other regions than this view says.
     let lies_there =
         |region: &u32| view.regions.get(*region as usize).is_some_and(|r| r.lies_on(node));
     let (here, elsewhere): (Vec<u32>, Vec<u32>) = regions.partition(lies_there);
@@ -740,7 +748,7 @@ fn alloc_request(
     Some(BlockRequest::Alloc { redundancy, to_delete, frozen, spare_of })
 }
 
-/// The same, others first in each turn.
+/// Rotates the regions, so that each turn begins with others.
 fn in_turn(mut regions: Vec<u32>, turn: usize) -> Vec<u32> {
     let first = turn.wrapping_mul(MAX_ALLOC_REGIONS).checked_rem(regions.len()).unwrap_or(0);
     regions.rotate_left(first);

@@ -1,23 +1,24 @@
-//! The adaptive index cache (P §4.6): where the sessions that have it last saw a key.
+//! The adaptive index cache (P §4.6): the places where its sessions last saw keys.
 //!
-//! An entry is a hint that saves a phase when it is right and costs an object READ when it is
-//! wrong. Per key we count accesses and wrong hints. A key with a larger share of wrong hints
-//! than the threshold is *bypassed*: its accesses go through the index, which keeps counting
-//! them, so that a key that calms down is cached again. The entry holds the slot's word, and the
-//! slot that is read is compared with it: there is no invalidation bit that could be forgotten.
+//! An entry is a hint that saves a phase when it is right and costs an object READ when it is wrong. Accesses
+//! and wrong hints are counted per key. A key with a larger share of wrong hints than the threshold is
+//! *bypassed*: its accesses go through the index. They are still counted, so that a key that calms down is
+//! cached again. The entry holds the slot's word, which is compared with the slot that is read: there is no
+//! invalidation bit that could be forgotten.
 //!
-//! An entry does not hold its key but 64 bits of the key's hash: operations compare the key with the
-//! object that a hint leads to, so that two keys of one hash cost each other wrong hints and
-//! nothing else. So an entry is half a cache line, and to find it is one access to memory. Of which key an entry
-//! certainly is, and of when, stands elsewhere (`certainty.rs`), since only who writes speculatively asks.
+//! An entry does not hold its key but 64 bits of the key's hash: operations compare the key with the object
+//! that a hint leads to, so two keys of one hash cost each other wrong hints and nothing else. An entry is thus
+//! half a cache line, and one access to memory finds it. Speculative writes need to be certain of an entry's
+//! key and age; `certainty.rs` keeps these apart.
 //!
-//! Where a switch may know better ([`Sight::Doubted`]), what would be bypassed is a doubted hint instead. There a key's
-//! own counts come too late: whoever has seen a key once cannot know how often others change it, but how often all
-//! that it saw again had changed. While that is more than the threshold, hints of keys that were seen by this session
-//! itself are doubted until their own counts say otherwise.
+//! With a switch that may know better ([`Sight::Doubted`]), a key that would be bypassed gets a doubted hint
+//! instead. For this purpose the key's own counts come too late: a session that has seen a key once does not
+//! know how often others change it. But the session knows how many of all keys that it saw again had changed.
+//! While that share is above the threshold, hints of keys that the session itself has seen are doubted, until
+//! the keys' own counts suffice.
 //!
-//! The cache is bounded. When it is full, a key is forgotten that was not used since a hand that goes
-//! round has passed it the last time (CLOCK).
+//! The cache is bounded. When it is full, it evicts a key that was not used since a circulating hand last
+//! passed it (CLOCK).
 
 use std::sync::Arc;
 
@@ -29,23 +30,23 @@ use fusee_core::view::SlotRef;
 
 use super::certainty::Certainty;
 
-/// Accesses before a key may be bypassed: fewer say nothing.
+/// Accesses before a key may be bypassed: fewer have no significance.
 const MIN_ACCESSES: u16 = 4;
-/// Where the counters are halved, so that old behaviour fades and they never overflow.
+/// Number of accesses at which the counters are halved, so that old behaviour fades and they never overflow.
 const MAX_ACCESSES: u16 = 1 << 15;
-/// So often keys are seen again before that tells something, and where the counters are halved.
+/// Number of repeated sights before their counters have significance, and at which these are halved.
 const MIN_AGAIN: u32 = 16;
 const MAX_AGAIN: u32 = 1 << 12;
 /// Places of the smallest table.
 const MIN_PLACES: usize = 64;
 
-/// What a place of the table holds.
+/// The state of a place in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Free,
     /// A key that the hand has passed, or that was not used yet.
     Passed,
-    /// A key that was used since.
+    /// A key that was used since the hand passed it.
     Used,
 }
 
@@ -72,7 +73,7 @@ impl Entry {
         state: State::Free,
     };
 
-    /// Whether the session has seen the key before, and not often enough for its own counts to say anything.
+    /// Whether the session has seen the key before, but not often enough for the key's own counts.
     fn is_young(&self) -> bool {
         (2..=MIN_ACCESSES).contains(&self.accesses)
     }
@@ -82,22 +83,21 @@ impl Entry {
     }
 }
 
-/// What became of the accesses to an index cache.
+/// Counts of accesses to an index cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Reads, updates and deletes of a key, and puts: whatever asked for its place.
+    /// Lookups of a key's place, by reads, updates, deletes and puts.
     pub accesses: u64,
-    /// Those that were told where the key is. The others had to read the index: they were bypassed, or
-    /// the key was not there.
+    /// Accesses that got a hint. The others had to read the index: the key was bypassed, or not in the cache.
     pub hints: u64,
-    /// Hints that were wrong. Each has read an object for nothing.
+    /// Hints that were wrong. Each caused a useless READ of an object.
     pub wrong: u64,
-    /// Accesses to a key that was there, and too often wrong (P §4.6).
+    /// Accesses to a cached key with too many wrong hints (P §4.6).
     pub bypassed: u64,
 }
 
 impl CacheStats {
-    /// What has been counted since.
+    /// Returns the counts since `before`.
     pub fn since(&self, before: &CacheStats) -> CacheStats {
         CacheStats {
             accesses: self.accesses - before.accesses,
@@ -116,10 +116,11 @@ impl CacheStats {
     }
 }
 
-/// What a session counts of [`CacheStats`]. It alone does, and any thread of its process may look meanwhile.
+/// A session's own [`CacheStats`]. Only the session adds to them; any thread of its process may read them
+/// meanwhile.
 #[derive(Debug, Default)]
 pub struct CacheCounters {
-    /// Accesses by what they brought, so that each is counted once.
+    /// Accesses without an entry. Each access is in one counter, by its outcome.
     unknown: Counter,
     hints: Counter,
     bypassed: Counter,
@@ -127,7 +128,7 @@ pub struct CacheCounters {
 }
 
 impl CacheCounters {
-    /// The sums so far.
+    /// Returns the sums so far.
     pub fn stats(&self) -> CacheStats {
         let [hints, bypassed] = [self.hints.get(), self.bypassed.get()];
         let accesses = self.unknown.get() + hints + bypassed;
@@ -137,22 +138,22 @@ impl CacheCounters {
 
 /// An index cache: a table with linear probing.
 pub struct IndexCache {
-    /// A power of two, of which at most 5/8 are taken; empty if there is no cache.
+    /// The length is a power of two; at most 5/8 of the places are taken. Empty if there is no cache.
     table: Vec<Entry>,
     len: usize,
     capacity: usize,
     hand: usize,
     threshold: f32,
-    /// Of the session that uses it now.
+    /// Counters of the session that uses the cache now.
     counters: Arc<CacheCounters>,
-    /// How often hints of keys that the session had seen before turned out to be right or wrong; and wrong.
+    /// Hints of keys that the session had seen before: number of all, and of wrong ones.
     again: (u32, u32),
-    /// By the places of the table.
+    /// Indexed like the table.
     certainty: Certainty,
 }
 
 impl IndexCache {
-    /// A cache of at most `capacity` keys; none at all for 0.
+    /// Makes a cache of at most `capacity` keys; 0 turns it off.
     pub fn new(capacity: usize, threshold: f64) -> IndexCache {
         let table =
             if capacity > 0 { fusee_fabric::filled(Entry::FREE, MIN_PLACES) } else { Vec::new() };
@@ -163,7 +164,7 @@ impl IndexCache {
         IndexCache { table, len: 0, capacity, hand: 0, threshold, counters, again, certainty }
     }
 
-    /// What it remembers, in another session's cache that has neither counted nor confirmed anything.
+    /// Returns a copy for another session, with the same entries, but without counts and certainty.
     pub fn copied(&self) -> IndexCache {
         let entry = |e: &Entry| Entry { accesses: 0, wrong: 0, state: e.state, ..*e };
         let table = self.table.iter().map(entry).collect();
@@ -174,36 +175,36 @@ impl IndexCache {
         IndexCache { table, len, capacity, hand, threshold, counters, again, certainty }
     }
 
-    /// The same, where somebody else counts.
+    /// Returns the same cache with other counters.
     pub fn counting_with(self, counters: Arc<CacheCounters>) -> IndexCache {
         IndexCache { counters, ..self }
     }
 
-    /// The counters so far.
+    /// Returns the counts so far.
     pub fn stats(&self) -> CacheStats {
         self.counters.stats()
     }
 
-    /// Where it counts, for who uses it for several sessions.
+    /// Returns the place of the counters, so that several sessions can use the cache in turn.
     pub(super) fn counters(&mut self) -> &mut Arc<CacheCounters> {
         &mut self.counters
     }
 
-    /// Has the processor fetch what a look for a hint takes, for soon.
+    /// Prefetches the memory that a lookup of this key reads.
     pub fn prefetch(&self, key: &Key<'_>) {
         if !self.table.is_empty() {
             fusee_fabric::prefetch(&self.table[self.home(key.hash())]);
         }
     }
 
-    /// Where the key was last seen, without counting that.
+    /// Returns the place where the key was last seen, without counting an access.
     pub fn peek(&self, key: &Key<'_>) -> Option<Hint> {
         let Entry { slot, word, .. } = &self.table[self.find(key.hash())?];
         Some(Hint { slot: *slot, word: *word, seen: Sight::Sometime })
     }
 
-    /// Counts an access, and hints where the key is. What is bypassed is no hint, or a doubted one if it is `asked`
-    /// for.
+    /// Counts an access, and returns a hint. A bypassed key has no hint, or a doubted one if `asked` says that
+    /// the caller can use those.
     pub fn hint(&mut self, key: &Key<'_>, asked: impl FnOnce() -> bool) -> Option<Hint> {
         let Some(at) = self.find(key.hash()) else {
             self.counters.unknown.add(1);
@@ -216,7 +217,7 @@ impl IndexCache {
             entry.accesses /= 2;
             entry.wrong /= 2;
         }
-        // Most have never been wrong, which takes no arithmetic to see.
+        // Cheap check first: most keys have never had a wrong hint.
         let bypass = entry.wrong > 0
             && entry.accesses > MIN_ACCESSES
             && f32::from(entry.wrong) > self.threshold * f32::from(entry.accesses);
@@ -232,18 +233,18 @@ impl IndexCache {
         Some(if is_old { doubted } else { Hint { seen: self.certainty.of(at, key), ..hint } })
     }
 
-    /// As [`IndexCache::hint`] for each of these keys; no doubted hint is asked for.
+    /// Sets the hints of all these keys, as [`IndexCache::hint`] returns them, but no doubted ones.
     pub fn hint_all(&mut self, keys: &mut [SearchKey<'_>]) {
         for SearchKey { key, .. } in &*keys {
             self.prefetch(key);
         }
-        // Now that all of them are on their way.
+        // All prefetches are under way now.
         for SearchKey { key, hint } in keys {
             *hint = self.hint(key, || false);
         }
     }
 
-    /// Takes note of where a read found the key.
+    /// Records the place at which a read found the key.
     pub fn found(&mut self, key: &Key<'_>, hint: Option<Hint>, place: Option<Hint>) {
         let right = |hint: Hint| place.is_some_and(|place| place.leads_like(&hint));
         let wrong = hint.is_some_and(|hint| !right(hint));
@@ -254,19 +255,20 @@ impl IndexCache {
         }
     }
 
-    /// Takes note of what a write left behind.
+    /// Records the place that a write left.
     pub fn written(&mut self, key: &Key<'_>, hint: Option<Hint>, written: Written) {
         let wrong = hint.is_some() && !written.hint_held;
         self.count_wrong(key, hint, wrong);
         if let Some(place) = written.place {
             self.remember(key, place, wrong);
         } else if let Some(at) = self.find(key.hash()) {
-            // Overtaken by another writer: the slot is right, its word is not.
+            // Another writer has overtaken this one: the slot is right, its word is not.
             self.table[at].count_wrong(wrong);
         }
     }
 
-    /// A key is seen again: whether more of those that were had changed than the threshold allows.
+    /// Counts a key that is seen again. Returns whether more of the keys seen again had changed than the
+    /// threshold allows.
     fn is_doubted(&mut self) -> bool {
         if self.again.0 == MAX_AGAIN {
             self.again = (self.again.0 / 2, self.again.1 / 2);
@@ -276,7 +278,8 @@ impl IndexCache {
         all >= MIN_AGAIN && wrong as f32 > self.threshold * all as f32
     }
 
-    /// A doubted hint that is wrong has READ nothing for nothing.
+    /// Counts a hint as wrong, if it was. A wrong hint that was doubted is not in the statistics: it caused no
+    /// useless READ.
     fn count_wrong(&mut self, key: &Key<'_>, hint: Option<Hint>, wrong: bool) {
         if !wrong {
             return;
@@ -299,7 +302,7 @@ impl IndexCache {
         let hash = key.hash();
         if let Some(at) = self.find(hash) {
             let entry = &mut self.table[at];
-            // What is certain of a word stays so, if somebody who is not certain sees it again.
+            // Certainty about a word is kept, if the same word is seen again without certainty.
             let is_known = (entry.slot, entry.word) == (slot, word) && seen == Sight::Sometime;
             (entry.slot, entry.word) = (slot, word);
             entry.count_wrong(wrong);
@@ -321,7 +324,7 @@ impl IndexCache {
         self.len += 1;
     }
 
-    /// Where an entry is searched for first.
+    /// Returns the place where a search for an entry begins.
     fn home(&self, hash: u64) -> usize {
         hash as usize & (self.table.len() - 1)
     }
@@ -335,7 +338,7 @@ impl IndexCache {
             return None;
         }
         let mut at = self.home(hash);
-        // Ends: some places are free.
+        // Terminates, because some places are free.
         loop {
             let entry = &self.table[at];
             match entry.state {
@@ -346,7 +349,7 @@ impl IndexCache {
         }
     }
 
-    /// Puts an entry of a key that is not in the table into the next free place, and returns that.
+    /// Puts an entry of a key that is not in the table into the next free place, and returns the place.
     fn put(&mut self, entry: Entry) -> usize {
         let mut at = self.home(entry.hash);
         while self.table[at].state != State::Free {
@@ -368,7 +371,7 @@ impl IndexCache {
         self.hand = 0;
     }
 
-    /// Frees a place, and moves the entries behind it up that would not be found any more.
+    /// Frees a place, and closes the gap with later entries that would otherwise not be found any more.
     fn remove(&mut self, at: usize) {
         let mask = self.table.len() - 1;
         let mut gap = at;
@@ -436,8 +439,8 @@ mod tests {
         );
     }
 
-    /// Hints are wrong as often as the threshold allows: of a key whose hints are
-    /// always wrong, that share of all accesses.
+    /// Hints are wrong as often as the threshold allows: for a key with only wrong hints, in that share of all
+    /// accesses.
     #[test]
     fn the_threshold_is_the_share_of_accesses_that_may_be_wrong() {
         for threshold in [0.0, 0.1, 0.25, 0.5, 0.9, 1.0] {
@@ -505,8 +508,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a map that forgets nothing: what a hint says is what was remembered last; without
-        /// evictions nothing is missing.
+        /// Compared with a map that forgets nothing: a hint is the place that was remembered last, and without
+        /// evictions no hint is missing.
         #[test]
         fn it_hints_at_what_it_was_told_last(
             capacity in 1usize..200,
@@ -535,7 +538,8 @@ mod tests {
                     }
                     _ => {
                         cache.forget(&key);
-                        // Kept, once the bound was reached: what was evicted is not known here.
+                        // After the bound was reached the model keeps the key: it does not know which keys were
+                        // evicted.
                         if model.len() <= capacity {
                             model.remove(&bytes);
                         } else {

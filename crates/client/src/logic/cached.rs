@@ -1,39 +1,41 @@
-//! The [index cache](super::cache) as a session uses it: its own, or one that all sessions of its process share.
+//! The [index cache](super::cache) as a session uses it: its own, or one that all sessions of its process
+//! share.
 //!
-//! Where verbs travel, sessions share theirs: what one of them writes makes the hints of the others wrong else, and a
-//! lock costs nothing beside a phase. Where a phase is a function call each session has its own.
+//! Over a network sessions share the cache: otherwise a write of one session would make the hints of the others
+//! wrong, and a lock costs nothing compared with a phase. Over shared memory, where a phase is a function call,
+//! each session has its own.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::cache::{CacheCounters, CacheStats, IndexCache};
 
-/// An index cache, and where a session counts what became of its accesses to it.
+/// An index cache, and the session's own counters of accesses to it.
 pub(super) struct Cached {
     cache: Sharing,
     counters: Arc<CacheCounters>,
 }
 
 enum Sharing {
-    /// It is this session's.
+    /// The cache of this session only.
     Own(RefCell<IndexCache>),
-    /// It is several ones'.
+    /// A cache that several sessions share.
     Shared(Arc<Mutex<IndexCache>>),
 }
 
 impl Cached {
-    /// The cache of one session.
+    /// Wraps the cache of one session.
     pub fn own(mut cache: IndexCache) -> Cached {
         let counters = cache.counters().clone();
         Cached { cache: Sharing::Own(RefCell::new(cache)), counters }
     }
 
-    /// A cache that others have, too.
+    /// Wraps a cache that other sessions share.
     pub fn shared(cache: Arc<Mutex<IndexCache>>) -> Cached {
         Cached { cache: Sharing::Shared(cache), counters: Arc::default() }
     }
 
-    /// Uses it. What is counted meanwhile is this session's.
+    /// Calls `f` with the cache. Accesses count for this session meanwhile.
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(&mut IndexCache) -> R) -> R {
         match &self.cache {
@@ -48,12 +50,12 @@ impl Cached {
         }
     }
 
-    /// What became of the session's accesses so far.
+    /// Returns the counts of the session's accesses so far.
     pub fn stats(&self) -> CacheStats {
         self.counters.stats()
     }
 
-    /// Where they are counted, for other threads of the process to look at.
+    /// Returns the counters, so that other threads of the process can read them.
     pub fn counters(&self) -> &Arc<CacheCounters> {
         &self.counters
     }

@@ -1,12 +1,13 @@
-//! Of which key an entry of the [index cache](super::cache) certainly is, and since when.
+//! Certainty about entries of the [index cache](super::cache): the key that an entry belongs to, and the time
+//! at which it was seen.
 //!
-//! An entry has 64 bits of a hash, which two keys may share: by chance, or since somebody chose them who knows the
-//! cluster's secret. A write that is [speculative](fusee_core::store) must not take one key for another. So here
-//! stand, for the entry's place in the table, 64 bits of another hash, by a secret of this table (SipHash, as in the
-//! standard library's maps): who does not know it makes one key pass for another once in 2^64 attempts. And the
-//! epoch ([`Hint::seen`]).
+//! An entry has 64 bits of a hash, which two keys may share: by chance, or chosen by an attacker with the
+//! cluster's secret. A write that is [speculative](fusee_core::store) must not mistake one key for another. So
+//! this table holds, for each place of the cache's table, 64 bits of another hash by a secret of its own
+//! (SipHash, as in the standard library's maps): without that secret an attacker passes one key off as another
+//! in one of 2^64 attempts. It also holds the epoch ([`Hint::seen`]).
 //!
-//! Whoever writes nothing speculatively, as over shared memory, leaves this empty.
+//! If nothing is written speculatively, as over shared memory, the table stays empty.
 //!
 //! [`Hint::seen`]: fusee_core::store::Hint::seen
 
@@ -14,10 +15,10 @@ use std::hash::{BuildHasher, RandomState};
 
 use fusee_core::store::Sight;
 
-/// What is certain of an entry.
+/// The certainty about one entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Certain {
-    /// Of the key, by the secret.
+    /// A hash of the key by the secret.
     tag: u64,
     /// [`Certain::NOTHING`], or the epoch of [`Sight::Since`].
     epoch: u64,
@@ -27,16 +28,17 @@ impl Certain {
     const NOTHING: Certain = Certain { tag: 0, epoch: u64::MAX };
 }
 
-/// What is certain of the entries of a table.
+/// The certainty about the entries of a table.
 #[derive(Debug, Default)]
 pub(super) struct Certainty {
     secret: RandomState,
-    /// As many as the table has; none until something is certain.
+    /// As many as the table has places; empty until some entry is certain.
     places: Vec<Certain>,
 }
 
 impl Certainty {
-    /// An entry of a table with so many places now says where the key was seen, and when.
+    /// Records that the entry at `at`, in a table of `places` places, now shows where the key was seen, and
+    /// when.
     pub fn note(&mut self, at: usize, places: usize, key: &[u8], seen: Sight) {
         let certain = match seen {
             Sight::Since(epoch) => Certain { tag: self.secret.hash_one(key), epoch },
@@ -49,7 +51,7 @@ impl Certainty {
         self.places[at] = certain;
     }
 
-    /// When what an entry says of a key was seen, if it is certainly this key's.
+    /// Returns when the key was seen as the entry shows it, if the entry certainly belongs to the key.
     pub fn of(&self, at: usize, key: &[u8]) -> Sight {
         match self.places.get(at) {
             Some(Certain { tag, epoch })
@@ -61,14 +63,14 @@ impl Certainty {
         }
     }
 
-    /// An entry has gone to another place.
+    /// Records that an entry has moved to another place.
     pub fn moves(&mut self, from: usize, to: usize) {
         if !self.places.is_empty() {
             self.places[to] = self.places[from];
         }
     }
 
-    /// The table has so many places from now on; returns what is certain of those that it had.
+    /// Resizes to so many places; returns the certainty of the earlier ones.
     pub fn grow(&mut self, places: usize) -> Vec<Certain> {
         if self.places.is_empty() {
             return Vec::new();
@@ -76,7 +78,7 @@ impl Certainty {
         std::mem::replace(&mut self.places, fusee_fabric::filled(Certain::NOTHING, places))
     }
 
-    /// The entry of a place before that is at this one now.
+    /// Sets the certainty of an entry that is at this place now, from the one of its earlier place.
     pub fn take(&mut self, at: usize, before: Option<&Certain>) {
         if let Some(certain) = before {
             self.places[at] = *certain;

@@ -1,12 +1,12 @@
-//! When an operation stops waiting.
+//! The clocks by which operations stop waiting.
 //!
-//! An operation may wait for others again and again: for the winner of a round, for a block, for a view, and once
-//! more in the next view. All of that goes by one clock, which starts with its first wait; so an operation
-//! that waits for nothing never looks at one. A caller may set a deadline instead: then all operations within it end
-//! their waits by that.
+//! An operation may wait for others again and again: for the winner of a round, for a block, for a view, and
+//! once more in the next view. All of its waits go by one clock, which starts with the first wait; so an
+//! operation that never waits reads no clock. A caller may set a deadline instead: then the waits of all
+//! operations within it end at that deadline.
 //!
-//! The operations of a session run side by side, and each wait is that of the operation whose future is being
-//! polled. So a clock is put in place for as long as a poll takes ([`Clocks::scoped`]).
+//! The operations of a session run concurrently, and a wait is that of the operation whose future is being
+//! polled. So each poll puts the operation's clock in place, and removes it afterwards ([`Clocks::scoped`]).
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -15,12 +15,12 @@ use std::time::Duration;
 
 use fusee_core::mutant::{Mutant, removed};
 
-/// Of one operation, or of all within a deadline.
+/// The clock of one operation, or of all operations within a deadline.
 #[derive(Clone, Copy, Debug)]
 struct Clock {
-    /// When it stops waiting; [`Clock::IDLE`] as long as it has not begun to.
+    /// The end of all waits; [`Clock::IDLE`] before the first one.
     end: Duration,
-    /// Whether a caller has set that.
+    /// Whether the end is a deadline of a caller.
     is_deadline: bool,
 }
 
@@ -31,9 +31,9 @@ impl Clock {
 /// The clocks of a session's operations.
 #[derive(Debug)]
 pub(super) struct Clocks {
-    /// How long operations wait whose caller says nothing.
+    /// The time that operations without a deadline wait.
     op_timeout: Duration,
-    /// Of the operation that is being polled.
+    /// The clock of the operation that is being polled.
     polled: Cell<Option<Clock>>,
 }
 
@@ -42,9 +42,9 @@ impl Clocks {
         Clocks { op_timeout, polled: Cell::new(None) }
     }
 
-    /// How long the operation that is being polled may still wait; `None` if not at all.
+    /// Returns how long the operation that is being polled may still wait; `None` if not at all.
     pub fn left(&self, now: Duration) -> Option<Duration> {
-        // Nobody says whose wait it is: what a session does beside operations.
+        // Not within an operation: work that a session does beside its operations.
         let Some(mut clock) = self.polled.get() else { return Some(self.op_timeout) };
         if clock.end == Clock::IDLE || (!clock.is_deadline && removed(Mutant::ClockBeginsAnew)) {
             clock.end = now.saturating_add(self.op_timeout);
@@ -53,14 +53,14 @@ impl Clocks {
         clock.end.checked_sub(now).filter(|left| !left.is_zero())
     }
 
-    /// Runs an operation with a clock of its own, or within the deadline that stands.
+    /// Runs an operation with a clock of its own, or with the enclosing deadline.
     pub async fn timed<F: Future>(&self, operation: Pin<&mut F>) -> F::Output {
         let own = Clock { end: Clock::IDLE, is_deadline: false };
         let clock = self.polled.get().filter(|outer| outer.is_deadline).unwrap_or(own);
         self.scoped(clock, operation).await
     }
 
-    /// Runs operations that wait until then at most, or until an earlier deadline that stands.
+    /// Runs operations whose waits end at `end`, or at an earlier enclosing deadline.
     pub async fn until<F: Future>(&self, end: Duration, operations: Pin<&mut F>) -> F::Output {
         let outer = self.polled.get().filter(|outer| outer.is_deadline);
         let end = outer.map_or(end, |outer| outer.end.min(end));
@@ -76,7 +76,7 @@ impl Clocks {
     }
 }
 
-/// That an operation is being polled. Also where that panics, the clock of another one comes back.
+/// A poll of an operation. Its drop, also in a panic, restores the clock of the enclosing operation.
 struct Polls<'c> {
     clocks: &'c Clocks,
     clock: &'c mut Clock,
@@ -113,7 +113,7 @@ mod tests {
         Duration::from_secs(secs)
     }
 
-    /// Asks at each of these times how long is left.
+    /// Returns how long is left at each of these times.
     async fn asks(clocks: &Clocks, times: &[u64]) -> Vec<Option<u64>> {
         let mut answers = Vec::new();
         for time in times {

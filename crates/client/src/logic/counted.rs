@@ -1,4 +1,4 @@
-//! Where a session counts, for other threads of its process to look at.
+//! The counters of a session, for other threads of its process to read.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use super::cache::{CacheCounters, CacheStats};
 use super::gate::Counts;
 use crate::telemetry::Latencies;
 
-/// What a session counts.
+/// The counters of a session.
 #[derive(Debug)]
 pub struct Counted {
     /// Operations.
     pub store: Arc<Counters>,
     /// Accesses to its index cache.
     pub cache: Arc<CacheCounters>,
-    /// How long operations took.
+    /// Latencies of operations.
     pub latencies: Arc<Latencies>,
 }
 

@@ -1,4 +1,4 @@
-//! What a session needs from outside, beside verbs: to wait, and to ask.
+//! The environment of a session, apart from verbs: waits and requests.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use fusee_core::view::View;
 
 /// Time and messages.
 pub trait Environment {
-    /// The time by the clock that the keeper of this process goes by ([`Keeping::now`]), or a little later.
+    /// Returns the time by the clock of this process's keeper ([`Keeping::now`]), or a little later.
     ///
     /// [`Keeping::now`]: super::Keeping::now
     fn now(&self) -> Duration;
@@ -18,10 +18,10 @@ pub trait Environment {
     /// Waits for some time, while the session's other operations run.
     fn sleep(&self, time: Duration) -> impl Future<Output = ()>;
 
-    /// Lets others run once: the session's operations, and other threads.
+    /// Lets the session's other operations, and other threads, run once.
     fn yield_now(&self) -> impl Future<Output = ()>;
 
-    /// Waits very shortly without letting anybody run.
+    /// Waits very briefly, without yielding.
     fn spin(&self, turns: u64);
 
     /// Asks the control service of a memory node. After an error the request may still take effect,
@@ -33,23 +33,23 @@ pub trait Environment {
         deadline: Duration,
     ) -> impl Future<Output = Result<NodeReply, RpcError>>;
 
-    /// Asks the master, as [`Environment::ask_node`].
+    /// Asks the master; otherwise like [`Environment::ask_node`].
     fn ask_master(
         &self,
         request: MasterRequest,
         deadline: Duration,
     ) -> impl Future<Output = Result<MasterReply, RpcError>>;
 
-    /// A newer view has come: from now on verbs and questions reach its members, and end soon for
-    /// nodes that are none any more.
+    /// Adopts a newer view: from now on verbs and requests reach its members, and those to other nodes end
+    /// soon.
     fn adopt(&self, view: &View);
 
-    /// See [`Epochs::began`](fusee_core::host::Epochs::began).
+    /// Records the beginning of an operation; see [`Epochs::began`](fusee_core::host::Epochs::began).
     fn began(&self, _local_epoch: u64) {}
 
-    /// See [`Epochs::ended`](fusee_core::host::Epochs::ended).
+    /// Records the end of an operation; see [`Epochs::ended`](fusee_core::host::Epochs::ended).
     fn ended(&self, _local_epoch: u64) {}
 
-    /// Tells the master that a memory node does not answer. Nobody waits for it.
+    /// Tells the master that a memory node does not answer, without waiting for its answer.
     fn report_unreachable(&self, node: MnId);
 }

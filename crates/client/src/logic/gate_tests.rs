@@ -1,4 +1,4 @@
-//! What waits to be set free, and when it is revoked; who may soon free memory.
+//! Objects that wait to be marked free, and their revocation; sessions that may soon free memory.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use fusee_core::view::{Geometry, View};
 
 use super::Gate;
 
-/// As in the gate: after so many epochs what waits to be set free is revoked.
+/// The gate's constant: after so many epochs, objects that wait to be marked free are revoked.
 const REVOKED_AFTER: u64 = 16;
 
 fn gate() -> Gate {
@@ -41,7 +41,7 @@ fn pass_epochs(gate: &Gate, until: u64) {
     }
 }
 
-/// An operation that began early may free something when a later one has done so already.
+/// An operation that began early may free something after a later operation has done so.
 #[test]
 fn what_waits_is_as_old_as_the_oldest_operation_that_freed_it() {
     let gate = gate();
@@ -75,7 +75,7 @@ fn what_waits_for_long_is_revoked_and_never_marked() {
     assert!(gate.freed.may_set_free(), "that was freed since");
 }
 
-/// Else somebody would mark it for the second time, as garbage that nobody marks.
+/// Otherwise a comparison would mark the objects a second time, as garbage without marks.
 #[test]
 fn what_is_being_marked_is_not_revoked() {
     let gate = gate();
@@ -89,7 +89,7 @@ fn what_is_being_marked_is_not_revoked() {
     assert_eq!(frees_in(&gate), 3 * REVOKED_AFTER);
 }
 
-/// The question that a mark waits for is the next one.
+/// A mark waits for the next question.
 #[test]
 fn a_mark_has_passed_when_a_later_question_has() {
     let gate = gate();
@@ -104,7 +104,7 @@ fn a_mark_has_passed_when_a_later_question_has() {
     assert!(gate.questions.is_settled(mark));
 }
 
-/// Whoever is short of memory may ask again as long as somebody says so.
+/// A session that is short of memory may ask again as long as some session stirs.
 #[test]
 fn a_session_stirs_while_it_may_free_something_or_looks_for_memory() {
     let gate = gate();
@@ -149,7 +149,7 @@ fn a_call_gets_its_part_at_the_moment_of_the_offer() {
     gate.offer(vec![left(1), left(2)], vec![]);
     assert!(gate.offers.are_pressing());
     assert_eq!(gate.offers.take_back(), [left(1).block]);
-    // It need not be waited for any more, and nothing more of it is handed on for this call.
+    // It need not be waited for any more, and hands over nothing more for this call.
     assert!(!gate.offers.withholds(7));
     gate.offer(vec![left(2)], vec![]);
     let batch = gate.offers.hand_on(7).expect("the master does not know of it yet");

@@ -1,41 +1,42 @@
-//! The keeper of a process: talks to the master for all of its sessions, so that none has to do it
-//! itself, nor has to be awake for it.
+//! The keeper of a process: it talks to the master for all of the process's sessions, so that no session has to
+//! do that itself, nor has to be awake for it.
 //!
-//! It says again and again which sessions are there and in what they are pinned (`Heartbeat`), puts the
-//! views and epochs that come back before them, and tells the master as soon as all of them have
-//! acknowledged one. Between a session and its keeper stands a [`Gate`].
+//! It reports again and again which sessions there are and in which view and epoch they are pinned
+//! (`Heartbeat`), passes the views and epochs of the answers on to them, and tells the master as soon as all of
+//! them have acknowledged a view or an epoch. A [`Gate`] stands between a session and its keeper.
 //!
-//! Sessions that wait to use memory again name a moment by the number of the last question to the
-//! master ([`Gate::mark`]). The answer to a later question says which epoch was the newest when it
-//! came: whatever had begun at that moment belongs to this epoch or an earlier one, in every
-//! process. Once these have passed everywhere, so has the moment.
+//! A session that waits to use memory again names a moment by the number of the last question to the master
+//! ([`Gate::mark`]). The answer to a later question gives the newest epoch at its arrival. In every process,
+//! all that had begun at the moment of the mark belongs to this epoch or an earlier one. Once these epochs have
+//! passed everywhere, so has the moment.
 //!
-//! * The master may hold its answer until there is news. While it does, there may be something to
-//!   tell: a session was opened or fenced, or the newest view has been acknowledged. Then the
-//!   keeper does not wait for the held answer any more and asks anew. Nothing is lost with that
-//!   answer: views are asked for by number, and who is fenced is told every time.
-//! * Views come as differences to the one that is here. A difference that does not lead to a good
-//!   view is dropped, and the newest view asked for whole.
-//! * A session gets a view with an answer to a question that names it, was asked when the view was known or
-//!   brings it, and does not say that the session is fenced. A view that comes with a new session goes to that one
-//!   alone until then: a session that was fenced, recovered and forgotten meanwhile is known to no memory node that
-//!   has joined since, so it must hear that it is fenced before it hears of such a node.
-//! * A session that has left is not named any more, but a question that names it may still be on
-//!   its way and arrive after its `Close`. Names are never used twice, so an answer about it finds
-//!   nobody here, and the master has to pay no heed to a session that it knows has ended.
-//! * When somebody is short of memory, the master says so in its answer: then some of what the sessions
-//!   have offered is handed on ([`hand_on`](super::Offers::hand_on)), before the next question. What
-//!   the master has not acknowledged is handed on again.
-//! * A master that answers at once is asked every [`Timing::pace`], one that is away more and more
-//!   seldom, up to [`Timing::last_retry`]. Nothing ends on this side because time has passed.
+//! * The master may hold its answer until there is news. Meanwhile the keeper may have something to tell: a
+//!   session was opened or fenced, or the newest view has been acknowledged. Then the keeper stops waiting for
+//!   the held answer and asks anew. Nothing is lost with that answer: views are asked for by number, and fenced
+//!   sessions are named in every answer.
+//! * Views come as differences to the keeper's newest one. A difference that does not lead to a valid view is
+//!   dropped, and the newest view is asked for whole.
+//! * A session gets a view only with an answer to a question that names the session, and only if the answer
+//!   does not say that the session is fenced. The view was known when the question was asked, or comes with the
+//!   answer. A view that comes with a new session goes to that one alone until then: a session that was fenced,
+//!   recovered and forgotten meanwhile is known to no memory node that has joined since, so it must hear that
+//!   it is fenced before it hears of such a node.
+//! * A session that has left is not named any more, but a question that names it may still be on its way and
+//!   arrive after its `Close`. Ids are never used twice, so an answer about it concerns no session here, and
+//!   the master may ignore a session that it knows has ended.
+//! * When a session is short of memory, the master says so in its answers: then some of the blocks that
+//!   sessions have offered are handed over ([`hand_on`](super::Offers::hand_on)), before the next question.
+//!   Blocks whose handover the master has not acknowledged are handed over again.
+//! * A master that answers at once is asked every [`Timing::pace`]; a master that does not answer, more and
+//!   more seldom, up to [`Timing::last_retry`]. No session ends on this side because time has passed.
 //!
-//! * A session counts as *heard* for nine tenths of a lease from the moment at which a question was asked that
-//!   names it, once it is answered ([`counted`]), or from when the master had last heard of more than half of the
-//!   memory nodes, if that was before; the master waits a whole lease from the moment at which the
-//!   question came. So their clocks may differ by a tenth in their pace.
+//! * The lease of a session is valid for nine tenths of its length ([`counted`]). It counts from the moment
+//!   at which an answered question that names the session was asked, or from the moment at which the master had
+//!   last heard of more than half of the memory nodes, if that was earlier. The master waits a whole lease from
+//!   the moment at which the question arrived. So the paces of their clocks may differ by a tenth.
 //!
-//! It waits by sleeps, and reads a clock for leases only. A future of [`Keeper::keep`] may be dropped at any
-//! point; another one goes on.
+//! The keeper waits by sleeps, and reads a clock for leases only. A future of [`Keeper::keep`] may be dropped
+//! at any point; another one goes on.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -55,32 +56,32 @@ use futures_util::task::AtomicWaker;
 
 use super::Gate;
 
-/// How often to look whether a view has been acknowledged: first, and at last.
+/// First and longest pause between looks whether a view has been acknowledged.
 const FIRST_LOOK: Duration = Duration::from_micros(100);
 const LAST_LOOK: Duration = Duration::from_millis(1);
-/// Questions whose epoch is remembered until it has passed. Beyond, a later one has to do.
+/// Limit of questions whose epoch is remembered until it has passed. Older ones pass with a later question.
 const MAX_MARKS: usize = 256;
-/// So often a session that looks for memory itself is waited for, before a call counts as acknowledged.
+/// Limit of waits for a session that looks for memory itself, before a call counts as acknowledged.
 const MOST_WAITS: u32 = 4;
 
-/// How long a keeper waits for what.
+/// The keeper's waiting times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     /// For an answer: longer than the master holds it, which is a quarter of the lease.
     pub deadline: Duration,
     /// Between two questions, if there is nothing to tell and the master does not hold its answers.
     pub pace: Duration,
-    /// Between two questions at least, when sessions come and go: held ones take up room at the
+    /// Shortest time between two questions, when sessions come and go: held questions take up room at the
     /// master.
     pub gap: Duration,
-    /// Before a master that is away is asked again: first, and at last.
+    /// First pause before a master that does not answer is asked again.
     pub first_retry: Duration,
-    /// See [`Timing::first_retry`].
+    /// Longest pause before a master that does not answer is asked again.
     pub last_retry: Duration,
 }
 
 impl Timing {
-    /// So that a lease survives one answer that never comes.
+    /// Returns the timing for a lease, so that the lease survives one answer that never comes.
     pub fn for_lease(lease: Duration) -> Timing {
         Timing {
             deadline: lease / 2,
@@ -92,27 +93,27 @@ impl Timing {
     }
 }
 
-/// How long a session counts as heard from the beginning of its lease on.
+/// Returns the time for which a session may rely on a lease, from the lease's beginning on.
 pub fn counted(lease: Duration) -> Duration {
     lease - lease / 10
 }
 
-/// Until when a session counts as heard that asked at this time, if its lease began so many milliseconds
-/// before.
+/// Returns the end of a session's lease, if the session asked at `asked_at`, and the lease began `behind_ms`
+/// milliseconds before.
 pub fn heard_until(asked_at: Duration, lease_ms: u64, behind_ms: u64) -> Duration {
     let until = asked_at.saturating_add(counted(Duration::from_millis(lease_ms)));
     until.saturating_sub(Duration::from_millis(behind_ms))
 }
 
-/// What a keeper needs from outside.
+/// The keeper's environment.
 pub trait Keeping {
-    /// The time by the clock that the sessions of this process go by, or a little earlier.
+    /// Returns the time by the clock of this process's sessions, or a little earlier.
     fn now(&self) -> Duration;
 
     /// Waits for some time.
     fn sleep(&self, time: Duration) -> impl Future<Output = ()>;
 
-    /// Asks the master. The future may be dropped; the request may take effect all the same.
+    /// Asks the master. The future may be dropped; the request may take effect nevertheless.
     fn ask_master(
         &self,
         request: MasterRequest,
@@ -120,38 +121,39 @@ pub trait Keeping {
     ) -> impl Future<Output = Result<MasterReply, RpcError>>;
 }
 
-/// Keeps the sessions of a process in touch with the master.
+/// The contact between a process's sessions and the master.
 #[derive(Debug)]
 pub struct Keeper {
     state: Mutex<State>,
-    /// Wakes [`Keeper::keep`] when the list has changed, or a session wants something to be asked.
+    /// Wakes [`Keeper::keep`] when the list of sessions has changed, or a session wants a question to be asked.
     changed: Arc<AtomicWaker>,
 }
 
 #[derive(Debug)]
 struct State {
     timing: Timing,
-    /// That for the longest leases: views are to come soon under any lease.
+    /// The timing for the longest leases, and an upper bound of `timing`: views have to come soon under any
+    /// lease.
     longest: Timing,
     view: Arc<View>,
     gates: Vec<Arc<Gate>>,
-    /// Counts what happens to the list that the master should hear of soon.
+    /// Counts the changes of the list that the master should hear of soon.
     changes: u64,
     epochs: Epochs,
-    /// Questions to the master so far.
+    /// Number of questions to the master so far.
     asked: u64,
-    /// The questions that nobody waits for any more: see [`tell_passed`](super::Questions::tell_passed).
+    /// The questions whose epochs have passed; see [`tell_passed`](super::Questions::tell_passed).
     passed: Marks,
     settled: Marks,
     /// The last call for memory that was acknowledged.
     acked: u64,
-    /// The call that is not, and how often it was looked whether sessions offer something.
+    /// The call that is not acknowledged yet, and how often the keeper has waited for sessions to offer blocks.
     waited_for_offers: (u64, u32),
-    /// A difference did not lead from `view` to a good one: the next is to be told whole.
+    /// Whether a difference did not lead from `view` to a valid one: the next view has to come whole.
     wants_whole: bool,
 }
 
-/// Questions to the master, with the newest epoch when they came.
+/// Questions to the master, each with the newest epoch at its arrival.
 #[derive(Debug, Default)]
 struct Marks {
     waiting: VecDeque<(u64, u64)>,
@@ -167,7 +169,7 @@ impl Marks {
         self.waiting.push_back((question, epoch));
     }
 
-    /// All epochs before this one are over.
+    /// Passes all epochs before `until`. Returns the last question whose epoch is over.
     fn pass(&mut self, until: u64) -> u64 {
         let until = if removed(Mutant::EpochsPassEarly) { until + 1 } else { until };
         while let Some((question, _)) = self.waiting.front().filter(|(_, epoch)| *epoch < until) {
@@ -178,26 +180,26 @@ impl Marks {
     }
 }
 
-/// What the master has been told.
+/// The contents of a question to the master.
 struct Reported {
     changes: u64,
-    /// The view that all sessions acknowledged; 0 for none.
+    /// The view that all sessions had acknowledged; 0 for none.
     acknowledged: u64,
-    /// The epoch before which none of them is pinned.
+    /// The epoch before which no session was pinned.
     pinned_in: u64,
-    /// The number of the question, and whether it waits for later epochs.
+    /// The number of the question, and whether the keeper waits for later epochs.
     question: u64,
     reclaims: bool,
     acked: u64,
-    /// The newest view that was known then.
+    /// The newest view that the keeper knew then.
     view: Arc<View>,
-    /// Of whom, and when.
+    /// The sessions that it named, and when it was asked.
     named: Vec<ClientId>,
     at: Duration,
 }
 
 impl Keeper {
-    /// A keeper without sessions, with the timing for the longest leases. The view has passed
+    /// Makes a keeper without sessions, with the timing for the longest leases. The view has passed
     /// [`View::check`].
     pub fn new(view: View, timing: Timing) -> Keeper {
         let state = State {
@@ -217,7 +219,7 @@ impl Keeper {
         Keeper { state: Mutex::new(state), changed: Arc::default() }
     }
 
-    /// Locks without regard to panics: the state is valid at every step.
+    /// Locks the state, also after a panic: it is valid at every step.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -226,17 +228,17 @@ impl Keeper {
         self.state().timing
     }
 
-    /// The master has told the lease: from now on what is waited for is waited for as long as it demands.
+    /// Adapts the timing to a lease that the master has told.
     pub fn follow_lease(&self, lease_ms: u64) {
         self.state().follow_lease(lease_ms);
     }
 
-    /// The newest view that this process has heard of.
+    /// Returns the newest view that this process knows.
     pub fn view(&self) -> Arc<View> {
         self.state().view.clone()
     }
 
-    /// From now on a session is there. It was opened with a view that has passed [`View::check`].
+    /// Adds a session. The view that it was opened with has passed [`View::check`].
     pub fn open(&self, gate: Arc<Gate>) {
         let mut state = self.state();
         let view = gate.view();
@@ -247,7 +249,7 @@ impl Keeper {
         if view.number > state.view.number {
             state.view = view;
         }
-        // Whoever has the older epoch of the two gets the newer one; the view is for the next answer to show.
+        // The newer epoch goes to all sessions; the view comes to the others with the next answer.
         let newest = state.epochs.newest;
         state.open().for_each(|gate| gate.publish_epoch(newest));
         state.changes += 1;
@@ -255,13 +257,14 @@ impl Keeper {
         self.changed.wake();
     }
 
-    /// A session ends, and is not named any more. To be called before the master hears of it.
+    /// Removes a session that ends, so that it is not named any more. To be called before the master hears of
+    /// the end.
     pub fn close(&self, client: ClientId) {
-        // Not worth a question: the master learns it from the session itself.
+        // No reason for a question: the session itself tells the master.
         self.state().gates.retain(|gate| gate.client() != client);
     }
 
-    /// Tells the sessions whether memory is short, until somebody finds none at the latest.
+    /// Tells the sessions whether memory is short. Overridden as soon as the master calls for memory.
     pub fn tell_short(&self, is_short: bool) {
         self.state().open().for_each(|gate| gate.tell_short(is_short));
     }
@@ -280,7 +283,7 @@ impl Keeper {
             let pace = if told.reclaims { self.timing().gap } else { self.timing().pace };
             let mut pace = pin!(outside.sleep(pace));
             let mut paced = false;
-            // The pace runs beside the question: after an answer that was held it is over.
+            // The pace runs concurrently with the question: after a held answer it is over.
             let reply = poll_fn(|context| {
                 paced = paced || pace.as_mut().poll(context).is_ready();
                 match asking.as_mut().poll(context) {
@@ -290,7 +293,7 @@ impl Keeper {
             });
             let Some(reply) = reply.await else { continue };
             match self.take(&told, reply, &mut broken, &mut called) {
-                // Most sessions acknowledge it at once, and one question does for both.
+                // Most sessions acknowledge the news at once; then one question does for both.
                 Some(News::View) => {
                     select(pin!(outside.sleep(LAST_LOOK)), more).await;
                 }
@@ -308,9 +311,10 @@ impl Keeper {
         }
     }
 
-    /// Hands on what sessions have no use for, and once for each call, some of what is offered. The call is
-    /// acknowledged when the master knows of all of that; whether it is. A session that looks for memory itself
-    /// is waited for, for some time: what it does not need it offers when it has done.
+    /// Hands over the blocks that sessions have no use for and, once for each call for memory, a part of the
+    /// offered ones. The call is acknowledged when the master knows of all of them. Returns whether that is so.
+    /// A session that looks for memory itself is waited for, for some time: it offers what it does not need
+    /// when it is done.
     async fn hand_on(&self, called: u64, outside: &impl Keeping) -> bool {
         let (call, waits, gates): (u64, bool, Vec<Arc<Gate>>) = {
             let mut state = self.state();
@@ -321,7 +325,7 @@ impl Keeper {
             (call, call != 0 && waited < MOST_WAITS, state.open().cloned().collect())
         };
         let mut withheld = false;
-        // All at once: no session is renewed meanwhile.
+        // All sessions concurrently: no lease is renewed meanwhile.
         let all = gates.iter().map(|gate| {
             let is_withheld = waits && gate.offers.withholds(call);
             withheld |= is_withheld;
@@ -335,7 +339,7 @@ impl Keeper {
         all
     }
 
-    /// Of one session; whether the master knows.
+    /// Hands over blocks of one session. Returns whether the master knows of all of them.
     async fn hand_on_of(&self, gate: &Gate, call: u64, outside: &impl Keeping) -> bool {
         let mut next = gate.offers.hand_on(call);
         while let Some(batch) = next {
@@ -355,7 +359,7 @@ impl Keeper {
         true
     }
 
-    /// Waits until there is a session to speak for.
+    /// Waits until there is an open session.
     async fn somebody(&self) {
         poll_fn(|context| {
             self.changed.register(context.waker());
@@ -371,15 +375,15 @@ impl Keeper {
         let mut state = self.state();
         state.asked += 1;
         let question = state.asked;
-        // Before it is sent: whoever takes a mark from now on waits for a later one.
+        // Set before the question is sent: a session that takes a mark from now on waits for a later question.
         state.open().for_each(|gate| gate.questions.asks(question));
         let reclaims = state.open().any(|gate| gate.questions.are_awaited());
         let sessions: Vec<SessionHeartbeat> = state.open().map(|gate| gate.heartbeat()).collect();
-        // By what is told, not by another look: that could find an acknowledgement which the
-        // heartbeat does not have yet.
+        // By the heartbeats that are sent, not by another look at the gates: that could find an acknowledgement
+        // which the heartbeat does not contain.
         let all = sessions.iter().all(|heartbeat| Gate::acknowledged(heartbeat, &state.view));
         let acknowledged = if all { state.view.number } else { 0 };
-        // Where some have an older view than is known here, the answer is not to be held.
+        // If some session has an older view than the keeper, the answer must not be held.
         let shown = state.open().map(|gate| gate.view().number).fold(state.view.number, u64::min);
         let newer_than = if state.wants_whole { 0 } else { shown };
         let view = state.view.clone();
@@ -403,9 +407,8 @@ impl Keeper {
         (MasterRequest::Heartbeat { sessions, newer_than, known, reclaims, acked }, told)
     }
 
-    /// Waits until the master should hear more than it was told, which is the case soon after a
-    /// session has come or wants something to be asked, and once all have acknowledged the newest
-    /// view and epoch.
+    /// Waits until the master should hear more than it was told: soon after a session has come or wants a
+    /// question to be asked, and once all sessions have acknowledged the newest view and epoch.
     async fn more_to_tell(&self, told: &Reported, outside: &impl Keeping) {
         let changed = poll_fn(|context| {
             self.changed.register(context.waker());
@@ -423,8 +426,8 @@ impl Keeper {
 
     /// Waits until all sessions have acknowledged a newer view or epoch than the master was told.
     async fn acknowledgement(&self, told: &Reported, outside: &impl Keeping) {
-        // Needs no waking: it is this very task that puts newer views into the state, and with
-        // those that a new session brings comes a change of the list.
+        // Needs no waker: this very task puts newer views into the state, and a view that a new session brings
+        // comes with a change of the list.
         let newer = |_: &mut Context<'_>| {
             let state = self.state();
             let is_newer = state.view.number > told.acknowledged;
@@ -447,7 +450,7 @@ impl Keeper {
         }
     }
 
-    /// What an answer brings; `None` if there is none.
+    /// Takes an answer in, and returns what news it has; `None` if it is not an answer.
     fn take(
         &self,
         told: &Reported,
@@ -477,8 +480,8 @@ impl Keeper {
         if *called != told.acked {
             state.open().for_each(|gate| gate.call());
         }
-        // First: a memory node that joins after a session's recovery is not told of its fence, so the session must
-        // not get to hear of that node.
+        // First: a memory node that joins after a session's recovery is not told of its fence, so the session
+        // must not get to hear of that node.
         for gate in state.open().filter(|gate| expelled.contains(&gate.client())) {
             tracing::warn!(client = %gate.client(), "the cluster has fenced a session");
             gate.expel();
@@ -499,16 +502,16 @@ impl Keeper {
     }
 }
 
-/// What an answer brings.
+/// The news of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum News {
-    /// A view or an epoch, to be acknowledged.
+    /// A view or an epoch, which sessions have to acknowledge.
     View,
     Nothing,
 }
 
 impl State {
-    /// The sessions to speak for: those that are fenced have no say any more.
+    /// Returns the sessions to speak for: all that are not fenced.
     fn open(&self) -> impl Iterator<Item = &Arc<Gate>> {
         self.gates.iter().filter(|gate| !gate.is_expelled())
     }
@@ -518,18 +521,18 @@ impl State {
         self.timing = if told.deadline < self.longest.deadline { told } else { self.longest };
     }
 
-    /// Takes epochs from the master; whether the newest is new.
+    /// Takes epochs from the master. Returns whether the newest is new.
     fn pass(&mut self, question: u64, epochs: Epochs, mark: u64) -> bool {
         let known = self.epochs;
         let is_newer = epochs.newest > known.newest;
-        // A master that has just begun does not know yet how far an earlier one was.
+        // A new master may not know yet how far an earlier one was.
         self.epochs = Epochs {
             newest: epochs.newest.max(known.newest),
             passed: epochs.passed.max(known.passed),
             settled: epochs.settled.max(known.settled),
         };
-        // Nor does one that was replaced, and has not heard of it: what runs now may have begun in a later epoch
-        // than its newest.
+        // Nor does a master that was replaced without having heard of that: operations that run now may have
+        // begun in a later epoch than its newest.
         let mark = mark.max(known.newest);
         self.passed.push(question, mark);
         self.settled.push(question, mark);
@@ -545,13 +548,13 @@ impl State {
         is_newer
     }
 
-    /// Takes a view from the master; it may be broken. Whether it is followed.
+    /// Takes a view from the master, which may be invalid. Returns whether it was taken.
     fn follow(&mut self, update: ViewUpdate, broken: &mut u64) -> bool {
         let number = update.number();
         let is_whole = matches!(update, ViewUpdate::Whole(_));
         self.wants_whole &= !is_whole;
         // A session may have brought a newer view than the one that the question named: the next answer starts
-        // from that one.
+        // from that newer one.
         let is_late = matches!(&update, ViewUpdate::Difference(d) if d.from < self.view.number);
         if number <= self.view.number || is_late {
             return false;
@@ -578,7 +581,7 @@ impl State {
         view.check().map(|()| view)
     }
 
-    /// Shows the view to the sessions that an answer was about, which are not fenced.
+    /// Shows the view to the sessions that the question named, unless they are fenced.
     fn show(&self, view: &Arc<View>, named: &[ClientId]) {
         let named = self.open().filter(|gate| named.contains(&gate.client()));
         named.for_each(|gate| gate.publish_view(view));

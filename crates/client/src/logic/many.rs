@@ -1,10 +1,10 @@
-//! Many writes in one call. Each has its own outcome, and takes effect by itself; those of one key take effect in their
-//! order.
+//! Many writes in one call. Each has its own result and takes effect by itself; writes of one key take effect
+//! in their order.
 //!
-//! * Where verbs travel they run side by side. What is posted between two turns of a session goes out together, so
-//!   that phases of many take as long as one.
-//! * Where a phase is a function call one comes after the other. What they will look at is fetched from memory for
-//!   some of them together, before the first.
+//! * Over a network they run concurrently. All that is posted between two turns of a session is sent
+//!   together, so that phases of many writes take as long as one.
+//! * Over shared memory, where a phase is a function call, they run one after the other. The memory that they
+//!   will look at is prefetched for a group of them, before the first.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -14,18 +14,18 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::{Environment, SessionLogic};
 
-/// Writes that run side by side.
+/// Limit of writes that run concurrently.
 const SIDE_BY_SIDE: usize = 64;
-/// Bytes of their values, unless a single one has more.
+/// Limit of their values' bytes together, unless a single value is longer.
 const SIDE_BY_SIDE_BYTES: usize = 2 << 20;
-/// Writes whose memory is fetched together.
+/// Writes whose memory is prefetched together.
 const FETCHED_TOGETHER: usize = 16;
 
-/// A key with its value, which is empty where it does not matter.
+/// A key with its value, which is empty for DELETEs.
 type Pair<'p> = (&'p [u8], &'p [u8]);
 
 impl<F: Fabric, E: Environment> SessionLogic<F, E> {
-    /// As [`SessionLogic::put`], of many.
+    /// Puts many pairs; see [`SessionLogic::put`].
     pub async fn put_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         pairs: &[(K, V)],
@@ -33,7 +33,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         self.write_many(slices(pairs), |(key, value)| self.put(key, value)).await
     }
 
-    /// As [`SessionLogic::insert`], of many.
+    /// Inserts many pairs; see [`SessionLogic::insert`].
     pub async fn insert_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         pairs: &[(K, V)],
@@ -41,7 +41,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         self.write_many(slices(pairs), |(key, value)| self.insert(key, value)).await
     }
 
-    /// As [`SessionLogic::update`], of many.
+    /// Updates many pairs; see [`SessionLogic::update`].
     pub async fn update_many<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &self,
         pairs: &[(K, V)],
@@ -49,7 +49,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         self.write_many(slices(pairs), |(key, value)| self.update(key, value)).await
     }
 
-    /// As [`SessionLogic::delete`], of many.
+    /// Deletes many keys; see [`SessionLogic::delete`].
     pub async fn delete_many<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<(), Error>> {
         let pairs = keys.iter().map(|key| (key.as_ref(), &[][..])).collect();
         self.write_many(pairs, |(key, _)| self.delete(key)).await
@@ -71,8 +71,9 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         }
     }
 
-    /// Whether another write of many may begin. A session that is fenced begins nothing, nor does one that left a write
-    /// half-way, for which others may wait: it is to be given up, and fenced then, as soon as the call has ended.
+    /// Checks that another one of many writes may begin. A fenced session begins nothing. Nor does one that
+    /// left a write half-way, for which other sessions may wait: it is to be given up, and then fenced, as soon
+    /// as the call has ended.
     fn may_go_on(&self) -> Result<(), Error> {
         if self.gate().is_expelled() || self.store.needs_recovery() {
             Err(Error::Expelled { outcome: Outcome::NotApplied })
@@ -109,7 +110,7 @@ async fn side_by_side<'p>(
     write: impl AsyncFn(Pair<'p>) -> Result<(), Error>,
 ) -> Vec<Result<(), Error>> {
     let mut outcomes: Vec<Result<(), Error>> = vec![Ok(()); pairs.len()];
-    // After each write, the next one of its key.
+    // For each write, the next one of the same key.
     let mut next = vec![None; pairs.len()];
     let mut latest = HashMap::with_capacity(pairs.len());
     let mut ready = VecDeque::new();

@@ -1,16 +1,15 @@
-//! What a client decides, without sockets, clocks or threads: a session's operations and their
-//! index cache, where its blocks come from, how it waits, and how its process keeps in touch with
-//! the master.
+//! The decisions of a client, without sockets, clocks or threads: a session's operations and their
+//! index cache, the source of its blocks, its waits, and its process's contact with the master.
 //!
 //! Time and messages come in through an [`Environment`], verbs go out through a
-//! [`Fabric`](fusee_core::verbs::Fabric). The real ones are threads, timers and sockets; the
+//! [`Fabric`](fusee_core::verbs::Fabric). Real programs have threads, timers and sockets; the
 //! simulator brings virtual ones and runs this same code.
 //!
 //! No part of this is API. It is public only with the feature `internals`, which the simulator and
-//! some tests turn on, and hidden from the documentation then. A feature, and not a crate of its
-//! own: a crate would have to publish the same types again to the client beside it, which is their
-//! only other user. The feature changes who may name things and nothing else, so a build of the
-//! workspace, in which it is on for all, is the same program.
+//! some tests turn on, and hidden from the documentation then. It is no crate of its own, because
+//! such a crate would have to publish the same types again to the client, their only other user.
+//! The feature changes visibility and nothing else, so a build of the workspace, which turns it on
+//! for all crates, compiles the same program.
 
 mod bars;
 mod blocks;

@@ -1,23 +1,23 @@
-//! How much a session does by the cluster's policy for redundancy beside its operations: so many bytes a second, and
-//! only for keys that are read often.
+//! Limits of what a session does for the cluster's redundancy policy beside its operations: a number of bytes
+//! per second, and only for keys that are read often.
 //!
-//! Time is that of the caller. Nothing here is exact, and nothing rests on it.
+//! The caller passes the time. Nothing here is exact, and correctness does not depend on it.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use fusee_core::data::Promotion;
 
-/// What was not used adds up for so long.
+/// Time over which an unused allowance adds up.
 const SAVED: Duration = Duration::from_secs(1);
-/// Keys that are counted in one window; others wait for the next.
+/// Keys counted in one window; others wait for the next.
 const MAX_KEYS: usize = 4096;
 
-/// So many bytes a second.
+/// An allowance of bytes per second.
 #[derive(Debug)]
 pub struct Pace {
     bytes_per_s: u64,
-    /// What may be used now, times a billion; negative if more was used.
+    /// Bytes that may be used now, times a billion; negative if more were used.
     room: i128,
     at: Duration,
 }
@@ -25,12 +25,12 @@ pub struct Pace {
 const NANOS: i128 = 1_000_000_000;
 
 impl Pace {
-    /// From now on.
+    /// Makes an allowance that begins now.
     pub fn new(bytes_per_s: u64, now: Duration) -> Pace {
         Pace { bytes_per_s, room: 0, at: now }
     }
 
-    /// Whether there is room for something, which may then be larger.
+    /// Returns whether there is room for something, which may then be larger than the room.
     pub fn has_room(&mut self, now: Duration) -> bool {
         let rate = i128::from(self.bytes_per_s);
         let passed = now.saturating_sub(self.at).as_nanos() as i128;
@@ -40,34 +40,34 @@ impl Pace {
         self.room > 0
     }
 
-    /// So much was used.
+    /// Deducts bytes that were used.
     pub fn spend(&mut self, bytes: u64) {
         self.room = self.room.saturating_sub(i128::from(bytes).saturating_mul(NANOS));
     }
 }
 
-/// Counts reads of keys, and says which is to be promoted.
+/// Counts reads of keys, and decides which keys to promote.
 #[derive(Debug)]
 pub struct Promoter {
     promotion: Promotion,
     pace: Pace,
-    /// When the window began.
+    /// The beginning of the window.
     since: Duration,
-    /// Reads in it by hash of the key; `DONE` of those that were promoted.
+    /// Reads in the window, by hash of the key; `DONE` for keys that were due.
     reads: HashMap<u64, u16>,
 }
 
 const DONE: u16 = u16::MAX;
 
 impl Promoter {
-    /// From now on.
+    /// Makes a promoter with a window that begins now.
     pub fn new(promotion: Promotion, now: Duration) -> Promoter {
         let pace = Pace::new(promotion.bytes_per_s, now);
         Promoter { promotion, pace, since: now, reads: HashMap::new() }
     }
 
-    /// Counts a read of a pair that could be promoted; whether it is to be now. It is due once in a window, also if
-    /// nothing comes of it.
+    /// Counts a read of a pair that could be promoted. Returns whether to promote it now. A key is due once in
+    /// a window, even if its promotion fails.
     pub fn is_due(&mut self, hash: u64, now: Duration) -> bool {
         let window = Duration::from_millis(self.promotion.window_ms.into());
         if now.saturating_sub(self.since) >= window {
@@ -89,7 +89,7 @@ impl Promoter {
         is_due
     }
 
-    /// A value of so many bytes was promoted.
+    /// Deducts the bytes of a promoted value.
     pub fn spend(&mut self, bytes: u64) {
         self.pace.spend(bytes);
     }
@@ -149,7 +149,7 @@ mod tests {
             ms.iter().map(|ms| promoter.is_due(7, at(*ms))).collect()
         };
         assert_eq!(due(&mut promoter, &[10, 20, 30, 40, 999]), [false, false, true, false, false]);
-        // Another window: what was read in the last one does not count.
+        // Another window: reads in the last one do not count.
         assert_eq!(due(&mut promoter, &[1000, 1990, 2100, 2200]), [false; 4]);
         assert_eq!(due(&mut promoter, &[2300]), [true]);
     }

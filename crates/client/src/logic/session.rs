@@ -1,7 +1,7 @@
-//! A session: the operations with their index cache, over any fabric and environment.
+//! Sessions: the operations with their index cache, over any fabric and environment.
 //!
-//! A future of a session must be driven to its end: dropping it half-way leaves other clients
-//! where a crash of this client would.
+//! A future of a session must be driven to its end: if it is dropped half-way, other clients see what a crash
+//! of this client would leave.
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
@@ -30,43 +30,43 @@ use super::{Environment, SessionHost, WorkTable};
 use crate::error::ConnectError;
 use crate::telemetry::Latencies;
 
-/// Keys of one call whose hints are fetched from memory together.
+/// Keys of one call whose cache entries are prefetched together.
 const HINTED_TOGETHER: usize = 64;
 
-/// How a session works.
+/// Options of a session.
 #[derive(Clone, Copy, Debug)]
 pub struct LogicOptions {
-    /// Keys whose place the session remembers, if it has an index cache of its own; 0 turns that off.
+    /// Capacity of the session's index cache, in keys, if it has its own; 0 turns the cache off.
     pub cache_entries: usize,
     /// See [`Options::cache_threshold`](crate::Options::cache_threshold).
     pub cache_threshold: f64,
     /// See [`Options::op_timeout`](crate::Options::op_timeout).
     pub op_timeout: Duration,
-    /// Whether a phase is so short that it pays to spin before yielding.
+    /// Whether phases are so short that spinning before yielding pays.
     pub spins: bool,
-    /// How what it writes survives failures; as the cluster says if `None`.
+    /// Redundancy of the values that it writes; `None`: the cluster's rules.
     pub redundancy: Option<RedundancyRules>,
 }
 
-/// What an answer to [`MasterRequest::Open`] means.
+/// The contents of the answer to [`MasterRequest::Open`].
 #[derive(Debug)]
 pub struct Opened {
-    /// The session's name.
+    /// The session's id.
     pub client: ClientId,
-    /// A view that is fit for use.
+    /// A view that has passed its check.
     pub view: View,
     /// The epoch.
     pub epoch: u64,
     /// The lease, in milliseconds.
     pub lease_ms: u64,
-    /// So long before the question it began, in milliseconds.
+    /// Time from the beginning of the lease to the question, in milliseconds.
     pub behind_ms: u64,
     /// The cluster's policy.
     pub policy: Policy,
 }
 
 impl Opened {
-    /// Takes an answer.
+    /// Takes the contents out of an answer, and checks them.
     pub fn from(reply: MasterReply) -> Result<Opened, ConnectError> {
         match reply {
             MasterReply::Opened { client, view, epoch, lease_ms, behind_ms, policy } => {
@@ -82,7 +82,7 @@ impl Opened {
         }
     }
 
-    /// The gate of the session, for which the master was asked at this time.
+    /// Makes the session's gate. `asked_at` is when the master was asked.
     pub fn gate(self, asked_at: Duration) -> Gate {
         let gate = Gate::new(self.client, Arc::new(self.view), self.epoch);
         gate.lease.publish(Duration::from_millis(self.lease_ms));
@@ -91,42 +91,42 @@ impl Opened {
     }
 }
 
-/// What a session leaves to the master when it ends.
+/// The report of a session to the master when it ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leaving {
     /// The session.
     pub client: ClientId,
     /// Its blocks.
     pub orphans: Vec<Orphan>,
-    /// What its operations came to.
+    /// The sums of its operations.
     pub work: Work,
 }
 
 impl Leaving {
-    /// What to tell the master.
+    /// Makes the message to the master.
     pub fn request(self) -> MasterRequest {
         let Leaving { client, orphans, work } = self;
         MasterRequest::Close { client, orphans, work: Box::new(work) }
     }
 }
 
-/// One way into the store.
+/// A session's operations.
 pub struct SessionLogic<F, E> {
     pub(super) store: Store<F, SessionHost<E>>,
     pub(super) cache: Cached,
     redundancy: RedundancyRules,
-    /// Set if it demotes pairs of its own where memory is short.
+    /// Set if it demotes pairs of its own when memory is short.
     pub(super) demotion: Option<RefCell<Pace>>,
-    /// Whether an operation does so.
+    /// Whether an operation is demoting pairs.
     pub(super) is_demoting: Cell<bool>,
-    /// Set if it promotes what is read often.
+    /// Set if it promotes pairs that are read often.
     pub(super) promoter: Option<RefCell<Promoter>>,
-    /// What the sessions of the process tell each other of their requests.
+    /// The work table of the sessions of the process.
     pub(super) table: Option<Arc<WorkTable>>,
 }
 
 impl<F: Fabric, E: Environment> SessionLogic<F, E> {
-    /// A session behind a gate that the keeper may know already. The session begins with `view`.
+    /// Makes a session behind a gate that the keeper may know already. The session begins with `view`.
     pub fn behind(
         gate: Arc<Gate>,
         view: Arc<View>,
@@ -157,17 +157,17 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         }
     }
 
-    /// The same, with the work table of its process.
+    /// Sets the work table of its process.
     pub fn with_work_table(self, table: Option<Arc<WorkTable>>) -> SessionLogic<F, E> {
         SessionLogic { table, ..self }
     }
 
-    /// The same, with an index cache that other sessions of its process have, too, if there is one.
+    /// Replaces its index cache by one that it shares with other sessions of its process, if there is one.
     pub fn with_cache(self, cache: Option<Arc<Mutex<IndexCache>>>) -> SessionLogic<F, E> {
         SessionLogic { cache: cache.map_or(self.cache, Cached::shared), ..self }
     }
 
-    /// From now on the keeper sees what it counts, and who has this.
+    /// Shows its counters to the keeper, and to the owner of the returned value.
     pub fn shows_counters(&self, latencies: Arc<Latencies>) -> Arc<Counted> {
         let store = self.store.counters().clone();
         let cache = self.cache.counters().clone();
@@ -176,38 +176,38 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         counted
     }
 
-    /// The session's name in the cluster.
+    /// Returns the session's client id.
     pub fn id(&self) -> ClientId {
         self.store.client()
     }
 
-    /// What it shares with the keeper of its process.
+    /// Returns the state that it shares with the keeper of its process.
     pub fn gate(&self) -> &Arc<Gate> {
         self.store.host().gate()
     }
 
-    /// What the cluster lacks, if that was why there was no memory the last time.
+    /// Returns the master's reason, if there was no memory the last time because the cluster is degraded.
     pub fn degraded(&self) -> Option<String> {
         self.store.host().blocks().degraded()
     }
 
-    /// How what it writes survives failures, where nobody says more.
+    /// Returns the rules for the redundancy of new values, unless a write names one.
     pub fn rules(&self) -> &RedundancyRules {
         &self.redundancy
     }
 
-    /// What its operations cost so far.
+    /// Returns the costs of its operations so far.
     pub fn stats(&self) -> Stats {
         self.store.stats()
     }
 
-    /// What became of its accesses to the index cache so far.
+    /// Returns the counts of its accesses to the index cache so far.
     pub fn cache_stats(&self) -> CacheStats {
         self.cache.stats()
     }
 
-    /// Its cache is now what another session has learnt: for simulated sessions that are measured as if they had run
-    /// for long.
+    /// Replaces its cache by what another session has learnt: for simulated sessions that are measured as if
+    /// they had run for long.
     pub fn learn_from(&self, other: &SessionLogic<F, E>) {
         let learnt = other.cache.with(|cache| cache.copied());
         let counters = self.cache.counters().clone();
@@ -220,7 +220,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         self.store.host().clocks().timed(operation)
     }
 
-    /// Runs operations whose waits all end when so much time is over, from now on.
+    /// Runs operations whose waits all end when `limit` is over, from now on.
     pub fn within<O: Future>(
         &self,
         limit: Duration,
@@ -230,13 +230,13 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         host.clocks().until(host.now().saturating_add(limit), operations)
     }
 
-    /// The operations without the cache.
+    /// Returns the operations without the cache.
     pub fn store(&self) -> &Store<F, SessionHost<E>> {
         &self.store
     }
 
-    /// Ends the session: no operation runs, and none may be started any more. `None` if it left a
-    /// write half-way: then it must not say goodbye, and is to be recovered as if it had crashed.
+    /// Ends the session. No operation runs, and none may be started any more. Returns `None` if it left a write
+    /// half-way: then it must not end in order, but is to be recovered as if it had crashed.
     pub async fn leave(&self) -> Option<Leaving> {
         if self.store.needs_recovery() {
             return None;
@@ -246,7 +246,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
             return None;
         }
         let blocks = self.store.host().blocks();
-        // Whose blocks are whose has to be clear; if it is not, recovery finds out.
+        // The owners of all blocks have to be certain; if they are not, recovery finds them out.
         if !blocks.hand_on(self.gate()).await {
             return None;
         }
@@ -256,7 +256,8 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         Some(Leaving { client: self.id(), orphans, work: self.gate().work() })
     }
 
-    /// Looks a key up and shows the value to `f` where it was fetched, without another copy.
+    /// Calls `f` with the value of a key, or with `None` if the key does not exist. The value is not copied
+    /// before.
     pub async fn get_with<R>(
         &self,
         key: &[u8],
@@ -267,7 +268,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         if let Some(table) = &self.table {
             return Box::pin(self.get_by(table, key, hint, f)).await;
         }
-        // A scope of its own: what was found is large, and is not to be kept while a pair is promoted.
+        // A scope of its own, because the search result is large, and not to be kept while a pair is promoted.
         let (answer, promotable) = {
             let found = self.store.search(key, hint).await?;
             if hint.is_none() || found.hint() != hint {
@@ -283,12 +284,12 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         Ok(answer)
     }
 
-    /// The value of a key; `None` if it does not exist.
+    /// Returns the value of a key; `None` if the key does not exist.
     pub async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         self.get_with(key, |value| value.map(<[u8]>::to_vec)).await
     }
 
-    /// The values of many keys, in their order, in shared phases: see [`Store::search_many`].
+    /// Returns the values of many keys, in the order of the keys, in shared phases; see [`Store::search_many`].
     pub async fn get_many<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
@@ -298,8 +299,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         Ok(values)
     }
 
-    /// Looks many keys up and shows each value to `f` where it was fetched, with the position of its key,
-    /// in any order.
+    /// Calls `f` with each value and the position of its key, in any order. The values are not copied before.
     pub async fn get_many_with<K: AsRef<[u8]>>(
         &self,
         keys: &[K],
@@ -322,12 +322,12 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         self.store.search_many(&wanted, found).await
     }
 
-    /// Adds a key; [`Error::AlreadyExists`] if it exists.
+    /// Adds a key; [`Error::AlreadyExists`] if the key exists.
     pub fn insert(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<(), Error>> {
         self.insert_by(key, value, self.redundancy.wanted(value.len()))
     }
 
-    /// As [`SessionLogic::insert`], with this redundancy.
+    /// Adds a key with the given redundancy; otherwise like [`SessionLogic::insert`].
     pub fn insert_with(
         &self,
         key: &[u8],
@@ -351,12 +351,12 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         Ok(())
     }
 
-    /// Replaces the value of a key; [`Error::NotFound`] if it does not exist.
+    /// Replaces the value of a key; [`Error::NotFound`] if the key does not exist.
     pub fn update(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<(), Error>> {
         self.update_by(key, value, self.redundancy.wanted(value.len()))
     }
 
-    /// As [`SessionLogic::update`], with this redundancy.
+    /// Replaces a value, with the given redundancy; otherwise like [`SessionLogic::update`].
     pub fn update_with(
         &self,
         key: &[u8],
@@ -388,7 +388,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         self.put_by(key, value, self.redundancy.wanted(value.len()))
     }
 
-    /// As [`SessionLogic::put`], with this redundancy.
+    /// Adds a key, or replaces its value, with the given redundancy.
     pub fn put_with(
         &self,
         key: &[u8],
@@ -413,8 +413,8 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         Ok(())
     }
 
-    /// As [`SessionLogic::put`], with a value that `fill` writes where it goes: so many bytes, which hold zeros before.
-    /// It is called before anything has begun.
+    /// Adds a key, or replaces its value, by `value_bytes` bytes that `fill` writes directly into the buffer
+    /// that is sent. The buffer is zeroed before. `fill` is called before anything else has begun.
     pub async fn put_from(
         &self,
         key: &[u8],
@@ -429,7 +429,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         let fill = RefCell::new(fill);
         let fill = |value: &mut [u8]| fill.borrow_mut()(value);
         if let Some(table) = &self.table {
-            // Others may take it, too.
+            // A buffer of its own, since followers may take the value, too.
             self.store.check_write(key, value_bytes, wanted)?;
             let mut value = vec![0; value_bytes];
             fill(&mut value);
@@ -442,7 +442,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         Ok(())
     }
 
-    /// See [`Store::scan`].
+    /// Shows the next pairs of a scan; see [`Store::scan`].
     pub async fn scan(
         &self,
         cursor: &mut ScanCursor,
@@ -452,12 +452,12 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         self.store.scan(cursor, limits, show).await
     }
 
-    /// The redundancy of a key's value; `None` if it does not exist.
+    /// Returns the redundancy of a key's value; `None` if the key does not exist.
     pub async fn redundancy_of(&self, key: &[u8]) -> Result<Option<Redundancy>, Error> {
         Ok(self.store.search(key, None).await?.redundancy())
     }
 
-    /// Gives a key's value another redundancy; [`Error::NotFound`] if the key does not exist.
+    /// Gives the value of a key another redundancy; [`Error::NotFound`] if the key does not exist.
     pub async fn set_redundancy(
         &self,
         key: &[u8],
@@ -476,7 +476,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         Ok(transition)
     }
 
-    /// Removes a key; [`Error::NotFound`] if it does not exist.
+    /// Removes a key; [`Error::NotFound`] if the key does not exist.
     pub async fn delete(&self, key: &[u8]) -> Result<(), Error> {
         let key = self.store.key(key);
         let _lead = match &self.table {

@@ -1,9 +1,10 @@
-//! What a session does about redundancy by itself: demotion and promotion, by the cluster's policy.
+//! Automatic changes of redundancy by a session: demotion and promotion, by the cluster's policy.
 //!
-//! Both are Moves like any other, so what they do nobody can see but in memory and time. They run in the session's own
-//! operations, since nobody else has its blocks: who writes while memory is short makes some room first; who reads a
-//! coded pair often moves it, when its read has been answered. Both are bounded by a rate; what they come to
-//! changes nothing of the operation. A Move that fails half-way leaves the session lost, as ever.
+//! Both are Moves like any other, visible only in memory and time. They run within the session's own
+//! operations, since no other session has its blocks. A write makes some room first, if memory is short. A read
+//! moves a coded pair that is read often, after the read itself has its answer. Both are bounded by a rate, and
+//! their outcome does not change the operation's result. A Move that fails half-way leaves the session lost, as
+//! always.
 
 use std::cell::Cell;
 
@@ -15,11 +16,12 @@ use fusee_core::verbs::Fabric;
 
 use super::{Environment, SessionHost, SessionLogic};
 
-/// Pairs that one write demotes, at most: it takes the memory of some more than one.
+/// Pairs that one write demotes at most; more than one, because a write takes about as much memory as several
+/// demotions give back.
 const DEMOTED_TOGETHER: u32 = 4;
-/// Objects that one write looks at for that, at most.
+/// Objects that one write examines for that at most.
 const LOOKED_AT: u32 = 16;
-/// Replicas of what is promoted to EC-oriented, and was not before.
+/// Replicas of a pair that is promoted to EC-oriented and was not EC-oriented before.
 const REPLICAS: u8 = 2;
 
 /// A pair that is to be promoted.
@@ -29,7 +31,7 @@ pub(super) struct Promotable {
     value_bytes: u64,
 }
 
-/// An operation demotes; also when it is dropped, it has stopped.
+/// A running demotion, which has ended when this is dropped.
 struct Demoting<'s>(&'s Cell<bool>);
 
 impl Drop for Demoting<'_> {
@@ -77,7 +79,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         }
     }
 
-    /// What a read has found, if that is to be promoted.
+    /// Returns the pair that a read has found, if it is to be promoted.
     #[cold]
     pub(super) fn promotable(
         &self,
@@ -96,7 +98,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
                 let view = self.store.view();
                 let (region, _) = view.region_of(hint.word.address())?;
                 match region.redundancy() {
-                    // It has been EC-oriented, so it can be in place.
+                    // It was EC-oriented before, so it can be in place.
                     before @ Redundancy::Oriented(_) => before,
                     _ => Redundancy::Oriented(Orientation::new(REPLICAS, coding).ok()?),
                 }
@@ -108,7 +110,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         is_due.then_some(Promotable { hint: hint.uncertain(), to, value_bytes })
     }
 
-    /// Gives a pair copies.
+    /// Promotes a pair.
     pub(super) async fn promote(&self, key: Key<'_>, promotable: Promotable) {
         let Promotable { hint, to, value_bytes } = promotable;
         let result = self.store.set_redundancy(key, to, Some(hint)).await;

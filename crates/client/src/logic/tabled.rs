@@ -1,7 +1,7 @@
-//! The operations of a session by the [work table](super::work_table) of its process.
+//! The operations of a session that use the [work table](super::work_table) of its process.
 //!
-//! A request that leads does what it does without a table. What a follower learns goes into the index cache as an
-//! uncertain hint: it is another session that has seen it.
+//! A leader does the same as without a table. A follower's result goes into the index cache as an uncertain
+//! hint: another session has seen it.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::work_table::{Followed, Found, Get, Lead, Set, Turn};
 use super::{Environment, SessionLogic, WorkTable};
 
 impl<F: Fabric, E: Environment> SessionLogic<F, E> {
-    /// [`SessionLogic::get_with`].
+    /// Runs [`SessionLogic::get_with`] by the table.
     pub(super) async fn get_by<R>(
         &self,
         table: &Arc<WorkTable>,
@@ -34,7 +34,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
             Get::Value(value) => return Ok(f(Some(&value))),
             Get::Ride(followed) => (true, self.landed(table, &key, &followed).await),
             Get::Compare(slot, followed) => {
-                // Not one after the other: mostly both are there after a round trip.
+                // Concurrently: mostly both are complete after one round trip.
                 let shown = self.store().word_in(key, slot);
                 let landed = self.landed(table, &key, &followed);
                 let (shown, found) = join(pin!(shown), pin!(landed)).await;
@@ -68,13 +68,13 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         Ok(f(found.value()))
     }
 
-    /// UPDATE or UPSERT.
+    /// Runs an UPDATE or UPSERT by the table.
     pub(super) async fn set_by(
         &self,
         table: &Arc<WorkTable>,
         (opcode, key, value, wanted): (Opcode, Key<'_>, &[u8], Wanted),
     ) -> Result<(), Error> {
-        // What is absorbed is not looked at any more.
+        // Checked here, because an absorbed write is not checked again.
         self.store().check_write(key, value.len(), wanted)?;
         let slot = self.hint(&key).map(|hint| hint.slot);
         let lead = match table.set(opcode, &key, Some(value), slot, self.epoch()) {
@@ -115,7 +115,8 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         Ok(())
     }
 
-    /// INSERT, DELETE or a Move: what to hold while it is under way. Strict, it runs alone.
+    /// Registers an INSERT, a DELETE or a Move; returns what to hold while it runs. In a strict table these run
+    /// alone.
     pub(super) async fn may_change(
         &self,
         table: &Arc<WorkTable>,
@@ -140,7 +141,7 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         }
     }
 
-    /// What somebody else's request has come to, if that is of any use.
+    /// Returns the result of another request, if it is of any use.
     async fn landed(
         &self,
         table: &WorkTable,

@@ -1,8 +1,8 @@
-//! What the operations of `fusee-core` get from a real session: waiting, and blocks.
+//! The host of a session's operations, as `fusee-core` asks for it: waits, blocks, views, epochs and reports.
 //!
-//! Backoff. A loser waits for a winner that is about to finish, mostly within microseconds, but the
-//! winner's thread may have been preempted. So the wait goes from spinning over yielding the
-//! processor to sleeping, at most a millisecond at a time.
+//! Backoff: a loser waits for a winner that is about to finish, mostly within microseconds, but the winner's
+//! thread may have been preempted. So the wait goes from spinning over yielding the processor to sleeping, at
+//! most a millisecond at a time.
 //!
 //! Every wait of an operation ends by the operation's own [clock](super::clock), whatever comes meanwhile: a
 //! newer view, or an answer that it cannot use.
@@ -31,42 +31,42 @@ use super::blocks::BlockSource;
 use super::clock::Clocks;
 use super::gate::Gate;
 
-/// Attempts that spin, on shared memory.
+/// Attempts that spin, over shared memory.
 const SPINS: u32 = 16;
-/// Attempts, after those, that yield.
+/// Attempts that yield, after those.
 const YIELDS: u32 = 48;
-/// The first sleep; each one is a quarter longer, up to the longest.
+/// The first sleep; each further one is a quarter longer, up to the longest.
 const FIRST_SLEEP: Duration = Duration::from_micros(20);
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 
-/// How long who asked for a block still waits when a newer view has come: one that is granted when
-/// nobody waits any more is of use to nobody.
+/// Time for which a request for a block is still awaited when a newer view has come: a block that is granted
+/// after the wait is of no use.
 const BLOCK_PATIENCE: Duration = Duration::from_millis(5);
-/// How long to wait for what others hand on before all are asked again: first, and at last. A call
-/// takes what the keepers need to ask the master twice, which is mostly a few milliseconds.
+/// First and longest wait for blocks that others hand over, before all nodes are asked again. A call takes the
+/// time of two questions of the keepers to the master, mostly a few milliseconds.
 const FIRST_CALL_PATIENCE: Duration = Duration::from_millis(2);
 const CALL_PATIENCE: Duration = Duration::from_millis(10);
-/// How long the master may take to note that a subtable is full.
+/// Time that the master may take to note that a subtable is full.
 const SPLIT_DEADLINE: Duration = Duration::from_secs(1);
-/// Who waits for a split asks for it again after this time, and then after longer ones.
+/// First pause before a split is asked for again; each further one is twice as long, up to `SPLIT_DEADLINE`.
 const SPLIT_AGAIN: Duration = Duration::from_millis(100);
-/// A request follows another one of its process for this part of what an operation may wait.
+/// A request follows another one of its process for 1 / `FOLLOWING` of the time that an operation may wait.
 const FOLLOWING: u32 = 50;
 
-/// A session's surroundings.
+/// The host of a session's operations.
 pub struct SessionHost<E> {
     env: Rc<E>,
     gate: Arc<Gate>,
     blocks: BlockSource<E>,
     bars: Bars,
-    /// Whether a phase is so short that spinning pays.
+    /// Whether phases are so short that spinning pays.
     spins: bool,
-    /// Attempts after which an operation gives up that nobody has given a clock.
+    /// Attempts after which an operation gives up even if it runs without a clock.
     max_attempts: u32,
     op_timeout: Duration,
     clocks: Clocks,
     random: Cell<u64>,
-    /// How long to wait for others the next time.
+    /// The next wait for blocks that others hand over.
     call_patience: Cell<Duration>,
 }
 
@@ -95,12 +95,12 @@ impl<E: Environment> SessionHost<E> {
         }
     }
 
-    /// What the session shares with the keeper of its process.
+    /// Returns the state that the session shares with the keeper of its process.
     pub fn gate(&self) -> &Arc<Gate> {
         &self.gate
     }
 
-    /// The time by the clock of the keeper.
+    /// Returns the time by the keeper's clock.
     pub(super) fn now(&self) -> Duration {
         self.env.now()
     }
@@ -109,7 +109,8 @@ impl<E: Environment> SessionHost<E> {
         &self.blocks
     }
 
-    /// What a future comes to that another request of the process decides; `None` if that takes too long.
+    /// Returns the result of a future that another request of the process completes; `None` if that takes too
+    /// long.
     pub(super) async fn follow<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let patience = self.op_timeout / FOLLOWING;
         let patience = self.env.sleep(patience.min(self.left().unwrap_or_default()));
@@ -123,17 +124,17 @@ impl<E: Environment> SessionHost<E> {
         &self.clocks
     }
 
-    /// How long the running operation may still wait; `None` if it has to end.
+    /// Returns how long the running operation may still wait; `None` if it has to end.
     fn left(&self) -> Option<Duration> {
         self.clocks.left(self.env.now())
     }
 
-    /// Waits as long as the operation may, or until there is a newer view: then it is true.
+    /// Waits as long as the operation may, or until there is a newer view. Returns whether there is one.
     async fn outwait(&self, number: u64) -> bool {
         self.outwait_for(number, Duration::MAX).await
     }
 
-    /// The same, but so long at most.
+    /// Like `outwait`, but with a limit for this wait.
     async fn outwait_for(&self, number: u64, at_most: Duration) -> bool {
         let Some(left) = self.left() else { return false };
         let waits = self.env.sleep(left.min(at_most));
@@ -154,7 +155,7 @@ impl<E: Environment> SessionHost<E> {
 
 impl<E: Environment> Waiting for SessionHost<E> {
     async fn pause(&self, attempt: u32) -> Result<(), GiveUp> {
-        // Nobody who is fenced gets to see what it waits for.
+        // A fenced session is never shown what it waits for.
         if attempt >= self.max_attempts || self.gate.is_expelled() {
             return Err(GiveUp);
         }
@@ -165,7 +166,7 @@ impl<E: Environment> Waiting for SessionHost<E> {
         } else {
             let growth = 1.25f64.powi((attempt - SPINS - YIELDS).min(100) as i32);
             let longest = FIRST_SLEEP.mul_f64(growth).min(LONGEST_SLEEP);
-            // Between half of it and one and a half: clients in conflict drift apart.
+            // Between half and one and a half times the sleep, so that clients in conflict drift apart.
             let jitter = 0.5 + self.random() as f64 / u64::MAX as f64;
             let left = self.left().ok_or(GiveUp)?;
             self.env.sleep(longest.mul_f64(jitter).min(left)).await;
@@ -182,7 +183,7 @@ impl<E: Environment> Blocks for SessionHost<E> {
         beside: Option<u32>,
         view: &Arc<View>,
     ) -> Result<Granted, Error> {
-        // On the heap: it is rare, and the futures of operations stay small.
+        // On the heap, so that the futures of operations stay small: it is rare.
         let granting = Box::pin(async {
             let granted = match beside {
                 Some(subtable) => self.blocks.grant_beside(kind, subtable, view).await,
@@ -198,7 +199,8 @@ impl<E: Environment> Blocks for SessionHost<E> {
             is_newer
         };
         match select(granting, pin!(give_up_timer)).await {
-            // Either takes a while, and others wait for who is pinned.
+            // Both kinds of wait take a while, and others wait for pinned operations, so the caller unpins the
+            // operation first.
             Either::Left((Err(Error::Allocation { .. }), _))
                 if beside.is_none() && self.blocks.awaits_call(kind) =>
             {
@@ -281,12 +283,13 @@ impl<E: Environment> Views for SessionHost<E> {
         } else {
             (SPLIT_AGAIN, SPLIT_DEADLINE)
         };
-        // A refusal is final at first, and where it comes twice in a row.
+        // A refusal is final if it is the first answer, or follows another refusal.
         let mut is_final = true;
         let Some(end) = self.left().map(|left| self.env.now().saturating_add(left)) else {
             return Grown::GaveUp;
         };
-        // Masters forget who has asked: another one leads, or a memory node had no room after all.
+        // Repeated, because a master may forget the request: another one leads, or a memory node had no room
+        // after all.
         while !self.gate.is_expelled() {
             let left = end.saturating_sub(self.env.now()).min(self.left().unwrap_or_default());
             if left.is_zero() {
@@ -299,7 +302,7 @@ impl<E: Environment> Views for SessionHost<E> {
                 }
                 Ok(MasterReply::Refused { .. }) => is_final = true,
                 Ok(MasterReply::TooDeep) => return Grown::TooDeep,
-                // If it has not heard of it, somebody else may have asked for the same.
+                // Even if the master has not got this request, another session may have sent the same.
                 Ok(_) | Err(_) => is_final = false,
             }
             if self.outwait_for(view.number, again).await {
@@ -321,7 +324,7 @@ impl<E: Environment> Views for SessionHost<E> {
         }
         let client = self.blocks.client();
         let lease = self.gate.lease.longest();
-        // What it asks takes up to a quarter of a lease.
+        // Its requests take up to a quarter of a lease.
         let asking = self.bars.bar(&*self.env, client, node, view, lease);
         let patience = self.env.sleep(self.left()?);
         match select(pin!(asking), pin!(patience)).await {

@@ -1,26 +1,28 @@
-//! The work table: what the sessions of a process have under way, so that correlated requests, those on one key at
-//! one time, need not all go to the memory nodes (E §4.3).
+//! The work table: the running requests of a process's sessions, so that correlated requests, those on one key
+//! at one time, need not all go to the memory nodes (E §4.3).
 //!
-//! A row is a key with a get, or a set (UPDATE, UPSERT), or both. The request that has registered is a *leader*; those
-//! that come before it ends are its *followers*. A row goes when its leaders have ended.
+//! A row is a key with a get, or a set (UPDATE, UPSERT), or both. The request that has registered is a
+//! *leader*; requests that come before it ends are its *followers*. A row is removed when its leaders have
+//! ended.
 //!
-//! Strict, every answer is as linearizable as without the table
+//! In a strict table, every answer is as linearizable as without the table
 //! ([decision 0041](../../../../docs/decisions/0041-work-table.md)):
 //!
-//! * A get *rides* on a set that has not posted its commit: it takes the value if that commit replaces the slot's
-//!   word. Then the set takes effect after the get has begun, and before it ends.
-//! * A get that follows another get, or a set whose commit is posted, READs the slot itself: 8 bytes. It takes
-//!   its leader's value if the leader has found, or put, the same word in the same slot. No word comes back within
-//!   a quarter of [`WINDOW_EPOCHS`], so the word still leads to the pair that it led the leader to.
-//! * Sets wait for the one that is under way. When it ends the last of them leads, and takes along those of its kind
-//!   that wait: they take effect right before it, and answer what it answers. INSERT, DELETE and Moves run alone.
+//! * A get *rides* on a set that has not posted its commit: it takes the value if that commit replaces the
+//!   slot's word. Then the set takes effect after the get has begun, and before it ends.
+//! * A get that follows another get, or a set whose commit is posted, READs the slot itself: 8 bytes. It
+//!   takes its leader's value if the leader has found, or put, the same word in the same slot. No word comes
+//!   back within a quarter of [`WINDOW_EPOCHS`], so the word still leads to the pair that it led the leader to.
+//! * Sets wait for a running set. When it ends, the last of them leads, and absorbs the other waiting sets of
+//!   its kind: they take effect right before it, and have the same result. INSERT, DELETE and Moves run alone.
 //!
-//! Relaxed, as in the paper: a get takes what an earlier get finds, and the value of a set at once, whether or not
-//! that ever takes effect; a write waits for a get; of two writes or Moves the later one fails.
+//! In a relaxed table, as in the paper, a get takes the result of an earlier get, and the value of a set at
+//! once, whether or not the set ever takes effect; a write waits for a get; of two writes or Moves the later
+//! one fails.
 //!
-//! A leader may fail, be dropped half-way, or not be polled. It lands, or is dropped, by its [`Lead`], and followers
-//! wait no longer than their patience: then they go alone. So nobody waits for ever, and a follower that has gone
-//! alone is no follower any more, whatever becomes of its leader.
+//! A leader may fail, be dropped half-way, or not be polled. It lands, or is dropped, by its [`Lead`], and
+//! followers wait no longer than their patience: then they go alone. So no request waits for ever, and a
+//! follower that has gone alone no longer depends on its leader.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -37,7 +39,7 @@ use fusee_core::view::SlotRef;
 use futures_util::future::{FutureExt, Shared};
 use tokio::sync::oneshot;
 
-/// The requests that the sessions of a process have under way.
+/// The running requests of a process's sessions.
 #[derive(Debug)]
 pub struct WorkTable {
     is_relaxed: bool,
@@ -63,39 +65,39 @@ struct Row {
 #[derive(Debug)]
 struct Entry {
     number: u64,
-    /// Where its session expects the key.
+    /// The slot in which its session expects the key.
     slot: Option<SlotRef>,
-    /// A set, and its commit is not posted.
+    /// Whether it is a set whose commit is not posted yet.
     is_open: bool,
-    /// What it writes, if others may have that at once.
+    /// The value that it writes, if others may have that at once.
     value: Option<Arc<[u8]>>,
     landing: Landing,
 }
 
-/// Sets that wait for the one that is under way.
+/// Sets that wait for the running one.
 #[derive(Debug)]
 struct Waiting {
     opcode: Opcode,
-    /// In the order in which they came.
+    /// The sets in the order in which they came.
     sets: Vec<oneshot::Sender<Turn>>,
 }
 
-/// What becomes of a leader; an error if it comes to nothing that a follower could use.
+/// The result of a leader; an error if followers cannot use it.
 pub type Landing = Shared<oneshot::Receiver<Arc<Found>>>;
 
-/// What a leader has found, or written.
+/// The pair that a leader has found, or written.
 #[derive(Debug)]
 pub struct Found {
-    /// The slot with its word; `None` if nobody knows of one.
+    /// The slot with its word; `None` if no slot is known.
     place: Option<Hint>,
     /// The value; `None` if the key does not exist.
     value: Option<Box<[u8]>>,
-    /// An epoch before the one in which the word stood in the slot, or that one.
+    /// The epoch in which the word was in the slot, or an earlier one.
     epoch: u64,
 }
 
 impl Found {
-    /// Where the key is, for the index cache of another session.
+    /// Returns the place of the key, for the index cache of another session.
     pub fn place(&self) -> Option<Hint> {
         self.place.map(Hint::uncertain)
     }
@@ -105,9 +107,9 @@ impl Found {
         self.value.as_deref()
     }
 
-    /// Whether this is what a slot leads to that shows this word, in this epoch or the next one.
+    /// Returns whether a slot that shows `word`, in `epoch` or the next one, leads to this pair.
     pub fn is_shown_by(&self, slot: SlotRef, word: Slot, epoch: u64) -> bool {
-        // Of EC-oriented pairs a life has several words.
+        // An object of an EC-oriented pair has several words in its life.
         let window = WINDOW_EPOCHS / u64::from(Slot::TURNS);
         let is_young = epoch.saturating_sub(self.epoch) + 1 < window;
         let place = self.place.filter(|_| is_young);
@@ -116,36 +118,37 @@ impl Found {
     }
 }
 
-/// What a set that has waited does.
+/// The role of a set that has waited.
 #[derive(Debug)]
 pub enum Turn {
     /// It leads.
     Lead(Lead),
-    /// It has taken effect right before its leader; or not, if the key did not exist.
+    /// Another set has absorbed it: it took effect right before that one; or did not, if the key did not exist.
     Absorbed(Result<(), Error>),
 }
 
-/// What a get does.
+/// The role of a get.
 #[derive(Debug)]
 pub enum Get {
-    /// It goes to the memory nodes, and others may follow.
+    /// It goes to the memory nodes, and others may follow it.
     Lead(Lead),
-    /// It goes to the memory nodes.
+    /// It goes to the memory nodes, without followers.
     Alone,
-    /// It takes what its leader comes to.
+    /// It takes the result of its leader.
     Ride(Followed),
-    /// It READs this slot, and takes what its leader comes to if that is there.
+    /// It READs this slot, and takes the result of its leader if the slot shows that.
     Compare(SlotRef, Followed),
-    /// This is its answer.
+    /// It has this answer.
     Value(Arc<[u8]>),
 }
 
-/// What a write does.
+/// The role of a write.
 #[derive(Debug)]
 pub enum Set {
-    /// It goes to the memory nodes, and others may follow; when these gets have landed, if there are any.
+    /// It goes to the memory nodes, and others may follow it. It first waits until these gets have landed, if
+    /// there are any.
     Lead(Lead, Option<Followed>),
-    /// It goes to the memory nodes.
+    /// It goes to the memory nodes, without followers.
     Alone,
     /// It waits for its turn.
     Wait(oneshot::Receiver<Turn>),
@@ -153,7 +156,7 @@ pub enum Set {
     Refused,
 }
 
-/// Somebody else's request that is waited for.
+/// Another request, whose result is awaited.
 #[derive(Clone, Debug)]
 pub struct Followed {
     pub landing: Landing,
@@ -167,7 +170,7 @@ macro_rules! counts {
             $($name: AtomicU64,)+
         }
 
-        /// What a work table has done so far.
+        /// Counts of a work table.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct WorkTableStats {
@@ -183,32 +186,32 @@ macro_rules! counts {
 }
 
 counts! {
-    /// Gets that took the value of a request under way, and posted no verb.
+    /// Gets that took the value of a running request, and posted no verb.
     rides,
-    /// Gets that READ 8 bytes, and took the value of a request under way.
+    /// Gets that READ 8 bytes, and took the value of a running request.
     compared,
-    /// Gets that followed a request under way in vain.
+    /// Gets that followed a running request in vain.
     misses,
-    /// Sets that were acknowledged with a later one.
+    /// Sets that were absorbed by a later one.
     absorbed,
-    /// Sets that waited, and led then.
+    /// Sets that waited, and then led.
     waited,
-    /// Writes and Moves that failed because another one was under way; relaxed only.
+    /// Writes and Moves that failed because another one was running; relaxed only.
     refused,
 }
 
 impl WorkTable {
-    /// An empty table, strict or relaxed.
+    /// Makes an empty table, strict or relaxed.
     pub fn new(is_relaxed: bool) -> WorkTable {
         WorkTable { is_relaxed, rows: Mutex::default(), counts: Counts::default() }
     }
 
-    /// Whether it is relaxed.
+    /// Returns whether it is relaxed.
     pub fn is_relaxed(&self) -> bool {
         self.is_relaxed
     }
 
-    /// What it has done so far.
+    /// Returns the counts so far.
     pub fn stats(&self) -> WorkTableStats {
         self.counts.all()
     }
@@ -217,7 +220,7 @@ impl WorkTable {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A get begins. `slot`: where its session expects the key; `epoch`: the newest that it knows.
+    /// Begins a get. `slot`: where its session expects the key; `epoch`: the newest that the session knows.
     pub fn get(self: &Arc<Self>, key: &[u8], slot: Option<SlotRef>, epoch: u64) -> Get {
         let mut rows = self.rows();
         let Some(row) = rows.by_key.get(key) else {
@@ -242,8 +245,8 @@ impl WorkTable {
         }
     }
 
-    /// An UPDATE or UPSERT begins; if the table is relaxed, any write or Move. `value`: what it gives the key, if it
-    /// does.
+    /// Begins an UPDATE or UPSERT; if the table is relaxed, any write or Move. `value`: the key's new value, if
+    /// it gets one.
     pub fn set(
         self: &Arc<Self>,
         opcode: Opcode,
@@ -304,7 +307,7 @@ impl WorkTable {
         }
     }
 
-    /// A follower has lost its patience: nobody else follows this leader.
+    /// Removes a leader, when a follower has lost its patience: no other request follows that leader.
     pub fn abandon(&self, key: &[u8], followed: &Followed) {
         let mut rows = self.rows();
         for kind in [Kind::Get, Kind::Set] {
@@ -312,7 +315,7 @@ impl WorkTable {
         }
     }
 
-    /// A get has followed another request, to its good or in vain.
+    /// Counts a get that has followed another request, successfully (`found`) or in vain.
     pub fn followed(&self, is_ride: bool, found: bool) {
         self.count(|counts| match (found, is_ride) {
             (true, true) => &counts.rides,
@@ -321,7 +324,7 @@ impl WorkTable {
         });
     }
 
-    /// A set has waited for its turn.
+    /// Counts a set that has waited for its turn.
     pub fn waited(&self, turn: &Turn) {
         self.count(|counts| match turn {
             Turn::Lead(_) => &counts.waited,
@@ -351,7 +354,7 @@ impl Row {
 }
 
 impl Rows {
-    /// Takes a leader off the table, if it is still there.
+    /// Removes a leader from the table, if it is still there.
     fn remove(&mut self, key: &[u8], kind: Kind, number: u64) -> Option<Entry> {
         let row = self.by_key.get_mut(key)?;
         let entry = row.entry(kind).take_if(|entry| entry.number == number);
@@ -361,7 +364,7 @@ impl Rows {
         entry
     }
 
-    /// The sets that wait, as far as anybody still waits for them, if none is under way.
+    /// Takes the waiting sets, except for dropped ones, if no set is running.
     fn take_waiting(&mut self, key: &[u8]) -> Option<Waiting> {
         let row = self.by_key.get_mut(key).filter(|row| row.set.is_none())?;
         let mut waiting = row.waiting.take()?;
@@ -373,7 +376,7 @@ impl Rows {
     }
 }
 
-/// That a request leads. It is to be landed; if it is dropped, its followers go alone.
+/// The role of a leader. It must be landed; if it is dropped instead, its followers go alone.
 #[derive(Debug)]
 pub struct Lead {
     table: Arc<WorkTable>,
@@ -381,16 +384,16 @@ pub struct Lead {
     number: u64,
     kind: Kind,
     epoch: u64,
-    /// None when it has landed.
+    /// `None` when it has landed.
     lands: Option<oneshot::Sender<Arc<Found>>>,
-    /// Sets that it takes along.
+    /// Sets that it absorbs.
     absorbed: Vec<oneshot::Sender<Turn>>,
-    /// It has posted a commit.
+    /// Whether it has posted a commit.
     has_committed: Cell<bool>,
 }
 
 impl Lead {
-    /// A set is about to post its commit: no get rides on it any more.
+    /// Records that a set is about to post its commit: no further get rides on it.
     pub fn commits(&self) {
         self.has_committed.set(true);
         if removed(Mutant::GetRidesPostedSet) {
@@ -404,18 +407,18 @@ impl Lead {
         }
     }
 
-    /// A get has found this.
+    /// Lands a get with what it has found.
     pub fn has_found(mut self, place: Option<Hint>, value: Option<&[u8]>) {
         if place.is_some() || self.table.is_relaxed {
             self.land(place, value);
         }
     }
 
-    /// A set has ended: whether its word has replaced the slot's, and where that is.
+    /// Lands a set that has ended. `result` says whether its word has replaced the slot's, and in which slot.
     pub fn has_written(mut self, result: Result<Option<Hint>, &Error>, value: &[u8]) {
         let answer = match result {
             Ok(_) => Ok(()),
-            // Of a key that was not there for those before it either.
+            // The key did not exist for the absorbed sets either.
             Err(Error::NotFound) => Err(Error::NotFound),
             Err(_) if removed(Mutant::FailedSetAbsorbs) => Ok(()),
             Err(_) => return,
@@ -424,8 +427,8 @@ impl Lead {
             let _ = set.send(Turn::Absorbed(answer.clone()));
         }
         match result {
-            // Else a change of the view has committed it, perhaps before a get began that rides on it: since
-            // then somebody may have replaced its word.
+            // Without a commit of its own, a view change has committed the word, perhaps before a riding get
+            // began: another write may have replaced the word since then.
             Ok(Some(place))
                 if self.has_committed.get() || removed(Mutant::GetBelievesSettledSet) =>
             {
@@ -463,7 +466,8 @@ impl Drop for Lead {
         let mut lead = self.table.lead(&mut rows, &self.key, Kind::Set, None, None, self.epoch);
         lead.absorbed = sets;
         drop(rows);
-        // If nobody waits for that any more it is dropped here, and those that it would have taken along go alone.
+        // If the last set is not awaited any more, `lead` is dropped here, and the sets that it would have
+        // absorbed go alone.
         let _ = last.send(Turn::Lead(lead));
     }
 }

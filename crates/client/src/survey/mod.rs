@@ -1,19 +1,18 @@
-//! A survey of the memory: who has it, for objects of which size, and how much of it waits to be
-//! used again.
+//! A survey of the memory: its owners, the sizes of objects, and how much of it waits to be reused.
 //!
-//! It READs the block tables, headers and free bitmaps of all regions, asks the master who owns
-//! blocks, and the memory nodes how full they are. Nobody is stopped or slowed down for it: others
-//! write meanwhile, so every single block is told as it was at some moment, and all together as
-//! they never were at any. The sums hold nevertheless ([`report`]): each block is counted once.
+//! It READs the block tables, headers and free bitmaps of all regions, and asks the master for the
+//! owners of blocks and the memory nodes for their usage. It stops or slows down no other session.
+//! Others write meanwhile: each block is reported as it was at some moment, but all blocks together
+//! need never have been so. The sums hold nevertheless ([`report`]): each block is counted once.
 //!
-//! *What it costs*: 1/512 of the memory that has owners, and four bytes for every block.
+//! *Cost*: it reads 1/512 of the memory that has owners, and four bytes for every block.
 //!
-//! *What it cannot see*: which of the objects that are neither set free nor new are in use. An open
-//! session collects marks and keeps in mind what it may allocate; freed objects wait there, too,
-//! before they are set free (up to 63 of a session), and some never are: if the session dies, or does
-//! nothing for long. Only the whole index would tell.
+//! *Limits*: of the objects that are neither marked free nor new, it cannot tell which are in use.
+//! An open session has collected marks and remembers which objects it may allocate. Freed objects
+//! wait in a session until they are marked (up to 63 of them); if the session dies, or is idle for
+//! long, some are never marked. Only the whole index would tell.
 //!
-//! Parts that are read while the view gives a region another first place are read again.
+//! Parts that are read while the view moves the primary of one of their regions are read again.
 
 pub(crate) mod pairs;
 mod read;
@@ -39,35 +38,35 @@ use read::{Cursor, Group, Reader};
 pub use report::{ClassMemory, MemorySurvey, NodeMemory, OwnerMemory, OwnerState};
 use report::{OfOwner, Tally};
 
-/// How often a part is read again because its regions have moved meanwhile.
+/// Limit of re-reads of one part because its regions have moved meanwhile.
 const ATTEMPTS: u32 = 16;
-/// How often to look for a newer view, while a memory node does not answer.
+/// Interval between looks for a newer view, while a memory node does not answer.
 const POLL: Duration = Duration::from_millis(1);
 
-/// Why there is no survey.
+/// Errors of a survey.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SurveyError {
-    /// There is no session, or the master does not tell what it has to.
+    /// No session could be opened, or the master did not give the answers that the survey needs.
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    /// A memory node does not answer, and the cluster does not go on without it.
+    /// A memory node does not answer, and no view without it came in time.
     #[error("memory node {node} does not answer: {error}")]
     Unreachable {
-        /// Which.
+        /// The memory node.
         node: MnId,
-        /// How.
+        /// The error of the verb.
         error: VerbError,
     },
-    /// The session that read was fenced: the cluster took it for dead.
+    /// The reading session was fenced: it counted as dead.
     #[error("the cluster has fenced this session while it read; try again")]
     Expelled,
-    /// What was read moved to other memory nodes again and again.
+    /// A part moved to other memory nodes during every attempt to read it.
     #[error("the regions moved faster than they were read; try again")]
     Moving,
 }
 
-/// Asks the master whose names may stand in the tables.
+/// Asks the master for the sessions that may own blocks.
 pub(crate) fn owners(shared: &Shared) -> Result<Owners, ConnectError> {
     let master = shared.master.clone();
     match shared.wait(async move { master.call(MasterRequest::Owners).await })? {
@@ -80,13 +79,13 @@ pub(crate) fn owners(shared: &Shared) -> Result<Owners, ConnectError> {
     }
 }
 
-/// What a session finds in the block tables, headers and bitmaps.
+/// Counts from the block tables, headers and bitmaps.
 pub(crate) struct Findings {
     view: Arc<View>,
     tally: Tally,
 }
 
-/// Reads all regions. `orphans` are what the master knew of before.
+/// Reads all regions. `orphans` are the orphaned blocks that the master knew before.
 pub(crate) async fn read_all(
     session: &Session,
     orphans: &[Orphan],
@@ -102,7 +101,8 @@ pub(crate) async fn read_all(
         if let Err(failure) = part {
             outlive(session, &view, failure).await?;
         }
-        // Before what was there is given to somebody else, this session has said that it knows.
+        // Memory that a region has left is reused only after this session has acknowledged the
+        // newer view, or is fenced. So what was read is valid if this check passes.
         if session.is_lost() {
             return Err(SurveyError::Expelled);
         }
@@ -120,7 +120,7 @@ pub(crate) async fn read_all(
     Ok(Findings { view, tally })
 }
 
-/// A memory node did not answer: waits for a view that does without it.
+/// Waits for a view without a memory node that did not answer.
 async fn outlive(session: &Session, view: &View, failure: FailedVerb) -> Result<(), SurveyError> {
     let FailedVerb { node, error } = failure;
     let end = Instant::now() + session.patience();
@@ -137,8 +137,8 @@ async fn outlive(session: &Session, view: &View, failure: FailedVerb) -> Result<
     Ok(())
 }
 
-/// The survey: what was found, by the names that the master knew after it, and what the memory
-/// nodes said.
+/// Composes the survey of the findings, the owners that the master knew after the read, and the
+/// usage of the memory nodes.
 pub(crate) fn survey(
     Findings { view, tally }: Findings,
     owners: &Owners,
@@ -189,7 +189,8 @@ fn named(known: &[(&ClientId, &OfOwner)], owners: &Owners) -> Vec<OwnerMemory> {
     known.iter().map(named).collect()
 }
 
-/// The members of the view, and whoever led a region when it was read and has left since.
+/// Describes the members of the view, and nodes that held a region's primary when it was read and
+/// have left since.
 fn nodes(view: &View, tally: &Tally, usage: &[(MnId, Result<Usage, String>)]) -> Vec<NodeMemory> {
     let mut names: BTreeSet<MnId> = view.members.iter().map(|member| member.node).collect();
     names.extend(tally.nodes.keys());

@@ -1,13 +1,13 @@
-//! The pairs of a cluster by what the index shows, for whoever moves many of them.
+//! The pairs of a cluster as the index shows them, for moves of many pairs.
 //!
-//! It READs the subtables one after the other, from their primaries, and the block tables. Others write meanwhile: a
-//! pair that is written may be missing, or be told as it was. So what is found is a list of guesses, and each is found
-//! out when it is used.
+//! It READs the subtables one after the other, from their primaries, and the block tables. Others write
+//! meanwhile: a pair that is being written may be missing, or be reported as it was before. So the result is a
+//! list of guesses, and each is verified when it is used.
 //!
-//! *Which is cold?* Nobody counts accesses for others. But a value is never written over: an update puts it into
-//! another object, of a block that its session has in use. So what is still in an old block has not been written
-//! since. Names of sessions grow, so blocks are as old as the names of their owners; of one owner they are told by
-//! their addresses.
+//! *Age of a pair*: accesses are not counted across clients. But a value is never overwritten in place: an
+//! update writes another object, in a block that its session has in use. So a value in an old block has not
+//! been written since. Client ids grow, so blocks are as old as the ids of their owners; blocks of one owner
+//! are ordered by their addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ use crate::session::Session;
 /// A pair, as the index showed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundPair {
-    /// Who has the block of its object; names grow with time. 0 if nobody does any more.
+    /// The owner of its object's block; ids grow with time. 0 if the block has no owner any more.
     pub(crate) owner: ClientId,
     pub(crate) address: Address,
     pub(crate) class: SizeClass,
@@ -31,31 +31,32 @@ pub struct FoundPair {
 }
 
 impl FoundPair {
-    /// How it survives failures.
+    /// Returns its redundancy.
     pub fn redundancy(&self) -> Redundancy {
         self.redundancy
     }
 
-    /// Bytes of it on each of its places.
+    /// Returns the bytes of its object on each of the object's places.
     pub fn bytes_per_place(&self) -> u64 {
         self.class.bytes()
     }
 }
 
-/// What the pairs of one redundancy take.
+/// The memory of all pairs with one redundancy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RedundancyMemory {
-    /// Which.
+    /// The redundancy.
     pub redundancy: Redundancy,
     /// Pairs that slots lead to.
     pub pairs: u64,
-    /// Bytes that their keys and values have, at most: an object is up to an eighth longer, for its size class.
+    /// Upper bound of the bytes of their keys and values: an object is up to an eighth longer, for its size
+    /// class.
     pub value_bytes: u64,
     /// Bytes of their objects on all places, with copies.
     pub memory_bytes: u64,
 }
 
-/// The pairs whose redundancy counts, the coldest first.
+/// Finds the pairs whose redundancy satisfies `counts`, the coldest first.
 pub(crate) async fn pairs(
     session: &Session,
     counts: impl Fn(Redundancy) -> bool,
@@ -73,7 +74,7 @@ pub(crate) async fn pairs(
     Ok(found)
 }
 
-/// What the pairs of each redundancy take.
+/// Sums up the memory of the pairs of each redundancy.
 pub(crate) async fn by_redundancy(session: &Session) -> Result<Vec<RedundancyMemory>, SurveyError> {
     let mut found: BTreeMap<Redundancy, RedundancyMemory> = BTreeMap::new();
     for_each(session, |view, word, class, redundancy| {
@@ -94,7 +95,7 @@ pub(crate) async fn by_redundancy(session: &Session) -> Result<Vec<RedundancyMem
     Ok(found.into_values().collect())
 }
 
-/// Shows all words that lead to pairs, with the view that they were read by.
+/// Calls `show` with each word that leads to a pair, and with the view that the word was read by.
 async fn for_each(
     session: &Session,
     mut show: impl FnMut(&View, Slot, SizeClass, Redundancy),
@@ -145,7 +146,7 @@ async fn name_owners(session: &Session, found: &mut [FoundPair]) -> Result<(), S
     }
 }
 
-/// Who has the blocks of these pairs, by the address of the block.
+/// Reads the owners of the blocks of these pairs, by the block's address.
 async fn owners(
     session: &Session,
     view: &View,

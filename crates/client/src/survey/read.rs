@@ -1,13 +1,14 @@
-//! Reads a part of the memory: block tables first, then header and free bitmap of every block that
-//! has an owner, all from the first place of the region, whose bitmaps count.
+//! The reader of a part of the memory: first the block tables, then header and free bitmap of each
+//! block that has an owner. All of it is read from the region's primary, since only its bitmaps are
+//! valid.
 //!
-//! READs are large and many to a phase: tables of many regions together, then a block's header and
-//! bitmap in one READ each. A phase fetches some [`PHASE_BYTES`] at most, so the memory that this
-//! takes does not grow with the cluster; what it finds out does, by some bytes for every owner.
+//! READs are large, and a phase has many of them: tables of many regions together, then a block's
+//! header and bitmap in one READ each. A phase fetches about [`PHASE_BYTES`] at most, so the
+//! reader's memory does not grow with the cluster; the result grows by some bytes for every owner.
 //!
-//! Others write meanwhile. A header that makes no sense may have been read while it was written, so
-//! it is read once more before it counts as unreadable. Nothing that was read is taken for granted:
-//! classes, owners and bits are checked, and what fails is counted.
+//! Others write meanwhile. An invalid header may have been read while it was written, so it is read
+//! once more before it counts as unreadable. All that is read is checked: classes, owners and bits;
+//! whatever is invalid is counted.
 
 use std::collections::BTreeMap;
 
@@ -22,19 +23,19 @@ use fusee_core::view::{TABLE_ENTRY_BYTES, View};
 
 use super::report::{Blocks, Tally};
 
-/// What one phase fetches, about.
+/// Bytes that one phase fetches, about.
 const PHASE_BYTES: u64 = 4 << 20;
 /// Blocks whose table entries are fetched together.
 const GROUP_BLOCKS: u32 = 1 << 16;
 
-/// Where a survey is: everything before this block is done.
+/// The position of a survey: everything before this block is done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Cursor {
     region: u32,
     block: u32,
 }
 
-/// Blocks of one region, in a row.
+/// Consecutive blocks of one region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Piece {
     region: u32,
@@ -42,16 +43,16 @@ struct Piece {
     count: u32,
 }
 
-/// What is read together.
+/// Blocks that are read together.
 #[derive(Debug)]
 pub(super) struct Group {
     pieces: Vec<Piece>,
-    /// Where the next one begins.
+    /// The position of the next group.
     pub end: Cursor,
 }
 
 impl Group {
-    /// The next blocks from here on; `None` behind the last region.
+    /// Returns the group that begins at `from`; `None` behind the last region.
     pub fn next(view: &View, from: Cursor) -> Option<Group> {
         let blocks = view.geometry.blocks_per_region();
         let mut pieces = Vec::new();
@@ -76,13 +77,13 @@ impl Group {
         (!pieces.is_empty()).then_some(Group { pieces, end })
     }
 
-    /// How many.
+    /// Returns the number of its blocks.
     #[cfg(test)]
     pub fn blocks(&self) -> u64 {
         self.pieces.iter().map(|piece| u64::from(piece.count)).sum()
     }
 
-    /// Whether the regions have the same first places in another view.
+    /// Returns whether its regions have the same primaries in another view.
     pub fn is_same_in(&self, view: &View, other: &View) -> bool {
         self.pieces.iter().all(|piece| {
             let [before, now] = [view, other].map(|view| view.regions.get(piece.region as usize));
@@ -100,11 +101,11 @@ struct Owned {
     owner: ClientId,
 }
 
-/// Reads by one view.
+/// A reader that reads by one view.
 pub(super) struct Reader<'a, F> {
     pub fabric: &'a F,
     pub view: &'a View,
-    /// What the master knows of blocks that wait for an owner.
+    /// Orphaned blocks that the master knows.
     pub orphans: &'a BTreeMap<BlockId, Orphan>,
     batch: Batch,
     tally: Tally,
@@ -128,13 +129,13 @@ impl<'a, F: Fabric> Reader<'a, F> {
         Ok(self.tally)
     }
 
-    /// One phase.
+    /// Executes the batch, in one phase.
     async fn phase(&mut self) {
         let batch = std::mem::take(&mut self.batch);
         self.batch = self.fabric.execute(batch).await;
     }
 
-    /// The blocks of the group that have owners.
+    /// Reads the block tables; returns those blocks of the group that have owners.
     async fn tables(&mut self, group: &Group) -> Result<Vec<Owned>, FailedVerb> {
         self.batch.clear();
         let read = |piece: &Piece| {
@@ -169,13 +170,13 @@ impl<'a, F: Fabric> Reader<'a, F> {
         Ok(owned)
     }
 
-    /// What the master knows of a block, if it is still of the same owner.
+    /// Returns the master's record of a block, if the block still has the same owner.
     fn orphan(&self, id: BlockId, owner: ClientId) -> Option<&'a Orphan> {
         self.orphans.get(&id).filter(|orphan| orphan.owner == owner)
     }
 
-    /// Counts what is in these blocks. Returns those whose headers make no sense, or counts them
-    /// too, if this look is the last.
+    /// Counts the objects of these blocks. Blocks with invalid headers are returned, or counted as
+    /// unreadable if this pass is the last.
     async fn blocks(&mut self, blocks: &[Owned], is_last: bool) -> Result<Vec<Owned>, FailedVerb> {
         let geometry = &self.view.geometry;
         let bytes = BLOCK_HEADER_BYTES + bitmap_bytes(geometry.block_bytes);
@@ -217,9 +218,9 @@ impl<'a, F: Fabric> Reader<'a, F> {
     }
 }
 
-/// What header and bitmap of a block say.
+/// The contents of a block, by its header and bitmap.
 enum Content {
-    /// Nothing has been written.
+    /// No header has been written yet.
     Blank,
     Objects(Objects),
     Unreadable,
@@ -229,7 +230,7 @@ enum Content {
 struct Objects {
     class: SizeClass,
     shape: BlockShape,
-    /// Those set free.
+    /// Objects marked as free.
     marked: u64,
     /// Marks where no object starts.
     stray: u64,

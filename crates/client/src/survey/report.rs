@@ -1,7 +1,7 @@
-//! What a survey of the memory finds.
+//! The result of a survey of the memory.
 //!
-//! All numbers are of one place of each region: a block counts once, at the memory node that leads
-//! its region. Two sums hold in every survey, whatever was read:
+//! All numbers are of one place of each region: a block counts once, at the memory node with its
+//! region's primary. Two sums hold in every survey, whatever was read:
 //!
 //! ```text
 //! blocks = free + of the classes + blank + with an unreadable header
@@ -15,35 +15,35 @@ use fusee_core::verbs::{ClientId, MnId};
 
 use super::pairs::RedundancyMemory;
 
-/// How the memory of a cluster is used ([`Client::survey_memory`](crate::Client::survey_memory)).
+/// The use of a cluster's memory ([`Client::survey_memory`](crate::Client::survey_memory)).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemorySurvey {
-    /// The number of the newest view that it was read by.
+    /// The number of the newest view that was used.
     pub view: u64,
     /// Bytes of a block.
     pub block_bytes: u64,
-    /// The memory nodes of that view, by their names.
+    /// The memory nodes, by their names.
     pub nodes: Vec<NodeMemory>,
     /// The size classes that have blocks, the smallest first.
     pub classes: Vec<ClassMemory>,
-    /// Whoever owns blocks, by name.
+    /// The owners of blocks, by their ids.
     pub owners: Vec<OwnerMemory>,
-    /// What the pairs of each redundancy take, by the index.
+    /// The memory of all pairs of each redundancy, according to the index.
     pub redundancies: Vec<RedundancyMemory>,
     /// Blocks of all regions.
     pub blocks: u64,
-    /// Those that nobody owns.
+    /// Blocks without an owner.
     pub free_blocks: u64,
-    /// Those that somebody owns and that no header has ever been written to: just granted. One that
-    /// has been used before counts by its old header until its owner writes another.
+    /// Blocks with an owner but without a header: just granted, and never used before. A block that
+    /// was used before counts by its old header until its owner writes another.
     pub blank_blocks: u64,
-    /// Those whose header no correct client writes, or that were changing whenever they were read.
+    /// Blocks with a header that no correct client writes, or that changed during each read.
     pub unreadable_headers: u64,
-    /// Those whose table entry names a session that there has never been.
+    /// Blocks with an owner in the table that has never been a session.
     pub unreadable_owners: u64,
     /// Free marks where no object starts.
     pub stray_marks: u64,
-    /// Regions of pairs without redundancy that were lost, by the node that had them.
+    /// Lost regions of pairs without redundancy, by the node that had them.
     pub lost_regions: BTreeMap<MnId, u64>,
 }
 
@@ -54,74 +54,75 @@ pub struct NodeMemory {
     pub node: MnId,
     /// Bytes that it lends.
     pub pool_bytes: u64,
-    /// Replicas of index subtables that the view has there.
+    /// Replicas of subtables that the view has there.
     pub subtables: u64,
-    /// Their bytes.
+    /// Bytes of these replicas.
     pub subtable_bytes: u64,
     /// Replicas of regions that the view has there.
     pub regions: u64,
-    /// Their bytes.
+    /// Bytes of these replicas.
     pub region_bytes: u64,
-    /// Those of them whose pairs have no redundancy: they go with the node.
+    /// Bytes of those replicas whose pairs have no redundancy: they are lost with the node.
     pub single_region_bytes: u64,
-    /// What the node itself has reserved: these, what they are aligned by, and what a change of the
-    /// view adds or has not released yet. `None` if it did not say.
+    /// Bytes that the node itself has reserved: these replicas, padding for alignment, and extents
+    /// that a view change adds or has not released yet. `None` if the node did not answer.
     pub reserved_bytes: Option<u64>,
-    /// Blocks of the regions that it leads.
+    /// Blocks of the regions whose primary the node has.
     pub blocks: u64,
-    /// Those of them that nobody owns.
+    /// Those blocks without an owner.
     pub free_blocks: u64,
 }
 
 impl NodeMemory {
-    /// What is not reserved, if that is known: room for more subtables and regions.
+    /// Returns the bytes that are not reserved, if that is known: room for more subtables and
+    /// regions.
     pub fn free_bytes(&self) -> Option<u64> {
         self.reserved_bytes.map(|reserved| self.pool_bytes.saturating_sub(reserved))
     }
 }
 
-/// A size class. Its objects are set free, or new, or neither: then they are in use, or in the
-/// hands of a session that will use them.
+/// A size class. Each of its objects is marked free, or new, or neither: then it is in use, or a
+/// session may allocate it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassMemory {
     /// The class.
     pub class: SizeClass,
     /// Bytes of an object.
     pub object_bytes: u64,
-    /// Blocks.
+    /// Blocks of the class.
     pub blocks: u64,
-    /// Objects that these have room for.
+    /// Objects that these blocks have room for.
     pub objects: u64,
-    /// Those that are set free: they wait for the owners of their blocks.
+    /// Objects marked free: they wait for the owners of their blocks.
     pub marked: u64,
-    /// Those of which the master knows that they were never allocated. It does of blocks that wait
-    /// for an owner; what open sessions have not come to yet nobody else can tell.
+    /// Objects that were never allocated, as far as the master knows: it knows this of orphaned
+    /// blocks only, not of blocks that open sessions use.
     pub new: u64,
 }
 
-/// Whose name stands in block tables.
+/// An owner of blocks, as block tables name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnerMemory {
-    /// The name.
+    /// The owner's client id.
     pub owner: ClientId,
-    /// What became of it.
+    /// The state of the owner.
     pub state: OwnerState,
     /// Its blocks.
     pub blocks: u64,
-    /// Those of them that the master gives to whoever needs one next.
+    /// Those blocks that the master gives to other sessions next.
     pub handed_on: u64,
-    /// Bytes of objects in its blocks that are set free.
+    /// Bytes of objects in its blocks that are marked free.
     pub marked_bytes: u64,
 }
 
-/// What became of the owner of a block.
+/// The state of the owner of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnerState {
-    /// Its session is open.
+    /// The session is open.
     Open,
-    /// The master has given it up, and it is not recovered yet.
+    /// The session has expired and is not recovered yet.
     Expired,
-    /// It has ended. Its blocks stay under its name until somebody goes on with them.
+    /// The session has ended. Its blocks keep its name until another session takes them over.
     Departed,
 }
 
@@ -136,7 +137,7 @@ pub(super) struct Tally {
     pub stray_marks: u64,
 }
 
-/// Blocks of regions that a node leads.
+/// Blocks of the regions whose primary a node has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Blocks {
     pub all: u64,

@@ -1,4 +1,4 @@
-//! Surveys of memory that a test has written, by itself and byte by byte.
+//! Surveys of memory that the test has written itself, byte by byte.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -20,10 +20,10 @@ const REGION: u64 = 64 << 10;
 const BLOCK: u64 = 4096;
 const BLOCKS: u32 = 15;
 
-/// Two memory nodes; each leads one of two regions, the other has its backup.
+/// Two memory nodes; each has the primary of one of two regions and the backup of the other.
 struct Memory {
     pools: RefCell<HashMap<MnId, Vec<u8>>>,
-    /// Bytes that change once they have been read: where, and to what.
+    /// A place whose bytes change after the first read, and the new bytes.
     later: RefCell<Option<(Place, Vec<u8>)>>,
     silent: Option<MnId>,
 }
@@ -93,7 +93,7 @@ fn view() -> View {
     }
 }
 
-/// Where a block's table entry and the block itself stand, on the first place.
+/// Returns the places of a block's table entry and of the block itself, on the primary.
 fn places(region: u32, block: u32) -> (Place, Place) {
     let view = view();
     let at = u64::from(block);
@@ -106,7 +106,7 @@ fn class() -> SizeClass {
     SizeClass::from_code(3).unwrap()
 }
 
-/// Gives a block to somebody, with a header, and marks some of its objects as free.
+/// Gives a block to an owner, with a header, and marks some of its objects as free.
 fn give(memory: &Memory, (region, block): (u32, u32), owner: u32, marked: &[u32]) {
     let (entry, at) = places(region, block);
     memory.put(entry, &owner.to_le_bytes());
@@ -173,7 +173,7 @@ fn every_block_is_counted_by_node_by_class_and_by_owner() {
     give(&memory, (1, 4), 9, &[]);
     // Never written to: no header yet.
     memory.put(places(1, 5).0, &7u32.to_le_bytes());
-    // The copy on a backup does not count.
+    // An entry on a backup does not count.
     memory.put(Place { node: MnId(1), offset: 4 }, &7u32.to_le_bytes());
     let orphan = |block, owner, first| Orphan {
         block: BlockId { region: 1, block },
@@ -182,7 +182,7 @@ fn every_block_is_counted_by_node_by_class_and_by_owner() {
         first,
         marked: Some(1),
     };
-    // The second has been taken over since by somebody else.
+    // Another session has taken the second block over since.
     let orphans = vec![orphan(3, 9, 11), orphan(4, 6, 0)];
     let owners = Owners { orphans, ..owners(&[7, 50]) };
     let survey = read(&memory, &owners).unwrap();
@@ -243,7 +243,7 @@ fn what_no_correct_client_writes_is_counted_and_no_more() {
     expect_sums(&survey);
     assert_eq!((survey.unreadable_headers, survey.unreadable_owners), (2, 1));
     assert_eq!((survey.classes[0].blocks, survey.classes[0].marked), (1, 0));
-    // The mark on the header stands in the byte of the object's: it replaced it.
+    // The mark on the header is in the same byte as the object's mark, and has replaced it.
     assert_eq!((survey.stray_marks, survey.owners.len()), (1, 1));
 }
 

@@ -1,4 +1,5 @@
-//! What is seen of single operations: with the feature `telemetry` much ([`on`]), and without it nothing, at no cost.
+//! Telemetry of single operations: full with the feature `telemetry` ([`on`]), and empty, at no cost, without
+//! it.
 
 #[cfg(not(feature = "telemetry"))]
 mod off;

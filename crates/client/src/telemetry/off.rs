@@ -1,4 +1,4 @@
-//! Nothing.
+//! Telemetry of a build without the feature: empty types and functions.
 
 use fusee_core::Error;
 use fusee_core::stats::OpKind;

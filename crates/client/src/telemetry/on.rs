@@ -1,9 +1,9 @@
-//! What is seen of single operations, with the feature `telemetry`: a span of each for `tracing`, and how long it
-//! took. Without the feature nothing of this is in the program.
+//! Telemetry of single operations, with the feature `telemetry`: a `tracing` span and the latency of each.
+//! Without the feature none of this is compiled.
 //!
-//! Spans are of the target `fusee::operation` and the level INFO, with the fields that OpenTelemetry names
-//! (`otel.kind`, `otel.status_code`, `db.system.name`, `db.operation.name`, `error.type`): with the crate
-//! `tracing-opentelemetry` they are its traces. Keys and values are not in them.
+//! Spans have the target `fusee::operation`, the level INFO, and the field names of OpenTelemetry (`otel.kind`,
+//! `otel.status_code`, `db.system.name`, `db.operation.name`, `error.type`): the crate `tracing-opentelemetry`
+//! turns them into traces. They contain no keys or values.
 
 use std::time::Instant;
 
@@ -14,19 +14,19 @@ use tracing::field::Empty;
 
 use crate::prometheus::Buckets;
 
-/// Upper bounds of buckets, two in each power of two, from 128 ns on: 128, 192, 256, 384, ...
+/// Number of bucket bounds: two in each power of two, from 128 ns on: 128, 192, 256, 384, ...
 const BOUNDS: usize = 54;
 const FIRST_POWER: u32 = 7;
 
-/// A bound, in nanoseconds.
+/// Returns a bound, in nanoseconds.
 const fn bound_ns(n: usize) -> u64 {
     let power = 1 << (FIRST_POWER + n as u32 / 2);
     power + if n % 2 == 1 { power / 2 } else { 0 }
 }
 
-/// The bucket of a time: the first whose bound is not below; `BOUNDS` if there is none.
+/// Returns the bucket of a time: the first whose bound is not below the time; `BOUNDS` if there is none.
 fn bucket(ns: u64) -> usize {
-    // The time lies above `below` and up to twice that.
+    // The time is greater than `below`, and at most twice as great.
     let power = (ns.max(2) - 1).ilog2();
     let Some(octave) = power.checked_sub(FIRST_POWER) else { return 0 };
     let below = 1u64 << power;
@@ -34,7 +34,7 @@ fn bucket(ns: u64) -> usize {
     (first + usize::from(ns > below + below / 2)).min(BOUNDS)
 }
 
-/// How long operations of one kind took.
+/// Latencies of operations of one kind.
 #[derive(Debug)]
 struct Times {
     buckets: [Counter; BOUNDS + 1],
@@ -47,7 +47,7 @@ impl Default for Times {
     }
 }
 
-/// How long a session's operations took. It alone counts.
+/// Latencies of a session's operations. Only that session's thread adds to them.
 #[derive(Debug, Default)]
 pub struct Latencies([Times; OpKind::ALL.len()]);
 
@@ -64,8 +64,8 @@ impl LatencySums {
         }
     }
 
-    /// The histogram of a kind: its bounds, in seconds, with how many took no longer; the sum, in seconds; and the
-    /// count.
+    /// Returns the histogram of a kind: bounds in seconds with the number of operations up to each, the sum in
+    /// seconds, and the count.
     pub fn kind(&self, kind: OpKind) -> Buckets {
         let Some((sum_ns, counts)) = self.0.get(kind as usize) else { return Buckets::default() };
         let bounds = (0..BOUNDS).map(|n| bound_ns(n) as f64 / 1e9);
@@ -73,7 +73,7 @@ impl LatencySums {
     }
 }
 
-/// An operation that has begun.
+/// A running operation.
 pub struct Begun {
     kind: OpKind,
     at: Instant,
@@ -105,7 +105,7 @@ impl Begun {
         }
     }
 
-    /// The same, of many writes together: how long each took is not known.
+    /// Ends many writes together: their single latencies are unknown.
     pub fn ends_with(self, outcomes: &[Result<(), Error>]) {
         let wrong = |outcome: &Result<(), Error>| outcome.clone().err().filter(is_wrong);
         if let Some(error) = outcomes.iter().find_map(wrong) {
@@ -121,7 +121,7 @@ impl Begun {
     }
 }
 
-/// Whether it is more than an answer.
+/// Returns whether an error is a failure, and not a regular answer.
 fn is_wrong(error: &Error) -> bool {
     !matches!(error, Error::NotFound | Error::AlreadyExists)
 }

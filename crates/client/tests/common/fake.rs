@@ -1,5 +1,5 @@
-//! A master that stands before a real one: it leads through views as the test says, shuts sessions
-//! out, and takes note of what it is told.
+//! A fake master in front of a real one: it publishes views as the test says, fences sessions, and records the
+//! messages that it gets.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -13,18 +13,18 @@ use fusee_client::{Client, ClientId, FabricKind, MnId, Options, View};
 use fusee_control::master::{Epochs, MasterReply, MasterRequest, SessionHeartbeat};
 use fusee_control::rpc::{self, MasterClient, MasterService, Runtime, Server};
 
-/// How long the fake holds an answer to `Heartbeat`.
+/// Time for which the fake holds an answer to `Heartbeat`.
 const HOLD: Duration = Duration::from_millis(250);
-/// What takes longer than this does not happen.
+/// Limit for events to come.
 pub const SOON: Duration = Duration::from_secs(20);
 
-/// What it was told, and what it says.
+/// The messages that the fake got, and the answers that it gives.
 #[derive(Default)]
 pub struct Script {
     /// The newest question of a process: its sessions, and the view that it has.
     pub heartbeats: Vec<SessionHeartbeat>,
     pub has_view: u64,
-    /// How many such questions there were.
+    /// The number of such questions.
     pub renewals: usize,
     pub closed: Vec<ClientId>,
     pub abandoned: Vec<ClientId>,
@@ -32,7 +32,7 @@ pub struct Script {
     /// The newest view.
     pub view: Option<View>,
     pub expelled: Vec<ClientId>,
-    /// Where memory nodes are said to listen instead.
+    /// Addresses at which memory nodes are said to listen instead.
     pub moved: HashMap<MnId, String>,
 }
 
@@ -74,13 +74,13 @@ impl FakeMaster {
         Client::connect_with(&self.server.addr().unwrap().to_string(), options).unwrap()
     }
 
-    /// Shows a view to everybody.
+    /// Shows a view to all clients.
     pub fn publish(&self, view: View) {
         view.check().unwrap();
         self.script().view = Some(view);
     }
 
-    /// Waits until the script is as it should be.
+    /// Waits until the script satisfies `done`.
     pub fn wait(&self, what: &str, done: impl Fn(&Script) -> bool) {
         let end = Instant::now() + SOON;
         while !done(&self.script()) {
@@ -89,7 +89,7 @@ impl FakeMaster {
         }
     }
 
-    /// Whether all sessions have acknowledged the newest view.
+    /// Returns whether all sessions have acknowledged the newest view.
     pub fn is_acknowledged(&self) -> bool {
         let script = self.script();
         let number = script.view.as_ref().map_or(0, |view| view.number);
@@ -167,11 +167,11 @@ async fn answer(
     }
 }
 
-/// Stands before a memory node's port, and can fall silent.
+/// A forwarder in front of a memory node's port, which can fall silent.
 pub struct Forwarder {
     pub address: String,
     silent: Arc<AtomicBool>,
-    /// So many connections are closed at once.
+    /// Number of next connections that are closed at once.
     hangs_up: Arc<AtomicUsize>,
 }
 
@@ -200,12 +200,12 @@ impl Forwarder {
         Forwarder { address, silent, hangs_up }
     }
 
-    /// The next connections are closed at once.
+    /// Closes the next connections at once.
     pub fn hang_up(&self, connections: usize) {
         self.hangs_up.store(connections, Ordering::SeqCst);
     }
 
-    /// From now on, or no more, nothing passes; connections stay open.
+    /// Sets whether it is silent: then nothing passes, but connections stay open.
     pub fn set_silent(&self, yes: bool) {
         self.silent.store(yes, Ordering::SeqCst);
     }
@@ -222,6 +222,6 @@ fn carry(mut from: TcpStream, mut to: TcpStream, silent: &AtomicBool) {
             break;
         }
     }
-    // Either may have gone already.
+    // Either side may be closed already.
     let _ = to.shutdown(std::net::Shutdown::Both);
 }

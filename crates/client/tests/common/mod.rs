@@ -1,4 +1,4 @@
-//! Small clusters, embedded and with servers, and a master that does what a test says.
+//! Small clusters, embedded and with servers, and a master that acts as a test says.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub mod fake;
@@ -9,7 +9,7 @@ use fusee_client::{Client, EmbeddedOptions, FabricKind, Geometry};
 use fusee_master::{Config, MasterServer};
 use fusee_memory_node::{Config as NodeConfig, MemoryNode};
 
-/// Options of a cluster that is quick to start.
+/// Returns options of a cluster that starts quickly.
 pub fn options(fabric: FabricKind) -> EmbeddedOptions {
     let geometry = Geometry {
         region_bytes: 16 << 20,
@@ -24,13 +24,14 @@ pub fn options(fabric: FabricKind) -> EmbeddedOptions {
         .with_index_keys(20_000)
 }
 
-/// The fabrics of this machine: verbs only with an RDMA device, and if `FUSEE_RDMA_REQUIRED` is 1, not without.
+/// Returns the fabrics of this machine: verbs only with an RDMA device. If `FUSEE_RDMA_REQUIRED` is 1, a
+/// missing device is an error.
 pub fn fabrics() -> Vec<FabricKind> {
     let mut fabrics = vec![FabricKind::Shm, FabricKind::Tcp];
     match fusee_fabric::verbs::default_device() {
         Ok(_) => fabrics.push(FabricKind::Verbs),
         Err(error) => {
-            // Not by println, which the test program keeps to itself.
+            // Not by `println`, which the test harness captures.
             let _told = std::io::Write::write_fmt(
                 &mut std::io::stderr(),
                 format_args!("SKIPPED: not over verbs: {error}\n"),
@@ -50,7 +51,7 @@ pub fn on_every_fabric(mut test: impl FnMut(Client)) {
     }
 }
 
-/// A master that waits for so many memory nodes.
+/// Starts a master that waits for so many memory nodes.
 pub fn master(dir: &Path, memory_nodes: u32) -> MasterServer {
     let geometry = Geometry {
         region_bytes: 4 << 20,
@@ -66,7 +67,7 @@ pub fn master(dir: &Path, memory_nodes: u32) -> MasterServer {
         data_replicas: 2,
         index_keys: 1000,
         geometry,
-        // Looks for damage take names of clients.
+        // Scrubbing would use client ids.
         scrub_bytes_per_s: 0,
         ..Config::default()
     };
@@ -75,7 +76,7 @@ pub fn master(dir: &Path, memory_nodes: u32) -> MasterServer {
     master
 }
 
-/// A memory node for it.
+/// Starts a memory node for that master.
 pub fn node(dir: &Path, master: &MasterServer) -> MemoryNode {
     let config = NodeConfig {
         master: master.addr().unwrap().to_string(),

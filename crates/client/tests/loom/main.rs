@@ -1,20 +1,20 @@
-//! What a session and its keeper do to each other, under all interleavings: a model for loom.
+//! The interplay of a session and its keeper under all interleavings: a model for loom.
 //!
 //! The gate between them is compiled here a second time, from the same file, with loom's atomics and locks
-//! behind `crate::sync`; so is the fabric's barrier. So what is checked is the code that runs. The
-//! membarrier is the model of the fabric's tests, and so are the [faults](fabric::Fault) that must break
-//! it: a model that passes with its fault sees nothing.
+//! behind `crate::sync`; so is the fabric's barrier. So the checked code is the code that runs. The membarrier
+//! is the model of the fabric's tests, and so are the [faults](fabric::Fault) that must break it: a model that
+//! passes with its fault checks nothing.
 //!
-//! An operation is an access to a cell of which loom asserts that no two are concurrent. A keeper that
+//! An operation is an access to a cell, and loom asserts that no two accesses are concurrent. A keeper that
 //! hears from the gate that the session is pinned in a newer epoch than the operation's accesses the cell as
-//! well: as others do who change what operations of the older epoch knew. So an operation that goes on
-//! after its epoch has passed, or whose end did not *happen before* it, ends the execution with a panic.
+//! well, like a process that changes memory of the older epoch. So an operation that goes on after its epoch
+//! has passed, or whose end did not *happen before* that access, ends the execution with a panic.
 
 #[allow(dead_code)] // Programs prepare for it.
 #[path = "../../../fabric/src/barrier.rs"]
 mod barrier;
 #[path = "../../../fabric/tests/loom/sync.rs"]
-// The gate needs not all of it.
+// The gate does not need all of it.
 #[allow(dead_code)]
 mod fabric;
 #[path = "../../src/logic/gate/mod.rs"]
@@ -29,7 +29,7 @@ mod sys;
 mod sync {
     pub(crate) use crate::barrier;
     pub(crate) use crate::fabric::{AtomicU64, Mutex, MutexGuard, Ordering, compiler_fence, fence};
-    // Of no part in the models: without the steps that make loom try all their orders.
+    // Not part of the models: without the steps that make loom try all their orders.
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicUsize};
 }
 
@@ -47,10 +47,10 @@ use fabric::{Fault, inject};
 use gate::Gate;
 use sys::{Membarrier, Reached, choose};
 
-/// What operations of the first epoch know.
+/// The memory that operations of the first epoch know.
 struct Known(UnsafeCell<u32>);
 
-// SAFETY: loom checks that no two accesses are concurrent; that is what it is for.
+// SAFETY: loom checks that no two accesses are concurrent; that is its purpose.
 #[allow(unsafe_code)]
 unsafe impl Sync for Known {}
 
@@ -76,8 +76,8 @@ fn view() -> Arc<View> {
     })
 }
 
-/// An operation begins as `Store::begin` does: it tells first, and looks for a newer local epoch after that.
-/// Returns since when it acts.
+/// Begins an operation as `Store::begin` does: it first publishes its local epoch, and then looks for a newer
+/// one. Returns the local epoch by which it acts.
 fn begin(gate: &Gate) -> u64 {
     loop {
         let local_epoch = gate.local_epoch();
@@ -93,9 +93,10 @@ fn end(gate: &Gate) {
     gate.publish(Pinned { oldest: None, suspended: 0 });
 }
 
-/// A session with so many operations, one after the other, beside a keeper that makes so many epochs.
+/// Runs a session with so many operations, one after the other, concurrently with a keeper that makes so many
+/// epochs.
 fn operations_beside_epochs(operations: usize, epochs: u64, preemptions: usize) {
-    // Of the standard library: they outlive the executions, and are no part of them.
+    // Of the standard library: they outlive the executions, and are not part of them.
     let passed = Arc::new(AtomicU64::new(0));
     let held = Arc::new(AtomicU64::new(0));
     let tallies = (passed.clone(), held.clone());
@@ -128,14 +129,14 @@ fn operations_beside_epochs(operations: usize, epochs: u64, preemptions: usize) 
             if pinned_in > 0 {
                 known.access()
             } else {
-                drop(held.fetch_add(1, Ordering::Relaxed))
+                held.fetch_add(1, Ordering::Relaxed);
             }
             passed.fetch_add(u64::from(pinned_in > 0), Ordering::Relaxed);
         }
         session.join().expect("it ends");
         assert_eq!(gate.heartbeat().pinned_in, epochs, "an idle session holds up nobody");
     });
-    // A model in which these never happen checks less than its author thinks.
+    // A model in which these never happen checks less than intended.
     assert!(tallies.0.load(Ordering::Relaxed) > 0 && tallies.1.load(Ordering::Relaxed) > 0);
 }
 

@@ -1,8 +1,8 @@
 //! The calling side of a service.
 //!
-//! A client names an address and connects when it is first called, and again after its connection
-//! broke. Clones share the connection; calls do not wait for each other. Every call runs as a
-//! task of the [`Runtime`], so the caller may await it from any executor.
+//! A client connects to its address when it is first called, and again after its connection broke. Clones share
+//! the connection; calls do not wait for each other. Every call runs as a task of the [`Runtime`], so the
+//! caller may await it from any executor.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -25,18 +25,18 @@ use super::runtime::Trust;
 use super::wire::Wire;
 use super::{DEFAULT_DEADLINE, HELLO_TIMEOUT, REUSE_TIMEOUT, RpcError, Runtime, Service, Stamped};
 
-/// How long to wait for a connection before the address counts as unreachable.
+/// The time to wait for a connection before the address counts as unreachable.
 const CONNECT_TIMEOUT: Duration = HELLO_TIMEOUT;
 
-/// How long a silent connection outlives the wish for another one: longer than it takes to make
-/// that, and to be heard.
+/// The time that a silent connection stays open after it was given up: longer than it takes to open another
+/// one, and to be heard over that.
 const PARTING: Duration = Duration::from_secs(5);
 
-/// Calls one service at one address.
+/// A client of one service at one address.
 pub struct RpcClient<S: Service> {
     shared: Arc<Shared<S>>,
     deadline: Duration,
-    /// What the requests say about who asks.
+    /// The cluster that requests are stamped with.
     cluster: Option<ClusterId>,
 }
 
@@ -57,7 +57,7 @@ struct Shared<S: Service> {
     runtime: Handle,
     trust: Trust,
     addr: String,
-    /// Whether a broken connection can be made anew; not so inside a process.
+    /// Whether a broken connection can be replaced; false inside a process.
     reconnect: bool,
     link: Mutex<Option<Link<S>>>,
 }
@@ -69,14 +69,14 @@ struct Link<S: Service> {
     traffic: Arc<StdMutex<Traffic>>,
 }
 
-/// What goes over a connection.
+/// The traffic over a connection.
 #[derive(Debug)]
 struct Traffic {
     calls: usize,
     since: Instant,
 }
 
-/// A call that is under way.
+/// A running call.
 struct Underway(Arc<StdMutex<Traffic>>);
 
 impl Drop for Underway {
@@ -96,7 +96,7 @@ impl<S: Service> Clone for Link<S> {
 }
 
 impl<S: Service> Link<S> {
-    /// Starts to carry messages; must run on the runtime.
+    /// Starts to carry messages. Must run on the runtime.
     fn start<T>(transport: T, addr: String) -> Link<S>
     where
         T: tarpc::Transport<ClientMessage<Stamped<S::Request>>, Response<S::Reply>>
@@ -111,14 +111,15 @@ impl<S: Service> Link<S> {
             if let Err(error) = dispatch.await {
                 tracing::debug!(%addr, %error, "control connection broke");
             }
-            // Release: who sees the flag makes a new connection, the old one's end is history.
+            // Release: the old connection has ended before a caller sees the flag and makes a new one.
             flag.store(true, Ordering::Release);
         });
         let traffic = Traffic { calls: 0, since: Instant::now() };
         Link { channel: client, broken, traffic: Arc::new(StdMutex::new(traffic)) }
     }
 
-    /// Notes a call, unless the server may be about to close the connection for being idle so long.
+    /// Notes a call. Returns `None` if the server may be about to close the connection because it was idle for
+    /// too long.
     fn begin(&self, longest_idle: Duration) -> Option<Underway> {
         let mut traffic = self.traffic.lock().unwrap_or_else(PoisonError::into_inner);
         if traffic.calls == 0 && traffic.since.elapsed() > longest_idle {
@@ -129,9 +130,9 @@ impl<S: Service> Link<S> {
     }
 }
 
-/// Closes a connection that was given up for its silence, after a while. A peer that was only slow
-/// reads the end of a connection as the end of this process, unless it has heard of us over
-/// another one before.
+/// Closes a connection that was given up for its silence, after a while. A peer that was only slow would take
+/// the end of the connection for the end of this process, unless it has heard of this process over another
+/// connection before.
 fn part_later<S: Service>(link: Link<S>) {
     tokio::spawn(async move {
         tokio::time::sleep(PARTING).await;
@@ -140,13 +141,13 @@ fn part_later<S: Service>(link: Link<S>) {
 }
 
 impl<S: Service> RpcClient<S> {
-    /// A client of the service at `addr` (host and port); connects when it is first called.
+    /// Makes a client of the service at `addr` (host and port). It connects when it is first called.
     pub fn new(runtime: &Runtime, addr: impl Into<String>) -> RpcClient<S> {
         let carrier = (runtime.handle(), runtime.trust());
         RpcClient::with_link(carrier, addr.into(), true, None)
     }
 
-    /// As [`RpcClient::new`], but connects now, and so tells whether the service is there.
+    /// Like [`RpcClient::new`], but connects at once, and so tells whether the service is there.
     pub async fn connect(
         runtime: &Runtime,
         addr: impl Into<String>,
@@ -158,7 +159,7 @@ impl<S: Service> RpcClient<S> {
         Ok(client)
     }
 
-    /// A client over an existing transport; must be called on the runtime.
+    /// Makes a client over an existing transport. Must be called on the runtime.
     pub(super) fn local<T>(runtime: &Runtime, name: &str, transport: T) -> RpcClient<S>
     where
         T: tarpc::Transport<ClientMessage<Stamped<S::Request>>, Response<S::Reply>>
@@ -187,17 +188,17 @@ impl<S: Service> RpcClient<S> {
         RpcClient { shared: Arc::new(shared), deadline: DEFAULT_DEADLINE, cluster: None }
     }
 
-    /// The same connection, with another deadline per call.
+    /// Returns a client over the same connection, with another deadline per call.
     pub fn with_deadline(&self, deadline: Duration) -> RpcClient<S> {
         RpcClient { deadline, ..self.clone() }
     }
 
-    /// The same connection, for calls of a member of this cluster.
+    /// Returns a client over the same connection, for calls of a member of this cluster.
     pub fn of_cluster(&self, cluster: Option<ClusterId>) -> RpcClient<S> {
         RpcClient { cluster, ..self.clone() }
     }
 
-    /// The same service over a connection of its own, if it can have one.
+    /// Returns a client of the same service over a connection of its own, if that is possible.
     pub(super) fn apart(&self) -> RpcClient<S> {
         if !self.shared.reconnect {
             return self.clone();
@@ -206,23 +207,23 @@ impl<S: Service> RpcClient<S> {
         apart.with_deadline(self.deadline).of_cluster(self.cluster)
     }
 
-    /// Whom the calls are for: host and port, or a name inside the process.
+    /// Returns the address: host and port, or a name inside the process.
     pub fn addr(&self) -> &str {
         &self.shared.addr
     }
 
-    /// What the connection lives on.
+    /// Returns the runtime of the connection.
     pub(super) fn runtime(&self) -> &Handle {
         &self.shared.runtime
     }
 
-    /// A client of the same service at another address.
+    /// Returns a client of the same service at another address.
     pub(super) fn sibling(&self, addr: String) -> RpcClient<S> {
         let carrier = (&self.shared.runtime, &self.shared.trust);
         RpcClient::with_link(carrier, addr, true, None)
     }
 
-    /// Asks once. Dropping the future does not take the request back.
+    /// Sends the request once. Dropping the future does not take the request back.
     pub async fn call(&self, request: S::Request) -> Result<S::Reply, RpcError> {
         let shared = Arc::clone(&self.shared);
         let deadline = self.deadline;
@@ -231,7 +232,7 @@ impl<S: Service> RpcClient<S> {
             let end = Instant::now() + deadline;
             let (link, _underway) = match timeout(deadline, shared.usable_link()).await {
                 Ok(usable) => usable?,
-                // Not a time-out: the request has not been sent, nothing of it can take effect.
+                // Not a time-out: the request has not been sent, so it cannot take effect.
                 Err(_) => return Err(shared.unreachable("no connection in time")),
             };
             match timeout_at(end.into(), shared.call(link, request, end)).await {
@@ -239,11 +240,11 @@ impl<S: Service> RpcClient<S> {
                 Err(_) => Err(RpcError::TimedOut { addr: shared.addr.clone() }),
             }
         });
-        // The task is cut off only when the runtime ends.
+        // The task can only be cut off by the end of the runtime.
         calling.await.map_err(|_| RpcError::Closed { addr: self.addr().to_owned() })?
     }
 
-    /// As [`RpcClient::call`], waiting on the calling thread.
+    /// Like [`RpcClient::call`], waiting on the calling thread.
     ///
     /// # Panics
     /// If the calling thread is an async runtime's.
@@ -265,7 +266,7 @@ impl<S: Service> Shared<S> {
         match link.channel.call(context, request).await {
             Ok(reply) => Ok(reply),
             Err(TarpcError::DeadlineExceeded) => {
-                // The peer may be gone without a word; the next call finds out.
+                // The peer may have died without closing the connection; the next call finds out.
                 self.forget(&link).await;
                 part_later(link);
                 Err(RpcError::TimedOut { addr: addr() })
@@ -294,9 +295,9 @@ impl<S: Service> Shared<S> {
         }
     }
 
-    /// The connection, with a call noted on it.
+    /// Returns the connection, with a call noted on it.
     async fn usable_link(&self) -> Result<(Link<S>, Underway), RpcError> {
-        // Inside of a process nobody closes it.
+        // No peer closes a connection inside a process.
         let longest_idle = if self.reconnect { REUSE_TIMEOUT } else { Duration::MAX };
         loop {
             let link = self.link().await?;
@@ -308,7 +309,7 @@ impl<S: Service> Shared<S> {
         }
     }
 
-    /// The connection, made anew if need be.
+    /// Returns the connection, replaced if necessary.
     async fn link(&self) -> Result<Link<S>, RpcError> {
         let mut current = self.link.lock().await;
         if let Some(link) = current.as_ref()
@@ -338,7 +339,7 @@ impl<S: Service> Shared<S> {
             .await
             .map_err(|_| unreachable("no answer".into()))?
             .map_err(|error| unreachable(error.to_string()))?;
-        // Small requests and replies: waiting to fill a segment would only add latency.
+        // Requests and replies are small, so waiting to fill a segment would only add latency.
         stream.set_nodelay(true).map_err(|error| unreachable(error.to_string()))?;
         let greeted = async {
             let mut wire = Wire::dial(stream, &self.addr, self.trust.tls.as_ref()).await?;
@@ -353,7 +354,7 @@ impl<S: Service> Shared<S> {
             Err(HelloError::Stranger(Stranger::Other(found))) => {
                 Err(RpcError::WrongService { addr: addr(), expected: S::ROLE, found })
             }
-            // The request has not been sent: nothing of it can take effect.
+            // The request has not been sent, so it cannot take effect.
             Err(HelloError::Silent) => Err(unreachable("connected, but no hello in time".into())),
             Err(HelloError::Closed) => Err(unreachable("it closes connections at once".into())),
             Err(HelloError::Random(error)) => Err(unreachable(error.to_string())),

@@ -1,8 +1,8 @@
-//! Messages as frames.
+//! Encoding of messages.
 //!
-//! Our own envelopes around the messages, not tarpc's: a deadline is a bounded number of
-//! milliseconds (tarpc's decoding panics on one that overflows the clock), and trace ids of a
-//! tracing system that nobody runs do not travel.
+//! The envelopes around the messages are our own, not tarpc's. A deadline is a bounded number of milliseconds,
+//! since tarpc's decoder panics on one that overflows the clock. Trace ids are left out, since no tracing
+//! system uses them.
 //!
 //! ```text
 //! Envelope  | variant | id | deadline, ms | request |       or  | variant | id |  (cancel)
@@ -46,13 +46,13 @@ struct Answer<R> {
 
 #[derive(Serialize, Deserialize)]
 enum Failed {
-    /// The handler did.
+    /// The handler failed.
     Handler(String),
-    /// The request is for who has another key.
+    /// The request needs another key.
     Denied(String),
 }
 
-/// Encodes one direction and decodes the other.
+/// Encodes messages of one direction and decodes those of the other.
 pub(super) struct Codec<R>(PhantomData<fn(R)>);
 
 impl<R> Codec<R> {
@@ -61,7 +61,7 @@ impl<R> Codec<R> {
     }
 }
 
-/// A framed connection that takes `Out` and gives `In`.
+/// A framed connection that sends `Out` and receives `In`.
 pub(super) type Transport<In, Out, R> = Framed<Wire, Frames<In, Out, R>>;
 
 /// The client's end of a connection.
@@ -71,7 +71,8 @@ pub(super) type ClientTransport<Req, Reply> =
 pub(super) type ServerTransport<Req, Reply> =
     Transport<ClientMessage<Req>, Response<Reply>, (Req, Reply)>;
 
-/// The transport over a connection that has passed the hello; `guest`: who is at the other end, if that counts.
+/// Makes the transport over a connection after the hello. `guest` is the server's entry of the connection, if
+/// there is one.
 pub(super) fn transport<In, Out, R>(
     wire: Wire,
     guest: Option<Guest>,
@@ -80,8 +81,8 @@ pub(super) fn transport<In, Out, R>(
     Framed::new(wire, Frames::new(guest, codes))
 }
 
-/// A transport whose end is an error. Without that tarpc answers what it was asked before it
-/// notices that nobody is there any more, and an answer may be held back for long.
+/// A transport with an error at its end. Without the error tarpc would answer all requests before it notices
+/// that the peer is gone, and an answer may be delayed for long.
 pub(super) struct Ending<T>(Pin<Box<T>>);
 
 impl<T> Ending<T> {
@@ -119,14 +120,15 @@ impl<M, T: Sink<M, Error = io::Error>> Sink<M> for Ending<T> {
     }
 }
 
-/// A transport of which nothing is received while it is paused.
+/// A transport that receives nothing while it is paused.
 pub(super) struct Pausing<T> {
     transport: T,
     paused: Arc<AtomicBool>,
 }
 
 impl<T> Pausing<T> {
-    /// Whoever sets what comes with it polls the transport again when it is no longer set.
+    /// Returns the transport with the flag that pauses it. Code that clears the flag must poll the transport
+    /// again.
     pub(super) fn new(transport: T) -> (Pausing<T>, Arc<AtomicBool>) {
         let paused = Arc::new(AtomicBool::new(false));
         (Pausing { transport, paused: Arc::clone(&paused) }, paused)
@@ -289,7 +291,7 @@ mod tests {
 
     #[test]
     fn a_length_that_lies_does_not_allocate() {
-        // Answer, id 0, Ok, then a list that claims 2^60 numbers.
+        // Answer, id 0, Ok, and a list that claims 2^60 numbers.
         let lie = [0, 0, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x10];
         assert!(decode::<Answer<Vec<u64>>>(&lie).is_err());
     }

@@ -1,15 +1,15 @@
-//! Frames: a length, then a message, then its code where both ends have proved to have a key.
+//! Frames: a length, a message, and a code if both ends have proved to have a key.
 //!
 //! ```text
 //! | length of the message 4, big-endian | message | code 16 |
 //! ```
 //!
-//! The code ([`Codes`]) is looked at before the message is: whoever has no key gets nothing parsed.
+//! The code ([`Codes`]) is checked before the message is parsed, so no message of a peer without a key is
+//! parsed.
 //!
-//! A frame is received in pieces, and memory is taken for bytes that have come, not for those that
-//! its length announces: four bytes from anybody must not cost 16 MiB. What a server holds of
-//! frames that have not come whole is counted, and so are those that have ([`Guest`]). The memory
-//! of a long frame goes back with the frame; a connection keeps a few KiB.
+//! A frame is received in pieces. Memory is taken for bytes that have come, not for the announced length: four
+//! bytes of a stranger must not cost 16 MiB. A server counts the memory of incomplete frames, and that of
+//! complete ones ([`Guest`]). The memory of a long frame is freed with the frame; a connection keeps a few KiB.
 
 use std::io;
 use std::marker::PhantomData;
@@ -27,12 +27,12 @@ use super::guests::{FREE_FRAME_BYTES, Guest};
 /// Length of the length, in bytes.
 const HEAD_BYTES: usize = 4;
 
-/// Takes messages `Out` apart into bytes, and puts messages `In` together.
+/// Turns messages `Out` into bytes, and bytes into messages `In`.
 pub(super) struct Frames<In, Out, R> {
     codec: Codec<R>,
-    /// On whose behalf memory is held; a client does not count.
+    /// The connection that the memory counts for; clients do not count it.
     guest: Option<Guest>,
-    /// `None`: nobody has proved anything, or something else keeps others out of the connection.
+    /// `None`: no key was proved, or TLS protects the connection.
     codes: Option<Codes>,
     types: PhantomData<fn(Out) -> In>,
 }
@@ -42,7 +42,7 @@ impl<In, Out, R> Frames<In, Out, R> {
         Frames { codec: Codec::new(), guest, codes, types: PhantomData }
     }
 
-    /// The frame at the front of what has come, without its length. `None`: bytes are missing.
+    /// Cuts off the first frame of the received bytes, without its length. `None`: bytes are missing.
     fn cut(&self, bytes: &mut BytesMut) -> io::Result<Option<BytesMut>> {
         let Some(head) = bytes.first_chunk::<HEAD_BYTES>() else {
             if let Some(guest) = self.guest.as_ref().filter(|_| !bytes.is_empty()) {
@@ -57,7 +57,7 @@ impl<In, Out, R> Frames<In, Out, R> {
         }
         let whole = HEAD_BYTES + len + self.codes.as_ref().map_or(0, |_| CODE_BYTES);
         if bytes.len() < whole {
-            // At most as much again as has come, and that only when it is needed: a reserve may double.
+            // Reserves only when necessary, and at most as much again as has come: `reserve` may double.
             let missing = whole - bytes.len();
             if bytes.capacity() - bytes.len() < missing.min(FREE_FRAME_BYTES) {
                 bytes.reserve(missing.min(bytes.len().max(FREE_FRAME_BYTES)));
@@ -71,7 +71,8 @@ impl<In, Out, R> Frames<In, Out, R> {
             guest.has_whole(whole)?;
         }
         let mut frame = if whole > FREE_FRAME_BYTES {
-            // What follows moves to memory of its own, so that this goes back with the frame.
+            // The bytes behind the frame move to memory of their own, so that this memory is freed with the
+            // frame.
             let rest = BytesMut::from(&bytes[whole..]);
             let mut frame = std::mem::replace(bytes, rest);
             frame.truncate(whole);
@@ -144,7 +145,7 @@ mod tests {
         each.map(|frames| (frames, guests.clone())).collect()
     }
 
-    /// Both ends of a connection whose ends have a key.
+    /// Returns both ends of a connection with codes.
     fn coded() -> (Received, Frames<Response<NodeReply>, ClientMessage<NodeRequest>, Both>) {
         let keys = Secret::random().unwrap().keys(Who::Client);
         let asker = fusee_auth::nonce().unwrap();
@@ -180,12 +181,12 @@ mod tests {
             client.encode(cancel(1), &mut bytes).unwrap();
             bytes[at] ^= 1;
             bytes.extend_from_slice(&[0; 1 << 10]);
-            // A length that was made longer waits for more, or takes some of it.
+            // If the change made the length longer, the decoder waits for more bytes, or takes some of these.
             let come = server.decode(&mut bytes);
             assert!(!matches!(come, Ok(Some(_))), "byte {at}");
             bytes.clear();
         }
-        // Twice, and not from the one before it.
+        // A repeated frame is refused: its code belongs to the place before.
         let (mut server, mut client) = coded();
         client.encode(cancel(1), &mut bytes).unwrap();
         let first = bytes.split();

@@ -1,24 +1,24 @@
-//! Who may be connected to a server, how many, for how long, and what may be half received of them.
+//! Bounds on the connections of a server: their number, their time, and the memory that they hold.
 //!
-//! Nobody is authenticated before he asks, so a connection is worth nothing until its first request
-//! has come whole: until then it is a *newcomer*, of which there is room for few, and which has
-//! little time. Whoever has asked is a *guest*. Guests are sent away only when they want nothing (no
-//! request under way, none for [`Limits::idle`]); clients do not use a connection again that has
-//! been idle for a third of that, so no request runs into its end. Where there is no room for
-//! another guest, the one that has wanted nothing for the longest time makes room.
+//! No peer is authenticated before its first request, so a connection is worth nothing until a whole request
+//! has come. Until then it is *unauthenticated* (`newcomer`): there is room for few of these, and they have
+//! little time. After that it is *authenticated* (`guest`), and closed only when it wants nothing: when no
+//! request runs, and none has come for [`Limits::idle`]. Clients do not reuse a connection that has been idle
+//! for a third of that time, so no request runs into its end. If there is no room for another guest, the guest
+//! that has wanted nothing for the longest time makes room.
 //!
 //! ```text
 //! accepted → newcomer ── first whole request ──→ guest ── idle for long, or in the way ──→ sent away
 //!               └── silent, or in the way ──→ sent away
 //! ```
 //!
-//! A frame that has not come whole holds memory: what has come of it, at most twice as much as long
-//! as it grows. Above [`FREE_FRAME_BYTES`] that is counted, for each peer and in total. Where the
-//! count is full, the connection whose frame does not fit is closed.
+//! An incomplete frame holds memory: for the bytes that have come, and at most twice that while it grows.
+//! Memory above [`FREE_FRAME_BYTES`] is counted, for each peer and in total. If a frame does not fit into these
+//! counts, its connection is closed.
 //!
-//! A request that has come whole holds memory until its handler has ended: also when nobody waits
-//! for the answer any more, since handlers run to their end. That is counted by the length of its
-//! frame, and bounded in the same way. In memory a request is a few times as long as its frame.
+//! A complete request holds memory until its handler has ended. Handlers run to their end, even if no caller
+//! waits for the answer any more. This memory is counted by the length of the frame, and bounded in the same
+//! way. In memory a request takes a few times the length of its frame.
 //!
 //! A *peer* is an address. Times are measured on the clock of the runtime.
 
@@ -31,39 +31,39 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-/// What a frame that has not come whole may hold without being counted, in bytes.
+/// Bytes that an incomplete frame may hold without being counted.
 pub(super) const FREE_FRAME_BYTES: usize = 16 << 10;
-/// What a request holds apart from what is in its frame, in bytes.
+/// Bytes that a request holds apart from those of its frame.
 const REQUEST_BYTES: usize = 256;
-/// How often it is looked whether there is room.
+/// The interval of checks for room.
 const LOOK: Duration = Duration::from_millis(5);
-/// Newcomers that are sent away at a time.
+/// The most newcomers that are sent away at a time.
 const AT_A_TIME: usize = 64;
 
-/// What strangers and broken peers may hold of a server.
+/// Limits to the resources that strangers and broken peers may hold on a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections that have asked something.
+    /// Authenticated connections.
     pub guests: usize,
-    /// The same, of one address.
+    /// The same, from one address.
     pub guests_per_peer: usize,
-    /// Connections that have asked nothing yet.
+    /// Unauthenticated connections: those without a whole request so far.
     pub newcomers: usize,
-    /// A newcomer is not sent away for others before it had so much time.
+    /// The time that an unauthenticated connection has before it can be closed to make room.
     pub newcomer_grace: Duration,
-    /// The time that a newcomer has for its first request.
+    /// The time that an unauthenticated connection has for its first request.
     pub first_request: Duration,
     /// The time that a frame has to come whole.
     pub frame: Duration,
-    /// Who wants nothing for so long is sent away.
+    /// The time without a request after which a connection is closed.
     pub idle: Duration,
-    /// What frames that have not come whole may hold together, in bytes.
+    /// Bytes that all incomplete frames may hold together.
     pub frame_bytes: usize,
-    /// The same, of one address.
+    /// The same, from one address.
     pub frame_bytes_per_peer: usize,
-    /// Frames of requests that are not answered, together, in bytes.
+    /// Bytes of the frames of all unanswered requests.
     pub request_bytes: usize,
-    /// The same, of one address: more than the longest frame.
+    /// The same, from one address: more than the longest frame.
     pub request_bytes_per_peer: usize,
 }
 
@@ -99,23 +99,23 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Book {
-    /// By the number of the connection.
+    /// Indexed by the number of the connection.
     entries: HashMap<u64, Entry>,
     peers: HashMap<IpAddr, Peer>,
     newcomers: usize,
-    /// What frames that have not come whole hold, above what is free.
+    /// Counted bytes of incomplete frames.
     frame_bytes: usize,
-    /// What requests hold whose handlers have not ended.
+    /// Bytes of requests with handlers that have not ended.
     request_bytes: usize,
 }
 
-/// What the connections of one address hold.
+/// The resources that the connections of one address hold.
 #[derive(Debug, Default)]
 struct Peer {
     connections: usize,
     guests: usize,
     frame_bytes: usize,
-    /// Also those of connections that have ended.
+    /// Includes requests of connections that have ended.
     request_bytes: usize,
 }
 
@@ -123,22 +123,22 @@ struct Peer {
 struct Entry {
     peer: IpAddr,
     has_asked: bool,
-    /// Requests under way.
+    /// Running requests.
     requests: usize,
-    /// Since when it is here, or has wanted nothing.
+    /// The time since which the connection exists, or has wanted nothing.
     since: Instant,
-    /// Since when a frame is coming.
+    /// The time since which a frame is incomplete.
     frame_since: Option<Instant>,
-    /// What that holds, above what is free.
+    /// Counted bytes of that frame.
     frame_bytes: usize,
-    /// What the frames hold that have come whole, and are no requests under way yet.
+    /// Bytes of frames that are complete, but are no running requests yet.
     come_bytes: usize,
     leave: Arc<Notify>,
 }
 
 impl Shared {
     fn book(&self) -> MutexGuard<'_, Book> {
-        // Nothing in here panics half-way.
+        // No code that holds the lock panics half-way.
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -148,15 +148,15 @@ impl Guests {
         Guests { shared: Arc::new(Shared { limits, book: Mutex::default() }) }
     }
 
-    /// Waits until there is room for another newcomer. Where many connect at once, they wait in the
-    /// queue of the operating system; where many have nothing to say, the oldest makes room.
+    /// Waits until there is room for another newcomer. If many clients connect at once, they wait in the queue
+    /// of the operating system. If many connections are silent, the oldest make room.
     pub(super) async fn room(&self) {
         while let Some(wait) = self.make_room() {
             tokio::time::sleep(wait).await;
         }
     }
 
-    /// `None`: there is room.
+    /// Returns `None` if there is room, or else the time to wait.
     fn make_room(&self) -> Option<Duration> {
         let Limits { newcomers, newcomer_grace, .. } = self.shared.limits;
         let book = self.shared.book();
@@ -164,11 +164,11 @@ impl Guests {
             return None;
         }
         book.send_newcomers_away(newcomer_grace);
-        // The tasks of those that are sent away end soon.
+        // The tasks of the connections that are sent away end soon.
         Some(LOOK)
     }
 
-    /// Sends somebody away who wants nothing: the system has no room for another connection.
+    /// Sends away connections that want nothing, since the system has no room for another one.
     pub(super) fn make_way(&self) {
         let mut book = self.shared.book();
         if book.send_newcomers_away(self.shared.limits.newcomer_grace) == 0 {
@@ -199,7 +199,7 @@ impl Guests {
 }
 
 impl Book {
-    /// Requests of an address hold so many bytes no longer.
+    /// Subtracts the bytes of requests of an address that have ended.
     fn end_requests(&mut self, address: IpAddr, bytes: usize) {
         self.request_bytes -= bytes;
         let Some(peer) = self.peers.get_mut(&address) else { return };
@@ -209,7 +209,7 @@ impl Book {
         }
     }
 
-    /// Sends the oldest newcomers away, a few at a time, if they had the time to ask; tells how many.
+    /// Sends the oldest newcomers away that had enough time, a few at a time. Returns how many.
     fn send_newcomers_away(&self, grace: Duration) -> usize {
         let had_time = |entry: &&Entry| !entry.has_asked && entry.since.elapsed() >= grace;
         let mut silent: Vec<&Entry> = self.entries.values().filter(had_time).collect();
@@ -224,14 +224,14 @@ impl Book {
         silent.len()
     }
 
-    /// Sends the guest away that has wanted nothing for the longest time; false: all want something.
+    /// Sends away the guest that has wanted nothing for the longest time. Returns false if there is none.
     fn send_idle_away(&mut self, of: Option<IpAddr>) -> bool {
         let is_idle = |entry: &&mut Entry| {
             entry.has_asked && entry.requests == 0 && of.is_none_or(|peer| entry.peer == peer)
         };
         let idle = self.entries.values_mut().filter(is_idle).min_by_key(|entry| entry.since);
         let Some(entry) = idle else { return false };
-        // Nobody else is let in for it.
+        // Counts as busy from now on, so that it makes room for one connection only.
         entry.requests += 1;
         entry.leave.notify_one();
         true
@@ -265,7 +265,7 @@ impl Drop for Place {
     }
 }
 
-/// A request that is under way.
+/// A running request.
 pub(super) struct Asking(Guest);
 
 impl Drop for Asking {
@@ -277,7 +277,7 @@ impl Drop for Asking {
     }
 }
 
-/// What a request holds, as long as its handler runs: longer than its connection, it may be.
+/// The memory that a request holds until its handler ends, possibly longer than its connection lives.
 pub(super) struct Held {
     shared: Arc<Shared>,
     peer: IpAddr,
@@ -290,7 +290,7 @@ impl Drop for Held {
     }
 }
 
-/// Who is not let in, or not any longer, and why.
+/// The reason why a connection is refused or closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {
     #[error("as many connections have requests under way as this server takes")]
@@ -324,7 +324,7 @@ impl Guest {
         self.place.guests.shared.book().entries.get_mut(&self.place.number).map(change)
     }
 
-    /// A request has come whole, and is about to be handled.
+    /// Notes that a whole request is about to be handled.
     pub(super) fn asks(&self) -> Result<(Asking, Option<Held>), Refusal> {
         let shared = &self.place.guests.shared;
         let mut book = shared.book();
@@ -336,7 +336,7 @@ impl Guest {
             let limits = &shared.limits;
             let total = book.entries.len() - book.newcomers;
             let of_peer = book.peers.get(&peer).map_or(0, |peer| peer.guests);
-            // Whoever is sent away is still in the book, for a moment.
+            // Connections that are sent away stay in the book for a moment.
             if of_peer >= limits.guests_per_peer && !book.send_idle_away(Some(peer)) {
                 return Err(Refusal::PeerFull);
             }
@@ -358,7 +358,7 @@ impl Guest {
         Ok((Asking(self.clone()), held))
     }
 
-    /// A frame is coming, of which so many bytes are held.
+    /// Notes that a frame is incomplete and holds this many bytes.
     pub(super) fn holds(&self, bytes: usize) -> Result<(), Refusal> {
         let counted = bytes.saturating_sub(FREE_FRAME_BYTES);
         let shared = &self.place.guests.shared;
@@ -379,7 +379,7 @@ impl Guest {
         Ok(())
     }
 
-    /// The frame has come whole; it has so many bytes.
+    /// Notes that the frame is complete, with this many bytes.
     pub(super) fn has_whole(&self, bytes: usize) -> Result<(), Refusal> {
         let shared = &self.place.guests.shared;
         let mut book = shared.book();
@@ -402,7 +402,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Waits until this connection is to end, and says why.
+    /// Waits until this connection must end, and returns the reason.
     pub(super) async fn overstays(&self) -> Refusal {
         loop {
             let (deadline, why) = self.deadline();
@@ -416,7 +416,8 @@ impl Guest {
         }
     }
 
-    /// When to look again, and what it has done wrong if nothing has changed by then.
+    /// Returns the time of the next check, and the reason to close the connection if nothing has changed by
+    /// then.
     fn deadline(&self) -> (Instant, Refusal) {
         let limits = self.place.guests.shared.limits;
         let deadline = self.change(|entry| {

@@ -1,31 +1,31 @@
-//! The hello: what the two ends of a connection tell each other first.
+//! The hello: the first messages of the two ends of a connection.
 //!
 //! ```text
-//! client → server | "FUSEE" 5 | version 1 | role 1 | who 1 | nonce 32 |
+//! client → server | "FUSEE" 5 | version 1 | role 1 | peer 1 | nonce 32 |
 //! server → client | "FUSEE" 5 | version 1 | role 1 | wants 1 | nonce 32 | proof 32 |
 //! client → server | proof 32 |                    if both have a secret
 //! server → client | 1 |                           if the proof is good
 //! ```
 //!
-//! The client sends the role it looks for, the server always answers with the role it has, and
-//! closes if they differ; each end waits [`HELLO_TIMEOUT`] at most. So a client of the wrong port
-//! learns what is there, a stranger cannot hold a connection by saying nothing, and a later
-//! version can tell an older one apart before the first frame.
+//! The client sends the role that it looks for. The server always answers with its own role, and closes the
+//! connection if the roles differ. Each end waits at most [`HELLO_TIMEOUT`]. So a client of a wrong port learns what
+//! is there, a stranger cannot hold a connection by silence, and a later version can tell an older one apart before
+//! the first frame.
 //!
-//! For ever, whatever the version: each side first sends 8 bytes, of which "FUSEE" and the version keep
-//! their places; a server reads these before anything else, and answers another version with its own 8
-//! before it closes ([`fusee_core::version`]).
+//! In every version, past and future, each side first sends 8 bytes, with "FUSEE" and the version at the same places.
+//! A server reads these before anything else, and answers another version with its own 8 bytes before it closes
+//! ([`fusee_core::version`]).
 //!
-//! Where a process has keys ([`fusee_auth`]), the other end has to prove that it has them, too: the client
-//! says as whom it comes ([`Who`], 0 without keys), the server proves that it has the key of that, then
-//! the client does. A client with keys goes away from a server without, a server with keys sends clients
-//! without away: both ends are told why. Without keys nonces and proofs are zeros.
+//! If a process has keys ([`fusee_auth`]), the other end must prove that it has them, too. The client names its kind
+//! of peer ([`Who`], 0 without keys), the server proves that it has the key of that kind, then the client does. A
+//! client with keys leaves a server without, a server with keys rejects clients without, and both ends learn the
+//! reason. Without keys nonces and proofs are zeros.
 //!
-//! Over TLS proofs take in what only the two ends of that connection know, so that they cannot be passed on to another
-//! one. Without TLS frames that follow a proof have codes, which come of the same key and nonces: so whoever has only
-//! passed these messages on cannot go on by itself.
+//! Over TLS proofs include a secret that only the two ends of that connection know, so they cannot be relayed to
+//! another one. Without TLS the frames behind a proof have codes, which are derived from the same key and nonces. So
+//! an attacker that has only relayed these messages cannot go on by itself.
 //!
-//! What a server wants is 1 if it has a secret, and 2 if it speaks TLS and has been spoken to without: then nothing
+//! A server wants 1 if it has a secret, and 2 if it speaks TLS and the client did not; in the second case nothing
 //! else follows.
 
 use std::fmt;
@@ -42,15 +42,15 @@ use super::runtime::Trust;
 use super::wire::{Binding, Wire};
 
 const MAGIC: &[u8; 5] = b"FUSEE";
-/// 5: a block is taken over once; and who speaks it starts again where it loses to a Move (rule L).
-/// 7: sessions are told the cluster's policy for redundancy; views know of pairs that are lost. 9: keys. 10: codes of
-/// frames. 11: what is used of the memory, and what is left.
+/// 5: a block is taken over once; and a session that loses to a Move starts again (rule L). 7: sessions are told the
+/// cluster's policy for redundancy; views contain lost pairs. 9: keys. 10: codes of frames. 11: used and remaining
+/// memory.
 const VERSION: u8 = 11;
 const START_BYTES: usize = 8;
-/// What proofs are about, with its version.
+/// The kind of connection in proofs, with its version.
 const KIND: &str = "control 2";
 
-/// Who answers at a port.
+/// The role of the server at a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// A memory node's control service.
@@ -84,12 +84,12 @@ impl fmt::Display for Role {
 /// The control protocols that this program understands.
 pub const CONTROL: Versions = Versions::only("control protocol", VERSION as u32);
 
-/// What else the other end is.
+/// The other end, if it is something else than expected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stranger {
-    /// In words.
+    /// A description in words.
     Other(String),
-    /// Of another version.
+    /// A service of another version.
     Version(VersionError),
 }
 
@@ -99,20 +99,20 @@ impl From<String> for Stranger {
     }
 }
 
-/// Why a hello failed.
+/// Errors of a hello.
 #[derive(Debug)]
 pub(super) enum HelloError {
-    /// The other end is something else.
+    /// The other end is something else than expected.
     Stranger(Stranger),
-    /// It said nothing.
+    /// The other end sent nothing.
     Silent,
-    /// It closed the connection.
+    /// The other end closed the connection.
     Closed,
-    /// One of the two has not the keys of the other; in words, for the side that hears of it.
+    /// One end lacks the keys of the other; in words for the side that reports it.
     Keys(&'static str),
-    /// One of the two speaks TLS and the other does not, or a certificate is not good.
+    /// Only one end speaks TLS, or a certificate is not good.
     Tls(String),
-    /// There are no random numbers.
+    /// The system has no random numbers.
     Random(io::Error),
 }
 
@@ -137,11 +137,11 @@ impl fmt::Display for HelloError {
     }
 }
 
-/// What a server wants.
+/// Values of a server's `wants`.
 const SECRET: u8 = 1;
 const TLS: u8 = 2;
 
-/// `says`: as whom a client comes, or what a server wants.
+/// Encodes the first 8 bytes. `says` is a client's kind of peer, or what a server wants.
 pub(super) fn encode(role: Role, says: u8) -> [u8; START_BYTES] {
     let mut bytes = [0; START_BYTES];
     bytes[..5].copy_from_slice(MAGIC);
@@ -181,12 +181,12 @@ fn nonce(keys: Option<&Keys>) -> Result<Nonce, HelloError> {
     keys.map_or(Ok([0; BYTES]), |_| fusee_auth::nonce().map_err(HelloError::Random))
 }
 
-/// What proofs are about.
+/// Returns the data that proofs are about.
 fn about(hello: &[u8], welcome: &[u8], binding: Option<Binding>) -> Vec<u8> {
     [hello, welcome, binding.as_ref().map_or(&[], |binding| binding)].concat()
 }
 
-/// TLS does what codes do, and more.
+/// Returns the codes for frames; `None` over TLS, which does the same and more.
 fn codes(
     keys: &Keys,
     who: Who,
@@ -197,8 +197,8 @@ fn codes(
     if binding.is_some() { None } else { keys.codes(who, side, said) }
 }
 
-/// The client's side: fails unless `role` answers, and has the keys that this process has. Gives the codes of what
-/// follows; `None` without keys, and over TLS.
+/// Runs the client's side. Fails unless `role` answers, and has the keys that this process has. Returns the codes for
+/// the frames that follow; `None` without keys, and over TLS.
 pub(super) async fn ask(
     stream: &mut Wire,
     role: Role,
@@ -240,15 +240,15 @@ pub(super) async fn ask(
     }
 }
 
-/// Somebody speaks TLS, or not, and the server does the other.
+/// Tells a client that only one of the two ends speaks TLS.
 async fn other_way(stream: &mut Wire, role: Role, wants: u8) -> Result<(), HelloError> {
-    // What is left unread when a connection is closed may take back what was said.
+    // Unread bytes at the closing of a connection can discard data that was sent, so they are read.
     let _nothing = stream.socket().try_read(&mut [0; 4096]);
     send(stream, &[&encode(role, wants), &[0; BYTES], &[0; BYTES]]).await
 }
 
-/// The server's side: tells its role, then fails unless it is the one looked for, by somebody who has a key. As whom
-/// the client has come, `None` if nobody has to say so here; and the codes of what follows.
+/// Runs the server's side: sends its role, then fails unless a client with a key looks for that role. Returns the
+/// client's kind of peer, `None` if no proof is demanded, and the codes for the frames that follow.
 pub(super) async fn answer(
     stream: &mut Wire,
     role: Role,
@@ -264,10 +264,10 @@ pub(super) async fn answer(
     let (wanted, who) = match decode(&hello, End::Server) {
         Ok(wanted) => wanted,
         Err(what) => {
-            // Another version learns which one this is.
+            // A client of another version learns the version of this server.
             if hello.starts_with(MAGIC) {
                 send(stream, &[&encode(role, 0)]).await?;
-                // What is left unread when a connection is closed may take back what was said.
+                // Unread bytes at the closing of a connection can discard data that was sent, so they are read.
                 let _rest = timeout(HELLO_TIMEOUT, stream.read(&mut [0; BYTES])).await;
             }
             return Err(HelloError::Stranger(what));
@@ -311,7 +311,7 @@ mod tests {
             |bytes| HelloError::Stranger(decode(bytes, End::Client).unwrap_err()).to_string();
         assert!(says(b"HTTP/1.1").contains("does not speak"));
         assert!(says(&[b'F', b'U', b'S', b'E', b'E', VERSION, 9, 0]).contains("unknown"));
-        // For ever: the version is the byte behind the name.
+        // In every version, the byte behind the name is the version.
         assert!(says(b"FUSEE\x05\x01\0").contains("the server 5: upgrade the server"));
         assert!(says(b"FUSEE\xff\xff\xff").contains("the server 255: upgrade the client"));
     }

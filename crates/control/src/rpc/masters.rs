@@ -1,23 +1,21 @@
 //! The calling side of the master, of which there may be several.
 //!
-//! The address of a master is one `host:port`, or several separated by commas: one of them leads,
-//! the others stand by and say so ([`MasterReply::NotLeader`]). A [`MasterClient`] asks the one
-//! that answered last, follows the name of the leader where a stand-by knows it, whether that is
-//! on the list or not, and goes on along the list otherwise.
+//! The address of a master is one `host:port`, or several separated by commas: one of them leads, the others
+//! stand by and say so ([`MasterReply::NotLeader`]). A [`MasterClient`] asks the master that answered last. If
+//! a stand-by names the leader, it asks that one, whether it is on the list or not; otherwise it goes on along
+//! the list.
 //!
-//! *Whose masters.* A client that belongs to a cluster ([`MasterClient::join`]) says so with every call.
-//! A master of another cluster, or of none, is passed over like one that cannot be reached
-//! ([`RpcError::WrongCluster`]).
+//! *Cluster.* A client that belongs to a cluster ([`MasterClient::join`]) says so with every call. A master of
+//! another cluster, or of none, is passed over like one that cannot be reached ([`RpcError::WrongCluster`]).
 //!
-//! *What is repeated.* Only what cannot have had an effect: a request to a master that could not be
-//! reached, that stands by, or that leads another cluster. While there is at least one stand-by,
-//! somebody is about to lead, so the call goes round the list until its deadline; its caller sees a
-//! slow call, or [`RpcError::NoLeader`]. Where nobody can be reached at all, that is said after one
-//! round.
+//! *Repeated* are only requests that cannot have had an effect: to a master that could not be reached, that
+//! stands by, or that leads another cluster. While at least one master stands by, one is about to lead, so the
+//! call tries the list again until its deadline; its caller sees a slow call, or [`RpcError::NoLeader`]. If no
+//! master can be reached at all, the call fails after one round.
 //!
-//! *What is not.* A request that got no answer, or whose connection broke, may have been carried
-//! out: the caller decides. A `Close` that two masters carry out would hand one rest of a block
-//! to two sessions. Only the next call begins with another master.
+//! *Not repeated* are requests without an answer, and those on a broken connection. They may have been carried
+//! out, so the caller decides. If two masters carried out one `Close`, they would hand one rest of a block to
+//! two sessions. Only the next call begins with another master.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -34,19 +32,19 @@ use super::{DEFAULT_DEADLINE, MasterService, RpcError, Runtime};
 use crate::master::{MasterReply, MasterRequest};
 use crate::pieces::{self, Assembly};
 
-/// How long to wait before the list is gone through again.
+/// The pause before the list is tried again.
 const ROUND_PAUSE: Duration = Duration::from_millis(50);
-/// Masters asked in one round at most: a limit to chains of stand-bys that name each other.
+/// The most masters asked in one round. It limits chains of stand-bys that name each other.
 const MAX_ASKED: usize = 32;
 
 type One = RpcClient<MasterService>;
 
-/// Calls the master, wherever it is. Clones share their connections and what they learn.
+/// A client of the master, whichever one leads. Clones share their connections and what they learn.
 #[derive(Clone)]
 pub struct MasterClient {
     masters: Arc<Masters>,
     deadline: Duration,
-    /// The word of the cluster that the asker belongs to; 0 for none.
+    /// The word of the cluster that the client belongs to; 0 for none.
     cluster: Arc<AtomicU64>,
 }
 
@@ -54,21 +52,21 @@ struct Masters {
     /// The list as it was given.
     addrs: String,
     listed: Vec<One>,
-    /// Where to ask first.
+    /// The master to ask first.
     first: Mutex<One>,
-    /// The last view that came in pieces: the next session of the process needs the same.
+    /// The last view that came in pieces: the next session of the process needs the same one.
     long: tokio::sync::Mutex<Option<View>>,
 }
 
 impl MasterClient {
-    /// A client of the masters at these addresses (`host:port`, separated by commas); connects
-    /// when it is first called.
+    /// Makes a client of the masters at these addresses (`host:port`, separated by commas). It connects when it
+    /// is first called.
     pub fn new(runtime: &Runtime, addrs: impl Into<String>) -> MasterClient {
         let addrs = addrs.into();
         let each = addrs.split(',').map(str::trim).filter(|addr| !addr.is_empty());
         let mut listed: Vec<One> = each.map(|addr| RpcClient::new(runtime, addr)).collect();
         if listed.is_empty() {
-            // No address at all: the call says of which text.
+            // Without any address, the error of the call shows the given text.
             listed.push(RpcClient::new(runtime, addrs.as_str()));
         }
         MasterClient::of(addrs, listed)
@@ -81,24 +79,26 @@ impl MasterClient {
         MasterClient { masters: Arc::new(masters), deadline: DEFAULT_DEADLINE, cluster }
     }
 
-    /// The same connections, with another deadline per call, however many masters it asks.
+    /// Returns a client over the same connections with another deadline per call, however many masters the call
+    /// asks.
     pub fn with_deadline(&self, deadline: Duration) -> MasterClient {
         MasterClient { deadline, ..self.clone() }
     }
 
-    /// The asker belongs to this cluster from now on, and wants nothing of the master of another one.
-    /// Goes for all clones, and for what was made of them.
+    /// Notes that the client belongs to this cluster from now on, and accepts no master of another one. Applies
+    /// to all clones, and to clients that were made from them.
     pub fn join(&self, cluster: ClusterId) {
-        // Relaxed: the number is all there is to know.
+        // Relaxed: no other data comes with the number.
         self.cluster.store(cluster.word(), Ordering::Relaxed);
     }
 
-    /// The cluster that the asker belongs to.
+    /// Returns the cluster that the client belongs to.
     pub fn cluster(&self) -> Option<ClusterId> {
         ClusterId::from_word(self.cluster.load(Ordering::Relaxed))
     }
 
-    /// The same masters over connections of its own. Inside of a process there is one for all.
+    /// Returns a client of the same masters over connections of its own. Inside a process all clients share
+    /// one.
     pub fn apart(&self) -> MasterClient {
         let listed = self.masters.listed.iter().map(RpcClient::apart).collect();
         let masters = MasterClient::of(self.masters.addrs.clone(), listed);
@@ -106,17 +106,17 @@ impl MasterClient {
         MasterClient { deadline: self.deadline, cluster, ..masters }
     }
 
-    /// The addresses as they were given, or a name inside the process.
+    /// Returns the addresses as they were given, or a name inside the process.
     pub fn addr(&self) -> &str {
         &self.masters.addrs
     }
 
-    /// The address of the master that answered last; the first of the list before.
+    /// Returns the address of the master that answered last; at first, the first one of the list.
     pub fn answered_by(&self) -> String {
         self.masters.first().addr().to_owned()
     }
 
-    /// Asks until a leader has taken the request, once. Dropping the future does not take it back.
+    /// Asks until a leader has taken the request, once. Dropping the future does not take the request back.
     pub async fn call(&self, request: MasterRequest) -> Result<MasterReply, RpcError> {
         let masters = Arc::clone(&self.masters);
         let deadline = self.deadline;
@@ -134,11 +134,11 @@ impl MasterClient {
                 }
             }
         });
-        // The task is cut off only when the runtime ends.
+        // The task can only be cut off by the end of the runtime.
         calling.await.map_err(|_| RpcError::Closed { addr: self.addr().to_owned() })?
     }
 
-    /// As [`MasterClient::call`], waiting on the calling thread.
+    /// Like [`MasterClient::call`], waiting on the calling thread.
     ///
     /// # Panics
     /// If the calling thread is an async runtime's.
@@ -148,7 +148,7 @@ impl MasterClient {
 }
 
 impl From<One> for MasterClient {
-    /// The master of one connection, for example of one inside the process.
+    /// Makes a client of the master of one connection, for example of one inside the process.
     fn from(one: One) -> MasterClient {
         MasterClient::of(one.addr().to_owned(), vec![one])
     }
@@ -178,12 +178,12 @@ impl Masters {
         }
     }
 
-    /// Puts the view in its place that this master has left out of its answer.
+    /// Replaces the stub in an answer by the view, which this master has left out.
     ///
-    /// What is fetched may be newer than the answer. Then the answer says nothing of who is fenced in that view, and
-    /// a session that was fenced, recovered and forgotten meanwhile must not hear of it: a memory node that has joined
-    /// since does not know it. So a heartbeat goes without the view, which the next one brings; and a session that was
-    /// opened is given up.
+    /// The fetched view may be newer than the answer. Then the answer does not tell which sessions are fenced
+    /// in that view. A session that was fenced, recovered and forgotten meanwhile must not learn of that view:
+    /// a memory node that has joined since does not know the session. So a heartbeat's answer goes without the
+    /// view, which the next one brings, and a session that was opened is given up.
     async fn complete(
         &self,
         one: One,
@@ -210,8 +210,8 @@ impl Masters {
                     let client = *client;
                     let orphans = Vec::new();
                     let work = Default::default();
-                    // The master need not count a session that never was; if it does not hear of it, it gives
-                    // the session up later.
+                    // The master need not count a session that was never used. If it does not get this request,
+                    // it gives the session up later.
                     let _told = one.call(MasterRequest::Close { client, orphans, work }).await;
                     return Err(error);
                 }
@@ -244,8 +244,8 @@ impl Masters {
         }
     }
 
-    /// Asks one after the other until one takes the request, or may have taken it. No reply means
-    /// that some stand by and nobody leads.
+    /// Asks one master after the other until one takes the request, or may have taken it. `None` means that
+    /// some stand by and none leads.
     async fn round(
         &self,
         request: &MasterRequest,
@@ -289,7 +289,7 @@ impl Masters {
                 Err(error) => drop(obstacle.get_or_insert(error)),
             }
         }
-        // Waiting for somebody to lead is of no use where somebody does.
+        // Waiting for a leader is useless if there is one.
         match (stranger, obstacle) {
             (Some(error), _) => Err(error),
             (None, Some(error)) if !somebody_stands_by => Err(error),
@@ -297,7 +297,7 @@ impl Masters {
         }
     }
 
-    /// All masters, the one to ask first and then along the list.
+    /// Returns all masters, from the one to ask first along the list.
     fn in_order(&self) -> VecDeque<One> {
         let first = self.first();
         let mut order: VecDeque<One> = self.listed.iter().cloned().collect();

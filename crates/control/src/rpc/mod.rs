@@ -1,29 +1,26 @@
-//! The RPC edge: the one place where an RPC library (tarpc) and an async runtime (tokio) appear.
+//! The RPC edge: the only module that uses an RPC library (tarpc) and an async runtime (tokio).
 //!
-//! A service is a pair of message types and a [`Role`]; there are two, [`NodeService`] and
-//! [`MasterService`]. [`serve`] answers one on a TCP port, [`serve_local`] inside the process
-//! without any port, and the client of either is the same [`RpcClient`], so an embedded cluster
-//! and a real one differ in one line.
+//! A service is a pair of message types and a [`Role`]; there are two, [`NodeService`] and [`MasterService`].
+//! [`serve`] answers one on a TCP port, [`serve_local`] inside the process without a port. [`RpcClient`] is the
+//! client of either, so an embedded cluster and a real one differ in one line.
 //!
-//! * Every connection starts with a hello (module `hello`), so that a wrong port or a master in place of
-//!   a memory node is named as such, and that both ends prove to have the cluster's secret, or a key of
-//!   it, if they have one. The keys are those of the [`Runtime`]. Whose a request is, [`Service::needs`]
-//!   says.
-//! * Before it comes the handshake of TLS, if the runtime has certificates (module `wire`).
-//! * Then come frames: length (4 bytes, big-endian), then one message in postcard encoding, then a code
-//!   (16 bytes) if keys were proved. A frame is at most [`MAX_FRAME_BYTES`]; whatever cannot be decoded
-//!   closes its connection, and nothing else, with a line in the log.
-//! * With every request comes the cluster that the asker belongs to ([`Stamped`]), so that nobody obeys
-//!   a stranger who has taken over the address of somebody else.
-//! * A call has a deadline. When it passes, the call may still take effect: the messages are made
-//!   so that this does no harm. For the same reason nothing is retried behind the caller's back.
-//!   The client of the master, of which there may be several, repeats what cannot have had an
-//!   effect: see [`MasterClient`].
-//! * A handler that was started runs to its end, also when its caller is gone.
-//! * What strangers and broken peers hold of a server is bounded (module `guests`, [`Limits`]).
+//! * Every connection starts with a hello (module `hello`). It detects a wrong port, or a master in place of a
+//!   memory node, and both ends prove that they have the cluster's secret or a key of it, if they have one. The
+//!   keys are those of the [`Runtime`]. [`Service::needs`] tells which key a request needs.
+//! * If the runtime has certificates, the TLS handshake comes before the hello (module `wire`).
+//! * Frames follow: length (4 bytes, big-endian), one message in postcard encoding, and a code (16 bytes) if
+//!   keys were proved. A frame is at most [`MAX_FRAME_BYTES`]. Bytes that cannot be decoded close their
+//!   connection, with a line in the log, and have no other effect.
+//! * Every request is stamped with the cluster of the asker ([`Stamped`]), so that no process obeys a stranger
+//!   that has taken over the address of another one.
+//! * A call has a deadline. After that it may still take effect: the messages are designed so that this does no
+//!   harm. For the same reason nothing is retried behind the caller's back. The client of the master, of which
+//!   there may be several, repeats only requests that cannot have had an effect: see [`MasterClient`].
+//! * A handler that was started runs to its end, even if its caller is gone.
+//! * The resources that strangers and broken peers hold on a server are bounded (module `guests`, [`Limits`]).
 //!
-//! Clients may be used from any executor: connections live on the [`Runtime`] they were made
-//! with, which has to outlive them.
+//! Clients may be used from any executor. Their connections live on the [`Runtime`] that they were made with,
+//! which must outlive them.
 
 mod client;
 mod codec;
@@ -62,32 +59,32 @@ use crate::node::{NodeReply, NodeRequest};
 
 /// The longest frame, in bytes. Longer views come in [pieces](crate::pieces).
 pub const MAX_FRAME_BYTES: usize = 16 << 20;
-/// A client does not use a connection again over which nothing went for so long: the server may be about
-/// to close it ([`Limits::idle`]).
+/// A client does not reuse a connection that has been idle for this long: the server may be about to close it
+/// ([`Limits::idle`]).
 pub const REUSE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Requests of one connection that are answered at a time; further ones wait in its socket.
+/// The most requests of one connection that are handled at a time. Further ones wait in its socket.
 pub const MAX_REQUESTS_PER_CONNECTION: usize = 64;
-/// How long either side waits for the other's hello.
+/// The time that either side waits for the other's hello.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
 /// The deadline of a call, unless [`RpcClient::with_deadline`] sets another.
 pub const DEFAULT_DEADLINE: Duration = Duration::from_secs(5);
 /// The longest deadline that a server honours.
 pub const MAX_DEADLINE: Duration = Duration::from_secs(600);
 
-/// A pair of message types, and who answers.
+/// A pair of message types, and the role of the server that answers.
 pub trait Service: Send + Sync + 'static {
-    /// What is asked.
+    /// The type of requests.
     type Request: tarpc::RequestName + Serialize + DeserializeOwned + Send + 'static;
-    /// What is answered.
+    /// The type of replies.
     type Reply: Serialize + DeserializeOwned + Send + 'static;
-    /// Who answers.
+    /// The role of the server.
     const ROLE: Role;
 
-    /// Whose request it is, where peers have to prove who they are.
+    /// Returns the kind of peer that may make a request, if peers have to prove their kind.
     fn needs(request: &Self::Request) -> Who;
 }
 
-/// What memory nodes answer.
+/// The service of memory nodes.
 #[derive(Clone, Copy, Debug)]
 pub enum NodeService {}
 
@@ -115,7 +112,7 @@ impl Service for NodeService {
     }
 }
 
-/// What the master answers.
+/// The service of the master.
 #[derive(Clone, Copy, Debug)]
 pub enum MasterService {}
 
@@ -147,7 +144,7 @@ impl Service for MasterService {
     }
 }
 
-/// Calls a memory node.
+/// The client of a memory node.
 pub type NodeClient = RpcClient<NodeService>;
 
 impl tarpc::RequestName for NodeRequest {
@@ -198,45 +195,45 @@ impl tarpc::RequestName for MasterRequest {
     }
 }
 
-/// Why a call has no answer.
+/// Errors of calls.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RpcError {
-    /// Nothing listens there, or no way leads there. The request did not take effect.
+    /// No process listens there, or the address cannot be reached. The request did not take effect.
     #[error("{addr} is unreachable: {cause}")]
     Unreachable {
-        /// Whom the call was for.
+        /// The address of the call.
         addr: String,
-        /// What the operating system says.
+        /// The error of the operating system.
         cause: String,
     },
-    /// Something else listens there. The request did not take effect.
+    /// Another service listens there. The request did not take effect.
     #[error("expected {expected} at {addr}, found {found}; check the address")]
     WrongService {
-        /// Whom the call was for.
+        /// The address of the call.
         addr: String,
-        /// Who should have answered.
+        /// The role that should have answered.
         expected: Role,
-        /// What answered.
+        /// A description of the service that answered.
         found: String,
     },
-    /// What listens there speaks another version. The request did not take effect.
+    /// The service there speaks another version. The request did not take effect.
     #[error("{addr}: {error}")]
     Version {
-        /// Whom the call was for.
+        /// The address of the call.
         addr: String,
-        /// Which of both is too old.
+        /// The two versions, which tell the side that is too old.
         error: VersionError,
     },
     /// No answer before the deadline. The request may still take effect.
     #[error("{addr} did not answer in time")]
     TimedOut {
-        /// Whom the call was for.
+        /// The address of the call.
         addr: String,
     },
     /// The connection broke. The request may have taken effect.
     #[error("{addr} closed the connection")]
     Closed {
-        /// Whom the call was for.
+        /// The address of the call.
         addr: String,
     },
     /// All masters that can be reached stand by. The request did not take effect.
@@ -245,47 +242,47 @@ pub enum RpcError {
          reach their store"
     )]
     NoLeader {
-        /// Whom the call was for.
+        /// The addresses of the call.
         addr: String,
     },
     /// The master there leads another cluster, or none. The request did not take effect.
     #[error("{}", wrong_cluster(addr, *own, *found))]
     WrongCluster {
-        /// Whom the call was for.
+        /// The address of the call.
         addr: String,
         /// The cluster of the asker; `None` if it belongs to none yet.
         own: Option<ClusterId>,
         /// The cluster of the master.
         found: Option<ClusterId>,
     },
-    /// One side has not the keys that the other one wants. The request did not take effect.
+    /// One side lacks the keys that the other one demands. The request did not take effect.
     #[error("{addr}: {what}")]
     Keys {
-        /// Whom the call was for.
+        /// The address of the call.
         addr: String,
-        /// Which, and what to do.
+        /// The keys, and advice.
         what: String,
     },
-    /// One side speaks TLS and the other does not, or the certificate is not good. The request did not take effect.
+    /// Only one side speaks TLS, or the certificate is not good. The request did not take effect.
     #[error("{addr}: {what}")]
     Tls {
-        /// Whom the call was for.
+        /// The address of the call.
         addr: String,
-        /// What is wrong, and what to do.
+        /// The reason, and advice.
         what: String,
     },
     /// The two sides do not understand each other, or the handler failed.
     #[error("{addr}: {what}")]
     Protocol {
-        /// Whom the call was for.
+        /// The address of the call.
         addr: String,
-        /// What went wrong.
+        /// The reason.
         what: String,
     },
 }
 
 impl RpcError {
-    /// Whether the request can have had an effect, or may still have one.
+    /// Whether the request may have had an effect, or may still have one.
     pub fn may_take_effect(&self) -> bool {
         !matches!(
             self,
@@ -317,7 +314,7 @@ fn wrong_cluster(addr: &str, own: Option<ClusterId>, found: Option<ClusterId>) -
     }
 }
 
-/// Why a service cannot listen.
+/// Errors of listening at an address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServeError {
     /// Another process has the port.
@@ -326,12 +323,12 @@ pub enum ServeError {
         /// The address asked for.
         addr: String,
     },
-    /// The address cannot be listened at.
+    /// The process cannot listen at the address.
     #[error("cannot listen at {addr}: {cause}; give an address of this machine as host:port")]
     Address {
         /// The address asked for.
         addr: String,
-        /// What the operating system says.
+        /// The error of the operating system.
         cause: String,
     },
 }

@@ -1,9 +1,8 @@
-//! What holds of every parser of messages, whatever the bytes. For tests and fuzz targets, which find the
-//! bytes: each function gives them to one parser, panics if what comes out breaks a promise, and returns
-//! whether anything came out.
+//! Properties of all parsers of messages, for any bytes. Tests and fuzz targets find the bytes. Each function
+//! gives them to one parser, panics if the result violates a property, and returns whether there was a result.
 //!
-//! Parsers panic at nothing, and take no more memory than a few times the bytes. What was read is read as
-//! the same again when it is written anew, and is no longer then.
+//! Parsers never panic, and take no more memory than a few times the bytes. A message that was parsed, written
+//! and parsed again is the same, and its written form is no longer than the bytes.
 
 use std::pin::Pin;
 use std::time::Instant;
@@ -24,7 +23,7 @@ use super::{MAX_DEADLINE, MasterService, NodeService, Service, Stamped, hello};
 use crate::master::MasterReply;
 use crate::pieces::{self, Assembly};
 
-/// Reads a message of any kind, as the codec does.
+/// Parses a message of any type, like the codec.
 pub fn message<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(
     bytes: &[u8],
 ) -> Option<T> {
@@ -35,19 +34,19 @@ pub fn message<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(
     Some(message)
 }
 
-/// A message as the codec writes it.
+/// Writes a message, like the codec.
 pub fn written<T: Serialize>(message: &T) -> Vec<u8> {
     encode(message).expect("messages of tests are short").into()
 }
 
-/// A message out of the first of these bytes, however many it takes: a way to come by messages.
+/// Parses a message from the first of these bytes, however many it takes. A way to make messages.
 pub fn drawn<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     postcard::take_from_bytes(bytes).ok().map(|(message, _)| message)
 }
 
 type ServiceCodec<S> = Codec<(Stamped<<S as Service>::Request>, <S as Service>::Reply)>;
 
-/// A frame to a service: a call, or the end of one.
+/// Parses a frame to a service: a call, or its cancellation.
 fn call<S: Service>(bytes: &[u8]) -> bool {
     let mut codec: ServiceCodec<S> = Codec::new();
     let frame: Result<ClientMessage<Stamped<S::Request>>, _> =
@@ -62,7 +61,7 @@ fn call<S: Service>(bytes: &[u8]) -> bool {
     }
 }
 
-/// A frame of a service: an answer.
+/// Parses a frame of a service: an answer.
 fn answer<S: Service>(bytes: &[u8]) -> bool {
     let mut codec: ServiceCodec<S> = Codec::new();
     let frame: Result<Response<S::Reply>, _> =
@@ -70,8 +69,8 @@ fn answer<S: Service>(bytes: &[u8]) -> bool {
     frame.is_ok()
 }
 
-/// What comes to the master over a connection, in pieces of this length: frames, one after the other. How
-/// many of them there are, up to the first that is none.
+/// Parses a stream to the master that arrives in pieces of this length. Returns the number of frames before the
+/// first bad one.
 pub fn stream_to_master(bytes: &[u8], piece_bytes: usize) -> usize {
     type Call<S> = ClientMessage<Stamped<<S as Service>::Request>>;
     type Asked<S> = (Stamped<<S as Service>::Request>, <S as Service>::Reply);
@@ -95,38 +94,38 @@ pub fn stream_to_master(bytes: &[u8], piece_bytes: usize) -> usize {
     whole
 }
 
-/// A frame to the master.
+/// Parses a frame to the master.
 pub fn call_of_master(bytes: &[u8]) -> bool {
     call::<MasterService>(bytes)
 }
 
-/// A frame to a memory node.
+/// Parses a frame to a memory node.
 pub fn call_of_node(bytes: &[u8]) -> bool {
     call::<NodeService>(bytes)
 }
 
-/// A frame of the master.
+/// Parses a frame of the master.
 pub fn answer_of_master(bytes: &[u8]) -> bool {
     answer::<MasterService>(bytes)
 }
 
-/// A frame of a memory node.
+/// Parses a frame of a memory node.
 pub fn answer_of_node(bytes: &[u8]) -> bool {
     answer::<NodeService>(bytes)
 }
 
-/// The first message of a connection.
+/// Parses the first message of a connection.
 pub fn first_message(bytes: &[u8]) -> bool {
     let Some(Ok(role)) = bytes.first_chunk().map(|bytes| hello::decode(bytes, End::Server)) else {
         return false;
     };
-    // The last byte is not looked at.
+    // All bytes come back; any value of the last one is accepted.
     let (role, says) = role;
     assert_eq!(hello::encode(role, says), bytes[..8]);
     true
 }
 
-/// A piece of a view: as a message from a master, and the bytes themselves as a view that is told in pieces.
+/// Parses a piece of a view: the bytes as a message of a master, and as a whole encoded view.
 pub fn view_piece(bytes: &[u8]) -> bool {
     let mut forged = Assembly::new(7);
     let fits = message::<MasterReply>(bytes).is_some_and(|reply| forged.take(reply).is_ok());
@@ -137,8 +136,8 @@ pub fn view_piece(bytes: &[u8]) -> bool {
     fits || matches!(told, Ok(Some(_)))
 }
 
-/// News of the view, for somebody who has this one. What fits may be no view that can be worked with:
-/// then the check says so.
+/// Parses an update of the view, for a process with this view. An update may fit and yield a view that is not
+/// valid; then the check must find that.
 pub fn view_update(from: &View, bytes: &[u8]) -> bool {
     let Some(update) = message::<ViewUpdate>(bytes) else { return false };
     let number = update.number();
@@ -147,7 +146,7 @@ pub fn view_update(from: &View, bytes: &[u8]) -> bool {
     if view.check().is_err() {
         return false;
     }
-    // A directory may be too long for a message: one wrong byte makes it two to the 24th entries.
+    // The directory may be too long for a message: one wrong byte gives it 2^24 entries.
     let Ok(bytes) = encode(&view) else { return false };
     assert_eq!(message::<View>(&bytes).as_ref(), Some(&view));
     let told = ViewUpdate::to(&view, Some(from));

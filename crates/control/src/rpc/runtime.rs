@@ -1,9 +1,9 @@
 //! The thread that carries control messages.
 //!
-//! Connections, their timers and the servers live here, so a caller needs no runtime of its own:
-//! it may await a call from any executor, or block on it. The runtime ends, and its thread with
-//! it, when the last clone is dropped. Clients and servers do not keep it alive, or a task that
-//! holds a client would keep its own runtime from ending: after the end, calls fail as closed.
+//! Connections, their timers and the servers live here, so a caller needs no runtime of its own: it may await a
+//! call from any executor, or block on it. The runtime ends, and its thread with it, when the last clone is
+//! dropped. Clients and servers do not keep it alive: otherwise a task that holds a client would keep its own
+//! runtime from ending. After the end, calls fail with `RpcError::Closed`.
 
 use std::io;
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use fusee_auth::Keys;
 use fusee_tls::Tls;
 use tokio::runtime::{Builder, Handle};
 
-/// How long the end of a runtime waits for work that cannot be interrupted.
+/// The time that the end of a runtime waits for work that cannot be interrupted.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Carries control messages.
+/// The thread that carries control messages, with the keys and certificates of its connections.
 #[derive(Clone, Debug)]
 pub struct Runtime {
     owned: Arc<Owned>,
     trust: Trust,
 }
 
-/// What connections prove, and want proved.
+/// The proofs that connections give and demand.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trust {
     pub(super) keys: Option<Arc<Keys>>,
@@ -36,12 +36,12 @@ struct Owned {
 }
 
 impl Runtime {
-    /// Starts the thread; `name` shows in debuggers and in `/proc`.
+    /// Starts the thread. `name` shows in debuggers and in `/proc`.
     pub fn start(name: &str) -> io::Result<Runtime> {
         Runtime::with_keys(name, None)
     }
 
-    /// The same, for who has keys of a secret: all its connections prove it, and want it proved.
+    /// Starts the thread. If the process has keys, all its connections prove them, and demand proof.
     pub fn with_keys(name: &str, keys: Option<Keys>) -> io::Result<Runtime> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
@@ -53,18 +53,18 @@ impl Runtime {
         Ok(Runtime { owned, trust: Trust { keys: keys.map(Arc::new), tls: None } })
     }
 
-    /// The same, for who has certificates: all that it dials has TLS, and all that it answers, if it is a server.
+    /// Sets the certificates: all outgoing connections use TLS then, and on a server all incoming ones.
     pub fn with_tls(mut self, tls: Option<Tls>) -> Runtime {
         self.trust.tls = tls;
         self
     }
 
-    /// The keys of its connections.
+    /// Returns the keys of its connections.
     pub fn keys(&self) -> Option<&Arc<Keys>> {
         self.trust.keys.as_ref()
     }
 
-    /// The certificates of its connections.
+    /// Returns the certificates of its connections.
     pub fn tls(&self) -> Option<&Tls> {
         self.trust.tls.as_ref()
     }
@@ -73,7 +73,7 @@ impl Runtime {
         &self.trust
     }
 
-    /// Where to spawn.
+    /// Returns the handle to spawn tasks with.
     pub fn handle(&self) -> &Handle {
         let runtime = self.owned.runtime.as_ref();
         runtime.expect("only the end of the last clone takes the runtime").handle()
@@ -91,7 +91,7 @@ impl Runtime {
 impl Drop for Owned {
     fn drop(&mut self) {
         let Some(runtime) = self.runtime.take() else { return };
-        // A runtime must not wait for itself: when a task drops the last clone, nobody waits.
+        // A runtime must not wait for itself, so if a task drops the last clone, nothing waits.
         if Handle::try_current().is_ok() {
             runtime.shutdown_background();
         } else {

@@ -1,9 +1,9 @@
 //! The answering side of a service.
 //!
-//! One task accepts, one task per connection reads requests and writes replies, one task per
-//! request runs the handler. A handler that has started runs to its end, also when its caller
-//! gave up or its connection broke: state machines behind it never see half of a request.
-//! What goes wrong on a connection ends that connection and says so in the log.
+//! One task accepts connections, one task per connection reads requests and writes replies, and one task per
+//! request runs the handler. A handler that has started runs to its end, even if its caller gave up or its
+//! connection broke, so the state machines behind it never see half of a request. An error on a connection ends
+//! that connection, with a line in the log.
 
 use std::future::poll_fn;
 use std::io::ErrorKind::{ConnectionReset, UnexpectedEof};
@@ -33,10 +33,10 @@ use super::{
     Caller, MAX_REQUESTS_PER_CONNECTION, RpcClient, Runtime, ServeError, Service, Stamped, hello,
 };
 
-/// How long to wait after the operating system had no file descriptor for a connection.
+/// The pause after the operating system had no file descriptor for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Over the one connection inside of a process.
+/// The caller over the one connection inside a process.
 const LOCAL: Caller = Caller { connection: 0, cluster: None, elsewhere: false, who: None };
 
 /// A running service. Dropping it closes its port and its connections.
@@ -51,24 +51,24 @@ pub struct Server {
 }
 
 impl Server {
-    /// Where it listens; `None` inside a process.
+    /// Returns the address at which the service listens; `None` inside a process.
     pub fn addr(&self) -> Option<SocketAddr> {
         self.addr
     }
 
-    /// How long it takes to answer what comes over its port.
+    /// Returns the times that requests over its port take.
     pub fn times(&self) -> RequestTimes {
         self.times.clone()
     }
 
-    /// Closes port and connections, and returns when that is done.
+    /// Closes port and connections, and returns when that is complete.
     ///
     /// # Panics
     /// If the calling thread is an async runtime's.
     pub fn stop(mut self) {
         self.stop.take();
         if let Some(task) = self.task.take() {
-            // The task can only have ended early by the end of the runtime, which is as good.
+            // Only the end of the runtime ends the task earlier, which has the same effect.
             let _ended = self.runtime.block_on(task);
         }
     }
@@ -101,8 +101,8 @@ where
     serve_connections::<S, _, _, _>(runtime, listener, handler, |_| ())
 }
 
-/// As [`serve`], for who wants to know the ends of connections, too: `closed` is called with the
-/// number when the connection has ended, after the handler was called for the last time.
+/// Like [`serve`]. In addition, `closed` is called with the number of each connection that has ended, after the
+/// last call of the handler.
 pub fn serve_connections<S, H, F, C>(
     runtime: &Runtime,
     listener: StdListener,
@@ -118,7 +118,7 @@ where
     serve_limited::<S, H, F, C>(runtime, listener, handler, closed, Limits::default())
 }
 
-/// As [`serve_connections`], with other limits.
+/// Like [`serve_connections`], with other limits.
 pub fn serve_limited<S, H, F, C>(
     runtime: &Runtime,
     listener: StdListener,
@@ -160,7 +160,7 @@ where
     })
 }
 
-/// Answers requests of this process; opens no port. `name` stands for the address in errors.
+/// Answers requests of this process, without a port. `name` stands for the address in errors.
 pub fn serve_local<S, H, F>(runtime: &Runtime, name: &str, handler: H) -> (RpcClient<S>, Server)
 where
     S: Service,
@@ -173,7 +173,7 @@ where
     let peer = name.to_owned();
     let task = runtime.handle().spawn(async move {
         tokio::select! {
-            // An error means that the server was dropped, which is how it is stopped.
+            // An error means that the server was dropped, which stops it.
             _ = stopped => {}
             () = answer::<S, H, F, _>(far, handler, LOCAL, peer, None) => {}
         }
@@ -191,7 +191,7 @@ where
     )
 }
 
-/// The same handler, whose times are taken.
+/// Wraps a handler so that its times are taken.
 fn timed<R, H, F>(
     handler: H,
     times: RequestTimes,
@@ -246,7 +246,7 @@ async fn accept<S, H, F, C>(
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a control connection");
-                // No file descriptor is left, as a rule.
+                // Usually no file descriptor is left.
                 guests.make_way();
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
@@ -266,15 +266,15 @@ async fn accept<S, H, F, C>(
             drop((open, guest));
         });
     }
-    // Nobody may find the port taken after a stop, hence first the port, then the connections.
+    // The port must be free after a stop, so it is closed before the connections.
     drop(listener);
     connections.shutdown().await;
 }
 
-/// Says why a connection is closed.
+/// Logs why a connection is closed.
 fn send_away(peer: SocketAddr, why: Refusal) {
     match why {
-        // Who has nothing to say any more is nothing to worry about; those who make room come in crowds.
+        // Idle connections are no problem, and connections that make room are many at a time.
         Refusal::Idle | Refusal::MakesRoom => {
             tracing::debug!(%peer, "control connection closed: {why}")
         }
@@ -282,7 +282,7 @@ fn send_away(peer: SocketAddr, why: Refusal) {
     }
 }
 
-/// Tells that a connection has ended, however it ends.
+/// Reports that a connection has ended, however it ends.
 struct Open<C: Fn(u64)> {
     number: u64,
     closed: C,
@@ -316,7 +316,7 @@ async fn greet<S, H, F>(
         Ok(greeted) => greeted,
         Err(error) => return tracing::warn!(%peer, %error, "control connection refused"),
     };
-    // Who connects to an address of its own machine does so from that address.
+    // A client on this machine connects from the address that it connects to.
     let elsewhere = wire.socket().local_addr().is_ok_and(|own| own.ip() != peer.ip());
     let from = Caller { connection: number, cluster: None, elsewhere, who };
     let transport: ServerTransport<Stamped<S::Request>, S::Reply> =
@@ -346,7 +346,7 @@ async fn answer<S, H, F, T>(
         let peer = peer.clone();
         let asking = guest.as_ref().filter(|_| request.is_ok()).map(Guest::asks).transpose();
         async move {
-            // Until the request is answered, and until its handler has ended.
+            // `_asking` lives until the request is answered, `held` until its handler has ended.
             let (_asking, held) = match asking.map(Option::unzip) {
                 Ok(asking) => asking,
                 Err(why) => {
@@ -357,7 +357,7 @@ async fn answer<S, H, F, T>(
             let Ok(request) = request.map_err(|error| {
                 let cause = std::error::Error::source(&error);
                 let io = cause.and_then(|cause| cause.downcast_ref::<Arc<std::io::Error>>());
-                // The end of a process looks like this, whether it said goodbye or not.
+                // The end of a process looks like this, with or without a goodbye.
                 if io.is_some_and(|io| matches!(kind(io), UnexpectedEof | ConnectionReset)) {
                     tracing::debug!(%peer, %error, ?cause, "control connection closed");
                 } else {
@@ -382,12 +382,12 @@ async fn answer<S, H, F, T>(
     let mut answers = FuturesUnordered::new();
     poll_fn(|cx| {
         loop {
-            // An answer that is not fetched keeps its place. If only requests were counted whose
-            // handlers run, those would wait for the answers to go, which go while requests are
-            // polled, and so both for ever.
+            // An answer that the peer has not fetched counts as well. If only requests with running handlers
+            // counted, these would wait until answers are sent, and answers would wait until requests are
+            // polled: both for ever.
             let places = answers.len() + requests.pending_responses_mut().len();
             paused.store(places >= MAX_REQUESTS_PER_CONNECTION, Ordering::Relaxed);
-            // Answers are sent here as well.
+            // This call also sends answers.
             let mut goes_on = match requests.as_mut().poll_next(cx) {
                 Poll::Ready(Some(request)) => {
                     answers.push(answer(request));
@@ -411,20 +411,19 @@ async fn answer<S, H, F, T>(
     .await;
 }
 
-/// Whoever asks for this has to come as somebody else.
+/// Returns the error for a request that needs another key.
 fn denied(needs: Who) -> ServerError {
     let what = format!("that is for who has the secret's key for `{needs}`, or the secret");
     ServerError::new(std::io::ErrorKind::PermissionDenied, what)
 }
 
-/// The kind of an error, or of the one that it wraps.
+/// Returns the kind of an error, or of the error that it wraps.
 fn kind(error: &std::io::Error) -> std::io::ErrorKind {
     let within = error.get_ref().and_then(|within| within.downcast_ref::<std::io::Error>());
     within.unwrap_or(error).kind()
 }
 
-/// Runs a handler to its end even if the caller of this function is dropped; so long there is what
-/// is `held`.
+/// Runs a handler to its end, even if the caller of this function is dropped. `held` is dropped after that.
 async fn run<R: Send + 'static>(
     handling: impl Future<Output = R> + Send + 'static,
     held: Option<Option<Held>>,

@@ -1,19 +1,19 @@
-//! Whose message it is: the cluster of the sender comes with every request.
+//! The stamp of each request: the cluster of its sender.
 //!
-//! An address says little about who is there: a master may have been started over an empty store, or
-//! over that of another cluster, and a memory node may be a member of another cluster than the asker
-//! believes. So the receiver compares clusters before it acts. Who belongs to no cluster yet says so.
+//! An address does not guarantee its owner. A master may have been started on an empty store, or on that of
+//! another cluster, and a memory node may be a member of another cluster than the asker believes. So the
+//! receiver compares clusters before it acts. A sender that belongs to no cluster yet says so.
 
 use fusee_auth::Who;
 use fusee_core::verbs::ClusterId;
 use serde::{Deserialize, Serialize};
 
-/// A request, and the cluster of who asks.
+/// A request with the cluster of its sender.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stamped<R> {
-    /// `None`: the asker belongs to no cluster yet, or asks on behalf of a person.
+    /// `None`: the sender belongs to no cluster yet, or asks on behalf of a person.
     pub cluster: Option<ClusterId>,
-    /// What it asks.
+    /// The request.
     pub request: R,
 }
 
@@ -23,15 +23,15 @@ impl<R: tarpc::RequestName> tarpc::RequestName for Stamped<R> {
     }
 }
 
-/// Who asks.
+/// The sender of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caller {
-    /// The number of its connection, from 1; 0 inside of a process.
+    /// The number of its connection, from 1; 0 inside a process.
     pub connection: u64,
-    /// The cluster that it belongs to.
+    /// The cluster of the sender.
     pub cluster: Option<ClusterId>,
-    /// Whether it asks from another machine, as far as the ends of its connection tell.
+    /// Whether the sender is on another machine, as far as the addresses of its connection tell.
     pub elsewhere: bool,
-    /// As whom it has proved to come; `None` where nobody has to.
+    /// The kind of peer that the sender has proved to be; `None` if no proof is demanded.
     pub who: Option<Who>,
 }

@@ -1,4 +1,4 @@
-//! How long a server takes to answer.
+//! The times that a server takes to answer.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,13 +10,13 @@ pub const BOUNDS_US: [u64; 16] = [
     1_000_000, 2_500_000, 5_000_000,
 ];
 
-/// How long answers to one kind of request took.
+/// The times of the answers to one kind of request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// How many took no longer than each of [`BOUNDS_US`], and longer than the one before; at last, how many
-    /// took longer than all.
+    /// Counts of answers, one for each bound in [`BOUNDS_US`] and one more: answers that took at most that bound,
+    /// and more than the bound before it. The last one counts those above all bounds.
     pub counts: [u64; BOUNDS_US.len() + 1],
-    /// All of them together.
+    /// The sum of all times.
     pub sum: Duration,
 }
 
@@ -28,8 +28,8 @@ impl Times {
     }
 }
 
-/// The times of a server's answers, by the names of requests: from when a request is read to when there is an answer
-/// to write. What is refused for want of a key is not counted.
+/// The times of a server's answers, by the names of requests: from the reading of a request until its answer is
+/// ready to be sent. Requests that are refused for lack of a key do not count.
 #[derive(Clone, Debug, Default)]
 pub struct RequestTimes(Arc<Mutex<BTreeMap<String, Times>>>);
 
@@ -42,7 +42,7 @@ impl RequestTimes {
         }
     }
 
-    /// The times so far.
+    /// Returns the times so far.
     pub fn all(&self) -> BTreeMap<String, Times> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

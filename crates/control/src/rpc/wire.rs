@@ -1,8 +1,9 @@
-//! What frames go over: a TCP connection, with or without TLS.
+//! The stream that frames go over: a TCP connection, with or without TLS.
 //!
-//! A connection over TLS begins with [`FIRST_BYTE`], which no hello does. So a server tells by it what a client speaks,
-//! and says so where it speaks the other: to a plain client in its hello, and to one with TLS by a hello, which is
-//! none of TLS's messages. The handshake has as much time as a hello.
+//! A TLS connection begins with [`FIRST_BYTE`], which no hello does. So a server detects whether a client
+//! speaks TLS. If only one of both does, the server tells the client: a plain client learns it from the
+//! server's hello, and a TLS client gets a hello as well, which is no message of TLS. The handshake has as much
+//! time as a hello.
 
 use std::io;
 use std::pin::Pin;
@@ -22,7 +23,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 use super::HELLO_TIMEOUT;
 use super::hello::HelloError;
 
-/// What two ends of one TLS connection know, and nobody else.
+/// A secret of one TLS connection that only its two ends know.
 pub(super) type Binding = [u8; 32];
 #[cfg(feature = "tls")]
 const LABEL: &[u8] = b"EXPORTER-fusee-control";
@@ -36,7 +37,7 @@ pub(super) enum Wire {
 }
 
 impl Wire {
-    /// The client's end, to this host and port.
+    /// Makes the client's end, of a connection to this host and port.
     pub(super) async fn dial(
         stream: TcpStream,
         addr: &str,
@@ -58,7 +59,8 @@ impl Wire {
         }
     }
 
-    /// The server's end. A client that speaks no TLS to a server that does gets a plain one, to be told so.
+    /// Makes the server's end. If only the server speaks TLS, the client gets a plain connection, to be told
+    /// so.
     pub(super) async fn answer(stream: TcpStream, tls: Option<&Tls>) -> Result<Wire, HelloError> {
         #[cfg(feature = "tls")]
         if let Some(config) = tls.and_then(Tls::server_config) {
@@ -79,7 +81,7 @@ impl Wire {
         Ok(Wire::Plain(stream))
     }
 
-    /// The TCP connection below.
+    /// Returns the TCP connection below.
     pub(super) fn socket(&self) -> &TcpStream {
         match self {
             Wire::Plain(stream) => stream,
@@ -88,7 +90,7 @@ impl Wire {
         }
     }
 
-    /// What only the other end of this TLS connection knows, too; `None` without TLS.
+    /// Returns the secret of this TLS connection; `None` without TLS.
     pub(super) fn binding(&self) -> Result<Option<Binding>, HelloError> {
         match self {
             Wire::Plain(_) => Ok(None),
@@ -128,7 +130,7 @@ impl AsyncRead for Wire {
             Wire::Plain(stream) => Pin::new(stream).poll_read(context, buf),
             #[cfg(feature = "tls")]
             Wire::Tls(stream) => match Pin::new(&mut **stream).poll_read(context, buf) {
-                // An end without a goodbye is one as well: frames say how long they are.
+                // A connection may end without a goodbye, since frames contain their lengths.
                 Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     Poll::Ready(Ok(()))
                 }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::layout::crc32c;
 
-/// The code once more, slowly: as the definition says, a byte at a time, with no table.
+/// A slow implementation by the definition: a byte at a time, without tables.
 struct Oracle(Coding);
 
 fn times(mut a: u8, mut b: u8) -> u8 {
@@ -25,7 +25,7 @@ fn inverse(a: u8) -> u8 {
 }
 
 impl Oracle {
-    /// What a chunk is made of: so much of each data chunk.
+    /// Returns the factor of each data chunk in a chunk.
     fn row(&self, number: usize) -> Vec<u8> {
         let k = self.0.k();
         let of =
@@ -39,7 +39,7 @@ impl Oracle {
         }
     }
 
-    /// Gauss: the rows that make the data of these chunks.
+    /// Gauss: returns the rows that make the data from these chunks.
     fn inverted(&self, numbers: &[usize]) -> Vec<Vec<u8>> {
         let k = self.0.k();
         let mut rows: Vec<Vec<u8>> = numbers.iter().map(|n| self.row(*n)).collect();
@@ -99,7 +99,7 @@ fn all_codings() -> impl Iterator<Item = Coding> {
     (0..=u8::MAX).flat_map(|k| (0..=MAX_PARITY + 1).filter_map(move |m| Coding::new(k, m).ok()))
 }
 
-/// Bytes that are not all alike, for each chunk.
+/// Returns bytes that are not all alike, for each chunk.
 fn data(coding: Coding, len: usize, seed: u64) -> Vec<Vec<u8>> {
     let mut state = seed;
     let mut byte = || {
@@ -119,7 +119,7 @@ fn stripe(code: &dyn Code, data: &[Vec<u8>]) -> Vec<Vec<u8>> {
     data.iter().map(|chunk| chunk.to_vec()).chain(parity).collect()
 }
 
-/// Takes chunks away, and has them restored from `k` others.
+/// Removes chunks, and has them restored from `k` others.
 fn restores(code: &dyn Code, stripe: &[Vec<u8>], is_lost: impl Fn(usize) -> bool) {
     let there = stripe.iter().enumerate().filter(|(n, _)| !is_lost(*n));
     let there: Vec<(usize, &[u8])> = there.map(|(n, chunk)| (n, chunk.as_slice())).collect();
@@ -146,8 +146,8 @@ fn limits_are_named() {
     assert_eq!(format!("{}", Coding::new(4, 2).unwrap()), "EC(4,2)");
 }
 
-/// ISA-L 2.30, `gf_gen_cauchy1_matrix` and `ec_encode_data`, over `data(coding, 64, 1)`: the CRC-32C of
-/// all parity chunks, one behind the other. `tests/isal-vectors` prints them.
+/// Results of ISA-L 2.30, `gf_gen_cauchy1_matrix` and `ec_encode_data`, over `data(coding, 64, 1)`: the
+/// CRC-32C of all parity chunks, one behind the other. `tests/isal-vectors` prints them.
 const ISA_L: [(u8, u8, u32); 7] = [
     (2, 1, 0xb355_ceed),
     (3, 3, 0xa53c_d1be),
@@ -168,7 +168,7 @@ fn parity_is_that_of_isa_l() {
     }
 }
 
-/// Every loss of up to one chunk too many, of every code.
+/// Tries every loss of up to one chunk too many, for every code.
 #[test]
 fn whatever_may_be_lost_is_restored() {
     for coding in all_codings() {

@@ -1,15 +1,15 @@
-//! The scheme of one place, which may be gone: copies of EC-oriented objects, and pairs without redundancy.
+//! The scheme of one place, which may be lost: copies of EC-oriented objects, and pairs without redundancy.
 //!
-//! An object lies there as a replicated one does. What is different is the end: no view is refused because the
-//! place is lost. The region stays in the view without it, so its number, and with it every address in it, never stands
-//! for anything else.
+//! An object lies there as a replicated one does. The end is different: no view is refused because the place is lost.
+//! The region stays in the view without it, so its number, and with it every address in it, is never used for another
+//! region.
 //!
 //! No word leads to a copy. Words do lead to pairs without redundancy, and stay when these are gone: such a word
-//! *shows no key* ([`View::is_gone`]). Readers pass over it, INSERT takes its slot for a free one, and what it
-//! kept need not be freed. That begins for everybody at once, with the switch of the change that loses the node.
-//! Until then the word is *being lost* ([`View::is_being_lost`]), and whoever meets it waits: others may go by
-//! the view before, and read the node, which is only cut off; and a round that began from this word is not
-//! decided. So that it is, such a change has every subtable in its scope.
+//! *shows no key* ([`View::is_gone`]). Readers pass over it, INSERT takes its slot for a free one, and the object that
+//! it kept need not be freed. For all sessions this begins at once, with the switch of the change that loses the node.
+//! Until then the word is *being lost* ([`View::is_being_lost`]), and operations that meet it wait: others may act by
+//! an older view, and read the node, which is only cut off; and a round that began from this word is not decided. To
+//! decide it, such a change has every subtable in its scope.
 
 use alloc::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ impl View {
         self.leads_to_lost(word) && !self.is_being_lost(word)
     }
 
-    /// Whether the change under way has lost the only node of an entry's pair: nobody can tell yet.
+    /// Whether the change under way has lost the only node of an entry's pair, so that no session can tell yet.
     #[cold]
     pub fn is_being_lost(&self, word: Slot) -> bool {
         let Some(change) = &self.change else { return false };
@@ -50,13 +50,13 @@ impl View {
             && !removed(Mutant::GoneBeforeTheSwitch)
     }
 
-    /// Whether either is so.
+    /// Whether the pair of a word is gone or being lost.
     pub fn leads_to_lost(&self, word: Slot) -> bool {
         let region = self.region_of(word.address()).map(|(region, _)| region);
         !word.is_free() && region.is_some_and(|region| region.lost_with().is_some())
     }
 
-    /// How many regions of pairs without redundancy were lost, by node.
+    /// Returns the number of lost regions of pairs without redundancy, by node.
     pub fn lost_pairs(&self) -> BTreeMap<MnId, u64> {
         let mut lost = BTreeMap::new();
         for node in self.regions.iter().filter_map(|region| region.lost_with()) {

@@ -1,5 +1,5 @@
-//! Headers and free bitmaps of blocks. They are the same in every scheme: a header stands on each of
-//! the region's places, a bitmap counts on its primary.
+//! Headers and free bitmaps of blocks. They are the same in every scheme: a header stands on each of the
+//! region's places, a bitmap counts on the primary only.
 
 use alloc::vec::Vec;
 
@@ -9,7 +9,7 @@ use crate::stats::Cost;
 use crate::verbs::{Batch, Fabric, FailedVerb, MAX_BATCH_VERBS, Span};
 use crate::view::{Geometry, Place};
 
-/// Where a block lies.
+/// The location of a block.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockAt<'v> {
     region: &'v Region,
@@ -22,19 +22,19 @@ impl<'v> BlockAt<'v> {
         BlockAt { region, offset }
     }
 
-    /// Where it starts on each place of its region, the primary first.
+    /// Returns the start of the block on each place of its region, the primary first.
     #[inline]
     pub fn places(self) -> impl ExactSizeIterator<Item = Place> + 'v {
         self.region.places().iter().map(move |place| place.plus(self.offset))
     }
 
-    /// Where its free bitmap is that counts.
+    /// Returns the place of the free bitmap that counts.
     #[inline]
     pub fn bitmap(self) -> Place {
         self.region.primary().plus(self.offset + BLOCK_HEADER_BYTES)
     }
 
-    /// The number of the view since which its free bitmap is there.
+    /// Returns the number of the view since which its free bitmap is there.
     #[inline]
     pub fn primary_since(self) -> u64 {
         self.region.primary_since()
@@ -52,8 +52,8 @@ impl<'v> BlockAt<'v> {
 /// Bytes of zeros that are written together.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// Overwrites the free bitmaps of a region by zeros. No owner clears bits there meanwhile; who sets some in
-/// vain is as if he had set them before.
+/// Overwrites the free bitmaps of a region by zeros. No owner clears bits there meanwhile. If a session sets
+/// bits meanwhile, zeros may overwrite them, as if they had been set before.
 pub(crate) async fn clear_bitmaps<F: Fabric>(
     fabric: &F,
     geometry: &Geometry,

@@ -1,10 +1,9 @@
 //! The coded scheme: each place of a region is a *column*, which has one chunk of every object.
 //!
-//! The object is a stripe: its chunks stand at one offset of all columns ([`layout`](crate::layout)). Any
-//! `k` good chunks that agree are the *whole* object. It is *complete* when all columns that the region has
-//! hold their chunks; no CAS mentions it before, so there is nothing to complete later. A column that is
-//! lost takes its chunk number along. A new one gets the number of the one it replaces, else the smallest
-//! that is missing.
+//! The object is a stripe: its chunks stand at one offset of all columns ([`layout`](crate::layout)). Any `k` good
+//! chunks that agree are the *whole* object. It is *complete* when all columns of the region hold their chunks. No CAS
+//! mentions it before, so no object has to be completed later. A lost column takes its chunk number along. A new one
+//! gets the number of the column that it replaces, else the smallest missing number.
 
 mod copy;
 
@@ -28,31 +27,31 @@ use crate::view::{Place, Subtable, ViewError};
 
 pub(super) use copy::{copy_to, write_parity};
 
-/// Which chunk stands on which of a coded region's places.
+/// The chunks of a coded region, by place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Columns {
     coding: Coding,
-    /// By place, the number of its chunks.
+    /// The chunk number of each place.
     chunks: Vec<u8>,
-    /// If its objects are EC-oriented.
+    /// The state of EC-oriented objects, if its objects are EC-oriented.
     oriented: Option<Oriented>,
 }
 
-/// What holds of EC-oriented objects.
+/// The state of EC-oriented objects of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Oriented {
     orientation: Orientation,
-    /// Whether they are written without parity, and may still lack it.
+    /// Whether objects are written without parity, and may still lack it.
     may_lack_parity: bool,
 }
 
 impl Columns {
-    /// All of them, in order.
+    /// Returns all columns, in order.
     pub(super) fn all(coding: Coding) -> Columns {
         Columns { coding, chunks: (0..coding.chunks() as u8).collect(), oriented: None }
     }
 
-    /// All of them, for EC-oriented objects.
+    /// Returns all columns, for EC-oriented objects.
     pub(super) fn oriented(orientation: Orientation) -> Columns {
         let oriented = Some(Oriented { orientation, may_lack_parity: true });
         Columns { oriented, ..Columns::all(orientation.coding()) }
@@ -80,7 +79,7 @@ impl Columns {
         self.oriented.iter_mut().for_each(|oriented| oriented.may_lack_parity = may);
     }
 
-    /// How many have to be there for the objects to survive.
+    /// Returns the number of columns that must be left for the objects to survive.
     fn least(&self) -> usize {
         match self.oriented {
             Some(Oriented { orientation, may_lack_parity: true }) => {
@@ -96,7 +95,7 @@ impl Columns {
         self.coding
     }
 
-    /// By place, which of a stripe's chunks it has.
+    /// Returns the chunk number of each place.
     pub fn chunks(&self) -> &[u8] {
         &self.chunks
     }
@@ -195,7 +194,7 @@ fn write_chunks(
     }
 }
 
-/// See [`ObjectAt::fetch`]: data chunks, and parity for those that are not to be had.
+/// See [`ObjectAt::fetch`]: READs data chunks, and parity for data chunks on silent nodes.
 pub(super) fn fetch(
     columns: &Columns,
     at: ObjectAt<'_>,
@@ -252,7 +251,7 @@ pub(super) fn fetched(
             let bytes = &read[span.range()];
             match Chunk::decode_of(bytes, identity, coding, (*number).into()) {
                 Ok(chunk) if chunk.key() != key && !removed(Mutant::KeysNotCompared) => {
-                    // Parity may be of what was here many lives before, under the same identity.
+                    // Parity may be of an earlier life, under the same identity.
                     let proves = !is_oriented || usize::from(*number) < coding.k();
                     return Err(if proves { Fetched::OtherKey } else { Fetched::Stale });
                 }
@@ -267,7 +266,7 @@ pub(super) fn fetched(
     Ok(fetched.map_or_else(|other| other, |bytes| Fetched::Value(room.part(0, bytes as u32))))
 }
 
-/// See [`ObjectAt::read_at`]: a data column, since the others may have nothing of it.
+/// See [`ObjectAt::read_at`]: READs a data column, since parity columns may lack the object.
 #[cold]
 pub(super) fn read_at(
     columns: &Columns,
@@ -317,8 +316,8 @@ pub(super) fn judge(
     }
     let bytes: u32 = spans.iter().map(|(_, span)| span.len).sum();
     let mut good = PerPlace::<u8>::new();
-    // Of an EC-oriented object parity may be of what was here many lives before, under the same identity: it counts if
-    // it agrees with the data. Without any it counts where it has to be there.
+    // Parity of an EC-oriented object may be of an earlier life, under the same identity: it counts if it agrees with
+    // the data. Without good data it counts if it must be there.
     let may_be_older =
         |(read, _): &&(Read, Span)| reads.is_oriented && usize::from(read.chunk) >= coding.k();
     let data = spans.iter().filter(|read| !may_be_older(read));
@@ -349,7 +348,8 @@ pub(super) fn judge(
         Some((agree, key as u32, value as u32))
     });
     let Some((agree, key_bytes, value_bytes)) = made else {
-        // Too few are good to tell which of them are not; but parity that need not be there may be what is missing.
+        // Too few chunks are good to tell which of them are damaged, so all count as damaged. If parity may be
+        // missing, that may be the reason: then neither parity nor good chunks count.
         let is_damaged = |read: &Read| !reads.may_lack_parity || !good.contains(&read.chunk);
         let read = spans.iter().map(|(read, _)| *read);
         found.damaged.extend(read.filter(|read| reads.is_due(read) && is_damaged(read)));
@@ -370,7 +370,7 @@ pub(super) fn judge(
     found
 }
 
-/// Gives a chunk that was made anew the copy words that the others of this identity have.
+/// Gives a rebuilt chunk the copy words that the other chunks of this identity have.
 fn take_copy_words<'b>(
     identity: Identity,
     chunk: &mut [u8],
@@ -429,7 +429,7 @@ pub(super) fn mend_by_copy(
     }
 }
 
-/// The chunks that belong where damaged ones stand.
+/// Returns the chunks that replace damaged ones.
 fn made_of(
     batch: &Batch,
     coding: Coding,
@@ -448,14 +448,14 @@ fn made_of(
     let make = |read: &Read| {
         let mut made = vec![0; good[0].1.len as usize];
         whole.chunk(&code, read.chunk.into(), &mut made);
-        // One that comes meanwhile stands in the others.
+        // A copy word that is put meanwhile stands in the other chunks.
         take_copy_words(identity, &mut made, good.iter().map(|(_, span)| batch.bytes(*span)));
         made
     };
     damaged.iter().map(make).collect()
 }
 
-/// See [`Region::lies_beside`]: no chunk is the object.
+/// See [`Region::lies_beside`]: no single chunk is the whole object.
 pub(super) fn lies_beside(_columns: &Columns, _region: &Region, _subtable: &Subtable) -> bool {
     removed(Mutant::StripeGuessed)
 }

@@ -1,12 +1,12 @@
-//! Objects that stand on some of their places only are completed on the others.
+//! Completion of objects that only some of their places have.
 //!
-//! A speculative write ([`store`](crate::store)) may have left its word on a backup, where its object
-//! is complete, while the object never came to other memory nodes. Whoever goes on with the round of
-//! somebody else completes it first: recovery before it resumes, settling before it changes a slot, and
-//! a change before it copies a region. The paper has no such writes.
+//! A speculative write ([`store`](crate::store)) may have left its word on a backup whose node has the
+//! complete object, while other memory nodes never got it. A process that continues the round of another
+//! session completes the object first: recovery before it resumes, settling before it changes a slot, and a
+//! change before it copies a region. The paper has no such writes.
 //!
-//! Only what is incomplete is written to: the object of a word that anybody reads stands on all
-//! places, and stays as it is.
+//! Only incomplete objects are written: the object of a word that any session has read is on all places, and
+//! stays as it is.
 
 use alloc::vec::Vec;
 
@@ -19,8 +19,8 @@ use crate::view::MAX_REPLICAS;
 /// Bytes that are read together, unless a single object has more.
 const CHUNK_BYTES: u64 = 4 << 20;
 
-/// Makes the objects that these words refer to complete, if that can be done from what stands
-/// somewhere. Nobody else may write there meanwhile. Returns how many bytes were written.
+/// Completes the objects that these words refer to, as far as their bytes are on any place. No other process
+/// may write there meanwhile. Returns the number of bytes written.
 pub(crate) async fn complete<'v, F: Fabric>(
     fabric: &F,
     objects: impl Iterator<Item = (Slot, ObjectAt<'v>)>,

@@ -1,20 +1,21 @@
 //! Copies of EC-oriented objects (EOR, E §4.2).
 //!
-//! An EC-oriented object is a stripe whose parity may be missing, and *copies* of the pair elsewhere, one or two: on
-//! the nodes of the stripe's first parity chunks, so that no node has two of a data chunk and the copies. A copy is an
-//! ordinary object, in an ordinary block, of a region that has one place. No word leads to it. *Copy words* in every
-//! chunk name them, a word for each copy and each turn in which there are copies ([`Slot::turn`]).
+//! An EC-oriented object is a stripe whose parity may be missing, and one or two *copies* of the pair elsewhere: on
+//! the nodes of the stripe's first parity chunks, so that no node has two of the data chunks and copies. A copy is an
+//! ordinary object, in an ordinary block, of a region that has one place. No slot word leads to it. *Copy words* in
+//! every chunk name the copies, a word for each copy and each turn in which there are copies ([`Slot::turn`]).
 //!
-//! So a word that leads to the stripe keeps all of them, and whoever frees one frees the others.
+//! So a slot word that leads to the stripe keeps stripe and copies from reuse, and a session that frees one frees the
+//! others.
 //!
-//! Copy words are put where there were none, all of an object or none, and never changed: whoever reads them after the
-//! slot has shown their turn reads those that count, as long as the word stands. What repairs a chunk takes them from
-//! the others.
+//! Copy words are put where there were none, all of an object or none, and never changed: a session that reads them
+//! after the slot has shown their turn reads those that count, as long as the slot word stands. A repair of a chunk
+//! takes them from the other chunks.
 //!
-//! *Fewer copies* than there should be are written where too few nodes have no data chunk: only in a region that has
-//! lost a column. There all objects have the parity of the columns that are left, and survive as much as coded ones,
-//! whatever copies they have. Copy words that are left over name the last copy again: so a Move in place always puts
-//! all words, and of two of them one at most finds none.
+//! *Fewer copies* than there should be are written if too few nodes have no data chunk: only in a region that has lost
+//! a column. There all objects have the parity of the remaining columns, and survive as much as coded ones, whatever
+//! copies they have. Excess copy words name the last copy again: so a Move in place always puts all words, and of two
+//! Moves at most one finds none.
 
 use arrayvec::ArrayVec;
 
@@ -26,13 +27,13 @@ use crate::mutant::{Mutant, removed};
 use crate::verbs::{Batch, FailedVerb, MnId, Span, Ticket};
 use crate::view::Place;
 
-/// Something for each copy of an object.
+/// One item for each copy of an object.
 pub(crate) type PerCopy<T> = ArrayVec<T, MAX_COPIES>;
 
 /// READs of the copy words of a turn, from every column that has them.
 #[derive(Debug)]
 pub(crate) struct CopyWords {
-    /// The object's.
+    /// The identity of the object.
     identity: Identity,
     copies: usize,
     first: Ticket,
@@ -49,9 +50,9 @@ pub(crate) struct PutCopyWords {
 /// The copies that copy words name.
 #[derive(Debug)]
 pub(crate) struct Copies {
-    /// By the numbers of their words; `None` where no column names one.
+    /// The copies by the numbers of their words; `None` if no column names one.
     named: PerCopy<Option<Identity>>,
-    /// Somebody who did not answer, if a word may be missing therefore.
+    /// A failed READ, if a word may be missing because of it.
     silent: Option<FailedVerb>,
 }
 
@@ -60,12 +61,12 @@ pub(crate) struct Copies {
 pub(crate) struct ReadCopies(PerCopy<(Identity, Ticket)>);
 
 impl ObjectAt<'_> {
-    /// Whether this word keeps a copy beside it.
+    /// Whether this word keeps copies from reuse, beside its object.
     pub fn has_copy(self, word: Slot) -> bool {
         self.region.is_oriented() && word.turn().is_multiple_of(2)
     }
 
-    /// How many copies it should have, at turns with copies.
+    /// Returns the number of copies that it should have, at turns with copies.
     pub fn copies(self) -> usize {
         match self.region.redundancy() {
             Redundancy::Oriented(of) => of.copies(),
@@ -73,7 +74,8 @@ impl ObjectAt<'_> {
         }
     }
 
-    /// On which nodes copies of it go: different ones without a data chunk, as many as it should have, or as there are.
+    /// Returns the nodes for its copies: different ones without a data chunk, as many as it should have, or as there
+    /// are.
     pub(crate) fn copies_go_to(self, members: impl Iterator<Item = MnId>) -> PerCopy<MnId> {
         let mut nodes = PerCopy::new();
         let Some(columns) = self.columns() else { return nodes };
@@ -83,7 +85,7 @@ impl ObjectAt<'_> {
             parity.map(|(chunk, place)| (*chunk, place.node)).collect();
         parity.retain(|(chunk, _)| *chunk >= first_parity);
         parity.sort_unstable();
-        // Where too few of the columns are to spare anybody else will do.
+        // If too few columns are left, other nodes serve.
         let others = members.filter(|node| !self.region.lies_on(*node));
         let there = parity.iter().map(|(_, node)| *node).chain(others);
         nodes.extend(there.take(self.copies()));
@@ -94,14 +96,14 @@ impl ObjectAt<'_> {
         nodes
     }
 
-    /// Where the copy words for the turn of a word begin, on each column.
+    /// Returns the places where the copy words for the turn of a word begin, on each column.
     pub fn copy_words(self, word: Slot) -> impl Iterator<Item = Place> {
         let at = copy_words_at(word.turn(), self.bytes);
         self.places().map(move |place| place.plus(at))
     }
 
-    /// Posts the CASes that put all copy words for the turn of this word into each data chunk, where there are none:
-    /// they are put there once in the life of the object.
+    /// Posts the CASes that put all copy words for the turn of this word into each data chunk. They succeed only where
+    /// there were none: copy words are put once in the life of the object.
     pub(crate) fn put_copy_words(
         self,
         batch: &mut Batch,
@@ -136,8 +138,7 @@ impl ObjectAt<'_> {
         let columns = self.columns().expect("EC-oriented objects have columns");
         let k = columns.coding().k();
         let copies = self.copies();
-        // Data chunks first, and parity only where it is written with each object: else it may be of what was here
-        // before.
+        // Data chunks first. Parity only where it is written with each object: otherwise it may be of an earlier life.
         let mut order: PerPlace<(u8, Place)> =
             columns.chunks().iter().copied().zip(self.copy_words(word)).collect();
         order.retain(|(chunk, _)| usize::from(*chunk) < k || !columns.may_lack_parity());
@@ -152,7 +153,7 @@ impl ObjectAt<'_> {
     }
 }
 
-/// The copy words of an object that is to have so many, for those copies that it has.
+/// Returns the copy words of an object that should have `count` copies and has these.
 fn words_of(
     object: Identity,
     count: usize,
@@ -165,7 +166,7 @@ fn words_of(
     })
 }
 
-/// Puts the copy words of a turn into a chunk of an object that is to have so many copies, and has these.
+/// Puts the copy words of a turn into a chunk of an object that should have `count` copies and has these.
 pub(super) fn encode_copy_words(
     chunk: &mut [u8],
     turn: u16,
@@ -181,7 +182,7 @@ pub(super) fn encode_copy_words(
     }
 }
 
-/// The copies that the words of a turn in a chunk of this identity name, by the numbers of the words.
+/// Returns the copies that the words of a turn name in a chunk of this identity, by the numbers of the words.
 pub(super) fn named_in(
     chunk: &[u8],
     turn: u16,
@@ -199,7 +200,7 @@ fn named_by(words: &[u8], object: Identity) -> impl Iterator<Item = (usize, Iden
 }
 
 impl PutCopyWords {
-    /// Whether they stand in all of them.
+    /// Whether the words were put into all data chunks.
     pub(crate) fn stands(&self, batch: &Batch) -> Result<bool, FailedVerb> {
         let Some(first) = self.first else { return Ok(removed(Mutant::CopyWordsOverwritten)) };
         let mut stands = true;
@@ -212,7 +213,7 @@ impl PutCopyWords {
 }
 
 impl CopyWords {
-    /// The copies that they name, on any of the columns that answered.
+    /// Returns the copies that the words name, on any of the columns that answered.
     pub(crate) fn named(&self, batch: &Batch) -> Copies {
         let mut named = PerCopy::from_iter((0..self.copies).map(|_| None));
         let mut silent = None;
@@ -232,7 +233,7 @@ impl CopyWords {
 }
 
 impl Copies {
-    /// Each of those that are known.
+    /// Returns the known copies, each once.
     pub(crate) fn known(&self) -> PerCopy<Identity> {
         let mut known = PerCopy::new();
         for copy in self.named.iter().flatten() {
@@ -243,7 +244,8 @@ impl Copies {
         known
     }
 
-    /// Each of them, unless somebody who did not answer may know of more. What no column names nobody can find.
+    /// Returns all copies, or the failure of a column that may know of more. A copy that no column names cannot be
+    /// found.
     pub(crate) fn all(&self) -> Result<PerCopy<Identity>, FailedVerb> {
         self.silent.map_or_else(|| Ok(self.known()), Err)
     }
@@ -259,14 +261,14 @@ impl Copies {
 }
 
 impl ReadCopies {
-    /// Whether there are none.
+    /// Whether no copy was read.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
 impl Found {
-    /// Posts the READs of those copies of it that are there: of an EC-oriented object of which too little is good.
+    /// Posts the READs of its copies that are not lost, for an EC-oriented object of which too little is good.
     pub(crate) fn read_copies(
         &self,
         batch: &mut Batch,
@@ -285,8 +287,8 @@ impl Found {
         ReadCopies(copies.known().into_iter().filter_map(read).collect())
     }
 
-    /// Its value, by the first of these copies that is one of it. The failure is that of one which did not answer, or
-    /// of who may know of another one.
+    /// Returns its value, by the first of these READs that shows a copy of it. Fails with the failure of a copy that
+    /// did not answer, or of a column that may know of another copy.
     pub(crate) fn value_of_copies(
         &self,
         batch: &Batch,
@@ -307,7 +309,7 @@ impl Found {
         silent.map_or(Ok(None), Err)
     }
 
-    /// The value, by a copy that was read; `None` if it is no copy of it.
+    /// Returns the value, by a copy that was read; `None` if that is no copy of it.
     fn value_of_copy(&self, batch: &Batch, copy: Identity, read: Span) -> Option<Span> {
         let (chunk, key) = self.part?;
         let object = Object::decode_of(batch.bytes(read), copy).ok()?;

@@ -1,4 +1,4 @@
-//! Bulk copies of memory that nobody writes meanwhile.
+//! Bulk copies of memory that no process writes meanwhile.
 
 use crate::stats::Cost;
 use crate::verbs::{Batch, Fabric, FailedVerb};
@@ -7,14 +7,14 @@ use crate::view::Place;
 /// Bytes that are copied in one READ and one WRITE.
 pub(super) const CHUNK_BYTES: u64 = 1 << 20;
 
-/// What copying came to.
+/// The result of copying.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Copied {
     /// Bytes that were copied.
     pub bytes: u64,
-    /// Objects that were damaged where they were copied from, and taken from elsewhere.
+    /// Objects that were damaged at the source, and were taken from other replicas.
     pub objects_repaired: u64,
-    /// What it cost.
+    /// The verbs that it took.
     pub cost: Cost,
 }
 

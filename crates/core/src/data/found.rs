@@ -1,4 +1,4 @@
-//! What READs of objects show: the value, the key, or what is damaged.
+//! Results of READs of objects: the value, the key, or the damaged parts.
 
 use super::PerPlace;
 use crate::code::{Coding, MAX_CHUNKS};
@@ -12,50 +12,50 @@ use crate::view::Place;
 pub(crate) struct Fetch {
     /// The first of them; the others were posted right behind it.
     pub(super) first: Ticket,
-    /// Of which chunks, if there are chunks.
+    /// The chunks that they read, if the object has chunks.
     pub(super) chunks: Option<ChunkReads>,
 }
 
-/// Of which chunks they are.
+/// The chunks that READs are of.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChunkReads {
     pub coding: Coding,
-    /// Bit *i* stands for chunk *i*. They are read in this order.
+    /// Bit *i* stands for chunk *i*. The chunks are read in this order.
     pub numbers: u16,
-    /// Whether words lead to them at several turns.
+    /// Whether words lead to the object at several turns.
     pub is_oriented: bool,
-    /// Whether the object is as it should be without parity: then parity alone proves nothing.
+    /// Whether the object may have no parity: then parity alone proves nothing.
     pub may_lack_parity: bool,
 }
 const _: () = assert!(MAX_CHUNKS <= 16);
 
-/// What an object that was fetched shows to who looks for a key.
+/// The result of a fetch, for an operation that looks for a key.
 pub(crate) enum Fetched {
     /// The key's value.
     Value(Span),
     OtherKey,
-    /// Reused, being written, or damaged.
+    /// The object is reused, being written, or damaged.
     Stale,
 }
 
 impl Fetch {
-    /// One READ of all that there is.
+    /// Returns the fetch of one READ of the whole object.
     #[inline]
     pub fn whole(read: Ticket) -> Fetch {
         Fetch { first: read, chunks: None }
     }
 
-    /// READs of these chunks, of which the first is given.
+    /// Returns the fetch of these chunks, whose first READ is given.
     pub(super) fn chunks(first: Ticket, chunks: ChunkReads) -> Fetch {
         Fetch { first, chunks: Some(chunks) }
     }
 }
 
-/// What whole bytes of an object show of it: a replica, or a chunk.
+/// The contents of a whole replica or chunk.
 pub(crate) struct Shown<'b> {
     pub key: &'b [u8],
     pub opcode: Option<Opcode>,
-    /// The size class that it should have.
+    /// The size class that the object should have.
     pub class: Option<SizeClass>,
 }
 
@@ -73,21 +73,21 @@ impl<'b> Shown<'b> {
     }
 }
 
-/// What READs show of an object's key.
+/// The key of an object, as far as READs show it.
 pub(crate) enum ShownKey<'b> {
-    /// It is this one, if the READs were of the word's object.
+    /// This key, if the READs were of the word's object.
     Key(&'b [u8]),
-    /// So many bytes have to be read to see it.
+    /// The key is longer: this number of bytes has to be read.
     Longer(u64),
-    /// They do not agree, or none of them is what the word says.
+    /// The READs do not agree, or none of them shows the word's object.
     Nothing,
 }
 
-/// A READ of what one place has of an object.
+/// A READ of one place of an object.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Read {
     pub place: Place,
-    /// Of a chunk its number, else 0.
+    /// The number of the chunk; 0 for a replica.
     pub chunk: u8,
     pub ticket: Ticket,
 }
@@ -97,25 +97,25 @@ pub(super) struct Read {
 pub(crate) struct Reads {
     pub(super) coding: Option<Coding>,
     pub(super) places: PerPlace<Read>,
-    /// Whether words lead to it at several turns.
+    /// Whether words lead to the object at several turns.
     pub(super) is_oriented: bool,
-    /// Whether it is as it should be without parity.
+    /// Whether the object may have no parity.
     pub(super) may_lack_parity: bool,
 }
 
 impl Reads {
-    /// The identity that its header shows, if it is the object of this word.
+    /// Returns the identity in its header, if it is the object of this word.
     pub fn identity_of(&self, word: Slot) -> Identity {
         if self.is_oriented { word.leads_to().first_turn() } else { word.leads_to() }
     }
 
-    /// Whether what was read has to be there.
+    /// Whether the place of this READ must have its part of the object.
     pub(super) fn is_due(&self, read: &Read) -> bool {
         let is_parity = self.coding.is_some_and(|coding| usize::from(read.chunk) >= coding.k());
         !(is_parity && self.may_lack_parity)
     }
 
-    /// How long the object of a free word may be, by the headers that were read of it.
+    /// Returns the possible lengths of the object of a free word, by the headers that were read.
     pub fn sizes(&self, batch: &Batch, word: Slot) -> Result<PerPlace<u64>, FailedVerb> {
         let mut sizes = PerPlace::<u64>::new();
         for read in &self.places {
@@ -127,8 +127,8 @@ impl Reads {
         Ok(sizes)
     }
 
-    /// The key of the object of a word: of any place that is good if all of the object was read; else
-    /// the one that all starts show.
+    /// Returns the key of a word's object. If all of the object was read, any good place decides; otherwise
+    /// all starts must show the same key.
     pub fn key<'b>(
         &self,
         batch: &'b Batch,
@@ -159,16 +159,16 @@ impl Reads {
     }
 }
 
-/// What READs have shown of an object.
+/// The result of READs of an object from all its places.
 #[derive(Debug)]
 pub(crate) struct Found {
     /// The object, if enough of it is good.
     pub whole: Option<Whole>,
-    /// A part of it that is good, a replica or a chunk, if there is one; with the pair's key.
+    /// A good part of it, a replica or a chunk, if there is one; with the pair's key.
     pub part: Option<(Span, Span)>,
-    /// Where it is not what it should be.
+    /// The places where it is damaged.
     pub(super) damaged: PerPlace<Read>,
-    /// Somebody who did not answer.
+    /// The failure of a place that did not answer.
     pub silent: Option<FailedVerb>,
 }
 
@@ -182,7 +182,7 @@ pub(crate) struct Whole {
     pub(super) of: Parts,
 }
 
-/// What was read of it.
+/// The parts of an object that were read.
 #[derive(Debug)]
 pub(super) enum Parts {
     /// A replica.
@@ -196,12 +196,12 @@ impl Found {
         Found { whole: None, part: None, damaged: PerPlace::new(), silent: None }
     }
 
-    /// The same, if all have answered.
+    /// Returns itself if all places have answered.
     pub fn answered(self) -> Result<Found, FailedVerb> {
         self.silent.map_or(Ok(self), Err)
     }
 
-    /// On how many places it is not what it should be.
+    /// Returns the number of places where it is damaged.
     pub fn damaged(&self) -> usize {
         self.damaged.len()
     }

@@ -1,30 +1,30 @@
-//! Redundancy of what lies in regions: objects, block headers, free bitmaps, block tables.
+//! Redundancy of the contents of regions: objects, block headers, free bitmaps, block tables.
 //!
-//! A region's [`Scheme`] says how its objects survive failures. This module alone knows what follows
-//! from that; everybody else asks:
+//! A region's [`Scheme`] decides how its objects survive failures. Only this module knows the consequences; all other
+//! modules ask it:
 //!
 //! | question | answer |
 //! |---|---|
 //! | Where does an object lie? | [`View::object`], [`View::object_of`]: an [`ObjectAt`] |
 //! | What is written? | `ObjectAt::write` |
-//! | Where does something show its key, also if a node is silent? | `ObjectAt::read_at` |
-//! | What is read for its value, and what does that show? | `ObjectAt::fetch`, `Fetch::of_key` |
-//! | What is read to be sure, and is the object whole? | `ObjectAt::read_all`, `Reads::judge` |
+//! | Where is the key READ, also if a node is silent? | `ObjectAt::read_at` |
+//! | What is READ for the value, and what does that show? | `ObjectAt::fetch`, `Fetch::of_key` |
+//! | What is READ to be sure, and is the object whole? | `ObjectAt::read_all`, `Reads::judge` |
 //! | What must agree? | `ObjectAt::read_starts`, `Reads::key` |
 //! | How is a damaged part written anew? | `Found::mend` |
 //! | Does a word keep copies, beside its object? Which? | `ObjectAt::has_copy`, `ObjectAt::read_copy_words` |
 //! | May a write be speculative? | `Region::lies_beside` |
-//! | May its word stand somewhere before it is complete? | `ObjectAt::may_be_incomplete` |
+//! | May a word stand in a slot before its object is complete? | `ObjectAt::may_be_incomplete` |
 //! | How is an incomplete object completed? | `complete` |
 //! | How does a region get another place? | `copy_to` |
 //! | Where are header and free bitmap of a block? | [`View::block`]: a [`BlockAt`] |
-//! | Who hands out blocks, and since when? | [`Region::primary`], [`Region::primary_since`] |
+//! | Which node hands out blocks, and since when? | [`Region::primary`], [`Region::primary_since`] |
 //! | How many nodes may be lost? | [`Region::survives`] |
-//! | What does a word lead to that leads to no object? | [`View::is_gone`], [`View::is_being_lost`] |
+//! | Is the pair of a word lost? | [`View::is_gone`], [`View::is_being_lost`] |
 //!
-//! The answers that a scheme gives lie in a file of its own (`replicated.rs`, `coded.rs`). What asks a scheme
-//! is in this file: by `by_scheme`, or a `match` where arguments differ. Block tables and block headers stand
-//! on each place of a region whatever its scheme; a free bitmap counts on the primary only.
+//! The answers of a scheme are in a file of its own (`replicated.rs`, `coded.rs`). This file asks the schemes: by
+//! `by_scheme`, or by a `match` where arguments differ. Block tables and block headers stand on each place of a region
+//! in every scheme; a free bitmap counts on the primary only.
 //!
 //! [`View::object`]: crate::view::View::object
 //! [`View::object_of`]: crate::view::View::object_of
@@ -71,17 +71,17 @@ use crate::layout::{Address, HEADER_BYTES, Identity, Object, Pair, Slot, UNIT_BY
 use crate::verbs::{Batch, Fabric, FailedVerb, MnId, Span};
 use crate::view::{Geometry, MAX_REPLICAS, Place, Subtable, ViewError};
 
-/// The most places that a region has.
+/// The largest number of places of a region.
 pub(crate) const MAX_PLACES: usize = MAX_CHUNKS;
 const _: () = assert!(MAX_REPLICAS <= MAX_PLACES);
 
-/// Where the copy lies that has this address, and is so long; `None` if it is lost.
+/// Finds the place of the copy of this address and length; `None` if the copy is lost.
 pub(crate) type PlaceOfCopy<'v> = dyn Fn(Address, u64) -> Option<Place> + 'v;
 
-/// Something for each place of a region, without touching the heap.
+/// One item for each place of a region, without heap allocation.
 pub(crate) type PerPlace<T> = ArrayVec<T, MAX_PLACES>;
 
-/// How the objects of a region survive failures.
+/// The way in which the objects of a region survive failures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Scheme {
@@ -89,21 +89,21 @@ pub enum Scheme {
     Replicated,
     /// Each of the region's places has one chunk of every object.
     Coded(Columns),
-    /// Objects stand on one place. If that is lost so are they, and the region is *gone*: its number stands for nothing
-    /// any more.
+    /// Objects have one place. When the place is lost, the objects are lost, and the region is *gone*: its number is
+    /// never used again.
     Alone(Alone),
 }
 
-/// What one place is for.
+/// The use of a region of one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Alone {
-    /// For copies of EC-oriented objects, on this node: it goes with it, whether that is lost or drained.
+    /// Copies of EC-oriented objects, on this node. The region goes with the node, whether that is lost or drained.
     Copies(MnId),
-    /// For pairs without redundancy, on any node; with the node that had it, if that is lost.
+    /// Pairs without redundancy, on any node. Once they are lost: the node that had them.
     Pairs(Option<MnId>),
 }
 
-/// What the scheme of a region has for a question.
+/// Asks the scheme of a region.
 macro_rules! by_scheme {
     ($region:expr, $question:ident($($argument:expr),*)) => {
         match &$region.scheme {
@@ -116,23 +116,23 @@ macro_rules! by_scheme {
 /// A region of the global memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Region {
-    /// How its objects survive failures.
+    /// The way in which its objects survive failures.
     scheme: Scheme,
-    /// Where it starts on each of its memory nodes, the primary first.
+    /// The start of the region on each of its memory nodes, the primary first.
     places: Vec<Place>,
-    /// The number of the view since which the first place is the first: with another one came other
-    /// free bitmaps, all zeros.
+    /// The number of the view since which the first place is the first. The free bitmaps on a new first place are all
+    /// zeros.
     primary_since: u64,
 }
 
 impl Region {
-    /// A region of which every byte stands on each of these places, whose first one is the first since
-    /// the view of this number. A view has at least one place of each region.
+    /// Returns a region that has every byte on each of these places. The first place is the first since the view of
+    /// this number. A view has at least one place of each region.
     pub fn replicated(places: Vec<Place>, primary_since: u64) -> Region {
         Region { scheme: Scheme::Replicated, places, primary_since }
     }
 
-    /// A region for objects of this redundancy, with all its places; as [`Region::replicated`].
+    /// Returns a region for objects of this redundancy, with all its places; like [`Region::replicated`].
     pub fn new(redundancy: Redundancy, places: Vec<Place>, primary_since: u64) -> Region {
         let scheme = match redundancy {
             Redundancy::Replicated => Scheme::Replicated,
@@ -144,7 +144,7 @@ impl Region {
         Region { scheme, places, primary_since }
     }
 
-    /// The redundancy of its objects.
+    /// Returns the redundancy of its objects.
     #[inline]
     pub fn redundancy(&self) -> Redundancy {
         match &self.scheme {
@@ -155,7 +155,7 @@ impl Region {
         }
     }
 
-    /// The redundancy of the pair that a word leads to here.
+    /// Returns the redundancy of the pair that a word leads to in this region.
     pub(crate) fn redundancy_of(&self, word: Slot) -> Redundancy {
         match self.redundancy() {
             Redundancy::Oriented(of) if !word.turn().is_multiple_of(2) => {
@@ -165,13 +165,13 @@ impl Region {
         }
     }
 
-    /// Whether its objects lie beside all backups of a subtable, and nowhere but beside replicas of it. Only then
-    /// may a word that refers to one be put there in the phase that writes it.
+    /// Whether its objects lie on the nodes of all backups of a subtable, and only on nodes with replicas of the
+    /// subtable. Only then may a word be put there in the phase that writes its object.
     pub fn lies_beside(&self, subtable: &Subtable) -> bool {
         by_scheme!(self, lies_beside(self, subtable))
     }
 
-    /// Checks what it says of its places, other than where they are.
+    /// Checks the number and the nature of its places, but not where they are.
     pub(crate) fn check(&self) -> Result<(), ViewError> {
         match &self.scheme {
             Scheme::Alone(alone) => alone.check(&self.places),
@@ -180,7 +180,7 @@ impl Region {
         }
     }
 
-    /// The columns of its objects, if they have any.
+    /// Returns the columns of its objects, if they have any.
     pub fn columns(&self) -> Option<&Columns> {
         match &self.scheme {
             Scheme::Coded(columns) => Some(columns),
@@ -188,7 +188,7 @@ impl Region {
         }
     }
 
-    /// Whether some parity of its objects has a column, if they are to have any.
+    /// Whether at least one parity chunk of its objects has a column; true if its objects have no parity.
     pub fn has_parity(&self) -> bool {
         self.columns().is_none_or(|columns| {
             let k = columns.coding().k();
@@ -196,7 +196,7 @@ impl Region {
         })
     }
 
-    /// The node of the copies that it is for.
+    /// Returns the node whose copies it is for.
     pub fn copies_on(&self) -> Option<MnId> {
         match &self.scheme {
             Scheme::Alone(Alone::Copies(node)) => Some(*node),
@@ -209,7 +209,7 @@ impl Region {
         matches!(&self.scheme, Scheme::Alone(Alone::Pairs(_)))
     }
 
-    /// The node with which its pairs were lost, if they had no redundancy and are gone.
+    /// Returns the node with which its pairs were lost, if they had no redundancy and are gone.
     pub fn lost_with(&self) -> Option<MnId> {
         match &self.scheme {
             Scheme::Alone(Alone::Pairs(node)) => *node,
@@ -223,19 +223,19 @@ impl Region {
         matches!(&self.scheme, Scheme::Coded(columns) if columns.is_oriented())
     }
 
-    /// Whether parity of some of its objects may be missing on the columns that it has.
+    /// Whether the region's columns may lack the parity of some objects.
     pub(crate) fn may_lack_parity(&self) -> bool {
         matches!(&self.scheme, Scheme::Coded(columns) if columns.may_lack_parity())
     }
 
-    /// All parity that its columns can have is there from now on, also of what is written.
+    /// Notes that its columns have all their parity from now on, also that of new objects.
     pub(crate) fn has_all_parity(&mut self) {
         if let Scheme::Coded(columns) = &mut self.scheme {
             columns.set_may_lack_parity(false);
         }
     }
 
-    /// If all of its columns are there, EC-oriented objects are written without parity again.
+    /// Has EC-oriented objects written without parity again, if all of its columns are there.
     pub(crate) fn saves_parity(&mut self) {
         if let Scheme::Coded(columns) = &mut self.scheme
             && columns.chunks().len() == columns.coding().chunks()
@@ -244,29 +244,29 @@ impl Region {
         }
     }
 
-    /// Where it starts on each of its memory nodes, the primary first: extents to be placed, moved and
-    /// counted. What lies in them is not the same in every scheme.
+    /// Returns the start of the region on each of its memory nodes, the primary first, for placing, moving and
+    /// counting of extents. The contents of the places may differ, depending on the scheme.
     #[inline]
     pub fn places(&self) -> &[Place] {
         &self.places
     }
 
-    /// The first place: its node hands out the region's blocks, and the free bitmaps there count.
+    /// Returns the first place: its node hands out the region's blocks, and the free bitmaps there count.
     ///
     /// # Panics
-    /// If it has no place, so that it is in no view.
+    /// Panics if the region has no place; such a region is in no view.
     #[inline]
     pub fn primary(&self) -> Place {
         self.places[0]
     }
 
-    /// The other places. Their nodes keep the block table as well.
+    /// Returns the other places. Their nodes keep the block table as well.
     pub fn backups(&self) -> &[Place] {
         self.places.get(1..).unwrap_or_default()
     }
 
-    /// The number of the view since which the primary is the primary: with another one came other
-    /// free bitmaps, all zeros.
+    /// Returns the number of the view since which the primary is the primary. The free bitmaps on a new primary are
+    /// all zeros.
     #[inline]
     pub fn primary_since(&self) -> u64 {
         self.primary_since
@@ -277,7 +277,7 @@ impl Region {
         self.places.iter().any(|place| place.node == node)
     }
 
-    /// Whether its objects survive the loss of these memory nodes, or can be done without.
+    /// Whether its objects survive the loss of these memory nodes, or may be lost.
     pub fn survives(&self, is_lost: impl Fn(MnId) -> bool) -> bool {
         match &self.scheme {
             Scheme::Alone(_) => true,
@@ -291,7 +291,7 @@ impl Region {
         !self.survives(|_| false)
     }
 
-    /// Goes on without the places that are lost, in the view of this number.
+    /// Removes the lost places, in the view of this number.
     pub(crate) fn lose(&mut self, is_lost: impl Fn(&Place) -> bool, view: u64) {
         if self.places.first().is_some_and(&is_lost) {
             self.primary_since = view;
@@ -302,8 +302,8 @@ impl Region {
         self.places.retain(|place| !is_lost(place));
     }
 
-    /// The switch to the view of this number: one place comes, one goes, in its place if both; and the
-    /// free bitmaps are others if they are `renewed`.
+    /// Makes the switch to the view of this number. A place joins, or one leaves, or the first replaces the second. If
+    /// `renewed`, the free bitmaps begin anew.
     pub(crate) fn exchange(
         &mut self,
         joining: Option<Place>,
@@ -331,31 +331,32 @@ impl Region {
         leaving.and_then(|leaving| self.places.iter().position(|place| *place == leaving))
     }
 
-    /// Its object of `bytes` bytes at an offset, which has this address.
+    /// Returns its object of `bytes` bytes at an offset, which has this address.
     #[inline]
     pub(crate) fn object(&self, address: Address, offset: u64, bytes: u64) -> ObjectAt<'_> {
         ObjectAt { region: self, address, offset, bytes, may_lack_parity: false }
     }
 
-    /// Whether it has places. Only one of a single place may have none: it is gone, and its number stands for nothing.
+    /// Whether it has places. Only a region of one place may have none: it is gone, and its number is never used
+    /// again.
     #[inline]
     pub fn is_there(&self) -> bool {
         !self.places.is_empty()
     }
 
-    /// The node of the primary; `None` if it is gone.
+    /// Returns the node of the primary; `None` if the region is gone.
     pub fn leader(&self) -> Option<MnId> {
         self.places.first().map(|place| place.node)
     }
 
-    /// Its block at an offset.
+    /// Returns its block at an offset.
     #[inline]
     pub(crate) fn block(&self, offset: u64) -> BlockAt<'_> {
         BlockAt::new(self, offset)
     }
 
-    /// Fills a place that is to be the region's, instead of the one that is leaving, if one is, from those
-    /// that it has. Nobody writes objects there meanwhile.
+    /// Fills a place that is to join the region, from the places that it has. The new place replaces the leaving one,
+    /// if there is one. No session writes objects there meanwhile.
     pub(crate) async fn copy_to<F: Fabric>(
         &self,
         fabric: &F,
@@ -374,8 +375,8 @@ impl Region {
         }
     }
 
-    /// Writes the parity that its EC-oriented objects lack, to the columns that it has. Nobody writes objects there
-    /// meanwhile.
+    /// Writes the parity that its EC-oriented objects lack, to the columns that it has. No session writes objects
+    /// there meanwhile.
     pub(crate) async fn write_parity<F: Fabric>(
         &self,
         fabric: &F,
@@ -392,8 +393,9 @@ impl Region {
 }
 
 impl Scheme {
-    /// The number of the chunk that a new place gets, which takes that place, if one; 0 if there are no chunks.
-    /// Whoever fills it goes by the same view as whoever makes it one of the region's.
+    /// Returns the number of the chunk of a new place, which replaces the leaving place at this position, if one
+    /// leaves; 0 if there are no chunks. The job that fills the place and the switch that adds it use the same view,
+    /// and so get the same number.
     fn next_chunk(&self, leaves: Option<usize>) -> u8 {
         match self {
             Scheme::Replicated | Scheme::Alone(_) => 0,
@@ -401,7 +403,7 @@ impl Scheme {
         }
     }
 
-    /// A place is lost with its node.
+    /// Removes a place that is lost with its node.
     fn loses(&mut self, at: usize, node: MnId) {
         match self {
             Scheme::Alone(Alone::Pairs(lost_with)) => *lost_with = Some(node),
@@ -409,14 +411,14 @@ impl Scheme {
         }
     }
 
-    /// A place goes.
+    /// Removes a place.
     fn remove(&mut self, at: usize) {
         if let Scheme::Coded(columns) = self {
             columns.remove(at);
         }
     }
 
-    /// A place comes, with the chunk of this number.
+    /// Inserts a place, with the chunk of this number.
     fn insert(&mut self, at: usize, chunk: u8) {
         if let Scheme::Coded(columns) = self {
             columns.insert(at, chunk);
@@ -424,59 +426,59 @@ impl Scheme {
     }
 }
 
-/// Where an object lies.
+/// The location of an object.
 #[derive(Clone, Copy, Debug)]
 pub struct ObjectAt<'v> {
     region: &'v Region,
     address: Address,
     offset: u64,
     bytes: u64,
-    /// Whether it is as it should be without parity.
+    /// Whether the object may have no parity.
     may_lack_parity: bool,
 }
 
 impl<'v> ObjectAt<'v> {
-    /// The same, as this word leads to it.
+    /// Returns the location as this word leads to it.
     pub(crate) fn of_word(self, word: Slot) -> ObjectAt<'v> {
         let may_lack_parity = self.region.may_lack_parity() && word.turn().is_multiple_of(2);
         ObjectAt { may_lack_parity, ..self }
     }
 
-    /// Whether it is as it should be without the chunk of this number.
+    /// Whether the object may have no chunk of this number.
     pub fn may_lack(self, chunk: usize) -> bool {
         let coding = self.columns().map(Columns::coding);
         self.may_lack_parity && coding.is_some_and(|coding| chunk >= coding.k())
     }
 
-    /// How long it is: the bytes of its size class.
+    /// Returns its length: the bytes of its size class.
     #[inline]
     pub fn bytes(self) -> u64 {
         self.bytes
     }
 
-    /// Which chunk of it each place has, if it has chunks.
+    /// Returns the columns, with the chunk of each place, if it has chunks.
     #[inline]
     pub fn columns(self) -> Option<&'v Columns> {
         self.region.columns()
     }
 
-    /// The redundancy of its pair, as this word leads to it.
+    /// Returns the redundancy of its pair, as this word leads to it.
     pub(crate) fn redundancy_of(self, word: Slot) -> Redundancy {
         self.region.redundancy_of(word)
     }
 
-    /// Whether a Move in place has put this word there.
+    /// Whether this word was put there by a Move in place.
     pub(crate) fn is_turned(self, word: Slot) -> bool {
         self.region.is_oriented() && word.turn() > 0
     }
 
-    /// The identity that its header shows, if it is the object of this word.
+    /// Returns the identity in its header, if it is the object of this word.
     #[inline]
     pub fn identity_of(self, word: Slot) -> Identity {
         if self.region.is_oriented() { word.leads_to().first_turn() } else { word.leads_to() }
     }
 
-    /// Where something of it lies, the region's primary first.
+    /// Returns the places of its replica or chunks, the region's primary first.
     #[inline]
     pub fn places(self) -> impl ExactSizeIterator<Item = Place> + 'v {
         self.region.places.iter().map(move |place| place.plus(self.offset))
@@ -488,7 +490,8 @@ impl<'v> ObjectAt<'v> {
         by_scheme!(self.region, write(self, batch, pair))
     }
 
-    /// Posts the WRITEs of a new object of a replicated region, which is staged, with its value where it belongs.
+    /// Posts the WRITEs of a new object of a replicated region. The object is staged, and its value is in place there
+    /// already.
     pub(crate) fn write_around(
         self,
         batch: &mut Batch,
@@ -501,9 +504,10 @@ impl<'v> ObjectAt<'v> {
         replicated::write_around(self, batch, pair, object, value_bytes);
     }
 
-    /// Where the object's key is read first, and all of it if it is there: on the node `near`, if it has it, so that
-    /// what is read from a slot there comes in the same message, and before it. Else objects of different addresses
-    /// are read from different nodes; from one that is not silent, if there is any.
+    /// Returns the place where the object's key is read first, and all of the object if that place has all of it. This
+    /// is the node `near`, if it has the object: then the READ of a slot there travels in the same message, before it.
+    /// Otherwise objects of different addresses are read from different nodes, and from one that is not silent, if
+    /// there is any.
     #[inline]
     pub(crate) fn read_at(self, near: MnId, is_silent: impl Fn(MnId) -> bool) -> Place {
         if let Some(columns) = self.columns().filter(|columns| columns.may_lack_parity()) {
@@ -520,8 +524,8 @@ impl<'v> ObjectAt<'v> {
         chosen
     }
 
-    /// Posts the READs that its value takes, from nodes that are not silent, as far as there are such. Where one
-    /// place has all of it, that is `first` ([`ObjectAt::read_at`]).
+    /// Posts the READs that its value takes, from nodes that are not silent, as far as possible. If one place has all
+    /// of the object, that place is `first` ([`ObjectAt::read_at`]).
     pub(crate) fn fetch(
         self,
         batch: &mut Batch,
@@ -531,42 +535,42 @@ impl<'v> ObjectAt<'v> {
         by_scheme!(self.region, fetch(self, batch, first, is_silent))
     }
 
-    /// How many READs [`ObjectAt::fetch`] posts, each of [`ObjectAt::bytes`].
+    /// Returns the number of READs that [`ObjectAt::fetch`] posts, each of [`ObjectAt::bytes`].
     #[inline]
     pub(crate) fn fetch_verbs(self) -> usize {
         by_scheme!(self.region, fetch_verbs())
     }
 
-    /// Posts the WRITEs of a new EC-oriented object, of which there are these copies.
+    /// Posts the WRITEs of a new EC-oriented object that has these copies.
     pub(crate) fn write_oriented(self, batch: &mut Batch, pair: &Pair<'_>, copies: &[Identity]) {
         let columns = self.columns().expect("EC-oriented objects have columns");
         coded::write_oriented(columns, self, batch, pair, copies);
     }
 
-    /// Posts the WRITEs of the parity of an EC-oriented object, to the columns that there are.
+    /// Posts the WRITEs of the parity of an EC-oriented object, to the existing columns.
     pub(crate) fn write_parity(self, batch: &mut Batch, pair: &Pair<'_>) {
         let columns = self.columns().expect("EC-oriented objects have columns");
         coded::write_parity_of(columns, self, batch, pair);
     }
 
-    /// Posts READs of all that there is of it.
+    /// Posts READs of all replicas or chunks of the object.
     pub(crate) fn read_all(self, batch: &mut Batch) -> Reads {
         self.read_starts(batch, self.bytes)
     }
 
-    /// Posts READs of all that there is of its first bytes.
+    /// Posts READs of the first bytes of all replicas or chunks.
     pub(crate) fn read_starts(self, batch: &mut Batch, bytes: u64) -> Reads {
         by_scheme!(self.region, read_starts(self, batch, bytes))
     }
 
-    /// Whether a word that refers to it may stand in a slot before all of its places have it.
+    /// Whether a slot may contain a word that leads to the object before all of its places have it.
     pub(crate) fn may_be_incomplete(self) -> bool {
         by_scheme!(self.region, may_be_incomplete())
     }
 }
 
 impl Fetch {
-    /// What the READs show to who looks for this key.
+    /// Returns what the READs show to an operation that looks for this key.
     #[inline]
     pub(crate) fn of_key(
         self,
@@ -582,7 +586,7 @@ impl Fetch {
 }
 
 impl Fetch {
-    /// The pair that they show, whichever it is: its key and its value. `None` if they prove nothing.
+    /// Returns key and value of the pair that the READs show, whatever its key. `None` if they prove nothing.
     pub(crate) fn pair(
         self,
         batch: &mut Batch,
@@ -591,7 +595,7 @@ impl Fetch {
         let read = batch.data_span(self.first)?;
         let Ok(object) = Object::decode(batch.bytes(read)) else { return Ok(None) };
         let key = read.part(HEADER_BYTES as u32, object.key().len() as u32);
-        // Whoever has a key in hand compares it; this one is of what was read first.
+        // `of_key` compares with a given key; here, with the key that the first READ shows.
         let shown = object.key().to_vec();
         Ok(match self.of_key(batch, word, &shown)? {
             Fetched::Value(value) => Some((key, value)),
@@ -601,7 +605,8 @@ impl Fetch {
 }
 
 impl Reads {
-    /// Says what is whole of the object of this word, of which this holds, and what is not.
+    /// Judges which parts of the object of this word are whole, and which are damaged. `holds`: a further check of
+    /// whole bytes.
     pub(crate) fn judge(
         &self,
         batch: &mut Batch,
@@ -617,7 +622,7 @@ impl Reads {
 }
 
 impl Found {
-    /// Posts WRITEs of the chunks that belong where damaged ones are, made of the value that a copy has.
+    /// Posts WRITEs of the chunks that replace damaged ones, made from the value of a copy.
     pub(crate) fn mend_by_copy(
         &self,
         batch: &mut Batch,
@@ -635,8 +640,7 @@ impl Found {
         coded::mend_by_copy(batch, columns.coding(), &pair, named, &self.damaged, chunk.len);
     }
 
-    /// Posts WRITEs of what belongs there to where it is not what it should be; nothing if there is not
-    /// enough to make it of. Returns how many bytes.
+    /// Posts WRITEs over the damaged parts; none if too little is left to make them from. Returns the number of bytes.
     pub(crate) fn mend(&self, batch: &mut Batch) -> u64 {
         let Some(whole) = &self.whole else { return 0 };
         match &whole.of {

@@ -1,140 +1,141 @@
-//! Who gets which redundancy, and when it changes by itself.
+//! Rules for the redundancy of pairs, and for its automatic changes.
 //!
-//! A pair gets, in this order: what the writer names; what the pair has already; what the rules say of a value of its
-//! length; the rules' default. *Fallback* says what becomes of a pair that cannot have that.
+//! The redundancy of a pair is, in this order: the one that the writer names; the one that the pair has already; the
+//! rules' choice for a value of its length; the rules' default. The *fallback* decides over a pair that cannot have
+//! this redundancy.
 //!
-//! A policy is the cluster's: its master has it from its configuration, and tells it to sessions when they open.
-//! Nothing of the protocol rests on it, so sessions may well go by different ones.
+//! A policy is the cluster's: the master has it from its configuration, and sends it to sessions when they open. No
+//! part of the protocol depends on it, so sessions may well use different ones.
 
 use serde::{Deserialize, Serialize};
 
 use super::redundancy::{Redundancy, RedundancyError};
 
-/// Rules by size of one policy, at most.
+/// The largest number of rules by size in a policy.
 pub const MAX_RULES: usize = 8;
 
-/// Values of this length and more get this redundancy, up to the next rule.
+/// The redundancy of values of this length and more, up to the next rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SizeRule {
     /// The shortest value, in bytes.
     pub from: u64,
-    /// What it gets.
+    /// The redundancy of these values.
     pub redundancy: Redundancy,
 }
 
-/// What becomes of a write whose redundancy needs more memory nodes than there are.
+/// The treatment of a write whose redundancy needs more memory nodes than there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fallback {
-    /// It fails.
+    /// The write fails.
     #[default]
     Refuse,
-    /// It is replicated. So is what is too short for a redundancy that its writer names.
+    /// The pair is replicated. So is a pair that is too short for a redundancy that its writer names.
     Replicated,
 }
 
-/// Rules for the redundancy of what is written, by the length of the value. Default: all of it is replicated. Reads
-/// need no rules.
+/// Rules for the redundancy of new values, by length. Default: all values are replicated. Reads need no rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RedundancyRules {
     default: Redundancy,
-    /// In order; those that are there come first.
+    /// The rules, in order; unused entries are at the end.
     rules: [Option<SizeRule>; MAX_RULES],
     fallback: Fallback,
 }
 
-/// Why there are no such rules.
+/// The reason for which a policy is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// There is a limit.
+    /// There are too many rules.
     #[error("redundancy.rules has {rules} rules; it may have {MAX_RULES}")]
     TooMany {
         /// The rules.
         rules: usize,
     },
-    /// Which rule counts has to be clear.
+    /// The lengths of the rules do not increase, so that it is not clear which rule counts.
     #[error(
         "redundancy.rules[{rule}].from is {from}, and the rule before begins at {before}; each must be larger than the \
          one before"
     )]
     Order {
-        /// The rule, from 0.
+        /// The number of the rule, from 0.
         rule: usize,
-        /// Where it begins.
+        /// The length at which the rule begins.
         from: u64,
-        /// Where the one before it begins.
+        /// The length at which the rule before begins.
         before: u64,
     },
-    /// Pairs cannot have it.
+    /// Pairs cannot have this redundancy.
     #[error("redundancy.{field}: {error}")]
     Redundancy {
-        /// Where it stands.
+        /// The setting that demands it.
         field: Field,
-        /// Why not.
+        /// The reason.
         error: RedundancyError,
     },
-    /// A number has limits.
+    /// A number exceeds its limits.
     #[error("redundancy.{field} is {value}; it must be {min}..={max}")]
     Limit {
         /// The setting.
         field: &'static str,
         /// Its value.
         value: u64,
-        /// The least.
+        /// The smallest value.
         min: u64,
-        /// The most.
+        /// The largest value.
         max: u64,
     },
 }
 
-/// All that a cluster says of redundancy.
+/// All settings of a cluster for redundancy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
-    /// What is written with which redundancy.
+    /// The rules for new values.
     pub rules: RedundancyRules,
-    /// When EC-oriented pairs become erasure-coded by themselves. Default: never.
+    /// The demotion of EC-oriented pairs, which makes them erasure-coded. Default: none.
     pub demotion: Option<Demotion>,
-    /// When erasure-coded pairs get copies by themselves. Default: never.
+    /// The promotion of erasure-coded pairs, which gives them copies. Default: none.
     pub promotion: Option<Promotion>,
 }
 
-/// EC-oriented pairs become erasure-coded in place, those in the oldest blocks first, while memory is short.
+/// The demotion of EC-oriented pairs: they become erasure-coded in place, those in the oldest blocks first, while
+/// memory is short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Demotion {
-    /// While more of some memory node's pool is taken than this, in percent; 1..=99.
+    /// Memory is short while more than this part of the pool of any memory node is taken, in percent; 1..=99.
     pub above_percent: u8,
-    /// Bytes of values a second, at most, of each session.
+    /// The largest number of bytes of values a second, for each session.
     pub bytes_per_s: u64,
 }
 
-/// Erasure-coded pairs that are read often get copies, while memory is not short.
+/// The promotion of erasure-coded pairs: those that are read often get copies, while memory is not short.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Promotion {
-    /// After so many reads of a session within the window; 2..=10,000.
+    /// The number of reads by one session within the window that promotes a pair; 2..=10,000.
     pub after_reads: u16,
-    /// The window, in milliseconds. A key is promoted at most once in one.
+    /// The window, in milliseconds. A key is promoted at most once in a window.
     pub window_ms: u32,
-    /// What they become.
+    /// The redundancy that promoted pairs get.
     pub to: Promoted,
-    /// Bytes of values a second, at most, of each session.
+    /// The largest number of bytes of values a second, for each session.
     pub bytes_per_s: u64,
 }
 
-/// What erasure-coded pairs become that are read often.
+/// The redundancy of promoted pairs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Promoted {
-    /// EC-oriented with the same code: in place by the owner of the block.
+    /// EC-oriented with the same code; made in place, by the owner of the block.
     #[default]
     Oriented,
     /// Replicated.
     Replicated,
 }
 
-/// The most reads that promotion may ask for.
+/// The largest number of reads that promotion may require.
 pub const MAX_PROMOTE_AFTER: u16 = 10_000;
 
 impl Policy {
-    /// What is wrong with a policy that came from elsewhere.
+    /// Checks a policy that came from another process.
     pub fn check(&self) -> Result<(), PolicyError> {
         self.rules.check()?;
         let within = |field, value, min, max| {
@@ -157,7 +158,7 @@ impl Policy {
     }
 }
 
-/// What sessions have done by themselves.
+/// Automatic changes of redundancy, and fallbacks, of sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transitions {
     /// Pairs that became erasure-coded, and the bytes of their values.
@@ -168,12 +169,12 @@ pub struct Transitions {
     pub promoted_pairs: u64,
     /// See `promoted_pairs`.
     pub promoted_bytes: u64,
-    /// Writes that were replicated because their redundancy could not be had.
+    /// Writes that were replicated because their redundancy was not possible.
     pub fallbacks: u64,
 }
 
 impl Transitions {
-    /// Adds what others have done. They may say anything.
+    /// Adds the transitions of other processes, which may report any numbers.
     pub fn add(&mut self, other: Transitions) {
         let add = |sum: &mut u64, more| *sum = sum.saturating_add(more);
         add(&mut self.demoted_pairs, other.demoted_pairs);
@@ -183,7 +184,7 @@ impl Transitions {
         add(&mut self.fallbacks, other.fallbacks);
     }
 
-    /// What has come since, by later numbers of the same session.
+    /// Returns the transitions since `before`, for numbers of the same session.
     pub fn since(&self, before: Transitions) -> Transitions {
         Transitions {
             demoted_pairs: self.demoted_pairs.saturating_sub(before.demoted_pairs),
@@ -198,7 +199,7 @@ impl Transitions {
 /// A setting of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
-    /// What most pairs get.
+    /// The default.
     Default,
     /// A rule, from 0.
     Rule(usize),
@@ -214,7 +215,7 @@ impl core::fmt::Display for Field {
 }
 
 impl RedundancyRules {
-    /// Everything is replicated.
+    /// Returns rules by which all values are replicated.
     pub const fn replicated() -> RedundancyRules {
         RedundancyRules {
             default: Redundancy::Replicated,
@@ -223,11 +224,11 @@ impl RedundancyRules {
         }
     }
 
-    /// New values of so many bytes and more get this redundancy. Of these, those that cannot have it are replicated all
-    /// the same: values under 256 k bytes, and pairs whose key is over an eighth of what a memory node gets of the
-    /// value. Pairs that exist keep what they have, until somebody names another redundancy.
+    /// Returns rules by which new values of this length and more get this redundancy. Those that cannot have it are
+    /// replicated: values under 256 k bytes, and pairs whose key is longer than an eighth of a chunk's payload.
+    /// Existing pairs keep their redundancy, until a writer names another one.
     ///
-    /// Writes fail with [`Error::Redundancy`](crate::Error::Redundancy) where the cluster has too few memory nodes for
+    /// Writes fail with [`Error::Redundancy`](crate::Error::Redundancy) if the cluster has too few memory nodes for
     /// the code, unless these rules [fall back](RedundancyRules::with_fallback).
     pub const fn from_length(min_value_bytes: usize, redundancy: Redundancy) -> RedundancyRules {
         let mut rules = RedundancyRules::replicated();
@@ -235,7 +236,7 @@ impl RedundancyRules {
         rules
     }
 
-    /// Rules in order of their lengths; what is shorter than the first gets the default.
+    /// Returns these rules, in order of their lengths; shorter values get the default.
     pub fn new(default: Redundancy, by_size: &[SizeRule]) -> Result<RedundancyRules, PolicyError> {
         let mut rules = RedundancyRules { default, ..RedundancyRules::replicated() };
         if by_size.len() > MAX_RULES {
@@ -247,12 +248,12 @@ impl RedundancyRules {
         rules.check().map(|()| rules)
     }
 
-    /// The same, with this fallback.
+    /// Returns these rules with another fallback.
     pub const fn with_fallback(self, fallback: Fallback) -> RedundancyRules {
         RedundancyRules { fallback, ..self }
     }
 
-    /// What is wrong with rules that came from elsewhere.
+    /// Checks rules that came from another process.
     pub fn check(&self) -> Result<(), PolicyError> {
         let possible = |field, redundancy| match redundancy {
             Redundancy::Copies(_) => {
@@ -272,7 +273,7 @@ impl RedundancyRules {
         Ok(())
     }
 
-    /// What values get that are shorter than any rule says.
+    /// Returns the redundancy of values that are shorter than all rules demand.
     pub fn default_redundancy(&self) -> Redundancy {
         self.default
     }
@@ -282,12 +283,12 @@ impl RedundancyRules {
         self.rules.into_iter().map_while(|rule| rule)
     }
 
-    /// What becomes of writes that cannot have their redundancy.
+    /// Returns the treatment of writes that cannot have their redundancy.
     pub fn fallback(&self) -> Fallback {
         self.fallback
     }
 
-    /// What the rules say of a value of this length.
+    /// Returns the redundancy of a new value of this length.
     #[inline]
     pub fn of(&self, value_bytes: usize) -> Redundancy {
         let bytes = value_bytes as u64;
@@ -303,7 +304,7 @@ impl RedundancyRules {
         last.map_or(self.default, |rule| rule.redundancy)
     }
 
-    /// What a write asks for that names no redundancy.
+    /// Returns the demand of a write that names no redundancy.
     #[inline]
     pub fn wanted(&self, value_bytes: usize) -> Wanted {
         let redundancy = self.of(value_bytes);
@@ -311,35 +312,35 @@ impl RedundancyRules {
         Wanted { redundancy, keeps: true, falls_back_by_length: true, falls_back }
     }
 
-    /// What a write asks for that names one.
+    /// Returns the demand of a write that names this redundancy.
     pub fn named(&self, redundancy: Redundancy) -> Wanted {
         let falls_back = self.fallback == Fallback::Replicated;
         Wanted { falls_back_by_length: falls_back, falls_back, ..Wanted::from(redundancy) }
     }
 }
 
-/// The redundancy that a write asks for.
+/// The redundancy that a write demands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// Which, for a pair that is new.
+    /// The redundancy of a new pair.
     pub redundancy: Redundancy,
-    /// A pair that exists keeps what it has.
+    /// Whether an existing pair keeps its own.
     pub keeps: bool,
-    /// It is replicated if key and value do not fit that redundancy, instead of an error.
+    /// Whether the pair is replicated if key and value do not fit this redundancy, instead of an error.
     pub falls_back_by_length: bool,
-    /// It is replicated if there are too few memory nodes, instead of an error.
+    /// Whether the pair is replicated if there are too few memory nodes, instead of an error.
     pub falls_back: bool,
 }
 
 impl From<Redundancy> for Wanted {
-    /// This one, or an error.
+    /// Demands this redundancy, or an error.
     fn from(redundancy: Redundancy) -> Wanted {
         Wanted { redundancy, keeps: false, falls_back_by_length: false, falls_back: false }
     }
 }
 
 impl Wanted {
-    /// Whether it is replicated instead.
+    /// Whether the pair is replicated in spite of this error.
     pub fn falls_back(&self, from: &RedundancyError) -> bool {
         match from {
             RedundancyError::TooFewNodes { .. } => self.falls_back,

@@ -1,7 +1,7 @@
-//! The redundancy that a writer asks for, and which pairs can have it.
+//! The redundancy that a writer demands, and its limits.
 //!
-//! A pair has the redundancy of the region that its word leads to: nothing else says it. So it changes only
-//! when the pair is written anew.
+//! A pair has the redundancy of the region that its word leads to, and stores it nowhere else. So the redundancy
+//! changes only when the pair is written anew.
 
 use alloc::string::{String, ToString};
 use core::fmt;
@@ -13,7 +13,7 @@ use crate::code::{Coding, CodingError};
 use crate::layout::{MAX_COPIES, Object, SizeClass};
 use crate::verbs::MnId;
 
-/// How a pair survives failures. As text, `replicated`, `ec:K+M`, `eor:R:K+M` or `none`.
+/// The way in which a pair survives failures. As text, `replicated`, `ec:K+M`, `eor:R:K+M` or `none`.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -22,18 +22,18 @@ pub enum Redundancy {
     /// Every byte stands on as many memory nodes as the cluster's regions have replicas.
     #[default]
     Replicated,
-    /// Erasure-coded: k + m memory nodes have a chunk each, any k of which make the value.
+    /// Erasure-coded: k + m memory nodes have a chunk each, and any k of these make the value.
     Coded(Coding),
     /// EC-oriented replication: replicas that are laid out so that they become erasure-coded cheaply.
     Oriented(Orientation),
-    /// No pair has it: copies of EC-oriented pairs on one memory node, which are lost with it.
+    /// Copies of EC-oriented pairs on one memory node, which are lost with it. No pair has this redundancy.
     Copies(MnId),
-    /// It does not: one memory node has all of it. When that is lost, the key does not exist any more.
+    /// None: one memory node has the whole pair. When it is lost, the key does not exist any more.
     None,
 }
 
-/// EOR(r, k), which becomes EC(k, m): the data chunks of the stripe are one replica, on k memory nodes; the others are
-/// copies elsewhere. Room for the parity chunks is there from the beginning.
+/// EOR(r, k), which becomes EC(k, m): the data chunks of the stripe are one replica, on k memory nodes; the other
+/// replicas are copies elsewhere. Room for the parity chunks is reserved from the beginning.
 ///
 /// Each of the r - 1 copies is on the node of a parity chunk of its own: so r - 1 is at most m. Their addresses stand
 /// in the data chunks, one of which is left when r - 1 nodes are lost: so r is at most k.
@@ -44,7 +44,7 @@ pub struct Orientation {
     coding: Coding,
 }
 
-/// Why there is no EOR(r, k) that becomes this code.
+/// The reason for which there is no EOR(r, k) that becomes this code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OrientationError {
@@ -57,7 +57,7 @@ pub enum OrientationError {
         /// The replicas.
         replicas: u8,
     },
-    /// Each copy is where a parity chunk of its own will be.
+    /// There are less parity chunks than copies, and each copy needs the node of a parity chunk of its own.
     #[error(
         "{replicas} EC-oriented replicas take a code with at least {} parity chunks, each for a copy, and {coding} \
          has {}; use such a code, or fewer replicas",
@@ -70,7 +70,7 @@ pub enum OrientationError {
         /// The erasure code.
         coding: Coding,
     },
-    /// With all data chunks the addresses of the copies would be lost.
+    /// The loss of r - 1 nodes could take all data chunks, and with them the addresses of the copies.
     #[error(
         "{replicas} EC-oriented replicas take a code with at least {replicas} data chunks, as only these tell where \
          the copies are, and {coding} has {}; use such a code, or fewer replicas",
@@ -84,12 +84,12 @@ pub enum OrientationError {
     },
 }
 
-/// Replicas of EC-oriented pairs: the data chunks are one.
+/// The numbers of replicas of EC-oriented pairs; the data chunks are one.
 const LEAST_REPLICAS: u8 = 2;
 const MOST_REPLICAS: u8 = 1 + MAX_COPIES as u8;
 
 impl Orientation {
-    /// EOR(r, k), which becomes this code.
+    /// Returns EOR(r, k), which becomes this code.
     pub fn new(replicas: u8, coding: Coding) -> Result<Orientation, OrientationError> {
         let k = coding.k();
         let m = coding.m();
@@ -107,17 +107,17 @@ impl Orientation {
         }
     }
 
-    /// How many replicas there are: the loss of one memory node less is survived.
+    /// Returns the number of replicas: the loss of one memory node less is survived.
     pub const fn replicas(self) -> usize {
         self.replicas as usize
     }
 
-    /// How many copies there are beside the data chunks.
+    /// Returns the number of copies beside the data chunks.
     pub const fn copies(self) -> usize {
         self.replicas() - 1
     }
 
-    /// What it becomes.
+    /// Returns the code that it becomes.
     pub const fn coding(self) -> Coding {
         self.coding
     }
@@ -151,10 +151,10 @@ impl fmt::Display for Redundancy {
     }
 }
 
-/// Why a text is no [`Redundancy`].
+/// The reason for which a text is no [`Redundancy`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseRedundancyError {
-    /// It has another form.
+    /// The text has another form.
     #[error("`{0}` is no redundancy; it is `replicated`, `none`, or like `ec:4+2` or `eor:2:4+2`")]
     Form(String),
     /// There is no such code.
@@ -192,17 +192,16 @@ impl FromStr for Redundancy {
     }
 }
 
-/// Coded pairs have payloads of at least so many bytes: below, the headers of their chunks weigh more than the
-/// copies that they save.
+/// The smallest payload of coded pairs: below, the headers of their chunks weigh more than the copies that they save.
 pub const MIN_PAYLOAD_BYTES: usize = 256;
-/// The key stands in every chunk: the payload is at least so many times as long.
+/// The smallest ratio of payload to key, because the key stands in every chunk.
 pub const MIN_PAYLOADS_PER_KEY: usize = 8;
 
-/// Why a pair cannot survive failures in the way that was asked for.
+/// The reason for which a pair cannot survive failures in the way that was demanded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RedundancyError {
-    /// Each chunk needs its own memory node.
+    /// There are too few memory nodes: each chunk needs its own.
     #[error(
         "{coding} takes {} memory nodes, one for each chunk, and the cluster has {members}; start more, use \
          a smaller code, or replicate",
@@ -211,10 +210,10 @@ pub enum RedundancyError {
     TooFewNodes {
         /// The erasure code.
         coding: Coding,
-        /// The memory nodes that there are.
+        /// The number of memory nodes.
         members: usize,
     },
-    /// Chunks would be mostly headers.
+    /// The value is too small: chunks would be mostly headers.
     #[error(
         "the value has {bytes} bytes, {coding} is for values of at least {min_bytes}; use a smaller code, or \
          replicate"
@@ -227,10 +226,10 @@ pub enum RedundancyError {
         /// The limit.
         min_bytes: usize,
     },
-    /// The store alone keeps copies.
+    /// No pair can have copies alone; the store makes them.
     #[error("copies are made by the store, and no pair can have them alone; use `eor:R:K+M`")]
     CopiesAlone,
-    /// The key stands in every chunk.
+    /// The key is too large, since it stands in every chunk.
     #[error(
         "the key has {bytes} bytes, {coding} takes keys of at most {max_bytes} with a value of this length: \
          the key stands in every chunk; use a smaller code, or replicate"
@@ -246,13 +245,13 @@ pub enum RedundancyError {
 }
 
 impl Redundancy {
-    /// Whether it is replication. Cheaper than a comparison, which looks at what other variants have.
+    /// Whether it is replication. Cheaper than a comparison, which looks at the fields of other variants.
     #[inline]
     pub fn is_replicated(self) -> bool {
         matches!(self, Redundancy::Replicated)
     }
 
-    /// Whether pairs of these lengths may have it.
+    /// Checks whether pairs of these lengths may have it.
     #[inline]
     pub fn check(self, key_bytes: usize, value_bytes: usize) -> Result<(), RedundancyError> {
         match self {
@@ -263,7 +262,7 @@ impl Redundancy {
         }
     }
 
-    /// The erasure code that pairs of it have, or are laid out for.
+    /// Returns the erasure code that pairs have, or are laid out for.
     pub fn coding(self) -> Option<Coding> {
         match self {
             Redundancy::Replicated | Redundancy::Copies(_) | Redundancy::None => None,
@@ -272,8 +271,8 @@ impl Redundancy {
         }
     }
 
-    /// On how many places a pair of it stands, in a cluster whose regions have so many replicas; of an EC-oriented
-    /// one the stripe.
+    /// Returns the number of places of a pair, in a cluster whose regions have `replicas` replicas. For an EC-oriented
+    /// pair, these are the places of the stripe.
     pub fn places(self, replicas: usize) -> usize {
         match self {
             Redundancy::Replicated => replicas,
@@ -283,8 +282,8 @@ impl Redundancy {
         }
     }
 
-    /// Bytes of memory that a pair of these lengths takes on all its places, in a cluster whose regions have so many
-    /// replicas; `None` if it is too long.
+    /// Returns the bytes of memory that a pair of these lengths takes on all its places, in a cluster whose regions
+    /// have `replicas` replicas; `None` if it is too long.
     pub fn memory_bytes(
         self,
         key_bytes: usize,
@@ -301,7 +300,7 @@ impl Redundancy {
         Some(of_places + of_copies)
     }
 
-    /// The size class of what stands of a pair of these lengths on each place; `None` over 15 MiB.
+    /// Returns the size class of a replica or chunk of a pair of these lengths; `None` over 15 MiB.
     pub fn class(self, key_bytes: usize, value_bytes: usize) -> Option<SizeClass> {
         match self.coding() {
             None => Object::class(key_bytes, value_bytes),

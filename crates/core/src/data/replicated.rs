@@ -1,7 +1,7 @@
 //! The replicated scheme: every byte of an object stands on each place of its region.
 //!
-//! An object is *whole* on a place if its CRC is good there; any whole one is as good as another. It is
-//! *complete* when it is whole on all places.
+//! An object is *whole* on a place if its CRC is good there; any whole replica is as good as another. The
+//! object is *complete* when it is whole on all places.
 
 mod copy;
 
@@ -97,7 +97,7 @@ pub(super) fn lies_beside(region: &Region, subtable: &Subtable) -> bool {
     beside == subtable.backups().len()
 }
 
-/// See [`ObjectAt::may_be_incomplete`]: a speculative write's.
+/// See [`ObjectAt::may_be_incomplete`]: an object of a speculative write may be.
 pub(super) fn may_be_incomplete() -> bool {
     true
 }

@@ -1,4 +1,4 @@
-//! Blocks: where objects lie.
+//! Blocks of objects.
 //!
 //! ```text
 //! block         | header 64 | free bitmap | objects of one size class |
@@ -7,15 +7,15 @@
 //! base          | generation 9 bits | zeros 6 bits | wrapped 1 bit |
 //! ```
 //!
-//! A block belongs to one client and holds objects of one size class. Its header tells recovery
-//! whose it is, and whether the owner may have writes under way in it: a block *in use* is walked
-//! from its first object that may be, one *sealed* is not. Both say from where on it is new. The
-//! *base* is the generation with which objects begin that nothing else is known of.
+//! A block belongs to one client and holds objects of one size class. Its header tells recovery the owner, and whether
+//! the owner may have unfinished writes in the block: recovery walks a block *in use* from the first object that may
+//! have one, and does not walk a *sealed* block. Both tell from which object on the block is new. The *base* is the
+//! generation with which objects begin, unless more is known of them.
 //!
-//! The free bitmap (P §4.4) has one bit for every 64 bytes of the block, of which the one where an
-//! object starts says that it was freed. So who frees needs the address alone, and the bitmap lies
-//! at the same place in every block. Only the one on the region's first place counts: a bit is
-//! set and cleared at one place, and no crash leaves replicas of it that differ.
+//! The free bitmap (P §4.4) has one bit for every 64 bytes of the block; the bit at the start of an object tells that
+//! the object was freed. So to free an object takes its address alone, and the bitmap lies at the same place in every
+//! block. Only the bitmap on the region's first place counts: a bit is set and cleared at one place, and no crash
+//! leaves replicas of it that differ.
 
 use super::bytes::{crc32c, put_u32, put_u64, u32_at, u64_at};
 use super::{SizeClass, Slot, UNIT_BYTES};
@@ -36,33 +36,32 @@ pub struct BlockHeader {
     pub class: SizeClass,
     /// The client that allocates from it.
     pub owner: ClientId,
-    /// The first object that the owner may have allocated since the block is in use. Sealed: as
+    /// The first object that the owner may have allocated since the block is in use. In a sealed block the same as
     /// `fresh`.
     pub first: u32,
-    /// From this object on none had ever been allocated when the header was written.
+    /// The first object such that neither it nor a later one had been allocated when the header was written.
     pub fresh: u32,
-    /// No write of the owner is under way whose object lies here, and none begins before the
-    /// header says otherwise.
+    /// Whether no write of the owner whose object lies here is running. None begins before the header says otherwise.
     pub sealed: bool,
-    /// Where the generations of its objects begin.
+    /// The start of the generations of its objects.
     pub base: Base,
 }
 
-/// Where the generations of a block's objects begin.
+/// The start of the generations of a block's objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Base {
-    /// The first life of an object has this one, if no header of it tells of a later one.
+    /// The generation of an object's first life, if no header of the object shows a later one.
     pub generation: u16,
-    /// Objects may have had more lives than their headers tell.
+    /// Whether objects may have had more lives than their headers show.
     pub is_wrapped: bool,
-    /// The block was emptied, and is not to be used before this epoch; 0: it was not, or need not wait.
+    /// The block was emptied, and is not to be used before this epoch; 0 if it was not emptied, or need not wait.
     pub not_before: u64,
 }
 
 impl Base {
     const WRAPPED: u16 = 1 << 15;
 
-    /// What the headers of two replicas say together, which differ where a session died.
+    /// Combines the headers of two replicas, which differ where a session died.
     pub fn newest(self, other: Base) -> Base {
         let ahead = (other.generation + Slot::GENERATIONS - self.generation) % Slot::GENERATIONS;
         let is_newer = ahead < Slot::GENERATIONS / 2;
@@ -104,13 +103,13 @@ impl BlockHeader {
         bytes
     }
 
-    /// The class in a header, also where only a part of it was written over an earlier one: it stands in the first
-    /// word, and does not change while an object of the block lives. `None` if the bytes are none.
+    /// Returns the class in a header, even if a part of the header was written over an earlier one: the class stands
+    /// in the first word, and does not change while an object of the block lives. `None` if the bytes are no header.
     pub fn class_in(bytes: &[u8; BLOCK_HEADER_BYTES as usize]) -> Option<SizeClass> {
         (u32_at(bytes, 0) == MAGIC).then(|| SizeClass::from_code(bytes[4]))?
     }
 
-    /// Reads a header; `None` if the bytes are none.
+    /// Reads a header; `None` if the bytes are no header.
     pub fn decode(bytes: &[u8; BLOCK_HEADER_BYTES as usize]) -> Option<BlockHeader> {
         if u32_at(bytes, 0) != MAGIC || u32_at(bytes, CRC) != crc32c(&bytes[..CRC]) {
             return None;
@@ -134,14 +133,14 @@ pub const fn bitmap_bytes(block_bytes: u64) -> u64 {
     block_bytes.div_ceil(UNIT_BYTES * 8).next_multiple_of(UNIT_BYTES)
 }
 
-/// How a block of one size class is cut into objects.
+/// The division of a block of one size class into objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockShape {
     /// Number of objects.
     pub objects: u32,
     /// Offset of object 0 in the block, in bytes; the same for all classes.
     pub first_offset: u64,
-    /// Size of each, in bytes.
+    /// Size of each object, in bytes.
     pub object_bytes: u64,
 }
 

@@ -20,7 +20,7 @@ pub fn put_u64(bytes: &mut [u8], at: usize, value: u64) {
     bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
 }
 
-/// The CRC-32C of bytes: the checksum of everything that this project checks.
+/// Returns the CRC-32C of bytes, which is the checksum everywhere in this project.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }

@@ -1,7 +1,7 @@
-//! Chunks: what stands of an erasure-coded pair on each of its nodes.
+//! Chunks: the parts of an erasure-coded pair, one on each of its nodes.
 //!
-//! A chunk is an object like any other, with the pair's key and the identity that the slot shows. Its
-//! value is a part of the pair's, or parity:
+//! A chunk is an object like any other, with the pair's key and the identity that the slot shows. Its value is a part
+//! of the pair's value, or parity:
 //!
 //! ```text
 //! value:         | value len 4 | value crc 4 | number 1 | k 1 | m 1 | 0 5 | payload |
@@ -9,19 +9,18 @@
 //!                | copies | 0 7 | used 1 bit, 0 7 bits |
 //! ```
 //!
-//! So whoever looks for a key reads one chunk as it reads an object. The pair's value is cut into `k`
-//! payloads of one length, a multiple of 16 bytes; the last ones are filled up with zeros. Parity is
-//! computed over the payloads alone. *Copies* are for the addresses of copies of the pair that are
-//! written later, so no checksum covers them; they hold zeros.
+//! So a chunk is read like an object by an operation that looks for a key. The pair's value is cut into `k` payloads
+//! of one length, a multiple of 16 bytes; the last ones are filled up with zeros. Parity is computed over the payloads
+//! alone. *Copies* are for the addresses of copies of the pair that are written later, so no checksum covers them;
+//! they hold zeros.
 //!
-//! Which code a pair has, and which chunk stands where, follows from its region, and never from the
-//! bytes: those may be anything. Chunks count only together. Their identity says that they are of one
-//! write; key, length and the CRC-32C of the whole value stand in each of them, and what comes out
-//! must have that checksum.
+//! The region decides which code a pair has, and which chunk lies on each place; the bytes never do, since they may be
+//! anything. Chunks count only together. Their identity tells that they are of one write; key, length and the CRC-32C
+//! of the whole value stand in each of them, and the restored value must have that checksum.
 //!
-//! A *copy word* says where a copy of an EC-oriented pair is, in chunks that have it, for one of the turns in which
-//! there are copies. It has a check of its own, over the chunk's identity and the number of the copy as well: neither
-//! damage, nor what an earlier object has left, nor the word of another copy is taken for an address:
+//! A *copy word* gives the address of a copy of an EC-oriented pair, for one of the turns in which there are copies.
+//! It has a check of its own, over the chunk's identity and the number of the copy as well: neither damage, nor
+//! remains of an earlier object, nor the word of another copy is taken for an address:
 //!
 //! ```text
 //! | address, 64 B units 38 | generation 9 | present 1 | check 16 |
@@ -45,13 +44,13 @@ const TAIL_BYTES: u64 = 40;
 pub(crate) const MAX_COPIES: usize = 2;
 /// Bytes of copy words for one turn.
 const COPY_BYTES: u64 = 8 * MAX_COPIES as u64;
-/// Copy words have this bit if there is a copy.
+/// The bit of copy words that name a copy.
 const PRESENT: u64 = 1 << 16;
-/// Payloads have a multiple of so many bytes.
+/// Payloads have a multiple of this number of bytes.
 const PAYLOAD_ALIGN: usize = 16;
 
 impl Coding {
-    /// Bytes of each chunk's payload, for a value of so many bytes.
+    /// Returns the length of each chunk's payload, for a value of this length.
     pub fn payload_bytes(self, value_bytes: usize) -> usize {
         value_bytes.div_ceil(self.k()).next_multiple_of(PAYLOAD_ALIGN)
     }
@@ -63,23 +62,23 @@ impl Coding {
     }
 }
 
-/// Bytes of a chunk, before rounding to a class. `value_bytes`: of the object's value.
+/// Returns the length of a chunk, before rounding to a class. `value_bytes`: of the object's value.
 fn chunk_bytes(key_bytes: u64, value_bytes: u64) -> u64 {
     HEADER_BYTES + key_bytes + value_bytes + TAIL_BYTES
 }
 
-/// Where the copy words of a turn stand in a chunk of this length, one behind the other.
+/// Returns the offset of the copy words of a turn in a chunk of this length. They lie one behind the other.
 pub(crate) fn copy_words_at(turn: u16, chunk_bytes: u64) -> u64 {
     chunk_bytes - TAIL_BYTES + u64::from(turn / 2 % (Slot::TURNS / 2)) * COPY_BYTES
 }
 
-/// The copy word of this number in an object, for a copy of it.
+/// Returns the copy word of this number in an object, for a copy of the object.
 pub(crate) fn copy_word(object: Identity, number: usize, copy: Identity) -> u64 {
     let word = copy.word() << 17 | PRESENT;
     word | u64::from(copy_check(object, number, word))
 }
 
-/// The copy that the copy word of this number in this object names; `None` if it names none.
+/// Returns the copy that the copy word of this number in this object names; `None` if it names none.
 pub fn copy_of(object: Identity, number: usize, word: u64) -> Option<Identity> {
     let is_good = word & PRESENT != 0 && copy_check(object, number, word) == word as u16;
     is_good.then(|| Identity::from_word(word >> 17))
@@ -94,10 +93,10 @@ fn copy_check(object: Identity, number: usize, word: u64) -> u16 {
 }
 
 impl Pair<'_> {
-    /// Fills all chunks, or the data chunks alone, each as long as the class of [`Coding::class`].
+    /// Fills all chunks, or the data chunks alone. Each has the length of the class of [`Coding::class`].
     ///
     /// # Panics
-    /// If the pair does not fit, or there are neither as many as the code has, nor as many as its data chunks.
+    /// If the pair does not fit, or the number of chunks is neither that of the code, nor that of its data chunks.
     pub fn encode_chunks(&self, code: &impl Code, chunks: &mut [&mut [u8]]) {
         let Pair { key, value, identity, opcode } = *self;
         let coding = code.coding();
@@ -132,7 +131,7 @@ impl Pair<'_> {
     }
 }
 
-/// What all chunks of a pair tell of its value.
+/// The facts about a value that all chunks of a pair contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Part {
     value_bytes: u32,
@@ -149,7 +148,8 @@ impl Part {
         bytes[NUMBER..CODING + 2].copy_from_slice(&[number as u8, k, m]);
     }
 
-    /// With the number; `None` if it is none of ours, or the payload has another length.
+    /// Returns them with the number of the chunk; `None` if the bytes are of no chunk, or the payload has another
+    /// length.
     fn decode(value: &[u8]) -> Option<(Part, usize)> {
         let payload_bytes = value.len().checked_sub(PART_BYTES)?;
         let coding = Coding::new(value[CODING], value[CODING + 1]).ok()?;
@@ -164,7 +164,7 @@ impl Part {
 #[derive(Clone, Copy, Debug)]
 pub struct Chunk<'a> {
     object: Object<'a>,
-    /// Its length.
+    /// The length of the chunk.
     bytes: usize,
     opcode: Opcode,
     part: Part,
@@ -172,7 +172,7 @@ pub struct Chunk<'a> {
 }
 
 impl<'a> Chunk<'a> {
-    /// Checks what [`Object::decode_of`] does, and that it is the chunk that belongs there.
+    /// Does the checks of [`Object::decode_of`], and checks that the chunk belongs there.
     pub fn decode_of(
         bytes: &'a [u8],
         identity: Identity,
@@ -182,7 +182,7 @@ impl<'a> Chunk<'a> {
         Chunk::of_object(Object::decode_of(bytes, identity)?, bytes, coding, number)
     }
 
-    /// As [`Chunk::decode_of`], of any identity.
+    /// Does the checks of [`Chunk::decode_of`] for any identity.
     pub fn decode(
         bytes: &'a [u8],
         coding: Coding,
@@ -220,23 +220,23 @@ impl<'a> Chunk<'a> {
         self.object.identity()
     }
 
-    /// What the write did.
+    /// Returns the operation of the write.
     pub fn opcode(&self) -> Opcode {
         self.opcode
     }
 
-    /// Which chunk it is.
+    /// Returns the number of the chunk.
     pub fn number(&self) -> usize {
         self.number
     }
 
-    /// How long the value of a pair is, by a chunk of it that was decoded before.
+    /// Returns the length of a pair's value, by a chunk of it that was decoded before.
     pub(crate) fn value_bytes_in(bytes: &[u8]) -> Option<usize> {
         let (part, _) = Part::decode(Object::decode(bytes).ok()?.value())?;
         Some(part.value_bytes as usize)
     }
 
-    /// How long the pair's value is.
+    /// Returns the length of the pair's value.
     pub fn value_bytes(&self) -> usize {
         self.part.value_bytes as usize
     }
@@ -250,7 +250,7 @@ impl<'a> Chunk<'a> {
         &self.object.value()[PART_BYTES..]
     }
 
-    /// Whether it is of the same pair, by the same write.
+    /// Whether both chunks are of the same pair, by the same write.
     pub(crate) fn agrees(&self, other: &Chunk<'_>) -> bool {
         let of =
             |chunk: &Chunk<'_>| (chunk.part, chunk.object.identity(), chunk.opcode, chunk.bytes);
@@ -258,7 +258,7 @@ impl<'a> Chunk<'a> {
     }
 }
 
-/// Chunks that were read for one pair.
+/// Chunks that were read for one pair, at most one of each number.
 #[derive(Clone, Debug, Default)]
 pub struct Stripe<'a> {
     /// At most one of each number.
@@ -266,20 +266,20 @@ pub struct Stripe<'a> {
 }
 
 impl<'a> Stripe<'a> {
-    /// Adds one, unless one of its number is there.
+    /// Adds a chunk, unless there is one of its number.
     pub fn add(&mut self, chunk: Chunk<'a>) {
         if !self.chunks.iter().any(|other| other.number == chunk.number) {
             self.chunks.push(chunk);
         }
     }
 
-    /// The first chunk that enough others agree with.
+    /// Returns the first chunk that enough others agree with.
     fn first(&self) -> Option<&Chunk<'a>> {
         let agree = |one: &Chunk<'a>| self.chunks.iter().filter(|other| one.agrees(other)).count();
         self.chunks.iter().find(|chunk| agree(chunk) >= chunk.part.coding.k())
     }
 
-    /// The numbers of the chunks that [`Stripe::restore`] goes by; none as long as too few agree.
+    /// Returns the numbers of the chunks that [`Stripe::restore`] uses; none as long as too few agree.
     pub fn agreeing(&self) -> impl Iterator<Item = usize> + '_ {
         let agree = self
             .first()
@@ -288,17 +288,17 @@ impl<'a> Stripe<'a> {
         agree.map(|chunk| chunk.number)
     }
 
-    /// How many bytes [`Stripe::restore`] needs; `None` as long as too few chunks agree.
+    /// Returns the number of bytes that [`Stripe::restore`] needs; `None` as long as too few chunks agree.
     pub fn room(&self) -> Option<usize> {
         let first = self.first()?;
         Some(first.part.coding.k() * first.payload().len())
     }
 
-    /// Puts the pair's value together, in a room of [`Stripe::room`] bytes. `None` if too few chunks agree, or
-    /// what comes out is not what was written.
+    /// Restores the pair's value, in a room of [`Stripe::room`] bytes. `None` if too few chunks agree, or the result
+    /// is not the value that was written.
     ///
     /// # Panics
-    /// If the room has another length, or it is another code.
+    /// If the room has another length, or the code is another one.
     pub fn restore<'r>(&self, code: &impl Code, room: &'r mut [u8]) -> Option<Whole<'r>>
     where
         'a: 'r,
@@ -329,15 +329,15 @@ impl<'a> Stripe<'a> {
     }
 }
 
-/// A pair that was put together of its chunks.
+/// A pair that was restored from its chunks.
 #[derive(Clone, Copy, Debug)]
 pub struct Whole<'a> {
     object: Object<'a>,
     opcode: Opcode,
     part: Part,
-    /// How long each chunk is.
+    /// The length of each chunk.
     bytes: usize,
-    /// Of the data chunks, one behind the other.
+    /// The payloads of the data chunks, one behind the other.
     payloads: &'a [u8],
 }
 
@@ -352,10 +352,10 @@ impl<'a> Whole<'a> {
         &self.payloads[..self.part.value_bytes as usize]
     }
 
-    /// Makes a chunk, as [`Pair::encode_chunks`] does. `bytes` is as long as the others.
+    /// Makes a chunk, as [`Pair::encode_chunks`] does. `bytes` has the length of the other chunks.
     ///
     /// # Panics
-    /// If the length differs, there is no such chunk, or it is another code.
+    /// If the length differs, there is no such chunk, or the code is another one.
     pub fn chunk(&self, code: &impl Code, number: usize, bytes: &mut [u8]) {
         let Whole { object, opcode, part, .. } = *self;
         assert_eq!(part.coding, code.coding());

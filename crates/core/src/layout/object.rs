@@ -7,19 +7,17 @@
 //!                | used 1 bit, 0 7 bits |
 //! ```
 //!
-//! The checksum (CRC-32C) covers the rest of the header, the key and the value: a reader that raced with a
-//! reuse of the object, or met a torn WRITE, sees it. The identity, address and generation, must
-//! equal that of the slot which led here. It is one aligned word, so no fabric tears it. *Room* is
-//! for a version and a deadline; it holds zeros.
+//! The checksum (CRC-32C) covers the rest of the header, the key and the value: it reveals a torn WRITE, or a reuse of
+//! the object during the READ. The identity, address and generation, must equal that of the slot which led here. It is
+//! one aligned word, so no fabric tears it. *Room* is for a version and a deadline; it holds zeros.
 //!
-//! The used bit is the top bit of the object's last byte, and a WRITE lands its last word last:
-//! once it is set, the object is complete, unless it was set by what was here before. Therefore
-//! the opcode, which the paper keeps beside it, stands where the CRC covers it: of a replica that
-//! is half written recovery must not learn another one.
+//! The used bit is the top bit of the object's last byte, and a WRITE lands its last word last: once it is set, the
+//! object is complete, unless an earlier object set it. Therefore the opcode, which the paper keeps beside it, lies
+//! where the CRC covers it: recovery must not learn a wrong opcode from a half-written replica.
 //!
-//! Of the paper's log entry the pointers are missing: recovery walks through the blocks in use by
-//! position, so nothing has to link their objects. So is the old value: recovery looks at the
-//! slots, which say more. An object is written once, and changed never.
+//! The log entry lacks the pointers of the paper's: recovery walks through the blocks in use by position, so objects
+//! need no links. It also lacks the old value: recovery looks at the slots, which tell more. An object is written
+//! once, and never changed.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -39,12 +37,12 @@ const _: () = assert!(IDENTITY.is_multiple_of(8) && ROOM + 8 == HEADER_BYTES as 
 /// Bytes of the log entry behind the value (P §4.5, Fig. 8a, without its pointers, the old value and the
 /// opcode).
 pub const LOG_ENTRY_BYTES: u64 = 1;
-/// What an object needs beside key and value.
+/// Bytes of an object beside key and value.
 pub const OVERHEAD_BYTES: u64 = HEADER_BYTES + LOG_ENTRY_BYTES;
 
 const USED: u8 = 0x80;
 
-/// What an operation does to its key. Stands in the header.
+/// The operation of the write of an object. Stands in the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Opcode {
@@ -63,8 +61,7 @@ pub enum Opcode {
 }
 
 impl Opcode {
-    /// The word of an object as the operation that wrote the object puts it into a slot: that of a Move has the
-    /// moved bit.
+    /// Returns the word that this operation puts into a slot: a Move sets the moved bit.
     pub fn puts(self, word: Slot) -> Slot {
         if self == Opcode::Move { word.moved() } else { word }
     }
@@ -80,7 +77,7 @@ pub fn object_bytes(key_bytes: u64, value_bytes: u64) -> u64 {
     OVERHEAD_BYTES + key_bytes + value_bytes
 }
 
-/// What goes into an object.
+/// The contents of an object.
 #[derive(Clone, Copy, Debug)]
 pub struct Pair<'a> {
     /// The key.
@@ -89,7 +86,7 @@ pub struct Pair<'a> {
     pub value: &'a [u8],
     /// The identity that slots will show.
     pub identity: Identity,
-    /// What the write does.
+    /// The operation of the write.
     pub opcode: Opcode,
 }
 
@@ -105,8 +102,8 @@ impl Pair<'_> {
         enclose(bytes, key, value.len(), identity, opcode);
     }
 
-    /// The same around a value of so many bytes that is [where it belongs](value_in) already, in the place of the
-    /// pair's.
+    /// Like [`Pair::encode`], around a value of `value_bytes` bytes that is [in place](value_in) already, and that is
+    /// used instead of the pair's.
     ///
     /// # Panics
     /// If the pair does not fit.
@@ -117,13 +114,13 @@ impl Pair<'_> {
     }
 }
 
-/// Where a value of so many bytes belongs in its object.
+/// Returns the place of a value of `value_bytes` bytes in its object.
 pub fn value_in(key_bytes: usize, value_bytes: usize) -> Range<usize> {
     let start = HEADER_BYTES as usize + key_bytes;
     start..start + value_bytes
 }
 
-/// Writes a value where it goes: so many bytes, which hold zeros before.
+/// Writes a value into its final place, which has the value's length and holds zeros before.
 pub type Fill<'a> = dyn Fn(&mut [u8]) + 'a;
 
 /// A value that is to be written.
@@ -131,12 +128,12 @@ pub type Fill<'a> = dyn Fn(&mut [u8]) + 'a;
 pub enum Value<'a> {
     /// These bytes.
     Bytes(&'a [u8]),
-    /// So many bytes, which are written where they go.
+    /// A value of this length, which is written directly into its final place.
     Filled(usize, &'a Fill<'a>),
 }
 
 impl Value<'_> {
-    /// How long it is.
+    /// Returns the length of the value.
     #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
     #[inline]
     pub fn len(&self) -> usize {
@@ -146,7 +143,7 @@ impl Value<'_> {
         }
     }
 
-    /// Its bytes, which are written to `room` if they are nowhere yet.
+    /// Returns the bytes of the value; a value that is not written yet is written to `room`.
     pub fn bytes<'v>(&self, room: &'v mut Vec<u8>) -> &'v [u8]
     where
         Self: 'v,
@@ -162,7 +159,7 @@ impl Value<'_> {
     }
 }
 
-/// Makes an object of a value that stands where it belongs already.
+/// Makes an object around a value that is in place already.
 pub(super) fn enclose(
     bytes: &mut [u8],
     key: &[u8],
@@ -185,7 +182,7 @@ pub(super) fn enclose(
     *last = USED;
 }
 
-/// Why bytes are not the object that was looked for.
+/// The reason for which bytes are not the expected object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectError {
     /// The used bit is not set, lengths do not fit the class, or the CRC differs: the object is
@@ -193,7 +190,7 @@ pub enum ObjectError {
     Incomplete,
     /// A complete object of another identity: the address has been reused.
     OtherIdentity(Identity),
-    /// A complete object of this identity that is not the chunk which belongs there.
+    /// A complete object of this identity that is not the chunk of this place.
     OtherChunk,
 }
 
@@ -236,7 +233,7 @@ impl<'a> Object<'a> {
         Ok(Object { bytes, key_bytes: key_bytes as usize, value_bytes: value_bytes as usize })
     }
 
-    /// Like [`Object::decode`], and the identity must be this one.
+    /// Does the same as [`Object::decode`], and checks the identity.
     pub fn decode_of(bytes: &'a [u8], identity: Identity) -> Result<Object<'a>, ObjectError> {
         let object = Object::decode(bytes)?;
         match object.identity() {
@@ -245,8 +242,8 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// Whether the start of an object, header and at least as much as `key` is long, shows this
-    /// key. Does not check the CRC: the caller knows the object to be complete.
+    /// Whether the start of an object, the header and at least `key.len()` bytes more, shows this key. Does not check
+    /// the CRC: the caller knows the object to be complete.
     pub fn prefix_has_key(
         prefix: &[u8],
         identity: Identity,
@@ -258,8 +255,8 @@ impl<'a> Object<'a> {
         Ok(same_length && prefix.get(HEADER_BYTES as usize..end) == Some(key))
     }
 
-    /// The key at the start of an object, or if `prefix` is too short for it, how long it is. Does
-    /// not check the CRC: the caller knows the object to be complete.
+    /// Returns the key at the start of an object, or the length of the key if `prefix` is too short for it. Does not
+    /// check the CRC: the caller knows the object to be complete.
     pub fn prefix_key(
         prefix: &[u8],
         identity: Identity,
@@ -279,21 +276,20 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// The identity in a header, whether the object is complete or not; `None` if the bytes are too
-    /// few.
+    /// Returns the identity in a header, whether the object is complete or not; `None` if the bytes are too few.
     pub fn header_identity(header: &[u8]) -> Option<Identity> {
         let has_header = header.len() >= HEADER_BYTES as usize;
         has_header.then(|| Identity::from_word(u64_at(header, IDENTITY)))
     }
 
-    /// How long the object of an identity is, as its header says; nothing is proved by that. `None` if it is none of
-    /// that identity, or of no length that there is.
+    /// Returns the size class of the object of an identity by its header, which proves nothing. `None` if the header
+    /// has another identity, or lengths that no class holds.
     pub fn header_class(header: &[u8], identity: Identity) -> Option<SizeClass> {
         Object::check_prefix(header, identity).ok()?;
         Object::class(u32_at(header, 4) as usize, u32_at(header, 8) as usize)
     }
 
-    /// The size class that holds a pair of these lengths; `None` over 15 MiB.
+    /// Returns the size class that holds a pair of these lengths; `None` over 15 MiB.
     pub fn class(key_bytes: usize, value_bytes: usize) -> Option<SizeClass> {
         SizeClass::fitting(object_bytes(key_bytes as u64, value_bytes as u64))
     }
@@ -310,7 +306,7 @@ impl<'a> Object<'a> {
         &self.bytes[self.value_offset()..][..self.value_bytes]
     }
 
-    /// Where the value starts, in bytes from the start of the object.
+    /// Returns the offset of the value from the start of the object, in bytes.
     #[inline]
     pub fn value_offset(&self) -> usize {
         HEADER_BYTES as usize + self.key_bytes
@@ -321,7 +317,7 @@ impl<'a> Object<'a> {
         Identity::from_word(u64_at(self.bytes, IDENTITY))
     }
 
-    /// What the write does; `None` if it is nothing that ours do.
+    /// Returns the operation of the write; `None` if the byte is no opcode.
     pub fn opcode(&self) -> Option<Opcode> {
         Opcode::from_byte(self.bytes[OPCODE])
     }

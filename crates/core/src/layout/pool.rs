@@ -1,4 +1,4 @@
-//! The header of a pool: what it is, whose it is, at which view its memory node stands, and whom it bars.
+//! The header of a pool: its layout, its cluster, the view of its memory node, and the nodes that this one bars.
 //!
 //! ```text
 //! pool     | header 4096 | unused, up to the first extent | extents |
@@ -10,56 +10,56 @@
 //! aligned word at a time; clients READ it. Every fabric refuses a WRITE, CAS or FAA that reaches
 //! into it ([`Verb::check`](crate::verbs::Verb::check)).
 //!
-//! What a memory node lends begins behind the header, at [`first_extent`]. The header comes on top
-//! of what is lent: a pool that holds so many regions exactly still holds as many.
+//! Lent memory begins behind the header, at [`first_extent`]. The header comes on top of the lent bytes: the number of
+//! regions that fit is the same as without it.
 
 use super::bytes::u32_at;
 pub use crate::verbs::POOL_HEADER_BYTES;
 use crate::verbs::{ClusterId, MnId};
 use crate::version::Versions;
 
-/// The version of all layouts of this module, and of the hellos that lead to them. It stands in
-/// every pool and in every hello: who knows another one goes no further.
+/// The version of all layouts of this module, and of the hellos that lead to them. It stands in every pool and in
+/// every hello: a program that knows another version goes no further.
 pub const LAYOUT_VERSION: u32 = 4;
-/// The layouts that this program understands. Hellos of fabrics say theirs.
+/// The layouts that this program understands. Hellos of fabrics name one.
 pub const LAYOUTS: Versions = Versions::only("the layout of pools", LAYOUT_VERSION);
 
 const MAGIC: u32 = u32::from_le_bytes(*b"FPOL");
 
-/// A word of the header: what its memory node writes, and clients may READ by itself.
+/// A word of the header, which the memory node writes, and which clients may READ by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderWord {
     /// Magic and layout version.
     Layout,
     /// The cluster that the node serves; 0: none.
     Cluster,
-    /// The number of the view that the node stands at; 0: none.
+    /// The number of the view that the node is at; 0: none.
     View,
     /// One of the [`MAX_BARS`] nodes that it bars ([`bar_word`]); 0: none.
     Bar(u8),
 }
 
-/// So many others may be barred by a memory node.
+/// The largest number of nodes that a memory node may bar.
 pub const MAX_BARS: usize = 8;
 /// Bytes of all bars in the header.
 pub const BARS_BYTES: usize = 8 * MAX_BARS;
-/// Views that somebody may be barred by have smaller numbers than this.
+/// The bound of views by which a node may be barred: their numbers are smaller.
 pub const MAX_BARRED_VIEW: u64 = 1 << 48;
 
-/// The value of a [`HeaderWord::Bar`]: a node is barred for who is pinned by views up to this one, which is none
-/// but 0.
+/// Returns the value of a [`HeaderWord::Bar`]: the node is barred for operations that are pinned by views up to this
+/// one. The value is 0, which stands for no bar, only for node 0 and view 0.
 pub const fn bar_word(node: MnId, view: u64) -> u64 {
     ((node.0 as u64) << 48) | (view % MAX_BARRED_VIEW)
 }
 
-/// Whether a header's bars have this node among them.
+/// Whether this node is among the bars of a header.
 pub fn has_bar(bars: &[u8], node: MnId) -> bool {
     let words = bars.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
     words.into_iter().any(|word| word != 0 && word >> 48 == u64::from(node.0))
 }
 
 impl HeaderWord {
-    /// Where it stands in the pool.
+    /// Returns the offset of the word in the pool.
     pub const fn offset(self) -> u64 {
         match self {
             HeaderWord::Layout => 0,
@@ -70,7 +70,7 @@ impl HeaderWord {
     }
 }
 
-/// The value of [`HeaderWord::Layout`], little-endian as all words are.
+/// The value of [`HeaderWord::Layout`]; little-endian, like all words.
 pub const LAYOUT_WORD: u64 = MAGIC as u64 | (LAYOUT_VERSION as u64) << 32;
 
 /// The words of a pool's header.
@@ -78,7 +78,7 @@ pub const LAYOUT_WORD: u64 = MAGIC as u64 | (LAYOUT_VERSION as u64) << 32;
 pub struct PoolHeader {
     /// The cluster that the node serves; `None` if it serves none.
     pub cluster: Option<ClusterId>,
-    /// The number of the view that the node stands at; 0 for none.
+    /// The number of the view that the node is at; 0 for none.
     pub view: u64,
 }
 
@@ -86,7 +86,7 @@ impl PoolHeader {
     /// Bytes of the words, at the start of the pool.
     pub const BYTES: usize = 24;
 
-    /// Reads the words; `None` if this is no header, or one of another version.
+    /// Reads the words; `None` if the bytes are no header, or one of another version.
     pub fn decode(bytes: &[u8; PoolHeader::BYTES]) -> Option<PoolHeader> {
         let word =
             |at: usize| u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32;
@@ -99,8 +99,8 @@ impl PoolHeader {
     }
 }
 
-/// Where extents may begin in a pool that lends so many bytes: behind the header, at a huge page if the
-/// pool has any.
+/// Returns the start of the first extent in a pool that lends this number of bytes: behind the header, at a huge page
+/// if the pool has any.
 pub const fn first_extent(lent_bytes: u64) -> u64 {
     const HUGE_PAGE_BYTES: u64 = 2 << 20;
     if lent_bytes >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { POOL_HEADER_BYTES }

@@ -9,7 +9,7 @@
 //! units      1 .. 16   18  20 ..  32   36  40 .. 245,760   (15 MiB)
 //! ```
 //!
-//! The next one would be 16 MiB, which no block holds.
+//! A class above would have 16 MiB, which no block holds.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +17,7 @@ use super::UNIT_BYTES;
 
 /// Classes whose size in units is the class itself.
 const EXACT: u8 = 16;
-/// Classes per octave beyond.
+/// Classes per octave beyond them.
 const STEPS: u8 = 8;
 
 /// A size class, 1..=127.
@@ -63,7 +63,7 @@ impl SizeClass {
         u8::try_from(code).ok().and_then(SizeClass::from_code)
     }
 
-    /// The code that stands in the slot.
+    /// Returns the code that slots contain.
     pub const fn code(self) -> u8 {
         self.0
     }
@@ -88,7 +88,7 @@ const fn bytes_of(code: u8) -> u64 {
         code as u64
     } else {
         let beyond = (code - EXACT - 1) as u64;
-        // 2^k, k >= 4, and from there on steps of an eighth of it.
+        // 2^k, k >= 4, and then steps of an eighth of that.
         (STEPS as u64 + beyond % STEPS as u64 + 1) << (1 + beyond / STEPS as u64)
     };
     units * UNIT_BYTES

@@ -1,4 +1,4 @@
-//! The index slot: one 8-byte word, the only thing that clients fight for.
+//! The index slot: one 8-byte word, the only memory that clients write in conflict.
 //!
 //! ```text
 //!  63        56 55      54     48 47                 10 9          1 0
@@ -6,13 +6,13 @@
 //! |      8      |   1   |   7   |          38          |     9      |     1     |
 //! ```
 //!
-//! *Moved* marks a word that a Move has put there: its pair changed its redundancy, and not its value. It
-//! says nothing about where the object is: two words that are equal but for it never both exist.
+//! *Moved* marks a word that a Move has put there: the pair changed its redundancy, and not its value. The bit does
+//! not change where the word leads: two words that differ only in it never both exist.
 //!
-//! A slot with size class 0 is *free*, whatever its other bits. Those bits are not noise: DELETE
-//! and a withdrawn INSERT leave the address and generation of their own object there, so that no
-//! slot value ever recurs while an operation that knows it runs. SNAPSHOT is correct only then:
-//! with a plain zero, a late CAS of an old write round would succeed on an emptied slot.
+//! A slot with size class 0 is *free*, whatever its other bits. Those bits have a meaning: DELETE and a withdrawn
+//! INSERT leave the address and generation of their own object there, so that no slot value ever recurs while an
+//! operation that knows it runs. SNAPSHOT is correct only then: with a plain zero, a late CAS of an old write round
+//! would succeed on an emptied slot.
 
 use core::fmt;
 
@@ -35,12 +35,12 @@ const _: () = assert!(FINGERPRINT_SHIFT + 8 == 64);
 const _: () = assert!(1u64 << ADDRESS_UNIT_BITS == (1u64 << super::ADDRESS_BITS) / UNIT_BYTES);
 const _: () = assert!(SizeClass::MAX.code() < 1 << CLASS_BITS);
 
-/// Where the addresses begin that stand for no object, but for the siblings of split subtables.
+/// The start of the addresses that stand for siblings of split subtables, not for objects.
 pub const VACATED_BYTES: u64 = (1 << super::ADDRESS_BITS) - ((1 << 32) * UNIT_BYTES);
 
-/// Who wrote a slot value: address and generation of the writer's own object, whose header has the
-/// same. The rules of SNAPSHOT compare identities, because one writer's word changes while it works
-/// (tentative, confirmed, withdrawn). A writer never uses an identity twice.
+/// The writer of a slot value: address and generation of the writer's own object, whose header has the same. The rules
+/// of SNAPSHOT compare identities, because one writer's word changes while it works (tentative, confirmed, withdrawn).
+/// A writer never uses an identity twice.
 ///
 /// ```text
 /// | zeros 17 | address, 64 B units 38 | generation 9 |
@@ -58,12 +58,12 @@ impl Identity {
         Identity(address.units() << GENERATION_BITS | u64::from(generation))
     }
 
-    /// As it stands in an object's header. Any word can be read.
+    /// Returns the identity of a word in an object's header. Any word is accepted.
     pub const fn from_word(word: u64) -> Identity {
         Identity(word)
     }
 
-    /// For an object's header.
+    /// Returns the word for an object's header.
     pub const fn word(self) -> u64 {
         self.0
     }
@@ -73,12 +73,12 @@ impl Identity {
         Address::new((self.0 >> GENERATION_BITS & ((1 << ADDRESS_UNIT_BITS) - 1)) * UNIT_BYTES)
     }
 
-    /// Of an EC-oriented object, the one that its header shows: of its first turn.
+    /// Returns the identity of the first turn, which the header of an EC-oriented object shows.
     pub fn first_turn(self) -> Identity {
         Identity(self.0 & !u64::from(Slot::TURNS - 1))
     }
 
-    /// The generation, if it is the identity of an object at this address.
+    /// Returns the generation, if this is the identity of an object at this address.
     pub fn generation_at(self, address: Address) -> Option<u16> {
         let generation = (self.0 & u64::from(Slot::GENERATIONS - 1)) as u16;
         (self.0 >> GENERATION_BITS == address.units()).then_some(generation)
@@ -92,8 +92,8 @@ pub struct Slot(pub u64);
 impl Slot {
     /// The number of generations an address goes through before one recurs.
     pub const GENERATIONS: u16 = 1 << GENERATION_BITS;
-    /// So many generations the life of an EC-oriented object has: its *turns*, which a word takes one after the other
-    /// and never again. In even ones it has copies, in odd ones all of its parity.
+    /// The number of generations of one life of an EC-oriented object: its *turns*, which a word takes one after the
+    /// other and never again. At even turns the object has copies, at odd turns all of its parity.
     pub const TURNS: u16 = 4;
 
     /// A slot that refers to an object.
@@ -106,28 +106,27 @@ impl Slot {
         )
     }
 
-    /// A free slot that nobody else can write: what DELETE and a withdrawn INSERT leave.
+    /// Returns a free slot that only one writer can write: the word of a DELETE or a withdrawn INSERT.
     pub fn tombstone(address: Address, generation: u16) -> Slot {
         Slot(Identity::new(address, generation).0 << GENERATION_SHIFT)
     }
 
-    /// The free word that the split of a subtable leaves where an entry was that has moved to
-    /// `sibling`. It names no object: the entry's own is in use there. A slot gets it only once,
-    /// since a sibling is made only once.
+    /// Returns the free word that the split of a subtable leaves in place of an entry that has moved to `sibling`. It
+    /// names no object: the entry's own is in use there. A slot gets it only once, since a sibling is made only once.
     pub fn vacated(sibling: u32) -> Slot {
         let units = u64::MAX >> (64 - ADDRESS_UNIT_BITS);
         let address = Address::new((units - u64::from(sibling)) * UNIT_BYTES);
         Slot::tombstone(address, Slot::GENERATIONS - 1)
     }
 
-    /// Whether this is what [`Slot::vacated`] makes.
+    /// Whether the word was made by [`Slot::vacated`].
     pub fn is_vacated(self) -> bool {
         self.is_free() && self.address().bytes() >= VACATED_BYTES
     }
 
-    /// The object that this word keeps from being reused: what it refers to or, if the slot is
-    /// free, the log object of whoever freed it. `None` in a slot that was never used, and where a
-    /// split took an entry away.
+    /// Returns the object that this word keeps from reuse: the object that it refers to or, if the slot is free, the
+    /// log object of the operation that freed it. `None` in a slot that was never used, and where a split took an
+    /// entry away.
     pub fn object(self) -> Option<Address> {
         let address = self.address();
         (address != Address::NONE && address.bytes() < VACATED_BYTES).then_some(address)
@@ -163,12 +162,12 @@ impl Slot {
         (self.0 >> GENERATION_SHIFT) as u16 & (Slot::GENERATIONS - 1)
     }
 
-    /// Which turn of an EC-oriented object it is.
+    /// Returns the turn of an EC-oriented object.
     pub fn turn(self) -> u16 {
         self.generation() % Slot::TURNS
     }
 
-    /// The same, at another turn.
+    /// Returns the same word at another turn.
     ///
     /// # Panics
     /// If there is no such turn.
@@ -178,42 +177,42 @@ impl Slot {
         Slot(self.0 & !turns | u64::from(turn) << GENERATION_SHIFT)
     }
 
-    /// Whether the pair changed its redundancy when this was put here.
+    /// Whether a Move put this word here.
     pub fn is_moved(self) -> bool {
         self.0 >> MOVED_SHIFT & 1 == 1
     }
 
-    /// The same without the moved bit.
+    /// Returns the word without the moved bit.
     pub fn unmoved(self) -> Slot {
         Slot(self.0 & !(1 << MOVED_SHIFT))
     }
 
-    /// The same with the moved bit.
+    /// Returns the word with the moved bit.
     pub fn moved(self) -> Slot {
         Slot(self.0 | 1 << MOVED_SHIFT)
     }
 
-    /// Whether an INSERT put this here and has not confirmed it yet.
+    /// Whether an INSERT put this word here and has not confirmed it yet.
     pub fn is_tentative(self) -> bool {
         self.0 & 1 == 1
     }
 
-    /// The same with the tentative bit.
+    /// Returns the word with the tentative bit.
     pub fn tentative(self) -> Slot {
         Slot(self.0 | 1)
     }
 
-    /// The same without the tentative bit.
+    /// Returns the word without the tentative bit.
     pub fn confirmed(self) -> Slot {
         Slot(self.0 & !1)
     }
 
-    /// The free slot of the same identity: how an INSERT withdraws.
+    /// Returns the free slot of the same identity, by which an INSERT withdraws.
     pub fn withdrawn(self) -> Slot {
         Slot::tombstone(self.address(), self.generation())
     }
 
-    /// Who wrote this.
+    /// Returns the identity of the writer of this word.
     pub fn identity(self) -> Identity {
         if removed(Mutant::WholeWordsCompared) {
             return Identity(self.0);
@@ -221,7 +220,7 @@ impl Slot {
         self.leads_to()
     }
 
-    /// The identity that the header of the object shows, if it is the one that this word refers to.
+    /// Returns the identity in the header of the object that this word refers to.
     pub fn leads_to(self) -> Identity {
         Identity(self.0 << (64 - CLASS_SHIFT) >> (64 - CLASS_SHIFT) >> GENERATION_SHIFT)
     }

@@ -1,13 +1,13 @@
 //! Keys with their hash, by a secret of the cluster.
 //!
-//! A key's hash says in which slots it may lie. Somebody who can choose keys that hash alike fills the
-//! buckets of one place, and no split of the index separates them. So the hash is a keyed
-//! pseudo-random function, SipHash-1-3: without the secret nobody can compute such keys, nor learn
-//! anything about them from where others lie. The secret, a [`HashKey`], is drawn when a cluster is
-//! formed; its view tells it ([`View::hash_key`](crate::view::View::hash_key)).
+//! A key's hash decides in which slots the key may lie. An attacker with keys that hash alike could fill the buckets
+//! of one place, and no split of the index would separate them. So the hash is a keyed pseudo-random function,
+//! SipHash-1-3: without the secret, no one can compute such keys, nor learn anything about them from the places of
+//! other keys. The secret, a [`HashKey`], is drawn when a cluster is formed, and is a part of its views
+//! ([`View::hash_key`](crate::view::View::hash_key)).
 //!
-//! Positions and fingerprint take some 54 bits. The function gives 64, which are spread over two
-//! halves: 128 would make a short key cost a third more, and hash no two keys apart that count.
+//! Positions and fingerprint take some 54 bits. The function gives 64, which are spread over two halves. A function of
+//! 128 bits would make a short key cost a third more, without separating more keys in practice.
 
 use core::fmt;
 use core::ops::Deref;
@@ -18,18 +18,18 @@ use siphasher::sip::SipHasher13;
 /// An odd number without pattern: the golden ratio's bits.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The secret by which a cluster hashes keys. Whoever has it can choose keys that lie together: it is
-/// shown nowhere, and another cluster has another one.
+/// The secret by which a cluster hashes keys. With the secret, keys can be chosen that lie together: it is shown
+/// nowhere, and another cluster has another one.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HashKey([u8; 16]);
 
 impl HashKey {
-    /// Of 16 bytes, which are random where it is to be a secret.
+    /// Makes a secret of 16 bytes, which must be random if it is to be secret.
     pub const fn new(bytes: [u8; 16]) -> HashKey {
         HashKey(bytes)
     }
 
-    /// A secret of its own for each of these pairs of numbers, as far from this one and from each other as random
+    /// Derives a secret of its own for each pair of numbers, as unrelated to this secret and to each other as random
     /// ones.
     pub fn derived(&self, of: (u64, u64)) -> HashKey {
         let half = |which: u64| {
@@ -44,13 +44,13 @@ impl HashKey {
 }
 
 impl fmt::Debug for HashKey {
-    /// Nothing of it.
+    /// Shows nothing of the secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("HashKey(..)")
     }
 }
 
-/// A key with its hash, which an operation needs in several places and takes once.
+/// A key with its hash, which an operation needs in several places and computes once.
 #[derive(Clone, Copy, Debug)]
 pub struct Key<'k> {
     bytes: &'k [u8],
@@ -58,7 +58,7 @@ pub struct Key<'k> {
 }
 
 impl<'k> Key<'k> {
-    /// A key of the cluster that has this secret.
+    /// Hashes a key by this secret.
     #[inline]
     pub fn new(bytes: &'k [u8], secret: &HashKey) -> Key<'k> {
         Key { bytes, hash: SipHasher13::new_with_key(&secret.0).hash(bytes) }
@@ -70,20 +70,20 @@ impl<'k> Key<'k> {
         self.hash
     }
 
-    /// The hash, and as many bits that follow from it, each from all of its bits.
+    /// Returns the hash, and as many bits that depend on all bits of the hash.
     #[inline]
     pub(super) fn halves(&self) -> [u64; 2] {
         let product = u128::from(self.hash) * u128::from(SPREAD);
         [self.hash, product as u64 ^ (product >> 64) as u64]
     }
 
-    /// How many bits of its position in the directory another key shares, from the first on: so deep are the subtables
-    /// that both may lie in.
+    /// Returns the number of leading bits of the directory position that both keys share: the largest depth of a
+    /// subtable in which both may lie.
     pub fn common_bits(&self, other: &Key<'_>) -> u32 {
         (self.halves()[0] ^ other.halves()[0]).leading_zeros()
     }
 
-    /// The upper 8 bits of its slots' words, independent of its position.
+    /// Returns the upper 8 bits of the words of its slots, independent of its position.
     #[inline]
     pub fn fingerprint(&self) -> u8 {
         let [_, high] = self.halves();
@@ -102,7 +102,7 @@ impl Deref for Key<'_> {
 
 /// A key, or the bytes of one.
 pub trait IntoKey<'k> {
-    /// The key, of the cluster that has this secret. One that is hashed already stays as it is.
+    /// Returns the key, hashed by the secret of a cluster. A key that is hashed already stays as it is.
     fn into_key(self, secret: &HashKey) -> Key<'k>;
 }
 

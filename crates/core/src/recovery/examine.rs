@@ -1,9 +1,8 @@
-//! How far a write of the dead client came: a look at the slots that may hold its key.
+//! Progress of the writes of a dead client: a look at the slots that may hold the key of an object.
 //!
-//! The primary's slots are read first. If the identity of the object stands there, its round is
-//! over. If it does not, the backups' slots are read, and if it stands on one of these, then it
-//! stood there all the time since the primary was read. So the round had not ended then: what the
-//! primary showed is the round's old value.
+//! The primary's slots are read first. If the identity of the object stands there, its round is over. If it does not,
+//! the backups' slots are read. An identity that stands on one of these stood there all the time since the primary was
+//! read. So the round had not ended then, and the primary showed the round's old value.
 //!
 //! A round leaves these traces, and no others:
 //!
@@ -18,8 +17,8 @@
 //! | free | own word on some, tentative on the others | an INSERT that was confirming |
 //! | free | tentative on some | an INSERT, anywhere before |
 //!
-//! A word whose pair is lost shows no key, and so is free: the round has begun since. One that had begun before is
-//! settled, and leaves no traces.
+//! A word whose pair is lost shows no key, and so is free: the round has begun since the loss. A round that had begun
+//! before the loss is settled, and leaves no traces.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -36,20 +35,20 @@ use crate::view::{MAX_REPLICAS, SlotRef};
 
 const _: () = assert!(GROUP * 2 * MAX_REPLICAS <= crate::verbs::MAX_BATCH_VERBS);
 
-/// Something per backup, without touching the heap.
+/// One item for each backup, without heap allocation.
 pub(super) type PerBackup<T> = ArrayVec<T, { MAX_REPLICAS - 1 }>;
 
 /// A slot with the identity of an object.
 #[derive(Clone, Debug)]
 pub(super) struct Sighting {
     pub slot: SlotRef,
-    /// Read first.
+    /// The word of the primary, which is read first.
     pub primary: Slot,
-    /// Read after that; empty if the primary has shown what there is to know.
+    /// The words of the backups, read after that; empty if the primary has decided.
     pub backups: PerBackup<Slot>,
 }
 
-/// What is left to do.
+/// The step that completes a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// The primary shows the end of the round.
@@ -62,11 +61,11 @@ pub(super) enum Step {
     Confirm(Slot),
     /// Replace the own words on the backups, and then the primary, by this one of size class 0.
     Withdraw(Slot),
-    /// No correct client leaves this.
+    /// Nothing: no correct client leaves this.
     Strange,
 }
 
-/// Decides by the table above. What is gone is free.
+/// Decides by the table above. A slot whose pair is gone is free.
 pub(super) fn judge(opcode: Opcode, own: Slot, seen: &Sighting, is_gone: bool) -> Step {
     let identity = own.identity();
     let is_own = |word: &&Slot| word.identity() == identity;
@@ -106,7 +105,7 @@ pub(super) fn judge(opcode: Opcode, own: Slot, seen: &Sighting, is_gone: bool) -
 type Replicas = ArrayVec<Words, MAX_REPLICAS>;
 
 impl<F: Fabric> Recovery<'_, F> {
-    /// Looks at the slots of up to [`GROUP`] objects, and does what is left to do.
+    /// Reads the slots of up to [`GROUP`] objects, and completes their writes.
     pub(super) async fn examine(&mut self, group: &[Candidate]) -> Result<(), RecoveryError> {
         self.report.examined += group.len() as u64;
         let backups_first = removed(Mutant::RecoveryReadsBackupsFirst);
@@ -156,8 +155,7 @@ impl<F: Fabric> Recovery<'_, F> {
         Ok(complete(self.fabric, objects, &mut self.report.cost).await?)
     }
 
-    /// One phase: the slots of all these objects from those of their subtables' replicas whose
-    /// numbers lie in `replicas`.
+    /// One phase: reads the slots of all these objects from the replicas of their subtables with these numbers.
     async fn read_slots(
         &mut self,
         group: &[Candidate],
@@ -186,10 +184,10 @@ impl<F: Fabric> Recovery<'_, F> {
     }
 }
 
-/// One attempt of a write touches one slot: its identity stands in two.
+/// The identity of an object stands in two slots, although one attempt of a write touches only one.
 struct TwoSlots;
 
-/// Where the identity of an object stands.
+/// Returns the slots with the identity of an object.
 fn sightings<'w>(
     found: &Candidate,
     words: &'w Words,
@@ -198,7 +196,7 @@ fn sightings<'w>(
     words.iter().filter(move |(_, word)| word.identity() == identity)
 }
 
-/// All that was seen of an object; `None` if its identity stands nowhere.
+/// Returns all that was seen of an object; `None` if its identity stands nowhere.
 fn sighting(
     found: &Candidate,
     primary: &Words,

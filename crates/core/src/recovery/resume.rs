@@ -1,8 +1,9 @@
-//! To finish a write round of a dead client.
+//! Completion of a write round of a dead client.
 //!
 //! The own word stands on a backup and the primary shows the round's old value. From here recovery
-//! does what the client would have done: the same CASes with the same words, so that to other
-//! writers of the round nothing is new. A copy that the client left counts as a CAS that it won.
+//! does what the client would have done: the same CASes with the same words, so that other writers
+//! of the round notice no difference. A replica on which the client left its word counts as a CAS
+//! that it won.
 //!
 //! ```text
 //! complete  the object to those of its replicas where it is not whole
@@ -13,11 +14,11 @@
 //! commit    CAS old -> own on the primary
 //! ```
 //!
-//! All of it may be cut off and done again: a CAS that finds the word that it was to write is one
-//! that an earlier recovery did.
+//! All of it may be cut off and done again: if a CAS finds the word that it was to write, an
+//! earlier recovery did it.
 //!
-//! If recovery loses, it has nothing to do: the winner replaces its words, or the winner's own
-//! recovery does.
+//! If recovery loses, nothing is left to do: the winner replaces the client's words, or the
+//! winner's own recovery does.
 
 use super::examine::{PerBackup, Sighting, Step, judge};
 use super::{Candidate, Recovery, RecoveryError};
@@ -28,17 +29,17 @@ use crate::snapshot::{Verdict, Winner, evaluate};
 use crate::verbs::{Fabric, Ticket};
 use crate::view::Place;
 
-/// Who won.
+/// The outcome of a round for the dead client.
 enum Contended {
-    /// The dead client, and the slot as it is now: an own word stands on every backup.
+    /// The dead client won. The slot is as given: an own word stands on every backup.
     Won(Winner, Sighting),
     Lost,
-    /// What no round leaves.
+    /// No round leaves this.
     Strange,
 }
 
 impl<F: Fabric> Recovery<'_, F> {
-    /// Does what is left to do about one object.
+    /// Completes the write of one object.
     pub(super) async fn finish(
         &mut self,
         found: &Candidate,
@@ -92,7 +93,7 @@ impl<F: Fabric> Recovery<'_, F> {
         Ok(())
     }
 
-    /// The slot's place on each backup, in order.
+    /// Returns the slot's place on each backup, in order.
     fn backups(&self, seen: &Sighting) -> PerBackup<Place> {
         self.view.slot_on_backups(seen.slot).collect()
     }
@@ -101,8 +102,8 @@ impl<F: Fabric> Recovery<'_, F> {
         self.view.slot_on_primary(seen.slot)
     }
 
-    /// One phase, or none: at each of these places a CAS to `to` from the word given with it.
-    /// Returns what each found.
+    /// One phase, or none: a CAS to `to` at each of these places, from the word given with the
+    /// place. Returns the words that the CASes found.
     async fn swap(
         &mut self,
         from: &[(Place, Slot)],
@@ -123,14 +124,14 @@ impl<F: Fabric> Recovery<'_, F> {
         Ok(found)
     }
 
-    /// As the only writer: the same, for places that nobody else changes. Returns whether all
-    /// hold `to` now.
+    /// Does the same as `swap`, as the only writer, at places that no other session changes.
+    /// Returns whether all of them hold `to` now.
     async fn replace(&mut self, from: &[(Place, Slot)], to: Slot) -> Result<bool, RecoveryError> {
         let found = self.swap(from, to).await?;
         Ok(from.iter().zip(found).all(|((_, word), found)| found == *word || found == to))
     }
 
-    /// Algorithm 1 up to where all backups hold `word`.
+    /// Runs Algorithm 1 until all backups hold `word`.
     async fn contend(
         &mut self,
         own: Slot,
@@ -174,7 +175,7 @@ impl<F: Fabric> Recovery<'_, F> {
         Ok(Contended::Won(winner, Sighting { backups, ..seen.clone() }))
     }
 
-    /// One phase: the slot's word on the primary.
+    /// One phase: reads the slot's word on the primary.
     async fn read_primary(&mut self, seen: &Sighting) -> Result<Slot, RecoveryError> {
         let place = self.primary(seen);
         self.batch.clear();
@@ -226,8 +227,8 @@ impl<F: Fabric> Recovery<'_, F> {
     }
 }
 
-/// A copy that is confirmed, or withdrawn, proves that the round was won: the own identity then
-/// stands on every backup.
+/// A confirmed or withdrawn word proves that the round was won: the own identity then stands on
+/// every backup.
 fn had_won(own: Slot, seen: &Sighting) -> Contended {
     let identities = seen.backups.iter().map(|w| w.identity());
     if identities.clone().any(|i| i != own.identity()) {

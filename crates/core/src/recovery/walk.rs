@@ -1,27 +1,27 @@
 //! The logs of a dead client: the headers of its blocks, and the objects of those in use.
 //!
-//! Within a block the walk goes by position and needs no pointers. Objects of any age lie there side
-//! by side: what was committed long ago, what is free, and what was under way. Sealed blocks hold
-//! nothing that was under way, so they are not walked: their headers tell from where on they are new.
+//! Within a block the walk goes by position and needs no pointers. Objects of any age lie there side by side:
+//! committed long ago, free, or unfinished. Sealed blocks contain no unfinished objects, so they are not walked: their
+//! headers tell from which object on they are new.
 //!
-//! The replicas of a block differ where the client died within a WRITE, or a WRITE did not reach one of
-//! them. All of them are read:
+//! The replicas of a block differ if the client died within a WRITE, or a WRITE did not reach one of them. All of them
+//! are read:
 //!
-//! * On every replica the header says that the block is in use before an object of this use stands
-//!   there. A block that one replica shows in use is walked, from the first object that one of them tells of.
-//! * No CAS goes to a memory node before the object is complete there, and none but a speculative
-//!   write's before it is complete everywhere. So an object that is complete on no replica has never been
-//!   mentioned. But its identity may stand there, so nobody else begins with it: behind the last object
-//!   of which any byte stands anywhere all is as new as it was.
-//! * Objects that had been allocated when a header was written are never new, though they may be zeros:
-//!   their bits may be set in the free bitmap. Of the headers the one counts that tells of most.
-//! * Where two replicas hold complete objects of two generations, both are looked for. Only the later
-//!   one can stand in a slot: it was allocated when the earlier one stood nowhere any more.
+//! * On every replica, the header shows the block in use before an object of this use is written there. If one replica
+//!   shows a block in use, the block is walked, from the lowest first object in such a header.
+//! * No CAS goes to a memory node before the object is complete there, and only a speculative write's goes to one
+//!   before the object is complete everywhere. So an object that is complete on no replica was in no CAS. But its
+//!   identity may stand there, so another owner must not begin with it. Behind the last object of which any byte
+//!   stands anywhere, the block is as new as it was.
+//! * Objects that had been allocated when a header was written are never new, though they may be zeros: their bits may
+//!   be set in the free bitmap. The header that shows the most of them counts.
+//! * If two replicas hold complete objects of two generations, recovery looks for both. Only the later one can stand
+//!   in a slot: it was allocated when the earlier one stood nowhere any more.
 //!
-//! An EC-oriented object is looked for at all its turns; a copy is not looked for, since no word leads there.
+//! Recovery looks for an EC-oriented object at all its turns, and for no copy, since no word leads there.
 //!
-//! A block whose header names an earlier owner was handed on to the dead client, which did not use
-//! it: its objects are not looked at, but counted as taken.
+//! A block whose header names an earlier owner was handed on to the dead client, which did not use it: its objects are
+//! not examined, but counted as taken.
 
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -40,7 +40,7 @@ use crate::view::View;
 const HEADERS: usize = 64;
 const _: () = assert!(HEADERS * MAX_PLACES <= crate::verbs::MAX_BATCH_VERBS);
 
-/// Bytes of one READ of the walk; one object where that is more.
+/// Bytes of one READ of the walk, unless a single object has more.
 const CHUNK_BYTES: u64 = 1 << 20;
 
 /// The same bytes of each replica of a block.
@@ -81,7 +81,7 @@ impl<F: Fabric> Recovery<'_, F> {
         Ok(logs)
     }
 
-    /// The header of a block, of which the READs from all replicas are given.
+    /// Decodes the header of a block, given the READs from all replicas.
     fn header(
         &mut self,
         replicas: &[(Address, Ticket)],
@@ -97,15 +97,15 @@ impl<F: Fabric> Recovery<'_, F> {
             written |= bytes.iter().any(|b| *b != 0);
             headers.extend(BlockHeader::decode(bytes));
         }
-        // In use rather than sealed, and anything rather than an earlier owner's header, which the client
-        // may have begun to replace. A header in use can be replaced by one that tells of more objects, and a
-        // speculative write may stand beside the later one alone.
+        // A header in use is preferred to a sealed one, and any header to that of an earlier owner, which the client
+        // may have begun to replace. A header in use can be replaced by one that shows more objects, and a speculative
+        // write may stand beside the later one alone.
         let rank = |h: &BlockHeader| (h.owner == self.dead, !h.sealed, Reverse(h.first));
         let best = headers.iter().copied().max_by_key(rank).map(|best| {
             if removed(Mutant::FreshFromBestHeader) {
                 return best;
             }
-            // What one of them tells to be allocated is, also if it is not the one to go by.
+            // Objects that one header shows as allocated are allocated, even if another header is preferred.
             let of_class = headers.iter().filter(|h| h.class == best.class);
             BlockHeader { fresh: of_class.map(|h| h.fresh).max().unwrap_or(0), ..best }
         });
@@ -125,8 +125,8 @@ impl<F: Fabric> Recovery<'_, F> {
         self.report.blocks.push(BlockReport { block, content });
     }
 
-    /// Walks through the objects of a block, if some may have been under way. Those before the header's
-    /// first are of earlier uses of the block.
+    /// Walks through the objects of a block, if some may be unfinished. Objects before the header's first are of
+    /// earlier uses of the block.
     pub(super) async fn walk(&mut self, log: &Log) -> Result<(), RecoveryError> {
         let Log { block, header, shape } = log;
         let class = header.class;
@@ -163,7 +163,7 @@ impl<F: Fabric> Recovery<'_, F> {
         Ok(())
     }
 
-    /// The replicas of one object: whether anything of it stands on any. If it is complete, and the
+    /// Looks at the replicas of one object: returns whether any replica has any byte of it. If it is complete, and the
     /// client's, takes note of it.
     fn look_at(
         &mut self,
@@ -203,7 +203,8 @@ impl<F: Fabric> Recovery<'_, F> {
         was_begun
     }
 
-    /// The words of all turns are looked for: any of them may be the one that stands, and the next one under way.
+    /// Takes note of the words of all turns: any of them may be the one that stands, and the next one may be
+    /// unfinished.
     fn take_turns(&mut self, found: Candidate) {
         let is_oriented =
             self.view.object_of(found.own).is_some_and(|at| at.is_turned(found.own.at_turn(1)));
@@ -226,7 +227,7 @@ impl<F: Fabric> Recovery<'_, F> {
         self.pending.push(found);
     }
 
-    /// One phase: bytes of a block, from all of its replicas.
+    /// One phase: reads bytes of a block from all of its replicas.
     async fn read_all(&mut self, at: Address, bytes: u32) -> Result<Places, RecoveryError> {
         let view = self.view;
         let places = view.object(at, u64::from(bytes)).expect("inside of a block").places();
@@ -244,7 +245,7 @@ impl<F: Fabric> Recovery<'_, F> {
     }
 }
 
-/// What to look for; `None` if no client of this cluster writes such an object.
+/// Returns the object to look for; `None` if no client of this cluster writes such an object.
 fn candidate(
     view: &View,
     object: &Object<'_>,

@@ -1,31 +1,30 @@
-//! What a change of the view does to memory: index subtables get one word per slot, the same on
-//! all replicas that are left, and new replicas are filled (P §5.2).
+//! Changes of memory by a change of the view: index subtables get one word per slot, the same on all remaining
+//! replicas, and new replicas are filled (P §5.2).
 //!
-//! Writers have stopped anywhere inside of their rounds, so the replicas of a slot may differ.
-//! [`settled`](crate::snapshot::settled) names the word that they get; [`transform`] writes it to all
-//! subtables in the scope of a change, by bulk READs and a CAS where a word must change. The backups
-//! first, the primary last: readers use the primary, so what they see changes at most once, to a word
-//! that by then stands on every backup, which a second run would choose again. If the primary is lost,
-//! readers take what all backups have meanwhile, if these agree. So it may stop anywhere and be run
-//! again.
+//! Writers have stopped anywhere within their rounds, so the replicas of a slot may differ.
+//! [`settled`](crate::snapshot::settled) names the word that they get; [`transform`] writes it to all subtables in the
+//! scope of a change, by bulk READs and a CAS where a word must change. The backups come first, the primary last:
+//! readers use the primary, so the word they see changes at most once, to a word that by then stands on every backup,
+//! and which a second run would choose again. If the primary is lost, readers meanwhile take the word of all backups,
+//! if these agree. So the transformation may stop anywhere and be run again.
 //!
-//! Before it changes a slot, it completes ([`data`](crate::data)) the object of the word that the slot
-//! gets: the word of a speculative write may stand on a backup while its object stands beside that
-//! backup only. Of a free word that is the log object of a DELETE: nobody reads it, but who recovers its session
-//! must see that its memory is used, for whoever replaces the word frees it. Where nothing has to change, the object
-//! is complete. Either the primary is left, and shows only what is; or all backups that are left show the word.
-//! Then the object is complete beside each of them, and lies nowhere else but beside the primary that is lost
-//! ([`store`](crate::store), speculative writes).
+//! Before it changes a slot, it completes ([`data`](crate::data)) the object of the slot's new word: the word of a
+//! speculative write may stand on a backup while the object is only on that backup's node. The object of a free word
+//! is the log object of a DELETE. No operation reads it, but recovery of its session must see that its memory is used,
+//! because the session that replaces the word frees it.
 //!
-//! A subtable that gets a replica, or a sibling ([`split`]), is made equal first, and copied then; a
-//! region is only copied ([`data`](crate::data)), since an object is complete before anybody can learn of
-//! it, but for those of dead clients, which are completed before
+//! If a slot need not change, its object is complete. Either the primary is left, and shows only words whose objects
+//! are complete; or all remaining backups show the word. Then the object is complete on the node of each of them, and
+//! lies on no other node but that of the lost primary ([`store`](crate::store), speculative writes).
+//!
+//! A subtable that gets a replica, or a sibling ([`split`]), is made equal first, and copied then. A region is only
+//! copied ([`data`](crate::data)), since an object is complete before any session can learn of it. Objects of dead
+//! clients are the exception, and are completed before
 //! ([`recovery::complete_objects`](crate::recovery::complete_objects)).
 //!
-//! Preconditions: the change is in the stage *transforming*: no operation that touches its scope
-//! runs, and clients that did not acknowledge that are fenced ([`change`](crate::change)). Dead
-//! clients are recovered afterwards, in the new view (P §5.4); they then find their words on all
-//! replicas or on none.
+//! Preconditions: the change is in the stage *transforming*: no operation that touches its scope runs, and clients
+//! that did not acknowledge that are fenced ([`change`](crate::change)). Dead clients are recovered afterwards, in the
+//! new view (P §5.4); recovery then finds their words on all replicas or on none.
 
 mod outcome;
 mod settle;

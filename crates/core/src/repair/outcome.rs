@@ -1,16 +1,16 @@
-//! What a transformation comes to, and why it stops.
+//! Results and errors of a transformation.
 
 use crate::data::Copied;
 use crate::stats::Cost;
 use crate::verbs::FailedVerb;
 
-/// Why a change could not be carried out.
+/// The reason for which a change could not be carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RepairError {
-    /// A memory node failed: to be run again, in a view without it perhaps.
+    /// A memory node failed. The change is to be run again, perhaps in a view without that node.
     #[error("repair stopped: {0}")]
     Unreachable(#[from] FailedVerb),
-    /// A slot changed meanwhile.
+    /// A slot changed during the repair.
     #[error("slot {slot} of subtable {subtable} changed during its repair: it was not frozen")]
     NotFrozen {
         /// The subtable.
@@ -18,8 +18,8 @@ pub enum RepairError {
         /// The slot.
         slot: u64,
     },
-    /// An object that a split has to place is damaged on all of its replicas: nobody can tell where it
-    /// belongs, and the subtable stays as it is.
+    /// An object that a split has to place is damaged on all of its replicas. Its side of the split is
+    /// unknown, and the subtable stays as it is.
     #[error(
         "slot {slot} of subtable {subtable} leads to an object of which too little is \
          undamaged: nobody can tell on which side of the split its key belongs"
@@ -32,21 +32,21 @@ pub enum RepairError {
     },
 }
 
-/// What a transformation came to.
+/// The result of a transformation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Transformed {
-    /// Slots of which at least one survivor changed.
+    /// Slots of which at least one remaining replica changed.
     pub slots_changed: u64,
     /// Bytes that were copied to new replicas.
     pub bytes_copied: u64,
-    /// Objects that were damaged where they were copied from, and taken from another replica.
+    /// Objects that were damaged at the source of a copy, and were taken from another replica.
     pub objects_repaired: u64,
-    /// What it cost.
+    /// The verbs that it took.
     pub cost: Cost,
 }
 
 impl Transformed {
-    /// Adds what copying came to.
+    /// Adds the result of copying.
     pub(super) fn add(&mut self, copied: &Copied) {
         self.bytes_copied += copied.bytes;
         self.objects_repaired += copied.objects_repaired;

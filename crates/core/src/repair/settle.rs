@@ -1,7 +1,7 @@
-//! Gives all replicas of a subtable that are left one word a slot: the one that [`settled`] names.
+//! Settling: gives all remaining replicas of each slot of a subtable the word that [`settled`] names.
 //!
-//! Where they differ, words that lead to nothing are refuted first. What is chosen is completed before it
-//! is written ([`data`](crate::data)).
+//! If replicas differ, words that lead to nothing are refuted first. The object of the chosen word is completed before
+//! the word is written ([`data`](crate::data)).
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -20,7 +20,7 @@ use crate::view::{MAX_REPLICAS, Place, View};
 /// Slots that are read from each survivor in one phase.
 const CHUNK_SLOTS: u64 = 8192;
 
-/// Makes the replicas of a subtable equal that are left.
+/// Makes the remaining replicas of a subtable equal.
 pub(super) async fn settle_subtable<F: Fabric>(
     fabric: &F,
     view: &View,
@@ -44,15 +44,15 @@ pub(super) async fn settle_subtable<F: Fabric>(
     Ok(())
 }
 
-/// Something per survivor: the backups in order, then the primary.
+/// One item for each survivor: the backups in order, then the primary.
 type PerSurvivor<T> = ArrayVec<T, MAX_REPLICAS>;
 type Survivors = PerSurvivor<Place>;
 
 /// A slot to change.
 struct Change {
-    /// Its number in the subtable.
+    /// The number of the slot in the subtable.
     slot: u64,
-    /// What each survivor holds.
+    /// The word of each survivor.
     words: PerSurvivor<Slot>,
     to: Slot,
 }
@@ -96,7 +96,7 @@ impl<'r, F: Fabric> Repair<'r, F> {
         }
         for changes in changes.chunks(MAX_BATCH_VERBS / MAX_REPLICAS) {
             let backups = self.survivors.len() - usize::from(self.has_primary);
-            // Readers go by the primary: what it shows stands on all backups.
+            // Readers use the primary, so any word that it shows must stand on all backups.
             let mut order = [0..backups, backups..self.survivors.len()];
             if removed(Mutant::SettlesPrimaryFirst) {
                 order.reverse();
@@ -108,7 +108,7 @@ impl<'r, F: Fabric> Repair<'r, F> {
         Ok(())
     }
 
-    /// The slots of which a survivor holds another word than it will.
+    /// Returns the slots in which a survivor holds another word than the settled one.
     fn changes(&self, from: u64, count: u64, reads: &[Ticket]) -> Result<Vec<Change>, FailedVerb> {
         let mut replicas = PerSurvivor::<&[u8]>::new();
         for read in reads {
@@ -128,7 +128,7 @@ impl<'r, F: Fabric> Repair<'r, F> {
         Ok(changes)
     }
 
-    /// What becomes of a slot, by those of the words that count; by all if none does.
+    /// Settles a slot by those of the words that count; by all words if none counts.
     fn settled(&self, words: &PerSurvivor<Slot>, counts: impl Fn(Slot) -> bool) -> Slot {
         let (primary, backups) = match words.split_last() {
             Some((primary, backups)) if self.has_primary => (Some(*primary), backups),
@@ -141,8 +141,8 @@ impl<'r, F: Fabric> Repair<'r, F> {
         }
     }
 
-    /// Where words differ, those do not count that lead to nothing: a writer's object is complete on one of
-    /// its replicas before its word stands anywhere.
+    /// Excludes words that lead to nothing from slots that differ: a writer's object is complete on one of its
+    /// replicas before its word stands anywhere.
     async fn refute(&mut self, changes: &mut Vec<Change>) -> Result<(), RepairError> {
         let mut refuted: BTreeSet<(u64, u64)> = BTreeSet::new();
         let differ = |change: &&Change| change.words.iter().any(|word| *word != change.words[0]);
@@ -158,7 +158,7 @@ impl<'r, F: Fabric> Repair<'r, F> {
             let leads = |shown: &Shown<'_>| leads_here(view, slot_number, word, shown);
             let key = match view.object_of(word) {
                 Some(object) => self.key_of(object, word, leads).await?,
-                // Its object was there.
+                // The word had an object before the loss.
                 None if view.leads_to_lost(word) => continue,
                 None => None,
             };
@@ -188,7 +188,7 @@ impl<'r, F: Fabric> Repair<'r, F> {
         Ok(())
     }
 
-    /// The key of the object of a word, if some part of it is good and this holds of it.
+    /// Returns the key of the object of a word, if some part of the object is good and passes the check `holds`.
     async fn key_of(
         &mut self,
         object: ObjectAt<'_>,
@@ -199,12 +199,12 @@ impl<'r, F: Fabric> Repair<'r, F> {
         let reads = object.read_all(&mut self.batch);
         self.phase().await;
         let found = reads.judge(&mut self.batch, word, holds).answered()?;
-        // A part of it proves its key.
+        // A good part of it proves its key.
         Ok(found.part.map(|(_, key)| self.batch.bytes(key).to_vec()))
     }
 
-    /// Whether a free word has been put there instead of an entry of this key: by a split, or by a DELETE, whose
-    /// log object is complete before its word stands anywhere, and stays as long as the word does.
+    /// Whether a free word replaced an entry of this key: by a split, or by a DELETE, whose log object is complete
+    /// before its word stands anywhere, and stays as long as the word does.
     async fn is_deleted(&mut self, word: Slot, key: &[u8]) -> Result<bool, RepairError> {
         if word.is_vacated() {
             return Ok(true);
@@ -216,9 +216,9 @@ impl<'r, F: Fabric> Repair<'r, F> {
         Ok(self.key_of(object, word, is_log).await?.is_some())
     }
 
-    /// The objects of those of these words that are free: the log objects of DELETEs, which may be speculative, too. A
-    /// free word does not say how long its object is; the object does, wherever something of it is. A complete one is
-    /// among what is returned.
+    /// Returns the log objects of the free words among these. They may be incomplete, since DELETEs may be
+    /// speculative. A free word does not contain the length of its object; the header of the object does, on any place
+    /// that has it. The result has an item for each length that a header shows, the right one among them.
     async fn logs_of(&mut self, words: &[Slot]) -> Result<Vec<(Slot, ObjectAt<'r>)>, RepairError> {
         let view = self.view;
         let start = |word: &Slot| Some((*word, view.object(word.object()?, HEADER_BYTES)?));

@@ -1,17 +1,16 @@
-//! Splitting a subtable: the index grows by a sibling for one that is full (RACE hashing; P §4.2).
+//! Splits of subtables: the index grows by a sibling for a full subtable (RACE hashing; P §4.2).
 //!
-//! The next bit of its hash says in which of the two a key belongs; the numbers of its slots are
-//! the same in both. `fill` runs while the change is *transforming*: the sibling gets the words of
-//! the entries whose keys belong there, and zeros, as at the beginning of every subtable. Readers do
-//! not know it yet, and the subtable stays as it is, so that writers that were suspended find there
-//! what they look for.
+//! The next bit of its hash decides to which of the two a key belongs; the numbers of its slots are the same
+//! in both. `fill` runs while the change is *transforming*: the sibling gets the words of the entries whose
+//! keys belong there, and otherwise zeros, as every new subtable. Readers do not know the sibling yet, and
+//! the subtable stays as it is, so that suspended writers find the words that they look for.
 //!
-//! [`clear`] runs when the change is *switched*, nobody is pinned by an older view any more, and nobody
-//! has to look: entries that stand in both are taken out of the subtable, the backups first, the
-//! primary last. In their place stands a free word that only this split leaves
-//! ([`Slot::vacated`]): that of the same identity would keep the object from being reused for ever,
-//! or be taken for its owner. What is still in the primary is still to be cleared, so both may stop anywhere
-//! and be run again. Writes to the two wait until the change has ended.
+//! [`clear`] runs when the change is *switched*, no session is pinned by an older view any more, and no
+//! suspended write is left: entries that stand in both are removed from the subtable, from the backups first,
+//! from the primary last. They are replaced by a free word that only this split leaves ([`Slot::vacated`]): a
+//! free word of the entry's identity would keep the object from reuse for ever, or would pass for the word of
+//! the object's owner. An entry that is still in the primary is still to be cleared, so both may stop
+//! anywhere and be run again. Writes to the two subtables wait until the change has ended.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -25,7 +24,7 @@ use crate::race::Buckets;
 use crate::verbs::{Batch, Fabric, FailedVerb, MAX_BATCH_VERBS};
 use crate::view::{MAX_REPLICAS, Place, SlotRef, View};
 
-/// Slots that are handled in one go: every replica of an object is read for each.
+/// Slots that are handled together: every replica of an object is read for each.
 const CHUNK_SLOTS: u64 = (MAX_BATCH_VERBS / MAX_REPLICAS) as u64;
 /// Bytes of an object that are read first: most keys are shorter.
 const PREFIX_BYTES: u64 = 128;
@@ -62,8 +61,7 @@ pub(crate) async fn fill<F: Fabric>(
     Ok(())
 }
 
-/// Takes moved entries out of where they were, in a view that is switched and that everybody
-/// follows.
+/// Removes moved entries from the old subtables, in a view that is switched and that all sessions follow.
 ///
 /// # Panics
 /// If the view has no change that is switched.
@@ -98,7 +96,7 @@ pub async fn clear<F: Fabric>(fabric: &F, view: &View) -> Result<Transformed, Re
     Ok(result)
 }
 
-/// First slot and number of slots, chunk by chunk.
+/// Returns the first slot and the number of slots of each chunk.
 fn chunks(view: &View) -> impl Iterator<Item = (u64, u64)> + use<> {
     let slots = view.geometry.subtable_slots();
     let firsts = (0..slots).step_by(CHUNK_SLOTS as usize);
@@ -138,12 +136,12 @@ impl<F: Fabric> Work<'_, F> {
         Ok(all)
     }
 
-    /// Of every word whether it is an entry of the sibling. An entry that leads to no object is
-    /// not, nor one whose pair is lost: nobody finds it anywhere.
+    /// Returns for every word whether it is an entry of the sibling. An entry that leads to no object is not,
+    /// nor is one whose pair is lost: no operation finds it in either subtable.
     ///
-    /// The starts of all replicas are read. They have to agree, and to show a key that belongs where the
-    /// word stands; else a replica is damaged, or the key is longer. In the end the CRC decides, of any
-    /// replica; an entry of which none is good has no place, and the split waits.
+    /// The starts of all replicas are read. They have to agree, and to show a key that belongs to the word's
+    /// slot; otherwise a replica is damaged, or the key is longer. In the end the CRC of any replica decides;
+    /// if no replica of an entry is good, the entry has no place, and the split waits.
     async fn which_move(
         &mut self,
         subtable: u32,
@@ -196,14 +194,14 @@ impl<F: Fabric> Work<'_, F> {
         Ok(moves)
     }
 
-    /// Whether the object of a key may be that of a word in this slot.
+    /// Whether an object with this key may be the object of a word in this slot.
     fn leads_here(&self, slot: SlotRef, word: Slot, key: &[u8]) -> bool {
         let buckets = Buckets::of(key, self.view);
         buckets.fingerprint == word.fingerprint() && buckets.covers(slot)
             || removed(Mutant::SplitTrustsOneReplica)
     }
 
-    /// Frees slots at some of the places of a subtable; none is left out that was freed before.
+    /// Frees slots at some of the places of a subtable, also those that were freed before.
     async fn take_out(
         &mut self,
         subtable: u32,

@@ -1,4 +1,4 @@
-//! One attempt to write: what it is to do, its object, and how far it has come.
+//! An attempt to write: its task, its object, and its progress.
 //!
 //! ```text
 //! Begun -+-> Led --------+-> Contending -+----------------> Committing -> (ended)
@@ -9,14 +9,14 @@
 //!              +-> Mentioned (one index replica) +-> Withdrawing -> Mentioned
 //! ```
 //!
-//! [`Step`] is the only record of how far it is. It says what was posted last, so whoever executes that phase can
-//! go on from there ([`straight`](super::straight)), and which round others have to settle if the phase is not
-//! answered ([`resolve`](super::resolve)). Both drivers of a write ([`write`](super::write),
+//! [`Step`] is the only record of an attempt's progress: it names the phase that was posted last. From it follows how
+//! the attempt goes on after that phase ([`straight`](super::straight)), and which round others have to settle if the
+//! phase is not answered ([`resolve`](super::resolve)). Both drivers of a write ([`write`](super::write),
 //! [`write_now`](super::write_now)) hold one attempt at a time, and hand it over between two phases.
 //!
-//! The object is written, with its log entry, before anybody can learn its address. An attempt that has posted a
-//! CAS never shares its object with the next one, unless all of them were answered and none succeeded: so every
-//! word that is put into a slot is new.
+//! The object is written, with its log entry, before any other session can learn its address. After an attempt has
+//! posted a CAS, the next attempt uses another object, unless all its CASes were answered and none succeeded. So
+//! every word that is put into a slot is new.
 
 use alloc::vec::Vec;
 use core::mem;
@@ -35,28 +35,28 @@ use crate::snapshot::Winner;
 use crate::verbs::{Batch, Fabric, Span, Ticket};
 use crate::view::{MAX_REPLICAS, Place, SlotRef, View};
 
-/// Something per backup, without touching the heap.
+/// One value per backup, without a heap allocation.
 pub(super) type PerBackup<T> = ArrayVec<T, { MAX_REPLICAS - 1 }>;
 
-/// What a write wants.
+/// The task of a write.
 pub(super) struct Intent<'a> {
     pub opcode: Opcode,
     pub key: Key<'a>,
     pub value: Source<'a>,
-    /// Where its object goes.
+    /// The slab from which its object is allocated.
     pub slab: SlabKind,
     /// Whether a pair that exists keeps its redundancy.
     pub keeps: Keeps,
-    /// Who is told before its commit is posted.
+    /// Called before the commit is posted.
     pub watch: Option<&'a Watch<'a>>,
 }
 
-/// Where a write has its value.
+/// The source of a write's value.
 #[derive(Clone, Copy)]
 pub(super) enum Source<'a> {
     Bytes(&'a [u8]),
-    /// So many bytes where they belong in the object, which the operation's batch [keeps](Batch::keep): it is sent from
-    /// there, with the identity of each attempt.
+    /// An object staged in the operation's batch, which [keeps](Batch::keep) it, and the length of the value that
+    /// already is at its place there. Each attempt sends the object from there, with the attempt's identity.
     Staged(Span, usize),
 }
 
@@ -70,84 +70,86 @@ impl Source<'_> {
     }
 }
 
-/// Whether a write goes to where the pair is that it replaces.
+/// Whether a write keeps the redundancy of the pair that it replaces.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Keeps {
-    /// Whatever that has, the slab is the right one.
+    /// No: the slab is the right one, whatever redundancy the pair has.
     No,
-    /// The slab is the one of a new pair.
+    /// Yes. The slab is that of a new pair.
     IfItExists,
-    /// The slab is that of the pair that a hint shows; a new one gets this redundancy.
+    /// Yes. The slab is that of the pair that a hint shows; a new pair gets this redundancy.
     Unless(Redundancy),
 }
 
-/// Called before a write posts a CAS of the primary. Until then nobody can READ its word there, unless a change of
-/// the view puts it there in its stead.
+/// A function that is called before a write posts a CAS of the primary. Until then no session can READ the write's
+/// word there, unless a view change puts it there in the writer's stead.
 pub type Watch<'a> = dyn Fn() + 'a;
 
-/// A writer's try for one slot.
+/// One writer's try to replace the word of one slot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
     pub slot: SlotRef,
-    /// What the primary showed: the round's name.
+    /// The word that the primary showed: it identifies the round.
     pub old: Slot,
-    /// What this writer puts on the backups.
+    /// The word that this writer puts on the backups.
     pub own: Slot,
 }
 
 impl Round {
-    /// Whether both words lead to one object: a Move in place. Whoever wins, its bytes stay in use, or whoever replaces
-    /// the word frees them.
+    /// Returns whether both words lead to one object, as in a Move in place. Whichever word wins, the object's bytes
+    /// stay in use, or the writer that replaces the word frees them.
     pub fn is_in_place(&self) -> bool {
         self.own.address() == self.old.address()
     }
 }
 
-/// The CASes of the backups, and the look behind the first.
+/// The posted CASes of the backups, and the look behind the first one.
 #[derive(Debug)]
 pub(super) struct Posted {
     pub cases: PerBackup<Ticket>,
     pub look: Option<[Ticket; 2]>,
 }
 
-/// The READs that go with the object where there is a hint.
+/// The READs that are posted with the object if there is a hint.
 #[derive(Clone, Copy)]
 pub(super) struct Led {
     pub slot: Ticket,
     pub proof: Proof,
 }
 
-/// How far an attempt has come.
+/// The progress of an attempt.
 pub(super) enum Step {
-    /// No CAS of it has been posted, or nothing of it stands anywhere.
+    /// No CAS of it has been executed, or none has succeeded: no slot holds a word of the attempt.
     Begun,
     /// The object is posted, and the READs that show whether the hint is right.
     Led(Led),
-    /// The object is posted, the CASes of the backups, and the READ of the slot: nothing shows yet that the round
+    /// The object, the CASes of the backups, and the READ of the slot are posted. Nothing shows yet that the round
     /// was open when the operation began.
     Speculated(Round, Posted, Ticket),
-    /// Without a hint: the object is posted, and the READs of the key's buckets.
+    /// Without a hint: the object and the READs of the key's buckets are posted.
     Looking([Ticket; 2]),
     /// The CASes of the backups are posted.
     Contending(Round, Posted),
-    /// The same with a tentative word, of a new key, and with the look behind the first CAS; what the primary showed
-    /// of the buckets is still there.
+    /// The same for a new key: the word is tentative, and a look is posted behind the first CAS. The spans hold the
+    /// buckets as the primary showed them before.
     Installing(Round, Posted, [Span; 2]),
-    /// A tentative word has won, no other slot has the key: the CASes of the backups are posted that confirm it.
+    /// The tentative word has won, and no other slot has the key: the CASes that confirm it on the backups are
+    /// posted.
     Confirming(Round, PerBackup<Ticket>, Winner),
-    /// They are answered. It comes to a decision, or has won and confirms its word, or has lost and waits.
+    /// The CASes are answered. The round is being decided; or it is won, and its word is confirmed; or it is lost,
+    /// and the attempt waits.
     Contended(Round),
     /// The CAS of the primary is posted.
     Committing(Round, Ticket),
-    /// It takes its word back.
+    /// The word is being taken back.
     Withdrawing(Round),
-    /// A CAS has mentioned its object, but no round is to be settled: the word was taken back, or is not a
-    /// round's yet.
+    /// A CAS has mentioned the object, but there is no round to settle: the word was taken back, or does not belong
+    /// to a round yet.
     Mentioned,
 }
 
 impl Step {
-    /// The round in which its word may stand in a slot.
+    /// Returns the round in which the attempt's word may stand in a slot.
     pub fn round(&self) -> Option<&Round> {
         match self {
             Step::Begun | Step::Led(_) | Step::Looking(_) | Step::Mentioned => None,
@@ -161,7 +163,7 @@ impl Step {
         }
     }
 
-    /// Whether a CAS may have put the identity of its object into a slot.
+    /// Returns whether a CAS may have put the identity of the attempt's object into a slot.
     pub fn is_mentioned(&self) -> bool {
         !matches!(self, Step::Begun | Step::Led(_) | Step::Looking(_))
     }
@@ -186,9 +188,9 @@ impl Step {
     }
 }
 
-/// What a Move in place knows of the object.
+/// Facts about the object of a Move in place.
 pub(super) struct InPlace {
-    /// What its chunks say.
+    /// The opcode that its chunks contain.
     pub opcode: Opcode,
     /// The copies that the old word keeps.
     pub old_copies: PerCopy<Identity>,
@@ -197,20 +199,20 @@ pub(super) struct InPlace {
 /// An attempt to write.
 pub(super) struct Attempt<'i> {
     pub intent: &'i Intent<'i>,
-    /// Where the key may be.
+    /// The place where the key may be.
     pub hint: Option<Hint>,
     /// Whether the slot of the hint held the hint's word.
     pub hint_held: bool,
     pub object: Allocation,
-    /// Of an EC-oriented object, where its copies go. They belong to its word.
+    /// The memory for the copies of an EC-oriented object. They belong to the attempt's word.
     pub copies: Vec<Allocation>,
-    /// If it is a Move in place: its object is that of the old word.
+    /// Set for a Move in place: its object is that of the old word.
     pub in_place: Option<InPlace>,
     step: Step,
 }
 
 impl<'i> Attempt<'i> {
-    /// Nothing of it is posted.
+    /// Creates an attempt of which nothing is posted yet.
     pub fn new(intent: &'i Intent<'i>, hint: Option<Hint>, object: Allocation) -> Attempt<'i> {
         let copies = Vec::new();
         let in_place = None;
@@ -222,18 +224,18 @@ impl<'i> Attempt<'i> {
         &self.step
     }
 
-    /// It has posted the next step.
+    /// Notes that the attempt has posted its next step.
     pub fn goes_to(&mut self, step: Step) {
         debug_assert!(self.step.leads_to(&step), "a step that an attempt does not take");
         self.step = step;
     }
 
-    /// What it has posted was not executed, or nothing of it stands anywhere.
+    /// Notes that the posted phase was not executed, or that none of its CASes succeeded.
     pub fn begins_again(&mut self) {
         self.goes_to(Step::Begun);
     }
 
-    /// Its speculative write is answered: the round was open.
+    /// Notes that the speculative write is answered, and that its round was open.
     pub fn speculated_right(&mut self) {
         let speculated = mem::replace(&mut self.step, Step::Begun);
         let Step::Speculated(round, posted, _) = speculated else { unreachable!("it speculated") };
@@ -241,7 +243,8 @@ impl<'i> Attempt<'i> {
         self.step = Step::Contending(round, posted);
     }
 
-    /// The CASes of the backups are answered, and do not decide the round alone: the round, and what was posted.
+    /// Notes that the CASes of the backups are answered, and do not decide the round alone. Returns the round, and
+    /// the verbs that were posted.
     pub fn is_contended(&mut self) -> (Round, Posted) {
         let (Step::Contending(round, posted) | Step::Installing(round, posted, _)) =
             mem::replace(&mut self.step, Step::Begun)
@@ -252,7 +255,7 @@ impl<'i> Attempt<'i> {
         (round, posted)
     }
 
-    /// Its word is confirmed on all backups: the permission to commit.
+    /// Notes that the word is confirmed on all backups. Returns the permission to commit.
     pub fn is_confirmed(&mut self) -> Winner {
         let Step::Confirming(round, _, winner) = mem::replace(&mut self.step, Step::Begun) else {
             unreachable!("it confirms")
@@ -261,7 +264,7 @@ impl<'i> Attempt<'i> {
         winner
     }
 
-    /// The word that refers to its object.
+    /// Returns the word that refers to the attempt's object.
     pub fn own_word(&self) -> Slot {
         let Attempt { intent, object, .. } = self;
         let fingerprint = intent.key.fingerprint();
@@ -269,7 +272,7 @@ impl<'i> Attempt<'i> {
         intent.opcode.puts(Slot::new(fingerprint, class, object.address, object.generation))
     }
 
-    /// The round in which it replaces the word of the key's slot.
+    /// Returns the round in which the attempt replaces the word of the key's slot.
     pub fn round_on(&self, found: Hint) -> Round {
         let Attempt { intent, object, .. } = self;
         let own = match intent.opcode {
@@ -281,21 +284,21 @@ impl<'i> Attempt<'i> {
     }
 }
 
-/// What an attempt came to.
+/// The end of an attempt.
 pub(super) enum Ended {
-    /// Done; with the place for the cache, if it is known.
+    /// The write is done; with the place for the cache, if it is known.
     Done(Option<Hint>),
-    /// Others were faster. The object may have been seen: start again with a new one.
+    /// Other sessions were faster, and may have seen the object: the write starts again with a new one.
     Again,
-    /// Nothing is mentioned: the pair is here, and keeps another redundancy than the attempt has; or there is none, and
-    /// the attempt has that of another one.
+    /// The attempt has the wrong redundancy, and no CAS has mentioned its object: the pair is at this place, and
+    /// keeps another redundancy; or there is no pair, and the attempt has the redundancy of one.
     Elsewhere(Option<Hint>),
-    /// The view changes while it waits for another writer.
+    /// The view changes while the attempt waits for another writer.
     Suspended,
 }
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
-    /// Posts the WRITEs of the object, and of its block's header if it is the block's first.
+    /// Posts the WRITEs of the object, and of its block's header if the object is the block's first.
     pub(super) fn post_object(&mut self, attempt: &Attempt<'_>) -> Result<(), Error> {
         let Attempt { intent, object, .. } = attempt;
         if object.header.is_some() {
@@ -322,7 +325,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.post_copies(attempt)
     }
 
-    /// Posts the WRITEs of the header that an object's block needs, if it needs one.
+    /// Posts the WRITEs of the header of an object's block, if the block needs one.
     #[cold]
     pub(super) fn post_header(&mut self, object: &Allocation) -> Result<(), Error> {
         if let Some((block, header)) = &object.header {
@@ -338,7 +341,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Ok(())
     }
 
-    /// The phase that writes the object is executed: all replicas must have it before anybody can learn of it.
+    /// Checks that the phase that writes the object is executed: all replicas must have the object before any other
+    /// session can learn of it.
     #[inline]
     pub(super) fn is_written(&mut self, attempt: &Attempt<'_>) -> Result<(), Error> {
         self.batch.check().map_err(|f| self.failed(f))?;
@@ -348,7 +352,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Ok(())
     }
 
-    /// The headers of an attempt's blocks, if any were to be written, are.
+    /// Notes that the headers of the attempt's blocks are written, if there were any to write.
     #[cold]
     fn has_headers(&self, attempt: &Attempt<'_>) {
         let mut slabs = self.store.slabs.borrow_mut();
@@ -356,8 +360,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         attempt.copies.iter().for_each(|copy| slabs.header_written(copy));
     }
 
-    /// An attempt has ended: its object is not under way any more, unless nobody can know. Then the session has to
-    /// be recovered: nothing else ever frees the object.
+    /// Ends an attempt: its object is not under way any more. If the outcome is unknown, the object stays under way,
+    /// and the session has to be recovered: nothing else ever frees the object.
     #[inline]
     pub(super) fn done_with(&mut self, attempt: &Attempt<'_>, ended: &Result<Ended, Error>) {
         let is_known = match ended {
@@ -379,7 +383,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.pin.let_go();
     }
 
-    /// Whether nothing of an attempt that failed stands in a slot, and nothing of it may still execute.
+    /// Returns whether it is certain that no word of a failed attempt stands in a slot, and that none of its verbs
+    /// may still execute.
     #[cold]
     fn is_known(&mut self, error: &Error) -> bool {
         if removed(Mutant::UnansweredReadsKeepObjects) && matches!(error, Error::Unreachable { .. })
@@ -391,19 +396,19 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         error.outcome() == Outcome::NotApplied && !self.pin.on_its_way
     }
 
-    /// The slot's place on each backup, in order.
+    /// Returns the slot's place on each backup, in order.
     pub(super) fn backups(&self, slot: SlotRef) -> PerBackup<Place> {
         self.view.slot_on_backups(slot).collect()
     }
 }
 
-/// Apart, so that other writes do not pay for it.
+/// In a function of its own, so that other writes do not pay for it.
 #[cold]
 fn write_around(at: ObjectAt<'_>, batch: &mut Batch, pair: &Pair<'_>, staged: (Span, usize)) {
     at.write_around(batch, pair, staged.0, staged.1);
 }
 
-/// Where an object goes.
+/// Returns the places of an object by this view.
 fn object_at<'v>(view: &'v View, object: &Allocation) -> Result<ObjectAt<'v>, Error> {
     view.object(object.address, object.kind.class.bytes())
         .ok_or(Error::Corrupt { what: "a granted block lies outside of every region" })

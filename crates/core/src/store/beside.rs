@@ -1,20 +1,21 @@
-//! Reads beside a primary that does not answer, when the master is silent.
+//! Backup reads: reads of slots from their backups while the primary does not answer and the master is silent.
 //!
 //! ```text
 //! bar    the other members are asked to bar the primary; a lease is waited for     (no verbs)
 //! look   READ both buckets from all backups, which must all answer and agree       (1 phase)
 //! ```
 //!
-//! A slot is read from its primary. Its backups show a word before it is committed: who is only cut off from
-//! the primary could read there what others do not see yet. So more than half of all members, and all backups that
-//! are read, *bar* the primary first: from then on no lease is granted, and nobody vouches for what it
-//! shows. When all leases are over nobody counts on it any more, and the word of a slot is what all of its backups
-//! agree on (`docs/decisions/0030-reads-without-a-master.md`, which has the argument).
+//! A slot is normally read from its primary, because its backups show a word before it is committed. A session that
+//! is only cut off from the primary could read there a word that other sessions do not see yet. So more than half of
+//! all members, and all backups that are read, *bar* the primary first: from then on no lease is granted, and no
+//! majority vouches for words that the primary shows. When all leases have run out, no session relies on the primary
+//! any more, and the word of a slot is the one on which all of its backups agree
+//! (`docs/decisions/0030-reads-without-a-master.md`, which has the argument).
 //!
-//! That holds for one view: an operation that is pinned by it holds up the change that settles what was
-//! read. Where the backups do not agree, or one of them does not answer, the operation waits.
+//! This holds for one view: an operation that is pinned by the view holds up the change that settles the words it has
+//! read. If the backups do not agree, or one of them does not answer, the operation waits.
 //!
-//! What was read so is no hint: it is not known to be committed.
+//! A word read in this way is no hint: it is not known to be committed.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -30,18 +31,18 @@ use crate::race::{Buckets, Key, Words};
 use crate::verbs::{Fabric, FailedVerb, MnId, Ticket};
 use crate::view::{MAX_REPLICAS, Subtable, View};
 
-/// The primaries beside which a session reads.
+/// The primaries whose slots a session reads from the backups.
 #[derive(Debug, Default)]
 pub(super) struct Beside {
-    /// The number of the view by which it does; 0 if it does not. Mostly it does not: this is looked at
-    /// for every object that is read.
+    /// The number of the view by which it does so; 0 if it does not. Usually 0: this is checked for every object that
+    /// is read.
     view: Cell<u64>,
-    /// Each with all that bar it.
+    /// Each such primary, with all members that bar it.
     barred: RefCell<Vec<(MnId, Vec<MnId>)>>,
 }
 
 impl Beside {
-    /// Whether a subtable is read beside its primary.
+    /// Returns whether the slots of a subtable are read from its backups.
     #[inline]
     fn has(&self, subtable: &Subtable, view: u64) -> bool {
         self.view.get() == view && self.has_all(subtable)
@@ -68,8 +69,8 @@ impl Beside {
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// Whether a session that is not heard reads a subtable beside its primary by this view, from now on if not
-    /// before. If not, everything is under way to it that is due.
+    /// Returns whether a session without a valid lease may read a subtable's slots from its backups by this view. If
+    /// not, this call has taken the steps towards it that are due.
     pub(super) async fn may_read_beside(&self, subtable: u32, view: &Arc<View>) -> bool {
         let subtable = &view.subtables[subtable as usize];
         if self.beside.has(subtable, view.number) {
@@ -86,8 +87,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
 }
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
-    /// Whether the slots of a subtable are read from its backups, by the view that the operation is pinned by,
-    /// although that has a primary.
+    /// Returns whether the slots of a subtable are read from its backups, by the view that the operation is pinned
+    /// by, although the subtable has a primary.
     #[inline]
     pub(super) fn reads_beside(&self, subtable: u32) -> bool {
         if self.store.beside.view.get() != self.view.number {
@@ -96,22 +97,22 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.store.beside.has(&self.view.subtables[subtable as usize], self.view.number)
     }
 
-    /// The primary of the key's subtable did not answer, by a view that is stable. Returns if the next
-    /// attempt reads beside it, or by a view that does without it.
+    /// Goes on after the primary of the key's subtable did not answer, in a stable view. Returns when the next
+    /// attempt reads the backups, or follows a view without this primary.
     pub(super) async fn wait_for_backups(
         &mut self,
         key: Key<'_>,
         primary: MnId,
         error: Error,
     ) -> Result<(), Error> {
-        // A READ that is still on its way harms nobody.
+        // A READ that is still on its way does no harm.
         self.pin.pause();
         self.unanswered.clear();
         self.store.host.report_unreachable(primary);
         loop {
             let view = self.store.newest_view();
             let subtable = Buckets::of(key, &view).subtable;
-            // Somebody else may lead it by now, who has not been asked.
+            // By now the subtable may have another primary, which has not been asked.
             if view.subtables[subtable as usize].primary().node != primary {
                 return Ok(());
             }
@@ -125,8 +126,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
-    /// One phase: all slots of the key as these replicas are going to be settled; `None` if that is not
-    /// certain.
+    /// Reads all slots of the key, in one phase, and returns the words to which these replicas are going to be
+    /// settled; `None` if that is not certain.
     pub(super) async fn fetch_agreed(
         &mut self,
         buckets: &Buckets,

@@ -1,4 +1,4 @@
-//! Who wins a round: the rules of SNAPSHOT (P §4.3, Algorithm 1), and where other rules would go.
+//! The choice of a round's winner: the rules of SNAPSHOT (P §4.3, Algorithm 1), and the place for other rules.
 //!
 //! ```text
 //! post      CAS old -> own on all backups                                   (1 phase; of a speculative
@@ -7,14 +7,14 @@
 //!           won by Rule 2 or 3: CAS own onto the backups that others took   (+1)
 //! ```
 //!
-//! A store contends by [`Rules`], and knows no more of them than [`Contend`] says: a protocol with other rules is
-//! another implementation. What comes before a round (the object, the key's slot) and after it (the winner's commit,
-//! the loser's wait: [`round`](super::round)) is the same for all.
+//! A store contends by [`Rules`], and uses nothing of them but [`Contend`]: a protocol with other rules is another
+//! implementation of that trait. The steps before a round (the object, the key's slot) and after it (the winner's
+//! commit, the loser's wait: [`round`](super::round)) are the same for all rules.
 //!
-//! Safe because no slot value ever recurs while an operation that knows it runs: a CAS that expects `old` can
-//! succeed only in the round that started from `old`. Within a round only the winner touches a slot after its first
-//! CASes, so the winner's further CASes cannot fail; if one does, this client has been recovered by somebody else
-//! and must stop.
+//! The rules are safe because no slot value ever recurs while an operation that knows it runs: a CAS that expects
+//! `old` can succeed only in the round that started from `old`. Within a round only the winner changes a slot after
+//! its first CASes, so the winner's further CASes cannot fail. If one does, this client has been recovered by another
+//! process and must stop.
 //!
 //! With one index replica there are no backups: the CAS of the primary is the whole round.
 
@@ -32,29 +32,29 @@ use crate::view::Place;
 /// The rules by which the writers of all rounds contend.
 type Rules = Snapshot;
 
-/// How the writers of a round come to one winner.
+/// The way in which the writers of a round come to one winner.
 ///
-/// Of all writers that expect the same word in the same slot one at most gets a [`Winner`], while no word
-/// stands on a backup but `old` and those of writers of the round; and when it has it, its own word stands on
-/// all backups and stays there until the winner changes it. A writer that has lost puts nothing into the slot any
+/// Among all writers that expect the same word in the same slot, at most one gets a [`Winner`], as long as each word
+/// on a backup is `old` or belongs to a writer of the round. When a writer has its `Winner`, its own word stands on
+/// all backups, and stays there until the winner changes it. A writer that has lost puts nothing into the slot any
 /// more. Every writer gets an answer as long as the winner commits.
 trait Contend {
-    /// Posts the first phase behind what is in the batch; nothing if there is nobody to ask. With `look`, right
-    /// behind the CAS of the first backup the READ of these buckets there.
+    /// Posts the first phase behind the verbs that are in the batch; nothing if there are no backups. With `look`,
+    /// also posts the READ of these buckets on the first backup, right behind the CAS there.
     fn post<F: Fabric, H: Host>(
         op: &mut Op<'_, F, H>,
         round: &Round,
         look: Option<&Buckets>,
     ) -> Posted;
 
-    /// The phase is executed: the winner's permission, if that is all it took.
+    /// Returns the winner's permission if the executed first phase alone has won the round.
     fn won_at_once<F: Fabric, H: Host>(
         op: &Op<'_, F, H>,
         round: &Round,
         posted: &Posted,
     ) -> Result<Option<Winner>, Error>;
 
-    /// The phase is executed: whatever else it takes.
+    /// Decides the round after the executed first phase, in as many further phases as that takes.
     async fn decide<F: Fabric, H: Host>(
         op: &mut Op<'_, F, H>,
         round: &Round,
@@ -63,18 +63,18 @@ trait Contend {
     ) -> Result<Contended, Error>;
 }
 
-/// How a round ended for one of its writers.
+/// The end of a round for one of its writers.
 #[expect(clippy::large_enum_variant, reason = "moved once; a box would be an allocation per op")]
 pub(super) enum Contended {
-    /// Own value stands on all backups. With a look, if one was asked for: both buckets as the
-    /// first backup showed them after the own value stood there.
+    /// The own value stands on all backups. If a look was asked for, with both buckets as the first backup showed
+    /// them after the own value stood there.
     Won(Winner, Option<Words>),
     Lost,
 }
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
-    /// Competes for the round. With `look`, the winner also gets those buckets as the first
-    /// backup shows them after its value stood there.
+    /// Competes for the round. With `look`, the winner also gets those buckets as the first backup shows them after
+    /// the winner's value stood there.
     pub(super) async fn contend(
         &mut self,
         attempt: &mut Attempt<'_>,
@@ -87,7 +87,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.decide(attempt, look).await
     }
 
-    /// Posts the first phase of a round; whether there is anything to execute.
+    /// Posts the first phase of a round. Returns whether there is anything to execute.
     pub(super) fn post_round(
         &mut self,
         attempt: &mut Attempt<'_>,
@@ -101,12 +101,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         asks
     }
 
-    /// The same behind what is in the batch.
+    /// Posts the CASes of a round behind the verbs that are in the batch.
     pub(super) fn post_cases(&mut self, round: &Round, look: Option<&Buckets>) -> Posted {
         Rules::post(self, round, look)
     }
 
-    /// What was posted is executed: the winner's permission, if the own word stands on all backups.
+    /// Returns the winner's permission if the executed CASes have put the own word on all backups.
     pub(super) fn won_at_once(
         &self,
         round: &Round,
@@ -115,7 +115,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Rules::won_at_once(self, round, posted)
     }
 
-    /// What was posted is executed: who has won, and the winner's word on all backups.
+    /// Decides the round after the CASes are executed. If it is won, the own word then stands on all backups.
     pub(super) async fn decide(
         &mut self,
         attempt: &mut Attempt<'_>,
@@ -125,7 +125,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Rules::decide(self, &round, look, &posted).await
     }
 
-    /// What each backup holds, now that the CASes are executed.
+    /// Returns the word that each backup holds after the executed CASes.
     pub(super) fn found_on_backups(
         &self,
         round: &Round,
@@ -140,7 +140,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 }
 
-/// SNAPSHOT: all writers CAS all backups at once, and what these then hold names the winner.
+/// SNAPSHOT: all writers CAS all backups at once, and the words that the backups then hold determine the winner.
 struct Snapshot;
 
 impl Contend for Snapshot {
@@ -193,8 +193,8 @@ impl Contend for Snapshot {
             op.backups(round.slot).into_iter().zip(seen).filter(|(_, s)| *s != round.own).collect();
         let left_alone = removed(Mutant::BackupsNotFixed) && look.is_none();
         if !foreign.is_empty() && !left_alone {
-            // A look counts only after the own value stands on the first backup: look again if
-            // that one was somebody else's.
+            // A look counts only after the own value stands on the first backup: look again if another writer's value
+            // stood there.
             let again = if looked.is_none() { look } else { None };
             op.batch.next_phase();
             let fixed = op.post_backups(foreign.iter().copied(), round.own, again);
@@ -214,8 +214,8 @@ impl Contend for Snapshot {
 }
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
-    /// Posts a CAS to `own` for each place with the word it is expected to hold, and the look
-    /// right behind the first one.
+    /// Posts for each place a CAS from the word that the place is expected to hold to `own`, and the look right
+    /// behind the first CAS.
     fn post_backups(
         &mut self,
         swaps: impl Iterator<Item = (Place, Slot)>,

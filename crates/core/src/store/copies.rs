@@ -1,15 +1,16 @@
 //! EC-oriented objects and their copies: they are allocated, written and freed together.
 //!
-//! A word at an even turn keeps the stripe and its copies from being used again ([`data`](crate::data)).
+//! A word at an even turn keeps the stripe and its copies from reuse ([`data`](crate::data)).
 //!
-//! * A *writer* has all of them before it writes any, and all written before any CAS. If its word does not stand in the
-//!   end, it frees its copies itself.
-//! * Whoever *replaces* such a word frees all. It finds the copies by the copy words in the stripe: when it sets free
-//!   what it has freed, and before the stripe's own bit is set, for nobody uses the stripe again until then.
-//! * Who moves the object *in place* ([`moving`](super::moving)) frees the copies alone, when its word is committed;
-//!   its word keeps the stripe.
+//! * A *writer* has memory for all of them before it writes any, and has written all of them before any CAS. If its
+//!   word does not stand in the end, it frees its copies itself.
+//! * The session that *replaces* such a word frees all of them. It finds the copies by the copy words in the stripe.
+//!   It reads these when it sets the bits of freed objects, before it sets the stripe's own bit, since the stripe is
+//!   not reused before that.
+//! * A Move *in place* ([`moving`](super::moving)) frees the copies alone, when its word is committed; its word keeps
+//!   the stripe.
 //!
-//! What a crash leaves is found by the comparison with the index, which follows words to copies as well.
+//! Copies that a crash leaves are found by the comparison with the index, which follows words to copies as well.
 
 use alloc::vec::Vec;
 
@@ -26,7 +27,8 @@ use crate::verbs::{Fabric, MAX_BATCH_VERBS, MnId};
 use crate::view::View;
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// An attempt with an object to write, and its copies if it has any; else the slab that has no room.
+    /// Begins an attempt with an object to write, and with its copies if it has any. Else returns the slab that has
+    /// no room.
     #[inline]
     pub(super) fn begin_attempt<'i>(
         &self,
@@ -52,8 +54,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         Ok(Ok(attempt))
     }
 
-    /// All copies for an EC-oriented object, where they belong; else the slab that has no room. Where there are too few
-    /// nodes for all there are fewer, but never none.
+    /// Allocates all copies of an EC-oriented object, on the nodes where they belong. Else returns the slab that has
+    /// no room. If there are too few nodes for all copies there are fewer, but never none.
     #[cold]
     pub(super) fn allocate_copies(
         &self,
@@ -84,7 +86,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         Ok(Ok(copies))
     }
 
-    /// A copy on this node; else the slab that has no room.
+    /// Allocates a copy on this node. Else returns the slab that has no room.
     fn allocate_copy(
         &self,
         intent: &Intent<'_>,
@@ -102,14 +104,14 @@ impl<F: Fabric, H: Host> Store<F, H> {
         Ok(self.allocate(slab, least, view, None).ok_or(slab))
     }
 
-    /// No CAS has mentioned an object.
+    /// Takes back an object that no CAS has mentioned.
     pub(super) fn give_back(&self, object: &Allocation) {
         let host = &self.host;
         let mut slabs = self.slabs.borrow_mut();
         slabs.give_back(object, |mark| host.has_passed(mark), || host.mark());
     }
 
-    /// Those of these words that keep copies beside their object.
+    /// Returns those of these words that keep copies beside their object.
     pub(super) fn with_copies(&self, words: &[Slot]) -> Vec<Slot> {
         let view = self.view.borrow();
         if !view.regions.iter().any(|region| region.is_oriented()) || removed(Mutant::CopiesLeak) {
@@ -120,7 +122,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         words.iter().filter(has_copy).copied().collect()
     }
 
-    /// The copies that these freed words have kept. Those that cannot be found are left to a comparison.
+    /// Returns the copies that these freed words have kept. Copies that cannot be found are left to a comparison.
     pub(super) async fn copies_of(&self, words: &[Slot]) -> Vec<Address> {
         let mut op = self.operation();
         let found = op.copies_of(words).await;
@@ -155,7 +157,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Ok(())
     }
 
-    /// An attempt with copies has ended: those of a word that stands are kept by it, and it keeps none of its old ones.
+    /// Ends the copies of an attempt. If the attempt's word stands, it keeps them, and the old copies of a Move in
+    /// place are freed; else the new ones are freed.
     #[cold]
     pub(super) fn end_copies(&mut self, attempt: &Attempt<'_>, ended: &Result<Ended, Error>) {
         let stands = matches!(ended, Ok(Ended::Done(Some(_))));
@@ -176,14 +179,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
-    /// Nothing keeps a copy any more.
+    /// Frees a copy that no word keeps any more.
     pub(super) fn free_copy(&mut self, copy: Identity) {
-        // No class, so no word that leads to something, but one that keeps it.
+        // Without a class the word leads to nothing, but it keeps the copy.
         self.free(Slot::tombstone(copy.address(), 0));
     }
 
-    /// One phase, or a few: the copies that these words keep. What no column names nobody can find. `None` if some
-    /// column did not answer.
+    /// Reads which copies these words keep, in one phase or a few. A copy that no column names cannot be found.
+    /// `None` if some column did not answer.
     pub(super) async fn copies_of(&mut self, words: &[Slot]) -> Option<Vec<Identity>> {
         let view = self.view.clone();
         let mut found = Vec::new();
@@ -209,7 +212,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 }
 
-/// How many copies of an object are found at most.
+/// Returns the largest number of copies of one object that are found.
 fn copies_found() -> usize {
     if removed(Mutant::SecondCopyLeaks) { 1 } else { MAX_COPIES }
 }

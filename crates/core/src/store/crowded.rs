@@ -1,14 +1,14 @@
-//! A new key finds no free slot: would a larger index have one?
+//! The question whether a larger index would have a free slot for a new key that finds none.
 //!
-//! A split leaves a key with those whose next hash bit is the same. As a rule half of the keys in its
-//! buckets go. If none would go, however deep the index may become by the view
-//! ([`View::deepest`](crate::view::View::deepest)), a split takes memory and room in the directory for
-//! nothing, and so does the next one. So whoever finds no free slot looks at the keys that are there before it
-//! asks for a split. Without the cluster's secret nobody can choose keys for which that matters
+//! A split leaves a key together with the keys whose next hash bit is the same: as a rule half of the keys in its
+//! buckets go. If none of them would go, even at the largest depth that the view allows
+//! ([`View::deepest`](crate::view::View::deepest)), a split takes memory and room in the directory for nothing, and
+//! so does the next one. So a writer that finds no free slot looks at the keys in its buckets before it asks for a
+//! split. Without the cluster's secret, an attacker cannot choose keys that collide in this way
 //! ([`HashKey`](crate::race::HashKey)).
 //!
-//! What cannot be read may be any key: then a split is asked for, and the master's own bound has to do. So it is with
-//! entries of this very key, which are of INSERTs that are under way: they prove nothing.
+//! An object that cannot be read may have any key. Then the writer asks for a split, and only the master's own bound
+//! limits it. The same holds for entries of this very key: they belong to INSERTs under way, and prove nothing.
 
 use alloc::vec::Vec;
 
@@ -25,7 +25,7 @@ use crate::verbs::{Fabric, FailedVerb};
 const PREFIX_BYTES: u64 = 128;
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
-    /// No slot of `words` is free for a key: why it cannot be written. One or two phases.
+    /// Returns the error of a write for whose key no slot of `words` is free. Takes one or two phases.
     pub(super) async fn no_room(&mut self, key: Key<'_>, words: &Words) -> Error {
         if removed(Mutant::SplitsSeparateNothing) {
             return Error::IndexFull;
@@ -42,8 +42,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Error::KeysHashAlike
     }
 
-    /// One phase: the words whose keys take more bytes to read, and how many. `None` if one of the others
-    /// leads to a key that the index separates from this one if it grows, or to nothing that can be read.
+    /// Reads keys, in one phase. Returns the words whose keys take more bytes to read, with the number of these
+    /// bytes. `None` if one of the other words leads to the key itself, to a key that a larger index separates from
+    /// it, or to nothing that can be read.
     async fn longer_than_read(
         &mut self,
         key: Key<'_>,

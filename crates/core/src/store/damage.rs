@@ -1,26 +1,25 @@
-//! Damaged objects: a second look at one that is not what its slot says.
+//! Damaged objects: the re-read of an object that is not what its slot says.
 //!
-//! Memory rots. An object that fails its CRC, or whose start shows another key, proves nothing: of a
-//! slot's object every replica may be damaged but one. So before a word counts as *another key's* its
-//! object has been read whole with a good CRC, and before it counts as *nobody's* all replicas have been.
+//! Memory rots. An object that fails its CRC, or whose start shows another key, proves nothing: all replicas but one
+//! of a slot's object may be damaged. So before a word counts as *another key's*, its object has been read whole with
+//! a good CRC; and before it counts as *no key's*, all replicas have been read.
 //!
 //! ```text
 //! look     READ the slot again, and every replica of its object, whole           (1 phase, rare)
 //! repair   WRITE the good replica over the bad ones                              (1 phase, rarer)
 //! ```
 //!
-//! *The slot has changed*: what led here is out of date, the caller starts again. *It has not*: since
-//! before the object was read the word has stood there, so the object was complete on all replicas, has
-//! not been used again, and what fails its CRC is damaged. Any good replica answers. If none is good the
-//! operation ends with an error: it must neither find nor miss the key. That says nothing of a replica that a
-//! change has just made, and whose switch the session has not heard of.
+//! *If the slot has changed*, the word is out of date, and the caller starts again. *If it has not*, the word has
+//! stood there since before the object was read. So the object was complete on all replicas and has not been reused,
+//! and a replica that fails its CRC is damaged. Any good replica gives the answer. If none is good, the operation
+//! ends with an error: it must neither find nor miss the key. This says nothing about a replica that a change has
+//! just made, if the session has not heard of that change's switch.
 //!
-//! Damage is *repaired* where the word is the primary's, and not tentative. Such a word is committed;
-//! its object stays as it is, whoever replaces the word, until this operation has ended, so the WRITE
-//! puts bytes where the same bytes belong. A word that only backups show may be that of a speculative write, whose
-//! object need not be elsewhere yet. Nothing is written by a view that changes: a change copies.
-//! The WRITE counts as posted until it is answered: like a CAS, it must not execute after the
-//! operation has ended, when the object may be another one.
+//! Damage is *repaired* if the word is the primary's and not tentative. Such a word is committed. Its object stays as
+//! it is until this operation has ended, even if another writer replaces the word: so the WRITE puts bytes where the
+//! same bytes belong. A word that only backups show may belong to a speculative write, whose object need not be on
+//! other nodes yet. The WRITE counts as posted until it is answered: like a CAS, it must not execute after the
+//! operation has ended, when another object may stand there.
 
 use super::{BROKEN_WORD, Hint, Op};
 use crate::data::Found;
@@ -32,28 +31,28 @@ use crate::race::Key;
 use crate::stats::Damage;
 use crate::verbs::{Fabric, MnId, Span};
 
-/// What a second look has shown.
+/// The result of a re-read for one key.
 pub(super) enum SecondLook {
-    /// It is the key's; with its value.
+    /// The object is the key's; with its value.
     Value(Span),
-    /// It is another key's, certainly.
+    /// The object is certainly another key's.
     OtherKey,
     /// The slot holds another word by now.
     Stale,
 }
 
-/// The same, of whichever key.
+/// The result of a re-read for one key, or for any.
 pub(super) enum Look {
-    /// What it holds.
+    /// The pair that the object holds.
     Pair { key: Span, value: Span },
-    /// Not the pair of the key that was looked for.
+    /// The pair is not that of the wanted key.
     OtherKey,
     /// The slot holds another word by now.
     Stale,
 }
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
-    /// Looks again at the object of a word that its slot has shown on this node.
+    /// Re-reads the object of a word that its slot has shown on this node.
     pub(super) async fn look_again(
         &mut self,
         hint: Hint,
@@ -69,7 +68,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         })
     }
 
-    /// The same, for whoever looks for this key, or for any.
+    /// Re-reads the object of a word for a reader of this key, or of any key.
     pub(super) async fn look_at_word(
         &mut self,
         hint: Hint,
@@ -103,8 +102,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             } else if object.places().all(|place| place.node != shown_on)
                 && !removed(Mutant::NewerViewIsDamage)
             {
-                // A speculative write by a newer view may have put the word there, whose object is whole on that node
-                // alone: a replica of which this view knows nothing.
+                // A speculative write by a newer view may have put the word there. Its object is whole on that node
+                // alone, in a replica that this view does not know.
                 return Ok(Look::Stale);
             }
             let damaged = Error::Corrupt { what: "too little of an object is undamaged" };
@@ -122,8 +121,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Ok(Look::Pair { key, value })
     }
 
-    /// Two phases, and one if something is repaired: of an EC-oriented object chunks are lost or damaged, and there
-    /// is no parity instead. Any of its copies has the value.
+    /// Reads the value from a copy. Some chunks of the EC-oriented object are lost or damaged, and there is no
+    /// parity, but each of its copies has the value. Takes two phases, and one more for a repair.
     async fn look_at_copies(
         &mut self,
         word: Slot,
@@ -150,7 +149,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
         let value = shows.value_of_copies(&self.batch, &copies, &reads);
         let value = value.map_err(|f| self.failed(f))?;
-        // What a silent node has is not lost.
+        // Data on a silent node is not lost.
         let silent = shows.silent.filter(|_| !removed(Mutant::SilentChunkIsLost));
         let value = value.ok_or_else(|| silent.map_or(LOST, |failure| self.failed(failure)))?;
         let found = shows.damaged() as u64;
@@ -166,14 +165,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Ok(Look::Pair { key: shown_key, value })
     }
 
-    /// One phase: writes a good replica over those that are damaged.
+    /// Writes a good replica over the damaged ones, in one phase.
     async fn repair(&mut self, shows: &Found) -> Result<(), Error> {
         self.batch.next_phase();
         shows.mend(&mut self.batch);
         self.post_repair().await
     }
 
-    /// One phase: what repairs something.
+    /// Executes the WRITEs of a repair: one phase.
     async fn post_repair(&mut self) -> Result<(), Error> {
         let is_awaited = !removed(Mutant::RepairNotAwaited);
         let posted = core::mem::replace(&mut self.pin.posted, is_awaited);

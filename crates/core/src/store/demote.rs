@@ -1,7 +1,7 @@
-//! Which pairs to move, where nobody names them: by what stands in blocks, and in the index.
+//! The search for pairs to demote, in blocks and in the index, when the caller names no keys.
 //!
-//! What is read here is a guess. An object may be freed while it is read, and its key may be elsewhere by then; so
-//! whoever moves a pair by it says which object is meant ([`Reach`]), and the Move finds out.
+//! The results are guesses. An object may be freed while it is read, and its key may be elsewhere by then. So a Move
+//! that relies on them names the object that is meant ([`Reach`]), and checks it.
 
 use alloc::vec::Vec;
 
@@ -13,27 +13,27 @@ use crate::host::Host;
 use crate::layout::{Address, Chunk, Object, SizeClass, Slot};
 use crate::verbs::Fabric;
 
-/// Bytes of an index that are read in one phase.
+/// Bytes of the index that are read in one phase.
 const PHASE_BYTES: u64 = 1 << 20;
-/// Bytes of one READ of it.
+/// Bytes of one READ of the index.
 const READ_BYTES: u64 = 64 << 10;
 
-/// What became of an object of this session.
+/// The result of a look at one object of this session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Demoted {
-    /// Its pair is erasure-coded now; with the length of its value.
+    /// The object's pair is erasure-coded now; with the length of its value.
     Pair(u64),
-    /// It holds no pair any more, or not one that could be demoted in place now.
+    /// The object holds no pair any more, or none that can be demoted in place now.
     Nothing,
-    /// There is no object left that was not looked at since its block was in use.
+    /// Every object has been looked at since its block was in use.
     AllDone,
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// Has a look at one object, of the oldest EC-oriented block of this session, and if a slot leads to it, makes its
-    /// pair erasure-coded in place. That takes no memory, and frees its copies.
+    /// Looks at one object of the oldest EC-oriented block of this session. If a slot leads to it, makes its pair
+    /// erasure-coded in place. That takes no memory, and frees the copies.
     pub async fn demote_next(&self) -> Result<Demoted, Error> {
-        // What others may have of the blocks is not touched; the oldest of them may be among these.
+        // Blocks that are offered to other sessions are not touched, and the oldest block may be among them.
         self.take_back();
         let view = self.newest_view();
         let next = self.slabs.borrow_mut().next_to_demote(|block| is_frozen(&view, block));
@@ -51,13 +51,13 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// Whether the pool had no block left when this session asked for one last.
+    /// Returns whether the pool had no block left when this session last asked for one.
     pub fn found_no_block(&self) -> bool {
         self.pool_was_empty.get()
     }
 
-    /// Key and length of the value of the pair whose object is at an address, as one of its places shows them; `None`
-    /// if none stands there whole. One phase.
+    /// Returns the key, and the length of the value, of the pair whose object is at an address, as one of the
+    /// object's places shows them; `None` if no whole object stands there. Takes one phase.
     pub async fn pair_at(
         &self,
         address: Address,
@@ -71,8 +71,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         found
     }
 
-    /// All words of a subtable that lead to something, as its primary shows them, some after others. They need not be
-    /// committed. `None` if the view has no such subtable.
+    /// Returns all words of a subtable that lead to an object, as its primary shows them. They are read one phase
+    /// after another, and need not be committed. `None` if the view has no such subtable.
     pub async fn words_of(&self, subtable: u32) -> Result<Option<Vec<Slot>>, Error> {
         let mut op = self.operation();
         let words = op.words_of(subtable).await;
@@ -94,7 +94,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let near = at.places().next().map(|place| place.node);
         let Some(near) = near else { return Ok(None) };
         let place = at.read_at(near, |node| self.store.silent.has(node));
-        // What the operation before it has posted stands there still.
+        // The batch still holds the verbs of the operation before.
         self.batch.clear();
         let ticket = self.batch.read(place.node, place.offset, at.bytes() as u32);
         self.phase().await;

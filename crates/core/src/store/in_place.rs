@@ -1,4 +1,4 @@
-//! Moves in place: an EC-oriented object becomes erasure-coded, or the other way round, and stays where it is.
+//! Moves in place: an EC-oriented object becomes erasure-coded, or the reverse, and stays where it is.
 //!
 //! ```text
 //!               1  READ                  2  WRITE, READ                               3, 4
@@ -7,23 +7,24 @@
 //! ```
 //!
 //! The word goes on to the next *turn* of the same object ([`Slot::turn`](crate::layout::Slot)), and never back: so
-//! none recurs. After the last turn, Moves are out of place.
+//! no word recurs. After the last turn, Moves are out of place.
 //!
-//! *By the owner of the block alone.* The word of the next turn is the same whoever writes it, and two writers of one
-//! round with one word would both take themselves for its winner. The owner has it in its own hands: a session begins
-//! no second Move in place of an object while one runs. Its block counts as one in which an operation is under way, so
-//! nobody else gets it meanwhile, and its header says that it is in use, so that recovery looks for the word.
+//! *Only the owner of the block moves in place.* The word of the next turn is the same for every writer, and two
+//! writers of one round with one word would both take themselves for its winner. The owner can exclude that: a
+//! session begins no second Move in place of an object while one runs. The block counts as one in which an operation
+//! is under way, so no other session gets it meanwhile, and its header says that it is in use, so that recovery looks
+//! for the word.
 //!
-//! *The slot is read once more*, when the Move has begun: another Move of the session may have come to its end since
-//! phase 1, and its word is the one that this Move would write. One that ended before has replaced the word that both
-//! have read, or has lost it to somebody who did; so the primary does not show it any more. Who reads another word
-//! there moves out of place.
+//! *The slot is read once more* when the Move has begun: another Move of the session may have ended since phase 1,
+//! and its word is the one that this Move would write. A Move that ended before this one began has replaced the word
+//! that both have read, or has lost it to a writer that did; so the primary does not show that word any more. If this
+//! READ shows another word, the Move goes on out of place.
 //!
-//! The bytes of the stripe do not change, so a round that is lost, or left half-way, leaves nothing to be undone:
-//! parity is what it would be anyhow. Copy words are put where there are none: the session may have moved the object
-//! since this Move has read the slot, or an earlier owner may have died. Who finds any other one moves out of place.
-//! All put words into the same places, so where the words of one Move stand in all of them, no other one's stands in
-//! any.
+//! The bytes of the stripe do not change, so a round that is lost, or left half-way, leaves nothing to undo: parity
+//! is the same in any case. Copy words are put where there are none, but there may be some: the session may have
+//! moved the object since this Move has read the slot, or an earlier owner may have died. A Move that finds other
+//! copy words goes on out of place. All Moves put their words into the same places, so if the words of one Move stand
+//! in all of them, those of another stand in none.
 
 use super::attempt::{Attempt, InPlace, Intent, Source};
 use super::{Hint, Op};
@@ -36,7 +37,8 @@ use crate::slab::{Allocation, SlabKind};
 use crate::verbs::{Fabric, Op as VerbOp, Ticket, Verb};
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
-    /// An attempt that moves the pair in place, if that can be; or the slab that has no room for a copy.
+    /// Begins an attempt that moves the pair in place, or returns the slab that has no room for a copy. `None` if the
+    /// pair cannot be moved in place.
     pub(super) fn begin_in_place<'i>(
         &mut self,
         intent: &'i Intent<'i>,
@@ -90,7 +92,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Some(Ok(attempt))
     }
 
-    /// The opcode of an object of which the last phase has read chunks: the others have the same.
+    /// Returns the opcode of an object of which the last phase has read chunks. All its chunks have the same opcode.
     fn opcode_read(&self, at: ObjectAt<'_>) -> Option<Opcode> {
         let columns = at.columns()?;
         let mut chunks = at.places().zip(columns.chunks()).filter_map(|(place, chunk)| {
@@ -103,9 +105,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         chunks.next().map(|chunk| chunk.opcode())
     }
 
-    /// One phase: what has to stand before the word of the next turn does. Whether it does, and the slot shows the word
-    /// that is to be replaced: of copy words there may be other ones, by who has come first, and the word may have gone
-    /// before the Move began.
+    /// Writes everything that has to stand before the word of the next turn does, in one phase. Returns whether it
+    /// stands, and the slot still shows the word that is to be replaced. It may not: another Move may have put its
+    /// copy words first, or the word may have gone before this Move began.
     pub(super) async fn write_in_place(
         &mut self,
         attempt: &mut Attempt<'_>,
@@ -140,7 +142,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if !self.still_shows(slot, word)? {
             return Ok(false);
         }
-        // Of a column that does not answer one may be missing: that is left to a comparison.
+        // If a column does not answer, one of the copies may be missing: that is left to a comparison.
         let mut old_copies = words.named(&self.batch).known();
         if removed(Mutant::CopiesFreedBeforeCommit) {
             old_copies.drain(..).for_each(|copy| self.free_copy(copy));
@@ -149,14 +151,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Ok(true)
     }
 
-    /// Whether the slot, which was read when the Move had begun, shows the word that the Move is to replace.
+    /// Returns whether the slot, as it was read after the Move had begun, shows the word that the Move is to replace.
     fn still_shows(&self, slot: Ticket, word: Slot) -> Result<bool, Error> {
         let shown = self.slot_word(slot).map_err(|f| self.failed(f))?;
         Ok(shown == word || removed(Mutant::MovesStaleInPlace))
     }
 }
 
-/// What moves an object in a block of somebody else.
+/// Makes the allocation by which a mutant moves an object in a block of another session.
 fn stranger(word: Slot, turn: u16, of: Orientation) -> Allocation {
     let class = word.class().expect("it leads to an object");
     let kind = SlabKind { class, redundancy: Redundancy::Oriented(of) };

@@ -1,25 +1,24 @@
 //! INSERT into a free slot: install, look, confirm, commit.
 //!
-//! SNAPSHOT alone settles who writes *a slot*. Two clients that insert one key into two different
-//! free slots would both win, and the key would exist twice. So a winner looks before it commits:
+//! SNAPSHOT alone settles the writer of *a slot*. Two clients that insert one key into two different free slots would
+//! both win, and the key would exist twice. So a winner looks before it commits:
 //!
 //! 1. *Install*: CAS all backups of a free slot to the own word with the tentative bit.
-//! 2. *Look*: on the first backup's node, in order after the CAS, READ both buckets. Of two
-//!    clients that insert the same key, the later one to stand on that node sees the other.
-//! 3. Another entry of the key there, tentative or not: *withdraw*. The own identity, with size class
-//!    0, goes to the backups and then to the primary, which ends the round: the slot is free again
-//!    under a new word.
-//! 4. A free slot there that shows another word than the primary did at first: somebody's DELETE
-//!    or withdrawal may still be on its way to the primary, which may show the key as live. READ the
-//!    primary once more; an entry of the key: withdraw.
-//! 5. *Confirm*: clear the tentative bit on all backups. Should the primary's node die now, its
-//!    heirs can tell this committed INSERT from one that was about to find a duplicate.
+//! 2. *Look*: on the first backup's node, in order after the CAS, READ both buckets. Of two clients that insert the
+//!    same key, the one whose CAS is later on that node sees the other's entry.
+//! 3. If the look shows another entry of the key, tentative or not: *withdraw*. The own identity, with size class 0,
+//!    goes to the backups and then to the primary, which ends the round: the slot is free again under a new word.
+//! 4. If the look shows a free slot with another word than the primary showed at first, a DELETE or withdrawal may
+//!    still be on its way to the primary, which may show the key as live. READ the primary once more; if it shows an
+//!    entry of the key: withdraw.
+//! 5. *Confirm*: clear the tentative bit on all backups. If the primary's node dies after that, the backups
+//!    distinguish this committed INSERT from one that was about to find a duplicate.
 //! 6. *Commit*: CAS the primary.
 //!
 //! A slot whose pair was lost with its only node counts as free ([`data`](crate::data), *alone*).
 //!
-//! Who loses a round on a *free* slot may have lost it to another key: it starts again, when the
-//! round is over.
+//! An INSERT that loses a round on a *free* slot may have lost it to another key: it starts again when the round is
+//! over.
 //!
 //! With one index replica the tentative word stands on the primary, where readers skip it, and
 //! the commit clears the bit.
@@ -39,7 +38,7 @@ use crate::verbs::{Fabric, MnId};
 use crate::view::SlotRef;
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
-    /// The round in which a new key takes a slot of `words`; `None` if there is no room.
+    /// Returns the round in which a new key takes a slot of `words`; `None` if there is no room.
     pub(super) fn round_on_new(&self, attempt: &Attempt<'_>, words: &Words) -> Option<Round> {
         let (slot, old) = words.slot_for_new(&self.view)?;
         let own = attempt.own_word();
@@ -48,7 +47,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Some(Round { slot, old, own: if is_plain { own } else { own.tentative() } })
     }
 
-    /// The key is in none of the slots of `words`: puts it into a free one. `None` if its word is being confirmed.
+    /// Puts a key that is in none of the slots of `words` into a free one. `None` if its word is being confirmed.
     pub(super) async fn insert_into_free(
         &mut self,
         attempt: &mut Attempt<'_>,
@@ -66,8 +65,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.installed(attempt, words).await
     }
 
-    /// The CASes of the backups of a free slot are answered, and the look; `words` is what the buckets showed before.
-    /// `None` if its word is being confirmed.
+    /// Goes on after the CASes of a free slot's backups, and the look, are answered. `words` are the buckets as they
+    /// were shown before. `None` if the word is being confirmed.
     pub(super) async fn installed(
         &mut self,
         attempt: &mut Attempt<'_>,
@@ -98,7 +97,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 return Ok(Some(Ended::Again));
             }
             Err(error) => {
-                // Not to leave a tentative entry behind that blocks the slot.
+                // Otherwise a tentative entry would stay behind and block the slot.
                 self.withdraw(attempt, winner, round).await?;
                 return Err(withdrawn(error));
             }
@@ -119,13 +118,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         attempt.goes_to(Step::Confirming(round, cases, winner));
     }
 
-    /// Whether the look of a winner alone shows that no other slot has the key.
+    /// Returns whether the look of a winner alone shows that no other slot has the key.
     pub(super) fn is_only(&self, own: SlotRef, first: &Words, look: &Words) -> bool {
         let is_unknown = || unknown(look, own, first).next().is_some();
         removed(Mutant::InsertDoesNotLook) || !is_unknown() && !is_unanswered(look, own, first)
     }
 
-    /// The look of a winner: does another slot hold the key, or may the primary show one?
+    /// Returns whether another slot holds the key, by the look of a winner, and by the primary if that may show the
+    /// key.
     async fn key_is_elsewhere(
         &mut self,
         key: Key<'_>,
@@ -145,7 +145,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.has_other(&words, primary, own, first, key).await
     }
 
-    /// The node of the primary, and the one where INSERT looks: of the first backup.
+    /// Returns the node of the primary, and the node on which an INSERT looks: that of the first backup.
     fn first_nodes(&self, slot: SlotRef) -> [MnId; 2] {
         let subtable = &self.view.subtables[slot.subtable as usize];
         [subtable.primary().node, subtable.backups()[0].node]
@@ -174,15 +174,15 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             self.rewrite_backups(&winner, round.slot, round.own, left).await?;
         }
         attempt.goes_to(Step::Mentioned);
-        // The slot keeps the own object now.
+        // The slot keeps the attempt's own object now.
         let keeps_old = removed(Mutant::WithdrawnObjectFreed);
         self.free(if keeps_old { round.own } else { round.old });
         Ok(())
     }
 
-    /// One phase, if any of these slots, as they are shown on a node, matches the key: does another slot
-    /// than `own` refer to it? An object that cannot be read whole counts as yes: withdrawing is always
-    /// safe.
+    /// Returns whether another slot than `own` refers to the key, among these slots as a node has shown them. Takes
+    /// one phase if any of them matches the key. An object that cannot be read whole counts as the key's: withdrawing
+    /// is always safe.
     async fn has_other(
         &mut self,
         words: &Words,
@@ -198,7 +198,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Ok(!matches!(self.find_key(unknown, shown_on, key).await?, Ok(None)))
     }
 
-    /// INSERT with one index replica.
+    /// Executes an INSERT with one index replica.
     async fn insert_alone(
         &mut self,
         attempt: &mut Attempt<'_>,
@@ -245,8 +245,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 }
 
-/// Slots but for the own one that may refer to the key. Words that led to a different key when the operation began need
-/// no second look. With one index replica the primary shows tentative words, which were not looked into then.
+/// Returns the slots other than `own` that may refer to the key. A word that led to a different key when the
+/// operation began needs no second look. A tentative word does: with one index replica the primary shows such words,
+/// and their objects were not read then.
 fn unknown<'w>(
     words: &'w Words,
     own: SlotRef,
@@ -257,12 +258,12 @@ fn unknown<'w>(
     words.matching().filter(move |(s, w)| *s != own && !known(*s, *w))
 }
 
-/// Whether a free slot but for the own one shows another word than the primary did at first.
+/// Returns whether a free slot other than `own` shows another word than the primary did at first.
 fn is_unanswered(look: &Words, own: SlotRef, first: &Words) -> bool {
     !removed(Mutant::FreedSlotNotDoubted) && look.is_freed_since(first, own)
 }
 
-/// What an INSERT that withdraws leaves in its slot: free, and never seen before.
+/// Returns the word that an INSERT that withdraws leaves in its slot: a free one that has never been seen before.
 fn word_of_withdrawal(own: Slot, old: Slot) -> Slot {
     if removed(Mutant::WithdrawalWritesZero) {
         return Slot(0);
@@ -273,7 +274,7 @@ fn word_of_withdrawal(own: Slot, old: Slot) -> Slot {
     own.withdrawn()
 }
 
-/// What the failure of an INSERT that has withdrawn its entry means.
+/// Returns the error of an INSERT that failed and has withdrawn its entry.
 fn withdrawn(error: Error) -> Error {
     match error {
         Error::Unreachable { node, error, .. } => {

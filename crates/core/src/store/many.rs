@@ -1,20 +1,21 @@
 //! SEARCH of many keys in shared phases.
 //!
-//! A *round* takes as many of the keys as one batch may ask for. In its first phase the keys with a
-//! hint read slot and object, the others their buckets, on whichever memory nodes these are; in its
-//! second phase, if anything is left open, slots that changed are followed and candidates of the
-//! buckets read. What has no answer then goes into a later round:
+//! A *round* takes as many of the keys as one batch may ask for. In its first phase the keys with a hint read slot
+//! and object, and the others read their buckets, on any number of memory nodes. If anything is left open, a second
+//! phase follows slots that have changed, and reads the candidates of the buckets. A key that has no answer then goes
+//! into a later round:
 //!
-//! * A key whose hint led to another one, or whose object was replaced under the reader, is looked up
-//!   by its buckets, and after [`MAX_MISSES`] such rounds alone.
-//! * Candidates that did not fit into the second phase are the hints of the next round.
-//! * If a memory node did not answer, or a subtable has no primary, one of the keys concerned is looked
-//!   up alone, which waits until the view does without the node; the others are in the next round again.
+//! * A key whose hint led to another key, or whose object was replaced under the reader, is looked up by its buckets,
+//!   and after [`MAX_MISSES`] such rounds alone.
+//! * A key whose candidates did not fit into the second phase is in the next round again. A single candidate is its
+//!   hint there.
+//! * If a memory node did not answer, or a subtable has no primary, one of the keys concerned is looked up alone,
+//!   which waits until the view does without the node; the others are in the next round again.
 //!
-//! Every key takes effect by itself, when its primary slot is read: no two keys are read at one moment.
-//! Every round is an operation of its own, so that a long list holds up neither changes of the view nor
-//! memory that waits to be used again. What it has found is shown after its end, when nothing is pinned: whoever
-//! looks at it may take its time, and use the store.
+//! Every key takes effect by itself, when its primary slot is read: there is no moment at which two keys are read.
+//! Every round is an operation of its own, so a long list holds up neither view changes nor the reuse of memory. The
+//! results of a round are shown after its end, when nothing is pinned: the callback may take its time, and use the
+//! store.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -32,9 +33,9 @@ use crate::verbs::{Batch, Fabric, MAX_BATCH_VERBS, Span, Ticket, VerbError};
 
 /// Bytes that one batch fetches at most, unless a single key has more.
 const MAX_BYTES: u64 = 2 << 20;
-/// Rounds in which a key's place may turn out to be wrong.
+/// Rounds in which a key's place may turn out to be wrong before the key is looked up alone.
 const MAX_MISSES: u8 = 2;
-/// What reading a slot takes of a batch's memory, aligned.
+/// Bytes of a batch's memory that the READ of a slot takes, with alignment.
 const SLOT_BYTES: u64 = 64;
 
 /// A key to look up, with what the cache knows of it.
@@ -42,7 +43,7 @@ const SLOT_BYTES: u64 = 64;
 pub struct SearchKey<'k> {
     /// The key.
     pub key: Key<'k>,
-    /// Where it was last seen.
+    /// The place where it was last seen.
     pub hint: Option<Hint>,
 }
 
@@ -57,33 +58,33 @@ struct Open<'k> {
     misses: u8,
 }
 
-/// What the first phase asks for one key.
+/// The READs of the first phase for one key.
 enum Ask {
     Hinted { hint: Hint, slot: Ticket, object: Fetch },
     Buckets { buckets: Buckets, tickets: [Ticket; 2] },
 }
 
-/// What has become of one key after a phase.
+/// The state of one key after a phase.
 enum KeyOutcome {
     Answered,
-    /// It is one of these, if they hold it. `certain`: else it does not exist.
+    /// One of these places has the key, if it exists. Unless `certain`, it may be elsewhere, too.
     Candidates {
         hints: Vec<Hint>,
         certain: bool,
     },
-    /// Its place was wrong.
+    /// The place of the key was wrong.
     Missed,
-    /// There was no room for its objects.
+    /// The batch had no room for the key's objects.
     NoRoom(Option<Hint>),
-    /// Looking it up alone says what is wrong.
+    /// Something is wrong with the key's slots, and a lookup of the key alone reports the error.
     Broken,
-    /// It is read beside its primary, alone.
+    /// The key's slots have to be read from backups, in a lookup of the key alone.
     Beside,
-    /// Something has to be waited for.
+    /// The key waits for a memory node, or for a primary.
     Waits,
 }
 
-/// What was found of a key: its value, where the batch of the phase has it, and its place.
+/// The result for one key: its value, in the batch of the phase, and its place.
 struct Answer {
     /// The key's position in the list.
     at: usize,
@@ -91,17 +92,17 @@ struct Answer {
     place: Option<Hint>,
 }
 
-/// What a round has found, by its phases.
+/// The results of a round, by its phases.
 #[derive(Default)]
 struct Answers {
-    /// The batch of the first phase, if there was a second one, which has the operation's.
+    /// The batch of the first phase, if there was a second phase, for which the operation has another one.
     first_batch: Option<Batch>,
     first: Vec<Answer>,
     second: Vec<Answer>,
 }
 
 impl Answers {
-    /// Shows them; `last` is the operation's batch.
+    /// Passes the results to `found`; `last` is the operation's batch.
     fn show(&self, last: &Batch, found: &mut impl FnMut(usize, Option<&[u8]>, Option<Hint>)) {
         let first = self.first_batch.as_ref().unwrap_or(last);
         let phases = [(first, &self.first), (last, &self.second)];
@@ -141,13 +142,13 @@ impl<'k> Left<'k> {
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// Looks up `keys` and calls `found` once for each, in any order, with its position, its value
-    /// (`None` if it does not exist) and its place for the cache. It may use the store.
+    /// Looks up `keys` and calls `found` once for each, in any order, with its position, its value (`None` if the key
+    /// does not exist) and its place for the cache. `found` may use the store.
     ///
-    /// Up to 512 keys, and 2 MiB of objects, share their phases, on whichever memory nodes they are: 1
-    /// phase if all hints are right; 2 if some are missing, or their slots have changed; 4 if the slot of
-    /// a hint went to another key. Counted as one [`OpKind::SearchMany`]; keys that come to be looked up
-    /// alone count as [`OpKind::Search`] in addition.
+    /// Up to 512 keys, and 2 MiB of objects, share their phases, on any number of memory nodes: 1 phase if all hints
+    /// are right; 2 if some are missing, or their slots have changed; 4 if the slot of a hint went to another key.
+    /// Counted as one [`OpKind::SearchMany`]; keys that come to be looked up alone count as [`OpKind::Search`] in
+    /// addition.
     pub async fn search_many(
         &self,
         keys: &[SearchKey<'_>],
@@ -195,7 +196,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 }
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
-    /// Two phases, or one if that is enough, for the first of the keys.
+    /// Executes a round for the first of the keys: one phase, or two.
     async fn search_round<'k>(
         &mut self,
         open: &mut VecDeque<Open<'k>>,
@@ -206,12 +207,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if asked.is_empty() {
             return Ok(left);
         }
-        // Where verbs are accesses to memory, all of them wait for it together.
+        // If verbs are accesses to memory, the accesses of all keys overlap in this way.
         for verb in self.batch.verbs() {
             self.store.fabric.prefetch(verb.node, verb.offset);
         }
         self.phase().await;
-        // For the second phase as well: it counts from the beginning of the round.
+        // This counts for the second phase as well: the members vouch for the time since the round began.
         let keys = asked.iter().map(|(open, _)| open.key);
         if !removed(Mutant::ManyReadUnheard) && !self.are_vouched_for(keys).await? {
             left.again.extend(asked.into_iter().map(|(open, _)| open));
@@ -227,7 +228,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if wanted.is_empty() {
             return Ok(left);
         }
-        // What was found stays where it is.
+        // The values that were found stay in the first batch.
         let own = core::mem::replace(&mut self.batch, self.store.batch());
         answers.first_batch = Some(own);
         self.batch.clear();
@@ -249,7 +250,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Ok(left)
     }
 
-    /// Posts the first phase for as many keys as it may have, one at least, and takes them off the list.
+    /// Posts the first phase for as many keys as fit, at least for one, and takes them off the list.
     fn ask<'k>(
         &mut self,
         open: &mut VecDeque<Open<'k>>,
@@ -297,14 +298,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         asked
     }
 
-    /// Whether the batch may take so much more along. An empty one takes everything.
+    /// Returns whether the batch has room for this many bytes and verbs more. An empty batch has room for everything.
     fn has_room(&self, bytes: u64, verbs: usize) -> bool {
         let posted = self.batch.verbs().len();
         let staged = self.batch.staged_bytes() as u64;
         posted == 0 || (staged + bytes <= MAX_BYTES && posted + verbs <= MAX_BATCH_VERBS)
     }
 
-    /// Bytes and verbs that the value of a word's object takes.
+    /// Returns the bytes and the verbs that it takes to read the value of a word's object.
     fn takes(&self, word: Slot) -> (u64, usize) {
         let object = self.view.object_of(word);
         object.map_or((0, 1), |object| {
@@ -400,7 +401,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Ok(KeyOutcome::Missed)
     }
 
-    /// A node that did not answer is waited for; every other error ends the operation.
+    /// Has the key wait for a node that did not answer; every other error ends the operation.
     fn silent(&self, error: Error) -> Result<KeyOutcome, Error> {
         match error {
             Error::Unreachable { error: VerbError::Unreachable, .. } => Ok(KeyOutcome::Waits),

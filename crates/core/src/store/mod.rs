@@ -1,13 +1,12 @@
 //! The operations: SEARCH, INSERT, UPDATE, UPSERT, DELETE, Move and SCAN over any fabric.
 //!
-//! A [`Store`] is one session's half of the protocol: its slabs, its counters, its view. Any
-//! number of operations may run on it at once, interleaved at their await points (the paper's
-//! coroutines). Every operation is a plain `async fn`; each `phase().await` in it is one batch,
-//! one round trip. Dropping an operation half-way is a client crash, as far as others can tell.
+//! A [`Store`] is one session's half of the protocol: its slabs, its counters, its view. Any number of operations may
+//! run on it at once, interleaved at their await points (the paper's coroutines). Every operation is a plain `async
+//! fn`; each `phase().await` in it is one batch, one round trip. Dropping an operation half-way is a client crash, as
+//! far as other sessions can tell.
 //!
-//! The index cache lives with the caller, who passes a [`Hint`] in and stores the one that comes
-//! back. A hint may be wrong: operations compare the slot they fetch with the slot they
-//! were told, and the key with the object.
+//! The caller keeps the index cache: it passes a [`Hint`] in and stores the one that comes back. A hint may be wrong:
+//! operations compare the slot's word with that of the hint, and the key with the object.
 //!
 //! Phases, without conflicts (asserted by tests):
 //!
@@ -85,42 +84,43 @@ use crate::stats::{Cost, Counters, OpKind, Stats};
 use crate::verbs::{Batch, ClientId, Fabric, FailedVerb, MnId, Ticket, Verb, VerbError};
 use crate::view::{Place, SlotRef, View};
 
-/// Where a key was last seen: its slot and the slot's word. What an index cache keeps.
+/// The place where a key was last seen: its slot and the slot's word. The entry of an index cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hint {
     /// The slot.
     pub slot: SlotRef,
-    /// What it held. The key was compared with the object this refers to.
+    /// The word that the slot held. The key was compared with the object that the word refers to.
     pub word: Slot,
-    /// When that was.
+    /// The time of that.
     pub seen: Sight,
 }
 
-/// When a hint was seen, as far as that says how much it is worth.
+/// The time at which a hint was seen, as far as that tells how reliable the hint is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sight {
     /// In this epoch ([`Epochs::epoch`](crate::host::Epochs::epoch)) or later, on the primary, as a word that counts.
-    /// Whoever gives it back promises that it is certainly of the same key. Never where verbs take no time to speak of.
+    /// A caller that passes the hint back promises that it is certainly the key's. Never used where the fabric is
+    /// immediate.
     Since(u64),
     /// The hint may be wrong in every way.
     Sometime,
-    /// The same, and its word is likely to be an old one: where there is a switch, that is asked where the slot leads
-    /// ([`Store::asks_switches`]).
+    /// The hint may be wrong, and its word is likely to be an old one: if there is a switch, it is asked where the
+    /// slot leads ([`Store::asks_switches`]).
     Doubted,
 }
 
 impl Hint {
-    /// Whether both lead to the same, whenever they were seen.
+    /// Returns whether both hints have the same slot and word, whenever they were seen.
     pub fn leads_like(&self, other: &Hint) -> bool {
         (self.slot, self.word) == (other.slot, other.word)
     }
 
-    /// Whether it is likely to be wrong.
+    /// Returns whether the hint is likely to be wrong.
     pub fn is_doubted(&self) -> bool {
         self.seen == Sight::Doubted
     }
 
-    /// The same, with no promise.
+    /// Returns the same hint without a promise.
     pub fn uncertain(self) -> Hint {
         Hint { seen: Sight::Sometime, ..self }
     }
@@ -129,10 +129,10 @@ impl Hint {
 /// A batch that holds more memory than this is not kept.
 const MAX_KEPT_BYTES: usize = 4 << 20;
 
-/// What a write that succeeded leaves for the index cache.
+/// The results of a successful write for the index cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
-    /// Where the key is now; `None` after a DELETE, and after a write that another one overtook.
+    /// The key's new place; `None` after a DELETE, and after a write that another one overtook.
     pub place: Option<Hint>,
     /// Whether the hint that was given still held; `false` without one.
     pub hint_held: bool,
@@ -150,34 +150,34 @@ pub struct Store<F, H> {
     counters: Arc<Counters>,
     /// Whether an operation left a write round half-way.
     half_way: Cell<bool>,
-    /// Since when the running operations act.
+    /// The local epochs in which operations run.
     local_epochs: LocalEpochs,
     /// Objects whose free bits are to be set.
     freed: Freed,
-    /// Counts looks at free bitmaps.
+    /// The number of looks at free bitmaps.
     looks: Cell<u64>,
     /// Whether an operation collects free memory.
     reclaiming: Cell<bool>,
-    /// Up to which mark blocks do not become unverified once more.
+    /// The mark from which on all blocks may become unverified once more.
     unverifies_from: Cell<u64>,
-    /// Operations that look for memory.
+    /// The number of operations that look for memory.
     allocating: Cell<usize>,
     /// Whether the pool had no block left when the last one was asked for.
     pool_was_empty: Cell<bool>,
-    /// Questions to the members, at which view they stand.
+    /// Questions to the members about the view that they are at.
     asks: Asks,
     /// Memory nodes that did not answer.
     silent: Silent,
-    /// Primaries that are barred, whose backups are read.
+    /// Barred primaries, whose slots are read from backups.
     beside: Beside,
-    /// What steered READs have brought.
+    /// Results of steered READs.
     steering: Steering,
     /// Whether all regions of the view are replicated.
     has_one_redundancy: Cell<bool>,
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// A session of `client` that follows `view`, which must have passed [`View::check`].
+    /// Creates a session of `client` that follows `view`, which must have passed [`View::check`].
     pub fn new(fabric: F, host: H, client: ClientId, view: Arc<View>) -> Store<F, H> {
         let slabs = Slabs::new(client, view.geometry.block_bytes);
         let has_one_redundancy = Cell::new(pinned::has_one_redundancy(&view));
@@ -206,52 +206,51 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// The fabric underneath.
+    /// Returns the fabric underneath.
     pub fn fabric(&self) -> &F {
         &self.fabric
     }
 
-    /// The host underneath.
+    /// Returns the host underneath.
     pub fn host(&self) -> &H {
         &self.host
     }
 
-    /// The session's name.
+    /// Returns the session's name.
     pub fn client(&self) -> ClientId {
         self.client
     }
 
-    /// The view that new operations follow.
+    /// Returns the view that new operations follow.
     pub fn view(&self) -> Arc<View> {
         Arc::clone(&self.view.borrow())
     }
 
-    /// The counters so far.
+    /// Returns the counters so far.
     pub fn stats(&self) -> Stats {
         self.counters.stats()
     }
 
-    /// What it counts, for other threads of its process to look at.
+    /// Returns the counters, for other threads of the process to look at.
     pub fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }
 
-    /// Whether a write of this session ended with an unknown outcome, or was dropped: something of it may stand in a
-    /// slot, and others wait for its end, or its object belongs to nothing. Or a memory node has not answered a WRITE,
-    /// which may still execute. Such a session must not leave as one that has
-    /// finished; it is to be recovered like one that died ([`recovery`](crate::recovery)).
+    /// Returns whether the session is to be recovered like one that died ([`recovery`](crate::recovery)), and must
+    /// not leave as one that has finished. That is so if a write ended with an unknown outcome, or was dropped: its
+    /// word may stand in a slot, and others wait for its end; or nothing but a recovery ever frees its object. It is
+    /// also so if a memory node has not answered a WRITE, which may still execute.
     pub fn needs_recovery(&self) -> bool {
         self.half_way.get()
     }
 
-    /// Whether operations of it are under way for which others may wait: changes of the view, and memory that is to be
-    /// used again.
+    /// Returns whether operations are under way for which view changes, and the reuse of memory, may have to wait.
     pub fn holds_others_up(&self) -> bool {
         self.local_epochs.holds_others_up()
     }
 
-    /// Has the processor fetch, for soon, what a write by this hint looks at first: the slot, on all replicas, and the
-    /// start of the object there. Where verbs travel it does nothing.
+    /// Has the processor fetch the memory that a write by this hint touches first: the slot on all replicas, and the
+    /// start of the object. Does nothing if the fabric is not immediate.
     pub fn prefetch(&self, hint: Hint) {
         let view = self.view.borrow();
         if !self.fabric.is_immediate() || !view.has_slot(hint.slot) {
@@ -265,7 +264,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// A key of this cluster, hashed once for all that is done with it.
+    /// Hashes a key of this cluster, once for all operations on it.
     #[inline]
     pub fn key<'k>(&self, key: impl IntoKey<'k>) -> Key<'k> {
         key.into_key(&self.hash_key)
@@ -285,7 +284,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         if bytes > max_bytes { Err(Error::ValueTooLarge { bytes, max_bytes }) } else { Ok(()) }
     }
 
-    /// A batch for an operation, which keeps nothing.
+    /// Returns a batch for an operation. It may still hold verbs of an earlier one, but keeps no memory.
     fn batch(&self) -> Batch {
         self.batches.borrow_mut().pop().unwrap_or_default()
     }
@@ -310,7 +309,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// Keeps a batch for the next operation, unless it has grown out of proportion.
+    /// Takes a batch back for the next operation, unless its memory has grown too large.
     fn recycle(&self, mut batch: Batch) {
         batch.keep_nothing();
         if batch.memory_bytes() <= MAX_KEPT_BYTES {
@@ -319,56 +318,56 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 }
 
-/// One running operation: its batch, and what it has cost.
+/// One running operation: its batch and its cost.
 struct Op<'s, F: Fabric, H: Host> {
     store: &'s Store<F, H>,
     view: ViewRef,
     batch: Batch,
     cost: Cost,
-    /// By which view it is pinned, and whether others may have seen something of it.
+    /// Its pin in a view and an epoch. Tells also whether others may have seen traces of the operation.
     pin: Pin<'s, F, H>,
     /// Memory nodes that did not answer this operation.
     unanswered: Vec<MnId>,
     /// Whether it has looked for memory.
     made_room: bool,
-    /// How often it has waited. One count for the whole operation, so that the host's limit on
-    /// waiting is one on the operation.
+    /// The number of its pauses. There is one count for the whole operation, so that the host's limit on waiting
+    /// limits the operation.
     pauses: u32,
-    /// Questions to the members that had begun before it.
+    /// The number of questions to the members that had begun before it.
     asks_before: u64,
-    /// Whether it has read slots beside their primary.
+    /// Whether it has read slots from backups although there is a primary.
     beside: bool,
 }
 
-/// What shows that an object is the key's. The slot leads to it at the moment when the slot is read; from
-/// then on it stays as it is until the operation ends.
+/// Proof that an object is the key's. The slot leads to the object at the moment when the slot is read; from then on
+/// the object stays as it is until the operation ends.
 #[derive(Clone, Copy)]
 enum Proof {
-    /// Read after the slot: the start of the object, up to its key, is enough.
+    /// READ after the slot: the start of the object, up to its key, is enough.
     Prefix(Ticket),
-    /// Read before or after the slot, nobody knows: perhaps while another object, which was here when
-    /// the hint was made, gave way to this one. Nothing but the CRC shows that no part of it was read.
+    /// READ before or after the slot, in unknown order: perhaps while another object, which stood here when the hint
+    /// was made, gave way to this one. Only the CRC shows that no part of the other one was read.
     Whole(Ticket),
-    /// Perhaps the object that the slot leads to, of a doubted hint.
+    /// A steered READ of a doubted hint: perhaps the object that the slot leads to.
     Steered(Ticket),
 }
 
-/// How much of an object has to be read to compare its key.
+/// Returns the number of bytes of an object that have to be read to compare its key.
 fn prefix_bytes(class: SizeClass, key: Key<'_>) -> u32 {
     let needed = (HEADER_BYTES + key.len() as u64).next_multiple_of(UNIT_BYTES);
     needed.min(class.bytes()) as u32
 }
 
-/// Objects up to so many bytes are read whole to compare their keys: the CRC then says whether
-/// they are another key's, at hardly more than the start of one costs.
+/// Objects of up to this many bytes are read whole to compare their keys. The CRC then tells whether they are another
+/// key's, and this costs hardly more than to read the start.
 const COMPARED_WHOLE_BYTES: u64 = 2048;
 
-/// What came of reading an object to compare its key.
+/// The result of comparing an object's key.
 enum KeyCheck {
     Same,
-    /// Read whole, with a good CRC.
+    /// The object is another key's: it was read whole, with a good CRC.
     Other,
-    /// The object is damaged, or only the start of it was read: it may be the key's all the same.
+    /// The object is damaged, or only its start was read: it may still be the key's.
     Unproved,
 }
 
@@ -378,7 +377,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if !self.phase_now() {
             let batch = mem::take(&mut self.batch);
             let before = self.pin.on_its_way;
-            // Until it is answered: the operation may be dropped.
+            // Set until the answer comes, because the operation may be dropped before that.
             self.pin.on_its_way |= batch.has_write(|_| true);
             self.batch = self.store.fabric.execute(batch).await;
             let is_silent = |verb: &Verb| verb.result == Err(VerbError::Unreachable);
@@ -388,7 +387,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
-    /// As [`Op::phase`], where the fabric is immediate; else does nothing. Returns whether it did.
+    /// Executes the batch if the fabric is immediate; else does nothing. Returns whether it did.
     fn phase_now(&mut self) -> bool {
         self.pin.posted |= self.batch.atomics() > 0;
         let now = self.store.fabric.execute_now(&mut self.batch);
@@ -409,7 +408,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.cost.add_batch(&self.batch);
     }
 
-    /// Nodes that did not answer: what was posted to them may still execute.
+    /// Notes the nodes that did not answer: verbs that were posted to them may still execute.
     #[cold]
     fn note_unanswered(&mut self) {
         for verb in self.batch.verbs() {
@@ -426,7 +425,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.store.recycle(self.batch);
     }
 
-    /// A verb of this operation failed.
+    /// Returns the operation's error for a failed verb.
     fn failed(&self, failure: FailedVerb) -> Error {
         let FailedVerb { node, error } = failure;
         let outcome = if self.pin.posted { Outcome::Unknown } else { Outcome::NotApplied };
@@ -448,7 +447,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.batch.read(place.node, place.offset, 8)
     }
 
-    /// One phase: the primary slot. For use after a CAS of this operation.
+    /// Reads the primary slot, in one phase. For use after a CAS of this operation.
     async fn fetch_slot(&mut self, slot: SlotRef) -> Result<Slot, Error> {
         // Nothing that was staged is needed any more, and a loser may come here many times.
         self.batch.clear();
@@ -461,7 +460,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         slot_word(&self.batch, ticket)
     }
 
-    /// One phase: all slots of the key, from the primary.
+    /// Reads all slots of the key from the primary, in one phase.
     async fn fetch_words(&mut self, buckets: &Buckets) -> Result<Words, FailedVerb> {
         self.batch.next_phase();
         let tickets = self.read_buckets(buckets);
@@ -475,8 +474,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         buckets.read(&mut self.batch, place)
     }
 
-    /// Posts the READs for the value of the object that a word refers to, which was read on this node;
-    /// `None` if it refers to none.
+    /// Posts the READs for the value of the object that a word refers to, which was read on this node. `None` if it
+    /// refers to no object.
     fn fetch(&mut self, shown_on: MnId, word: Slot) -> Option<Fetch> {
         let object = self.view.object_of(word)?;
         let is_silent = |node| self.store.silent.has(node);
@@ -484,12 +483,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Some(object.fetch(&mut self.batch, first, is_silent))
     }
 
-    /// Posts a READ of as much of a word's object as comparing the key needs; `None` if the word refers
-    /// to none. On the node that has shown the word, if there is a replica: what a speculative write
-    /// has put on a backup is complete there, and perhaps nowhere else (`speculation.rs`).
+    /// Posts a READ of as much of a word's object as comparing the key needs; `None` if the word refers to no object.
+    /// Prefers a replica on the node that has shown the word: if a speculative write has put the word on a backup,
+    /// its object is complete there, and perhaps nowhere else (`speculation.rs`).
     ///
-    /// The slot was read earlier in this operation, and an object that was complete then stays untouched
-    /// until the operation ends: where the start of a large one shows the key, it is the key's.
+    /// The slot was read earlier in this operation, and an object that was complete then stays untouched until the
+    /// operation ends. So if the start of a large object shows the key, the object is the key's.
     fn read_key_of(&mut self, word: Slot, shown_on: MnId, key: Key<'_>) -> Option<Ticket> {
         let class = class_of(&self.view, word)?;
         let place = replica(&self.view, &self.store.silent, word.address(), class, shown_on)?;
@@ -500,8 +499,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Some(self.batch.read(place.node, place.offset, bytes))
     }
 
-    /// Posts, behind the READ of the slot, what it takes to know that the hint's word leads to the key if
-    /// the slot shows it.
+    /// Posts, behind the READ of the slot, the READ that shows whether the hint's word leads to the key if the slot
+    /// holds it.
     fn read_proof(&mut self, target: &Target, key: Key<'_>) -> Proof {
         let in_order = target.slot.node == target.object.node || self.store.fabric.is_immediate();
         if in_order || removed(Mutant::PrefixReadEarly) {
@@ -511,7 +510,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Proof::Whole(target.read_object(&mut self.batch))
     }
 
-    /// Whether the word that the slot of a hint showed, if it is the hint's, leads to the key.
+    /// Returns whether a word leads to the key, if its slot has shown the word of the hint.
     fn is_proved(&self, proof: Proof, word: Slot, key: Key<'_>) -> Result<bool, Error> {
         Ok(match proof {
             Proof::Prefix(ticket) => {
@@ -528,14 +527,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         })
     }
 
-    /// What the header of a word's object shows, if that is another identity than the word's.
+    /// Returns the identity that the header of a word's object contains, if it differs from the word's.
     #[cold]
     fn first_turn(&self, word: Slot) -> Option<Identity> {
         let object = self.view.object_of(word)?;
         object.is_turned(word).then(|| object.identity_of(word))
     }
 
-    /// What an object that was read to compare its key shows: the whole of it, or its start.
+    /// Compares the key with an object of which the whole, or the start, was read.
     fn check_key_of(
         &self,
         ticket: Ticket,
@@ -556,10 +555,10 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Ok(whole_key(bytes, identity, key))
     }
 
-    /// One phase, or none if there are no candidates: which of these slots, as they are shown on a
-    /// node, refers to the key? Those whose objects prove nothing are looked at again, a phase or two
-    /// each. `Err(Stale)` if one of them has changed meanwhile. A word that can refer to nothing, or only
-    /// to damaged replicas, is an error only if no other one refers to the key.
+    /// Finds which of these slots, as a node has shown them, refers to the key. Takes one phase, or none if there are
+    /// no candidates. Objects that prove nothing are re-read, in a phase or two each. `Err(Stale)` if one of the
+    /// slots has changed meanwhile. A word that can refer to no object, or only to damaged replicas, is an error only
+    /// if no other word refers to the key.
     async fn find_key(
         &mut self,
         candidates: impl Iterator<Item = (SlotRef, Slot)>,
@@ -597,7 +596,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         broken.map_or(Ok(Ok(None)), Err)
     }
 
-    /// Whether the pair of a word was lost with its only node, which is counted.
+    /// Returns whether the pair of a word was lost with its only node, and counts such pairs.
     fn is_gone(&self, word: Slot) -> bool {
         let is_gone = self.view.is_gone(word);
         if is_gone {
@@ -606,7 +605,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         is_gone
     }
 
-    /// Looks again at slots whose objects prove nothing.
+    /// Finds the key among slots whose objects prove nothing, by re-reading them.
     async fn find_among(
         &mut self,
         unproved: ArrayVec<Hint, MAX_CANDIDATES>,
@@ -627,7 +626,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 }
 
-/// Whether all that one place has of an object shows the key.
+/// Compares the key with all the bytes that one place has of an object.
 fn whole_key(bytes: &[u8], identity: Identity, key: Key<'_>) -> KeyCheck {
     match Object::decode_of(bytes, identity) {
         Ok(object) if object.key() == &*key || removed(Mutant::KeysNotCompared) => KeyCheck::Same,
@@ -637,8 +636,8 @@ fn whole_key(bytes: &[u8], identity: Identity, key: Key<'_>) -> KeyCheck {
     }
 }
 
-/// Whether the start of an object shows the key, in the generation of the word that led to it. If it does
-/// not, it may be damaged.
+/// Returns whether the start of an object shows the key, in the generation of the word that led to it. If not, the
+/// object may be damaged.
 fn starts_with_key(prefix: &[u8], identity: Identity, key: Key<'_>) -> bool {
     match Object::prefix_has_key(prefix, identity, &key) {
         Ok(same) => same || removed(Mutant::KeysNotCompared),
@@ -646,17 +645,17 @@ fn starts_with_key(prefix: &[u8], identity: Identity, key: Key<'_>) -> bool {
     }
 }
 
-/// The word that the READ of a slot has fetched.
+/// Returns the word that the READ of a slot has fetched.
 fn slot_word(batch: &Batch, ticket: Ticket) -> Result<Slot, FailedVerb> {
     let bytes = batch.data(ticket)?;
     Ok(Slot(u64::from_le_bytes(bytes.try_into().expect("a slot has 8 bytes"))))
 }
 
-/// A slot holds what no client of this cluster writes.
+/// The error for a slot with a word that no client of this cluster writes.
 const BROKEN_WORD: Error = Error::Corrupt { what: "a slot refers to no possible object" };
 
 /// Slots that may refer to a key, each with the READ of its object.
 type Candidates = ArrayVec<(Hint, Ticket), MAX_CANDIDATES>;
 
-/// Something read earlier is out of date: start again.
+/// A word that was read earlier is out of date: start again.
 struct Stale;

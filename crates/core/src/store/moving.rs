@@ -1,4 +1,4 @@
-//! The Move: a pair gets another redundancy, and keeps its value (E §4.2, there a *transition*).
+//! The Move: a pair gets another redundancy and keeps its value (E §4.2, there a *transition*).
 //!
 //! ```text
 //! 1  READ the slot of the hint and the value; or both buckets, and then the value      (without a hint +1)
@@ -10,14 +10,14 @@
 //! An EC-oriented object is moved *in place* where that can be ([`in_place`](super::in_place)).
 //!
 //! A Move is a write round whose new value is the old one. It goes by the word that the primary has shown since the
-//! operation was pinned last, so its value is that word's, and no round of another word can take it. Step 2 is
-//! answered by all places before anybody can learn of the object, as with every write; so whoever goes on with a Move
-//! of a dead client finishes a round, and need not know what was moved.
+//! operation was last pinned, so its value is that word's, and no round of another word can take it. As with every
+//! write, all places have answered step 2 before any other session can learn of the object. So a process that goes on
+//! with the Move of a dead client finishes a round, and need not know what was moved.
 //!
-//! It wins and loses by the rules of every round. But who loses to *it* has not been overwritten: rule L
-//! ([`round`](super::round)) has such a writer start again, and the moved bit of the word tells. A Move that loses
-//! waits for the end of its round like every loser: until then its object may be the one that a change of the view
-//! settles on. It does not try again.
+//! A Move wins and loses by the rules of every round. But a writer that loses to a Move has not been overwritten. By
+//! rule L ([`round`](super::round)) it starts again: the moved bit of the word tells it to. A Move that loses waits
+//! for the end of its round like every loser: until then a view change may settle on its object. It does not try
+//! again.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -35,26 +35,26 @@ use crate::slab::{SlabKind, USED_AGAIN_AT};
 use crate::stats::OpKind;
 use crate::verbs::{Fabric, VerbError};
 
-/// What came of giving a pair another redundancy.
+/// The result of giving a pair another redundancy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transition {
-    /// It has that now.
+    /// The pair has that redundancy now.
     Moved,
-    /// It had that already.
+    /// The pair had that redundancy already, or is out of the Move's reach.
     Unchanged,
-    /// A write of the key, or another Move, has won: if there still is a pair, it has the redundancy that this one
+    /// A write of the key, or another Move, has won. If there still is a pair, it has the redundancy that the winner
     /// has chosen.
     Overtaken,
 }
 
-/// Which pairs a Move is for.
+/// The pairs that a Move may move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// Whatever the key has.
+    /// Any pair of the key.
     Anywhere,
-    /// What is in this object still: it has not been written since somebody chose it.
+    /// The pair in this object: it has not been written since it was chosen.
     At(Address),
-    /// As before, and the Move is in place: it needs no memory.
+    /// The same, if the Move can be in place: it needs no memory then.
     InPlaceAt(Address),
 }
 
@@ -68,8 +68,8 @@ impl Reach {
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// Gives the value of a key that must exist another redundancy. 4 phases if the hint is right, else 5; with one
-    /// index replica one less.
+    /// Gives the value of a key that must exist another redundancy. Takes 4 phases if the hint is right, else 5; with
+    /// one index replica one less.
     pub async fn set_redundancy<'k>(
         &self,
         key: impl IntoKey<'k>,
@@ -79,7 +79,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.move_pair(key, redundancy, hint, Reach::Anywhere).await
     }
 
-    /// As [`Store::set_redundancy`], of what the key has if it is in reach; else the pair is `Unchanged`.
+    /// Does the same as [`Store::set_redundancy`] if the pair is in reach; else the pair is `Unchanged`.
     pub async fn move_pair<'k>(
         &self,
         key: impl IntoKey<'k>,
@@ -138,7 +138,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             }
             let slab = match self.store.slab_of(redundancy, key.len(), value.len()) {
                 Ok(slab) => slab,
-                // It rests on what was READ.
+                // The error depends on words that were READ.
                 Err(error) => {
                     if self.is_vouched_for(key).await? {
                         return Err(error);
@@ -160,7 +160,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 if goes_elsewhere { None } else { self.begin_in_place(&intent, place, least) };
             let begun = match in_place {
                 Some(begun) => begun,
-                // Somebody else has the block, or something else is under way there.
+                // Another session has the block, or another operation is under way there.
                 None if matches!(reach, Reach::InPlaceAt(_)) => {
                     let written = Written { place: Some(place), hint_held };
                     return Ok((Transition::Unchanged, written));
@@ -191,8 +191,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
-    /// The pair as the primary shows it since the operation was pinned last: where it is, and its value. `None`
-    /// if that is to be tried again.
+    /// Returns the pair as the primary shows it since the operation was last pinned: its place and its value. `None`
+    /// if the caller is to try again.
     async fn find_value(
         &mut self,
         key: Key<'_>,
@@ -206,8 +206,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             }
             found => found?,
         };
-        // What backups show beside their primary is not known to be committed, and what a newer view has come for
-        // on the way may be frozen.
+        // A word that backups show beside their primary is not known to be committed. If a newer view has come on the
+        // way, the slot may be frozen by it.
         let may_write = self.may_write_now(key) || removed(Mutant::MovesWhileFrozen);
         if self.beside || !may_write {
             self.pin.pause();

@@ -1,16 +1,15 @@
-//! In what the operations of a session are pinned, and how one pauses and goes on.
+//! The pins of a session's operations: the view and the epoch in which each one runs.
 //!
-//! An operation is *pinned* from the moment at which it may post verbs until it will post none any more,
-//! and none that it has posted can still execute. A local epoch stands for a view and an epoch, of which
-//! every operation begins with the newest. The session tells its surroundings the oldest local epoch that
-//! counts (`Epochs::publish`): whoever changes the view waits for it ([`change`](crate::change)), and so
-//! does whoever uses an object again that was freed ([`reclaim`](super::reclaim)). So an operation
+//! An operation is *pinned* from the moment at which it may post verbs until it will post none any more, and none
+//! that it has posted can still execute. A local epoch stands for a view and an epoch; every operation begins in the
+//! newest one. The session publishes the oldest local epoch that counts (`Epochs::publish`). View changes wait for it
+//! ([`change`](crate::change)), and so does the reuse of freed objects ([`reclaim`](super::reclaim)). So an operation
 //!
-//! * begins at the newest local epoch: it tells first, and looks for a newer one after that;
+//! * begins at the newest local epoch: it publishes that first, and looks for a newer one afterwards;
 //! * is not pinned while it waits to begin, e.g. for the end of a change;
-//! * that was dropped or failed after its first CAS, or before a WRITE was answered, stays pinned for ever:
-//!   nobody knows what is still on its way, so that this session has to be fenced before the view changes,
-//!   and before anybody else has its blocks.
+//! * stays pinned for ever if it was dropped or failed after its first CAS, or before a WRITE was answered. Its verbs
+//!   may still be on their way, so this session has to be fenced before the view changes, and before another session
+//!   has its blocks.
 
 use alloc::rc::Rc;
 use alloc::sync::Arc;
@@ -24,13 +23,13 @@ use crate::mutant::{Mutant, removed};
 use crate::verbs::Fabric;
 use crate::view::View;
 
-/// A view as the operations of a session share it: every one of them holds it, and counts to itself.
+/// A view that the operations of a session share, with a reference count that only this session touches.
 pub(super) type ViewRef = Rc<Arc<View>>;
 
-/// How many operations of a session are pinned, and in which local epochs.
+/// The number of pinned operations of a session in each local epoch.
 #[derive(Debug, Default)]
 pub(super) struct LocalEpochs {
-    /// The local epoch, and the number of the operations; the oldest first. Seldom more than one entry.
+    /// Local epochs with the number of their operations; the oldest first. Seldom more than one entry.
     pinned: RefCell<Vec<(u64, usize)>>,
     suspended: Cell<usize>,
 }
@@ -45,7 +44,7 @@ impl LocalEpochs {
         self.oldest().is_some() || self.suspended.get() > 0
     }
 
-    /// Returns whether the oldest local epoch changed.
+    /// Adds an operation. Returns whether the oldest local epoch changed.
     fn begin(&self, local_epoch: u64) -> bool {
         let mut pinned = self.pinned.borrow_mut();
         match pinned.last_mut() {
@@ -61,7 +60,7 @@ impl LocalEpochs {
         }
     }
 
-    /// Returns whether the oldest local epoch changed.
+    /// Removes an operation. Returns whether the oldest local epoch changed.
     #[inline]
     fn end(&self, local_epoch: u64) -> bool {
         let mut pinned = self.pinned.borrow_mut();
@@ -79,7 +78,7 @@ impl LocalEpochs {
     }
 }
 
-/// Whether all regions are replicated.
+/// Returns whether all regions are replicated.
 pub(super) fn has_one_redundancy(view: &View) -> bool {
     view.regions.iter().all(|region| region.redundancy().is_replicated())
 }
@@ -91,7 +90,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.host.publish(Pinned { oldest, suspended });
     }
 
-    /// The newest view that has come.
+    /// Returns the newest view that has come.
     #[inline]
     pub(super) fn newest_view(&self) -> ViewRef {
         self.follow_view();
@@ -106,7 +105,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// Apart, so that operations that find no newer view do not pay for it.
+    /// In a function of its own, so that operations that find no newer view do not pay for it.
     #[cold]
     fn follow(&self, newer: Arc<View>) {
         if newer.regions.iter().any(|region| !region.is_there()) {
@@ -116,7 +115,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         *self.view.borrow_mut() = Rc::new(newer);
     }
 
-    /// Pins an operation in the newest local epoch, which is returned with its view, or a newer one.
+    /// Pins an operation in the newest local epoch, and returns that with its view, or a newer view.
     pub(super) fn begin(&self) -> (ViewRef, u64) {
         loop {
             let local_epoch = self.host.local_epoch();
@@ -126,8 +125,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 self.publish();
             }
             self.host.began(local_epoch);
-            // What was told stands before this look: either the newer local epoch is seen here, or
-            // whoever made it sees that this operation is pinned in an older one.
+            // The local epoch was published before this look. So either a newer local epoch is seen here, or its
+            // maker sees that this operation is pinned in an older one.
             if self.host.local_epoch() == local_epoch {
                 return (view, local_epoch);
             }
@@ -135,12 +134,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// The epoch for what operations remember, which is nothing where verbs take no time to speak of.
+    /// Returns the epoch for operations to remember; 0 if the fabric is immediate, where they remember none.
     fn epoch(&self) -> u64 {
         if self.fabric.is_immediate() { 0 } else { self.host.epoch() }
     }
 
-    /// An operation is not pinned in this local epoch any more.
+    /// Unpins an operation that was pinned in this local epoch.
     pub(super) fn end(&self, local_epoch: u64) {
         self.host.ended(local_epoch);
         if self.local_epochs.end(local_epoch) {
@@ -149,29 +148,29 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 }
 
-/// That an operation is pinned, and whether it has left traces.
+/// The pin of an operation, with the traces that the operation has left.
 pub(super) struct Pin<'s, F: Fabric, H: Host> {
     store: &'s Store<F, H>,
-    /// Since when it is pinned.
+    /// The local epoch in which it is pinned, if it is.
     local_epoch: Option<u64>,
-    /// The newest epoch that the session knew then; 0 where verbs take no time to speak of.
+    /// The newest epoch that the session knew then; 0 if the fabric is immediate.
     epoch: u64,
     /// Whether this attempt has posted a CAS: from then on a failure may leave work behind that
     /// recovery can still finish.
     pub posted: bool,
-    /// Whether a WRITE of it may still execute, since its answer has not come: it must not execute in what is somebody
-    /// else's memory by then.
+    /// Whether a WRITE of the operation may still execute, since its answer has not come. It must not execute when
+    /// the memory belongs to another session.
     pub on_its_way: bool,
-    /// Whether its attempt has an object that is neither ended nor given back.
+    /// Whether the attempt has an object that is neither ended nor given back.
     pub has_object: bool,
-    /// Whether it was suspended, and has not found out what became of its write.
+    /// Whether the operation was suspended, and its write is not resolved yet.
     suspended: bool,
-    /// What it frees then, if it had posted its commit.
+    /// The hold on the memory that it frees then, if it had posted its commit.
     held: Option<Hold>,
 }
 
 impl<'s, F: Fabric, H: Host> Pin<'s, F, H> {
-    /// An operation begins.
+    /// Pins an operation that begins.
     pub fn new(store: &'s Store<F, H>) -> (Pin<'s, F, H>, ViewRef) {
         let (view, local_epoch) = store.begin();
         let local_epoch = Some(local_epoch);
@@ -184,29 +183,29 @@ impl<'s, F: Fabric, H: Host> Pin<'s, F, H> {
         (Pin { store, local_epoch, epoch, posted, on_its_way, has_object, suspended, held }, view)
     }
 
-    /// Whether it is pinned.
+    /// Returns whether the operation is pinned.
     pub fn is_pinned(&self) -> bool {
         self.local_epoch.is_some()
     }
 
-    /// Since when, if it is.
+    /// Returns the local epoch in which the operation is pinned, if it is.
     pub fn since(&self) -> Option<u64> {
         self.local_epoch
     }
 
-    /// The newest epoch that the session knew when it was pinned, if it is.
+    /// Returns the newest epoch that the session knew when the operation was pinned, if it is.
     pub fn epoch(&self) -> Option<u64> {
         self.local_epoch.map(|_| self.epoch)
     }
 
-    /// It posts nothing any more, until it is pinned again, and nothing is on its way.
+    /// Unpins the operation: until it is pinned again it posts nothing, and nothing of it is on its way.
     pub fn pause(&mut self) {
         if let Some(local_epoch) = self.local_epoch.take() {
             self.store.end(local_epoch);
         }
     }
 
-    /// It is pinned by the newest view from now on.
+    /// Pins the operation by the newest view.
     pub fn resume(&mut self) -> ViewRef {
         let before = self.local_epoch.take();
         let (view, local_epoch) = self.store.begin();
@@ -217,8 +216,8 @@ impl<'s, F: Fabric, H: Host> Pin<'s, F, H> {
         view
     }
 
-    /// It pauses, and its write is yet to be resolved. Has it `replaced` a word, perhaps, it holds what that kept: it
-    /// is told before the operation is not pinned any more.
+    /// Unpins the operation while its write is yet to be resolved. If the write may have `replaced` a word, it holds
+    /// the memory that the word kept: this is published before the operation is unpinned.
     pub fn suspend(&mut self, replaced: bool) {
         if let Some(since) = self.local_epoch.filter(|_| replaced && self.held.is_none()) {
             self.held = Some(self.store.hold(since));
@@ -235,19 +234,20 @@ impl<'s, F: Fabric, H: Host> Pin<'s, F, H> {
         self.store.publish();
     }
 
-    /// Whether it must not free what it has replaced: while it was suspended that was left to a comparison.
+    /// Returns whether the operation must not free the memory that it holds: while it was suspended that was left to
+    /// a comparison.
     pub fn has_lost_hold(&self) -> bool {
         self.held.as_ref().is_some_and(|hold| self.store.is_lost(hold))
     }
 
-    /// What it has replaced is freed, or left alone.
+    /// Ends the hold: the memory is freed, or left alone.
     pub fn let_go(&mut self) {
         if let Some(hold) = self.held.take() {
             self.store.let_go(&hold);
         }
     }
 
-    /// It is resolved.
+    /// Notes that the write is resolved.
     pub fn resolved(&mut self) {
         if core::mem::take(&mut self.suspended) {
             let suspended = &self.store.local_epochs.suspended;
@@ -260,7 +260,7 @@ impl<'s, F: Fabric, H: Host> Pin<'s, F, H> {
 
 impl<F: Fabric, H: Host> Drop for Pin<'_, F, H> {
     fn drop(&mut self) {
-        // It stays pinned then, so that nothing is used again that it knows of.
+        // The operation stays pinned then, so that no memory that it knows of is reused.
         let keeps_object = self.has_object && !removed(Mutant::DroppedAttemptsKeepObjects);
         if self.posted || self.on_its_way || keeps_object {
             self.store.half_way.set(true);

@@ -1,30 +1,30 @@
-//! Operations and changes of the view: how they wait for one, and how a write that was suspended
-//! by one is resolved.
+//! Operations and view changes: the wait for a change, and the resolution of a write that was suspended by one.
 //!
-//! A write is suspended when a memory node does not answer, or when it waits for another writer whose
-//! subtable is being changed: that writer may be dead, and is recovered only after the change. It
-//! then knows how far it came ([`Step`]). When the change has made the replicas equal, and
-//! before anybody may write again, it looks at its slot:
+//! A write is suspended when a memory node does not answer, or when it waits for another writer in a subtable that is
+//! being changed: that writer may be dead, and is recovered only after the change. The suspended write knows its last
+//! [`Step`]. When the change has made the replicas equal, and before any session may write to the slot again, it
+//! looks at its slot:
 //!
-//! | it had | it sees | so |
+//! | last step | slot | result |
 //! |---|---|---|
-//! | posted no CAS | – | starts again |
-//! | begun to withdraw | any | starts again: its word was never live |
-//! | posted its commit | – | is done: its word stood on all backups, hence was chosen |
+//! | no CAS posted | – | starts again |
+//! | withdrawal | any | starts again: its word was never live |
+//! | commit posted | – | is done: its word stood on all backups, hence was chosen |
 //! | speculated, competed, or confirmed | its own word | is done |
 //! | | its identity, withdrawn; or the old word | starts again |
 //! | | another word | is a loser, and starts again |
 //!
 //! A loser would have taken effect just before its winner. But others may have read the winner's word before the
-//! loser began (`beside`), the round of a speculative write may have been over by then, and a Move has overwritten
-//! nobody ([`round`](super::round), rule L).
+//! loser began (`beside`), the round of a speculative write may have been over by then, and a Move has overwritten no
+//! write ([`round`](super::round), rule L).
 //!
-//! *It frees what it has replaced*, like every writer. A word of which the commit was posted may have given way while
-//! the write was still pinned, and a comparison with the index may have found that nobody keeps the object. It ends
-//! when everything is set free that such operations freed: so the write *holds* what it may have replaced from before
-//! it is suspended until it has freed it ([`reclaim`](super::reclaim)). If what waits to be set free is revoked
-//! meanwhile, it leaves that to the comparison. A writer that has posted no commit need not hold anything: as long as
-//! the view lasts the old word stands, and the own object lies in a block with a write under way.
+//! *The write frees what it has replaced*, like every writer. If its commit was posted, the old word may have given
+//! way while the write was still pinned, and a comparison with the index may have found that no slot keeps the old
+//! object. A comparison ends when the bits of all objects are set that such operations freed. So the write *holds*
+//! what it may have replaced, from before it is suspended until it has freed it ([`reclaim`](super::reclaim)). If the
+//! bits that wait are revoked meanwhile, the write leaves the object to the comparison. A writer that has posted no
+//! commit need not hold anything: as long as the view lasts the old word stands, and the own object lies in a block
+//! with a write under way.
 
 use super::attempt::{Attempt, Ended, Round, Step};
 use super::{Hint, Op, Sight};
@@ -40,7 +40,7 @@ use crate::view::View;
 const CHANGE: &str = "the end of a change of the cluster";
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
-    /// Waits until the key's subtable may be written. The operation is pinned by the newest view then.
+    /// Waits until the key's subtable may be written. Then the operation is pinned by the newest view.
     pub(super) async fn may_write(&mut self, key: Key<'_>) -> Result<(), Error> {
         loop {
             if !self.pin.is_pinned() || self.newer_view_has_come() {
@@ -53,7 +53,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
-    /// Whether the key's subtable may be written by the view that the operation is pinned by.
+    /// Returns whether the key's subtable may be written by the view that the operation is pinned by.
     pub(super) fn may_write_now(&self, key: Key<'_>) -> bool {
         let held_back =
             self.view.holds_objects_back() && !removed(Mutant::WritesBesideLostReplicas);
@@ -61,7 +61,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         !waits || removed(Mutant::WritesWhileFrozen)
     }
 
-    /// Waits until the key's subtable may be read. The operation is pinned by the newest view then.
+    /// Waits until the key's subtable may be read. Then the operation is pinned by the newest view.
     pub(super) async fn may_read(&mut self, key: Key<'_>) -> Result<(), Error> {
         loop {
             if !self.pin.is_pinned() || self.newer_view_has_come() {
@@ -78,16 +78,16 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
-    /// A read had no answer from a node: waits until it is none of the view any more.
+    /// Waits, after a read had no answer from a node, until the node is not a member of the view any more.
     pub(super) async fn read_without(&mut self, node: MnId, error: Error) -> Result<(), Error> {
         if self.pin.posted || self.pin.on_its_way {
-            // A replica that was being repaired there: as for a writer, it must be certain that nothing of
-            // that executes any more.
+            // A replica there was being repaired. As for a writer, it must be certain that no verb of the repair
+            // executes any more.
             self.await_switch(None, &error).await?;
             self.pin.posted = false;
             return Ok(());
         }
-        // A READ that is still on its way harms nobody.
+        // A READ that is still on its way does no harm.
         self.pin.pause();
         self.unanswered.clear();
         self.store.host.report_unreachable(node);
@@ -117,8 +117,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.store.view.borrow().number > self.view.number
     }
 
-    /// An attempt was suspended: by a node that did not answer, or in its wait for another writer.
-    /// Resolves it. `error` is what it comes to if nobody changes the view.
+    /// Resolves an attempt that was suspended: by a node that did not answer, or in its wait for another writer.
+    /// `error` is the result if the view does not change.
     pub(super) async fn resolve(
         &mut self,
         attempt: &Attempt<'_>,
@@ -129,14 +129,15 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let ended = match attempt.step() {
                 Step::Begun | Step::Led(_) | Step::Looking(_) | Step::Mentioned => Ok(Ended::Again),
                 Step::Committing(round, _) => {
-                    // The copies of a word that was replaced in place are freed with the attempt's.
+                    // If the word was replaced in place, its copies are freed with the attempt's.
                     if !round.is_in_place() && !removed(Mutant::ResolvedFreesNothing) {
                         self.free(round.old);
                     }
                     Ok(Ended::Done(live(round, round.own)))
                 }
                 Step::Withdrawing(round) => self.fetch_slot(round.slot).await.map(|word| {
-                    // Only a primary that is left alone, and had not been asked yet, shows the old word still.
+                    // Only a primary that is the last replica left, and had not been asked yet, still shows the old
+                    // word.
                     let is_old = word == round.old;
                     if !removed(Mutant::ResolvedFreesNothing) {
                         self.free(if is_old { round.own.withdrawn() } else { round.old });
@@ -149,7 +150,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 | Step::Confirming(round, ..)
                 | Step::Contended(round) => {
                     self.fetch_slot(round.slot).await.map(|word| {
-                        // All replicas hold this word: what is not kept by it is free.
+                        // All replicas hold this word: of the two objects, the one that it does not keep is free.
                         let is_own = word.identity() == round.own.identity();
                         if !round.is_in_place() {
                             self.free(if is_own { round.old } else { round.own.withdrawn() });
@@ -172,8 +173,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
-    /// Waits for the view by which a suspended attempt that is so far, if there is one, can be resolved, and is
-    /// pinned by it.
+    /// Waits for a view by which a suspended attempt at this step, if there is one, can be resolved, and pins the
+    /// operation by that view.
     async fn await_switch(&mut self, step: Option<&Step>, error: &Error) -> Result<(), Error> {
         let round = step.and_then(Step::round);
         let replaced = matches!(step, Some(Step::Committing(..) | Step::Withdrawing(_)));
@@ -182,7 +183,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
         loop {
             let newest = self.store.newest_view();
-            // What it has posted to a member may still execute there.
+            // Verbs that were posted to a member may still execute there.
             self.unanswered.retain(|node| newest.member(*node).is_some());
             if self.unanswered.is_empty() || removed(Mutant::StopsInDoubt) {
                 self.pin.on_its_way = false;
@@ -206,7 +207,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
-    /// At its end: nothing that was posted to a node which the view has lost is on its way any more.
+    /// For the end of an operation: notes that verbs to nodes that the view has lost are not on their way any more.
     pub(super) fn forget_lost(&mut self) {
         if self.pin.on_its_way {
             let newest = self.store.newest_view();
@@ -214,15 +215,15 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
-    /// Whether a view shows what became of the attempt.
+    /// Returns whether a view shows the fate of the attempt's round.
     fn can_look(&self, round: Option<&Round>, view: &View, error: &Error) -> Result<bool, Error> {
         let Some(round) = round else { return Ok(true) };
         match view.stage_of(round.slot.subtable) {
             Some(Stage::Switched) => Ok(true),
             Some(_) => Ok(removed(Mutant::LooksBeforeTheSwitch)),
             None if view.number > self.view.number => {
-                // The node is gone, but it had no part of this round: what failed was no part of
-                // it either. Nobody can tell how far the round is.
+                // The node is lost, but it had no part in this round, and neither had the verb that failed. It cannot
+                // be known how far the round is.
                 if removed(Mutant::SuspendedIsForgotten) { Ok(true) } else { Err(error.clone()) }
             }
             None => Ok(false),
@@ -234,7 +235,7 @@ fn live(round: &Round, word: Slot) -> Option<Hint> {
     (!word.is_free()).then_some(Hint { slot: round.slot, word, seen: Sight::Sometime })
 }
 
-/// What a word that all replicas of a slot hold says about a writer that competed for it.
+/// Returns the end of an attempt that competed for a slot, by the word that all replicas of the slot hold.
 fn resolve_outcome(opcode: Opcode, round: &Round, word: Slot) -> Ended {
     if word.identity() == round.own.identity() {
         let withdrawn = word.is_free() && opcode != Opcode::Delete;

@@ -1,24 +1,24 @@
-//! Memory for an operation that finds its slab empty: what it does, in which order, and when it is told
-//! that there is none.
+//! The search for memory of an operation that finds its slab empty: its steps, their order, and the point at which
+//! there is no memory.
 //!
-//! 1. What the session has: sets free what it freed, and reclaims what is free in its blocks
-//!    ([`reclaim`](super::reclaim)). A DELETE waits for what can be used soon; so does everybody where the
-//!    pool had nothing left the last time.
+//! 1. The session's own memory: the session sets the bits of the objects that it freed, and reclaims free objects in
+//!    its blocks ([`reclaim`](super::reclaim)). A DELETE waits for objects that can be used soon; so do all
+//!    operations if the pool had nothing left the last time.
 //! 2. Another block: an orphaned one, or one of the pool (`Blocks::alloc_block`).
-//! 3. If the pool is empty, everything that may help: all blocks are looked at, unverified ones are
-//!    compared with the index, and what others hand on is looked through, a few blocks at a time. As the
-//!    last resort no bitmap is trusted any more.
+//! 3. If the pool is empty, everything that may help: all blocks are looked at, unverified ones are compared with the
+//!    index, and blocks that other sessions hand on are looked through, a few at a time. As the last resort no bitmap
+//!    is trusted any more.
 //!
-//! An object that is best beside a subtable ([`speculation`](super::speculation)) takes what there is, too; when its
-//! write has ended, a block is looked for where the next one is best.
+//! An object that is best beside a subtable ([`speculation`](super::speculation)) takes any memory that there is,
+//! too. When its write has ended, the session looks for a block in the best place for the next object.
 //!
-//! That is once in a block's worth of objects. One operation does some of it before, when half of them
-//! are used up, so that something can be used again when it is time. Meanwhile nothing is offered to others;
-//! whoever looked for memory offers what is left over when it has done.
+//! This happens once in a block's worth of objects. One operation does some of it earlier, when half of the objects
+//! are used up, so that memory can be reused when it is needed. Meanwhile nothing is offered to others; the operation
+//! that looked for memory offers the rest when it is done.
 //!
-//! What others hand on takes a while to come. Who waits for it is not pinned, so that everybody's memory goes
-//! on becoming free, and offers what it does not need itself: else two sessions might each wait for what the
-//! other one keeps.
+//! Blocks that other sessions hand on take a while to come. An operation that waits for them is not pinned, so that
+//! memory of all sessions goes on becoming free. It also offers the blocks that it does not need itself: otherwise
+//! two sessions might each wait for blocks that the other one keeps.
 
 use alloc::sync::Arc;
 use core::cell::{Cell, RefCell};
@@ -35,23 +35,23 @@ use crate::slab::{Allocation, Block, Lack, SlabKind, Slabs, USED_AGAIN_AT};
 use crate::verbs::Fabric;
 use crate::view::View;
 
-/// So many marks (`Epochs::mark`) after all blocks became unverified they do so again at the soonest.
+/// Marks (`Epochs::mark`) after which all blocks may become unverified again, at the soonest.
 const UNVERIFY_PAUSE: u64 = 256;
-/// Blocks that are asked for together at most when the pool is empty.
+/// The largest number of blocks that are asked for together when the pool is empty.
 const ASKED_TOGETHER: u32 = 8;
-/// So often nobody has anything to hand on, and nothing of the session's own is left to wait for, before
-/// there is no memory; once, if besides nobody did anything by which memory becomes free.
+/// Times in which no session has anything to hand on, and none of the session's own memory is left to wait for,
+/// before there is no memory. Once is enough if besides no session did anything by which memory becomes free.
 const ASKED_IN_VAIN: u32 = 4;
-/// Who waits for the window of a block asks again after so many pauses.
+/// Pauses after which a session that waits for the window of a block asks for another block again.
 const ASKED_EVERY: u32 = 32;
-/// A wait for others counts as so many pauses.
+/// The number of pauses as which a wait for others counts.
 const PAUSES_PER_WAIT: u32 = 10;
-/// So often a DELETE pauses until a block can be used again: some 50 ms.
+/// Pauses of a DELETE until a block can be used again, at most: some 50 ms.
 const RECLAIM_PAUSES: u32 = 128;
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// An object of a class from this session's slabs, by this view; of a block of which one in
-    /// `least` objects is free, if it is not in use already. Preferably beside a subtable.
+    /// Allocates an object of a class from this session's slabs, by this view, preferably beside a subtable. A block
+    /// that is not in use already is taken if one in `least` of its objects is free.
     pub(super) fn allocate(
         &self,
         kind: SlabKind,
@@ -63,8 +63,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.slabs.borrow_mut().allocate(kind, least, |block| is_frozen(view, block), best)
     }
 
-    /// When half of a block is used up: looks for what can be used when all of it is. Where an object would have been
-    /// better beside a subtable and was not: for a block there.
+    /// Looks for memory when half of a block is used up, for the time when all of it is. If an object would have been
+    /// better beside a subtable and was not, looks for a block there.
     pub(super) async fn look_ahead(&self, kind: SlabKind, lack: Lack) {
         let _ends = Allocating::begin(&self.allocating);
         self.take_back();
@@ -75,9 +75,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.collect(kind, USED_AGAIN_AT, None, false).await;
     }
 
-    /// Looks for a block beside a subtable: among those of the session, or another one, if the pool has some to spare.
-    /// Writes do without one meanwhile, so whatever fails here is no error. Where memory is short a slab has one block
-    /// in use, and others have the rest.
+    /// Looks for a block beside a subtable: among those of the session, or another one if the pool has some to spare.
+    /// Writes do without such a block meanwhile, so a failure here is no error. While memory is short a slab has one
+    /// block in use, and others have the rest.
     async fn look_beside(&self, kind: SlabKind, subtable: u32) {
         if !self.slabs.borrow_mut().begin_look(kind) {
             return;
@@ -98,7 +98,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             let is_frozen = |block| is_frozen(&view, block);
             self.slabs.borrow_mut().use_best(kind, USED_AGAIN_AT, is_frozen, lies_there)
         };
-        // Used at once: whatever is not in use is offered to others, and of no use here until it is taken back.
+        // Used at once: a block that is not in use is offered to others, and of no use here until it is taken back.
         looking.found = is_used();
         if !looking.found {
             let _ = self.ask_for_block(kind, false, Some(subtable), &view).await;
@@ -106,9 +106,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// Waits until there is something to allocate from, or a newer view has come. The caller must not
-    /// be pinned meanwhile: what it could know would never become free. `to_delete`: for a DELETE, which may
-    /// have what is kept back.
+    /// Waits until there is memory to allocate from, or a newer view has come. The caller must not be pinned
+    /// meanwhile: memory that it could know of would never become free. `to_delete`: the memory is for a DELETE,
+    /// which may have blocks that are kept back.
     pub(super) async fn await_room(
         &self,
         kind: SlabKind,
@@ -137,11 +137,11 @@ impl<F: Fabric, H: Host> Store<F, H> {
         unreachable!("the loop ends by return")
     }
 
-    /// Lets others have the blocks that are not in use, if they are short of memory and nobody here does
-    /// anything about them. Of a class that is short here these are only some.
+    /// Offers the blocks that are not in use to sessions that are short of memory, unless an operation here is busy
+    /// with them. Of a class that is short here, only some blocks are offered.
     pub(super) fn offer(&self) {
         if self.allocating.get() == 0 {
-            // Some may be gone already.
+            // Other sessions may have taken some already.
             self.take_back();
             let mut slabs = self.slabs.borrow_mut();
             if self.host.was_called() || self.pool_was_empty.get() {
@@ -154,8 +154,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// Lets others have the block for log objects, between two DELETEs, where there are not enough such
-    /// blocks for all sessions.
+    /// Offers other sessions the block for log objects between two DELETEs, if there are not enough such blocks for
+    /// all sessions.
     pub(super) fn lend(&self, key: Key<'_>) {
         if let Some(kind) = SlabKind::of_logs(key.len()) {
             self.slabs.borrow_mut().lend(kind);
@@ -169,7 +169,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.counters.add_left_to_comparison(unmarked);
     }
 
-    /// Gets something to allocate from, unless a newer view comes.
+    /// Gets memory to allocate from, unless a newer view comes.
     async fn alloc_slow(
         &self,
         kind: SlabKind,
@@ -179,7 +179,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     ) -> Result<(), Error> {
         self.set_free(1).await;
         self.collect(kind, *least, None, false).await;
-        // Where the pool has none left, whoever asks for a block has others asked for theirs.
+        // If the pool has no block left, to ask for one makes other sessions hand over theirs.
         if to_delete || self.pool_was_empty.get() {
             self.await_reclaimable(kind, *least, view).await;
         }
@@ -189,7 +189,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         let mut asked = self.ask(kind, to_delete, least, view).await?;
         while asked == Asked::Block && !self.has_room(kind, *least, view) {
             if to_delete {
-                // Better a little later than one of the last blocks.
+                // Better a little later than with one of the last blocks.
                 self.collect(kind, *least, None, false).await;
                 if self.await_reclaimable(kind, *least, view).await {
                     return Ok(());
@@ -197,7 +197,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             }
             asked = self.ask(kind, to_delete, least, view).await?;
         }
-        // Whatever there is will do now.
+        // From now on any free object will do.
         *least = u32::MAX;
         let mut together = 1;
         let mut in_vain = 0;
@@ -209,14 +209,14 @@ impl<F: Fabric, H: Host> Store<F, H> {
             }
             match self.collect(kind, *least, None, true).await {
                 Left::Waiting => {}
-                // What there was to wait for has just come.
+                // The memory that was waited for has just come.
                 Left::Nothing if self.has_room(kind, *least, view) => return Ok(()),
                 Left::Freed | Left::Nothing if asked == Asked::Called => {
                     self.await_others().await;
                     attempt += PAUSES_PER_WAIT;
                     asked = self.ask(kind, to_delete, least, view).await?;
                 }
-                // Something comes in some seconds. Until then others may have returned something.
+                // A block comes out of its window in some seconds. Other sessions may return blocks before that.
                 Left::Nothing if asked == Asked::Nothing && self.any_waits_for_its_window() => {
                     if attempt % ASKED_EVERY == 0 {
                         asked = self.ask(kind, to_delete, least, view).await?;
@@ -224,8 +224,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 }
                 Left::Nothing if asked == Asked::Nothing => {
                     if !self.unverify_all() {
-                        // Others may have needed all that they had when they were asked. If nobody did
-                        // anything, there was a time in this operation at which nothing could be had.
+                        // Other sessions may have needed all their memory when they were asked. If no session did
+                        // anything, there was a time in this operation at which no memory could be had.
                         in_vain += 1;
                         if self.host.is_exhausted() || in_vain == ASKED_IN_VAIN {
                             return Err(Error::OutOfMemory);
@@ -233,7 +233,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
                         asked = self.ask(kind, to_delete, least, view).await?;
                     }
                 }
-                // There is more where the last one came from. Not all of it at once: others need some.
+                // There are more blocks where the last one came from. Do not take all of them at once: others need
+                // some.
                 Left::Freed | Left::Nothing => {
                     for _ in 0..together {
                         asked = self.ask(kind, to_delete, least, view).await?;
@@ -251,17 +252,17 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// Waits a little for what others hand on.
+    /// Waits a little for blocks that others hand on.
     async fn await_others(&self) {
         self.offer_during(self.host.await_others()).await;
     }
 
-    /// Waits until something of the session's own may have become free.
+    /// Waits until some of the session's own memory may have become free.
     async fn pause_and_offer(&self, attempt: u32) -> Result<(), GiveUp> {
         self.offer_during(self.host.pause(attempt)).await
     }
 
-    /// Meanwhile others may have what is not needed here.
+    /// Waits, and meanwhile offers others the memory that is not needed here.
     async fn offer_during<T>(&self, waiting: impl Future<Output = T>) -> T {
         let _pauses = Pausing::begin(&self.allocating);
         self.offer();
@@ -274,7 +275,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.slabs.borrow().has_room(kind, least, |block| is_frozen(view, block))
     }
 
-    /// If a class can soon use a block that there is: waits for that, for some time. Whether it can.
+    /// If a class can soon use a block of the session, waits for that, for some time. Returns whether there is room
+    /// then.
     async fn await_reclaimable(&self, kind: SlabKind, least: u32, view: &View) -> bool {
         for attempt in 0..RECLAIM_PAUSES {
             if self.has_room(kind, least, view) {
@@ -293,8 +295,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.has_room(kind, least, view)
     }
 
-    /// Asks for a block; for a DELETE first for one that others may not have. While one is to come, what the session
-    /// has freed itself may be there before.
+    /// Asks for a block; for a DELETE first for one that is kept back for DELETEs. If the block comes later, looks
+    /// meanwhile for memory that the session has freed itself.
     async fn ask(
         &self,
         kind: SlabKind,
@@ -313,7 +315,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             if asked != Asked::Later {
                 return Ok(asked);
             }
-            // Nobody is to wait for who waits.
+            // While this operation waits, others must not have to wait for its memory.
             self.offer_during(self.host.await_pool(view)).await;
             if self.newest_view().number > view.number {
                 return Ok(Asked::NewerView);
@@ -321,7 +323,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             if removed(Mutant::AwaitsOnlyThePool) {
                 continue;
             }
-            // Whatever there is will do now.
+            // From now on any free object will do.
             *least = u32::MAX;
             self.slabs.borrow_mut().set_full_aside(kind);
             self.set_free(1).await;
@@ -332,8 +334,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// The last resort: all blocks are compared with the index, once in a while. Bits that a session
-    /// did not set in time never come (`Epochs::may_set_free`), and nobody knows where they are missing.
+    /// Has all blocks compared with the index: the last resort, once in a while. Bits that a session did not set in
+    /// time never come (`Epochs::may_set_free`), and it is not known where they are missing. Returns whether any
+    /// block was trusted before.
     fn unverify_all(&self) -> bool {
         let now = self.host.mark();
         if now < self.unverifies_from.get() {
@@ -343,13 +346,14 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.slabs.borrow_mut().unverify_all()
     }
 
-    /// Whether a class has a block whose header is yet to be read.
+    /// Returns whether a class has a block whose header is yet to be read.
     fn has_unread(&self, kind: SlabKind) -> bool {
         let epoch = self.window_epoch();
         self.slabs.borrow_mut().blocks().any(|b| b.kind == kind && b.is_unread(epoch))
     }
 
-    /// Waits until the headers of a class's blocks are read, or a newer view has come; whether it has.
+    /// Waits until the headers of a class's blocks are read, or a newer view has come. Returns whether a newer view
+    /// has come.
     async fn await_headers(&self, kind: SlabKind, view: &Arc<View>) -> Result<bool, Error> {
         for attempt in 0.. {
             self.read_headers().await;
@@ -367,7 +371,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         unreachable!("the loop ends by return")
     }
 
-    /// Adds a block, unless a newer view comes or there is none; perhaps only one beside a subtable.
+    /// Adds a block, unless a newer view comes or there is none; with `beside`, only a block beside that subtable.
     async fn ask_for_block(
         &self,
         kind: SlabKind,
@@ -375,12 +379,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
         beside: Option<u32>,
         view: &Arc<View>,
     ) -> Result<Asked, Error> {
-        // Else one block after the other would come from a memory node that answers, and none be of use.
+        // Otherwise one block after the other would come from a memory node that answers, and none would be of use.
         if self.has_unread(kind) && self.await_headers(kind, view).await? {
             return Ok(Asked::NewerView);
         }
-        // Pinned by this view until the block is recorded on all replicas: none is added meanwhile that
-        // would not know of it.
+        // Pinned by this view until the block is recorded on all replicas: no replica that would not know of the
+        // block is added meanwhile.
         let (mut pin, newest) = Pin::new(self);
         if newest.number > view.number {
             return Ok(Asked::NewerView);
@@ -399,13 +403,13 @@ impl<F: Fabric, H: Host> Store<F, H> {
             Ok(Granted::Later) => return Ok(Asked::Later),
             Ok(Granted::NewerView) => return Ok(Asked::NewerView),
             Err(Error::OutOfMemory) => {
-                // That none lies beside a subtable says nothing of the pool.
+                // If no block lies beside a subtable, that says nothing about the pool.
                 self.pool_was_empty.set(self.pool_was_empty.get() || beside.is_none());
                 return Ok(Asked::Nothing);
             }
             Err(error) => return Err(error),
         };
-        // It was lost while it was asked for.
+        // The block was lost while the session asked for it.
         if self.newest_view().block(grant.address).is_none() {
             return Ok(Asked::NewerView);
         }
@@ -420,7 +424,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 }
 
-/// An operation looks for memory; also when it is dropped, it has stopped.
+/// A guard that counts an operation that looks for memory. It ends also if the operation is dropped.
 struct Allocating<'s>(&'s Cell<usize>);
 
 impl<'s> Allocating<'s> {
@@ -436,7 +440,8 @@ impl Drop for Allocating<'_> {
     }
 }
 
-/// It does nothing about blocks for a while; also when it is dropped meanwhile, it goes on as before.
+/// A guard that takes an operation out of that count while it waits and does nothing about blocks. It ends also if
+/// the operation is dropped.
 struct Pausing<'s>(&'s Cell<usize>);
 
 impl<'s> Pausing<'s> {
@@ -452,24 +457,24 @@ impl Drop for Pausing<'_> {
     }
 }
 
-/// What asking for a block came to.
+/// The result of asking for a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
-    /// There is another one. It may have no room yet.
+    /// There is another block. It may have no room yet.
     Block,
-    /// So there is, but the pool has none left.
+    /// There is another block, but the pool has none left.
     LastBlock,
-    /// There is none.
+    /// There is no block.
     Nothing,
-    /// There is none, but others are called upon to hand some on.
+    /// There is no block, but other sessions are called upon to hand some on.
     Called,
-    /// There may be one soon.
+    /// There may be a block soon.
     Later,
-    /// There may be one by a newer view.
+    /// There may be a block by a newer view.
     NewerView,
 }
 
-/// An operation looks for a better block; also when it fails or is dropped, it has stopped looking.
+/// A guard for the look for a better block. It ends the look also if the operation fails or is dropped.
 struct Looking<'s> {
     slabs: &'s RefCell<Slabs>,
     kind: SlabKind,
@@ -482,7 +487,7 @@ impl Drop for Looking<'_> {
     }
 }
 
-/// An operation asks for a block; also when it fails or is dropped, it has stopped asking.
+/// A guard for the request for a block. It ends the request also if the operation fails or is dropped.
 struct Asking<'s> {
     slabs: &'s RefCell<Slabs>,
     kind: SlabKind,

@@ -1,4 +1,5 @@
-//! What winners and losers of a write round do, whoever named the winner ([`contend`](super::contend)).
+//! The end of a write round for its winner and its losers, by whichever rules the winner was chosen
+//! ([`contend`](super::contend)).
 //!
 //! ```text
 //! rewrite   an INSERT's winner: CAS one own word to another on all backups   (1 phase)
@@ -6,15 +7,15 @@
 //! lost      READ the primary until it shows that the round has ended
 //! ```
 //!
-//! Who loses a round on an *occupied* slot lost it to a write of the same key. A loser's UPDATE
-//! took effect just before the winner's write: success, unless others may have read that before it began
-//! (`beside`): who is not heard asks. A loser's DELETE must not claim that the key is gone when the winner
-//! wrote a new value: it starts again.
+//! A writer that loses a round on an *occupied* slot has lost it to a write of the same key. A losing UPDATE took
+//! effect just before the winner's write: it succeeds, unless others may have read the winner's word before the
+//! UPDATE began (`beside`). So a session without a valid lease asks the members. A losing DELETE must not claim that
+//! the key is gone when the winner wrote a new value: it starts again.
 //!
 //! *Rule L*. A Move ([`moving`](super::moving)) wins a round with the value that was there before, so it has
-//! overwritten nobody. A loser that finds the word of a Move where the round has ended starts again. What the primary
-//! shows decides, and nothing else: a word on backups may be that of a writer that loses, too. If the primary shows
-//! another word by then, its writer has replaced the Move's, and the loser took effect just before that.
+//! overwritten no write. A loser that finds the word of a Move after the end of the round starts again. Only the word
+//! of the primary decides: a word on backups may belong to a writer that loses, too. If the primary shows another
+//! word by then, its writer has replaced the Move's word, and the loser took effect just before that.
 
 use super::attempt::{Attempt, Ended, Intent, PerBackup, Round, Step};
 use super::contend::Contended;
@@ -41,7 +42,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.is_rewritten(&cases, from)
     }
 
-    /// Posts that.
+    /// Posts the CASes of [`Op::rewrite_backups`].
     pub(super) fn post_rewrite(
         &mut self,
         _winner: &Winner,
@@ -55,7 +56,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         backups.map(|place| self.batch.cas(place.node, place.offset, from.0, to.0)).collect()
     }
 
-    /// It is executed.
+    /// Checks that these CASes have replaced the own word everywhere.
     pub(super) fn is_rewritten(&self, cases: &[Ticket], from: Slot) -> Result<(), Error> {
         for ticket in cases {
             if self.batch.found(*ticket).map_err(|f| self.failed(f))? != from.0 {
@@ -67,8 +68,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
     /// As the winner, commits the own word of the round on the primary.
     ///
-    /// Returns whether it is done; `false` only with one index replica, where the CAS of the
-    /// primary is the round and another writer's came first.
+    /// Returns whether it is done; `false` only with one index replica, where the CAS of the primary is the round,
+    /// and another writer's came first.
     pub(super) async fn commit(
         &mut self,
         attempt: &mut Attempt<'_>,
@@ -99,7 +100,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         cas
     }
 
-    /// The CAS of the primary is executed: see [`Op::commit`].
+    /// Checks the executed CAS of the primary: see [`Op::commit`].
     pub(super) fn is_committed(
         &self,
         round: &Round,
@@ -116,8 +117,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Err(Error::Interrupted { what: "the primary changed under its winner" })
     }
 
-    /// As a loser, waits until the round is over. Returns what the primary shows then; `None` if
-    /// the view changes: the winner may be dead, and is recovered only after the change.
+    /// As a loser, waits until the round is over. Returns the word that the primary shows then; `None` if the view
+    /// changes: the winner may be dead, and is recovered only after the change.
     pub(super) async fn await_end(
         &mut self,
         slot: SlotRef,
@@ -141,7 +142,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
-    /// The round of an UPDATE, UPSERT or DELETE is won or lost: commits, or waits for its end.
+    /// Ends the round of an UPDATE, UPSERT or DELETE: commits if it is won, waits for its end if it is lost.
     pub(super) async fn end_round(
         &mut self,
         attempt: &mut Attempt<'_>,
@@ -175,7 +176,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     self.free_lost(round.own, end);
                 }
                 let end = judged.unwrap_or(end);
-                // The winner may have been read beside the primary before this operation began.
+                // Others may have read the winner's word from the backups before this operation began.
                 let counts = self.store.is_heard()
                     || removed(Mutant::LosersDoNotAsk)
                     || self.is_vouched_for_now(attempt.intent.key).await;
@@ -184,8 +185,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
-    /// The CAS of the primary is executed: the own word stands there, or with one index replica that of
-    /// somebody else.
+    /// Returns the end of an attempt whose CAS of the primary is executed. Its own word stands there, or with one
+    /// index replica perhaps another writer's.
     pub(super) fn ended(&mut self, attempt: &Attempt<'_>, done: bool) -> Ended {
         let Step::Committing(round, cas) = attempt.step() else { unreachable!("it commits") };
         if !round.is_in_place() {
@@ -199,7 +200,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
-    /// One phase: what the first backup of a slot shows.
+    /// Reads the word of a slot from its first backup, in one phase.
     #[cold]
     async fn fetch_backup(&mut self, slot: SlotRef) -> Result<Slot, Error> {
         let Some(place) = self.backups(slot).first().copied() else {
@@ -212,8 +213,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 }
 
-/// What a write comes to that lost its round to another one of the same key. `end`: what the primary has shown since
-/// the round has ended.
+/// Returns the end of a write that lost its round to another write of the same key. `end`: the word that the primary
+/// has shown since the round has ended.
 fn lost(intent: &Intent<'_>, end: Slot) -> Ended {
     match intent.opcode {
         Opcode::Delete if !removed(Mutant::DeleteLoserSucceeds) => Ended::Again,

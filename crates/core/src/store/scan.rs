@@ -1,22 +1,22 @@
 //! SCAN: all pairs, piece by piece, in the order of the index.
 //!
-//! A piece is one operation of two phases: READ some slots of a subtable from its primary, then the objects that their
-//! words lead to, as a SEARCH without a hint does. So each pair is shown as it was at some moment of the piece, and
-//! pieces follow each other with nothing held in between: neither changes of the view nor memory that waits to be used
-//! again are held up by a scan, however long it takes.
+//! A piece is one operation of two phases: READ some slots of a subtable from its primary, then the objects that
+//! their words lead to, as a SEARCH without a hint does. So each pair is shown as it was at some moment of the piece.
+//! Nothing is held between pieces: however long a scan takes, it holds up neither view changes nor the reuse of
+//! memory.
 //!
-//! *A pair that is there from the beginning of a scan to its end is shown exactly once.* It stays in its slot as long
-//! as it is there: an UPDATE replaces the word of the slot, and so does a Move. Only a split takes it elsewhere, into
-//! the slot of the same number of its subtable's sibling ([`repair::split`](crate::repair)). So what is left of a
-//! scan is told by parts of the hash space, each with the number of a slot: of a part the slots from that one on are
-//! left ([`ScanCursor`]). If a part's subtable has been split, each half is a part from the same slot on. A word that a
-//! split has not cleared from the old subtable yet is the sibling's: the key says so.
+//! *A pair that exists from the beginning of a scan to its end is shown exactly once.* It stays in its slot as long
+//! as it exists: an UPDATE replaces the word of the slot, and so does a Move. Only a split takes it elsewhere, into
+//! the slot of the same number of its subtable's sibling ([`repair::split`](crate::repair)). So the rest of a scan is
+//! described by parts of the hash space, each with a number: the slots from that number on are left of the part
+//! ([`ScanCursor`]). If a part's subtable has been split, each half is a part from the same slot on. A word that a
+//! split has not cleared from the old subtable yet belongs to the sibling: the key says so.
 //!
-//! A pair that is deleted and inserted again meanwhile may be shown twice, or not at all: then it was not there at some
-//! moment of the scan.
+//! A pair that is deleted and inserted again meanwhile may be shown twice, or not at all: at some moment of the scan
+//! it did not exist.
 //!
-//! An object that proves nothing is looked at again, from all places, with its slot ([`damage`](super::damage)); if
-//! nothing is left of it that is good, the pair counts as damaged, and the scan goes on.
+//! An object that proves nothing is re-read from all places, with its slot ([`damage`](super::damage)). If no good
+//! replica of it is left, the pair counts as damaged, and the scan goes on.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -35,10 +35,10 @@ use crate::stats::OpKind;
 use crate::verbs::{Fabric, MAX_BATCH_VERBS, MnId, Span, VerbError};
 use crate::view::{MAX_DEPTH, SlotRef, View};
 
-/// How often a slot is looked at again that others change meanwhile, before its piece is begun anew.
+/// Re-reads of a slot that others change meanwhile, before its piece is begun anew.
 const MAX_LOOKS: u32 = 4;
 
-/// How much one piece of a scan reads, at most.
+/// The largest amount that one piece of a scan reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PieceLimits {
     /// Slots of the index; one at least.
@@ -48,25 +48,25 @@ pub struct PieceLimits {
 }
 
 impl PieceLimits {
-    /// So many slots, and 2 MiB.
+    /// Returns limits of this many slots, and 2 MiB.
     pub fn of_slots(slots: u32) -> PieceLimits {
         PieceLimits { slots, bytes: 2 << 20 }
     }
 }
 
-/// A part of the hash space, of whose subtables the slots from one on are left.
+/// A part of the hash space, with the first slot that is left of each of its subtables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Part {
     /// Its first hash; the bits below its depth are 0.
     hash: u64,
-    /// How many bits of the hash all of it shares.
+    /// The number of bits of the hash that all of the part shares.
     depth: u8,
     /// The first slot that is left.
     slot: u32,
 }
 
 impl Part {
-    /// The half with the next hash bit 0, and the other.
+    /// Returns the half whose next hash bit is 0, and the other half.
     fn halves(self) -> [Part; 2] {
         let depth = self.depth + 1;
         let slot = if removed(Mutant::ScansHalvesAnew) { 0 } else { self.slot };
@@ -81,42 +81,42 @@ impl Part {
     }
 }
 
-/// What is left of a scan. It says nothing of what was shown, and holds nothing: it may be kept, written down
-/// (`Display`, `FromStr`) and gone on with by another session of the same cluster.
+/// The rest of a scan. It does not tell which pairs were shown, and holds no resources: it may be kept, written down
+/// (`Display`, `FromStr`) and continued by another session of the same cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScanCursor {
     /// The parts that are left, the next one last.
     parts: Vec<Part>,
 }
 
-/// What a scan reads next.
+/// The next read of a scan.
 enum Next {
     /// This subtable, from this slot on.
     Subtable(u32, u32),
     /// Nothing is left.
     Nothing,
-    /// A part of a subtable that the view has not split.
+    /// A part of a subtable that is not split in the view.
     Ahead,
 }
 
 impl ScanCursor {
-    /// All is left.
+    /// Returns the cursor of a whole scan.
     pub fn start() -> ScanCursor {
         ScanCursor { parts: Vec::from([Part { hash: 0, depth: 0, slot: 0 }]) }
     }
 
-    /// Whether nothing is left.
+    /// Returns whether nothing is left.
     pub fn is_done(&self) -> bool {
         self.parts.is_empty()
     }
 
-    /// How much of the hash space is done, from 0 to 1. Of the part that is under way it does not tell how much.
+    /// Returns the share of the hash space that is done, from 0 to 1. The part that is under way counts as not done.
     pub fn progress(&self) -> f64 {
         let left = self.parts.iter().map(|part| 1.0 / (1_u64 << part.depth) as f64);
         1.0 - left.sum::<f64>().min(1.0)
     }
 
-    /// The next part, as deep as its subtable.
+    /// Returns the next read. Divides the next part until it is as deep as its subtable.
     fn next(&mut self, view: &View) -> Next {
         loop {
             let Some(part) = self.parts.last() else { return Next::Nothing };
@@ -138,7 +138,7 @@ impl ScanCursor {
         }
     }
 
-    /// Of the next part the slots from this one on are left; nothing of it if there are none.
+    /// Moves the next part on to this slot, or removes it if none of its slots are left.
     fn advance(&mut self, slot: u32, slots: u64) {
         match self.parts.last_mut() {
             Some(part) if u64::from(slot) < slots => part.slot = slot,
@@ -157,7 +157,7 @@ impl fmt::Display for ScanCursor {
     }
 }
 
-/// A text is no cursor.
+/// The error for a text that is no cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no cursor of a scan")]
 pub struct NoCursor;
@@ -181,7 +181,7 @@ impl FromStr for ScanCursor {
         let parts: Option<Vec<Part>> =
             text.split(',').filter(|text| !text.is_empty()).map(part).collect();
         let parts = parts.filter(|parts| parts.len() <= MAX_DEPTH as usize + 1).ok_or(NoCursor)?;
-        // The first is the last of the hash space, and each ends where the one before begins.
+        // The first part is the last of the hash space, and each part ends where the one before begins.
         let mut end = 1_u128 << 64;
         for part in &parts {
             let begin = u128::from(part.hash);
@@ -201,7 +201,7 @@ pub struct ScannedPair<'b> {
     pub key: &'b [u8],
     /// Its value.
     pub value: &'b [u8],
-    /// How it survives failures.
+    /// The way in which it survives failures.
     pub redundancy: Redundancy,
 }
 
@@ -212,18 +212,19 @@ struct Good {
     redundancy: Redundancy,
 }
 
-/// What came of a piece.
+/// The result of a piece.
 struct Piece {
     good: Vec<Good>,
-    /// The slot behind it.
+    /// The slot behind the piece.
     end: u32,
-    /// Pairs of which nothing is good.
+    /// Pairs of which no replica is good.
     damaged: u64,
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// Shows the next pairs of a scan to `show`, and moves the cursor on. Returns how many pairs were passed over
-    /// since all of their replicas are damaged. After an error nothing was shown, and the cursor is as it was.
+    /// Shows the next pairs of a scan to `show`, and moves the cursor on. Returns the number of pairs that were
+    /// passed over because all of their replicas are damaged. After an error nothing was shown, and the cursor is as
+    /// it was.
     ///
     /// Two phases, and more only where something is damaged or changes.
     pub async fn scan(
@@ -255,7 +256,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     *cursor = next;
                     return Ok(0);
                 }
-                // By a session that has heard of a split which this one has not heard of yet.
+                // The cursor comes from a session that knows of a split of which this session has not heard yet.
                 Next::Ahead => {
                     self.wait_for_change().await?;
                     self.view = self.pin.resume();
@@ -266,7 +267,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 continue;
             }
             let silent = self.store.silent.times();
-            // On the heap, like all that is no part of an operation on a key.
+            // On the heap, like everything that does not belong to an operation on a key.
             let piece = match Box::pin(self.scan_piece(subtable, first, limits)).await {
                 Ok(piece) => piece,
                 Err(error @ Error::Unreachable { node, error: VerbError::Unreachable, .. }) => {
@@ -281,7 +282,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             }
             next.advance(end, self.view.geometry.subtable_slots());
             *cursor = next;
-            // What is shown is in the batch: whoever looks at it may take his time, and use the store.
+            // The pairs are in the batch: `show` may take its time, and use the store.
             if !self.pin.posted && !self.pin.on_its_way {
                 self.pin.pause();
             }
@@ -293,8 +294,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
-    /// Whether a subtable may be read by the view that the operation is pinned by; if not, it is pinned by the newest
-    /// one now, or that has been waited for. Its backups are not read: what is scanned takes its time anyway.
+    /// Returns whether a subtable may be read by the view that the operation is pinned by. If not, the operation is
+    /// now pinned by the newest view, or has waited for a change. Backups are not read instead: a scan takes its time
+    /// anyway.
     async fn may_scan(&mut self, subtable: u32) -> Result<bool, Error> {
         if !self.pin.is_pinned() || self.newer_view_has_come() {
             self.view = self.pin.resume();
@@ -307,8 +309,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Ok(true)
     }
 
-    /// A memory node did not answer. Objects are read from another one next, if there is any; a primary is waited for,
-    /// until the view does without it.
+    /// Goes on after a memory node did not answer. Objects are read from another node next, if there is one. A
+    /// primary is waited for, until the view does without it.
     async fn scan_elsewhere(
         &mut self,
         subtable: u32,
@@ -321,13 +323,13 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if is_primary || is_in_doubt || self.store.silent.times() == times {
             return self.read_without(node, error).await;
         }
-        // A READ that is still on its way harms nobody.
+        // A READ that is still on its way does no harm.
         self.unanswered.clear();
         self.store.host.report_unreachable(node);
         Ok(())
     }
 
-    /// The pairs of some slots, from this one on. `None` if they have to be read anew.
+    /// Reads the pairs of some slots, from this one on. `None` if they have to be read anew.
     async fn scan_piece(
         &mut self,
         subtable: u32,
@@ -391,12 +393,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Ok(Some(piece))
     }
 
-    /// Looks again at a slot whose object proves nothing. False if its piece has to be begun anew.
+    /// Re-reads a slot whose object proves nothing. Returns false if its piece has to be begun anew.
     async fn scan_again(&mut self, piece: &mut Piece, mut hint: Hint) -> Result<bool, Error> {
         let primary = self.primary(hint.slot).node;
         for looks in 0.. {
             if looks > MAX_LOOKS {
-                // What the others showed is not needed, if the piece is begun again.
+                // If the piece is begun again, the pairs that were read are not needed.
                 return match self.pause().await {
                     Ok(()) => Ok(false),
                     Err(_) => Err(Error::GaveUp {
@@ -417,7 +419,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 Ok(Look::OtherKey | Look::Stale) => {}
                 Err(error) => return Err(error),
             }
-            // Somebody has changed the slot.
+            // Another session has changed the slot.
             self.batch.next_phase();
             let read = self.read_slot(hint.slot);
             self.phase().await;
@@ -429,8 +431,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             if hint.word.is_free() || hint.word.is_tentative() || self.is_gone(hint.word) {
                 return Ok(true);
             }
-            // The object of that word is complete, and stays, until this operation has ended: it need not be there
-            // when the slot is read once more.
+            // The object of that word is complete and stays until this operation has ended. The word need not be
+            // there any more when the slot is read once more.
             self.batch.next_phase();
             let Some(fetch) = self.fetch(primary, hint.word) else { continue };
             self.phase().await;
@@ -443,7 +445,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         unreachable!("it looks until it knows")
     }
 
-    /// A pair was read, which is to be shown if it belongs where it was found.
+    /// Adds a pair that was read to the piece, if it belongs to the subtable in which it was found.
     fn add_scanned(
         &mut self,
         piece: &mut Piece,

@@ -1,13 +1,13 @@
-//! How blocks are sealed, and the end of a session.
+//! The sealing of blocks, and the end of a session.
 //!
-//! The header of a sealed block says that no operation of the owner is under way in the block, and from where on it is
-//! new. Recovery need not walk through such a block, and must not: what was allocated there, and never
-//! written, is zeros like what never was.
+//! The header of a sealed block says that no operation of the owner is under way in the block, and from which place
+//! on the block is new. Recovery need not walk through such a block, and must not: an object that was allocated there
+//! and never written is zeros, like one that was never allocated.
 //!
-//! So an owner sets bits for its own block only when that is sealed. Everybody else sets objects free that had
-//! stood in a slot: bytes of these stand in the block. What the owner sets free, because it leaves or after a
-//! comparison with the index, may have none. A recovery that took it for new would hand it on with its bit
-//! set, to be set once more when it is freed.
+//! So an owner sets bits for its own block only when the block is sealed. Other sessions free only objects that had
+//! stood in a slot, so bytes of these stand in the block. An object that the owner frees, because the session leaves
+//! or after a comparison with the index, may have no bytes there. A recovery that took such an object for new would
+//! hand it on with its bit set, and the bit would be set once more when the object is freed.
 
 use alloc::vec::Vec;
 
@@ -23,8 +23,8 @@ use crate::verbs::Fabric;
 use crate::view::Place;
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// Ends the use of all blocks, for others to go on with: marks all that is free and tells what
-    /// is left. To be called when no operation runs, and none begins any more.
+    /// Ends the use of all blocks, so that others can go on with them: sets the bits of all free objects, and returns
+    /// the block remainders. To be called when no operation runs, and none begins any more.
     pub async fn leave(&self) -> Vec<Remainder> {
         self.take_back();
         self.set_free(1).await;
@@ -59,7 +59,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 }
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
-    /// One phase: the headers of these blocks say that they are sealed, where that can be.
+    /// Writes into the headers of these blocks that they are sealed, if that can be. Takes one phase.
     pub(super) async fn seal(&mut self, blocks: &[Address]) {
         if removed(Mutant::MarksInUse) {
             return;
@@ -70,8 +70,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.end_seals(&sealing, is_good);
     }
 
-    /// What was posted for these is done. What may still execute keeps a block from being used, and the
-    /// session from going on.
+    /// Notes that the WRITEs of these seals are done. If one may still execute, its block must not be used, and the
+    /// session does not go on.
     pub(super) fn end_seals(&self, sealing: &[Address], is_good: bool) {
         if !self.pin.posted {
             let mut slabs = self.store.slabs.borrow_mut();
@@ -79,12 +79,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
-    /// Whether the header of a block that is not in use says on all replicas that it is sealed.
+    /// Returns whether the header of a block that is not in use says on all replicas that it is sealed.
     pub(super) fn is_sealed(&self, block: Address) -> bool {
         self.store.slabs.borrow_mut().aside_at(block).is_some_and(|found| found.is_sealed())
     }
 
-    /// Posts what tells recovery that it need not walk through these blocks.
+    /// Posts the headers that tell recovery not to walk through these blocks. Returns the blocks that can be sealed.
     pub(super) fn post_seals(&mut self, blocks: &[Address]) -> Vec<Address> {
         let sealing: Vec<(Address, BlockHeader)> = {
             let slabs = self.store.slabs.borrow();

@@ -1,13 +1,12 @@
 //! SEARCH: the slot from the primary, the object from a data replica.
 //!
-//! With a hint, both are read in one phase: if the slot still holds the word of the hint, the
-//! object read along is the key's current pair. The operation takes effect when the primary slot
-//! is read. A slot that changed is followed; if it no longer leads to the key, the buckets are
-//! read as without a hint.
+//! With a hint, both are read in one phase: if the slot still holds the word of the hint, the object that was read
+//! with it is the key's current pair. The operation takes effect when the primary slot is read. If the slot has
+//! changed, its word is followed; if that does not lead to the key either, the buckets are read as without a hint.
 //!
-//! Only the primary is ever read, if it is not lost nor barred ([`beside`](super::beside)), and with one index
-//! replica tentative slots are skipped, so a reader never sees a key twice while two INSERTs of it are sorting
-//! themselves out.
+//! Only the primary is ever read, unless it is lost or barred ([`beside`](super::beside)), and with one index replica
+//! tentative slots are skipped. So a reader never sees a key twice while two INSERTs of it settle which of them
+//! stays.
 
 use alloc::boxed::Box;
 
@@ -27,34 +26,34 @@ use crate::stats::{Cost, OpKind};
 use crate::verbs::{Batch, Fabric, FailedVerb, Span, Ticket, VerbError};
 use crate::view::{SlotRef, View};
 
-/// Candidates of a key are fetched together up to so many bytes, and the one that goes beyond.
+/// Candidates of a key are fetched together up to this many bytes, including the one that goes beyond.
 const MAX_FETCHED_BYTES: u64 = 64 << 20;
 
-/// What a SEARCH found. Holds the value in the memory it was fetched into.
+/// The result of a SEARCH. Holds the value in the memory into which it was fetched.
 pub struct Searched<'s, F: Fabric, H: Host> {
     store: &'s Store<F, H>,
     batch: Batch,
     found: Option<(Hint, Span)>,
-    /// It was read beside the primary: nobody knows whether the word is committed.
+    /// Whether it was read from backups although there is a primary: then the word may not be committed.
     beside: bool,
 }
 
 impl<F: Fabric, H: Host> Searched<'_, F, H> {
-    /// The value; `None` if the key does not exist.
+    /// Returns the value; `None` if the key does not exist.
     pub fn value(&self) -> Option<&[u8]> {
         self.found.map(|(_, span)| self.batch.bytes(span))
     }
 
-    /// How the value survives failures; `None` if the key does not exist.
+    /// Returns the redundancy of the value; `None` if the key does not exist.
     pub fn redundancy(&self) -> Option<Redundancy> {
         let (hint, _) = self.found?;
         let view = self.store.view();
-        // By now it may be lost.
+        // By now the region may be lost.
         let (region, _) = view.region_of(hint.word.address())?;
         Some(region.redundancy_of(hint.word))
     }
 
-    /// Where the key is, for the index cache, if that is certain.
+    /// Returns the key's place for the index cache, if it is certain.
     pub fn hint(&self) -> Option<Hint> {
         self.found.map(|(hint, _)| hint).filter(|_| !self.beside)
     }
@@ -67,8 +66,8 @@ impl<F: Fabric, H: Host> Drop for Searched<'_, F, H> {
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// Looks a key up. 1 phase if the hint is right, else 2, and one more if the slot of the hint
-    /// holds another key by now.
+    /// Looks a key up. Takes 1 phase if the hint is right, else 2, and one more if the slot of the hint holds another
+    /// key by now.
     pub async fn search<'k>(
         &self,
         key: impl IntoKey<'k>,
@@ -83,7 +82,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             match self.search_now(&mut batch, key, first, &mut cost) {
                 Ok(span) => {
                     self.counters.add_reads(OpKind::Search, &batch);
-                    // Made here and not in there: it is large.
+                    // Made here and not in `search_now`: it is large.
                     return Ok(Searched {
                         store: self,
                         batch,
@@ -112,9 +111,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// What the primary shows in a slot that a SEARCH of the key would go by, at a moment since this began; `None` if
-    /// nobody can tell. One phase of 8 bytes. Whoever knows for certain which pair that word leads to has looked the
-    /// key up.
+    /// Returns the word of a slot on its primary, at a moment since this call began, if a SEARCH of the key would go
+    /// by that; `None` if the word cannot be told. Takes one phase of 8 bytes. A caller that knows for certain which
+    /// pair the word leads to has looked the key up.
     pub async fn word_in<'k>(
         &self,
         key: impl IntoKey<'k>,
@@ -128,8 +127,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         result
     }
 
-    /// Where a phase takes no time to speak of: one phase without the surroundings of an operation that
-    /// may wait. If that does not find the key, gives the hint for one that may, and counts what it has cost.
+    /// Looks a key up by its hint on an immediate fabric, in one phase, without the overhead of an operation that may
+    /// wait. If that does not find the key, returns the hint for such an operation, and adds the phase to `cost`.
     fn search_now(
         &self,
         batch: &mut Batch,
@@ -139,7 +138,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     ) -> Result<Span, Option<Hint>> {
         let (view, local_epoch) = self.begin();
         let found = look_at(&self.fabric, &view, &self.silent, batch, cost, key, hint);
-        // Who is not heard any more goes the long way, and asks.
+        // A session without a valid lease takes the long way, and asks the members.
         let found = found.and_then(|span| {
             if self.is_heard() {
                 return Ok(span);
@@ -152,8 +151,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 }
 
-/// One phase: the pair that a hint leads to. If the hint is not right, the one to follow, if any, and the phase is
-/// counted.
+/// Reads the pair that a hint leads to, in one phase. If the hint is not right, returns the hint to follow, if any,
+/// and counts the phase.
 fn look_at<F: Fabric>(
     fabric: &F,
     view: &View,
@@ -174,24 +173,24 @@ fn look_at<F: Fabric>(
         Ok(Shown::Value(span)) => return Ok(span),
         Ok(Shown::Word(word)) => Some(Hint { word, seen: Sight::Sometime, ..hint }),
         Ok(Shown::Nothing) => None,
-        // A node that did not answer: whoever comes next finds out, and waits for it.
+        // A node did not answer: the operation that follows finds out, and waits for it.
         Err(_) => Some(hint),
     };
     cost.add_batch(batch);
     Err(next)
 }
 
-/// What slot and object of a hint show, which were read in one phase.
+/// The result of reading the slot and the object of a hint in one phase.
 enum Shown {
     /// The hint is right; with the key's value.
     Value(Span),
     /// The slot holds this word, which may lead to the key.
     Word(Slot),
-    /// Neither leads to the key.
+    /// Neither the slot nor the object leads to the key.
     Nothing,
 }
 
-/// The phase that reads where a hint leads is executed: what it shows. The hint is compared with the slot, unless it
+/// Evaluates the executed phase that reads slot and object of a hint. The hint is compared with the slot, unless it
 /// is trusted.
 #[inline]
 fn shown(
@@ -251,7 +250,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         {
             return Ok(Some(found));
         }
-        // On the heap: with it here, every search would carry room for all slots of a key along.
+        // On the heap: otherwise the future of every search would have room for all slots of a key.
         Box::pin(self.search_by_index(key)).await
     }
 
@@ -267,7 +266,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let ticket = self.read_slot(slot);
         self.phase().await;
         match self.slot_word(ticket) {
-            // It still stands there, and shows no key, or will not: a SEARCH says which.
+            // The word of a pair that is lost, or is being lost, stands in the slot: a SEARCH finds out which.
             Ok(word)
                 if self.view.leads_to_lost(word) && !removed(Mutant::FollowersReadWhatIsLost) =>
             {
@@ -281,7 +280,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
     async fn search_by_index(&mut self, key: Key<'_>) -> Result<Option<(Hint, Span)>, Error> {
         loop {
-            // What is waited for may split the subtable.
+            // A change that was waited for may have split the subtable.
             let buckets = Buckets::of(key, &self.view);
             self.batch.clear();
             self.beside = self.reads_beside(buckets.subtable);
@@ -303,7 +302,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let words = words.map_err(|f| self.failed(f))?;
             let shown_on = self.view.subtables[buckets.subtable as usize].replicas()[first].node;
             self.batch.next_phase();
-            // What backups show counts for who reads now.
+            // Words of backups count for this read only.
             let seen = if by_backups { Sight::Sometime } else { self.seen() };
             let mut reads = ArrayVec::<(Hint, Fetch), MAX_CANDIDATES>::new();
             let mut broken = None;
@@ -313,7 +312,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             for (slot, word) in words.matching().filter(|(_, w)| !w.is_tentative() || shown) {
                 let hint = Hint { slot, word, seen: Sight::Sometime };
                 if !reads.is_empty() && self.batch.touched_bytes() > MAX_FETCHED_BYTES {
-                    // Fingerprints collide, or the index is damaged: one by one.
+                    // Fingerprints collide, or the index is damaged: read the further objects one by one.
                     unproved.push(hint);
                     continue;
                 }
@@ -338,7 +337,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             }
             let mut stale = false;
             for hint in unproved {
-                // What the others showed is not needed any more.
+                // The objects that were read before are not needed any more.
                 self.batch.clear();
                 match self.look_again(hint, shown_on, key).await {
                     Ok(SecondLook::Value(span)) => return Ok(Some((hint, span))),
@@ -356,7 +355,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             if !stale {
                 return broken.map_or(Ok(None), Err);
             }
-            // A slot of ours has changed meanwhile: others made progress, we look again.
+            // One of the slots has changed meanwhile. Others have made progress: look again.
             if self.pause().await.is_err() {
                 let waiting_for = "a slot that others keep changing";
                 return Err(Error::GaveUp { waiting_for, outcome: Outcome::NotApplied });

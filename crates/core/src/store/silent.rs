@@ -1,12 +1,11 @@
 //! Memory nodes that did not answer this session: objects are read from other replicas.
 //!
-//! A replica is as good as another, so a READ of an object need not wait until the view has changed, nor
-//! does it need a master. A slot is only read from its primary: that is waited for
-//! ([`Op::read_without`]), or if no master is there either, it is read from the backups
-//! ([`Op::wait_for_backups`]).
+//! All replicas of an object are equal, so a READ of an object need not wait until the view has changed, nor does it
+//! need a master. A slot is only read from its primary: the operation waits for that ([`Op::read_without`]), or if
+//! there is no master either, reads the slot from the backups ([`Op::wait_for_backups`]).
 //!
-//! A node is silent from a verb that it did not answer until one that it did. It is asked less, not never:
-//! the slots whose primary is there are read there, and objects that have no other replica.
+//! A node is silent from a verb that it did not answer until one that it did. It is asked less, not never: slots
+//! whose primary lies there are still read there, and so are objects that have no other replica.
 
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
@@ -17,13 +16,13 @@ use crate::host::Host;
 use crate::race::{Buckets, Key};
 use crate::verbs::{Batch, Fabric, MnId, VerbError};
 
-/// Who did not answer a session's latest verb.
+/// The memory nodes that did not answer the session's latest verb to them.
 #[derive(Debug, Default)]
 pub(super) struct Silent {
-    /// Mostly there is none: this is looked at for every object that is read.
+    /// Whether there are any. Usually not: this is checked for every object that is read.
     any: Cell<bool>,
     nodes: RefCell<Vec<MnId>>,
-    /// How often a node has become silent.
+    /// The number of times that a node has become silent.
     times: Cell<u64>,
 }
 
@@ -40,12 +39,12 @@ impl Silent {
         self.any.get() && self.nodes.borrow().contains(&node)
     }
 
-    /// How often a node has become silent.
+    /// Returns the number of times that a node has become silent.
     pub fn times(&self) -> u64 {
         self.times.get()
     }
 
-    /// Notes who answered, and who did not.
+    /// Notes which nodes answered, and which did not.
     #[cold]
     pub fn note(&self, batch: &Batch) {
         let mut nodes = self.nodes.borrow_mut();
@@ -65,8 +64,9 @@ impl Silent {
 }
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
-    /// A READ for this key had no answer from a node. Returns if the next attempt reads elsewhere, because a
-    /// node has become silent since so many `times`; else waits until the node is none of the view any more.
+    /// Goes on after a READ for this key had no answer from a node. Returns if the next attempt reads elsewhere,
+    /// because a node has become silent since the count of these was `times`; else waits until the node is not a
+    /// member of the view any more.
     pub(super) async fn read_elsewhere(
         &mut self,
         key: Key<'_>,
@@ -85,7 +85,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if shows_slots || is_in_doubt || self.store.silent.times() == times {
             return self.read_without(node, error).await;
         }
-        // A READ that is still on its way harms nobody.
+        // A READ that is still on its way does no harm.
         self.unanswered.clear();
         self.store.host.report_unreachable(node);
         Ok(())

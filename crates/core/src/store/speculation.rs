@@ -1,30 +1,29 @@
-//! UPDATE and DELETE by a speculative write: the backups are asked before the slot was read.
+//! UPDATE and DELETE by a speculative write: the backups are CASed before the slot was read.
 //!
 //! ```text
 //! post     WRITE the object to its replicas; CAS hint -> own on all backups; READ the slot   (1 phase)
 //! commit   CAS hint -> own on the primary                                                    (1 phase)
 //! ```
 //!
-//! Let *w* be the word of the hint. It was committed in this slot for this key, and nobody writes
-//! it again until the operation ends. What stands on a backup is the primary's word, or one of the
-//! round that began from it. So a CAS that succeeds proves that the primary shows *w*, and has
-//! shown it since before the operation began; and so does a primary that shows *w*. Then everything
-//! is as if the operation had read the slot first. If neither does, the round of *w* may have been
-//! over long before. But then all CASes have failed: nobody has seen the own word, and the attempt
-//! goes on with the word that the slot shows, and with the same object.
+//! Let *w* be the word of the hint. It was committed in this slot for this key, and no session writes it again until
+//! the operation ends. Each backup holds the primary's word, or one of the round that began from that word. So a CAS
+//! that succeeds proves that the primary shows *w*, and has shown it since before the operation began; and a primary
+//! that shows *w* proves the same. Then everything is as if the operation had read the slot first. If there is
+//! neither proof, the round of *w* may have been over long before. But then all CASes have failed: no session has
+//! seen the own word, and the attempt goes on with the word that the slot shows, and with the same object.
 //!
-//! What that takes (decision 0021, and the models of `spec`, have what goes wrong without):
+//! The conditions (decision 0021, and the models of `spec`, show what goes wrong without them):
 //!
-//! * *The word was seen within the window* of epochs in which no word comes back ([`Hint::seen`],
-//!   [`WINDOW_EPOCHS`]), and the caller is sure that it is the key's. It still leads to a pair by this
-//!   view, and its slot is still one of the key's.
-//! * *The object is written before the CAS* on each memory node, and *lies beside all backups of
-//!   the slot, and nowhere but beside replicas of the slot*. So where the word stands, its object
-//!   is complete, whatever became of the WRITEs elsewhere; and a node that does not answer is one
-//!   of the slot's, so that the change without it settles the slot.
-//! * *Whoever goes on with it* [completes](crate::data) the object first.
+//! * *The word was seen within the window* of epochs in which no word recurs ([`Hint::seen`], [`WINDOW_EPOCHS`]), and
+//!   the caller is sure that it is the key's. By this view it still leads to a pair, and its slot is still one of the
+//!   key's.
+//! * *The object is written before the CAS* on each memory node, and *lies on the nodes of all backups of the slot,
+//!   and only on nodes of replicas of the slot*. So where the word stands, its object is complete, whatever became of
+//!   the WRITEs elsewhere. And a node that does not answer holds a replica of the slot, so the change without the
+//!   node settles the slot.
+//! * *A process that goes on with the write* [completes](crate::data) the object first.
 //!
-//! Where verbs take no time to speak of nothing is written speculatively: a phase is a call there.
+//! On an immediate fabric nothing is written speculatively: a phase is a call there.
 
 use super::attempt::{Attempt, Step};
 use super::{Hint, Op, Sight, Store};
@@ -38,7 +37,8 @@ use crate::slab::{SlabKind, WINDOW_EPOCHS};
 use crate::verbs::Fabric;
 use crate::view::View;
 
-/// For how many epochs a word that stands somewhere does not come back. Of EC-oriented pairs a life has several words.
+/// Returns the number of epochs for which a word that stands somewhere does not recur. An EC-oriented pair has
+/// several words in one life, so there are fewer.
 fn window(view: &View, word: Slot) -> u64 {
     let region = view.region_of(word.address()).map(|(region, _)| region.redundancy());
     if matches!(region, Some(Redundancy::Oriented(_))) && !removed(Mutant::TurnsAreLives) {
@@ -49,7 +49,8 @@ fn window(view: &View, word: Slot) -> u64 {
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// The subtable beside which the object of a write is best, if that may let it speculate by this hint.
+    /// Returns the subtable beside which the object of a write is best, if that may let the write speculate by this
+    /// hint.
     pub(super) fn best_beside(
         &self,
         hint: Option<Hint>,
@@ -64,29 +65,30 @@ impl<F: Fabric, H: Host> Store<F, H> {
 }
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
-    /// The epoch to remember with what this operation sees now: see [`Hint::seen`].
+    /// Returns the epoch to remember with words that this operation sees now: see [`Hint::seen`].
     pub(super) fn seen(&self) -> Sight {
         let since = self.pin.epoch().filter(|_| !self.store.fabric.is_immediate());
         since.map_or(Sight::Sometime, Sight::Since)
     }
 
-    /// Whether the attempt may begin with a speculative write by this hint.
+    /// Returns whether the attempt may begin with a speculative write by this hint.
     pub(super) fn may_speculate(&self, hint: Hint, attempt: &Attempt<'_>) -> bool {
         let Hint { slot, word, seen: Sight::Since(seen) } = hint else { return false };
         let Some(now) = self.pin.epoch() else { return false };
-        // Before this operation ends there is at most one epoch more, or another master's; what waits for a window
-        // waits until all have heard of those.
+        // Before this operation ends there is at most one epoch more, or another master's. Memory that waits for a
+        // window waits until all sessions have heard of those.
         let is_young = now.saturating_sub(seen) + 1 < window(&self.view, word);
         let is_old = removed(Mutant::SpeculationsByOldHints);
         if !(is_young || is_old) || self.store.fabric.is_immediate() || !self.view.has_slot(slot) {
             return false;
         }
-        // Since it was seen the key may have come to another subtable, of which it was asked whether it may be written.
+        // Since the hint was seen, the key may have come to another subtable: that one was asked whether it may be
+        // written.
         if !Buckets::of(attempt.intent.key, &self.view).covers(slot) {
             return false;
         }
-        // What was lost with its only memory node leaves its word in the slot; and of a region that is not in this
-        // view nobody could say how often its words change.
+        // A pair that was lost with its only memory node leaves its word in the slot. And for a region that is not in
+        // this view, it cannot be told how often its words change.
         if self.view.object_of(word).is_none() && !removed(Mutant::SpeculatesOnLostPairs) {
             return false;
         }
@@ -115,8 +117,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Ok(())
     }
 
-    /// The speculative write is executed. If the round of the hint's word may have been over, the slot
-    /// with the word that it shows: then nothing of the attempt stands anywhere.
+    /// Evaluates the executed speculative write. If the round of the hint's word may have been over, returns the slot
+    /// with the word that it shows: then no word of the attempt stands in a slot.
     pub(super) fn confirm_speculation(
         &mut self,
         attempt: &mut Attempt<'_>,

@@ -1,19 +1,20 @@
-//! Steered READs: a hint that is *doubted* leads to its slot, and a switch on the way may know where that leads to.
+//! Steered READs: a *doubted* hint leads to its slot, and a switch on the way may know the object to which the slot
+//! leads.
 //!
 //! ```text
 //! READ the slot on its primary; steered READ of that slot        (1 phase instead of 2)
 //! ```
 //!
-//! The steered READ may bring anything. What it brings counts if it is what the next phase would READ: the whole object
-//! of the word that the same phase has shown, with this identity under a good CRC, with the key that is looked for, of
-//! a region that has a replica beside the primary. An object is written once, and while the operation is pinned no
-//! other one gets its identity; of an earlier life with the same identity nothing is left on a node that has the
-//! region, since it zeroes what it releases, and has one extent of a region at a time. So it does not matter where the
-//! READ went, nor when: these bytes are that object. If it brings anything else, the operation goes on as if it had
-//! READ the slot alone. (`spec/Steered.tla`)
+//! A steered READ may bring any bytes. They count if they are what the next phase would READ: the whole object of the
+//! word that the same phase has shown, with this identity under a good CRC, with the key that is looked for, in a
+//! region that has a replica beside the primary. An object is written once, and while the operation is pinned no
+//! other object gets its identity. Of an earlier life with the same identity nothing is left on a node that has the
+//! region, since the node zeroes what it releases, and has one extent of a region at a time. So it does not matter
+//! where the READ went, nor when: these bytes are that object. If it brings anything else, the operation goes on as
+//! if it had READ the slot alone. (`spec/Steered.tla`)
 //!
-//! A session asks as long as it is worth it: when too few of its last steered READs brought what it looked for, it
-//! stops for a while, and what is doubted is looked for in the index, as without a switch.
+//! A session uses steered READs as long as they are worth it. When too few of the last ones brought the object, it
+//! stops for a while, and looks for keys with doubted hints in the index, as without a switch.
 
 use core::cell::Cell;
 
@@ -27,25 +28,25 @@ use crate::mutant::{Mutant, removed};
 use crate::race::Key;
 use crate::verbs::{Batch, Fabric, MnId, Span, Ticket, VerbError};
 
-/// After so many steered READs a session looks whether they are worth it.
+/// The number of steered READs after which a session decides whether they are worth it.
 const ROUND: u32 = 64;
-/// They are if so many of them brought the object.
+/// They are worth it if at least this many of them brought the object.
 const WORTH: u32 = ROUND / 4;
-/// Else it does without, so many times.
+/// Otherwise the session does without, this many times.
 const WITHOUT: u32 = 16 * ROUND;
 
-/// What became of steered READs.
+/// Results of steered READs.
 #[derive(Debug, Default)]
 pub(super) struct Steering {
-    /// Of the last ones.
+    /// Steered READs since the last decision.
     tried: Cell<u32>,
     brought: Cell<u32>,
-    /// So often they are not tried.
+    /// Times for which the session still does without.
     without: Cell<u32>,
 }
 
 impl Steering {
-    /// Whether the next one is worth it.
+    /// Returns whether the next one is worth it.
     fn is_worth_it(&self) -> bool {
         match self.without.get() {
             0 => true,
@@ -71,7 +72,8 @@ impl Steering {
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// Whether a hint that is likely to be wrong should be given all the same, as [doubted](super::Sight::Doubted).
+    /// Returns whether a hint that is likely to be wrong should be given all the same, as
+    /// [doubted](super::Sight::Doubted).
     #[inline]
     pub fn asks_switches(&self) -> bool {
         self.fabric.may_steer() && self.steering.is_worth_it()
@@ -79,7 +81,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
 }
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
-    /// One phase, or two if the switch does not know: the pair that the slot of a doubted hint leads to.
+    /// Returns the pair that the slot of a doubted hint leads to. Takes one phase, or two if the switch does not know
+    /// the object.
     pub(super) async fn search_steered(
         &mut self,
         key: Key<'_>,
@@ -99,7 +102,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
-    /// The slot of a hint shows another word, which may lead to the key: one phase, to its object.
+    /// Follows another word that the slot of a hint shows, which may lead to the key: one phase, to its object.
     pub(super) async fn search_by_word(
         &mut self,
         key: Key<'_>,
@@ -115,7 +118,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         })
     }
 
-    /// The value that a steered READ has brought, if it is that of the key, in the object that the slot has shown.
+    /// Returns the value that a steered READ has brought, if it is that of the key, in the object of the word that
+    /// the slot has shown.
     #[cold]
     pub(super) fn steered(
         &mut self,
@@ -125,12 +129,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     ) -> Result<Option<Span>, Error> {
         let bytes = match self.batch.data_span(steered) {
             Ok(span) => Some(span),
-            // It was steered beyond the pool, or would have gone beyond it from the slot.
+            // The READ was steered beyond the pool, or would have gone beyond it from the slot.
             Err(failure) if failure.error == VerbError::OutOfBounds => None,
             Err(failure) => return Err(self.failed(failure)),
         };
         let target = Target::new(&self.view, &self.store.silent, shown, key);
-        // Where it is READ without a switch.
+        // The place where the object is READ without a switch.
         let target = target.filter(|target| target.is_beside_its_slot());
         let brought = match (bytes, target) {
             (Some(bytes), Some(target)) => {
@@ -146,7 +150,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 }
 
-/// The value of a key, if these bytes are the object of a word.
+/// Returns the value of a key, if these bytes are the object of a word and have the key.
 fn value_in(batch: &Batch, bytes: Span, word: Slot, key: Key<'_>) -> Option<Span> {
     let object = if removed(Mutant::SteeredByItsKey) {
         Object::decode(batch.bytes(bytes)).ok()?

@@ -1,5 +1,5 @@
-//! The straight path of a write (fast path): the phases of an UPDATE, UPSERT or DELETE whose hint is right, or of the
-//! INSERT of a key ([`insert`](super::insert)) that no slot may refer to, if nobody disturbs them.
+//! The straight path of a write (fast path), for a write without conflicts: the phases of an UPDATE, UPSERT or DELETE
+//! whose hint is right, or of the INSERT of a key ([`insert`](super::insert)) that no slot may refer to.
 //!
 //! ```text
 //! WRITE the object, READ slot and key     or by a speculative write (speculation.rs) in one phase:
@@ -12,10 +12,11 @@
 //! CAS the primary
 //! ```
 //!
-//! [`Op::advance`] takes the answers of one phase in and posts the next one. It waits for nothing, so that
-//! whoever executes the phases is free how: [`write`](super::write) awaits them, [`write_now`](super::write_now)
-//! executes each on the spot. What is not on this path is told as an [`Aside`], and left to the former; what only
-//! READs have found out stays as it is then, so that it can be asked again.
+//! [`Op::advance`] takes the answers of one phase and posts the next one. It waits for nothing, so that its caller is
+//! free in how to execute the phases: [`write`](super::write) awaits them, [`write_now`](super::write_now) executes
+//! each on the spot. Anything that is not on this path is returned as an [`Aside`], and left to
+//! [`write`](super::write). If only READs have led there, the attempt's step stays the same, so that the question can
+//! be asked again.
 
 use alloc::boxed::Box;
 
@@ -29,32 +30,32 @@ use crate::mutant::{Mutant, removed};
 use crate::race::{Buckets, Words};
 use crate::verbs::{Fabric, Ticket};
 
-/// What an attempt does next.
+/// The next action of an attempt.
 pub(super) enum Next {
-    /// The phase that it has posted.
+    /// Execute the phase that the attempt has posted.
     Phase,
-    /// Nothing: the CAS of the primary has taken its round's old word, or with one index replica found the word
-    /// of somebody else.
+    /// Nothing: the CAS of the primary has replaced its round's old word, or with one index replica found another
+    /// writer's word.
     Ended { committed: bool },
-    /// It leaves the straight path.
+    /// Leave the straight path.
     Aside(Aside),
 }
 
-/// What an attempt does beside the straight path. Words are on the heap: it is rare, and this is moved.
+/// The reason for which an attempt leaves the straight path. Words are on the heap: they are rare, and this is moved.
 pub(super) enum Aside {
-    /// It had no hint that could be right, and the buckets show these words: among them may be the key's, or what is
-    /// to be done is not known from them. The object is written.
+    /// The attempt had no hint that could be right, and the buckets show these words. Either one of them may be the
+    /// key's, or they alone do not tell what is to be done. The object is written.
     Find(Box<Words>),
     /// The hint was wrong, and its slot shows this word. The object is written.
     Follow(Hint),
     /// The CASes of the backups alone have not won the round.
     Decide,
-    /// The same of a new key, before which the buckets showed these words; or another slot may have the key.
+    /// The same for a new key, before which the buckets showed these words; or another slot may have the key.
     Install(Box<Words>),
 }
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
-    /// The phase that the attempt has posted, if any, is executed: posts the next one.
+    /// Posts the next phase, after the phase that the attempt has posted, if any, is executed.
     #[inline]
     pub(super) fn advance(&mut self, attempt: &mut Attempt<'_>) -> Result<Next, Error> {
         loop {
@@ -145,7 +146,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let buckets = Buckets::of(attempt.intent.key, &self.view);
         let tickets = self.read_buckets(&buckets);
         if let [_, looked_on, ..] = self.view.subtables[buckets.subtable as usize].replicas() {
-            // Where a new key is looked for once more.
+            // The backup on which the look of an INSERT reads the buckets.
             buckets.lines(*looked_on).for_each(|at| self.store.fabric.prefetch(at.node, at.offset));
         }
         if reads_first {
@@ -155,8 +156,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Ok(Next::Phase)
     }
 
-    /// The object is written, and the buckets are read: if they have room for a new key, and none of them may refer to
-    /// it, posts the CASes of the backups, and the look.
+    /// Goes on after the object is written and the buckets are read. If they have room for a new key, and none of
+    /// their slots may refer to it, posts the CASes of the backups, and the look.
     fn looked(
         &mut self,
         attempt: &mut Attempt<'_>,
@@ -182,10 +183,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Ok(None)
     }
 
-    /// Whether the READs of the first phase go before its WRITEs. They do: what a processor stores it need not wait
-    /// for before it loads. Where WRITEs would wait for them they go last. The order does not matter: across
-    /// nodes there is none, nobody else knows of the object yet, and a READ that meets it (at the address of a
-    /// hint that is not the slot's any more) counts for nothing, since the slot does not show the hint's word.
+    /// Returns whether the READs of the first phase go before its WRITEs. Usually they do: a processor that loads
+    /// first need not wait for its stores. If WRITEs would wait for READs before them, the READs go last. The order
+    /// does not matter for the result: across nodes there is none, no other session knows of the object yet, and a
+    /// READ that meets the object (at the address of a hint that is not the slot's any more) counts for nothing,
+    /// since the slot does not show the hint's word.
     pub(super) fn reads_first(&self) -> bool {
         !self.store.fabric.waits_for_reads()
     }
@@ -213,8 +215,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Ok(())
     }
 
-    /// The first phase is executed: the hint, if the slot still holds its word, and that leads to the key. Else
-    /// the slot with the word that it holds.
+    /// Evaluates the executed first phase. Returns the hint, if the slot still holds its word and that leads to the
+    /// key; else, as an error, the slot with the word that it holds.
     fn confirm(
         &mut self,
         attempt: &mut Attempt<'_>,
@@ -235,7 +237,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Ok(Err(shown))
     }
 
-    /// The same of a doubted hint, where the switch has brought the object that the slot leads to.
+    /// Evaluates the first phase of a doubted hint, for which the switch may have brought the object that the slot
+    /// leads to.
     #[cold]
     fn confirm_steered(
         &mut self,
@@ -249,7 +252,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Ok(if leads && !self.is_elsewhere(attempt, shown) { Ok(shown) } else { Err(shown) })
     }
 
-    /// The key's slot is known: posts the CASes of the backups; whether there are any.
+    /// Posts the CASes of the backups for the slot in which the key was found. Returns whether there are any.
     #[inline]
     pub(super) fn compete(&mut self, attempt: &mut Attempt<'_>, found: Hint) -> bool {
         let round = attempt.round_on(found);

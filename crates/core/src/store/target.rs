@@ -1,6 +1,6 @@
-//! Where the word of a slot leads: to a replica of an object.
+//! The targets of slot words and of hints: replicas of objects.
 //!
-//! Words come from memory that others write, hints from a cache: nothing about them is certain.
+//! Words come from memory that others write, hints from a cache: neither is certain to be right.
 
 use super::silent::Silent;
 use super::{Hint, Op};
@@ -12,26 +12,26 @@ use crate::race::{Key, Words};
 use crate::verbs::{Batch, Fabric, MnId, Ticket};
 use crate::view::{Place, SlotRef, View};
 
-/// Whether a word of the primary may refer to the key.
+/// Returns whether a word of the primary may refer to the key.
 #[inline]
 pub(super) fn may_hold(word: Slot, key: Key<'_>) -> bool {
     !word.is_free() && !word.is_tentative() && word.fingerprint() == key.fingerprint()
 }
 
-/// Of the slots of a key, those that may refer to it, as a writer sees them.
+/// Returns those slots of a key that may refer to it, as a writer sees them.
 pub(super) fn live(words: &Words) -> impl Iterator<Item = (SlotRef, Slot)> + '_ {
     let shown = removed(Mutant::WritersSeeTentative);
     words.matching().filter(move |(_, w)| !w.is_tentative() || shown)
 }
 
-/// The size class of the object that a word refers to, if it can be one that a client of this
-/// cluster wrote.
+/// Returns the size class of the object that a word refers to, if a client of this cluster can have written such an
+/// object.
 #[inline]
 pub(super) fn class_of(view: &View, word: Slot) -> Option<SizeClass> {
     word.class().filter(|class| view.geometry.has_class(*class))
 }
 
-/// The replica that an object of this class is read from: on this node if there is one
+/// Returns the replica from which an object of this class is read: the one on this node if there is one
 /// ([`data`](crate::data)). `None` if there can be no such object.
 #[inline]
 pub(super) fn replica(
@@ -45,7 +45,7 @@ pub(super) fn replica(
     Some(object.read_at(near, |node| silent.has(node)))
 }
 
-/// Where a hint leads to.
+/// The slot and the object to which a hint leads.
 pub(super) struct Target {
     pub hint: Hint,
     /// The slot on its primary.
@@ -53,12 +53,12 @@ pub(super) struct Target {
     /// The replica of the object to read, or the chunk that shows its key.
     pub object: Place,
     pub class: SizeClass,
-    /// Whether all of it is there.
+    /// Whether the whole object is at that place.
     is_whole: bool,
 }
 
 impl Target {
-    /// `None` if the hint cannot be right at all.
+    /// Returns the target of a hint; `None` if the hint cannot be right at all.
     pub fn new(view: &View, silent: &Silent, hint: Hint, key: Key<'_>) -> Option<Target> {
         let is_possible = view.has_slot(hint.slot)
             && !view.is_without_primary(hint.slot.subtable)
@@ -95,30 +95,32 @@ impl Target {
         object.fetch(batch, self.object, |node| silent.has(node))
     }
 
-    /// Bytes of the object, if one READ brings all of it.
+    /// Returns the bytes of the object, if one READ brings all of it.
     #[inline]
     pub fn whole_bytes(&self) -> Option<u64> {
         self.is_whole.then(|| self.class.bytes())
     }
 
-    /// Whether all of the object lies on the node of its slot.
+    /// Returns whether all of the object lies on the node of its slot.
     pub fn is_beside_its_slot(&self) -> bool {
         self.is_whole && self.object.node == self.slot.node
     }
 
-    /// Posts a READ of as much as the hint's object has, which may be steered to where the slot leads.
+    /// Posts a READ of as many bytes as the hint's object has, which may be steered to the object that the slot leads
+    /// to.
     pub fn read_steered(&self, batch: &mut Batch) -> Ticket {
         batch.steered(self.slot.node, self.slot.offset, self.class.bytes() as u32)
     }
 
-    /// Posts the READ of all that stands where the key is read.
+    /// Posts the READ of everything at the place where the key is read.
     pub fn read_object(&self, batch: &mut Batch) -> Ticket {
         batch.read(self.object.node, self.object.offset, self.class.bytes() as u32)
     }
 }
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
-    /// Where a hint leads a reader; `None` if it cannot be right, or the slot is not read from its primary.
+    /// Returns the target of a hint for a reader; `None` if the hint cannot be right, or the slot is not read from
+    /// its primary.
     #[inline]
     pub(super) fn target(&self, hint: Hint, key: Key<'_>) -> Option<Target> {
         let target = Target::new(&self.view, &self.store.silent, hint, key)?;

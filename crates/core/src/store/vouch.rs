@@ -1,23 +1,22 @@
-//! Who vouches for what was READ, when the master is not heard.
+//! Vouching: proof by the members that the words READ by a session without a valid lease still count.
 //!
-//! A memory node that is cut off from the master serves on, and shows what was true before the cluster
-//! went on without it. A session that is heard has been waited for. Who has not been heard for a lease
-//! (`Views::is_heard`) asks the members of its view at which view they stand: what it has READ counts if
-//! more than half of all of them show that one, or an earlier one. Members that do not answer do not
-//! vouch: whether they are dead or cut off nobody can tell. A view without a member takes effect only when
-//! half of the members before, at least, show its number.
+//! A memory node that is cut off from the master serves on, and shows what was true before the cluster went on
+//! without it. The cluster waits for sessions with a valid lease before it goes on. A session without one
+//! (`Views::is_heard`) asks the members of its view at which view they are. What it has READ counts if more than half
+//! of all members are at that view, or an earlier one. A member that does not answer does not vouch: it cannot be
+//! told whether it is dead or cut off. A view without a member takes effect only when at least half of the members
+//! before show its number.
 //!
-//! It does not matter whether the READs came before the question or after it, as long as all that
-//! happened since the operation began: until a view without its node takes effect the node shows what
-//! everybody sees, and afterwards nobody changes anything there. So a question serves all operations that
-//! began before it.
+//! It does not matter whether the READs came before the question or after it, as long as both happened since the
+//! operation began: until a view without its node takes effect, the node shows what all sessions see, and afterwards
+//! no session changes anything there. So a question serves all operations that began before it.
 //!
-//! Members also show whom they *bar* ([`beside`](super::beside)): a member that bars a node does not vouch for what
-//! that has shown. Where nobody vouches for a primary because it is barred, its backups are read.
+//! Members also show which nodes they *bar* ([`beside`](super::beside)): a member that bars a node does not vouch for
+//! words that the node has shown. If there is no vouching for a primary because it is barred, its backups are read.
 //!
-//! Writes need no question: they are done when all replicas have them, and those that are left have
-//! fenced the session. Only what a write answers from a READ does ("exists", "not found"), and what the loser
-//! of an UPDATE answers, whose winner others may have read before it began.
+//! Writes need no question: they are done when all replicas have them, and the replicas that are left have fenced the
+//! session. Only answers that a write takes from a READ do ("exists", "not found"), and the answer of an UPDATE that
+//! lost, because others may have read the winner's word before it began.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -33,7 +32,7 @@ use crate::race::{Buckets, Key};
 use crate::verbs::{Fabric, MnId, Ticket};
 use crate::view::View;
 
-/// What is waited for.
+/// The event that an operation waits for, as errors name it.
 const WORD: &str = "word from the master, or from more than half of the memory nodes";
 
 /// The questions of a session to the members.
@@ -43,23 +42,24 @@ pub(super) struct Asks {
     answer: RefCell<Answer>,
 }
 
-/// What came of the last question that more than half of the members answered well.
+/// The result of the last question for which more than half of the members vouched.
 #[derive(Debug, Default)]
 struct Answer {
-    /// Its number, and that of the view for which they vouched.
+    /// The number of the question, and that of the view for which they vouched.
     ask: u64,
     view: u64,
-    /// For what these have shown nobody vouches.
+    /// Nodes for whose words no majority vouched.
     barred: Vec<MnId>,
 }
 
 impl Asks {
-    /// How many have begun.
+    /// Returns the number of questions that have begun.
     pub fn begun(&self) -> u64 {
         self.begun.get()
     }
 
-    /// Whether the members have vouched for what these show by a view, since so many questions had begun.
+    /// Returns whether the members have vouched for words of these nodes by a view, in a question that began after
+    /// the first `since`.
     fn have_vouched(&self, view: u64, since: u64, shown_on: &[MnId]) -> bool {
         let answer = self.answer.borrow();
         let is_new = answer.ask > since || (answer.ask > 0 && removed(Mutant::OldAskVouches));
@@ -67,22 +67,22 @@ impl Asks {
     }
 }
 
-/// Whether so many members are enough to vouch.
+/// Returns whether this many of the members are enough to vouch.
 fn is_majority(vouching: usize, members: usize) -> bool {
     2 * vouching > members || (2 * vouching == members && removed(Mutant::HalfVouches))
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// Whether the master has heard the session less than a lease ago.
+    /// Returns whether the master has heard the session less than a lease ago.
     pub(super) fn is_heard(&self) -> bool {
         self.host.is_heard() || removed(Mutant::ReadsUnheard)
     }
 }
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
-    /// Whether what this operation has READ of a key, by the view that it is pinned by, was so at some moment since
-    /// it began. Waits until that is certain; false if it is to be READ again, by a newer view or beside
-    /// the primary.
+    /// Returns whether what this operation has READ of a key, by the view that it is pinned by, was so at some moment
+    /// since it began. Waits until that is certain; false if it is to be READ again, by a newer view or from the
+    /// backups.
     #[inline]
     pub(super) async fn is_vouched_for(&mut self, key: Key<'_>) -> Result<bool, Error> {
         if self.store.is_heard() {
@@ -91,7 +91,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Box::pin(self.ask_around(&[Buckets::of(key, &self.view).subtable])).await
     }
 
-    /// The same of what it has READ of a subtable.
+    /// Does the same for words of a subtable.
     pub(super) async fn is_vouched_for_in(&mut self, subtable: u32) -> Result<bool, Error> {
         if self.store.is_heard() {
             return Ok(true);
@@ -99,8 +99,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Box::pin(self.ask_around(&[subtable])).await
     }
 
-    /// The same of what it has READ beside a primary: whether nobody goes by a later view. There may be no backup
-    /// left in that which would have fenced the session.
+    /// Does the same for words that were read from backups although there is a primary: checks that the members are
+    /// at no later view. In that view, none of the backups that would have fenced the session may be left.
     pub(super) async fn is_vouched_for_beside(&mut self) -> Result<bool, Error> {
         if self.store.is_heard() || removed(Mutant::BesideAsksNobody) {
             return Ok(true);
@@ -108,7 +108,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Box::pin(self.ask_around(&[])).await
     }
 
-    /// The same of many keys.
+    /// Does the same for many keys.
     pub(super) async fn are_vouched_for<'k>(
         &mut self,
         keys: impl Iterator<Item = Key<'k>>,
@@ -123,7 +123,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Box::pin(self.ask_around(&subtables)).await
     }
 
-    /// Asks once, if it has to.
+    /// Does the same for a key, but asks at most once.
     #[cold]
     pub(super) async fn is_vouched_for_now(&mut self, key: Key<'_>) -> bool {
         let primaries = self.primaries(&[Buckets::of(key, &self.view).subtable]);
@@ -169,8 +169,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
-    /// One phase: the members say at which view they stand, and whom they bar. The bars first: when a member
-    /// takes them back it stands at a later view.
+    /// Asks the members at which view they are, and which nodes they bar. One phase. The bars are read first: when a
+    /// member takes them back it is at a later view.
     async fn ask_members(&mut self) {
         let store = self.store;
         let view = self.view.clone();
@@ -184,11 +184,11 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             (bars, batch.read(node, HeaderWord::View.offset(), 8))
         });
         let reads: Vec<(Ticket, Ticket)> = reads.collect();
-        // What the operation has READ stays where it is.
+        // The operation's own batch keeps what it has READ.
         let own = mem::replace(&mut self.batch, batch);
         let unanswered = self.unanswered.len();
         self.phase().await;
-        // A READ that is still on its way harms nobody.
+        // A READ that is still on its way does no harm.
         self.unanswered.truncate(unanswered);
         let batch = mem::replace(&mut self.batch, own);
         let mut vouching = Vec::with_capacity(reads.len());
@@ -215,9 +215,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 }
 
-/// Of how many more than half have to vouch. Of those that the change under way has lost some may have
-/// barred somebody by an earlier view, and what was read so is not settled yet. With two there is no
-/// majority beside one of them, so nobody was barred.
+/// Returns the number of members of which more than half have to vouch. Members that the change under way has lost
+/// count, too: they may have barred a node by an earlier view, and what was read so is not settled yet. With two
+/// members there is no majority without one of them, so no node was barred.
 fn voters(view: &View) -> usize {
     let lost = view.change.as_ref().map_or(0, |change| usize::from(change.lost));
     let all = view.members.len() + lost;
@@ -225,7 +225,8 @@ fn voters(view: &View) -> usize {
     if counts { all } else { view.members.len() }
 }
 
-/// Whether the view word of a member's header shows no later view; 0 shows none.
+/// Returns whether the view word of a member's header shows a view, and none that is later than this one. The word 0
+/// shows none.
 fn vouches(word: &[u8], view: &View) -> bool {
     let word = word.try_into().map_or(0, u64::from_le_bytes);
     (1..=view.number).contains(&word)

@@ -1,4 +1,4 @@
-//! INSERT, UPDATE, UPSERT and DELETE: what they have in common.
+//! INSERT, UPDATE, UPSERT and DELETE: their common parts.
 //!
 //! ```text
 //! 1  READ the slot of the hint, or both buckets; WRITE the object to all its replicas
@@ -9,9 +9,9 @@
 //!
 //! With a hint that is certain, UPDATE, UPSERT and DELETE begin with a speculative write (`speculation.rs`).
 //!
-//! An [`Attempt`] goes straight as far as it can ([`straight`](super::straight)), on the spot where the fabric is
-//! immediate ([`write_now`](super::write_now)). Here phases are awaited, and what is not straight is done: looking
-//! for the key, conflicts, memory that has to be looked for, and the next attempt.
+//! An [`Attempt`] follows the straight path as far as it can ([`straight`](super::straight)); on an immediate fabric
+//! it does so on the spot ([`write_now`](super::write_now)). This module awaits phases, and does everything that is
+//! not on that path: the search for the key, conflicts, the search for memory, and the next attempt.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -57,9 +57,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.upsert_as(key, value, Redundancy::Replicated, hint).await
     }
 
-    // From here to `write` nothing is async: each future in another one is one more copy of all arguments.
+    // From here to `write` no function is async: each future in another one is one more copy of all arguments.
 
-    /// As [`Store::insert`], with a value that is to survive failures in this way.
+    /// Does the same as [`Store::insert`], with a value of this redundancy.
     pub fn insert_as<'k>(
         &self,
         key: impl IntoKey<'k>,
@@ -71,7 +71,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.write(opcode, kind, self.key(key), Value::Bytes(value), redundancy.into(), None, None)
     }
 
-    /// As [`Store::update`], with a value that is to survive failures in this way, or as the earlier one does
+    /// Does the same as [`Store::update`], with a value of this redundancy, or of the earlier value's
     /// ([`Wanted::keeps`]).
     pub fn update_as<'k>(
         &self,
@@ -85,7 +85,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.write(opcode, kind, self.key(key), Value::Bytes(value), redundancy.into(), hint, None)
     }
 
-    /// As [`Store::upsert`], with a value that is to survive failures in this way, or as the earlier one does
+    /// Does the same as [`Store::upsert`], with a value of this redundancy, or of the earlier value's
     /// ([`Wanted::keeps`]).
     pub fn upsert_as<'k>(
         &self,
@@ -99,8 +99,9 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.write(opcode, kind, self.key(key), Value::Bytes(value), redundancy.into(), hint, None)
     }
 
-    /// As [`Store::upsert_as`], with a value that `fill` writes where it goes: so many bytes, which hold zeros before.
-    /// It does so once, before the operation is pinned: it may take its time, and use the store.
+    /// Does the same as [`Store::upsert_as`], with a value of `value_bytes` bytes that `fill` writes into its place,
+    /// which holds zeros before. `fill` is called once, before the operation is pinned: it may take its time, and use
+    /// the store.
     pub fn upsert_filled<'k>(
         &self,
         key: impl IntoKey<'k>,
@@ -127,8 +128,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.write(opcode, kind, self.key(key), Value::Bytes(&[]), wanted, hint, None)
     }
 
-    /// As [`Store::update_as`], and calls `watch` before it posts its commit. If it ends without, and well, others
-    /// have seen to that.
+    /// Does the same as [`Store::update_as`], and calls `watch` before it posts its commit. If it succeeds without
+    /// that call, others have decided the write: it lost, or a view change has committed it.
     pub fn update_watched<'k>(
         &self,
         key: impl IntoKey<'k>,
@@ -150,7 +151,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         )
     }
 
-    /// As [`Store::upsert_as`], watched as by [`Store::update_watched`].
+    /// Does the same as [`Store::upsert_as`], and calls `watch` like [`Store::update_watched`].
     pub fn upsert_watched<'k>(
         &self,
         key: impl IntoKey<'k>,
@@ -172,7 +173,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         )
     }
 
-    /// What a write answers whatever the store holds, because of its arguments.
+    /// Checks the arguments of a write: returns the error that the write would have whatever the store holds.
     pub fn check_write<'k>(
         &self,
         key: impl IntoKey<'k>,
@@ -184,7 +185,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         self.check_key(&key)?;
         self.check_value(value_bytes)?;
         match self.slab_of(wanted.redundancy, key.len(), value_bytes) {
-            // The pair that is there may have another one, or it is replicated.
+            // The existing pair may have another redundancy, which the write keeps; or the write is replicated.
             Err(Error::Redundancy(error)) if wanted.keeps || wanted.falls_back(&error) => Ok(()),
             other => other.map(|_| ()),
         }
@@ -223,7 +224,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             Value::Filled(bytes, fill) if slab.redundancy.is_replicated() => {
                 stage_filled(&mut batch, slab, &key, (bytes, fill))
             }
-            // A stripe is made of the whole value, and its copies are to have the same one.
+            // A stripe is made of the whole value, and its copies need the same value.
             value => Source::Bytes(value.bytes(&mut room)),
         };
         let mut op = self.operation_with(batch);
@@ -240,7 +241,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         op.has_written(&result);
         let made_room = op.made_room;
         op.finish(kind);
-        // Asked first: most writes need no future for it.
+        // Checked first: most writes need no future for it.
         if self.sets_free(reclaim::SET_FREE_TOGETHER) {
             self.set_free(reclaim::SET_FREE_TOGETHER).await;
         }
@@ -249,7 +250,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
             // On the heap: it is rare, and the futures of operations stay small.
             Box::pin(self.look_ahead(slab, lack)).await;
         }
-        // Last: whoever looks takes blocks into use.
+        // Last: to look for memory takes blocks into use.
         if opcode == Opcode::Delete && self.host.lends() {
             self.lend(key);
         } else if made_room || lack.is_some() {
@@ -258,7 +259,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         result
     }
 
-    /// The slab of the redundancy that the pair has by a hint, if the new value can have it.
+    /// Returns the slab of the redundancy that the pair has by a hint, if the new value can have it.
     #[inline]
     fn kept_by(
         &self,
@@ -267,22 +268,22 @@ impl<F: Fabric, H: Host> Store<F, H> {
         key: &[u8],
         value_bytes: usize,
     ) -> Option<SlabKind> {
-        // Where all pairs are replicated, and new ones are to be, nothing else can come of it.
+        // If all pairs are replicated, and new ones are to be, the result is always replicated.
         if self.has_one_redundancy.get() && wanted.redundancy.is_replicated() {
             return None;
         }
         self.slab_of_word(hint?.word, key, value_bytes)
     }
 
-    /// The slab of the redundancy that a word shows, if a value can have it.
+    /// Returns the slab of the redundancy that a word shows, if a value can have it.
     #[cold]
     fn slab_of_word(&self, word: Slot, key: &[u8], value_bytes: usize) -> Option<SlabKind> {
         let redundancy = self.view.borrow().object_of(word)?.redundancy_of(word);
         self.slab_of(redundancy, key.len(), value_bytes).ok()
     }
 
-    /// Where a write goes that cannot have the redundancy that it asks for: where the pair is that it replaces, or it
-    /// is replicated.
+    /// Returns the slab for a write that cannot have the redundancy that it asks for: that of the pair that it
+    /// replaces, or a replicated one.
     async fn slab_instead(
         &self,
         opcode: Opcode,
@@ -309,7 +310,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         Ok((self.slab_of_new(wanted, &key, value_bytes)?, None))
     }
 
-    /// Where a new pair goes: to the redundancy that is asked for, or the one it falls back to.
+    /// Returns the slab for a new pair: of the redundancy that is asked for, or of the one that it falls back to.
     fn slab_of_new(
         &self,
         wanted: Wanted,
@@ -325,7 +326,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// Where the object of a write goes.
+    /// Returns the slab for the object of a write.
     #[inline]
     pub(super) fn slab_of(
         &self,
@@ -345,7 +346,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// What a write comes to that finds no memory: perhaps it would have changed nothing.
+    /// Returns the error of a write that finds no memory: if the write would have changed nothing, the error for
+    /// that.
     async fn without_memory(&self, intent: &Intent<'_>) -> Error {
         let found = self.search(intent.key, None).await;
         match (intent.opcode, found.map(|found| found.value().is_some())) {
@@ -355,7 +357,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// Whether there are regions for this redundancy, or members enough for one.
+    /// Returns whether there are regions for this redundancy, or enough members for one.
     #[cold]
     fn check_members(&self, redundancy: Redundancy) -> Result<(), Error> {
         let view = self.view.borrow();
@@ -371,7 +373,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         }
     }
 
-    /// The error of a write that found no room: its redundancy needs more members, or memory is full.
+    /// Returns the error of a write that found no room: its redundancy needs more members, or memory is full.
     pub(super) fn no_room_in(&self, slab: SlabKind) -> Error {
         let (Some(coding), members) = (slab.redundancy.coding(), self.view.borrow().members.len())
         else {
@@ -385,7 +387,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 }
 
-/// Has a value written where it goes in its object, which the batch keeps.
+/// Has a value written into its place in its object, which the batch keeps.
 #[cold]
 fn stage_filled<'v>(
     batch: &mut Batch,
@@ -402,24 +404,25 @@ fn stage_filled<'v>(
     Source::Staged(object, bytes)
 }
 
-/// What a write has come to, by one of the slabs.
+/// The result of a write from one of the slabs.
 enum Came {
     Written(Written),
-    /// To nothing: the pair is here, and has another redundancy, which it is to keep.
+    /// Nothing is written, because the slab has the wrong redundancy: the pair at this place keeps another one, or
+    /// there is no pair, and the slab has the redundancy of one.
     Elsewhere(Option<Hint>),
 }
 
-/// Where the key was found to be.
+/// The place in which the key was found.
 #[expect(clippy::large_enum_variant, reason = "moved once; a box would be an allocation per op")]
 enum Target {
-    /// In this slot, which held this word.
+    /// This slot, which held this word.
     Slot(Hint),
-    /// Nowhere; with what the buckets showed.
+    /// None; with the words of the key's buckets.
     Absent(Words),
 }
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
-    /// Attempts until one is done; `begun` is the first one, if there is one already.
+    /// Makes attempts until one is done; `begun` is the first one, if there is one already.
     async fn write<'i>(
         &mut self,
         intent: &'i Intent<'i>,
@@ -446,7 +449,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 attempt = begun.ok();
             }
             let Some(running) = &mut attempt else {
-                // Else what it waits for could wait for it.
+                // Otherwise others that this operation waits for could wait for it.
                 if !removed(Mutant::WaitsWhileItActs) {
                     self.pin.pause();
                 }
@@ -484,7 +487,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                         }
                     }
                 }
-                // It rests on what was READ alone.
+                // This answer depends on READs alone.
                 Err(error @ (Error::AlreadyExists | Error::NotFound)) => {
                     let is_known = removed(Mutant::WritesAnswerUnheard);
                     if is_known || self.is_vouched_for(intent.key).await? {
@@ -507,8 +510,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
-    /// A write goes on with another slab than it began with: that of the pair that it replaces, once, so that it ends
-    /// also where others change it again and again; or it is replicated, where it finds no memory nodes.
+    /// Goes on with another slab than the write began with. That is the slab of the pair that the write replaces; it
+    /// is tried once, so that the write ends even if others change the pair again and again. Or it is a replicated
+    /// one, if there are too few memory nodes for the redundancy.
     async fn write_elsewhere(
         &mut self,
         intent: &Intent<'_>,
@@ -526,7 +530,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 slab if slab == intent.slab => (None, None),
                 slab => (Some(slab), None),
             },
-            // There is no room any more for what the pair has.
+            // There is no room any more for the redundancy that the pair has.
             Err(_) if matches!(intent.keeps, Keeps::Unless(_)) => {
                 (self.store.slab_of_new(wanted, &key, value.len()).ok(), None)
             }
@@ -549,7 +553,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
-    /// The value of a write; copied to `room` if it stands in its object.
+    /// Returns the value of a write; copied to `room` if it stands in its object.
     fn bytes_of<'v>(&self, intent: &Intent<'v>, room: &'v mut Vec<u8>) -> &'v [u8] {
         match intent.value {
             Source::Bytes(bytes) => bytes,
@@ -561,7 +565,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
-    /// Whether the pair is to keep the redundancy that its word shows, which is not that of the attempt.
+    /// Returns whether the pair is to keep the redundancy that its word shows, and that is not the attempt's.
     pub(super) fn is_elsewhere(&self, attempt: &Attempt<'_>, found: Hint) -> bool {
         let Intent { keeps, key, value, slab, .. } = attempt.intent;
         let kept = match keeps {
@@ -571,13 +575,14 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         kept.is_some_and(|kept| kept.redundancy != slab.redundancy)
     }
 
-    /// Whether a new pair is to have another redundancy than the attempt, which has that of a pair that is not there.
+    /// Returns whether a new pair is to have another redundancy than the attempt, which has that of a pair that does
+    /// not exist.
     pub(super) fn is_new_elsewhere(&self, attempt: &Attempt<'_>) -> bool {
         let Intent { keeps, slab, .. } = attempt.intent;
         matches!(keeps, Keeps::Unless(redundancy) if *redundancy != slab.redundancy)
     }
 
-    /// A write has come to this: what it has posted is over, if that is known.
+    /// Notes that a write has ended with this result: if the outcome is known, its posted CASes are over.
     #[inline]
     pub(super) fn has_written<T>(&mut self, result: &Result<T, Error>) {
         let is_known = |error: &Error| error.outcome() == Outcome::NotApplied;
@@ -587,13 +592,13 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.forget_lost();
     }
 
-    /// One attempt, and if it is suspended by the loss of a memory node, what became of it.
+    /// Makes one attempt, and resolves it if the loss of a memory node suspends it.
     async fn attempt_or_resolve(&mut self, attempt: &mut Attempt<'_>) -> Result<Ended, Error> {
         let ended = self.attempt(attempt).await;
         self.or_resolve(attempt, ended).await
     }
 
-    /// What an attempt has come to, and if it is suspended by the loss of a memory node, what became of it.
+    /// Returns the end of an attempt; resolves it first if the loss of a memory node has suspended it.
     pub(super) async fn or_resolve(
         &mut self,
         attempt: &Attempt<'_>,
@@ -654,8 +659,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                     }
                 }
                 (Target::Absent(words), _) => {
-                    // On the heap, as all that an update of a key that is where it was does not need: the
-                    // futures of operations are moved, and stay small.
+                    // On the heap, like everything that an update with a right hint does not need: the futures of
+                    // operations are moved, and stay small.
                     if let Some(ended) = Box::pin(self.insert_into_free(attempt, &words)).await? {
                         return Ok(ended);
                     }
@@ -664,7 +669,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
-    /// A hint was wrong; its slot showed this word.
+    /// Follows the word that the slot of a wrong hint has shown.
     async fn follow(&mut self, shown: Hint, key: Key<'_>) -> Result<Result<Target, Stale>, Error> {
         if may_hold(shown.word, key) {
             let shown_on = self.primary(shown.slot).node;

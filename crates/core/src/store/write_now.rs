@@ -1,9 +1,9 @@
-//! Writes on the spot, where the fabric is immediate.
+//! Writes that are executed on the spot, where the fabric is immediate.
 //!
-//! Futures are what remains of an operation's cost when there is nothing to wait for, so there are none here: each
-//! phase is a call. As soon as there is anything else to do than the [straight path](super::straight), the attempt
-//! goes on in [`write`](super::write), from where it is: with the same object, the same view and what the batch has
-//! found.
+//! If there is nothing to wait for, an operation's remaining cost is its futures. So there are none here: each phase
+//! is a call. As soon as there is anything else to do than the [straight path](super::straight), the attempt goes on
+//! in [`write`](super::write), from its present step: with the same object, the same view and the results in the
+//! batch.
 
 use super::attempt::{Attempt, Ended, Intent};
 use super::straight::Next;
@@ -13,7 +13,7 @@ use crate::slab::USED_AGAIN_AT;
 use crate::verbs::Fabric;
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
-    /// The whole operation, or the attempt as far as it came, if one has begun.
+    /// Executes the whole operation, or returns the attempt as far as it came, if one has begun.
     #[expect(clippy::result_large_err, reason = "moved once; a box would be an allocation per op")]
     pub(super) fn write_now<'i>(
         &mut self,

@@ -1,4 +1,4 @@
-//! The rules of a view: it may come from another process, and operations rely on all of it.
+//! The rules of a view: it may come from another process, and operations rely on all of them.
 
 use alloc::vec::Vec;
 
@@ -43,7 +43,7 @@ impl View {
         self.check_overlaps()
     }
 
-    /// No byte of a pool may be two things.
+    /// Checks that no byte of a pool belongs to two extents.
     fn check_overlaps(&self) -> Result<(), ViewError> {
         let places = |places: &[Place], bytes: u64| -> Vec<(MnId, u64, u64)> {
             places.iter().map(|p| (p.node, p.offset, p.offset + bytes)).collect()
@@ -64,7 +64,7 @@ impl View {
                     LeavingFrom::Subtable(n) => (self.subtables[n as usize].replicas(), subtable),
                     LeavingFrom::Region(n) => (self.regions[n as usize].places(), region),
                 };
-                // One that has left, and is not given back yet.
+                // A replica that has left, and whose room is not given back yet.
                 if !held.contains(&place) {
                     extents.extend(places(&[place], bytes));
                 }
@@ -103,7 +103,7 @@ impl View {
         Ok(())
     }
 
-    /// Checks what a change says. Part of [`View::check`].
+    /// Checks a change. Part of [`View::check`].
     fn check_change(&self) -> Result<(), ViewError> {
         let fail = |what| Err(ViewError { what });
         let Some(change) = &self.change else { return Ok(()) };
@@ -168,7 +168,7 @@ impl View {
         Ok(())
     }
 
-    /// Checks what comes to these places, and what goes or has gone.
+    /// Checks the replica that joins these places, and the one that leaves or has left.
     fn check_exchange(
         &self,
         places: &[Place],

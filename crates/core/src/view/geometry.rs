@@ -1,4 +1,4 @@
-//! Sizes that all of a cluster agrees on, and what follows from them.
+//! Sizes that all processes of a cluster agree on, and sizes computed from them.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,9 +7,9 @@ use crate::layout::{
     object_bytes,
 };
 
-/// The directory has up to two to this power of entries.
+/// The largest number of directory bits.
 pub const MAX_DEPTH: u32 = 24;
-/// A subtable may have so many directory bits more than it would have if all were of one depth.
+/// The number of bits by which a subtable may be deeper than if all subtables had one depth.
 pub const UNEVEN_BITS: u32 = 6;
 /// Buckets of a group: main, shared overflow, main (RACE hashing).
 pub const BUCKETS_PER_GROUP: u64 = 3;
@@ -20,7 +20,7 @@ const MAX_BLOCK_BYTES: u64 = 16 << 20;
 /// Blocks start at a multiple of this behind the table.
 pub const TABLE_ALIGN_BYTES: u64 = 4096;
 
-/// Sizes that all of a cluster agrees on. Small ones make the rare cases common in tests.
+/// Sizes that all processes of a cluster agree on. Small ones make the rare cases common in tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Geometry {
@@ -52,9 +52,9 @@ impl Default for Geometry {
 }
 
 impl Geometry {
-    /// Regions and blocks of these sizes, and the limits of [`Geometry::default`]; or half of its longest value, or
-    /// a quarter and so on, if a block does not hold an object of that. Any sizes may be given: `check` tells whether
-    /// they are possible.
+    /// Returns a geometry with regions and blocks of these sizes, and the limits of [`Geometry::default`]. The longest
+    /// value is halved until a block holds an object of it. Any sizes are accepted: `check` tells whether they are
+    /// possible.
     pub fn with_blocks(region_bytes: u64, block_bytes: u64) -> Geometry {
         let mut geometry = Geometry { region_bytes, block_bytes, ..Geometry::default() };
         let is_possible = block_bytes <= MAX_BLOCK_BYTES;
@@ -105,9 +105,9 @@ impl Geometry {
         Object::class(self.max_key_bytes as usize, self.max_value_bytes as usize)
     }
 
-    /// Whether the limits allow an object of this class: the class below is too small for some.
+    /// Whether the limits allow an object of this class: the class below is too small for some objects.
     ///
-    /// Every word that is followed is asked this, and it is cheaper than to look for the largest class.
+    /// Operations ask this for every word that they follow, and it is cheaper than computing the largest class.
     #[inline]
     pub fn has_class(&self, class: SizeClass) -> bool {
         let largest = object_bytes(self.max_key_bytes.into(), self.max_value_bytes.into());
@@ -145,18 +145,18 @@ impl Geometry {
         valid.then_some((region, block))
     }
 
-    /// The block that an address lies in, and the offset there; `None` outside of the blocks.
+    /// Returns the block that an address lies in, and the offset there; `None` outside of the blocks.
     pub fn block_of(&self, address: Address) -> Option<(Address, u64)> {
-        // Powers of two.
+        // All sizes are powers of two.
         let in_region = address.bytes() & (self.region_bytes - 1);
         let offset = in_region.checked_sub(self.table_bytes())? & (self.block_bytes - 1);
-        // What is left behind the last block is none.
+        // The rest of a region behind its last block is no block.
         let known = in_region - offset + self.block_bytes <= self.region_bytes;
         known.then(|| (Address::new(address.bytes() - offset), offset))
     }
 
-    /// The free bit of the object at an address: of which block, in which word of its bitmap, and
-    /// the word with that bit alone. `None` if no object can be there.
+    /// Returns the free bit of the object at an address: its block, the number of the word in the bitmap, and a mask
+    /// with that bit. `None` if no object can be there.
     pub fn free_bit(&self, object: Address) -> Option<(Address, u32, u64)> {
         let (block, offset) = self.block_of(object)?;
         let is_object = offset >= BLOCK_HEADER_BYTES + bitmap_bytes(self.block_bytes);
@@ -180,7 +180,7 @@ impl Geometry {
     }
 }
 
-/// What is wrong with a view.
+/// An error in a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid view: {what}")]
 pub struct ViewError {

@@ -19,14 +19,14 @@ pub struct Place {
 }
 
 impl Place {
-    /// The place so many bytes further on.
+    /// Returns the place this number of bytes further on.
     #[inline]
     pub fn plus(self, bytes: u64) -> Place {
         Place { node: self.node, offset: self.offset + bytes }
     }
 }
 
-/// What the switch of a change makes of places.
+/// Applies the switch of a change to a list of places.
 pub(super) fn exchange(places: &mut Vec<Place>, joining: Option<Place>, leaving: Option<Place>) {
     let leaves = leaving.and_then(|leaving| places.iter().position(|place| *place == leaving));
     match (joining, leaves) {

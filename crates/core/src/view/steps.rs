@@ -1,4 +1,4 @@
-//! The steps of a change: every one makes the next view ([`change`](crate::change)).
+//! The steps of a change: each makes the next view ([`change`](crate::change)).
 
 use alloc::vec::Vec;
 
@@ -13,8 +13,8 @@ impl View {
         View { number: self.number + 1, change, ..self.clone() }
     }
 
-    /// The view after the loss of memory nodes: they are no members any more, and every subtable
-    /// that had a replica there is frozen, beside those that were already. To be made in any stage.
+    /// Returns the view after the loss of memory nodes: they are no members any more, and every subtable that had a
+    /// replica there is frozen, beside those in the scope before. Possible in any stage.
     pub fn without(&self, lost: &[MnId]) -> Result<View, NothingLeft> {
         let is_lost = |place: &Place| lost.contains(&place.node);
         let before = self.change.clone().unwrap_or(Change::begun());
@@ -31,7 +31,7 @@ impl View {
         let known_regions = self.regions.len() - before.new_regions as usize;
         let loses_pairs =
             |region: &Region| region.has_single_pairs() && region.places().iter().any(is_lost);
-        // Any subtable may hold words to pairs that go.
+        // Any subtable may hold words that lead to the lost pairs.
         let settles_all = (!before.lost_pairs.is_empty()
             || self.regions[..known_regions].iter().any(loses_pairs))
             && !removed(Mutant::LossSettlesFew);
@@ -79,13 +79,13 @@ impl View {
             }
             region.lose(is_lost, view.number);
         }
-        // Where nothing is left nothing comes: its room is given back.
+        // A region without places gets none: the room of its joining place is given back.
         let is_there = |change: &RegionChange| view.regions[change.region as usize].is_there();
         for change in change.regions.iter_mut().filter(|change| !is_there(change)) {
             change.leaving = change.joining.take().or(change.leaving);
             change.renewed = false;
         }
-        // A bitmap may be zeros already: owners must not go on with what they saw of it.
+        // A bitmap may have become zeros already: owners must not rely on bits that they saw before.
         let goes_on = |region: &RegionChange| {
             region.renewed || region.adds_parity || region.joining.or(region.leaving).is_some()
         };
@@ -94,7 +94,7 @@ impl View {
             region.is_gone() || number >= known_regions && !region.is_there()
         };
         if let Some(gone) = view.regions.iter().enumerate().position(does_not_come) {
-            // A new one holds nothing yet: it and those after it do not come.
+            // A new region holds nothing yet: it and those behind it are dropped.
             if gone < known_regions {
                 return Err(NothingLeft::Region(gone as u32));
             }
@@ -104,7 +104,7 @@ impl View {
         }
         change.lost_pairs.sort_unstable();
         change.new_regions = (view.regions.len() - known_regions) as u32;
-        // Without a place for one sibling none is made: their numbers follow from each other.
+        // If one sibling has no place, no sibling is made, because their numbers follow from each other.
         let homeless = |s: &SubtableChange| s.split == Some(Split::Filling(Vec::new()));
         if change.subtables.iter().any(homeless) {
             let filled = |s: &&mut SubtableChange| matches!(s.split, Some(Split::Filling(_)));
@@ -114,7 +114,7 @@ impl View {
         Ok(view)
     }
 
-    /// The view in which replicas are going to be added to subtables and regions.
+    /// Returns the view in which replicas are to be added to subtables and regions.
     ///
     /// # Panics
     /// If a change is under way.
@@ -141,7 +141,7 @@ impl View {
         self.next(Some(change))
     }
 
-    /// The view in which subtables are going to be split; with the places of their siblings.
+    /// Returns the view in which subtables are to be split; each comes with the places of its sibling.
     ///
     /// # Panics
     /// If a change is under way.
@@ -156,9 +156,9 @@ impl View {
         self.next(Some(Change { subtables, ..Change::begun() }))
     }
 
-    /// The view in which a change that is transforming does not split a subtable, nor those whose siblings would come
-    /// behind its: their numbers follow from each other. They stay in the scope: what was suspended there has yet to
-    /// look. `None` if it does not split it.
+    /// Returns the view in which a transforming change does not split a subtable, nor the subtables behind it, because
+    /// the numbers of siblings follow from each other. They stay in the scope: writes suspended there have yet to READ
+    /// their slots. `None` if the change does not split the subtable.
     pub fn without_split(&self, subtable: u32) -> Option<View> {
         let mut change = self.change.clone().filter(|c| c.stage == Stage::Transforming)?;
         let mut behind =
@@ -168,8 +168,8 @@ impl View {
         Some(self.next(Some(change)))
     }
 
-    /// The view in which the replicas of subtables are going to be made equal, and the free bitmaps of
-    /// regions to begin anew. Both in order.
+    /// Returns the view in which the replicas of subtables are to be made equal, and the free bitmaps of regions to
+    /// begin anew. Both lists are in order.
     ///
     /// # Panics
     /// If a change is under way.
@@ -181,8 +181,8 @@ impl View {
         self.next(Some(Change { subtables, regions, ..Change::begun() }))
     }
 
-    /// The view in which a change that is frozen has more subtables in its scope, whose replicas are going to be
-    /// made equal. In order, none of them in the scope yet.
+    /// Returns the view in which a frozen change has more subtables in its scope, whose replicas are to be made equal.
+    /// The list is in order, and contains no subtable of the scope.
     ///
     /// # Panics
     /// If no change is frozen.
@@ -196,7 +196,7 @@ impl View {
         self.next(Some(change))
     }
 
-    /// The view that has new regions, of which nobody hands out blocks yet; with their places.
+    /// Returns the view with new regions at these places. No memory node hands out their blocks yet.
     ///
     /// # Panics
     /// If a change is under way.
@@ -211,8 +211,8 @@ impl View {
         view
     }
 
-    /// Makes the sibling of a subtable a part of the index: half of the directory's entries that
-    /// lead to the one lead to the other from now on. Returns its number.
+    /// Makes the sibling of a subtable a part of the index: half of the directory entries that lead to the subtable
+    /// lead to the sibling from now on. Returns the number of the sibling.
     fn take_sibling_in(&mut self, subtable: u32, places: Vec<Place>) -> u32 {
         let number = self.subtables.len() as u32;
         let old = &mut self.subtables[subtable as usize];
@@ -231,8 +231,8 @@ impl View {
         number
     }
 
-    /// The view of the next stage: transforming after frozen, switched after transforming, stable
-    /// after switched.
+    /// Returns the view of the next stage: transforming after frozen, switched after transforming, stable after
+    /// switched.
     ///
     /// # Panics
     /// If no change is under way.
@@ -259,7 +259,7 @@ impl View {
                         siblings.push(SubtableChange::of(sibling));
                     }
                 }
-                // Their numbers are larger than all others.
+                // The numbers of siblings are larger than all others.
                 change.subtables.append(&mut siblings);
                 for change in &mut change.regions {
                     let region = &mut view.regions[change.region as usize];
@@ -284,7 +284,7 @@ impl View {
         }
     }
 
-    /// The view in which regions of copies are going to be given up.
+    /// Returns the view in which regions of copies are to be given up.
     ///
     /// # Panics
     /// If a change is under way, or one of them is not of copies, or gone already.
@@ -299,7 +299,7 @@ impl View {
         self.next(Some(Change { regions, ..Change::begun() }))
     }
 
-    /// The view with one more member, which holds nothing yet.
+    /// Returns the view with one more member, which holds nothing yet.
     ///
     /// # Panics
     /// If a change is under way.
@@ -310,10 +310,10 @@ impl View {
         view
     }
 
-    /// The view without a member that holds nothing any more.
+    /// Returns the view without a member that holds nothing any more.
     ///
     /// # Panics
-    /// If a change is under way, or it holds something.
+    /// If a change is under way, or the member holds something.
     pub fn without_member(&self, node: MnId) -> View {
         assert!(self.change.is_none() && !self.uses(node), "something lies there");
         let mut view = self.next(None);
@@ -322,8 +322,8 @@ impl View {
     }
 }
 
-/// Which replica leaves these places when memory nodes are lost meanwhile. Where one more was lost, or
-/// what was to come, none does: there would be too few. One that has left already stays away.
+/// Returns the replica that still leaves these places after a loss of memory nodes. If another replica was lost, or
+/// the joining one, none leaves: too few would remain. A replica that has left already stays away.
 fn still_leaving(
     places: &[Place],
     joining: Option<Place>,

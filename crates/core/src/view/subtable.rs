@@ -1,4 +1,4 @@
-//! A part of the index, and where its replicas are.
+//! A part of the index, and the places of its replicas.
 
 use alloc::vec::Vec;
 
@@ -12,33 +12,34 @@ use crate::verbs::MnId;
 pub struct Subtable {
     /// Directory bits that lead here.
     pub local_depth: u8,
-    /// Where it starts on each of its memory nodes. The first is the primary, the others are the
-    /// backups, in the order in which INSERT uses them.
+    /// The start of the subtable on each of its memory nodes. The first is the primary, the others
+    /// are the backups, in the order in which INSERT uses them.
     replicas: Vec<Place>,
 }
 
 impl Subtable {
-    /// A subtable with its replicas, the primary first. A view has at least one of each.
+    /// Returns a subtable with its replicas, the primary first. A subtable in a view has at least
+    /// one replica.
     pub fn new(local_depth: u8, replicas: Vec<Place>) -> Subtable {
         Subtable { local_depth, replicas }
     }
 
-    /// Where each replica starts, the primary first.
+    /// Returns the start of each replica, the primary first.
     #[inline]
     pub fn replicas(&self) -> &[Place] {
         &self.replicas
     }
 
-    /// Where the replica starts that readers read.
+    /// Returns the start of the replica that readers read.
     ///
     /// # Panics
-    /// If it has no replica, so that it is in no view.
+    /// Panics if it has no replica; such a subtable is in no view.
     #[inline]
     pub fn primary(&self) -> Place {
         self.replicas[0]
     }
 
-    /// Where the other replicas start, in the order in which INSERT uses them.
+    /// Returns the starts of the other replicas, in the order in which INSERT uses them.
     #[inline]
     pub fn backups(&self) -> &[Place] {
         &self.replicas[1..]
@@ -55,13 +56,13 @@ impl Subtable {
         self.replicas.iter().any(|place| !is_lost(place.node))
     }
 
-    /// Goes on without the replicas that are lost. Whether any is left.
+    /// Removes the lost replicas. Returns whether any is left.
     pub(super) fn lose(&mut self, is_lost: impl Fn(&Place) -> bool) -> bool {
         self.replicas.retain(|place| !is_lost(place));
         !self.replicas.is_empty()
     }
 
-    /// The switch: one replica comes, one goes, in its place if both.
+    /// Makes the switch: a replica joins, or one leaves, or the first replaces the second.
     pub(super) fn exchange(&mut self, joining: Option<Place>, leaving: Option<Place>) {
         exchange(&mut self.replicas, joining, leaving);
     }

@@ -1,4 +1,5 @@
-//! What one session alone can see: order, bounds, lengths, many batches, dropped futures.
+//! Guarantees that one session alone can check: order, bounds, lengths, many batches, dropped
+//! futures.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -35,7 +36,7 @@ pub(super) fn order_within_a_batch<R: Rig>(rig: &R) {
     assert_eq!(session.word(MN, START + 64), 11);
 }
 
-/// Guarantee 1 for as many verbs as a batch may have, on two nodes in turn.
+/// Guarantee 1 for as many verbs as a batch may have, alternating between two nodes.
 pub(super) fn a_full_batch_in_order<R: Rig>(rig: &R) {
     let session = Session::new(rig, 1);
     let mut batch = Batch::new();
@@ -53,7 +54,8 @@ pub(super) fn a_full_batch_in_order<R: Rig>(rig: &R) {
     }
 }
 
-/// Guarantee 6: bad verbs do nothing, good ones of the same batch execute, the session lives on.
+/// Guarantee 6: bad verbs have no effect, good ones of the same batch execute, and the session
+/// lives on.
 pub(super) fn bounds<R: Rig>(rig: &R) {
     let session = Session::new(rig, 1);
     let (mut batch, span) = staged(&[0xee; 64]);
@@ -96,7 +98,7 @@ pub(super) fn bounds<R: Rig>(rig: &R) {
     assert_eq!(batch.check(), Err(FailedVerb { node: MN, error: VerbError::OutOfBounds }));
 }
 
-/// Guarantee 6: nobody changes a word of the header, and everybody may read it.
+/// Guarantee 6: no client can change a word of the header, and every client can read it.
 pub(super) fn the_header_is_read_only<R: Rig>(rig: &R) {
     let session = Session::new(rig, 1);
     let (mut batch, span) = staged(&[0xee; 64]);
@@ -117,7 +119,7 @@ pub(super) fn the_header_is_read_only<R: Rig>(rig: &R) {
     assert_eq!(session.word(MN, START), 1, "the session lives on");
 }
 
-/// READ and WRITE against an array of bytes, for all small lengths at all places in a word.
+/// READ and WRITE compared with an array of bytes, for all small lengths at all places in a word.
 pub(super) fn any_length_at_any_offset<R: Rig>(rig: &R) {
     const BYTES: usize = 256;
     let session = Session::new(rig, 1);
@@ -141,7 +143,7 @@ pub(super) fn any_length_at_any_offset<R: Rig>(rig: &R) {
     }
 }
 
-/// Verbs of the largest size, more of them than fit in one message.
+/// Verbs of the largest size, more than fit in one message.
 pub(super) fn the_largest_verbs<R: Rig>(rig: &R) {
     let session = Session::new(rig, 1);
     let len = MAX_VERB_BYTES;
@@ -191,7 +193,7 @@ pub(super) fn many_batches_in_flight<R: Rig>(rig: &R) {
     }
 }
 
-/// Polls all, in order, until all are ready.
+/// Polls all futures, in order, until all are ready.
 async fn all<F: Future<Output = Batch>>(mut futures: Vec<Pin<Box<F>>>) -> Vec<Batch> {
     let mut done: Vec<Option<Batch>> = futures.iter().map(|_| None).collect();
     std::future::poll_fn(move |context| {

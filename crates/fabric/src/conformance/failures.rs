@@ -9,7 +9,7 @@ use fusee_core::verbs::{Batch, ClientId, MnId, Op, VerbError};
 use super::{NODES, PATIENCE, Rig, START, Session};
 use crate::error::AttachCause;
 
-/// A node that fails is noticed within this time.
+/// The time within which the failure of a node is noticed.
 const NOTICE: Duration = Duration::from_secs(5);
 
 /// A verb for a node that the session is not attached to fails; others complete.
@@ -25,7 +25,7 @@ pub(super) fn unknown_nodes_are_unreachable<R: Rig>(rig: &R) {
 }
 
 /// One of two nodes fails under load: its verbs fail, in bounded time and for ever; those of the
-/// other complete, each exactly once.
+/// other node complete, each exactly once.
 pub(super) fn a_node_fails<R: Rig>(rig: &R) {
     let rounds = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -61,15 +61,15 @@ pub(super) fn a_node_fails<R: Rig>(rig: &R) {
         hammer.join().expect("no panic");
         assert!(killed.elapsed() < NOTICE, "the failure was noticed late");
     });
-    // To attach to it anew fails, too, and does not take for ever.
+    // A new attempt to attach fails too, in bounded time.
     let started = Instant::now();
     let error = rig.attach(ClientId(2)).err().expect("a dead node refuses");
     assert_eq!(error.node, NODES[1]);
     assert!(started.elapsed() < NOTICE);
 }
 
-/// Before the fence verbs work, after it none does: not in flight, not new, not after a new try
-/// to attach. Other clients and other nodes are untouched.
+/// Before the fence all verbs succeed, after it none does: neither those in flight, nor new ones,
+/// nor those of a new attempt to attach. Other clients and other nodes are not affected.
 pub(super) fn a_fenced_client_is_out<R: Rig>(rig: &R) {
     let fenced = Session::new(rig, 1);
     let other = Session::new(rig, 2);
@@ -90,7 +90,8 @@ pub(super) fn a_fenced_client_is_out<R: Rig>(rig: &R) {
     assert_eq!(batch.verbs()[0].op, Op::Faa { add: 1, found: 2 });
     assert_eq!(batch.verbs()[1].op, Op::Faa { add: 1, found: 3 });
     is_fenced(rig, ClientId(1));
-    // So is everybody else below a bound whom a master does not name among the living.
+    // All other clients below a bound that a master does not name among the living are fenced as
+    // well.
     if rig.learn(NODES[0], &Living::of([ClientId(2)], ClientId(5))) {
         both(&other).check().unwrap();
         [1, 3, 4].into_iter().for_each(|client| is_fenced(rig, ClientId(client)));
@@ -106,13 +107,13 @@ fn is_fenced<R: Rig>(rig: &R, client: ClientId) {
                 assert_eq!(error.node, NODES[0]);
                 return assert!(matches!(error.cause, AttachCause::Fenced), "{error}");
             }
-            // A server learns it in its own thread.
+            // A server takes the news over in its own thread.
             Ok(_) => assert!(started.elapsed() < NOTICE, "fenced for ever"),
         }
     }
 }
 
-/// Waits for another thread; not for ever, since that one may have panicked.
+/// Waits for another thread, within a limit, since that thread may have panicked.
 fn wait_for(condition: impl Fn() -> bool) {
     let started = Instant::now();
     while !condition() {
@@ -121,7 +122,7 @@ fn wait_for(condition: impl Fn() -> bool) {
     }
 }
 
-/// The reason of a fence may get lost on the way to the client, but no verb succeeds.
+/// The reason may get lost on the way to the client, but no verb succeeds.
 fn assert_fenced(result: Result<(), VerbError>) {
     let out = [Err(VerbError::Fenced), Err(VerbError::Unreachable)];
     assert!(out.contains(&result), "{result:?}");
@@ -129,12 +130,12 @@ fn assert_fenced(result: Result<(), VerbError>) {
 
 /// The fence comes while the client posts verbs as fast as it can, many times over.
 ///
-/// Each batch begins with a long READ, so that the fence mostly meets a batch half executed: one
-/// that does not wait for the rest is found out. The barrier in the fence of shared memory guards
-/// a window of nanoseconds, which this check does not hit; it rests on the argument given there.
+/// Each batch begins with a long READ, so that the fence mostly meets a half-executed batch: a fence
+/// that does not wait for the rest is noticed. The barrier in the fence of shared memory guards a
+/// window of nanoseconds, which this check does not hit; it rests on the argument given there.
 ///
-/// A card may stop in the middle of a batch, as a client that crashes does: then the verbs that were
-/// executed are the first ones, and of one batch of each client.
+/// A NIC may stop in the middle of a batch, as a client that crashes does: then the verbs that were
+/// executed are the first ones, and only one batch of each client is cut.
 pub(super) fn fencing_while_it_hammers<R: Rig>(rig: &R) {
     let watcher = Session::new(rig, 1000);
     for client in 1..=60u32 {
@@ -174,7 +175,7 @@ fn hammer<R: Rig>(rig: &R, client: u32, posted: &AtomicU64) {
     }
 }
 
-/// A client that has never been here can be fenced, and twice.
+/// A client that was never attached can be fenced, also twice.
 pub(super) fn fencing_a_stranger<R: Rig>(rig: &R) {
     for _ in 0..2 {
         rig.fence(NODES[1], ClientId(77));

@@ -1,15 +1,15 @@
-//! One suite that every fabric passes.
+//! The suite of checks that every fabric passes.
 //!
-//! The guarantees are those of [`fusee_core::verbs`], numbered 1 to 6 there; each check says
-//! which it is about. A fabric under test brings a [`Rig`]: two memory nodes and a way to attach
-//! clients. Checks are plain functions that panic; each gets a rig of its own, so that killing a
-//! node or fencing a client disturbs no other.
+//! The guarantees are those of [`fusee_core::verbs`], numbered 1 to 6 there; each check names its
+//! guarantee. A fabric under test brings a [`Rig`]: two memory nodes and a way to attach clients.
+//! Checks are functions that panic. Each gets a rig of its own, so that killing a node or fencing a
+//! client disturbs no other check.
 //!
-//! [`checks`] run on any rig. [`fencing_checks`] fence clients that live in the caller's process,
-//! which is not for a fabric that fences by killing the process.
+//! [`checks`] run on any rig. [`fencing_checks`] fence clients in the caller's process, so they do not
+//! run on a fabric that fences by killing the process.
 //!
-//! Concurrent checks run for a bounded time: they find a race with some probability only. Each was
-//! seen to fail when what it guards was taken out of the code, unless it says otherwise.
+//! Concurrent checks run for a bounded time, so they find a race only with some probability. Each check
+//! was seen to fail without the code that it guards, unless its comment says otherwise.
 
 mod atomics;
 mod basics;
@@ -29,11 +29,11 @@ use crate::error::AttachError;
 
 /// The memory nodes of a rig.
 pub const NODES: [MnId; 2] = [MnId(0), MnId(1)];
-/// Where what sessions may change begins in a pool: behind its header.
+/// The first byte of a pool that sessions may change: behind the header.
 pub const START: u64 = POOL_HEADER_BYTES;
-/// Bytes of the pool of each: room for two verbs of the largest size and a bit.
+/// The length of each node's pool: room for two verbs of the largest size and a little more.
 pub const POOL_BYTES: u64 = 34 << 20;
-/// Nothing in the suite takes longer, unless a guarantee is broken.
+/// The longest time of any step, unless a guarantee is broken.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Two memory nodes of [`POOL_BYTES`] each, all zeros, and a way to them.
@@ -50,14 +50,14 @@ pub trait Rig: Sync {
     /// Fences a client at a node.
     fn fence(&self, node: MnId, client: ClientId);
 
-    /// Tells a node who lives among the first clients; whether it can be told.
+    /// Tells a node which clients below a bound live. Returns whether the rig can do that.
     fn learn(&self, node: MnId, living: &Living) -> bool {
         let _ = (node, living);
         false
     }
 
-    /// Whether a fence may end a batch between two FAAs that stand one behind the other, as a card does
-    /// when its queue pair is destroyed.
+    /// Whether a fence may end a batch between two consecutive FAAs, as a NIC does when its queue pair
+    /// is destroyed.
     fn cuts_batches(&self) -> bool {
         false
     }
@@ -69,7 +69,7 @@ pub trait Rig: Sync {
 /// A check and its name.
 pub type Check<R> = (&'static str, fn(&R));
 
-/// The checks that run on any rig.
+/// Returns the checks that run on any rig.
 pub fn checks<R: Rig>() -> Vec<Check<R>> {
     vec![
         ("order_within_a_batch", basics::order_within_a_batch),
@@ -91,7 +91,7 @@ pub fn checks<R: Rig>() -> Vec<Check<R>> {
     ]
 }
 
-/// The checks that fence clients in the caller's process.
+/// Returns the checks that fence clients in the caller's process.
 pub fn fencing_checks<R: Rig>() -> Vec<Check<R>> {
     vec![
         ("a_fenced_client_is_out", failures::a_fenced_client_is_out),
@@ -100,11 +100,11 @@ pub fn fencing_checks<R: Rig>() -> Vec<Check<R>> {
     ]
 }
 
-/// A session with its rig, for short.
+/// A session together with its rig.
 struct Session<'a, R: Rig> {
     rig: &'a R,
     fabric: R::Fabric,
-    /// Every other batch goes the way without a future, where there is one.
+    /// Alternates: every second batch takes the path without a future, if the fabric has one.
     waits: Cell<bool>,
 }
 
@@ -136,7 +136,7 @@ impl<'a, R: Rig> Session<'a, R> {
         self.wait(self.fabric.execute(batch))
     }
 
-    /// Runs a batch of which every verb must succeed.
+    /// Runs a batch in which every verb must succeed.
     fn done(&self, batch: Batch) -> Batch {
         let batch = self.run(batch);
         batch.check().expect("every verb succeeds");
@@ -166,7 +166,7 @@ fn word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
 }
 
-/// A batch with staged copies of `data`, and its span.
+/// Returns a batch with a staged copy of `data`, and its span.
 fn staged(data: &[u8]) -> (Batch, fusee_core::verbs::Span) {
     let mut batch = Batch::new();
     let span = batch.stage(data.len() as u32);

@@ -1,4 +1,4 @@
-//! Guarantees 1 and 3 under concurrency: what one session writes while another reads.
+//! Guarantees 1 and 3 under concurrency: one session writes while another reads.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use super::{NODES, Rig, START, Session, staged, word};
 
 const MN: fusee_core::verbs::MnId = NODES[0];
 const BASE: u64 = START;
-/// How long each race goes on.
+/// The duration of each race.
 const RACE: Duration = Duration::from_millis(150);
 
 /// Runs `write` and `read` in two threads until the race is over.
@@ -23,13 +23,13 @@ fn race(write: impl FnOnce(&AtomicBool) + Send, read: impl FnOnce(&AtomicBool) +
     });
 }
 
-/// A word, or the part of it that is read or written, is of one WRITE. `rep movsb` and the
+/// A word, or the part of it that is read or written, comes from one WRITE. `rep movsb` and the
 /// kernel's copies break this, and so does a byte loop for the parts of words at both ends.
 pub(super) fn words_do_not_tear<R: Rig>(rig: &R) {
     let shapes: [(u64, u32); 7] =
         [(0, 8), (2, 5), (3, 64), (0, 192), (5, 1000), (0, 4096), (1, 40_000)];
     for (shape, (skip, len)) in (1..).zip(shapes) {
-        // Where no other shape has left its bytes.
+        // A place in which no other shape has left its bytes.
         let base = shape << 20;
         race(
             |over| {
@@ -46,7 +46,7 @@ pub(super) fn words_do_not_tear<R: Rig>(rig: &R) {
                 let session = Session::new(rig, 2);
                 let mut reads = 0;
                 while !over.load(Ordering::Relaxed) || reads == 0 {
-                    // Reads start in the middle of words as well.
+                    // READs also start in the middle of words.
                     let from = skip + reads % 3 % u64::from(len);
                     let part = session.read(MN, base + from, (skip + u64::from(len) - from) as u32);
                     let mut at = from as usize;
@@ -64,7 +64,7 @@ pub(super) fn words_do_not_tear<R: Rig>(rig: &R) {
     }
 }
 
-/// Whoever sees the last word of a WRITE sees all of it.
+/// A READ that comes after one that has seen the last word of a WRITE sees all of that WRITE.
 pub(super) fn the_last_word_lands_last<R: Rig>(rig: &R) {
     for words in [2usize, 17, 128, 161, 162, 2048] {
         let len = words * 8;
@@ -99,7 +99,7 @@ pub(super) fn the_last_word_lands_last<R: Rig>(rig: &R) {
 }
 
 /// Two sessions each WRITE their own word and READ the other's, in one batch and in two: at least
-/// one of them sees the other. A load that passes a store in the store buffer breaks this.
+/// one of them sees the other's WRITE. A load that passes a store in the store buffer breaks this.
 pub(super) fn reads_do_not_pass_writes<R: Rig>(rig: &R) {
     let arrived = AtomicU64::new(0);
     let last = AtomicU64::new(u64::MAX);
@@ -122,7 +122,8 @@ pub(super) fn reads_do_not_pass_writes<R: Rig>(rig: &R) {
         for round in 1u64.. {
             let (mut batch, span) = staged(&round.to_le_bytes());
             let mut second = Batch::new();
-            // Stores leave in order: one to memory that is not in the cache holds up the next.
+            // Stores leave the store buffer in order: a store to memory that is not in the cache
+            // delays the next one.
             let filler = batch.stage(1024);
             let cold = ((1 + 8 * client) << 20) + (round << 12) % (4 << 20);
             batch.write(MN, cold, filler);
@@ -134,7 +135,7 @@ pub(super) fn reads_do_not_pass_writes<R: Rig>(rig: &R) {
             if round >= last.load(Ordering::Acquire) {
                 break;
             }
-            // One of them starts a little later, by ever other amounts.
+            // The sessions start a little apart, by a different amount in each round.
             (0..round * (7 + client) % 64).for_each(|_| std::hint::spin_loop());
             let found = if round.is_multiple_of(2) {
                 let ticket = batch.read(MN, other, 8);

@@ -1,5 +1,5 @@
-//! What wakes a session's thread that sleeps in a turn of its fabric, and costs one that does not next to
-//! nothing.
+//! The alarm that wakes a session's thread when it sleeps in a turn of its fabric. It costs next to
+//! nothing while the thread is awake.
 
 use std::io;
 use std::sync::Arc;
@@ -8,17 +8,17 @@ use std::task::{Wake, Waker};
 
 use mio::{Registry, Token};
 
-/// The thread works: nobody has to wake it.
+/// The thread works: it need not be woken.
 const AWAKE: u8 = 0;
-/// The thread sleeps in a turn, or is about to.
+/// The thread sleeps in a turn, or is about to sleep.
 const ASLEEP: u8 = 1;
-/// Somebody has woken it since the last turn.
+/// The thread was woken since the last turn.
 const WOKEN: u8 = 2;
 
-/// The token of the alarm's events, which nobody has to look at.
+/// The token of the alarm's events, which need no handling.
 pub(crate) const ALARM: Token = Token(usize::MAX);
 
-/// Wakes one thread.
+/// An alarm for one thread.
 #[derive(Debug)]
 pub(crate) struct Alarm {
     state: AtomicU8,
@@ -26,37 +26,37 @@ pub(crate) struct Alarm {
 }
 
 impl Alarm {
-    /// The alarm of the thread that polls this registry.
+    /// Makes the alarm of the thread that polls this registry.
     pub(crate) fn new(registry: &Registry) -> io::Result<Arc<Alarm>> {
         let waker = mio::Waker::new(registry, ALARM)?;
         Ok(Arc::new(Alarm { state: AtomicU8::new(AWAKE), waker }))
     }
 
-    /// For tasks of any thread.
+    /// Returns a waker for tasks, which any thread may use.
     pub(crate) fn waker(self: &Arc<Self>) -> Waker {
         self.clone().into()
     }
 
-    /// Whether somebody has used it since the last turn.
+    /// Returns whether the alarm was used since the last turn.
     pub(crate) fn has_rung(&self) -> bool {
         self.state.load(Ordering::Relaxed) != AWAKE
     }
 
-    /// Before the thread sleeps; false: it must not, somebody has used it since the last turn.
+    /// Prepares the thread for sleep. Returns false if the alarm was used since the last turn: then it
+    /// must not sleep.
     pub(crate) fn set(&self) -> bool {
-        // Acquire: see what was done before the waking.
+        // Acquire: the thread sees the stores that came before the wake-up.
         let acquire = Ordering::Acquire;
         let asleep = ASLEEP;
         self.state.compare_exchange(AWAKE, asleep, acquire, acquire).is_ok()
     }
 
-    /// The thread is awake: who wakes it from here on needs no system call for it.
+    /// Marks the thread as awake: wake-ups from here on need no system call.
     pub(crate) fn stop(&self) {
         self.state.store(AWAKE, Ordering::Release);
     }
 
-    /// At the end of a turn: who used it up to here is answered by that, since the caller polls its
-    /// tasks next.
+    /// Ends a turn. It answers all wake-ups so far, since the caller polls its tasks next.
     pub(crate) fn answer(&self) {
         self.state.swap(AWAKE, Ordering::AcqRel);
     }
@@ -68,8 +68,8 @@ impl Wake for Alarm {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Release: what the waking thread did before is seen by the woken one. The system call is
-        // needed by a sleeper only.
+        // Release: the woken thread sees the earlier stores of the waking thread. Only a thread that
+        // sleeps needs the system call.
         if self.state.swap(WOKEN, Ordering::AcqRel) == ASLEEP
             && let Err(error) = self.waker.wake()
         {

@@ -7,7 +7,7 @@ use fusee_core::verbs::Batch;
 
 use super::{Driver, Link};
 
-/// A batch on its way. One that is never polled is never posted.
+/// A batch in flight, or about to be. It is posted at the first poll, and never without one.
 #[derive(Debug)]
 pub(crate) struct Execute<'a, L: Link> {
     driver: &'a Driver<L>,

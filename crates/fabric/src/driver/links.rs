@@ -1,4 +1,4 @@
-//! The links of a session, the batches in flight over them, and the poll that it sleeps in.
+//! The links of a session, its batches in flight, and the poll in which it sleeps.
 
 use std::io;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use super::link::{Link, LinkError, is_for};
 use super::slots::Slots;
 use crate::spin::Spin;
 
-/// A link, and what the driver knows about it.
+/// A link, and the driver's knowledge of it.
 #[derive(Debug)]
 struct Entry<L> {
     link: L,
-    /// Since when the node owes an answer and nothing comes; `None`: not known yet.
+    /// The time since which the node owes an answer and sends nothing; `None`: not known yet.
     silent_since: Option<Instant>,
 }
 
 impl<L: Link> Entry<L> {
-    /// Does something with the link, which gives whether anything has come. A failure is for good.
+    /// Does some work with the link, which returns whether answers came. A failure is final.
     fn attempt(
         &mut self,
         slots: &mut Slots,
@@ -35,14 +35,14 @@ impl<L: Link> Entry<L> {
         Ok(())
     }
 
-    /// When it counts as lost, if nothing comes.
+    /// Returns whether the node has been silent for too long.
     fn is_overdue(&self, now: Instant, silence: Duration) -> bool {
         let since = self.silent_since.filter(|_| self.link.is_waiting());
         since.is_some_and(|since| now.duration_since(since) >= silence)
     }
 }
 
-/// Fails a part of a batch: what of it is for the node, and has no result.
+/// Fails a part of a batch: those of its verbs that are for the node and have no result.
 fn fail_parts(node: MnId, result: VerbError, slots: &mut Slots) -> impl FnMut(usize) {
     move |slot| {
         if let Some(batch) = slots.wanted(slot) {
@@ -58,21 +58,20 @@ fn fail_parts(node: MnId, result: VerbError, slots: &mut Slots) -> impl FnMut(us
 pub(super) struct Links<L: Link> {
     poll: mio::Poll,
     events: Events,
-    /// Link `n` has the tokens `2n` and `2n + 1`. The place of one that has failed is empty, until another one
-    /// takes it.
+    /// Link `n` has the tokens `2n` and `2n + 1`. The place of a failed link is empty until a new link takes it.
     entries: Vec<Option<Entry<L>>>,
-    /// Of each node whose link has failed, and that the session has not left, why its verbs fail; also of nodes that
-    /// it has left, if that is more than that they are not there.
+    /// The errors of verbs for nodes without a link. A node is in the list if its link has failed and the session
+    /// has not left it since. A node that the session has left stays only if the error is not just `Unreachable`.
     failed: Vec<(MnId, VerbError)>,
-    /// What has gone over links that have failed.
+    /// The counts of links that have failed.
     counted: L::Counts,
-    /// When it was looked last who is silent.
+    /// The time of the last check for silent nodes.
     looked_at: Option<Instant>,
     pub(super) slots: Slots,
 }
 
 impl<L: Link> Links<L> {
-    /// No links, and what wakes a thread that sleeps in [`Links::poll`].
+    /// Makes an empty list of links, and the alarm for the thread that sleeps in [`Links::poll`].
     pub(super) fn new() -> io::Result<(Links<L>, Arc<Alarm>)> {
         let poll = mio::Poll::new()?;
         let alarm = Alarm::new(poll.registry())?;
@@ -89,19 +88,19 @@ impl<L: Link> Links<L> {
         self.entries.iter().flatten().map(|entry| &entry.link)
     }
 
-    /// Of how many nodes something is known.
+    /// Returns the number of nodes that are remembered, with or without a link.
     pub(super) fn remembered(&self) -> usize {
         self.iter().count() + self.failed.len()
     }
 
-    /// What has gone over all links so far.
+    /// Returns the counts of all links so far.
     pub(super) fn counts(&self) -> L::Counts {
         let mut counts = self.counted;
         self.iter().for_each(|link| counts += link.counts());
         counts
     }
 
-    /// Adds a link. An earlier one to its node has been detached.
+    /// Adds a link. An earlier link to its node must have been detached.
     pub(super) fn adopt(&mut self, mut link: L) -> io::Result<()> {
         let free = self.entries.iter().position(Option::is_none);
         let at = free.unwrap_or(self.entries.len());
@@ -115,7 +114,7 @@ impl<L: Link> Links<L> {
         Ok(())
     }
 
-    /// In a child: what is in flight fails, and nothing is done to the links.
+    /// In a child process, fails the batches in flight, and does nothing to the links.
     pub(super) fn leave_behind(&mut self) {
         for entry in self.entries.iter_mut().flatten() {
             let failing = fail_parts(entry.link.node(), VerbError::Unreachable, &mut self.slots);
@@ -129,18 +128,19 @@ impl<L: Link> Links<L> {
         if let Some(at) = self.entries.iter().position(is_its) {
             self.fail(at, &LinkError::Left);
         }
-        // Nodes come and go, and the session may live for long: what says no more than that one is not there goes.
+        // Nodes come and go, and a session may live for long. So an entry that only says `Unreachable` is removed.
         self.failed.retain(|failed| *failed != (node, VerbError::Unreachable));
     }
 
-    /// A link fails for good, and what is in flight over it. What is left of it is the reason.
+    /// Ends a link for good and fails its verbs in flight. Only the error is kept.
     fn fail(&mut self, at: usize, error: &LinkError) {
         let Some(Entry { link, .. }) = self.entries[at].take() else { return };
         let node = link.node();
         let result = error.verb_error();
         match error {
             LinkError::Left => tracing::debug!(%node, "left a memory node"),
-            // Each session has its own; that the node is reported unreachable is told once.
+            // At debug level: each session reports the same loss, and the report of the unreachable node is logged
+            // once.
             _ => tracing::debug!(%node, %error, "lost a memory node"),
         }
         self.failed.push((node, result));
@@ -148,7 +148,7 @@ impl<L: Link> Links<L> {
         link.end(fail_parts(node, result, &mut self.slots));
     }
 
-    /// Does something with one link, if it is there.
+    /// Does some work with one link, if it is there.
     fn attempt(
         &mut self,
         at: usize,
@@ -160,7 +160,7 @@ impl<L: Link> Links<L> {
         }
     }
 
-    /// The result of a verb before it is posted.
+    /// Returns the result of a verb before it is posted.
     fn first_result(&self, verb: &Verb) -> Result<(), VerbError> {
         if let Some(link) = self.iter().find(|link| link.node() == verb.node) {
             return link.first_result(verb);
@@ -169,7 +169,7 @@ impl<L: Link> Links<L> {
         Err(failed.map_or(VerbError::Unreachable, |(_, error)| *error))
     }
 
-    /// Takes a batch; gives its slot, or the batch if it is complete already.
+    /// Takes a batch. Returns its slot, or the batch if it is complete already.
     pub(super) fn submit(&mut self, mut batch: Batch, task: &Waker) -> Result<usize, Batch> {
         for verb in batch.parts_mut().0 {
             verb.result = self.first_result(verb);
@@ -197,24 +197,24 @@ impl<L: Link> Links<L> {
         self.each(|link, slots| link.post(slots).map(|()| false));
     }
 
-    /// Takes what is there.
+    /// Takes the answers that have arrived.
     pub(super) fn look(&mut self) {
         self.each(L::look);
     }
 
-    /// Takes what the last poll has told of.
+    /// Takes the answers that the last poll has announced.
     pub(super) fn receive(&mut self) {
         self.each(L::receive);
     }
 
-    /// Before sleeping: from now on what comes makes an event. False: something is there already.
+    /// Makes later answers cause events, before the thread sleeps. Returns false if batches are complete already.
     pub(super) fn arm(&mut self) -> bool {
         self.each(L::arm);
         self.slots.complete() == 0
     }
 
-    /// Looks for answers for a while, until batches are complete or somebody wakes the session;
-    /// whether one of it happened.
+    /// Spins for answers until enough batches are complete, or the alarm is used. Returns whether one of these
+    /// happened.
     pub(super) fn spin(&mut self, spin: &mut Spin, alarm: &Alarm) -> bool {
         if !self.iter().any(L::is_waiting) || self.iter().any(L::is_blocked) {
             return false;
@@ -232,8 +232,8 @@ impl<L: Link> Links<L> {
         })
     }
 
-    /// How long to sleep: not beyond the time at which a silent node counts as lost, nor so long that the sleep
-    /// itself would be taken for a stop.
+    /// Returns the time to sleep. It ends when a silent node counts as lost, and is shorter than a pause that
+    /// [`Links::lose_silent`] would take for a stop of the process.
     pub(super) fn bounded(
         &mut self,
         max_wait: Option<Duration>,
@@ -251,19 +251,19 @@ impl<L: Link> Links<L> {
         wait
     }
 
-    /// Waits for events, and lets the links take note of them.
+    /// Waits for events, and passes them to the links.
     pub(super) fn poll(&mut self, wait: Option<Duration>) {
         let mut wait = wait;
         while let Err(error) = self.poll.poll(&mut self.events, wait) {
-            // An epoll that fails is a bug, not a state of the world.
+            // A failing epoll is a bug of this program, not a condition of the system.
             assert!(error.kind() == io::ErrorKind::Interrupted, "cannot poll: {error}");
-            // Interrupted, perhaps for long: look at what has come, do not wait again.
+            // The poll was interrupted, perhaps for long: take what has come, and do not wait again.
             wait = NO_WAIT;
         }
         let mut failed = Vec::new();
         for event in &self.events {
             let Token(token) = event.token();
-            // The alarm's is none of theirs; and one that fails goes when all have been looked at.
+            // The alarm's token belongs to no link. A link that fails is ended after all events were handled.
             if let Some(Some(entry)) = self.entries.get_mut(token / 2)
                 && let Err(error) = entry.link.take_event(token % 2, event)
             {
@@ -275,9 +275,9 @@ impl<L: Link> Links<L> {
 
     /// Gives up nodes that have been silent for too long.
     ///
-    /// Time passes also while this process is stopped, and an answer may have come meanwhile. So a node
-    /// is silent only if nothing is there *after* its time was up. And the node may have been stopped with this
-    /// process, as on a machine that sleeps: where nobody has looked for long, silence begins anew.
+    /// Time passes also while this process is stopped, and an answer may have come meanwhile. So a node is lost only
+    /// if no answer is there *after* its time was up. And the node may have been stopped together with this process,
+    /// as on a machine that sleeps: after a long pause between two checks, the silence of all nodes starts anew.
     pub(super) fn lose_silent(&mut self, silence: Duration) {
         let now = Instant::now();
         let was_away = |at| now.duration_since(at) > silence / 2;

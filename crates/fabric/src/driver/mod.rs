@@ -1,20 +1,18 @@
 //! The session's side of fabrics with connections: many batches in flight over one link per memory node.
 //!
-//! [`Driver`] is the whole of a session over TCP or verbs, but for what its `Link` knows: how a batch's
-//! verbs are posted to one node, and how their answers are taken in. The driver has the rest: the batches
-//! in flight and the tasks that wait for them, spinning and sleeping, nodes that come, go, fail or fall
-//! silent.
+//! [`Driver`] is a session over TCP or verbs. Its `Link` knows how a batch's verbs are posted to one node, and how
+//! their answers are received. The driver does the rest: the batches in flight and the tasks that wait for them,
+//! spinning and sleeping, nodes that come, go, fail or fall silent.
 //!
-//! A batch is queued when its future is first polled. [`Driver::turn`] posts what is queued, takes
-//! answers, and wakes the tasks whose batches are complete: a task that waits lets its executor turn.
-//! A turn spins for a while before it sleeps. A node that owes an answer and sends nothing for
-//! [`Options::silence`] counts as lost.
+//! A batch is queued when its future is first polled. [`Driver::turn`] posts what is queued, takes answers, and
+//! wakes the tasks whose batches are complete. So while tasks wait, their executor must call it. A turn spins for a
+//! while before it sleeps. A node that owes an answer and sends nothing for [`Options::silence`] counts as lost.
 //!
-//! The link's kind is a type parameter, so nothing here is called through a pointer.
+//! The kind of link is a type parameter, so there are no calls through pointers here.
 //!
-//! Shared memory has no driver. Its verbs are executed by the session's own thread, within the first poll:
-//! no batch is ever in flight, nothing is waited for, and the loss of a node shows at a gate instead of
-//! by silence. All that would be left to share is a list of nodes.
+//! Shared memory has no driver. There the session's own thread executes the verbs within the first poll. So no batch
+//! is ever in flight or waited for, and the loss of a node shows at a gate instead of by silence. Only the list of
+//! nodes could be shared.
 
 mod alarm;
 mod execute;
@@ -43,15 +41,16 @@ use crate::fork::AtHome;
 use crate::hello::GoesOn;
 use crate::spin::{DEFAULT_SPIN, Spin};
 
-/// Times that a session grants a memory node.
+/// The times that a session grants a memory node, and its time to spin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// To accept a connection, and again to answer the hello.
+    /// The limit for a node to accept a connection, and again to answer the hello.
     pub connect: Duration,
-    /// Without any sign of it while it owes an answer. With network cards, longer than they repeat verbs.
+    /// The time after which a node that owes an answer and sends nothing counts as lost. With NICs, longer than they
+    /// repeat verbs.
     pub silence: Duration,
-    /// How long to look for answers before sleeping; where they take longer, sessions soon sleep at once.
-    /// Zero: always.
+    /// The time to spin for answers before sleeping. Where answers take longer, sessions soon sleep at once. Zero:
+    /// always sleep at once.
     pub spin: Duration,
 }
 
@@ -65,8 +64,8 @@ impl Default for Options {
     }
 }
 
-/// A session that never sleeps, over links that need no system calls, looks after events and silent nodes
-/// every so many turns.
+/// Turns between two checks for events and silent nodes, in a session that never sleeps, over links without system
+/// calls.
 const CARE_TURNS: u32 = 256;
 
 const NO_WAIT: Option<Duration> = Some(Duration::ZERO);
@@ -77,7 +76,7 @@ pub struct Driver<L: Link> {
     client: ClientId,
     options: Options,
     silence: Cell<Duration>,
-    /// The switch that its READs may be steered by, if any.
+    /// The switch that may steer the session's READs, if any.
     switch: RefCell<Option<SwitchAt>>,
     tls: RefCell<Option<Tls>>,
     keys: RefCell<Option<Keys>>,
@@ -88,7 +87,7 @@ pub struct Driver<L: Link> {
 }
 
 impl<L: Link> Driver<L> {
-    /// A session without memory nodes.
+    /// Makes a session without memory nodes.
     pub fn new(client: ClientId, options: Options) -> io::Result<Driver<L>> {
         let (links, alarm) = Links::new()?;
         let links = AtHome::new(RefCell::new(links));
@@ -101,13 +100,13 @@ impl<L: Link> Driver<L> {
         Ok(Driver { client, options, silence, switch, tls, keys, turns, alarm, links, spin })
     }
 
-    /// Attaches to the memory node that says hello at `address` (host and port). A node attached
-    /// before under this name is replaced; what was in flight to it fails as unreachable.
+    /// Attaches to the memory node at `address` (host and port). Replaces a node attached earlier with the same
+    /// number, and fails its verbs in flight as unreachable.
     pub fn attach(&self, node: MnId, identity: u64, address: &str) -> Result<(), AttachError> {
         self.attach_while(node, identity, address, &|| true)
     }
 
-    /// As `attach`, as long as `goes_on`.
+    /// Attaches like `attach`, as long as `goes_on`.
     pub(crate) fn attach_while(
         &self,
         node: MnId,
@@ -136,7 +135,7 @@ impl<L: Link> Driver<L> {
         self.links.borrow_mut().adopt(link).map_err(|error| failed(AttachCause::Io(error)))
     }
 
-    /// Ends the session with a memory node; its verbs are unreachable from now on.
+    /// Ends the session with a memory node. Its verbs fail as unreachable from now on.
     pub fn detach(&self, node: MnId) {
         if self.links.is_here() {
             self.links.borrow_mut().detach(node);
@@ -150,40 +149,40 @@ impl<L: Link> Driver<L> {
         nodes.into_iter().for_each(|node| self.detach(node));
     }
 
-    /// Of how many memory nodes it knows something: those that it is attached to, and those that it has lost and not
-    /// left.
+    /// Returns the number of memory nodes that the session remembers: those it is attached to, and those it has lost
+    /// and not left.
     #[doc(hidden)]
     pub fn remembered(&self) -> usize {
         self.links.borrow().remembered()
     }
 
-    /// Whatever is attached from now on is reached through this switch.
+    /// Reaches all nodes attached from now on through this switch.
     pub fn go_through(&self, switch: &SwitchAt) {
         self.switch.replace(Some(switch.clone()));
     }
 
-    /// Whatever is attached from now on is reached over TLS, if the links have it: TCP's do.
+    /// Uses TLS for all nodes attached from now on, if the links have it: TCP's do.
     pub fn secure(&self, tls: &Tls) {
         self.tls.replace(Some(tls.clone()));
     }
 
-    /// Whatever is attached from now on has to prove one of these keys.
+    /// Demands from all nodes attached from now on a proof of one of these keys.
     pub fn prove_by(&self, keys: &Keys) {
         self.keys.replace(Some(keys.clone()));
     }
 
-    /// From now on so much silence is enough: see [`Options::silence`].
+    /// Sets the silence after which a node counts as lost, see [`Options::silence`].
     pub fn set_silence(&self, silence: Duration) {
         self.silence.set(silence);
     }
 
-    /// Wakes a thread that sleeps in [`Driver::turn`], from any thread.
+    /// Returns a waker for a thread that sleeps in [`Driver::turn`]. Any thread may use it.
     pub fn waker(&self) -> Waker {
         self.alarm.waker()
     }
 
-    /// Posts what is queued, waits at most `max_wait` (`None`: without limit) for answers or a wake-up,
-    /// and completes batches. Returns at once if the waker was used since the last turn.
+    /// Posts what is queued, waits at most `max_wait` (`None`: without limit) for answers or a wake-up, and
+    /// completes batches. Returns at once if the waker was used since the last turn.
     pub fn turn(&self, max_wait: Option<Duration>) {
         if !self.links.is_here() {
             self.links.borrow_mut().leave_behind();
@@ -200,7 +199,7 @@ impl<L: Link> Driver<L> {
     fn turn_links(&self, links: &mut Links<L>, max_wait: Option<Duration>) {
         let silence = self.silence.get();
         if L::USER_SPACE {
-            // What was queued has been posted. If answers are there, that is all.
+            // Queued batches were posted at once. If answers are there, the turn is complete.
             links.look();
             self.turns.set(self.turns.get().wrapping_add(1));
             if self.turns.get().is_multiple_of(CARE_TURNS) {
@@ -212,11 +211,11 @@ impl<L: Link> Driver<L> {
         }
         let can_wait = max_wait != NO_WAIT && links.slots.complete() == 0;
         let found = can_wait && links.spin(&mut self.spin.borrow_mut(), &self.alarm);
-        // Otherwise only the system knows which links have answers, even if there is no time to wait.
+        // Without user-space links only the system knows which links have answers, even if there is no time to wait.
         let polls = !found && (can_wait || !L::USER_SPACE);
         if polls {
             let is_idle = can_wait && links.slots.complete() == 0;
-            // What comes from the arming on makes an event; what was there before has been taken.
+            // Answers after the arming cause an event; earlier ones are taken by it.
             let sleeps = is_idle && self.alarm.set() && links.arm();
             let wait = if sleeps { links.bounded(max_wait, silence) } else { NO_WAIT };
             links.poll(wait);
@@ -227,7 +226,7 @@ impl<L: Link> Driver<L> {
         }
     }
 
-    /// What has gone over all links so far, failed ones too.
+    /// Returns the counts of all links so far, failed ones too.
     pub(crate) fn link_counts(&self) -> L::Counts {
         self.links.borrow().counts()
     }
@@ -240,7 +239,7 @@ impl<L: Link> Driver<L> {
         self.links.borrow_mut().submit(batch, task)
     }
 
-    /// Looks at the slots. Nothing else is borrowed meanwhile.
+    /// Does some work with the slots, while nothing else is borrowed.
     fn with_slots<R>(&self, look: impl FnOnce(&mut Slots) -> R) -> R {
         look(&mut self.links.borrow_mut().slots)
     }

@@ -1,8 +1,8 @@
 //! The batches that a session has in flight.
 //!
-//! A batch in flight lies in a *slot*, not in its future: a future that is dropped leaves its batch
-//! there until the last answer has come. It is made of *parts*, the smallest number of things that the
-//! fabric waits for, and complete when the last of them has ended.
+//! A batch in flight lies in a *slot*, not in its future: if the future is dropped, the batch stays
+//! there until the last answer has come. A batch consists of *parts*, the units that the fabric waits
+//! for, and is complete when the last part has ended.
 
 use std::task::Waker;
 
@@ -15,9 +15,9 @@ struct Slot {
     batch: Option<Batch>,
     /// Parts that have not ended.
     parts: usize,
-    /// The task that waits; `None` also when nobody waits any more.
+    /// The task that waits; `None` if there is none, or its future was dropped.
     task: Option<Waker>,
-    /// The future has been dropped.
+    /// Whether the future was dropped.
     abandoned: bool,
 }
 
@@ -26,12 +26,12 @@ struct Slot {
 pub struct Slots {
     slots: Vec<Slot>,
     free: Vec<usize>,
-    /// Tasks whose batches are complete; woken when nothing is borrowed any more.
+    /// Tasks whose batches are complete, to be woken when nothing is borrowed.
     wake: Vec<Waker>,
 }
 
 impl Slots {
-    /// A slot for a batch that is about to be posted: to be filled, or given back.
+    /// Claims a slot for a batch that is about to be posted. The slot must be filled or given back.
     pub(super) fn claim(&mut self) -> usize {
         self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
@@ -39,30 +39,31 @@ impl Slots {
         })
     }
 
-    /// Nothing of the batch had to be posted.
+    /// Gives a claimed slot back: no verb of its batch had to be posted.
     pub(super) fn give_back(&mut self, slot: usize) {
         self.free.push(slot);
     }
 
-    /// The batch of a claimed slot, made of so many parts.
+    /// Puts a batch of `parts` parts into a claimed slot.
     pub(super) fn fill(&mut self, slot: usize, batch: Batch, parts: usize, task: &Waker) {
         debug_assert!(parts > 0);
         let task = Some(task.clone());
         self.slots[slot] = Slot { batch: Some(batch), parts, task, abandoned: false };
     }
 
-    /// A batch in flight, whether somebody waits for it or not.
+    /// Returns a batch in flight, also if its future was dropped.
     pub(crate) fn batch(&mut self, slot: usize) -> &mut Batch {
         self.slots[slot].batch.as_mut().expect("a slot with parts has a batch")
     }
 
-    /// The batch, if anybody waits for it.
+    /// Returns a batch in flight, unless its future was dropped.
     pub(crate) fn wanted(&mut self, slot: usize) -> Option<&mut Batch> {
         let slot = &mut self.slots[slot];
         slot.batch.as_mut().filter(|_| !slot.abandoned)
     }
 
-    /// Counts a part down; the last one completes the batch, or frees it if nobody wants it.
+    /// Counts one part as finished. The last one completes the batch, or frees the slot if the future
+    /// was dropped.
     pub(crate) fn finish_part(&mut self, at: usize) {
         let slot = &mut self.slots[at];
         slot.parts -= 1;
@@ -77,29 +78,29 @@ impl Slots {
         }
     }
 
-    /// The tasks of complete batches, to be woken when nothing is borrowed any more.
+    /// Takes the tasks of complete batches, to be woken when nothing is borrowed.
     pub(super) fn take_wake(&mut self) -> Vec<Waker> {
         std::mem::take(&mut self.wake)
     }
 
-    /// Gives their memory back, for the next time.
+    /// Takes back the memory of the list of woken tasks, for the next time.
     pub(super) fn reuse_wake(&mut self, woken: Vec<Waker>) {
         if self.wake.is_empty() {
             self.wake = woken;
         }
     }
 
-    /// Batches that have become complete since the last waking.
+    /// Returns the number of batches that have become complete since the last wake-up of tasks.
     pub(super) fn complete(&self) -> usize {
         self.wake.len()
     }
 
-    /// Batches that are not complete, or have not been fetched.
+    /// Returns the number of batches that are not complete, or have not been fetched.
     pub(super) fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// The batch, if it is complete; else this task is woken when it is.
+    /// Returns the batch if it is complete. Otherwise this task is woken when it is.
     pub(super) fn poll(&mut self, at: usize, task: &Waker) -> Option<Batch> {
         let slot = &mut self.slots[at];
         if slot.parts > 0 {
@@ -114,7 +115,7 @@ impl Slots {
         Some(batch)
     }
 
-    /// Nobody waits for the batch any more.
+    /// Notes that the future of the batch was dropped.
     pub(super) fn abandon(&mut self, at: usize) {
         let slot = &mut self.slots[at];
         if slot.parts == 0 {

@@ -1,8 +1,7 @@
-//! The session's side of shared memory: executes a batch on the spot.
+//! The session's side of shared memory, which executes a batch on the spot.
 //!
-//! The future of a batch is ready at its first poll. Nothing on the path allocates, locks or
-//! calls the system: find the mapping by the node's number, enter its gate, execute, leave. Verbs
-//! in a row for one node enter once.
+//! The future of a batch is ready at its first poll. The path of a batch has no allocation, lock or system call: find
+//! the mapping by the node's number, enter its gate, execute, leave. A run of verbs for one node enters once.
 //!
 //! A session belongs to one thread at a time.
 
@@ -33,11 +32,11 @@ use crate::hello::{self, GoesOn, LOOK};
 use crate::pool::{Order, Pool};
 use crate::sys;
 
-/// A memory node answers a hello within this time, or counts as unreachable.
+/// The time for a memory node to answer a hello, before it counts as unreachable.
 const WELCOME_WAIT: Duration = Duration::from_secs(2);
 
-/// What keeps a session listed at its memory node. Its drop tells the node that the session has
-/// ended, so it comes after the pool's mapping.
+/// The entry of a session in its memory node's list. Its drop tells the node that the session has ended, so it must
+/// come after the drop of the pool's mapping.
 #[derive(Debug)]
 enum PoolLease {
     Local(#[allow(dead_code, reason = "dropped to end it")] Listed),
@@ -45,7 +44,7 @@ enum PoolLease {
 }
 
 impl PoolLease {
-    /// Ends it; what it gives, the node closes once it knows.
+    /// Ends the lease. Returns the connection, if there is one, which the node closes when it knows of the end.
     fn end(self) -> Option<UnixStream> {
         match self {
             PoolLease::Local(_) => None,
@@ -76,7 +75,7 @@ struct Link {
     lease: PoolLease,
 }
 
-/// A session's way to the pools of memory nodes on its own host.
+/// A session's access to the pools of memory nodes on its own host.
 #[derive(Debug)]
 pub struct ShmFabric {
     client: ClientId,
@@ -86,7 +85,7 @@ pub struct ShmFabric {
 }
 
 impl ShmFabric {
-    /// A session without memory nodes.
+    /// Makes a session without memory nodes.
     pub fn new(client: ClientId) -> ShmFabric {
         ShmFabric {
             client,
@@ -96,13 +95,13 @@ impl ShmFabric {
         }
     }
 
-    /// Whatever is attached from now on has to prove one of these keys.
+    /// Demands from all nodes attached from now on a proof of one of these keys.
     pub fn prove_by(&self, keys: &Keys) {
         self.keys.replace(Some(keys.clone()));
     }
 
-    /// Attaches to a memory node: in this process by its identity, else through the socket at
-    /// `path`. A node attached before under this name is replaced.
+    /// Attaches to a memory node: in this process by its identity, else through the socket at `path`. Replaces a node
+    /// attached earlier with the same number.
     pub fn attach(
         &self,
         node: MnId,
@@ -112,7 +111,7 @@ impl ShmFabric {
         self.attach_while(node, identity, path, &|| true)
     }
 
-    /// As [`ShmFabric::attach`], as long as `goes_on`.
+    /// Attaches like [`ShmFabric::attach`], as long as `goes_on`.
     pub(crate) fn attach_while(
         &self,
         node: MnId,
@@ -135,15 +134,15 @@ impl ShmFabric {
         Ok(())
     }
 
-    /// Ends the session with a memory node; its verbs are unreachable from now on.
+    /// Ends the session with a memory node. Its verbs fail as unreachable from now on.
     pub fn detach(&self, node: MnId) {
         if self.links.is_here() {
             self.links.borrow_mut().retain(|link| link.node != node);
         }
     }
 
-    /// Ends the session with all memory nodes, and waits, if they answer, until all know: a node
-    /// that fences the client from then on does not find it any more. At most `patience` for each.
+    /// Ends the session with all memory nodes, and waits up to `patience` for each until it knows that. A node that
+    /// knows does not find the session when it fences the client later.
     pub fn leave(&self, patience: Duration) {
         if !self.links.is_here() {
             return;
@@ -156,7 +155,7 @@ impl ShmFabric {
         for mut socket in parted.into_iter().filter(|_| !patience.is_zero()) {
             let waits = socket.set_nonblocking(false);
             let waits = waits.and_then(|()| socket.set_read_timeout(Some(patience)));
-            // The node sends nothing: this is its end, or it is the patience's.
+            // The node sends nothing: the read ends when the node closes the connection, or by `patience`.
             match waits.and_then(|()| socket.read(&mut [0])) {
                 Ok(0) => {}
                 other => tracing::debug!(?other, "a memory node does not hear a goodbye"),
@@ -193,11 +192,11 @@ impl ShmFabric {
         let hello = [&proof[..], &hello].concat();
         socket.write_all(&hello).map_err(AttachCause::Unreachable)?;
         let (file, pool_bytes) = welcomed(&socket, goes_on).inspect_err(|_| {
-            // The node may list a session, which has no memory. If it has gone, there is no list.
+            // The node may have listed the session, which has no memory. If the node has ended, so has its list.
             let _ = (&socket).write_all(&[GOODBYE]);
         })?;
         let gate = Arc::new(Gate::new());
-        // Under watch before the memory is mapped: if mapping fails, it says goodbye.
+        // The watch starts before the memory is mapped: if the mapping fails, its drop says goodbye.
         let socket = mio::net::UnixStream::from_std(socket);
         let watch = monitor::watch(socket, self.client, gate.clone())?;
         let pool = Pool::map(file, pool_bytes)?;
@@ -215,7 +214,7 @@ impl ShmFabric {
         let (verbs, memory) = batch.parts_mut();
         for verb in verbs {
             if inside.as_ref().is_none_or(|(link, _)| link.node != verb.node) {
-                // Out of one gate before into the next: a fence must not wait for both.
+                // Leaves one gate before it enters the next: a fence must not wait for both.
                 drop(inside.take());
                 let link = links.iter().find(|link| link.node == verb.node);
                 inside = link.map(|link| (link, link.gate.enter()));
@@ -231,7 +230,8 @@ impl ShmFabric {
     }
 }
 
-/// What a node answers a hello: the file of its pool, and the pool's bytes. The socket does not block any more.
+/// Receives a node's answer to a hello: the file of its pool, and the pool's length. The socket is non-blocking
+/// afterwards.
 fn welcomed(socket: &UnixStream, goes_on: GoesOn<'_>) -> Result<(OwnedFd, u64), AttachCause> {
     let (bytes, file) = receive::<WELCOME_BYTES>(socket, goes_on)?;
     let welcome = Welcome::decode(&bytes)?;
@@ -247,7 +247,7 @@ fn welcomed(socket: &UnixStream, goes_on: GoesOn<'_>) -> Result<(OwnedFd, u64), 
     Ok((file, welcome.pool_bytes))
 }
 
-/// Connects to a socket. Where its queue of those that wait is full, tries again as long as `goes_on`.
+/// Connects to a socket. While the socket's queue is full, tries again as long as `goes_on`.
 fn connect(path: &Path, goes_on: GoesOn<'_>) -> Result<UnixStream, AttachCause> {
     loop {
         match mio::net::UnixStream::connect(path) {
@@ -265,7 +265,7 @@ fn connect(path: &Path, goes_on: GoesOn<'_>) -> Result<UnixStream, AttachCause> 
     }
 }
 
-/// Connects to a socket, looks whose process is there, and calls the node; gives the answer.
+/// Connects to a socket, checks the owner of the process there, and calls the node. Returns its answer.
 fn call(
     key: &NodeKey,
     path: &Path,
@@ -278,7 +278,7 @@ fn call(
         return Err(AttachCause::StrangerAtSocket { uid });
     }
     let call = Call::new(&PROTOCOL, key)?;
-    // A node that may not let this process in says so and closes the connection, before it hears anything.
+    // A node that may not let this process in says so and closes the connection before it reads anything.
     let said = socket.write_all(call.bytes());
     match receive(&socket, goes_on) {
         Ok((answer, _)) => Ok((socket, call, answer)),
@@ -286,8 +286,8 @@ fn call(
     }
 }
 
-/// Whether a memory node lets this process come to its socket: it is there, in the right hands, and proves the node's
-/// key. Nothing is opened.
+/// Checks whether a memory node lets this process in: its socket is there, belongs to a trusted user, and the node
+/// proves its key. No session is opened.
 pub(crate) fn knock(key: &NodeKey, path: &Path, goes_on: GoesOn<'_>) -> Result<(), AttachCause> {
     let (_socket, call, answer) = call(key, path, goes_on)?;
     call.answered(&answer, &[]).map(drop)
@@ -314,7 +314,6 @@ fn receive<const N: usize>(
                 }
                 PROTOCOL.check(End::Client, &bytes[..got])?;
             }
-            // Nothing yet.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -326,7 +325,7 @@ fn receive<const N: usize>(
     Ok((bytes, file))
 }
 
-/// A batch to execute at the first poll: one that is never polled executes nothing.
+/// A batch that executes at the first poll, and never without one.
 #[derive(Debug)]
 pub(crate) struct ShmExecute<'a> {
     fabric: &'a ShmFabric,
@@ -361,8 +360,8 @@ impl Fabric for ShmFabric {
         true
     }
 
-    /// One thread executes them one after the other, with the barriers that [`Order`] keeps up across
-    /// all pools.
+    /// One thread executes the verbs one after the other, with the barriers of [`Order`], which hold across all
+    /// pools.
     #[inline]
     fn is_immediate(&self) -> bool {
         true
@@ -371,7 +370,7 @@ impl Fabric for ShmFabric {
     #[inline]
     fn prefetch(&self, node: MnId, offset: u64) {
         if let Some(link) = self.links.borrow().iter().find(|link| link.node == node) {
-            // In a child too: an address where nothing is mapped does no harm.
+            // This may run in a child too: a prefetch of an address that is not mapped does no harm.
             link.pool.prefetch(offset);
         }
     }

@@ -1,8 +1,8 @@
-//! The gate that a session passes around each run of verbs, so that others can shut it.
+//! The gate that a session passes around each run of verbs, so that other threads can shut it.
 //!
 //! The session's side must cost next to nothing, the other side may be slow. This is Dekker's
-//! protocol with the cost on one side (as in Linux' membarrier documentation, and in hazard
-//! pointers of folly and crossbeam's relatives):
+//! protocol with the cost on one side (as in Linux' membarrier documentation, and in the hazard
+//! pointers of folly and of crossbeam's relatives):
 //!
 //! ```text
 //! session                         closer
@@ -13,17 +13,16 @@
 //! S4 executing = 0 (release)
 //! ```
 //!
-//! Why no verb executes after C3: take the moment in the session's instruction stream at which
+//! Why no verb executes after C3: consider the moment in the session's instruction stream at which
 //! the barrier of C2 took effect (a thread that was not running passes a barrier when it is
-//! scheduled). If S1 lies before it, S1 is visible to C3, which waits for S4. If S1 lies after
-//! it, then so does S2, which therefore sees C1 and leaves. Without C2 the store of S1 could sit
-//! in the store buffer while S2 reads the old state, and both sides would go on.
+//! scheduled). If S1 lies before it, S1 is visible to C3, which waits for S4. If S1 lies after it,
+//! then so does S2, which therefore sees C1 and leaves. Without C2 the store of S1 could sit in the
+//! store buffer while S2 reads the old state, and both sides would go on.
 //!
-//! Where membarrier is missing, S1 and S2 have a full fence between them instead, and so do C1
-//! and C3.
+//! If membarrier is missing, S1 and S2 have a full fence between them instead, and so do C1 and C3.
 //!
-//! A thread that is stopped between S1 and S4 delays the closer; both are of one process, so they
-//! are stopped together.
+//! A thread that is stopped between S1 and S4 delays the closer. Both belong to one process, so
+//! both are stopped together.
 
 use fusee_core::verbs::VerbError;
 
@@ -34,30 +33,31 @@ const OPEN: u32 = 0;
 const FENCED: u32 = 1;
 const GONE: u32 = 2;
 
-/// Why a gate is shut.
+/// Reasons for which a gate is shut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shut {
     /// The client has been fenced.
     Fenced,
-    /// The memory node has gone.
+    /// The memory node has ended.
     Gone,
 }
 
-/// One session's way into one pool. On a cache line of its own: the session writes it often.
+/// The gate of one session before one pool. It has a cache line of its own, since the session
+/// writes it often.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Gate {
     executing: AtomicU32,
     state: AtomicU32,
-    /// The session has to pass a barrier itself.
+    /// Whether the session has to pass a full barrier itself.
     own_barrier: bool,
 }
 
-/// Proof of being inside; leaves on drop, and so when a verb panics, too.
+/// The proof that the session is inside. Its drop leaves, also when a verb panics.
 pub(crate) struct Inside<'a>(&'a Gate);
 
 impl Gate {
-    /// An open gate.
+    /// Makes an open gate.
     pub(crate) fn new() -> Gate {
         Gate {
             executing: AtomicU32::new(0),
@@ -66,19 +66,19 @@ impl Gate {
         }
     }
 
-    /// Lets the session in, if the gate is open. One thread at a time.
+    /// Lets the session in, if the gate is open. Only one thread at a time may call this.
     #[inline]
     pub(crate) fn enter(&self) -> Result<Inside<'_>, VerbError> {
         self.executing.store(1, Ordering::Relaxed);
         if self.own_barrier {
             fence(Ordering::SeqCst);
         } else {
-            // The closer's membarrier does the processor's part; the compiler must not swap the
+            // The closer's membarrier is the processor's barrier; the compiler must not swap the
             // store and the load either.
             compiler_fence(Ordering::SeqCst);
         }
         let inside = Inside(self);
-        // Acquire: whoever learns here that it is fenced also sees what led to it.
+        // Acquire: a session that learns here that it is fenced also sees what led to the fence.
         match self.state.load(Ordering::Acquire) {
             OPEN => Ok(inside),
             FENCED => Err(VerbError::Fenced),
@@ -86,15 +86,15 @@ impl Gate {
         }
     }
 
-    /// Shuts the gate; the session may still be inside. The first reason stays, except that a
-    /// fence is never forgotten.
+    /// Shuts the gate; the session may still be inside. The first reason stays, but a fence
+    /// replaces any other.
     pub(crate) fn shut(&self, why: Shut) {
-        // Relaxed: the barrier of `wait_empty` orders it.
+        // Relaxed: the barrier of `wait_empty` orders the store.
         let open = OPEN;
         let relaxed = Ordering::Relaxed;
         match why {
-            // A store would do. But loom takes it for possible that a store falls between what an
-            // exchange found and what it left.
+            // A store would do. But loom considers it possible that a store comes between the load
+            // and the store of an exchange.
             Shut::Fenced => drop(self.state.swap(FENCED, relaxed)),
             Shut::Gone => {
                 // A failure means that it is shut already.
@@ -103,7 +103,7 @@ impl Gate {
         }
     }
 
-    /// After [`Gate::shut`] of all of them: waits until nobody is inside.
+    /// Waits until no session is inside, after [`Gate::shut`] of all these gates.
     pub(crate) fn wait_empty<'a>(gates: impl Iterator<Item = &'a Gate> + Clone) {
         fence(Ordering::SeqCst);
         if gates.clone().any(|gate| !gate.own_barrier) {
@@ -124,7 +124,7 @@ impl Gate {
 impl Drop for Inside<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Release: the verbs stay before it.
+        // Release: the verbs stay before the store.
         self.0.executing.store(0, Ordering::Release);
     }
 }

@@ -1,8 +1,8 @@
-//! The memory nodes of this process, and what each of them shares with its sessions.
+//! The memory nodes of this process, and the state that each shares with its sessions.
 //!
-//! There is one hub for each memory node of the process, in a registry under the node's identity:
-//! a session that attaches to a node of its own process finds it there and needs no socket. A hub
-//! is the node's pool and the list of its sessions.
+//! Each memory node of the process has one hub, in a registry under the node's identity. A session
+//! that attaches to a node of its own process finds the hub there and needs no socket. A hub
+//! consists of the node's pool and the list of its sessions.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -17,12 +17,12 @@ use crate::pool::Pool;
 
 static REGISTRY: PerProcess<Mutex<HashMap<u64, Weak<Hub>>>> = PerProcess::new();
 
-/// Locks without regard to panics: the map is valid at every step.
+/// Locks the registry, after a panic too: the map is valid at every step.
 fn registry() -> MutexGuard<'static, HashMap<u64, Weak<Hub>>> {
     REGISTRY.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What one memory node shares with its sessions.
+/// A memory node's pool and sessions.
 #[derive(Debug)]
 pub(crate) struct Hub {
     pool: Pool,
@@ -30,7 +30,7 @@ pub(crate) struct Hub {
 }
 
 impl Hub {
-    /// Makes a node's pool known to the sessions of this process.
+    /// Registers a node's pool for the sessions of this process.
     pub(crate) fn start(pool: Pool, identity: u64) -> Result<Arc<Hub>, ServeError> {
         let hub = Arc::new(Hub { pool, sessions: Sessions::new() });
         let mut registry = registry();
@@ -41,12 +41,12 @@ impl Hub {
         Ok(hub)
     }
 
-    /// The node of this identity, if it lives in this process.
+    /// Returns the node of this identity, if it lives in this process.
     pub(crate) fn find(identity: u64) -> Option<Arc<Hub>> {
         registry().get(&identity)?.upgrade()
     }
 
-    /// Whether the node of this identity lives in this process.
+    /// Returns whether the node of this identity lives in this process.
     pub(crate) fn is_here(identity: u64) -> bool {
         Hub::find(identity).is_some()
     }
@@ -69,17 +69,17 @@ impl Hub {
         self.sessions.count()
     }
 
-    /// Fences clients for ever; returns when no verb of them executes any more.
+    /// Fences clients for ever. Returns when no verb of these clients executes any more.
     pub(crate) fn fence(&self, clients: &[ClientId]) {
         self.sessions.fence(clients);
     }
 
-    /// Learns who lives among the first clients.
+    /// Records which clients below a bound live.
     pub(crate) fn learn(&self, living: &Living) {
         self.sessions.learn(living);
     }
 
-    /// Ends the sessions of this process; later ones are refused.
+    /// Ends the sessions of this process. Later ones are refused.
     pub(crate) fn close(&self) {
         registry().retain(|_, hub| !std::ptr::eq(hub.as_ptr(), self));
         self.sessions.close();

@@ -1,14 +1,14 @@
-//! Watches, for all sessions of a client process, whether their memory nodes still live, and carries out their fences.
+//! The thread that watches the memory nodes of a client process, and carries out their fences.
 //!
-//! Mapped memory does not fail when the node that lent it dies. One thread for the process waits
-//! for the ends of the sessions' connections, and shuts the gate of a session whose node has
-//! gone. So the path of a verb needs no system call to notice.
+//! Mapped memory does not fail when the node that lent it dies. One thread for the process waits for the ends of the
+//! sessions' connections, and shuts the gate of a session whose node has ended. So the path of a verb needs no system
+//! call to notice that.
 //!
-//! A node that fences a session says so on that connection. The monitor shuts the gate, waits until the
-//! session is outside, and says goodbye: from then on no verb of it executes. Whatever else the
-//! process does goes on. If it cannot say so in time, the node kills it.
+//! A node that fences a session says so on the session's connection. The monitor shuts the gate, waits until the
+//! session is outside, and says goodbye: from then on none of its verbs executes. The rest of the process goes on. If
+//! it cannot say goodbye in time, the node kills it.
 //!
-//! A child of a fork, which has no such thread, starts one with its first session.
+//! A child of a fork has no such thread, and starts one with its first session.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
@@ -25,7 +25,7 @@ use crate::fork::PerProcess;
 
 static MONITOR: PerProcess<Place> = PerProcess::new();
 
-/// Where the monitor of a process is.
+/// The monitor of a process, once it is started.
 #[derive(Default)]
 struct Place {
     start: Mutex<()>,
@@ -50,13 +50,12 @@ struct Session {
     gate: Arc<Gate>,
 }
 
-/// A connection under watch. Dropping it says goodbye to the node: by then the session must be
-/// unable to execute verbs.
+/// A connection under watch. Its drop says goodbye to the node: by then the session must be unable to execute verbs.
 #[derive(Debug)]
 pub(super) struct Watch(Token);
 
-/// Watches a connection; shuts the gate when the memory node closes it, or fences the client.
-/// Says goodbye if that fails.
+/// Watches a connection: shuts the gate when the memory node closes it or fences the client. If the watch cannot be
+/// set up, says goodbye.
 pub(super) fn watch(socket: UnixStream, client: ClientId, gate: Arc<Gate>) -> io::Result<Watch> {
     let mut session = Session { socket, client, gate };
     let registered = monitor().and_then(|monitor| {
@@ -79,14 +78,14 @@ pub(super) fn watch(socket: UnixStream, client: ClientId, gate: Arc<Gate>) -> io
 }
 
 impl Session {
-    /// Whether the node is there to hear it.
+    /// Says goodbye. Returns whether the connection still takes it.
     fn say_goodbye(&mut self) -> bool {
         self.socket.write_all(&[GOODBYE]).is_ok()
     }
 }
 
 impl Watch {
-    /// Says goodbye; gives the connection, which the node closes once it has heard that.
+    /// Says goodbye. Returns the connection, which the node closes when it has the message.
     pub(super) fn part(self) -> Option<StdStream> {
         self.end().map(StdStream::from)
     }
@@ -122,7 +121,7 @@ fn run(mut poll: Poll, monitor: &Monitor) {
     loop {
         match poll.poll(&mut events, None) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            // Without the monitor no session would learn of the loss of a node: shut all.
+            // Without the monitor no session would learn of the loss of a node, so all gates are shut.
             Err(error) => {
                 let shut = |session: &Session| session.gate.shut(Shut::Gone);
                 monitor.watched().sessions.values().for_each(shut);
@@ -148,19 +147,19 @@ fn run(mut poll: Poll, monitor: &Monitor) {
             }
         }
         drop(watched);
-        // With nothing locked: a thread inside of a gate may be about to lock it.
+        // With nothing locked: a thread inside of a gate may be about to take the lock.
         let parted: Vec<ClientId> = fenced.into_iter().filter_map(part_with_fenced).collect();
         if !parted.is_empty() {
-            // The program's log may stand still, and the fences of other sessions do not wait for it. Without a
-            // thread nothing is logged: the session's next verb says that it is fenced.
+            // The log may block, and the fences of other sessions must not wait for it. If there is no thread, nothing
+            // is logged, but the session's next verb fails as fenced.
             let say = || parted.into_iter().for_each(say_fenced);
             let _ = std::thread::Builder::new().name("fusee-fenced".into()).spawn(say);
         }
     }
 }
 
-/// The gate of a fenced session is shut: when no verb is inside any more, its node is told. Gives the client, if the
-/// node is there to hear it.
+/// Waits until no verb of a fenced session is inside its shut gate, then says goodbye to the node. Returns the client,
+/// if the connection still takes the message.
 fn part_with_fenced(mut session: Session) -> Option<ClientId> {
     Gate::wait_empty([&*session.gate].into_iter());
     session.say_goodbye().then_some(session.client)
@@ -173,11 +172,11 @@ fn say_fenced(client: ClientId) {
     );
 }
 
-/// What a node says on a connection.
+/// The news on a connection of a node.
 enum News {
     /// The client is fenced.
     Fenced,
-    /// It has ended; or it says what it should not.
+    /// The node has ended, or has sent a wrong message.
     Gone,
 }
 

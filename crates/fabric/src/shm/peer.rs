@@ -1,4 +1,4 @@
-//! A client process at the memory node's socket: asked to stop its sessions, and killed if it does not.
+//! A client process at the memory node's socket, which a fence asks to stop a session and may kill.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -19,7 +19,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Who connected, if it still lives. Its messages make events under this token.
+    /// Returns the process that connected, if it still lives. Its messages cause events with this token.
     pub(super) fn of(mut socket: UnixStream, at: &Registry, token: Token) -> io::Result<Peer> {
         let process = Process::of_peer(&socket)?;
         at.register(&mut socket, token, Interest::READABLE)?;
@@ -30,25 +30,26 @@ impl Peer {
         self.process.pid
     }
 
-    /// Whether we may kill it.
+    /// Returns whether we may kill the process.
     pub(super) fn killable(&self) -> bool {
         self.process.killable()
     }
 
-    /// Tells it that the client is fenced: it shuts the session's gate, and says goodbye when no verb is inside.
+    /// Tells the process that the client is fenced. It then shuts the session's gate, and says goodbye when no
+    /// verb is inside.
     pub(crate) fn tell_fenced(&self) {
-        // Best effort: who does not hear it is killed.
+        // Best effort: a process that does not get the message is killed.
         if let Err(error) = (&self.socket).write(&[FENCED]) {
             tracing::debug!(%error, pid = self.pid(), "a fenced client cannot be told");
         }
     }
 
-    /// Kills it; fine if it is dead already.
+    /// Kills the process. Succeeds if it is dead already.
     pub(crate) fn kill(&self) -> io::Result<()> {
         self.process.kill()
     }
 
-    /// Waits for the end of all its threads; whether it has come.
+    /// Waits for the end of all threads of the process. Returns whether they have ended.
     pub(crate) fn ended(&self, wait: Duration) -> io::Result<bool> {
         self.process.ended(wait)
     }
@@ -61,14 +62,14 @@ impl Peer {
         &self.socket
     }
 
-    /// Closes the connection, though a fence may still know of it.
+    /// Closes the connection, although a fence may still hold this value.
     pub(super) fn close(&self) {
-        // A failure means that it is closed already.
+        // A failure means that the connection is closed already.
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 }
 
-/// The process, not the connection.
+/// The descriptor of the process, not of the connection.
 impl AsRawFd for Peer {
     fn as_raw_fd(&self) -> RawFd {
         self.process.as_raw_fd()

@@ -1,10 +1,10 @@
 //! The socket at which a memory node hands out its pool to processes of its host.
 //!
-//! It looks from time to time whether its socket file is still there, and makes it again if not.
+//! The server checks from time to time whether its socket file is still there, and makes it again if not.
 //!
-//! One thread, one poll: it accepts, reads hellos without ever blocking on one client, passes the
-//! memfd on, and then only waits for the end of each session. A session ends by its goodbye or by
-//! the exit of its process; see the parent module for why a closed connection is not enough.
+//! One thread with one poll accepts connections, reads hellos without blocking on a client, passes the memfd on, and
+//! then only waits for the end of each session. A session ends by its goodbye or by the exit of its process. The
+//! parent module explains why a closed connection is not enough.
 
 use std::collections::HashMap;
 use std::io;
@@ -33,14 +33,14 @@ use crate::error::ServeError;
 use crate::sys;
 use crate::version::Foreign;
 
-/// How often the socket file is looked for.
+/// The time between two checks of the socket file.
 const FILE_LOOK: Duration = Duration::from_secs(1);
 const LISTENER: Token = Token(0);
 const WAKER: Token = Token(1);
-/// Connection `n` has the socket token `FIRST + 2n`, and `FIRST + 2n + 1` for its process.
+/// Connection `n` has the token `FIRST + 2n` for its socket, and `FIRST + 2n + 1` for its process.
 const FIRST: usize = 2;
 
-/// Serves a hub's pool at a socket; stops and removes the socket file on drop.
+/// A server of a hub's pool at a socket. Its drop stops it and removes the socket file.
 #[derive(Debug)]
 pub(crate) struct ShmServer {
     file: Arc<SocketFile>,
@@ -90,7 +90,7 @@ impl ShmServer {
         self.file.path()
     }
 
-    /// Whether processes find the socket, as far as is known.
+    /// Returns whether the socket file was there at the last check.
     pub(crate) fn is_there(&self) -> bool {
         self.file.is_there()
     }
@@ -98,7 +98,7 @@ impl ShmServer {
 
 impl Drop for ShmServer {
     fn drop(&mut self) {
-        // The file first: who connects from now on is told that nobody is there.
+        // The file first: then later clients find no socket.
         self.file.remove();
         // Release: pairs with the acquire in the loop.
         self.stop.store(true, Ordering::Release);
@@ -114,17 +114,17 @@ impl Drop for ShmServer {
 
 struct Connection {
     peer: Arc<Peer>,
-    /// The client has closed it, and only the process is watched.
+    /// Whether the client has closed the connection. Then only its process is watched.
     is_closed: bool,
     stage: Stage,
 }
 
-/// The proof and the hello; a call is not longer.
+/// The proof and the hello. A call is not longer.
 const GREETING_BYTES: usize = PROOF_BYTES + HELLO_BYTES;
 const _: () = assert!(CALL_BYTES <= GREETING_BYTES);
 
 enum Stage {
-    /// The call is to come, or, where it has been answered, the proof and the hello.
+    /// Waits for the call; after the answer to it, for the proof and the hello.
     Greeting {
         greeting: [u8; GREETING_BYTES],
         got: usize,
@@ -134,7 +134,7 @@ enum Stage {
     Attached(SessionId),
 }
 
-/// What is to become of a connection.
+/// The fate of a connection.
 enum Verdict {
     Keep,
     Forget,
@@ -144,13 +144,13 @@ struct Loop {
     poll: Poll,
     listener: UnixListener,
     file: Arc<SocketFile>,
-    /// When to look whether the file is there.
+    /// The time of the next check of the socket file.
     look_at: Instant,
-    /// The log says that it has gone, and could not be made again.
+    /// Whether the log already says that the file has gone and could not be made again.
     is_told_gone: bool,
     hub: Arc<Hub>,
     key: NodeKey,
-    /// By processes.
+    /// By process number.
     doors: Doors<u32>,
     stop: Arc<AtomicBool>,
     next: usize,
@@ -195,7 +195,7 @@ impl Loop {
         }
     }
 
-    /// Makes the socket file again if it is not there.
+    /// Makes the socket file again if it has gone.
     fn keep_file(&mut self) {
         let restored = self.file.restore().map_err(|error| error.to_string());
         let registry = self.poll.registry();
@@ -203,11 +203,11 @@ impl Loop {
             let Some(mut listener) = restored else { return Ok(false) };
             let listens = registry.register(&mut listener, LISTENER, Interest::READABLE);
             if let Err(error) = listens {
-                // Nobody accepts there.
+                // A listener without events accepts no connections.
                 self.file.count_as_gone();
                 return Err(error.to_string());
             }
-            // The one before goes: nobody finds it any more.
+            // Drops the previous listener, which no client finds any more.
             self.listener = listener;
             Ok(true)
         });
@@ -245,7 +245,8 @@ impl Loop {
         });
     }
 
-    /// Sends the oldest newcomer away, if it had the time to say hello.
+    /// Closes the connection of the oldest newcomer, if it had enough time for its hello. Returns whether there was
+    /// one.
     fn make_room(&mut self) -> bool {
         let newcomer = |(id, connection): (&usize, &Connection)| match connection.stage {
             Stage::Greeting { deadline, .. } => Some((deadline, *id)),
@@ -265,10 +266,10 @@ impl Loop {
         true
     }
 
-    /// Accepts all who wait; gives the time at which to try again after a failure.
+    /// Accepts all waiting connections. After a failure, returns the time to try again.
     fn accept(&mut self) -> Option<Instant> {
         loop {
-            // Until then those who connect wait in the queue of the operating system.
+            // Until there is room, new connections wait in the queue of the operating system.
             if self.doors.is_crowded(self.open.len()) && !self.make_room() {
                 return Some(Instant::now() + ROOM_RETRY);
             }
@@ -289,14 +290,14 @@ impl Loop {
         }
     }
 
-    /// Lets a newcomer speak, if its process is one that may come in.
+    /// Takes a newcomer, if its process could be fenced.
     fn greet(&mut self, socket: UnixStream) -> io::Result<()> {
         let id = self.next;
         let registry = self.poll.registry();
         let peer = Arc::new(Peer::of(socket, registry, Token(FIRST + 2 * id))?);
         let deadline = Instant::now() + HELLO_WAIT;
         if !peer.killable() {
-            // Best effort: it is sent away in any case.
+            // Best effort: the connection is closed in any case.
             drop(io::Write::write(&mut peer.socket(), &Refused::NotFenceable.encode(&PROTOCOL)));
             return Err(io::Error::other("it could not be fenced"));
         }
@@ -319,7 +320,7 @@ impl Loop {
                 |error| {
                     let pid = connection.peer.pid();
                     tracing::warn!(%error, pid, "a shared-memory client is sent away");
-                    // A client that is attached has the memory: it stays under watch.
+                    // An attached client has the memory, so it stays under watch.
                     match connection.stage {
                         Stage::Greeting { .. } => Verdict::Forget,
                         Stage::Attached(_) => Verdict::Keep,
@@ -330,7 +331,7 @@ impl Loop {
         if let Verdict::Forget = verdict {
             let connection = self.open.remove(&id).expect("found above");
             if let Stage::Attached(session) = connection.stage {
-                // By hand: a fence that still waits for the process keeps the descriptor open.
+                // Explicitly, because a fence that still waits for the process keeps the descriptor open.
                 let process = connection.peer.as_raw_fd();
                 if let Err(error) = self.poll.registry().deregister(&mut SourceFd(&process)) {
                     tracing::warn!(%error, "cannot stop watching a client");
@@ -388,19 +389,19 @@ impl Connection {
         Ok(Verdict::Keep)
     }
 
-    /// Answers the call, if it is whole.
+    /// Answers the call, if it is complete.
     fn take_call(&mut self, key: &NodeKey) -> io::Result<()> {
         let Stage::Greeting { greeting, got, challenged, .. } = &mut self.stage else {
             return Ok(());
         };
         let mut socket = self.peer.socket();
         let mut say = |words: &[u8]| io::Write::write_all(&mut socket, words);
-        // At once: a call of another version may be shorter.
+        // Checked before the call is complete: that of another version may be shorter.
         match PROTOCOL.check(End::Server, &greeting[..*got]) {
             Ok(_) => {}
             Err(Foreign::Stranger) => return Err(io::Error::other("it is no client")),
             Err(Foreign::Version(error)) => {
-                // Best effort: it is sent away in any case.
+                // Best effort: the connection is closed in any case.
                 drop(say(&Refused::OtherVersion.encode(&PROTOCOL)));
                 return Err(io::Error::other(error));
             }
@@ -411,13 +412,13 @@ impl Connection {
             return Err(io::Error::other("it expects another memory node"));
         }
         let (answer, expected) = Challenged::new(&PROTOCOL, key, call)?;
-        // The buffer of a fresh connection has room.
+        // The buffer of a new connection has room.
         say(&answer)?;
         (*got, *challenged) = (0, Some(Box::new(expected)));
         Ok(())
     }
 
-    /// The hello that has come, if the proof before it is good.
+    /// Returns the hello that has arrived, if the proof before it is valid.
     fn proved_hello(&mut self) -> io::Result<Hello> {
         let Stage::Greeting { greeting, challenged: Some(challenged), .. } = &self.stage else {
             return Err(io::Error::other("it says hello without a call"));
@@ -427,7 +428,7 @@ impl Connection {
         let hello = match Hello::decode(bytes) {
             Ok(hello) => hello,
             Err(Foreign::Stranger) => return Err(io::Error::other("it is no client")),
-            // Another version of pools learns which one this is.
+            // The welcome tells a client with another layout of pools which layout this one is.
             Err(Foreign::Version(error)) => {
                 let welcome = Welcome { pool_bytes: 0, status: Status::OtherVersion }.encode();
                 drop(io::Write::write(&mut self.peer.socket(), &welcome));
@@ -452,15 +453,15 @@ impl Connection {
         let socket = self.peer.socket();
         let welcome = |status| Welcome { pool_bytes: hub.pool().bytes(), status }.encode();
         let refuse = |status, why| {
-            // Best effort: it is sent away in any case.
+            // Best effort: the connection is closed in any case.
             drop(io::Write::write(&mut &*socket, &welcome(status)));
             Err(io::Error::other(why))
         };
-        // "Nobody" cannot be fenced.
+        // The reserved id cannot be fenced.
         if hello.client == ClientId::NOBODY {
             return Err(io::Error::other("it says hello without a client id"));
         }
-        // A session of this process would be killed together with the node.
+        // The fence of a session in this process would kill the node with it.
         if self.peer.pid() == std::process::id() {
             return refuse(Status::NotFenceable, "it could not be fenced");
         }
@@ -497,10 +498,10 @@ impl Connection {
             Ok(sent) if sent == bytes.len() => {
                 tracing::debug!(client = %hello.client, pid, "attached by shared memory");
             }
-            // It may have the memory.
+            // The client may have the memory.
             Ok(_) => tracing::warn!(pid, "a shared-memory client does not take its welcome"),
-            // It has not: it does not wait any more. A session left in the list would be one that never says goodbye,
-            // for which a fence would kill the process.
+            // The client has no memory and does not wait any more. If its session stayed in the list, no goodbye
+            // would ever come for it, and a fence would kill the process.
             Err(error) => {
                 tracing::debug!(%error, pid, "a shared-memory client has gone before its welcome");
                 return Ok(Verdict::Forget);

@@ -1,12 +1,10 @@
-//! The list of sessions that can reach a memory node's pool directly, and their fence.
+//! The sessions that can reach a memory node's pool directly, and their fence.
 //!
-//! Attaching and fencing are ordered by the list's lock. A session is in the list before it can
-//! reach the pool, and the fence records the client before it looks at the list. So a session of
-//! a fenced client either is refused, or is found and ended.
+//! The list's lock orders attaching and fencing. A session is in the list before it can reach the pool, and a fence
+//! records the client before it reads the list. So a session of a fenced client is either refused, or found and ended.
 //!
-//! This module and `gate` are also compiled into `tests/loom`, which runs them under every
-//! interleaving. Hence atomics, fences and locks come from `crate::sync`, and the maps have an
-//! order of their own: a model must take the same steps whenever it is run.
+//! `tests/loom` also compiles this module and `gate`, and runs them under every interleaving. So atomics, fences and
+//! locks come from `crate::sync`, and the maps are ordered: a model must take the same steps in every run.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -19,12 +17,12 @@ use super::gate::{Gate, Shut};
 use super::peer::Peer;
 use crate::sync::{Mutex, MutexGuard, Patience};
 
-/// A process that is told of a fence says goodbye within this time, or is killed. It is as long as a lease usually is:
-/// a process that is only starved gets to run in it, and one that is stopped holds up nobody much longer than its
-/// lease has done.
+/// The time in which a process must say goodbye after it was told of a fence; then it is killed. It is the usual length
+/// of a lease: a process that is only starved gets to run within it, and a stopped one delays the fence little longer
+/// than its lease has done.
 const GOODBYE_WAIT: Duration = Duration::from_secs(1);
 
-/// How a session reaches the pool, and so how it is fenced.
+/// The way in which a session reaches the pool, which decides how it is fenced.
 #[derive(Clone, Debug)]
 pub(crate) enum Access {
     /// From this process.
@@ -33,11 +31,11 @@ pub(crate) enum Access {
     Process(Arc<Peer>),
 }
 
-/// Names a session of a list.
+/// The number of a session in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SessionId(u64);
 
-/// Why a session cannot be opened.
+/// Reasons why a session cannot be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// The client has been fenced.
@@ -46,7 +44,7 @@ pub(crate) enum Refusal {
     Gone,
 }
 
-/// A session of a client that is fenced.
+/// A session of a client to fence.
 type Found = (SessionId, ClientId, Access);
 
 /// The sessions of one memory node.
@@ -64,12 +62,12 @@ struct State {
 }
 
 impl Sessions {
-    /// Nobody.
+    /// Makes an empty list.
     pub(crate) fn new() -> Sessions {
         Sessions { state: Mutex::new(State::default()) }
     }
 
-    /// Locks without regard to panics: the state is valid at every step.
+    /// Locks the state, after a panic too: it is valid at every step.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -98,13 +96,13 @@ impl Sessions {
         self.state().sessions.len() as u64
     }
 
-    /// Learns who lives among the first clients.
+    /// Records which clients below a bound live.
     pub(crate) fn learn(&self, living: &Living) {
         self.state().over.learn(living);
     }
 
-    /// Fences clients for ever; returns when no verb of them executes any more. However many they are, the wait for
-    /// goodbyes is one.
+    /// Fences clients for ever. Returns when no verb of these clients executes any more. All processes have the same
+    /// time to say goodbye, however many there are.
     pub(crate) fn fence(&self, clients: &[ClientId]) {
         // The sessions stay in the list until they have ended: a second fence of the same client
         // at the same time must wait for them, too.
@@ -144,7 +142,7 @@ impl Sessions {
         }
     }
 
-    /// Waits until the processes among these have said goodbye, or have exited; gives those that have not, in time.
+    /// Waits until the processes among these have said goodbye or exited. Returns those that have not done so in time.
     fn await_goodbyes<'f>(&self, found: &'f [Found]) -> Vec<(ClientId, &'f Peer)> {
         let mut patience = Patience::of(GOODBYE_WAIT);
         loop {
@@ -163,7 +161,7 @@ impl Sessions {
         self.state().sessions.contains_key(&session)
     }
 
-    /// Ends the sessions of this process; later ones are refused.
+    /// Ends the sessions of this process. Later ones are refused.
     pub(crate) fn close(&self) {
         let sessions: Vec<Access> = {
             let mut state = self.state();
@@ -178,8 +176,8 @@ impl Sessions {
         wait_empty(sessions.iter());
     }
 
-    /// Waits until a process that is fenced has said goodbye, or has exited: as long as it takes, since returning early
-    /// would break the promise of a fence.
+    /// Waits until a fenced process has said goodbye or exited. There is no time limit: returning early would break the
+    /// promise of a fence.
     fn await_end(&self, session: SessionId, peer: &Peer) {
         while self.has(session) {
             match peer.ended(Duration::from_secs(1)) {
@@ -194,7 +192,7 @@ impl Sessions {
     }
 }
 
-/// Waits until no verb of the sessions of this process executes any more.
+/// Waits until no verb of those of these sessions that are in this process executes any more.
 fn wait_empty<'a>(sessions: impl Iterator<Item = &'a Access> + Clone) {
     Gate::wait_empty(sessions.filter_map(|access| match access {
         Access::Gate(gate) => Some(&**gate),

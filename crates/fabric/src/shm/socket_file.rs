@@ -1,11 +1,11 @@
 //! The file of a listening Unix socket.
 //!
-//! A socket file outlives a process that was killed. Starting on such a file replaces it; a file
-//! at which somebody still listens is an error. The check and the replacement happen under a lock
-//! of the directory, so that of two nodes that start at once, one gets the error.
+//! A socket file outlives a process that was killed. A server that starts replaces such a file, but fails if another
+//! process still listens at it. The check and the replacement happen under a lock of the directory, so that of two
+//! nodes that start at the same time, one gets the error.
 //!
-//! A file may be removed under a living server, by a cleaner of temporary files say. Then nobody finds the server any
-//! more: it looks whether its file is still there, and makes it again.
+//! A file may be removed under a running server, for example by a cleaner of temporary files. New clients do not find
+//! the server then, so it checks whether its file is still there, and makes it again.
 
 use std::fs::{self, File};
 use std::io;
@@ -18,21 +18,21 @@ use mio::net::{UnixListener, UnixStream};
 use crate::error::ServeError;
 use crate::sys;
 
-/// A socket file of ours.
+/// The socket file of a server.
 #[derive(Debug)]
 pub(super) struct SocketFile {
     path: PathBuf,
     place: Mutex<Place>,
 }
 
-/// What is at the path.
+/// The server's knowledge about the file at the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// Our file, by device and inode: there may be another one in its place by now.
+    /// The file was ours at the last check, with this device and inode.
     Ours((u64, u64)),
-    /// Not ours, which was this one, when it was looked at last.
+    /// Our file, with this device and inode, was not there at the last check.
     Gone((u64, u64)),
-    /// The server ends, and wants no file any more.
+    /// The server ends, and makes no file any more.
     Ended,
 }
 
@@ -46,12 +46,12 @@ impl SocketFile {
         Ok((listener, SocketFile { path: path.into(), place: Mutex::new(Place::Ours(id)) }))
     }
 
-    /// Whether it was there when it was looked for last.
+    /// Returns whether the file was there at the last check.
     pub(super) fn is_there(&self) -> bool {
         !matches!(*self.place(), Place::Gone(_))
     }
 
-    /// Looks whether it is still there; if not, makes it again, and gives who listens there now.
+    /// Checks whether the file is still there. If not, makes it again, and returns the new listener.
     pub(super) fn restore(&self) -> Result<Option<UnixListener>, ServeError> {
         let mut place = self.place();
         let (Place::Ours(id) | Place::Gone(id)) = *place else { return Ok(None) };
@@ -60,7 +60,7 @@ impl SocketFile {
             return Ok(None);
         }
         *place = Place::Gone(id);
-        // Without waiting: who holds the lock may be any process of this host.
+        // Without waiting: any process of this host may hold the lock.
         let io = |source| ServeError::Io { at: self.path.display().to_string(), source };
         let lock = File::open(directory(&self.path)).map_err(io)?;
         lock.try_lock().map_err(|error| io(error.into()))?;
@@ -69,17 +69,17 @@ impl SocketFile {
         Ok(Some(listener))
     }
 
-    /// What was made is of no use: it counts as gone, and is made again.
+    /// Makes the file count as gone, because its listener cannot be used. The next check makes it again.
     pub(super) fn count_as_gone(&self) {
         let mut place = self.place();
         if matches!(*place, Place::Ours(_)) {
-            // No file has these numbers: whatever is there is replaced, if nobody listens.
+            // No file has these numbers. A file at the path is replaced, if no process listens at it.
             *place = Place::Gone((0, 0));
         }
     }
 
     fn place(&self) -> MutexGuard<'_, Place> {
-        // Valid at every step.
+        // The state is valid at every step, after a panic too.
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -87,9 +87,9 @@ impl SocketFile {
         &self.path
     }
 
-    /// Removes it for good, if it is still ours.
+    /// Removes the file for good, if it is still ours.
     pub(super) fn remove(&self) {
-        // Its directory may have gone before us: that is as good.
+        // If the directory has gone before, so has the file.
         let Place::Ours(id) = std::mem::replace(&mut *self.place(), Place::Ended) else { return };
         if let Err(error) = remove_own(&self.path, id)
             && error.kind() != io::ErrorKind::NotFound
@@ -99,14 +99,14 @@ impl SocketFile {
     }
 }
 
-/// Whether a process of this user may stand for a memory node at a path: of root, of the user of this process, or of
-/// the only user, but root, that may make files there.
+/// Returns whether a process of this user is trusted to serve as a memory node at a path. The user must be root, the
+/// user of this process, or the only user besides root that can make files there.
 pub(super) fn may_serve(path: &Path, uid: u32) -> bool {
     uid == 0 || uid == sys::own_uid() || is_kept_by(path, uid).unwrap_or(false)
 }
 
-/// Whether a path's directory is this user's, and no other user, but root, can put another one or a file in its place:
-/// not in any directory on the way there, links included.
+/// Returns whether a path's directory belongs to this user, and no other user besides root can replace the directory
+/// or a file in it. That must hold for every directory on the way there, links included.
 fn is_kept_by(path: &Path, uid: u32) -> io::Result<bool> {
     const OTHERS_WRITE: u32 = 0o022;
     const MOST_LINKS: usize = 40;
@@ -115,7 +115,7 @@ fn is_kept_by(path: &Path, uid: u32) -> io::Result<bool> {
     let mut links = 0;
     let mut rest: Vec<PathBuf> = parts(&directory);
     while let Some(part) = rest.pop() {
-        // The part itself, which may be a link: `..` and the root are none.
+        // Metadata of the part itself, which may be a link. `..` and the root are no links.
         let next = at.join(part);
         let about = fs::symlink_metadata(&next)?;
         if about.uid() != uid && about.uid() != 0 {
@@ -136,7 +136,7 @@ fn is_kept_by(path: &Path, uid: u32) -> io::Result<bool> {
     Ok(fs::metadata(at)?.uid() == uid)
 }
 
-/// The components of a path, the last one first.
+/// Returns the components of a path, the last one first.
 fn parts(path: &Path) -> Vec<PathBuf> {
     path.components().rev().map(|part| PathBuf::from(part.as_os_str())).collect()
 }
@@ -150,7 +150,7 @@ fn identify(path: &Path) -> io::Result<(u64, u64)> {
     Ok((metadata.dev(), metadata.ino()))
 }
 
-/// Under the directory's lock.
+/// Claims the path while the caller holds the directory's lock.
 fn claim(path: &Path) -> Result<(UnixListener, (u64, u64)), ServeError> {
     let at = || path.display().to_string();
     let io = |source| ServeError::Io { at: at(), source };
@@ -163,7 +163,7 @@ fn claim(path: &Path) -> Result<(UnixListener, (u64, u64)), ServeError> {
                 tracing::info!(path = %path.display(), "replacing the socket of a dead server");
                 fs::remove_file(path).map_err(io)?;
             }
-            // A full backlog, too, is the mark of somebody who lives.
+            // A server with a full backlog lives as well.
             _ => return Err(ServeError::AddressInUse { at: at() }),
         },
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}

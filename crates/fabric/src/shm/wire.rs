@@ -1,4 +1,4 @@
-//! What a shared-memory client and a memory node say to each other on the Unix socket.
+//! The messages of a shared-memory client and a memory node on the Unix socket.
 //!
 //! ```text
 //! hello, 16 bytes     | magic 8 | client 4 | layout 4 |
@@ -7,13 +7,13 @@
 //! fenced, 1 byte      | 'f' |                                              node to client
 //! ```
 //!
-//! Before anything is said each end looks whose process the other one is; before the hello both prove that they know
-//! the node's key (`challenge`).
+//! Before the first message each end checks which process is at the other end. Before the hello both prove that they
+//! know the node's key (`challenge`).
 //!
-//! Numbers are little-endian. The magic ends in the version, and the layout is that of pools.
-//! The memfd comes with a welcome of status 0, as ancillary data. The client sends goodbye when no code
-//! is left in it that could execute verbs of the session; then it closes the connection. The node says that
-//! the client is fenced at any time, also before its welcome, and waits for goodbye.
+//! Numbers are little-endian. The magic ends in the protocol's version; `layout` is the version of the pools'
+//! layout. The memfd comes with a welcome of status 0, as ancillary data. The client sends goodbye when it has no
+//! code left that could execute verbs of the session; then it closes the connection. The node may send fenced at any
+//! time, also before its welcome, and then waits for goodbye.
 
 use fusee_core::layout::{LAYOUT_VERSION, LAYOUTS};
 use fusee_core::verbs::ClientId;
@@ -22,32 +22,32 @@ use fusee_core::version::End;
 use crate::bytes::{u32_at, u64_at};
 use crate::version::{Foreign, Protocol};
 
-/// How hellos begin. 2: they say the layout of pools. 3: both ends prove the node's key.
+/// The beginning of messages. Version 2 added the layout of pools, version 3 the proofs of the node's key.
 pub(crate) const PROTOCOL: Protocol = Protocol::new("FUSEsm", "the shared-memory protocol", 3);
 pub(crate) const HELLO_BYTES: usize = 16;
 pub(crate) const WELCOME_BYTES: usize = 24;
 pub(crate) const GOODBYE: u8 = b'b';
-/// No message of a node begins in this way but that one.
+/// No other message of a node begins with this byte.
 pub(crate) const FENCED: u8 = b'f';
 
-/// What a node says to a hello.
+/// A node's decision about a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     Welcome,
     Fenced,
     NotFenceable,
     Full,
-    /// The client has another version. A client finds that before it looks at this.
+    /// The client has another version. The client notices that from the magic, before it reads the status.
     OtherVersion,
 }
 
-/// What a client says behind its proof.
+/// The message of a client after its proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) client: ClientId,
 }
 
-/// The node's answer.
+/// The node's answer to the hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Welcome {
     pub(crate) pool_bytes: u64,

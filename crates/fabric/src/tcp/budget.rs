@@ -1,13 +1,13 @@
-//! The memory of frames under way: what all connections of a software NIC may hold together.
+//! Budgets: limits on the memory that all connections of a software NIC hold for frames in transit.
 //!
-//! A connection has [`FREE_BYTES`] for what it receives, and as many for what it sends. A frame that
-//! is longer takes its whole length from a budget first; if there is not enough left the connection
-//! is not read from until there is. Taking all at once keeps two long frames from waiting for each
-//! other half-way. There is one budget for requests and one for replies: replies leave without any
-//! request getting on. Frames beyond [`LARGE_BYTES`] get three quarters at most, so that a few of them
-//! that never come whole keep nobody from ordinary values.
+//! A connection has [`FREE_BYTES`] for its input, and as many for its output. A longer frame takes its
+//! whole length from a budget first. If not enough is left, the connection is not read from until
+//! there is. Because a frame takes all of it at once, two long frames cannot wait for each other
+//! half-way. Requests and replies have separate budgets: replies can leave while no request makes
+//! progress. Frames beyond [`LARGE_BYTES`] get three quarters of a budget at most, so that a few of
+//! them that never arrive in full do not block ordinary values.
 //!
-//! Nothing is taken from the system before bytes come; what is taken here is permission.
+//! A budget only grants permission. Memory is allocated as bytes arrive.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -15,21 +15,21 @@ use std::time::{Duration, Instant};
 
 use super::buffer::Buffer;
 
-/// What a connection may hold of requests without asking, and of replies as well, in bytes.
+/// The length of requests, and that of replies, that a connection may hold without a budget, in bytes.
 pub(super) const FREE_BYTES: usize = 128 << 10;
-/// Beyond this capacity a buffer is for a large frame, in bytes.
+/// The capacity beyond which a buffer counts as one for a large frame, in bytes.
 const LARGE_BYTES: usize = 2 << 20;
-/// Whoever moves as much is getting on.
+/// Bytes that a connection must move to count as making progress.
 const PROGRESS_BYTES: usize = 1 << 20;
 
-/// Memory for frames of one direction.
+/// The memory for frames of one direction.
 #[derive(Debug)]
 pub(super) struct Budget {
     total: usize,
     per_peer: usize,
     used: usize,
     peers: HashMap<IpAddr, usize>,
-    /// Somebody has given something back since this was cleared.
+    /// Whether memory was given back since this was cleared.
     pub(super) has_more: bool,
 }
 
@@ -61,11 +61,11 @@ impl Budget {
     }
 }
 
-/// What one connection holds of a budget.
+/// The part of a budget that one connection holds.
 #[derive(Debug)]
 pub(super) struct Share {
     bytes: usize,
-    /// Since when it holds something, or has got on.
+    /// The time since which it holds memory without progress.
     since: Instant,
     moved: usize,
 }
@@ -75,7 +75,7 @@ impl Share {
         Share { bytes: 0, since: Instant::now(), moved: 0 }
     }
 
-    /// Takes what a buffer of this capacity needs; false: there is not so much left.
+    /// Takes the permission for a buffer of this capacity. Returns false if not enough is left.
     pub(super) fn take(&mut self, budget: &mut Budget, peer: IpAddr, capacity: usize) -> bool {
         let wanted = capacity.saturating_sub(FREE_BYTES);
         if wanted <= self.bytes {
@@ -91,7 +91,7 @@ impl Share {
         true
     }
 
-    /// Gives back what a buffer of this capacity does not need.
+    /// Gives back the part that a buffer of this capacity does not need.
     pub(super) fn give_back(&mut self, budget: &mut Budget, peer: IpAddr, capacity: usize) {
         let wanted = capacity.saturating_sub(FREE_BYTES);
         if wanted < self.bytes {
@@ -100,7 +100,7 @@ impl Share {
         }
     }
 
-    /// Bytes have come, or gone.
+    /// Counts bytes received or sent.
     pub(super) fn has_moved(&mut self, bytes: usize) {
         self.moved += bytes;
         if self.bytes > 0 && self.moved >= PROGRESS_BYTES {
@@ -108,18 +108,18 @@ impl Share {
         }
     }
 
-    /// Whether it has held something for so long without getting on.
+    /// Returns whether it has held memory for `patience` without progress.
     pub(super) fn is_stuck(&self, now: Instant, patience: Duration) -> bool {
         self.bytes > 0 && now.saturating_duration_since(self.since) >= patience
     }
 
-    /// Gives everything back.
+    /// Gives all back.
     pub(super) fn end(&mut self, budget: &mut Budget, peer: IpAddr) {
         self.give_back(budget, peer, 0);
     }
 }
 
-/// Gives the memory of a buffer back in which nothing is.
+/// Frees the memory of an empty buffer.
 pub(super) fn release(buffer: &mut Buffer, share: &mut Share, budget: &mut Budget, peer: IpAddr) {
     if share.bytes > 0 && buffer.is_empty() {
         *buffer = Buffer::default();

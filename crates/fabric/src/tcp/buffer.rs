@@ -1,19 +1,19 @@
 //! A queue of bytes between a socket and the frames.
 //!
-//! Bytes come in at the back and leave at the front; the memory in between is one slice, so that
-//! frames are parsed where they were received. It grows with what really arrives, never with what
-//! a peer announces, never beyond the frame that arrives (and one read from the socket more), and gives
-//! the memory of a large frame back once that is gone.
+//! Bytes enter at the back and leave at the front. The bytes in between are one slice, so that frames are parsed
+//! where they were received. A buffer grows with the bytes that arrive, never with a length that a peer
+//! announces. It never grows beyond the frame that arrives and one read from the socket, and gives the memory of
+//! a large frame back when the frame is consumed.
 
 use std::io::{self, Read, Write};
 
-/// The least room to offer to a read from a socket, in bytes.
+/// The least room for a read from a socket, in bytes.
 const READ_BYTES: usize = 64 << 10;
-/// A buffer that is empty, or nearly, keeps at most this much memory, in bytes.
+/// The most memory that a buffer keeps when it is empty or nearly so, in bytes.
 const KEEP_BYTES: usize = 1 << 20;
-/// Where memory is counted, buffers double up to this capacity, and grow by what is needed from then on.
+/// The capacity up to which a buffer with counted memory doubles. Beyond it, it grows by what is needed.
 const DOUBLING_BYTES: usize = 1 << 20;
-/// The same of what is received: beyond it each step is as long as what has come.
+/// The same for received bytes. Beyond it, each step is as long as the bytes that have arrived.
 const FILL_DOUBLING_BYTES: usize = 2 * READ_BYTES;
 
 /// A queue of bytes.
@@ -24,12 +24,12 @@ pub(super) struct Buffer {
     end: usize,
 }
 
-/// What came of a read or write on a socket.
+/// The outcome of a read or write on a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
     /// The socket may have more to give or take.
     More,
-    /// It has not, for now.
+    /// The socket has no more for now.
     Blocked,
     /// The peer has closed its side.
     End,
@@ -61,12 +61,12 @@ impl Buffer {
         }
     }
 
-    /// Bytes of memory that it holds.
+    /// Returns the bytes of memory that the buffer holds.
     pub(super) fn capacity(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Moves the bytes to the front of a new memory of this size.
+    /// Moves the bytes to the front of new memory of this size.
     fn move_to(&mut self, capacity: usize) {
         let mut bytes = vec![0; capacity];
         bytes[..self.len()].copy_from_slice(self.filled());
@@ -74,14 +74,15 @@ impl Buffer {
         self.bytes = bytes;
     }
 
-    /// The capacity with room for `len` bytes more, if it doubles up to `most` and no further.
+    /// Returns the capacity that has room for `len` more bytes, if the buffer doubles up to `most` and no
+    /// further.
     fn capacity_with(&self, len: usize, most: usize) -> usize {
         let capacity = self.bytes.len();
         let needed = self.len() + len;
         if capacity - self.end >= len {
             return capacity;
         }
-        // Moving is paid for by the bytes consumed since the last move.
+        // Moves are amortized: enough bytes must have been consumed since the last one.
         let may_move = self.start * 4 >= self.len() || capacity >= most;
         if needed <= capacity && may_move {
             return capacity;
@@ -89,7 +90,7 @@ impl Buffer {
         needed.max(capacity.saturating_mul(2).min(most)).max(capacity)
     }
 
-    /// Room for at least `len` bytes at the back.
+    /// Makes room for at least `len` bytes at the back, and returns it.
     fn room(&mut self, len: usize, most: usize) -> &mut [u8] {
         if self.bytes.len() - self.end < len {
             let capacity = self.capacity_with(len, most);
@@ -103,28 +104,29 @@ impl Buffer {
         &mut self.bytes[self.end..]
     }
 
-    /// The capacity after [`Buffer::reserve`].
+    /// Returns the capacity after [`Buffer::reserve`].
     pub(super) fn capacity_to_append(&self, len: usize) -> usize {
         self.capacity_with(len, DOUBLING_BYTES)
     }
 
-    /// Makes room for `len` bytes at the back, and for not many more.
+    /// Makes room for `len` bytes at the back, and for few more.
     pub(super) fn reserve(&mut self, len: usize) {
         self.room(len, DOUBLING_BYTES);
     }
 
-    /// The capacity that a frame needs of which `wanted` bytes have not come, with what may be read with its end.
+    /// Returns the capacity for a frame that still lacks `wanted` bytes, and for one read beyond its end.
     pub(super) fn capacity_to_fill(&self, wanted: usize) -> usize {
         let most = self.len() + wanted + READ_BYTES;
         self.capacity_with(self.step(wanted), FILL_DOUBLING_BYTES).max(most)
     }
 
-    /// What to read at a time: at most as much again as has arrived; a header alone costs no memory.
+    /// Returns the length of the next read: at most as much as has arrived so far, so a header alone costs no
+    /// memory.
     fn step(&self, wanted: usize) -> usize {
         wanted.min(self.len()).max(READ_BYTES)
     }
 
-    /// Adds `len` bytes at the back, to be filled by the caller. They hold old bytes.
+    /// Adds `len` bytes at the back, to be overwritten by the caller: they hold old bytes.
     pub(super) fn extend(&mut self, len: usize) -> &mut [u8] {
         self.room(len, usize::MAX);
         self.end += len;
@@ -136,7 +138,7 @@ impl Buffer {
         self.extend(bytes.len()).copy_from_slice(bytes);
     }
 
-    /// One read from a socket. `wanted`: what the frame at the front still needs, in bytes.
+    /// Reads once from a socket. `wanted` is the number of bytes that the frame at the front still lacks.
     pub(super) fn fill(&mut self, from: &mut impl Read, wanted: usize) -> io::Result<Progress> {
         let room = self.room(self.step(wanted), FILL_DOUBLING_BYTES);
         let room_bytes = room.len();
@@ -144,7 +146,7 @@ impl Buffer {
             Ok(0) => Ok(Progress::End),
             Ok(read) => {
                 self.end += read;
-                // A short read of a stream has emptied it: the next event says when to go on.
+                // A short read has emptied the socket: the next event tells when to go on.
                 Ok(if read < room_bytes { Progress::Blocked } else { Progress::More })
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Progress::Blocked),
@@ -153,7 +155,8 @@ impl Buffer {
         }
     }
 
-    /// Writes as much as a socket takes, also of what a layer above it keeps. `More`: all of it.
+    /// Writes as much as a socket takes, the bytes kept by a layer above it included. Returns `More` if that was
+    /// all.
     pub(super) fn drain(&mut self, to: &mut impl Write) -> io::Result<Progress> {
         loop {
             let written = if self.is_empty() {
@@ -211,7 +214,7 @@ mod tests {
         let mut buffer = Buffer::default();
         let frame = 3 << 20;
         let piece = [1; 10_000];
-        // Others before it have left the start somewhere.
+        // Earlier frames have left the start somewhere.
         buffer.append(&[0; 50_000]);
         buffer.consume(49_000);
         while buffer.len() < frame {

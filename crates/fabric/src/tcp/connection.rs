@@ -1,13 +1,13 @@
-//! One connection of the software NIC: a hello, then requests, executed as they come.
+//! A connection of the software NIC: a hello, then requests, executed as they arrive.
 //!
-//! All of a request is received and checked before its first verb executes. So a malformed frame
-//! has no effect, and a client that dies while sending leaves nothing half done.
+//! A request is received completely, and checked, before its first verb executes. So a malformed frame has
+//! no effect, and a client that dies while sending leaves nothing half done.
 //!
-//! Replies queue in the output buffer. While more than [`OUTPUT_BOUND`] bytes wait there, no
-//! further request is executed or read: a client that does not fetch its replies slows down
-//! itself, and costs the node a bounded amount of memory. Long requests and replies take their
-//! memory from budgets that all connections share ([`Budget`]); where there is none left, a
-//! connection waits with what it has.
+//! Replies queue in the output buffer. While more than [`OUTPUT_BOUND`] bytes wait there, no further
+//! request is executed or read: a client that does not fetch its replies slows down only itself, and costs
+//! the node a bounded amount of memory. Long requests and replies take their memory from budgets that all
+//! connections share ([`Budget`]). If a budget is used up, the connection waits and keeps the part that it
+//! has.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -31,14 +31,14 @@ use crate::pool::{Order, Pool};
 use crate::reception::Guest;
 use crate::version::Foreign;
 
-/// With more bytes of replies waiting than this, the next request has to wait.
+/// The bytes of waiting replies beyond which the next request has to wait.
 const OUTPUT_BOUND: usize = 1 << 20;
-/// Requests executed before other connections get their turn.
+/// Requests that a connection may execute before others get their turn.
 const TURN_REQUESTS: usize = 64;
-/// As many bytes read or written count as one request.
+/// Bytes read or written that count as one request.
 const BYTES_PER_REQUEST: usize = 4 << 10;
 
-/// What a connection is served with.
+/// The state of the server that connections share.
 pub(super) struct Context<'a> {
     pub(super) pool: &'a Pool,
     pub(super) key: &'a NodeKey,
@@ -51,7 +51,7 @@ pub(super) struct Context<'a> {
     pub(super) moved: &'a Moved,
 }
 
-/// Why a connection is closed by the node.
+/// Reasons for which the node closes a connection.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Misbehaved {
     #[error("{0}")]
@@ -74,7 +74,7 @@ pub(super) enum Misbehaved {
     Io(#[from] io::Error),
 }
 
-/// What a turn of service came to.
+/// The outcome of a turn of service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Served {
     /// Nothing to do until the next event.
@@ -83,7 +83,7 @@ pub(super) enum Served {
     Again,
     /// There is more to do as soon as there is memory.
     Waits,
-    /// The client has closed it.
+    /// The client has closed the connection.
     Closed,
 }
 
@@ -91,16 +91,16 @@ pub(super) enum Served {
 pub(super) struct Connection {
     stream: Stream<TcpStream>,
     peer: SocketAddr,
-    /// What is to be proved with the hello; `None` before the call.
+    /// The state that checks the proof, which comes with the hello; `None` before the call.
     challenged: Option<Challenged>,
     /// `None` before the hello.
     client: Option<ClientId>,
-    /// The last event said so, and nothing since has said otherwise.
+    /// The socket was readable at the last event, and has not been drained since.
     pub(super) readable: bool,
     pub(super) writable: bool,
-    /// The peer has closed its side: a short read does not mean that nothing is left to see.
+    /// Whether the peer has closed its side. Then a read may find the end even after a short read.
     pub(super) read_closed: bool,
-    /// It waits for memory.
+    /// Whether the connection waits for memory.
     pub(super) waits: bool,
     input: Buffer,
     output: Buffer,
@@ -108,13 +108,13 @@ pub(super) struct Connection {
     output_share: Share,
 }
 
-/// What became of the requests that have come.
+/// The outcome of executing the requests that have arrived.
 enum Executed {
-    /// All that are whole; the front of another one may be there.
+    /// All complete requests are executed. The beginning of another one may be there.
     All,
-    /// Not all: their replies have no room in the output, or the turn is over.
+    /// Some are left: the output has no room for their replies, or the turn is over.
     Some,
-    /// Not all: there is no memory for a reply.
+    /// Some are left: there is no memory for a reply.
     NoMemory,
 }
 
@@ -151,27 +151,27 @@ impl Guest for Connection {
 }
 
 impl Connection {
-    /// Gives back what it holds without need.
+    /// Gives back memory that the connection does not use.
     pub(super) fn release(&mut self, requests: &mut Budget, replies: &mut Budget) {
         let peer = self.peer_ip();
         budget::release(&mut self.input, &mut self.input_share, requests, peer);
         budget::release(&mut self.output, &mut self.output_share, replies, peer);
     }
 
-    /// It ends, and gives everything back.
+    /// Ends the connection, and gives all its memory back.
     pub(super) fn end(mut self, requests: &mut Budget, replies: &mut Budget) {
         self.input_share.end(requests, self.peer_ip());
         self.output_share.end(replies, self.peer_ip());
     }
 
-    /// Whether it has held memory for so long without getting on, by its own fault.
+    /// Returns whether the connection has held memory for `patience` without progress, by its own fault.
     pub(super) fn is_stuck(&self, now: Instant, patience: Duration) -> bool {
-        // Who waits for memory itself cannot get on with a request.
+        // A connection that waits for memory itself cannot make progress with a request.
         self.output_share.is_stuck(now, patience)
             || (self.input_share.is_stuck(now, patience) && !self.waits)
     }
 
-    /// Executes what has arrived and sends what is ready, up to a turn's worth.
+    /// Executes requests that have arrived and sends replies, up to the limit of a turn.
     pub(super) fn serve(&mut self, context: &mut Context<'_>) -> Result<Served, Misbehaved> {
         let served = self.take_turn(context)?;
         let peer = self.peer_ip();
@@ -193,7 +193,7 @@ impl Connection {
                 return Ok(Served::Again);
             }
             if self.output.len() > OUTPUT_BOUND {
-                // Blocked for sure: whatever was writable has been written.
+                // The socket is blocked: all that it took was written.
                 return Ok(Served::Idle);
             }
             match executed {
@@ -204,7 +204,8 @@ impl Connection {
             if !self.readable {
                 return Ok(Served::Idle);
             }
-            // Until the client has proved itself its bytes are no frame: nothing is reserved on their word.
+            // Before the client's proof its bytes are not read as a frame, so no memory is reserved for a
+            // length in them.
             let wanted = match self.client {
                 None => 0,
                 Some(_) => frame::frame_bytes(self.input.filled()).saturating_sub(self.input.len()),
@@ -236,7 +237,7 @@ impl Connection {
         Ok(progress)
     }
 
-    /// Executes what the input holds, until the output is full.
+    /// Executes the requests in the input until the output is full.
     fn execute(
         &mut self,
         context: &mut Context<'_>,
@@ -270,7 +271,7 @@ impl Connection {
         Ok(Executed::Some)
     }
 
-    /// Goes over to TLS, if that is what comes and this node speaks it.
+    /// Switches to TLS, if the client speaks it and this node does too.
     fn look_for_tls(&mut self, context: &Context<'_>) -> Result<(), Misbehaved> {
         if self.stream.is_tls() || self.input.filled().first() != Some(&FIRST_BYTE) {
             return Ok(());
@@ -278,32 +279,32 @@ impl Connection {
         let come = self.input.filled();
         let answers = context.tls.map(|tls| tls.answer(&mut self.stream, come)).transpose()?;
         if answers != Some(true) {
-            // To a client that waits for TLS that is none.
+            // In plain text, although the client waits for TLS: there is none here.
             return self.refuse(Refusal::SpeaksNoTls, Misbehaved::Tls(SPEAKS_TLS));
         }
         self.input.consume(self.input.len());
-        // What came with it has been taken, the rest is still in the socket.
+        // TLS has taken the bytes that came with the first record. The rest is still in the socket.
         self.readable = true;
         Ok(())
     }
 
-    /// Says why a call is not answered with a proof.
+    /// Sends the reason why a call gets no proof.
     fn refuse<T>(&mut self, refusal: Refusal, reason: Misbehaved) -> Result<T, Misbehaved> {
         self.output.append(&refusal.encode(&frame::PROTOCOL));
         self.last_words();
         Err(reason)
     }
 
-    /// Answers the call, if it has arrived; whether it has.
+    /// Answers the call, if it has arrived. Returns whether it has.
     fn take_call(&mut self, context: &Context<'_>) -> Result<bool, Misbehaved> {
         if self.challenged.is_some() {
             return Ok(true);
         }
-        // First of all, and not later: a proof may begin with any byte.
+        // Only before the call: a proof may begin with any byte.
         self.look_for_tls(context)?;
         if let Err(foreign) = frame::PROTOCOL.check(End::Server, self.input.filled()) {
             let reason = Misbehaved::Frame(foreign.into());
-            // Another version learns which one this is.
+            // A client of another version learns this version.
             return match foreign {
                 Foreign::Version(_) => self.refuse(Refusal::OtherVersion, reason),
                 Foreign::Stranger => Err(reason),
@@ -326,7 +327,7 @@ impl Connection {
         Ok(true)
     }
 
-    /// Answers the hello, if it has arrived with its proof.
+    /// Answers the hello, if it has arrived with its proof. Returns whether it has.
     fn greet(&mut self, context: &mut Context<'_>) -> Result<bool, Misbehaved> {
         let come = self.input.filled();
         let Some((proof, come)) = come.split_first_chunk::<PROOF_BYTES>() else {
@@ -336,7 +337,7 @@ impl Connection {
             Ok(Some(hello)) => hello,
             Ok(None) => return Ok(false),
             Err(error) => {
-                // Another version learns which one this is.
+                // A client with another version learns this one.
                 if matches!(error, FrameError::Version(_)) {
                     let pool_bytes = 0;
                     let status = Status::OtherVersion;
@@ -351,7 +352,7 @@ impl Connection {
             return Err(Misbehaved::Unproved);
         }
         self.input.consume(PROOF_BYTES + frame::HELLO_BYTES);
-        // "Nobody" cannot be fenced.
+        // The reserved id cannot be fenced.
         if hello.client == ClientId::NOBODY {
             return Err(Misbehaved::Frame(FrameError::Malformed("a hello without a client")));
         }
@@ -360,7 +361,7 @@ impl Connection {
         } else if context.doors.enter(self.peer_ip()).is_err() {
             Status::Full
         } else {
-            // Counted before the client can know that it is welcome.
+            // Counted by now, before the client can know that it is welcome.
             Status::Welcome
         };
         let pool_bytes = context.pool.bytes();
@@ -383,13 +384,13 @@ impl Connection {
         }
     }
 
-    /// Tells the client that it has been fenced, if it can be told without waiting.
+    /// Tells the client that it has been fenced, if the socket takes the message without waiting.
     pub(super) fn say_fenced(&mut self) {
         self.output.append(&frame::reply_header(0, ReplyKind::Fenced, 0));
         self.last_words();
     }
 
-    /// Tries to send what is in the output before the connection is closed.
+    /// Tries to send the output before the connection is closed.
     fn last_words(&mut self) {
         if let Err(error) = self.output.drain(&mut self.stream) {
             tracing::debug!(%error, peer = %self.peer, "could not say why the connection ends");

@@ -17,17 +17,16 @@
 //!   kind 1, fenced     no body; the node closes the connection
 //! ```
 //!
-//! Before the hello both ends prove that they know the node's key (`challenge`).
-//! Over TLS all of that is inside of it; what comes first tells, since a record of TLS does not begin like a hello.
+//! Before the hello both ends prove that they know the node's key (`challenge`). With TLS, all of this is inside
+//! it. The first byte tells, since a record of TLS begins differently from a call.
 //!
-//! Numbers are little-endian. The magic ends in the version; the layout is that of pools.
-//! Every length is a multiple of 8.
-//! The id is the client's; replies come in the order of the requests.
+//! Numbers are little-endian. The magic ends in the protocol's version; `layout` is the version of the pools'
+//! layout. Every length is a multiple of 8. The client chooses the id; replies come in the order of the requests.
 //!
-//! Limits: [`MAX_BODY_BYTES`] for the bodies of a request *and* of the reply that it leads to,
-//! [`MAX_BATCH_VERBS`] verbs in a request. A client splits what is larger; the order stays.
+//! Limits: [`MAX_BODY_BYTES`] for the body of a request *and* for that of its reply, [`MAX_BATCH_VERBS`] verbs in a
+//! request. A client splits larger requests and keeps the order.
 //!
-//! A decoder takes any bytes: it gives an error for what no client sends, and never panics.
+//! The decoders take any bytes. They return an error for bytes that no client sends, and never panic.
 
 use fusee_core::layout::{LAYOUT_VERSION, LAYOUTS};
 use fusee_core::verbs::{
@@ -37,9 +36,9 @@ use fusee_core::version::{End, VersionError};
 
 use crate::version::{Foreign, Protocol};
 
-/// How hellos begin. 2: they say the layout of pools. 3: both ends prove the node's key.
+/// The beginning of messages. Version 2 added the layout of pools, version 3 the proofs of the node's key.
 pub(crate) const PROTOCOL: Protocol = Protocol::new("FUSEtcp", "the TCP protocol", 3);
-/// Tells this protocol and version from others.
+/// Name and version of this protocol, as messages begin.
 pub const MAGIC: [u8; 8] = PROTOCOL.begin();
 /// Length of a hello, in bytes.
 pub const HELLO_BYTES: usize = 16;
@@ -58,13 +57,13 @@ const CAS: u8 = 3;
 const FAA: u8 = 4;
 const STEERED: u8 = 5;
 
-/// What is wrong with a frame.
+/// Errors of decoding a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// It does not start with the magic.
+    /// The bytes do not start with the magic.
     #[error("not our protocol")]
     Magic,
-    /// Its sender has another version.
+    /// The sender has another version.
     #[error("{0}")]
     Version(#[from] VersionError),
     /// A length exceeds a limit.
@@ -73,7 +72,7 @@ pub enum FrameError {
     /// More verbs than a batch has, or none.
     #[error("a frame has an impossible number of verbs")]
     VerbCount,
-    /// The body does not consist of the verbs it should.
+    /// The body does not consist of the verbs that the header announces.
     #[error("a frame is malformed: {0}")]
     Malformed(&'static str),
 }
@@ -113,12 +112,12 @@ fn take_padded<'a>(bytes: &mut &'a [u8], len: u32) -> Option<&'a [u8]> {
     Some(&data[..len as usize])
 }
 
-/// The length of data on the wire, in bytes.
+/// Returns the length of data on the wire, in bytes.
 pub fn padded(len: u32) -> usize {
     (len as usize).next_multiple_of(8)
 }
 
-/// What a client says behind its proof.
+/// The message of a client after its proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// The client.
@@ -126,7 +125,7 @@ pub struct Hello {
 }
 
 impl Hello {
-    /// The hello's bytes.
+    /// Returns the hello's bytes.
     pub fn encode(self) -> [u8; HELLO_BYTES] {
         let mut bytes = [0; HELLO_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
@@ -135,7 +134,7 @@ impl Hello {
         bytes
     }
 
-    /// Reads a hello; fails on a wrong magic as soon as it shows. `None`: bytes are missing.
+    /// Decodes a hello. A wrong magic fails as soon as it shows. `None`: bytes are missing.
     pub fn decode(mut bytes: &[u8]) -> Result<Option<Hello>, FrameError> {
         PROTOCOL.check(End::Server, bytes)?;
         let bytes = &mut bytes;
@@ -149,7 +148,7 @@ impl Hello {
     }
 }
 
-/// What a node says to a hello.
+/// A node's decision about a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// Requests may follow.
@@ -158,7 +157,7 @@ pub enum Status {
     Fenced,
     /// There is no room for another session.
     Full,
-    /// The client has another version. A client finds that before it looks at this.
+    /// The client has another version. The client notices that from the magic, before it reads the status.
     OtherVersion,
 }
 
@@ -167,12 +166,12 @@ pub enum Status {
 pub struct Welcome {
     /// Bytes of the node's pool.
     pub pool_bytes: u64,
-    /// Whether the client is welcome.
+    /// The decision.
     pub status: Status,
 }
 
 impl Welcome {
-    /// The welcome's bytes.
+    /// Returns the welcome's bytes.
     pub fn encode(self) -> [u8; WELCOME_BYTES] {
         let status = match self.status {
             Status::Welcome => 0u32,
@@ -188,7 +187,7 @@ impl Welcome {
         bytes
     }
 
-    /// Reads a welcome.
+    /// Decodes a welcome.
     pub fn decode(bytes: &[u8; WELCOME_BYTES]) -> Result<Welcome, FrameError> {
         let bytes = &mut &bytes[..];
         PROTOCOL.check(End::Client, bytes)?;
@@ -215,7 +214,7 @@ impl Welcome {
 pub enum WireOp<'a> {
     /// Copies this many bytes out of the pool.
     Read(u32),
-    /// The same; a switch may have changed the offset.
+    /// A steered READ of this many bytes: a switch may have changed the offset.
     Steered(u32),
     /// Copies these bytes into the pool.
     Write(&'a [u8]),
@@ -233,17 +232,17 @@ pub enum WireOp<'a> {
     },
 }
 
-/// A verb on the wire, with its place.
+/// A verb on the wire, with its offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WireVerb<'a> {
     /// Byte offset in the pool.
     pub offset: u64,
-    /// What to do.
+    /// The operation.
     pub op: WireOp<'a>,
 }
 
 impl WireVerb<'_> {
-    /// Checks the verb against the rules every fabric enforces.
+    /// Checks the verb by the rules that every fabric enforces.
     pub fn check(&self, pool_bytes: u64) -> Result<(), VerbError> {
         let buf = |len| Span { start: 0, len };
         let op = match self.op {
@@ -256,7 +255,7 @@ impl WireVerb<'_> {
         Verb { node: MnId(0), offset: self.offset, op, result: Ok(()) }.check(pool_bytes)
     }
 
-    /// Bytes of its result in a reply.
+    /// Returns the length of the verb's result in a reply, in bytes.
     pub fn result_bytes(&self) -> usize {
         match self.op {
             WireOp::Read(len) | WireOp::Steered(len) => padded(len),
@@ -266,7 +265,7 @@ impl WireVerb<'_> {
     }
 }
 
-/// Bytes of a verb in a request, and of its result in a reply.
+/// Returns the bytes of a verb in a request, and those of its result in a reply.
 pub fn wire_bytes(op: &Op) -> (usize, usize) {
     match op {
         Op::Read { buf, .. } => (VERB_BYTES, padded(buf.len)),
@@ -276,12 +275,12 @@ pub fn wire_bytes(op: &Op) -> (usize, usize) {
     }
 }
 
-/// The header of a request.
+/// Returns the header of a request.
 pub fn request_header(body_bytes: usize, verbs: u32, id: u64) -> [u8; HEADER_BYTES] {
     header(body_bytes, verbs, id)
 }
 
-/// The header of a reply.
+/// Returns the header of a reply.
 pub fn reply_header(body_bytes: usize, kind: ReplyKind, id: u64) -> [u8; HEADER_BYTES] {
     header(body_bytes, if kind == ReplyKind::Results { 0 } else { 1 }, id)
 }
@@ -323,29 +322,29 @@ pub fn encode_verb(verb: WireVerb<'_>, mut put: impl FnMut(&[u8])) {
     }
 }
 
-/// Changes the offset of the verb that begins here.
+/// Changes the offset of the verb that starts at the front of `verb`.
 ///
 /// # Panics
-/// If there are not as many bytes as the header of a verb has.
+/// If there are fewer bytes than the header of a verb has.
 pub fn set_offset(verb: &mut [u8], offset: u64) {
     verb[8..VERB_BYTES].copy_from_slice(&offset.to_le_bytes());
 }
 
-/// A whole request, all of whose verbs are well-formed.
+/// A complete request with well-formed verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
     /// The client's id of the request.
     pub id: u64,
-    /// Bytes of the frame.
+    /// Length of the frame in bytes.
     pub frame_bytes: usize,
-    /// Bytes of the body of its reply.
+    /// Length of the reply's body in bytes.
     pub reply_bytes: usize,
     verbs: u32,
     body: &'a [u8],
 }
 
 impl<'a> Request<'a> {
-    /// Reads the request at the front of `bytes`. `None`: bytes are missing.
+    /// Decodes the request at the front of `bytes`. `None`: bytes are missing.
     pub fn decode(bytes: &'a [u8]) -> Result<Option<Request<'a>>, FrameError> {
         let Some((body_bytes, verbs, id)) = decode_header(bytes)? else { return Ok(None) };
         if verbs == 0 || verbs as usize > MAX_BATCH_VERBS {
@@ -357,7 +356,7 @@ impl<'a> Request<'a> {
         let mut reply_bytes = 0;
         for _ in 0..verbs {
             reply_bytes += decode_verb(&mut rest)?.result_bytes();
-            // In the loop: a sum of lengths from outside must not overflow.
+            // Checked in the loop, so that a sum of lengths from outside cannot overflow.
             if reply_bytes > MAX_BODY_BYTES {
                 return Err(FrameError::TooLong);
             }
@@ -368,16 +367,16 @@ impl<'a> Request<'a> {
         Ok(Some(Request { id, frame_bytes, reply_bytes, verbs, body }))
     }
 
-    /// The verbs, in the order posted.
+    /// Returns the verbs, in the order posted.
     pub fn verbs(&self) -> impl Iterator<Item = WireVerb<'a>> + use<'a> {
         self.verbs_at().map(|(_, verb)| verb)
     }
 
-    /// The same, each with where it begins in the frame.
+    /// Returns the verbs, each with its start in the frame.
     pub fn verbs_at(&self) -> impl Iterator<Item = (usize, WireVerb<'a>)> + use<'a> {
         let body_bytes = self.body.len();
         let mut rest = self.body;
-        // `decode` has seen that all of them are well-formed.
+        // `decode` has checked that all of them are well-formed.
         (0..self.verbs).map_while(move |_| {
             let at = HEADER_BYTES + body_bytes - rest.len();
             Some((at, decode_verb(&mut rest).ok()?))
@@ -385,7 +384,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Body length, number and id from a header; `None`: bytes are missing.
+/// Returns body length, number and id from a header. `None`: bytes are missing.
 fn decode_header(mut bytes: &[u8]) -> Result<Option<(usize, u32, u64)>, FrameError> {
     let bytes = &mut bytes;
     let (Some(body_bytes), Some(number), Some(id)) =
@@ -431,23 +430,23 @@ fn decode_verb<'a>(bytes: &mut &'a [u8]) -> Result<WireVerb<'a>, FrameError> {
     Ok(WireVerb { offset, op })
 }
 
-/// What a reply is.
+/// Kinds of replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyKind {
     /// The results of a request.
     Results,
-    /// The client has been fenced; nothing follows.
+    /// The client has been fenced; no reply follows.
     Fenced,
 }
 
-/// A whole reply.
+/// A complete reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply<'a> {
-    /// What it is.
+    /// The kind.
     pub kind: ReplyKind,
     /// The client's id of the request.
     pub id: u64,
-    /// Bytes of the frame.
+    /// Length of the frame in bytes.
     pub frame_bytes: usize,
     /// The results.
     pub results: Results<'a>,
@@ -458,7 +457,7 @@ pub struct Reply<'a> {
 pub struct Results<'a>(&'a [u8]);
 
 impl<'a> Reply<'a> {
-    /// Reads the reply at the front of `bytes`. `None`: bytes are missing.
+    /// Decodes the reply at the front of `bytes`. `None`: bytes are missing.
     pub fn decode(bytes: &'a [u8]) -> Result<Option<Reply<'a>>, FrameError> {
         let Some((body_bytes, kind, id)) = decode_header(bytes)? else { return Ok(None) };
         let kind = match kind {
@@ -473,12 +472,12 @@ impl<'a> Reply<'a> {
 }
 
 impl<'a> Results<'a> {
-    /// Bytes that have not been taken.
+    /// Returns the number of bytes that have not been taken.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether all results have been taken.
+    /// Returns whether all results have been taken.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -494,7 +493,7 @@ impl<'a> Results<'a> {
     }
 }
 
-/// Bytes of the frame at the front of `bytes`, as far as they show; for sizing buffers.
+/// Returns the length of the frame at the front of `bytes`, as far as it is known yet, to size buffers.
 pub fn frame_bytes(bytes: &[u8]) -> usize {
     match decode_header(bytes) {
         Ok(Some((body_bytes, ..))) => HEADER_BYTES + body_bytes,

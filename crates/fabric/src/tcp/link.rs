@@ -1,10 +1,10 @@
 //! One session's connection to one memory node.
 //!
-//! Requests queue in the output buffer until the next flush; replies come in the order of the
-//! requests, so the parts in flight are a queue. A *part* is what one frame carries: verbs of one
-//! batch, for this node, or a piece of a long one. Large batches are split into several parts, in order,
-//! and so are READs and WRITEs of more than [`PIECE_BYTES`]: the node serves others between two frames, and neither
-//! side needs memory for all of a long value. A long WRITE still lands its last word last.
+//! Requests queue in the output buffer until the next flush. Replies come in the order of the requests, so the
+//! parts in flight form a queue. A *part* is the content of one frame: verbs of one batch for this node, or a piece
+//! of a long verb. Large batches are split into several parts, in order, and so are READs and WRITEs of more than
+//! [`PIECE_BYTES`]: the node serves others between two frames, and neither side needs memory for the whole of a
+//! long value. A long WRITE still lands its last word last.
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,7 +22,7 @@ use crate::driver::{self, LinkError, Slots, Target, Uncounted, is_for};
 use crate::error::AttachCause;
 use crate::hello;
 
-/// The most of one READ or WRITE that a frame carries, in bytes.
+/// The most bytes of one READ or WRITE in a frame.
 const PIECE_BYTES: u32 = 128 << 10;
 
 /// Verbs `from..to` of a batch that are for this node and not yet failed.
@@ -34,20 +34,20 @@ struct Part {
     to: u32,
     /// Length of the reply's body.
     reply_bytes: usize,
-    /// If it is one long verb, which bytes of it.
+    /// The bytes of the verb, if the part is a piece of a long verb.
     piece: Option<Span>,
 }
 
-/// A connection.
+/// A session's connection to a memory node.
 #[derive(Debug)]
 pub struct Link {
     node: MnId,
     pool_bytes: u64,
     stream: Stream<mio::net::TcpStream>,
-    /// The last event said so, and nothing since has said otherwise.
+    /// The socket was readable at the last event, and has not been drained since.
     readable: bool,
     writable: bool,
-    /// The node has closed its side: a short read does not mean that nothing is left to see.
+    /// Whether the node has closed its side. Then a read may find the end even after a short read.
     read_closed: bool,
     input: Buffer,
     output: Buffer,
@@ -62,7 +62,7 @@ impl From<FrameError> for LinkError {
     }
 }
 
-/// How many bytes a verb moves.
+/// Returns the number of bytes that a verb moves.
 fn length(op: &Op) -> u32 {
     match op {
         Op::Read { buf, .. } | Op::Write { buf } => buf.len,
@@ -70,7 +70,8 @@ fn length(op: &Op) -> u32 {
     }
 }
 
-/// The length of a verb that goes in pieces. A steered READ is a whole: a switch sends it to where the object is.
+/// Returns the length of a verb that goes in pieces. A steered READ stays whole: a switch redirects all of it to
+/// the object.
 fn long_bytes(op: &Op) -> Option<u32> {
     let is_steered = matches!(op, Op::Read { steered: true, .. });
     Some(length(op)).filter(|bytes| *bytes > PIECE_BYTES && !is_steered)
@@ -89,8 +90,8 @@ impl Link {
         is_for(&batch.verbs()[verb], self.node)
     }
 
-    /// The longest part from verb `from` on: its end, number of verbs, and the lengths of the
-    /// bodies of request and reply.
+    /// Returns the longest part from verb `from` on: its end, its number of verbs, and the lengths of the bodies of
+    /// request and reply.
     fn fit(&self, batch: &Batch, from: usize) -> (usize, u32, usize, usize) {
         let mut verbs = 0;
         let mut body = 0;
@@ -140,7 +141,7 @@ impl Link {
         }
     }
 
-    /// The pieces of a long verb, each in a frame of its own; how many.
+    /// Encodes the pieces of a long verb, each in a frame of its own. Returns their number.
     fn encode_long(&mut self, slot: usize, batch: &Batch, at: usize, bytes: u32) -> usize {
         let verb = &batch.verbs()[at];
         let starts = (0..bytes).step_by(PIECE_BYTES as usize);
@@ -177,7 +178,7 @@ impl Link {
         Ok(())
     }
 
-    /// Receives what there is, and completes the parts of which all is there; whether anything came.
+    /// Receives replies, and completes the parts whose replies are complete. Returns whether anything came.
     fn take_replies(&mut self, slots: &mut Slots) -> Result<bool, LinkError> {
         let mut has_come = false;
         while self.readable {
@@ -196,7 +197,7 @@ impl Link {
                 if reply.kind == ReplyKind::Fenced {
                     return Err(LinkError::Fenced);
                 }
-                // In the list until it is complete: if it fails, it fails with the others.
+                // The part stays in the list until it is complete: if it fails, it fails with the others.
                 let part = *self.parts.front().ok_or_else(wrong_reply)?;
                 if reply.id != self.first_id || reply.results.len() != part.reply_bytes {
                     return Err(wrong_reply());
@@ -328,7 +329,7 @@ impl driver::Link for Link {
         self.receive(slots)
     }
 
-    /// All answers make events.
+    /// All answers cause events.
     fn arm(&mut self, _: &mut Slots) -> Result<bool, LinkError> {
         Ok(false)
     }
@@ -363,7 +364,8 @@ impl Part {
                 let into = buf.part(piece.start, piece.len);
                 memory[into.range()].copy_from_slice(results.data(piece.len)?);
             }
-            // Of a batch that is wanted nothing fails but all that is left for the node.
+            // The verbs of a wanted batch fail only together, when the link ends. So all earlier pieces have
+            // succeeded.
             if is_for(verb, node) && piece.start + piece.len == length(&verb.op) {
                 verb.result = Ok(());
             }

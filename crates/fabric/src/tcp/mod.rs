@@ -3,14 +3,14 @@
 //! [`frame`] is the wire format, pure functions without I/O. [`TcpNode`] is the node's side, one
 //! event loop on one thread; [`TcpFabric`] is the session's side.
 //!
-//! A connection belongs to one session and carries frames in order both ways, so verbs of one
-//! session execute in the order posted, as on a reliable-connected queue pair. Many batches may be
-//! in flight. A node that stops answering, closes or sends garbage fails the verbs in flight to
-//! it, and all later ones; other nodes' verbs go on.
+//! A connection belongs to one session and carries frames in order both ways, so verbs of one session
+//! execute in the order posted, as on a reliable-connected queue pair. Many batches may be in flight. If a
+//! node stops answering, closes the connection or sends garbage, the verbs in flight to it fail, and so do
+//! all later ones; verbs for other nodes go on.
 //!
-//! READ data is copied out of the pool word by word at the READ's turn. Handing pool memory to
-//! the kernel instead (`writev`) would save a copy, but the kernel cuts at segment boundaries and
-//! copies bytes, so words could tear; and a later verb could change the data before it is sent.
+//! READs are copied out of the pool word by word, in their turn among the verbs. Handing pool memory to the
+//! kernel instead (`writev`) would save a copy. But the kernel cuts at segment boundaries and copies bytes,
+//! so words could tear; and a later verb could change the data before they are sent.
 
 mod budget;
 mod buffer;
@@ -25,6 +25,6 @@ pub(crate) use link::Link;
 pub use node::{TcpNode, Traffic};
 pub use switch::{Find, TcpSwitch};
 
-/// A session's connections to memory nodes. The batches of many tasks share system calls; a lone batch goes
-/// out with the next turn.
+/// A session's connections to memory nodes. Batches of many tasks share system calls; a lone batch is sent
+/// by the next turn.
 pub type TcpFabric = crate::driver::Driver<Link>;

@@ -1,15 +1,14 @@
-//! The memory node's software NIC: one thread that executes what TCP sessions send.
+//! The memory node's software NIC: one thread that executes the requests of TCP sessions.
 //!
-//! One event loop owns all connections, the list of fenced clients, and the execution of verbs.
-//! So fencing is a message to the loop: once the loop has taken it, closed the client's
-//! connections and dropped what they had sent, no verb of the client can execute, and it says so.
+//! One event loop owns all connections, the list of fenced clients, and the execution of verbs. So fencing
+//! is a message to the loop. Once the loop has taken it, closed the client's connections and discarded their
+//! input, no verb of the client can execute, and the loop reports that.
 //!
-//! Whatever a client sends, the node lives on: a connection that misbehaves is closed, with the
-//! reason in the log. One that does not say hello in time is closed, too. What strangers and broken
-//! clients may hold is bounded ([`NodeLimits`]): connections and sessions by `doors`, memory by `budget`.
-//! Whoever waits for memory is served as soon as some is given back; who holds some and does not get on
-//! loses its connection then. A session may be silent for as long as it likes, as long as its machine
-//! answers.
+//! No client can stop the node: a connection that misbehaves is closed, with the reason in the log, and so
+//! is one that does not say hello in time. The resources of strangers and broken clients are bounded
+//! ([`NodeLimits`]): connections and sessions by `doors`, memory by `budget`. A connection that waits for
+//! memory is served as soon as some is given back. While one waits, a connection that holds memory and makes
+//! no progress is closed. A session may be silent for any time while its machine answers.
 
 use std::collections::VecDeque;
 use std::io;
@@ -34,26 +33,26 @@ use crate::pool::{Order, Pool};
 use crate::reception::{Ended, Guest, LISTENER, Reception, Server, WAKER};
 use crate::spin::Spin;
 
-/// How often it is looked whether who holds memory gets on, while others wait for it.
+/// The time between two checks for connections that hold memory without progress, while others wait for it.
 const STUCK_LOOK: Duration = Duration::from_millis(500);
 
-/// What went over TCP since the start. The software NIC alone counts.
+/// Counts of the traffic over TCP since the start. Only the software NIC changes them.
 #[derive(Debug, Default)]
 pub(super) struct Moved {
     pub(super) requests: Counter,
     pub(super) bytes: Counter,
 }
 
-/// What went over TCP since the start.
+/// The traffic over TCP since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Requests that were executed: parts of a session's batches.
+    /// Executed requests. A batch of a session consists of one or more.
     pub requests: u64,
-    /// Bytes of them and of their replies.
+    /// The bytes of requests and replies.
     pub bytes: u64,
 }
 
-/// A running software NIC; dropping it closes all connections.
+/// A running software NIC. Its drop closes all connections.
 #[derive(Debug)]
 pub struct TcpNode {
     server: Server,
@@ -64,7 +63,7 @@ pub struct TcpNode {
 impl TcpNode {
     /// Listens at `addr` (port 0: a free one) and serves `pool` there, to clients that have the node's key.
     ///
-    /// `spin` is how long it looks for requests before it sleeps, zero: not at all.
+    /// `spin` is the time to spin for requests before the thread sleeps; zero: not at all.
     pub fn start(
         pool: Pool,
         key: NodeKey,
@@ -74,7 +73,8 @@ impl TcpNode {
         TcpNode::start_limited((pool, key), addr, spin, None, NodeLimits::default())
     }
 
-    /// As [`TcpNode::start`], with other limits, and with TLS, if it has a certificate.
+    /// Starts a software NIC like [`TcpNode::start`], with these limits, and with TLS if `tls` has a
+    /// certificate.
     pub fn start_limited(
         (pool, key): (Pool, NodeKey),
         addr: SocketAddr,
@@ -111,36 +111,36 @@ impl TcpNode {
         Ok(TcpNode { server, spin_us, moved })
     }
 
-    /// Looks for requests for so long before it sleeps, from now on.
+    /// Sets the time to spin for requests before the thread sleeps.
     pub fn set_spin(&self, spin: Duration) {
-        // Relaxed: the number is all there is to know.
+        // Relaxed: no other data depends on the number.
         self.spin_us.store(spin.as_micros() as u64, Ordering::Relaxed);
     }
 
-    /// Where it listens, with the actual port.
+    /// Returns the address at which it listens, with the actual port.
     pub fn addr(&self) -> SocketAddr {
         self.server.addr()
     }
 
-    /// The number of clients that have said hello and are still connected.
+    /// Returns the number of sessions: clients that have said hello and are still connected.
     pub fn sessions(&self) -> u64 {
         self.server.sessions()
     }
 
-    /// What went over it so far.
+    /// Returns the traffic so far.
     pub fn traffic(&self) -> Traffic {
         Traffic { requests: self.moved.requests.get(), bytes: self.moved.bytes.get() }
     }
 
-    /// Learns who lives among the first clients.
+    /// Records which clients below a bound live.
     pub fn learn(&self, living: &Living) {
         self.server.learn(living);
     }
 
-    /// Fences a client for ever; returns when no verb of it executes here any more.
+    /// Fences a client for ever. Returns when none of its verbs executes here any more.
     pub fn fence(&self, client: ClientId) {
         if let Err(Ended) = self.server.fence(client) {
-            // Its connections have ended with the thread that executed their verbs.
+            // The client's connections ended together with the thread that executed their verbs.
             tracing::debug!(%client, "fenced by the end of the software NIC");
         }
     }
@@ -150,19 +150,19 @@ struct Loop {
     guests: Reception<Connection>,
     pool: Pool,
     key: NodeKey,
-    /// Memory for long requests and replies.
+    /// Memory for long requests, and below for long replies.
     requests: Budget,
     replies: Budget,
     patience: Duration,
     order: Order,
-    /// Connections with more to do than one turn allows.
+    /// Connections with more work than one turn allows.
     again: VecDeque<usize>,
     /// Connections that wait for memory.
     waiting: VecDeque<usize>,
-    /// When to look next whether somebody is stuck.
+    /// The time of the next check for stuck connections.
     stuck_look: Instant,
     spin: Spin,
-    /// How long it looks at most, in microseconds.
+    /// The longest time to spin, in microseconds.
     spin_us: Arc<AtomicU64>,
     tls: Option<Tls>,
     moved: Arc<Moved>,
@@ -174,7 +174,7 @@ impl Loop {
         loop {
             let wait = self.wait();
             self.spin.set(Duration::from_micros(self.spin_us.load(Ordering::Relaxed)));
-            // A poll that fails while it spins fails again right behind.
+            // A poll that fails in the spin fails again in the poll below.
             let has_news = wait != Some(Duration::ZERO)
                 && self.spin.until(|| {
                     let polled = self.guests.poll.poll(&mut events, Some(Duration::ZERO));
@@ -191,7 +191,7 @@ impl Loop {
                 return;
             }
             let mut accept = self.guests.is_to_accept();
-            // Those who waited first, each once: `serve` may queue them again.
+            // In the order in which they have waited, each once: `serve` may queue them again.
             for _ in 0..self.again.len() {
                 if let Some(token) = self.again.pop_front() {
                     self.serve(token);
@@ -213,7 +213,7 @@ impl Loop {
         }
     }
 
-    /// How long nothing will have to be done unless something happens.
+    /// Returns the time until the loop has to act even if nothing happens.
     fn wait(&self) -> Option<Duration> {
         if !self.again.is_empty() {
             return Some(Duration::ZERO);
@@ -224,7 +224,7 @@ impl Loop {
         Some(at.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
     }
 
-    /// Does what the owner wants.
+    /// Obeys the messages of the owner.
     fn obey(&mut self) -> Result<(), Ended> {
         while let Some((client, done)) = self.guests.next_fence()? {
             for mut connection in self.guests.fence(client) {
@@ -233,19 +233,20 @@ impl Loop {
                 connection.say_fenced();
                 self.end(connection);
             }
-            // Who has asked may have gone.
+            // The caller of the fence may have ended.
             let _ = done.send(());
         }
         Ok(())
     }
 
-    /// Ends a connection that is not in the list any more.
+    /// Ends a connection that is no longer in the list.
     fn end(&mut self, connection: Connection) {
         self.guests.has_left(&connection);
         connection.end(&mut self.requests, &mut self.replies);
     }
 
-    /// Serves those who wait for memory, if some was given back; looks from time to time who keeps it.
+    /// Serves the connections that wait for memory, if some was given back. From time to time checks for
+    /// stuck ones that hold it.
     fn serve_waiting(&mut self) {
         let open = &self.guests.open;
         self.waiting.retain(|token| open.get(token).is_some_and(|connection| connection.waits));
@@ -254,13 +255,14 @@ impl Loop {
         }
         if self.stuck_look <= Instant::now() {
             self.stuck_look = Instant::now() + STUCK_LOOK;
-            // First: who has nothing under way is not stuck, whatever it keeps since somebody began to wait.
+            // First the memory of idle connections, which are not stuck, is taken back: they may have kept
+            // some since others began to wait.
             self.release();
             self.send_stuck_away();
         }
         if std::mem::take(&mut self.requests.has_more) | std::mem::take(&mut self.replies.has_more)
         {
-            // Those who waited first, each once: `serve` may queue them again.
+            // In the order in which they have waited, each once: `serve` may queue them again.
             for _ in 0..self.waiting.len() {
                 if let Some(token) = self.waiting.pop_front() {
                     self.serve(token);
@@ -269,7 +271,7 @@ impl Loop {
         }
     }
 
-    /// Closes the connections that hold memory and do not get on.
+    /// Closes the connections that hold memory without progress.
     fn send_stuck_away(&mut self) {
         let now = Instant::now();
         let patience = self.patience;
@@ -341,7 +343,7 @@ impl Loop {
         }
     }
 
-    /// Takes back what connections keep for their next long frame.
+    /// Takes back the memory that connections keep for their next long frame.
     fn release(&mut self) {
         for connection in self.guests.open.values_mut() {
             connection.release(&mut self.requests, &mut self.replies);

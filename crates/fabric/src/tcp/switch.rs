@@ -1,12 +1,13 @@
-//! A switch in the path of TCP sessions: it forwards their frames, and a [`Switch`] decides what becomes of the verbs.
+//! A switch in the path of TCP sessions: it forwards their frames, and a [`Switch`] decides about the verbs.
 //!
-//! A session connects to the switch as if that was the memory node; its call names the node, to which the switch
-//! connects in turn. The two prove the node's key to each other; the switch passes that on and needs no key.
-//! Frames go on as they came, but for the offsets of steered READs. A verb that is held keeps all that its connection
-//! sends later. If either side ends, so does the other: who is fenced by a node is so behind a switch.
+//! A session connects to the switch in place of the memory node. Its call names the node, and the switch connects to
+//! that node. The session and the node prove the node's key to each other through the switch, which needs no key. The
+//! switch forwards all frames unchanged, except the offsets of steered READs. A held verb also delays all that follows
+//! on its connection. If one side ends, the switch ends the other: so a fence by the node also reaches a session
+//! behind a switch.
 //!
-//! Two threads serve a connection, one for each way. That is a software hop: it shows what a switch would save in
-//! round trips, and costs more than it saves in time.
+//! Two threads serve a connection, one for each direction. That is a software hop: it shows how many round trips a
+//! switch would save, but costs more time than it saves.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, Read, Write};
@@ -33,20 +34,21 @@ use crate::error::ServeError;
 use crate::sys;
 use crate::version::{BEGIN_BYTES, Foreign};
 
-/// Connections at one time, those that have not said hello among them.
+/// The limit of connections, unauthenticated ones among them.
 const CONNECTIONS: usize = 1_024;
-/// So long a hello, a welcome and a connection may take.
+/// The limit of each step until a session is connected, and of each write.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// So long a verb that is held waits before the switch is asked again, and so often it is asked.
+/// The time that a held verb waits before the switch is asked again, and below how often it is asked.
 const HELD: Duration = Duration::from_micros(50);
 const HELD_TIMES: u32 = 20;
-/// What a WRITE begins with, for the switch.
+/// The bytes at the start of a WRITE that the switch sees.
 const START_BYTES: usize = 64;
 
-/// Where the memory node of a name ([`NodeKey::name`](fusee_auth::NodeKey::name)) listens, and its number.
+/// A function that finds number and address of the memory node of a name
+/// ([`NodeKey::name`](fusee_auth::NodeKey::name)).
 pub type Find = dyn Fn(u64) -> Option<(MnId, String)> + Send + Sync;
 
-/// A running switch; dropping it ends all connections.
+/// A running switch. Its drop ends all connections.
 pub struct TcpSwitch {
     addr: SocketAddr,
     shared: Arc<Shared>,
@@ -58,13 +60,14 @@ struct Shared {
     find: Box<Find>,
     /// Both sides of each connection.
     open: Mutex<HashMap<u64, [TcpStream; 2]>>,
-    /// Connections that are served.
+    /// The number of connections that are served.
     served: AtomicUsize,
     next: AtomicU64,
     is_over: AtomicBool,
 }
 
-/// A request whose reply has not passed: the numbers of its CASes, and where in the reply's body their results are.
+/// The CASes of a request whose reply has not passed: the number of each, and the place of its result in the reply's
+/// body.
 type Cases = Vec<(u64, usize)>;
 
 impl Shared {
@@ -78,7 +81,7 @@ impl Shared {
 }
 
 impl TcpSwitch {
-    /// Listens at `addr` (port 0: a free one).
+    /// Listens at `addr` (port 0: a free one), and forwards to the nodes that `find` returns.
     pub fn start(
         addr: SocketAddr,
         switch: Box<dyn Switch + Send>,
@@ -107,7 +110,7 @@ impl TcpSwitch {
                 }
                 match stream {
                     Ok(stream) => accept(&theirs, stream),
-                    // Too many files are open, perhaps.
+                    // There may be too many open files.
                     Err(error) => {
                         tracing::warn!(%error, "cannot take a connection");
                         thread::sleep(Duration::from_millis(100));
@@ -120,27 +123,27 @@ impl TcpSwitch {
         Ok(TcpSwitch { addr, shared, listener: Some(listener) })
     }
 
-    /// Where it listens, with the actual port.
+    /// Returns the address at which it listens, with the actual port.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// It forgets all that it knows of slots and writes.
+    /// Makes the switch forget all that it knows of slots and writes.
     pub fn forget(&self) {
         self.shared.switch().forget(Forget::All);
     }
 
-    /// What it has done so far.
+    /// Returns the counts of its work so far.
     pub fn counts(&self) -> Counts {
         self.shared.switch().counts()
     }
 
-    /// What it takes to know what it knows.
+    /// Returns the memory that its knowledge takes.
     pub fn bytes(&self) -> Bytes {
         self.shared.switch().bytes()
     }
 
-    /// Connections at the moment.
+    /// Returns the number of open connections.
     pub fn connections(&self) -> usize {
         self.shared.open().len()
     }
@@ -152,7 +155,7 @@ impl Drop for TcpSwitch {
         for sides in self.shared.open().values() {
             sides.iter().for_each(close);
         }
-        // So that it looks.
+        // Wakes the listener, which then sees the flag.
         let _ = TcpStream::connect_timeout(&self.addr, PATIENCE);
         if let Some(listener) = self.listener.take() {
             let _ = listener.join();
@@ -161,7 +164,7 @@ impl Drop for TcpSwitch {
 }
 
 fn close(stream: &TcpStream) {
-    // It may be closed already.
+    // The stream may be closed already.
     let _ = stream.shutdown(Shutdown::Both);
 }
 
@@ -182,7 +185,7 @@ fn accept(shared: &Arc<Shared>, stream: TcpStream) {
     }
 }
 
-/// A connection, as long as it is served.
+/// A connection that is being served, counted until its drop.
 struct Served(Arc<Shared>);
 
 impl Served {
@@ -202,7 +205,7 @@ fn garbage(what: impl ToString) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_string())
 }
 
-/// So that a peer that is slow, or gone with its machine, is noticed.
+/// Sets options and limits by which a slow peer, or one whose machine has died, is noticed.
 fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -210,12 +213,13 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     sys::keep_alive(stream)
 }
 
-/// The name of the node that a client calls. A client of another version learns which one this is.
+/// Reads a client's call, and returns the name of the node. A client of another version gets this version as the
+/// answer.
 fn read_call(client: &mut TcpStream, call: &mut [u8; CALL_BYTES]) -> io::Result<u64> {
     let (begin, rest) = call.split_at_mut(BEGIN_BYTES);
     client.read_exact(begin)?;
     if begin[0] == FIRST_BYTE {
-        // To a client that waits for TLS that is none.
+        // In plain text, although the client waits for TLS: there is none here.
         client.write_all(&Refusal::SpeaksNoTls.encode(&PROTOCOL))?;
         return Err(garbage("it speaks TLS, and a switch does not"));
     }
@@ -231,7 +235,7 @@ fn read_call(client: &mut TcpStream, call: &mut [u8; CALL_BYTES]) -> io::Result<
     challenge::called(&PROTOCOL, call).map_err(|_| garbage("it is no client"))
 }
 
-/// Passes a message of so many bytes on.
+/// Passes on a message of `N` bytes.
 fn pass<const N: usize>(from: &mut TcpStream, to: &mut TcpStream) -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     from.read_exact(&mut bytes)?;
@@ -239,7 +243,7 @@ fn pass<const N: usize>(from: &mut TcpStream, to: &mut TcpStream) -> io::Result<
     Ok(bytes)
 }
 
-/// From the call to the end.
+/// Serves a connection from the call to its end.
 fn serve(shared: &Arc<Shared>, mut client: TcpStream) -> io::Result<()> {
     prepare(&client)?;
     let mut call = [0; CALL_BYTES];
@@ -253,13 +257,13 @@ fn serve(shared: &Arc<Shared>, mut client: TcpStream) -> io::Result<()> {
     prepare(&upstream)?;
     upstream.write_all(&call)?;
     pass::<ANSWER_BYTES>(&mut upstream, &mut client)?;
-    // One that is refused says no more.
+    // A client that was refused sends no more, and the connection ends here.
     pass::<{ PROOF_BYTES + HELLO_BYTES }>(&mut client, &mut upstream)?;
     let welcome = pass::<WELCOME_BYTES>(&mut upstream, &mut client)?;
     if Welcome::decode(&welcome).map_err(garbage)?.status != Status::Welcome {
         return Ok(());
     }
-    // A session may be silent for as long as it likes.
+    // A session may be silent for any time.
     client.set_read_timeout(None)?;
     upstream.set_read_timeout(None)?;
     let mut from = upstream.try_clone()?;
@@ -291,12 +295,12 @@ fn serve(shared: &Arc<Shared>, mut client: TcpStream) -> io::Result<()> {
     ended
 }
 
-/// One connection.
+/// A connection on its way through the switch.
 struct Way {
     shared: Arc<Shared>,
     connection: Connection,
     node: MnId,
-    /// Of requests without a reply, in order.
+    /// The CASes of requests without a reply, in order.
     cases: Mutex<VecDeque<Cases>>,
 }
 
@@ -305,7 +309,7 @@ impl Way {
         self.cases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forwards requests, as the switch says.
+    /// Forwards requests, as the switch decides.
     fn requests(&self, from: &mut TcpStream, to: &mut TcpStream) -> io::Result<()> {
         let mut frame = Vec::new();
         let mut number = 0;
@@ -339,14 +343,14 @@ impl Way {
             for (at, offset) in steered {
                 frame::set_offset(&mut frame[at..], offset);
             }
-            // Before it can be answered.
+            // Before the request can be answered.
             self.cases().push_back(cases);
             to.write_all(&frame)?;
         }
         Ok(())
     }
 
-    /// Where a verb is steered to, when it may go on.
+    /// Waits while the switch holds a verb. Returns the offset to which the verb is steered, if it is.
     fn ask(&self, request: &Asked<'_>) -> Option<u64> {
         for _ in 0..HELD_TIMES {
             match self.shared.switch().request(request) {
@@ -359,7 +363,7 @@ impl Way {
         None
     }
 
-    /// Forwards replies, and tells the switch what CASes have found.
+    /// Forwards replies, and tells the switch the results of CASes.
     fn answers(&self, from: &mut TcpStream, to: &mut TcpStream) -> io::Result<()> {
         let mut frame = Vec::new();
         while read_frame(from, &mut frame)? {
@@ -382,7 +386,7 @@ impl Way {
     }
 }
 
-/// Reads a frame, of a request or a reply; `false` at the end.
+/// Reads a frame, of a request or a reply. Returns `false` at the end.
 fn read_frame(from: &mut TcpStream, frame: &mut Vec<u8>) -> io::Result<bool> {
     frame.resize(frame::HEADER_BYTES, 0);
     match from.read(&mut frame[..1])? {
@@ -393,7 +397,7 @@ fn read_frame(from: &mut TcpStream, frame: &mut Vec<u8>) -> io::Result<bool> {
     if body > MAX_BODY_BYTES {
         return Err(garbage("a frame is too long"));
     }
-    // No more memory than has come: whoever says how long it is may send less.
+    // Memory is allocated as bytes arrive: the peer may announce more than it sends.
     match from.take(body as u64).read_to_end(frame)? {
         read if read == body => Ok(true),
         _ => Err(io::ErrorKind::UnexpectedEof.into()),

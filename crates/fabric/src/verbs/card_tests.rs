@@ -1,7 +1,7 @@
-//! What a memory node's card does on its own: it refuses what is not allowed, and its end is noticed. The
-//! session's own checks are left out here, as a client would that wants more than it may.
+//! Tests of the memory node's NIC alone: it refuses forbidden verbs, and its end is noticed. They bypass
+//! the session's own checks, as a malicious client would.
 //!
-//! Needs an RDMA device; without one it says so, and fails if `FUSEE_RDMA_REQUIRED` is 1.
+//! They need an RDMA device. Without one they only print that, and fail if `FUSEE_RDMA_REQUIRED` is 1.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -23,7 +23,7 @@ use crate::driver::Options;
 use crate::pool::{Order, Pool, PoolOptions};
 
 const POOL_BYTES: u64 = 64 << 10;
-/// Behind the header.
+/// The first byte behind the header.
 const START: u64 = POOL_HEADER_BYTES;
 const READ: Op = Op::Read { buf: Span { start: 0, len: 8 }, steered: false };
 const WRITE: Op = Op::Write { buf: Span { start: 0, len: 8 } };
@@ -33,7 +33,7 @@ fn card() -> Option<(Arc<Device>, Selected)> {
     match device::choose(None) {
         Ok(found) => Some(found),
         Err(error) => {
-            // Not by println, which the test program keeps to itself.
+            // Not by println, whose output the test program captures.
             let _told = Write::write_fmt(
                 &mut std::io::stderr(),
                 format_args!("SKIPPED: nothing of cards is tested: {error}\n"),
@@ -45,16 +45,16 @@ fn card() -> Option<(Arc<Device>, Selected)> {
     }
 }
 
-/// Who refuses a verb.
+/// The end that refuses a verb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refusal {
-    /// The session's card, at the doorbell.
+    /// The session's NIC, at the doorbell.
     Here,
-    /// The memory node's, or nobody answers.
+    /// The memory node's NIC, by a refusal or by silence.
     There,
 }
 
-/// A pool, and a session's way to it.
+/// A pool, and a session connected to it.
 struct Pair {
     requester: Requester,
     responder: Option<Responder>,
@@ -68,7 +68,7 @@ impl Pair {
         Pair::with_key(card, None)
     }
 
-    /// With another key than the pool's.
+    /// Connects with another key than the pool's.
     fn with_key((device, port): &(Arc<Device>, Selected), key: Option<u32>) -> Pair {
         let pool = Pool::new(PoolOptions { bytes: POOL_BYTES, huge_pages: false }).unwrap();
         let registered = Registered::pool(device, &pool).unwrap();
@@ -87,7 +87,7 @@ impl Pair {
         Pair { requester, responder: Some(responder), pool, registered, _header: header }
     }
 
-    /// Posts a verb, and waits for what comes of it.
+    /// Posts a verb, and waits for its outcome.
     fn post(&mut self, op: Op, offset: u64) -> Result<(), Refusal> {
         self.requester.add(&Work { id: 7, op, len: 8, place: 0, offset });
         self.requester.ring().map_err(|_| Refusal::Here)?;
@@ -135,10 +135,10 @@ fn the_card_refuses_what_is_not_allowed() {
         let mut pair = Pair::new(&card);
         assert_eq!(pair.post(op, offset), Err(Refusal::There), "{op:?} at {offset}");
         assert_eq!((pair.word(START), pair.word(8)), (0, 0), "{op:?} at {offset}");
-        // It has lost its connection.
+        // The session has lost its connection.
         pair.post(READ, 0).expect_err("the queue pair is in error");
     }
-    // Not at a word: some drivers refuse that on this side already.
+    // Not aligned to a word: some drivers refuse that on this side already.
     for (op, offset) in [(FAA, START + 4), (Op::Cas { expected: 0, swap: 1, found: 0 }, START + 12)]
     {
         let mut pair = Pair::new(&card);
@@ -158,7 +158,7 @@ fn a_key_is_needed_and_reaches_its_own_pool_only() {
     }
 }
 
-/// Guarantee 4: within the times that `device` says.
+/// Guarantee 4: within the times that `device` states.
 #[test]
 fn a_card_that_does_not_answer_is_noticed_in_bounded_time() {
     let Some(card) = card() else { return };
@@ -173,7 +173,7 @@ fn a_card_that_does_not_answer_is_noticed_in_bounded_time() {
     assert_eq!(pair.word(START), 1, "a verb after the end of the queue pair");
 }
 
-/// A node that says hello and keeps the connection, and whose queue pair has gone.
+/// A node that answers the hello and keeps the connection, but whose queue pair was destroyed.
 #[test]
 fn a_card_that_says_nothing_at_all_is_given_up() {
     let Some((device, port)) = card() else { return };
@@ -205,7 +205,7 @@ fn a_card_that_says_nothing_at_all_is_given_up() {
             responder.end().unwrap();
             stream
         });
-        // Cards repeat a verb for longer than that.
+        // NICs repeat a verb for longer than that.
         let silence = Duration::from_millis(200);
         let options = Options { silence, ..Options::default() };
         let fabric = VerbsFabric::new(ClientId(1), options).unwrap();
@@ -228,7 +228,7 @@ fn a_card_that_says_nothing_at_all_is_given_up() {
     });
 }
 
-/// A registered pool keeps its pages: what the processor clears, the card sees, and the other way round.
+/// A registered pool keeps its pages: the NIC sees what the processor clears, and the other way round.
 #[test]
 fn card_and_processor_see_one_memory_also_after_it_was_cleared() {
     let Some(card) = card() else { return };

@@ -1,12 +1,12 @@
-//! libibverbs, found when the program runs.
+//! Bindings to libibverbs, which is loaded at run time.
 //!
-//! The same binary starts on machines without it: the library is opened when somebody first asks for
-//! the `verbs` fabric, and that it is missing is an error with the package's name. So its functions are
-//! pointers in [`Library`], and its structures are declared here, as far as they are used.
+//! The same binary starts on machines without the library: it is opened at the first use of the `verbs`
+//! fabric, and if it is missing, the error names the package. So its functions are pointers in
+//! [`Library`], and the parts of its structures that are used are declared here.
 //!
 //! The declarations follow rdma-core's `infiniband/verbs.h`, whose layout is its binary interface since
 //! IBVERBS_1.1. Sizes and offsets below are those that a C compiler gives for it on 64-bit Linux, and are
-//! checked when this is compiled. Fields that nobody here looks at are named with an underscore.
+//! checked at compile time. Fields that are not used here have names that start with an underscore.
 //!
 //! Three calls are not functions of the library: the header inlines them as calls through a table in the
 //! device's context. [`post_send`], [`poll_cq`] and [`req_notify_cq`] do the same.
@@ -16,10 +16,10 @@ use std::sync::OnceLock;
 
 use crate::error::RdmaError;
 
-/// What the library is called: its binary interface, not its version.
+/// The library's name, with the version of its binary interface.
 const LIBRARY: &CStr = c"libibverbs.so.1";
 
-/// A device that could be opened.
+/// A device that can be opened.
 #[repr(C)]
 pub(super) struct RawDevice {
     _private: [u8; 0],
@@ -31,7 +31,7 @@ pub(super) struct Pd {
     _private: [u8; 0],
 }
 
-/// The part of the table of a context that is called through.
+/// The table of functions in a context, as far as it is used.
 #[repr(C)]
 struct Ops {
     _before_poll: [*const c_void; 11],
@@ -47,14 +47,14 @@ struct Ops {
 pub(super) struct Context {
     _device: *const c_void,
     ops: Ops,
-    // What follows is not looked at.
+    // More fields follow, which are not used.
 }
 
 /// A completion queue.
 #[repr(C)]
 pub(super) struct Cq {
     context: *mut Context,
-    // What follows is not looked at.
+    // More fields follow, which are not used.
 }
 
 /// A queue pair.
@@ -64,7 +64,7 @@ pub(super) struct Qp {
     _pointers: [*const c_void; 5],
     _handle: u32,
     pub(super) qp_num: u32,
-    // What follows is not looked at.
+    // More fields follow, which are not used.
 }
 
 /// Registered memory.
@@ -79,7 +79,7 @@ pub(super) struct Mr {
     pub(super) rkey: u32,
 }
 
-/// Where completion events come.
+/// The channel of completion events.
 #[repr(C)]
 pub(super) struct CompChannel {
     _context: *mut Context,
@@ -87,7 +87,7 @@ pub(super) struct CompChannel {
     _refcnt: c_int,
 }
 
-/// What a device can do.
+/// The capabilities of a device.
 #[repr(C)]
 pub(super) struct DeviceAttr {
     _versions: [u64; 12],
@@ -138,7 +138,7 @@ pub(super) struct GidEntry {
     _ndev_ifindex: u32,
 }
 
-/// How large a queue pair is.
+/// The size of a queue pair.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(super) struct QpCap {
@@ -149,7 +149,7 @@ pub(super) struct QpCap {
     pub(super) max_inline_data: u32,
 }
 
-/// What kind of queue pair to make.
+/// The kind of a new queue pair.
 #[repr(C)]
 pub(super) struct QpInitAttr {
     pub(super) qp_context: *mut c_void,
@@ -161,7 +161,7 @@ pub(super) struct QpInitAttr {
     pub(super) sq_sig_all: c_int,
 }
 
-/// The way to another port. Its address is a union with numbers of 64 bits.
+/// The route to another port. Its address is a union with 64-bit numbers.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Default)]
 pub(super) struct AhAttr {
@@ -221,7 +221,7 @@ pub(super) struct Sge {
     pub(super) lkey: u32,
 }
 
-/// A verb for the network card.
+/// A verb for the NIC.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct SendWr {
@@ -244,7 +244,7 @@ pub(super) union Operands {
     pub(super) atomic: Atomic,
 }
 
-/// Where READ and WRITE go.
+/// The target of READ and WRITE.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Rdma {
@@ -263,7 +263,7 @@ pub(super) struct Atomic {
 }
 
 impl SendWr {
-    /// Nothing yet.
+    /// A request with nothing set.
     pub(super) const EMPTY: SendWr = SendWr {
         wr_id: 0,
         next: std::ptr::null_mut(),
@@ -333,7 +333,7 @@ pub(super) const QP_SQ_PSN: c_int = 1 << 16;
 pub(super) const QP_MAX_DEST_RD_ATOMIC: c_int = 1 << 17;
 pub(super) const QP_DEST_QPN: c_int = 1 << 20;
 
-/// Declares the functions of the library, as fields of `Library` that `open` fills in by their names.
+/// Declares the functions of the library as fields of `Library`, which `open` fills in by their names.
 macro_rules! library {
     ($($field:ident = $symbol:literal: fn($($argument:ty),*) -> $result:ty;)*) => {
         /// The functions of libibverbs.
@@ -396,9 +396,9 @@ library! {
     wc_status_str = c"ibv_wc_status_str": fn(c_uint) -> *const c_char;
 }
 
-/// What `dlopen` or `dlsym` last failed for.
+/// Returns the last error of `dlopen` or `dlsym`.
 fn last_error() -> String {
-    // SAFETY: a C string of this thread, or null; copied before anything else can replace it.
+    // SAFETY: a C string of this thread, or null; copied before another call can replace it.
     let text = unsafe {
         let text = libc::dlerror();
         (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned())
@@ -406,28 +406,28 @@ fn last_error() -> String {
     text.unwrap_or_else(|| "no reason given".into())
 }
 
-/// The library, opened once for the process and never closed: devices may have threads in it.
+/// Returns the library, opened once for the process and never closed: devices may have threads in it.
 pub(super) fn library() -> Result<&'static Library, RdmaError> {
     static LOADED: OnceLock<Result<Library, RdmaError>> = OnceLock::new();
     if cfg!(target_endian = "big") {
-        // Words of the pool are little-endian, and cards add in the order of their host.
+        // Words of the pool are little-endian, and NICs add in the byte order of their host.
         return Err(RdmaError::NoLibrary { cause: "a big-endian machine is not supported".into() });
     }
     LOADED.get_or_init(|| Library::open(LIBRARY)).as_ref().map_err(Clone::clone)
 }
 
-/// Hands a list of verbs to the card: one doorbell.
+/// Hands a list of verbs to the NIC: one doorbell.
 ///
 /// # Safety
-/// The queue pair is alive and used by one thread; the list ends in null, and so do its pieces of memory,
-/// which are registered and stay so until the verbs complete.
+/// The queue pair is alive and used by one thread. The list ends in null. Its pieces of memory are
+/// registered, and stay so until the verbs complete.
 pub(super) unsafe fn post_send(qp: *mut Qp, first: *mut SendWr) -> c_int {
     let mut bad = std::ptr::null_mut();
     // SAFETY: by the caller; the table is the driver's.
     unsafe { ((*(*qp).context).ops.post_send)(qp, first, &raw mut bad) }
 }
 
-/// Takes completions; gives their number, negative for an error.
+/// Takes completions. Returns their number, or a negative number for an error.
 ///
 /// # Safety
 /// The queue is alive and used by one thread.
@@ -446,7 +446,7 @@ pub(super) unsafe fn req_notify_cq(cq: *mut Cq) -> c_int {
     unsafe { ((*(*cq).context).ops.req_notify_cq)(cq, 0) }
 }
 
-/// The layout of the header, as `offsetof` and `sizeof` of a C compiler show it.
+/// The layout of the header, as a C compiler's `offsetof` and `sizeof` give it.
 #[cfg(target_pointer_width = "64")]
 const _: () = {
     use std::mem::offset_of;

@@ -1,27 +1,28 @@
 //! One session's connection to one memory node.
 //!
-//! A *part* is what a batch has for this node. Its verbs are cut into *fragments*, one for each verb of
-//! the card: nearly always one. A verb that is longer than a piece of the arena is several, and so is one
-//! that starts within a word: cards cut messages at packets, counted from the start, and no word may lie
-//! across. Fragments are posted while queue pair and arena have room; what does not fit waits, in order, for
-//! completions. So a part is one doorbell and one completion, unless it is large.
+//! A *part* is the share of a batch that is for this node. Its verbs are cut into *fragments*, one for each request
+//! to the NIC. Nearly every verb is one fragment. A verb that is longer than a piece of the arena has several, and
+//! so has one that starts within a word: NICs cut messages into packets, counted from the start, and no word may
+//! lie across two packets. Fragments are posted while queue pair and arena have room; the others wait, in order,
+//! for completions. So a part has one doorbell and one completion, unless it is large.
 //!
 //! # Order
 //!
-//! A card executes what comes over one connection in the order posted, but does not promise all of that
-//! (IBTA vol. 1, 10.8.3.3): a WRITE, CAS or FAA may pass an earlier READ, which also reads again if it has to
-//! be repeated; and a WRITE may pass an earlier CAS or FAA. So the first such verb of a batch is held back
-//! until what it could pass is complete. That is a round trip, and operations post their verbs so that it
-//! does not happen. (A card can do the waiting itself, `IBV_SEND_FENCE`. It takes as long, and Linux'
-//! software RoCE hangs when a packet is lost meanwhile.)
+//! A NIC executes the verbs of one connection in the order posted, with exceptions (IBTA vol. 1, 10.8.3.3): a
+//! WRITE, CAS or FAA may pass an earlier READ, which also reads again if it has to be repeated; and a WRITE may
+//! pass an earlier CAS or FAA. So the first such verb of a batch is held back until the verbs that it could pass
+//! are complete. That costs a round trip, and operations post their verbs so that it does not happen. (A NIC can do
+//! the waiting itself, `IBV_SEND_FENCE`. It takes as long, and Linux' software RoCE hangs when a packet is lost
+//! meanwhile.)
 //!
-//! # What was not fetched
+//! # Missing results
 //!
-//! Where packets are lost, Linux' software RoCE completes a CAS or FAA without its result: a WRITE that is sent
+//! When packets are lost, Linux' software RoCE may complete a CAS or FAA without its result: a WRITE that is sent
 //! again is acknowledged by the number of the last request that was executed (`duplicate_request` in `rxe_resp.c`),
-//! and if that is an atomic, its sender takes it for done (`check_ack` in `rxe_comp.c`; seen with Linux 6.1). What
-//! the arena has there then is of an earlier verb. So over a device in software a verb's place ends with a *filler*
-//! before it is posted, a random word; one that is still there ends the connection.
+//! and if that is an atomic, its sender takes it for done (`check_ack` in `rxe_comp.c`; seen with Linux 6.1). The
+//! bytes in the arena then are those of an earlier verb. So over a software device the end of a verb's place in the
+//! arena is filled with a *filler*, a random word, before the verb is posted. A filler that is still there after
+//! the completion ends the connection.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -41,27 +42,27 @@ use crate::driver::{self, LinkError, Slots, Target, is_for};
 use crate::error::{AttachCause, RdmaError};
 use crate::hello;
 
-/// The longest fragment: several fit into the arena, so that one is copied while others travel.
+/// The longest fragment. The arena holds several, so that one is copied while others travel.
 const FRAGMENT_BYTES: u32 = ARENA_BYTES / 4;
 /// Fragments start at cache lines of the arena.
 const ALIGN: u64 = 64;
 
-/// What a batch has for this node, as far as it is not posted.
+/// The share of a batch for this node that is not posted yet.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     slot: usize,
-    /// The next verb, and how many of its bytes are posted.
+    /// The next verb, and below the number of its bytes that are posted.
     verb: usize,
     done_bytes: u32,
-    /// Verbs that are not wholly posted.
+    /// The number of verbs that are not posted in full.
     left: usize,
-    /// Since the last wait a READ has been posted, or a CAS or FAA.
+    /// Whether a READ was posted since the last wait, and below whether a CAS or FAA was.
     has_read: bool,
     has_atomic: bool,
 }
 
 impl Part {
-    /// Whether the card may execute a verb before one that has been posted.
+    /// Returns whether the NIC may execute a verb before one that has been posted.
     fn may_pass(&self, op: &Op) -> bool {
         match op {
             Op::Read { .. } => false,
@@ -71,23 +72,23 @@ impl Part {
     }
 }
 
-/// A verb of the card, posted.
+/// A posted request of the NIC.
 #[derive(Clone, Copy, Debug)]
 struct Fragment {
     slot: usize,
     verb: usize,
-    /// The bytes of the verb that it carries.
+    /// The first of the verb's bytes in the fragment.
     from: u32,
     len: u32,
-    /// Where they are in the arena.
+    /// The place of the bytes in the arena.
     place: u32,
-    /// How far the arena is free again when it is complete.
+    /// The position up to which the arena is free when the fragment is complete.
     ring_end: u64,
     ends_verb: bool,
     ends_part: bool,
 }
 
-/// The arena, used round and round. Positions count on for ever.
+/// The parts of the arena in use, as a ring. Positions count on for ever.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ring {
     head: u64,
@@ -95,12 +96,12 @@ struct Ring {
 }
 
 impl Ring {
-    /// Room for so many bytes in one piece; gives its place.
+    /// Takes `len` contiguous bytes. Returns their place.
     fn take(&mut self, len: u32) -> Option<u32> {
         let size = u64::from(ARENA_BYTES);
         let len = u64::from(len);
         if self.head == self.tail {
-            // From the start again: these cache lines are warm.
+            // Restarts at the beginning, whose cache lines are warm.
             (self.head, self.tail) = (0, 0);
         }
         let skipped = if self.head % size + len > size { size - self.head % size } else { 0 };
@@ -114,12 +115,12 @@ impl Ring {
     }
 }
 
-/// A connection.
+/// A session's connection to a memory node.
 #[derive(Debug)]
 pub struct Link {
     node: MnId,
     pool_bytes: u64,
-    /// Its end is the end of the session.
+    /// The connection of the hello. When it ends, so does the session.
     lease: mio::net::TcpStream,
     requester: Requester,
     fragment_bytes: u32,
@@ -128,7 +129,7 @@ pub struct Link {
     /// The id of the fragment at the front of `posted`.
     first_id: u64,
     ring: Ring,
-    /// What places end with until something is fetched; `None` over devices that fetch what they say.
+    /// The word at the end of places that are waiting for bytes; `None` over devices that always deliver results.
     filler: Option<u64>,
 }
 
@@ -138,8 +139,8 @@ impl From<RdmaError> for LinkError {
     }
 }
 
-/// The longest fragment of a verb from byte `from` on: to the end of the word if it starts within one, and
-/// to the end of the header, which has another key.
+/// Returns the length of the longest fragment of a verb from byte `from` on. It ends with the word if it starts
+/// within one, and at the end of the header, which has another key.
 fn fragment_bytes(verb: &Verb, from: u32, most: u32) -> u32 {
     let start = verb.offset + u64::from(from);
     let into_word = start % 8;
@@ -162,7 +163,7 @@ impl Link {
             let batch = slots.batch(part.slot);
             let verb = batch.verbs()[part.verb];
             if part.may_pass(&verb.op) {
-                // What it could pass was posted last, and all completes in order.
+                // The verbs that it could pass are among those posted, and all complete in order.
                 if !self.posted.is_empty() {
                     break;
                 }
@@ -214,7 +215,7 @@ impl Link {
         })
     }
 
-    /// Takes completions, and posts what there is room for then; whether there were any.
+    /// Takes completions, and posts waiting verbs into the free room. Returns whether there were completions.
     fn take_completions(&mut self, slots: &mut Slots) -> Result<bool, LinkError> {
         let posted = &mut self.posted;
         let ring = &mut self.ring;
@@ -226,7 +227,7 @@ impl Link {
         let filler = self.filler;
         requester.poll(|requester, Completion { id, failure: status }| {
             has_come = true;
-            // What follows a failure has been thrown out unexecuted.
+            // The verbs behind a failed one were flushed without being executed.
             if is_unfetched || failure.is_some() || status.is_some() {
                 failure = failure.or(status);
                 return;
@@ -238,7 +239,7 @@ impl Link {
                 ring.tail = fragment.ring_end;
                 if fragment.is_unfetched(requester, slots, filler) {
                     is_unfetched = true;
-                    // Whoever waits for it is told with all others.
+                    // Back in the list, so that it fails with all others.
                     posted.push_front(fragment);
                     *first_id -= 1;
                     return;
@@ -252,7 +253,7 @@ impl Link {
         }
         if let Some(status) = failure {
             let why = format!("a verb failed: {}", requester.completions().describe(status));
-            // A node that fences destroys the queue pair, and says why it did.
+            // A node that fences destroys the queue pair, and sends the reason.
             let fence = self.end_of_lease().filter(|why| matches!(why, LinkError::Fenced));
             return Err(fence.unwrap_or_else(|| LinkError::Broken(why.into())));
         }
@@ -262,7 +263,7 @@ impl Link {
         Ok(has_come)
     }
 
-    /// Why the lease is over, if it is.
+    /// Returns the reason for the end of the lease, if it has ended.
     fn end_of_lease(&mut self) -> Option<LinkError> {
         let mut byte = [0];
         loop {
@@ -282,7 +283,7 @@ impl Link {
 impl driver::Link for Link {
     const USER_SPACE: bool = true;
     const LOOKS_THAT_FIND_SOME: u32 = 1;
-    /// See the module for what cards may reorder.
+    /// The module documents which verbs NICs may reorder.
     const WAITS_FOR_READS: bool = true;
     type Counts = CardCounts;
 
@@ -296,7 +297,7 @@ impl driver::Link for Link {
         let hello = Hello { node, client, address }.encode();
         let mut stream = Stream::plain(stream);
         let proof = hello::call(&mut stream, &PROTOCOL, to, &hello)?;
-        // The hello in a packet of its own: switches on the wire look for it.
+        // The hello is sent in a packet of its own, for switches on the wire.
         stream.write_all(&proof).map_err(AttachCause::Unreachable)?;
         let welcome = hello::exchange(&mut stream, &hello, &PROTOCOL, to.wait, to.goes_on)?;
         let stream = stream.into_socket();
@@ -328,13 +329,13 @@ impl driver::Link for Link {
         })
     }
 
-    /// Source 0 is the lease, source 1 tells of completions.
+    /// Source 0 is the lease, source 1 the completions.
     fn register(&mut self, registry: &Registry, tokens: [Token; 2]) -> io::Result<()> {
         registry.register(&mut self.lease, tokens[0], Interest::READABLE)?;
         registry.register(&mut SourceFd(&self.requester.fd()), tokens[1], Interest::READABLE)
     }
 
-    /// What has been handed to the card for this node so far.
+    /// Returns the counts of the work handed to the NIC for this node so far.
     fn counts(&self) -> CardCounts {
         self.requester.counts
     }
@@ -351,15 +352,15 @@ impl driver::Link for Link {
         !self.posted.is_empty()
     }
 
-    /// Completions make room, and looking finds them.
+    /// Completions make room, and a look finds them.
     fn is_blocked(&self) -> bool {
         false
     }
 
     fn first_result(&self, verb: &Verb) -> Result<(), VerbError> {
-        // Checked by the card, too; but there it would end the connection.
+        // The NIC checks the verb, too, but there a failure would end the connection.
         verb.check(self.pool_bytes)?;
-        // Without bytes there is nothing to do for it.
+        // A verb without bytes has nothing to do.
         if verb.bytes() == 0 { Ok(()) } else { Err(VerbError::NotExecuted) }
     }
 
@@ -387,7 +388,7 @@ impl driver::Link for Link {
         Ok(())
     }
 
-    /// Events only wake.
+    /// Events only wake the thread.
     fn receive(&mut self, slots: &mut Slots) -> Result<bool, LinkError> {
         self.look(slots)
     }
@@ -403,7 +404,7 @@ impl driver::Link for Link {
         self.look(slots)
     }
 
-    /// The card lets go of everything.
+    /// The drop of the queue pair stops the NIC before the rest is freed.
     fn end(self, unanswered: impl FnMut(usize)) {
         let Link { requester, lease, posted, waiting, .. } = self;
         drop(requester);
@@ -418,7 +419,7 @@ impl driver::Link for Link {
     }
 }
 
-/// Where in the arena the filler of a verb's fragment is, if it fetches so much.
+/// Returns the place of the filler in a fragment of a verb, if the verb fetches at least a word.
 fn filler_at(op: &Op, place: u32, len: u32) -> Option<u32> {
     match op {
         Op::Write { .. } => None,
@@ -427,14 +428,14 @@ fn filler_at(op: &Op, place: u32, len: u32) -> Option<u32> {
 }
 
 impl Fragment {
-    /// Whether nothing has come for it. Of a batch that nobody wants any more that does not matter.
+    /// Returns whether the filler is still there. That does not matter for a batch whose future was dropped.
     fn is_unfetched(&self, requester: &Requester, slots: &mut Slots, filler: Option<u64>) -> bool {
         let Some((filler, batch)) = filler.zip(slots.wanted(self.slot)) else { return false };
         let end = filler_at(&batch.verbs()[self.verb].op, self.place, self.len);
         end.is_some_and(|end| requester.word(end) == filler)
     }
 
-    /// Takes what the card has fetched.
+    /// Copies the bytes that the NIC has fetched into the batch.
     fn complete(&self, requester: &Requester, slots: &mut Slots) {
         if let Some(batch) = slots.wanted(self.slot) {
             let (verbs, memory) = batch.parts_mut();

@@ -1,19 +1,19 @@
-//! Verbs over RDMA: the network card of the memory node executes them, and its processor does nothing.
+//! Verbs over RDMA: the memory node's NIC executes them, without the processor.
 //!
-//! A session has one queue pair (kind "reliable connection") per memory node. It learns where the node's is,
-//! and where the pool lies, over a connection that stays open as the session's lease (`wire`). From then
-//! on the cards are among themselves: [`VerbsNode`] only waits for leases to end and for fences.
+//! A session has one queue pair (of the kind "reliable connection") for each memory node. It learns the place
+//! of the node's queue pair and of the pool over a TCP connection, which stays open as the session's lease
+//! (`wire`). From then on the NICs need no help: [`VerbsNode`] only waits for leases to end and for fences.
 //!
-//! The library for the cards is found when the program runs (`ffi`). Which card and which of its addresses
-//! to use, `ports` decides. `device` and `requester` wrap what the library makes; with `ffi` they have all
-//! `unsafe` of this fabric. `link` cuts verbs for the card and keeps their order; [`VerbsFabric`] is the
-//! session's side. `switch` is what may be on the wire between both. `docs/rdma.md` is for who runs it.
+//! The library for NICs is loaded at run time (`ffi`). `ports` selects the NIC and its address. `device` and
+//! `requester` wrap the objects of the library; together with `ffi` they hold all `unsafe` code of this
+//! fabric. `link` cuts verbs into requests of the NIC and keeps their order; [`VerbsFabric`] is the session's
+//! side. `switch` may be on the wire between both. Operators find instructions in `docs/rdma.md`.
 
 #[cfg(test)]
 mod card_tests;
 #[allow(unsafe_code)]
 mod device;
-// Calls into a library of C.
+// Calls into a C library.
 #[allow(unsafe_code)]
 mod ffi;
 mod link;
@@ -35,16 +35,16 @@ pub use switch::{Stage, Tamper};
 
 /// A session's connections to memory nodes.
 ///
-/// A batch is handed to the cards when its future is first polled, with one doorbell for each memory node
-/// that it is for. A node is lost when a card has repeated a verb in vain (`device` says how often), when it
-/// refuses one, when the connection ends over which it said hello, or when nothing at all comes of a verb
-/// for [`Options::silence`](crate::driver::Options::silence): a card or its driver that hangs. Whatever is in
-/// flight then fails, and the queue pair is destroyed, so that none of it executes later; nothing is posted
-/// there again.
+/// A batch is handed to the NICs when its future is first polled, with one doorbell for each of its memory
+/// nodes. A node is lost when the NIC has repeated a verb in vain (`device` says how often), when its NIC
+/// refuses a verb, when the connection of the hello ends, or when a verb gets no completion for
+/// [`Options::silence`](crate::driver::Options::silence), because a NIC or its driver hangs. All verbs in
+/// flight to the node then fail, and the queue pair is destroyed, so that none of them executes later. No
+/// more verbs are posted there.
 pub type VerbsFabric = crate::driver::Driver<Link>;
 
 impl VerbsFabric {
-    /// What has been handed to network cards so far.
+    /// Returns the counts of the work handed to NICs so far.
     pub fn counts(&self) -> CardCounts {
         self.link_counts()
     }

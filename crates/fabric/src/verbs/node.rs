@@ -1,14 +1,13 @@
 //! The memory node's side: registers the pool, connects queue pairs, and waits for leases to end.
 //!
-//! One thread, one event loop, that no verb passes. It owns the queue pairs and the list of fenced clients.
-//! So fencing is a message to the loop: it records the client, destroys its queue pairs, and says so when
-//! the last one has gone; a hello that comes later is refused.
+//! One thread with one event loop, which no verb passes, owns the queue pairs and the list of fenced clients. So
+//! fencing is a message to the loop: it records the client, destroys its queue pairs, and reports when the last one
+//! is destroyed. A later hello of the client is refused.
 //!
-//! A queue pair reaches what its protection domain has registered, which is the pool, and only with
-//! the pool's keys: one for what is lent, one for the header, which allows READs only, and perhaps one for READs that
-//! switches may steer, of what is lent. The card
-//! refuses everything else, and the connection of who tries it with it. Whatever a client sends to
-//! this loop, the node lives on.
+//! A queue pair reaches the memory that its protection domain has registered, which is the pool, and only with the
+//! pool's keys: one for the lent memory, one for READs of the header, and perhaps one for READs of the lent memory
+//! that switches may steer. The NIC refuses all else, and ends the connection of a session that tries. No client can
+//! stop this loop by the bytes that it sends.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -32,7 +31,7 @@ use crate::pool::Pool;
 use crate::reception::{Ended, Guest, LISTENER, Reception, Server, WAKER};
 use crate::version::Foreign;
 
-/// A pool that network cards reach; dropping it ends all sessions.
+/// A pool that NICs reach. Its drop ends all sessions.
 #[derive(Debug)]
 pub struct VerbsNode {
     server: Server,
@@ -40,16 +39,16 @@ pub struct VerbsNode {
 }
 
 impl VerbsNode {
-    /// Registers `pool` with a card and takes hellos at `addr` (port 0: a free one). The card is the one
-    /// that has this address, or the first; see `ports`.
+    /// Registers `pool` with a NIC and takes hellos at `addr` (port 0: a free one). The NIC is the one that has this
+    /// address, or the machine's default; see `ports`.
     ///
-    /// All of the pool is taken from the system, and stays in memory.
+    /// The whole pool is allocated, and stays in memory.
     pub fn start(pool: &Pool, key: NodeKey, addr: SocketAddr) -> Result<VerbsNode, ServeError> {
         VerbsNode::start_limited(pool, key, addr, false, NodeLimits::default())
     }
 
-    /// As [`VerbsNode::start`], with other limits. `steered`: the pool is registered a second time, under the key of
-    /// READs that switches may steer.
+    /// Starts the server like [`VerbsNode::start`], with these limits. `steered`: the pool is registered a second
+    /// time, with the key for steered READs.
     pub fn start_limited(
         pool: &Pool,
         key: NodeKey,
@@ -80,54 +79,54 @@ impl VerbsNode {
         Ok(VerbsNode { server, device })
     }
 
-    /// Where it takes hellos, with the actual port.
+    /// Returns the address at which it takes hellos, with the actual port.
     pub fn addr(&self) -> SocketAddr {
         self.server.addr()
     }
 
-    /// The number of sessions.
+    /// Returns the number of sessions.
     pub fn sessions(&self) -> u64 {
         self.server.sessions()
     }
 
-    /// The card's name, and whether its atomics and the processor's see each other.
+    /// Returns the NIC's name, and whether its atomics and the processor's are atomic with each other.
     pub fn device(&self) -> (&str, bool) {
         (&self.device.name, self.device.shares_atomics)
     }
 
-    /// Learns who lives among the first clients.
+    /// Records which clients below a bound live.
     pub fn learn(&self, living: &Living) {
         self.server.learn(living);
     }
 
-    /// Fences a client for ever; returns when no verb of it executes here any more.
+    /// Fences a client for ever. Returns when none of its verbs executes here any more.
     ///
     /// # Panics
-    /// If the driver does not destroy a queue pair: then nobody may take the client for fenced.
+    /// If the driver does not destroy a queue pair: then the client must not count as fenced.
     pub fn fence(&self, client: ClientId) {
         let fenced = self.server.fence(client);
         fenced.expect("the verbs server destroys the client's queue pairs");
     }
 }
 
-/// The proof and the hello; a call is shorter.
+/// The proof and the hello. A call is shorter.
 const GREETING_BYTES: usize = PROOF_BYTES + HELLO_BYTES;
 const _: () = assert!(CALL_BYTES <= GREETING_BYTES);
 
-/// A client's connection; with its hello it becomes a lease.
+/// A client's connection. With the hello it becomes a lease.
 #[derive(Debug)]
 struct Connection {
     stream: TcpStream,
     peer: SocketAddr,
-    /// The call, then the proof and the hello.
+    /// The bytes of the call, then those of the proof and the hello.
     greeting: [u8; GREETING_BYTES],
     got: usize,
-    /// What is to be proved with the hello; `None` before the call.
+    /// The state that checks the proof, which comes with the hello; `None` before the call.
     challenged: Option<Challenged>,
     session: Option<(ClientId, Responder)>,
 }
 
-/// Why a connection is closed by the node.
+/// Reasons for which the node closes a connection.
 #[derive(Debug, thiserror::Error)]
 enum Misbehaved {
     #[error("it is no client")]
@@ -156,7 +155,7 @@ struct Loop {
     device: Arc<Device>,
     port: Selected,
     pool_bytes: u64,
-    // After the queue pairs that reach it.
+    // Dropped after the queue pairs that reach it.
     registered: Registered,
     header: Registered,
     steered: Option<Registered>,
@@ -191,32 +190,32 @@ impl Loop {
         }
     }
 
-    /// How long nothing will have to be done unless something happens.
+    /// Returns the time until the loop has to act even if nothing happens.
     fn wait(&self) -> Option<Duration> {
         let at = self.guests.deadline()?;
         // Rounded up: a wait of less than a millisecond must not become a busy loop.
         Some(at.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
     }
 
-    /// Does what the owner wants.
+    /// Obeys the messages of the owner.
     fn obey(&mut self) -> Result<(), Ended> {
         while let Some((client, done)) = self.guests.next_fence()? {
             for mut connection in self.guests.fence(client) {
                 let peer = connection.peer;
                 tracing::warn!(%client, %peer, "fenced, its queue pair is destroyed");
                 let (_, responder) = connection.session.take().expect("it is of the client");
-                // A panic here is one of who waits for the fence, too.
+                // A panic here panics the caller that waits for the fence, too.
                 responder.end().expect("a fenced queue pair is destroyed");
                 self.guests.doors.leave(connection.peer_ip());
                 connection.last_words(&[FENCED]);
             }
-            // Who has asked may have gone.
+            // The caller of the fence may have ended.
             let _ = done.send(());
         }
         Ok(())
     }
 
-    /// Reads what has come. A lease is over when its connection is.
+    /// Reads from a connection. A lease ends with its connection.
     fn serve(&mut self, token: usize) {
         let Some(mut connection) = self.guests.open.remove(&token) else { return };
         let reason = loop {
@@ -244,7 +243,7 @@ impl Loop {
     /// Answers a hello.
     fn greet(&mut self, connection: &mut Connection, hello: Hello) -> Result<(), Misbehaved> {
         let refusal = |status| Welcome::refusal(self.key.name(), status).encode();
-        // "Nobody" cannot be fenced.
+        // The reserved id cannot be fenced.
         if hello.client == ClientId::NOBODY {
             return Err(Misbehaved::NotAClient);
         }
@@ -275,16 +274,16 @@ impl Loop {
             base: self.header.base(),
             address: responder.address(),
         };
-        // From here on whoever ends it takes it out of the list.
+        // From here on the session counts, and code that ends it must take it out of the list.
         connection.session = Some((hello.client, responder));
-        // The buffer of a fresh connection has room.
+        // The buffer of a new connection has room.
         connection.stream.write_all(&welcome.encode())?;
         tracing::debug!(client = %hello.client, peer = %connection.peer, "attached by verbs");
         Ok(())
     }
 }
 
-/// The hello behind a good proof, if both are whole.
+/// Returns the hello behind a valid proof, once both have arrived.
 fn proved_hello(challenged: &Challenged, greeting: &[u8]) -> Result<Option<Hello>, Misbehaved> {
     let Some((proof, come)) = greeting.split_first_chunk::<PROOF_BYTES>() else { return Ok(None) };
     let Some(bytes) = come.first_chunk::<HELLO_BYTES>() else { return Ok(None) };
@@ -318,7 +317,7 @@ impl Guest for Connection {
 }
 
 impl Connection {
-    /// Reads until there is nothing more; gives the hello when it is whole, and proved.
+    /// Reads until there is nothing more. Returns the hello once it has arrived with a valid proof.
     fn read(&mut self, key: &NodeKey) -> Result<Option<Hello>, Misbehaved> {
         loop {
             let mut byte = [0];
@@ -339,7 +338,7 @@ impl Connection {
             };
             match heard {
                 Ok(None) => {}
-                // Another version of pools: it learns which one this is.
+                // A client with another layout of pools learns this one.
                 Err(error @ Misbehaved::Version(_)) if self.challenged.is_some() => {
                     self.last_words(&Welcome::refusal(0, Status::OtherVersion).encode());
                     return Err(error);
@@ -349,13 +348,13 @@ impl Connection {
         }
     }
 
-    /// Answers the call, if it is whole.
+    /// Answers the call, if it is complete.
     fn take_call(&mut self, key: &NodeKey) -> Result<(), Misbehaved> {
         match PROTOCOL.check(End::Server, &self.greeting[..self.got]) {
             Ok(_) => {}
             Err(Foreign::Stranger) => return Err(Misbehaved::NotAClient),
             Err(Foreign::Version(error)) => {
-                // It learns which one this is.
+                // A client of another version learns this one.
                 self.last_words(&Refusal::OtherVersion.encode(&PROTOCOL));
                 return Err(error.into());
             }
@@ -368,13 +367,13 @@ impl Connection {
             return Err(Misbehaved::WrongIdentity);
         }
         let (answer, challenged) = Challenged::new(&PROTOCOL, key, call)?;
-        // The buffer of a fresh connection has room.
+        // The buffer of a new connection has room.
         self.stream.write_all(&answer)?;
         (self.got, self.challenged) = (0, Some(challenged));
         Ok(())
     }
 
-    /// Says something before the connection is closed, if it can be said without waiting.
+    /// Sends a message before the connection is closed, if the socket takes it without waiting.
     fn last_words(&mut self, words: &[u8]) {
         if let Err(error) = self.stream.write_all(words) {
             tracing::debug!(%error, peer = %self.peer, "could not say why the connection ends");

@@ -1,18 +1,19 @@
-//! Which device, port and address (GID) to use.
+//! The choice of device, port and address (GID).
 //!
-//! The address of RoCE v2 is an IP address of the port's network interface. So the connection over which
-//! a session and a memory node say hello tells which one to use: the one whose IP address is that
-//! connection's own end. Where none has it (loopback, InfiniBand), it is the first port that is up, and of
-//! its addresses the first of the best kind. [`DEVICE_VARIABLE`] overrides all of it.
+//! An address of RoCE v2 is an IP address of the port's network interface. So the connection over which
+//! session and memory node say hello tells which port to use: the one whose IP address is that
+//! connection's own end. If no port has that address (loopback, InfiniBand), the choice is the best
+//! address of all ports that are up, the first among equals. [`DEVICE_VARIABLE`] overrides all of this.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use crate::error::RdmaError;
 
-/// `DEVICE[:PORT[:GID]]`, such as `mlx5_0:1:3`: what to use, for memory nodes and sessions alike.
+/// The variable with the choice for memory nodes and sessions: `DEVICE[:PORT[:GID]]`, such as
+/// `mlx5_0:1:3`.
 pub const DEVICE_VARIABLE: &str = "FUSEE_RDMA_DEVICE";
 
-/// What kind of address a GID is.
+/// The kinds of GIDs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GidKind {
     InfiniBand,
@@ -36,7 +37,7 @@ pub(super) struct Port {
     pub(super) is_up: bool,
     pub(super) is_ethernet: bool,
     pub(super) lid: u16,
-    /// As the header counts: 1 for 256 bytes, 5 for 4096.
+    /// As in the library's header: 1 for 256 bytes, 5 for 4096.
     pub(super) mtu: u8,
     pub(super) max_message_bytes: u32,
     pub(super) gids: Vec<Gid>,
@@ -49,7 +50,7 @@ pub(super) struct Selected {
     pub(super) gid: Gid,
 }
 
-/// What somebody has asked for.
+/// An explicit choice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wanted {
     device: Option<String>,
@@ -58,7 +59,7 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// What the environment asks for.
+    /// Reads the choice in the environment.
     pub(super) fn from_environment() -> Result<Wanted, RdmaError> {
         match std::env::var(DEVICE_VARIABLE) {
             Ok(text) if !text.is_empty() => Wanted::parse(&text),
@@ -81,34 +82,35 @@ impl Wanted {
 }
 
 impl Gid {
-    /// The IP address that it is, if it is one.
+    /// Returns the IP address that the GID is, if it is one.
     pub(super) fn address(&self) -> Option<IpAddr> {
         let is_ip = self.kind == GidKind::RoceV2;
         is_ip.then(|| Ipv6Addr::from_octets(self.bytes).to_canonical())
     }
 
-    /// How good an address is without anything to compare it with; less is better.
+    /// Returns the preference of an address if there is none to compare it with; less is better.
     fn rank(&self) -> u8 {
         let is_v4 = self.bytes.starts_with(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
         let is_link_local = self.bytes.starts_with(&[0xfe, 0x80]);
         match (is_v4, is_link_local) {
             (true, _) => 0,
             (_, false) => 1,
-            // Two ports of different networks may have such ones that do not reach each other.
+            // Two networks may have the same link-local addresses, without a way between them.
             (_, true) => 2,
         }
     }
 }
 
 impl Port {
-    /// Whether an address is of the kind that this port speaks: RoCE v2, not v1, which no router forwards.
+    /// Returns whether the port speaks this kind of address: RoCE v2, not v1, which routers do not
+    /// forward.
     fn speaks(&self, gid: &Gid) -> bool {
         let kind = if self.is_ethernet { GidKind::RoceV2 } else { GidKind::InfiniBand };
         gid.kind == kind
     }
 }
 
-/// The port and address to use, of these. `near`: this end of the connection to the other party.
+/// Selects the port and address to use. `near` is this end of the connection to the other party.
 pub(super) fn select(
     ports: &[Port],
     wanted: &Wanted,
@@ -144,7 +146,7 @@ pub(super) fn select(
     let candidates: Vec<(&Port, Gid)> = all().filter(|(port, gid)| usable(port, gid)).collect();
     let is_near = |(_, gid): &&(&Port, Gid)| near.is_some() && gid.address() == near;
     let best = candidates.iter().find(is_near);
-    // The first of equals.
+    // The first among equals.
     let best = best.or_else(|| candidates.iter().min_by_key(|(_, gid)| gid.rank()));
     match best {
         Some((port, gid)) => Ok(Selected { port: (*port).clone(), gid: *gid }),
@@ -199,7 +201,7 @@ mod tests {
         let ports = [roce("a", 1), roce("b", 2)];
         assert_eq!(pick(&ports, "", Some("10.0.0.2")).unwrap(), ("b".into(), 2));
         assert_eq!(pick(&ports, "", Some("fe80::200:0:0:2")).unwrap(), ("b".into(), 1));
-        // Loopback is no port's.
+        // Loopback belongs to no port.
         assert_eq!(pick(&ports, "", Some("127.0.0.1")).unwrap(), ("a".into(), 2));
         assert_eq!(pick(&ports, "", None).unwrap(), ("a".into(), 2));
         assert_eq!(pick(&[infiniband()], "", Some("10.0.0.2")).unwrap(), ("ib0".into(), 0));

@@ -1,13 +1,13 @@
-//! A session's end of a connection to one memory node: a queue pair, and the memory its card works on.
+//! A session's end of a connection to one memory node: a queue pair, and the memory on which its NIC works.
 //!
-//! The card reads what it writes elsewhere from the *arena*, and puts there what it fetched: one
-//! registered piece of memory per queue pair, made when the session attaches. So nothing is registered on
-//! the path of a verb, and no memory of a batch is ever under the card's hands: it may go at any time. Rust
-//! has no references into the arena either. Bytes are copied in and out through pointers; what is copied
-//! out too early is old or torn, and nothing worse.
+//! The NIC takes the bytes of WRITEs from the *arena*, and puts the bytes that it fetches there: the arena
+//! is one registered piece of memory for each queue pair, made when the session attaches. So no memory is
+//! registered on the path of a verb, and the NIC never accesses memory of a batch, which may be freed at any
+//! time. There are also no Rust references into the arena. Bytes are copied in and out through pointers.
+//! Bytes that are copied out too early are old or torn, and nothing worse.
 //!
-//! [`Requester::add`] gathers verbs, [`Requester::ring`] hands all of them to the card at once: one
-//! doorbell. The card tells only of those that are signalled; the ones before them have then completed, too.
+//! [`Requester::add`] gathers verbs, [`Requester::ring`] hands all of them to the NIC with one doorbell. The
+//! NIC reports only signalled verbs as complete; the ones before them are then complete, too.
 
 use std::sync::Arc;
 
@@ -20,54 +20,54 @@ use super::ports::Selected;
 use super::wire::{Address, Welcome};
 use crate::error::RdmaError;
 
-/// Verbs that a queue pair takes before some have to complete, if the card takes as many.
+/// Verbs in flight on one queue pair, if the NIC takes as many.
 const VERBS: u32 = 512;
-/// WRITEs up to this length travel with their verb, if the card takes as much.
+/// WRITEs up to this length are posted inline, if the NIC takes as much.
 const INLINE_BYTES: u32 = 220;
 /// Bytes of an arena.
 pub(super) const ARENA_BYTES: u32 = 512 << 10;
-/// The last of so many verbs in a row is signalled, so that it shows that the card goes on.
+/// In a run of verbs without signal, the last of this many is signalled, to show that the NIC goes on.
 const SIGNAL_VERBS: u32 = 128;
 /// Completions taken at once.
 const AT_ONCE: usize = 32;
 
-/// A verb for the card.
+/// A verb for the NIC.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Work {
-    /// Grows by one from verb to verb.
+    /// Increases by one from verb to verb.
     pub(super) id: u64,
-    /// READ and WRITE of `len` bytes, CAS or FAA; spans do not matter.
+    /// A READ or WRITE of `len` bytes, a CAS or an FAA. Spans do not matter.
     pub(super) op: Op,
     pub(super) len: u32,
-    /// Where in the arena it finds or leaves its bytes.
+    /// The place of the bytes in the arena.
     pub(super) place: u32,
-    /// Where in the pool.
+    /// The offset in the pool.
     pub(super) offset: u64,
 }
 
 /// A completion.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Completion {
-    /// The verb's.
+    /// The id of the verb.
     pub(super) id: u64,
-    /// The driver's number of the reason, if it failed.
+    /// The driver's number for the reason, if the verb failed.
     pub(super) failure: Option<u32>,
 }
 
-/// What has been handed to the card.
+/// Counts of the work handed to NICs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CardCounts {
     /// Doorbells: lists of verbs handed over.
     pub posts: u64,
-    /// Verbs. One that is long, or starts within a word, is several for the card.
+    /// Requests. A verb that is long, or starts within a word, has several.
     pub verbs: u64,
-    /// Verbs whose completion was asked for.
+    /// Verbs that were signalled.
     pub signals: u64,
     /// Completions taken.
     pub completions: u64,
-    /// Verbs that were held back for the order, a round trip of their own.
+    /// Verbs held back to keep the order, each for a round trip.
     pub waits: u64,
-    /// WRITEs that travelled with their verb.
+    /// WRITEs that were posted inline.
     pub inline: u64,
 }
 
@@ -82,21 +82,21 @@ impl std::ops::AddAssign for CardCounts {
     }
 }
 
-/// A queue pair that posts.
+/// A queue pair that posts verbs.
 pub(super) struct Requester {
-    // In the order in which they are to go: the card lets go of the arena with the queue pair.
+    // In the order of their drops: the NIC stops using the arena when the queue pair is destroyed.
     pair: QueuePair,
     completions: Completions,
     arena: Registered,
-    /// As many as the queue pair takes, so that they stay where they are.
+    /// With a capacity for all verbs of the queue pair, so that the entries never move.
     list: Vec<SendWr>,
     pieces: Vec<Sge>,
     remote_base: u64,
     remote_key: u32,
     header_key: u32,
-    /// Of READs that may be steered.
+    /// The key of steered READs.
     steered_key: u32,
-    /// Verbs added since the last that was signalled.
+    /// Verbs added since the last signalled one.
     unsignalled: u32,
     pub(super) counts: CardCounts,
 }
@@ -114,7 +114,7 @@ impl Requester {
     pub(super) fn new(device: &Arc<Device>, port: &Selected) -> Result<Requester, RdmaError> {
         let verbs = VERBS.min(device.max_verbs);
         let arena = Registered::arena(device, ARENA_BYTES as usize)?;
-        // A queue pair that fails completes all that it had.
+        // A queue pair that fails completes all its verbs.
         let completions = Completions::new(device, verbs, true)?;
         let pair = QueuePair::requester(device, port, &completions, (verbs, INLINE_BYTES))?;
         Ok(Requester {
@@ -132,16 +132,16 @@ impl Requester {
         })
     }
 
-    /// Where the memory node finds it.
+    /// Returns the address for the memory node.
     pub(super) fn address(&self) -> Address {
         self.pair.address()
     }
 
-    /// Connects it to the queue pair of the memory node that has said this.
+    /// Connects to the queue pair of the memory node that has sent this welcome.
     pub(super) fn connect(&mut self, welcome: &Welcome) -> Result<(), RdmaError> {
         (self.remote_base, self.remote_key) = (welcome.base, welcome.key);
         self.header_key = welcome.header_key;
-        // Who steers nothing has no key for it.
+        // A node without steered READs has no key for them.
         self.steered_key = match welcome.steered_key {
             0 => welcome.key,
             key => key,
@@ -149,7 +149,7 @@ impl Requester {
         self.pair.connect(&welcome.address)
     }
 
-    /// The descriptor that becomes readable with a completion, if it was asked for.
+    /// Returns the descriptor that becomes readable with a completion, if an event was asked for.
     pub(super) fn fd(&self) -> i32 {
         self.completions.fd().expect("made with events")
     }
@@ -158,7 +158,7 @@ impl Requester {
         &mut self.completions
     }
 
-    /// How many verbs may be with the card at a time.
+    /// Returns the number of verbs that may be in flight.
     pub(super) fn depth(&self) -> usize {
         self.list.capacity()
     }
@@ -183,7 +183,7 @@ impl Requester {
         unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
     }
 
-    /// The word that a CAS or FAA left.
+    /// Returns the word that a CAS or FAA has found.
     pub(super) fn word(&self, place: u32) -> u64 {
         let mut bytes = [0; 8];
         self.get(place, &mut bytes);
@@ -231,7 +231,7 @@ impl Requester {
         }
     }
 
-    /// The completion of the verb added last will be told.
+    /// Signals the verb added last.
     pub(super) fn signal(&mut self) {
         if let Some(last) = self.list.last_mut()
             && last.send_flags & ffi::SEND_SIGNALED == 0
@@ -242,8 +242,8 @@ impl Requester {
         }
     }
 
-    /// Hands the list to the card, with one doorbell. The last verb is signalled: without that nobody would
-    /// learn that there is room again.
+    /// Hands the list to the NIC, with one doorbell. The last verb is signalled: otherwise it would not show
+    /// when there is room again.
     pub(super) fn ring(&mut self) -> Result<(), i32> {
         self.signal();
         if self.list.is_empty() {
@@ -261,15 +261,15 @@ impl Requester {
             }
         }
         self.counts.posts += 1;
-        // SAFETY: the list is whole, its pieces lie in the arena, which is registered as long as the queue
-        // pair lives; the driver copies the list.
+        // SAFETY: the list is complete, and its pieces lie in the arena, which is registered as long as the
+        // queue pair lives; the driver copies the list.
         let result = unsafe { ffi::post_send(self.pair.raw(), list) };
         self.list.clear();
         self.pieces.clear();
         if result == 0 { Ok(()) } else { Err(result) }
     }
 
-    /// Takes completions and passes each to `done`.
+    /// Takes completions, and passes each to `done`.
     pub(super) fn poll(
         &mut self,
         mut done: impl FnMut(&Requester, Completion),

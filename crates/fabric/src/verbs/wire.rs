@@ -1,4 +1,4 @@
-//! What a session and a memory node say to each other before the network cards take over.
+//! The messages of a session and a memory node before the NICs take over.
 //!
 //! ```text
 //! address, 28 bytes   | queue pair 4 | first packet 4 | lid 2 | mtu 1 | depth 1 | gid 16 |
@@ -8,15 +8,16 @@
 //! fenced, 1 byte      | 'f' |
 //! ```
 //!
-//! Numbers are little-endian. The magic ends in the version, and the layout is that of pools.
-//! `mtu` counts as libibverbs does, 1 for 256 bytes to 5 for 4096; `depth` is how many READs and atomics
-//! the card has room for at a time. With a status that is no welcome, the rest is zero.
+//! Numbers are little-endian. The magic ends in the protocol's version; `layout` is the version of the
+//! pools' layout. `mtu` counts as libibverbs does, 1 for 256 bytes to 5 for 4096; `depth` is the number
+//! of READs and atomics that the NIC can have in flight. Unless the status is 0, the fields behind the
+//! layout are zero.
 //!
-//! Before the hello both ends prove that they know the node's key (`challenge`), whose name stands
-//! for the node here. The hello is a packet of its own: switches on the wire look for it.
+//! Before the hello both ends prove that they know the node's key (`challenge`). The name of that key
+//! stands for the node here. The hello has a packet of its own, since switches on the wire look for it.
 //!
-//! The connection stays open as long as the session lasts, and is its lease: the node destroys the queue
-//! pair when it is closed, and a session takes the node for lost.
+//! The connection stays open as long as the session lasts, and is its lease. When it closes, the node
+//! destroys the queue pair, and the session takes the node for lost.
 
 use fusee_core::layout::{LAYOUT_VERSION, LAYOUTS};
 use fusee_core::verbs::ClientId;
@@ -25,12 +26,13 @@ use fusee_core::version::End;
 use crate::bytes::{u32_at, u64_at};
 use crate::version::{Foreign, Protocol};
 
-/// How hellos begin. 3: they say the layout of pools. 4: both ends prove the node's key.
+/// The beginning of messages. Version 3 added the layout of pools, version 4 the proofs of the node's
+/// key.
 pub(crate) const PROTOCOL: Protocol = Protocol::new("FUSErd", "the verbs protocol", 4);
 pub(crate) const ADDRESS_BYTES: usize = 28;
 pub(crate) const HELLO_BYTES: usize = 24 + ADDRESS_BYTES;
 pub(crate) const WELCOME_BYTES: usize = 52 + ADDRESS_BYTES;
-/// What a node says to a session that it has fenced.
+/// The message of a node to a session that it has fenced.
 pub(crate) const FENCED: u8 = b'f';
 
 /// The end of a connection between queue pairs.
@@ -52,32 +54,32 @@ pub(crate) struct Hello {
     pub(crate) address: Address,
 }
 
-/// What a node says to a hello.
+/// A node's decision about a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Status {
     Welcome,
     Fenced,
-    /// Its card has no room for another queue pair, or does not take the client's address.
+    /// The node's NIC has no room for another queue pair, or does not take the client's address.
     Unable,
     /// There is no room for another session.
     Full,
-    /// The session has another version. It finds that before it looks at this.
+    /// The session has another version. It notices that from the magic, before it reads the status.
     OtherVersion,
 }
 
-/// The node's answer.
+/// The node's answer to the hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Welcome {
     pub(crate) node: u64,
     pub(crate) pool_bytes: u64,
     pub(crate) status: Status,
-    /// The key of what the pool holds behind its header.
+    /// The key of the pool behind its header.
     pub(crate) key: u32,
     /// The key of the header, for READs.
     pub(crate) header_key: u32,
-    /// The key of READs that may be steered, of what the first one is of; 0: there is none.
+    /// The key of steered READs of the pool behind its header; 0: there is none.
     pub(crate) steered_key: u32,
-    /// Where the pool starts, as the node's card counts.
+    /// The address of the pool's start for the node's NIC.
     pub(crate) base: u64,
     pub(crate) address: Address,
 }
@@ -91,7 +93,7 @@ impl Address {
         bytes[12..28].copy_from_slice(&self.gid);
     }
 
-    /// Reads an address that a card can be told: numbers of queue pairs and packets have 24 bits.
+    /// Decodes an address that a NIC can use: numbers of queue pairs and packets have 24 bits.
     fn decode(bytes: &[u8]) -> Option<Address> {
         let address = Address {
             queue_pair: u32_at(bytes, 0)?,
@@ -135,7 +137,7 @@ impl Hello {
 }
 
 impl Welcome {
-    /// An answer that is no welcome.
+    /// Makes an answer that refuses the session.
     pub(crate) fn refusal(node: u64, status: Status) -> Welcome {
         let address = Address::default();
         let key = 0;
@@ -175,7 +177,7 @@ impl Welcome {
         Welcome::fields(bytes).ok_or(Foreign::Stranger)
     }
 
-    /// What comes behind the beginning.
+    /// Decodes the fields behind the beginning.
     fn fields(bytes: &[u8; WELCOME_BYTES]) -> Option<Welcome> {
         let node = u64_at(bytes, 8)?;
         let pool_bytes = u64_at(bytes, 16)?;
@@ -194,7 +196,7 @@ impl Welcome {
         let header_key = u32_at(bytes, 36)?;
         let steered_key = u32_at(bytes, 40)?;
         let base = u64_at(bytes, 44)?;
-        // No verb inside of the pool may count beyond the end of memory.
+        // Addresses of verbs inside the pool must not overflow.
         base.checked_add(pool_bytes)?;
         let address = Address::decode(&bytes[52..])?;
         let pool = Welcome { pool_bytes, base, ..Welcome::refusal(node, status) };

@@ -1,9 +1,9 @@
 //! The fence of the sessions of one process: [`Sessions`] and their [`Gate`]s.
 //!
-//! A verb is an access to a cell of which loom asserts that no two accesses are concurrent. Who
-//! fences accesses the cell afterwards. So a verb that executes after a fence has returned, or
-//! beside it, or that did not *happen before* the return in the sense of the memory model, ends
-//! the execution with a panic. Loom also panics when no thread can go on.
+//! A verb is an access to a cell, and loom asserts that no two accesses to it are concurrent. The thread that fences
+//! accesses the cell afterwards. So a verb that executes after a fence has returned, or beside it, or that did not
+//! *happen before* the return in the sense of the memory model, ends the execution with a panic. Loom also panics when
+//! no thread can go on.
 
 use std::sync::{Arc, OnceLock};
 
@@ -20,10 +20,10 @@ use crate::{bounded, tallies};
 
 const CLIENT: ClientId = ClientId(7);
 
-/// Memory that only one session has verbs for.
+/// Memory on which only one session executes verbs.
 struct Memory(UnsafeCell<u32>);
 
-// SAFETY: loom checks that no two accesses are concurrent; that is what it is for.
+// SAFETY: loom checks that no two accesses are concurrent; that is the purpose of the cell.
 unsafe impl Sync for Memory {}
 
 impl Memory {
@@ -36,14 +36,14 @@ impl Memory {
         self.0.with_mut(|verbs| unsafe { *verbs += 1 });
     }
 
-    /// After a fence: how many verbs have executed.
+    /// Returns the number of verbs that have executed. Called after a fence.
     fn verbs(&self) -> u32 {
         // SAFETY: as above.
         self.0.with(|verbs| unsafe { *verbs })
     }
 }
 
-/// A session as a client's thread has it.
+/// A session and its gate, as a client's thread holds them.
 struct Session {
     sessions: Arc<Sessions>,
     id: SessionId,
@@ -75,7 +75,7 @@ fn start(nth: usize, run: impl FnOnce() + 'static) -> thread::JoinHandle<()> {
     thread::spawn(move || reached.run(run))
 }
 
-/// One session, two verbs, a fence beside them.
+/// Runs one session with two verbs, and a fence beside them.
 fn fence_beside_two_verbs() {
     let before = tallies();
     let refused = tallies();
@@ -134,7 +134,7 @@ fn a_fence_without_own_barriers() {
     fence_beside_two_verbs();
 }
 
-/// Leaving the gate releases, and the wait acquires: else the verbs need not have happened.
+/// Leaving the gate releases, and the wait acquires: otherwise the verbs need not have happened before the return.
 #[test]
 #[should_panic(expected = "Causality violation")]
 fn a_fence_that_does_not_acquire() {
@@ -143,8 +143,8 @@ fn a_fence_that_does_not_acquire() {
     fence_beside_two_verbs();
 }
 
-/// A session of another process: its monitor hears of the fence, shuts the gate, waits for it to be empty (or does not,
-/// a fault), and says goodbye, upon which the node takes the session off its list.
+/// Fences a session of another process. Its monitor gets the message, shuts the gate, waits for it to be empty (or does
+/// not, a fault), and says goodbye, upon which the node takes the session off its list.
 fn fence_of_another_process(waits: bool) {
     let before = tallies();
     let refused = tallies();
@@ -162,7 +162,7 @@ fn fence_of_another_process(waits: bool) {
             if waits {
                 Gate::wait_empty([&**gate].into_iter());
             }
-            // The node hears the goodbye.
+            // The node receives the goodbye.
             at_node.leave(*id.get().unwrap());
         };
         let id = sessions.open(CLIENT, Access::Process(Arc::new(Peer::new(monitor)))).unwrap();
@@ -206,7 +206,7 @@ fn a_goodbye_before_the_session_is_outside() {
     fence_of_another_process(false);
 }
 
-/// Two threads of the client, each with a session; the fence waits for both.
+/// Fences a client with two threads, each with a session; the fence waits for both.
 fn fence_two_threads(preemptions: usize) {
     bounded(preemptions, || {
         let sessions = Arc::new(Sessions::new());
@@ -236,8 +236,8 @@ fn all_threads_of_a_client_with_membarrier() {
     fence_two_threads(1);
 }
 
-/// Two fences of the same client at the same time: neither returns early. Only with own barriers:
-/// two threads that wait for membarrier by spinning have no end of executions.
+/// Two fences of the same client at the same time: neither returns early. This runs only with own barriers: if two
+/// threads wait for membarrier by spinning, the model has no end of executions.
 #[test]
 fn two_fences_at_once() {
     choose(Membarrier::Missing);
@@ -262,7 +262,7 @@ fn two_fences_at_once() {
     });
 }
 
-/// A session that opens, executes a verb and leaves, all beside a fence.
+/// Opens a session, executes a verb and leaves, all beside a fence.
 fn fence_beside_a_whole_session() {
     let (refusals, tally) = tallies();
     bounded(4, move || {
@@ -298,7 +298,7 @@ fn attaching_beside_a_fence_with_membarrier() {
     fence_beside_a_whole_session();
 }
 
-/// The end of the node ends sessions as a fence does, whoever they belong to.
+/// The end of the node ends sessions as a fence does, those of all clients.
 #[test]
 fn no_verb_after_the_end_of_the_node() {
     choose(Membarrier::Works);
@@ -317,7 +317,7 @@ fn no_verb_after_the_end_of_the_node() {
     });
 }
 
-/// A fence beside the loss of the node: what the session learns in the end is the fence.
+/// A fence beside the loss of the node: in the end the session sees the fence.
 #[test]
 fn a_fence_is_not_forgotten_when_the_node_goes() {
     choose(Membarrier::Missing);

@@ -1,25 +1,25 @@
-//! What threads do to each other in shared memory, under all interleavings: models for loom.
+//! Models for loom of threads that share memory, under all interleavings.
 //!
 //! The modules `copy`, `order`, `gate` and `sessions` of the fabric are compiled here a second
-//! time, from the same files, with loom's atomics and locks behind `crate::sync`. So what is
-//! checked is the code that runs, not a model of it. Loom tries the orders of the steps of two or
-//! three threads, all of them or those with few preemptions, see [`bounded`], and lets a load
-//! return whatever value the memory model of C++ allows.
+//! time, from the same files, with loom's atomics and locks behind `crate::sync`. So these models
+//! check the code that runs, not a model of it. Loom tries the orders of the steps of two or three
+//! threads, all of them or those with few preemptions, see [`bounded`], and lets a load return any
+//! value that the memory model of C++ allows.
 //!
-//! What rests on a fence or an ordering comes with a [`Fault`](sync::Fault) that must break it: a
-//! fence that does nothing, orderings that are all relaxed. A model that passes with its fault
-//! sees nothing.
+//! Where a model depends on a fence or an ordering, there is a [`Fault`](sync::Fault) that must
+//! break it: a fence that does nothing, or orderings that are all relaxed. A model that passes with
+//! its fault would check nothing.
 //!
-//! What loom cannot show, and what these models assume, is in docs/testing.md:
+//! The limits of loom and the assumptions of these models are in docs/testing.md:
 //! - `rep movsq` and `rep stosq` are out of reach; the models copy runs too short for them;
-//! - membarrier is a model of what its manual promises, see [`sys`];
-//! - loom takes sequentially consistent *accesses* for acquire-release ones (fences it takes
+//! - membarrier is a model of the promise in its manual, see [`sys`];
+//! - loom treats sequentially consistent *accesses* as acquire-release ones (fences it takes
 //!   seriously), knows no load that is fulfilled by a later store (load buffering), and its weak
 //!   compare-and-swap never fails without reason.
 
 #[path = "../../src/copy.rs"]
 #[allow(unsafe_code)]
-// The models empty no memory.
+// The models never zero memory.
 #[allow(dead_code)]
 mod copy;
 #[path = "../../src/shm/gate.rs"]
@@ -28,7 +28,7 @@ mod gate;
 #[allow(unsafe_code)]
 mod order;
 #[path = "../../src/shm/sessions.rs"]
-// Only the server, which is not in the models, counts sessions.
+// Only the server counts sessions, and it is not in the models.
 #[allow(dead_code)]
 mod sessions;
 
@@ -43,8 +43,8 @@ mod words;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts how many executions of a model ended in a certain way. Of the standard library's
-/// atomics: it outlives the executions and is no part of them.
+/// The number of executions of a model that ended in a certain way. It uses the standard library's
+/// atomics, because it outlives the executions and is no part of them.
 #[derive(Debug, Default)]
 struct Tally(AtomicU64);
 
@@ -53,24 +53,25 @@ impl Tally {
         self.0.fetch_add(u64::from(happened), Ordering::Relaxed);
     }
 
-    /// A model in which this never happens checks less than its author thinks.
+    /// Checks that some execution ended this way. Without that, a model could check less than it
+    /// seems to.
     fn assert_happened(&self) {
         assert_ne!(self.0.load(Ordering::Relaxed), 0, "no execution came there");
     }
 }
 
-/// A tally, for the test and for its model.
+/// Makes a tally, for the test and for its model.
 fn tallies() -> (Arc<Tally>, Arc<Tally>) {
     let tally = Arc::new(Tally::default());
     (tally.clone(), tally)
 }
 
-/// For models with more executions than there is time for: all those in which at most so many
+/// Runs a model that has too many executions to try all: only those in which at most `preemptions`
 /// steps take the processor away from a thread that could go on. A wait is no such step.
 fn bounded(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
-    // Waiting takes branches, too.
+    // Waits take branches, too.
     builder.max_branches = 20_000;
     builder.check(model);
 }

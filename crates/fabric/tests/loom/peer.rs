@@ -1,6 +1,6 @@
-//! A client process, as far as the models need one: when it hears that it is fenced, its monitor does what a model
-//! says, before anything else happens at the node. That a silent one is killed is no matter of interleavings: the
-//! models have none.
+//! A client process, as far as the models need one. When it is told of its fence, its monitor does what the model
+//! says, before anything else happens at the node. A silent process, which would be killed, does not occur: that
+//! is not a matter of interleavings.
 
 use std::fmt;
 use std::time::Duration;

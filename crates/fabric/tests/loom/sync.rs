@@ -1,8 +1,8 @@
 //! Loom's types under the names of the fabric's own `sync`, and the faults that a test can inject.
 //!
-//! A fault holds for the thread of the test that sets it; loom runs all threads of a model on it.
-//! Every access is also a point at which a membarrier of another thread can take effect, see
-//! [`sys`](crate::sys).
+//! A fault holds for the thread of the test that sets it; loom runs all threads of a model on that
+//! thread. Every access is also a point at which a membarrier of another thread can take effect,
+//! see [`sys`](crate::sys).
 
 use std::cell::Cell;
 
@@ -13,7 +13,7 @@ use crate::sys;
 pub(crate) use loom::sync::{Mutex, MutexGuard};
 pub(crate) use std::sync::atomic::Ordering;
 
-/// What to break.
+/// The property to break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// Nothing.
@@ -28,13 +28,13 @@ loom::lazy_static! {
     static ref STEP: loomed::AtomicU32 = loomed::AtomicU32::new(0);
 }
 
-/// A step of the model: before every access.
+/// Marks a step of the model; called before every access.
 ///
-/// Loom reorders only steps that touch the same variable, and of each variable it remembers the
-/// last access alone. So a thread that loads a word and then swaps it, as a WRITE of a part does,
-/// hides from it that another has read the word before, and orders are left out. All steps store
-/// to one more variable, therefore, which makes loom try all orders of all steps. Nobody ever
-/// loads it, so it synchronizes nothing.
+/// Loom reorders only steps that touch the same variable, and of each variable it remembers only
+/// the last access. So a thread that loads a word and then swaps it, as a WRITE of a part does,
+/// hides from loom that another thread has read the word before, and orders are left out. Therefore
+/// all steps store to one more variable, which makes loom try all orders of all steps. No thread
+/// loads that variable, so it synchronizes nothing.
 fn step() {
     STEP.store(0, Ordering::Relaxed);
     sys::interrupt();
@@ -49,7 +49,7 @@ pub(crate) fn inject(fault: Fault) {
     FAULT.set(fault);
 }
 
-/// The ordering of an access, unless a fault takes it away.
+/// Returns the ordering of an access, unless a fault takes it away.
 fn ordering(order: Ordering) -> Ordering {
     if FAULT.get() == Fault::Relaxed { Ordering::Relaxed } else { order }
 }
@@ -60,10 +60,10 @@ pub(crate) fn fence(order: Ordering) {
     }
 }
 
-/// Loom does not reorder as compilers do: it takes each load for one that may be early anyway.
+/// Loom does not reorder as compilers do: it treats each load as one that may be early anyway.
 pub(crate) fn compiler_fence(_: Ordering) {}
 
-/// Of processes that always answer.
+/// A wait for processes that always answer.
 #[derive(Debug)]
 pub(crate) struct Patience;
 
@@ -79,7 +79,7 @@ impl Patience {
 }
 
 pub(crate) fn back_off(_: u32) {
-    // Tells loom that only another thread can change what the caller waits for.
+    // Tells loom that only another thread can change the value that the caller waits for.
     loom::thread::yield_now();
 }
 

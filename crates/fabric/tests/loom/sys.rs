@@ -1,30 +1,30 @@
-//! The system calls of the fabric, as far as the models need them: membarrier.
+//! The system calls of the fabric that the models need: membarrier.
 //!
-//! Loom knows no membarrier, so this is a model of what its manual promises: between its call and
+//! Loom has no membarrier, so this is a model of the promise in its manual: between its call and
 //! its return every other thread passes a full barrier, *at some point of its instructions*, and
-//! what either thread did before the barrier is ordered before what the other does after it. A
-//! session asks before each of its accesses whether a barrier is due, and passes it there; the
-//! caller waits until every session has passed or ended. Where in a session it falls is one more
-//! thing of which loom tries all possibilities. That the kernel keeps the promise, and that the
-//! processor orders nothing less than loom does, is assumed.
+//! accesses of either thread before the barrier are ordered before those of the other after it. A
+//! session asks before each of its accesses whether a barrier is due, and passes it there. The
+//! caller waits until every session has passed or ended. The place of the barrier in a session is
+//! one more thing of which loom tries all possibilities. Two facts are assumed: the kernel keeps
+//! the promise, and the processor orders no less than loom does.
 
 use std::cell::Cell;
 
 use loom::sync::atomic::{AtomicUsize, Ordering, fence};
 
-/// Sessions at most.
+/// The most sessions of a model.
 const SESSIONS: usize = 2;
-/// What a session has passed that has ended, or is none.
+/// The calls passed by a session that has ended or does not exist.
 const ALL: usize = usize::MAX;
 
-/// What membarrier does.
+/// The behaviour of membarrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Membarrier {
     /// It is missing: sessions pass barriers of their own.
     Missing,
-    /// What its manual says.
+    /// It does what its manual says.
     Works,
-    /// It says that it works, and does nothing: a fault.
+    /// It claims to work, and does nothing: a fault.
     DoesNothing,
 }
 
@@ -34,16 +34,16 @@ std::thread_local! {
 
 loom::lazy_static! {
     static ref CALLS: AtomicUsize = AtomicUsize::new(0);
-    /// Of each session, the calls of membarrier that have taken effect on it.
+    /// For each session, the number of membarrier calls that have taken effect on it.
     static ref PASSED: [AtomicUsize; SESSIONS] = std::array::from_fn(|_| AtomicUsize::new(ALL));
 }
 
 loom::thread_local! {
-    /// Which session this thread is, and the calls that it has passed.
+    /// The session of this thread, and the number of calls that it has passed.
     static SESSION: Cell<Option<(usize, usize)>> = Cell::new(None);
 }
 
-/// Chooses what membarrier does in the models that this test runs from now on.
+/// Chooses the behaviour of membarrier in the models that this test runs from now on.
 pub(crate) fn choose(membarrier: Membarrier) {
     MEMBARRIER.set(membarrier);
 }
@@ -57,17 +57,17 @@ impl Reached {
         Reached(session)
     }
 
-    /// Runs what the thread is to do.
+    /// Runs `thread` as a thread that membarrier reaches.
     pub(crate) fn run(self, thread: impl FnOnce()) {
         SESSION.with(|session| session.set(Some((self.0, 0))));
         thread();
-        // A thread that does not run has passed its barrier when it was taken off the processor.
+        // A thread that does not run passed its barrier when it was taken off the processor.
         fence(Ordering::SeqCst);
         PASSED[self.0].store(ALL, Ordering::Release);
     }
 }
 
-/// Where a barrier of another thread may take effect on this one.
+/// Lets a barrier of another thread take effect on this one.
 pub(crate) fn interrupt() {
     if MEMBARRIER.get() != Membarrier::Works {
         return;

@@ -1,8 +1,8 @@
 //! READ, WRITE, CAS and FAA of several sessions on the same words.
 //!
-//! A pool is a few words here, and a session an [`Order`]. A WRITE may fall apart into its words,
-//! in any order but that the last one is last (docs/decisions/0007); everything else that a
-//! session does must be seen in the order in which it was posted.
+//! Here a pool is a few words, and a session is an [`Order`]. A WRITE may be seen as separate
+//! words, in any order in which the last one is last (docs/decisions/0007). All else that a session
+//! does must be seen in the order in which it was posted.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::order::Order;
 use crate::sync::{AtomicU64, Fault, inject};
 use crate::{bounded, tallies};
 
-/// The words of WRITEs: no two bytes of a word are alike, so that a mixture would be seen.
+/// The words of WRITEs. No two bytes of a word are equal, so that a mixture would show.
 const OLD: u64 = 0;
 const NEW: u64 = 0x1122_3344_5566_7788;
 const NEWER: u64 = 0x99aa_bbcc_ddee_ff00;
@@ -47,7 +47,7 @@ impl<const N: usize> Words<N> {
     }
 }
 
-/// The bytes of `n` equal words.
+/// Returns the bytes of `n` equal words.
 fn bytes(word: u64, n: usize) -> Vec<u8> {
     word.to_ne_bytes().repeat(n)
 }
@@ -56,7 +56,7 @@ fn split(bytes: &[u8]) -> Vec<u64> {
     bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect()
 }
 
-/// Each word that a READ yields is one that somebody wrote, of the parts that were written.
+/// Each word that a READ yields is wholly old or wholly new, in the part that was written.
 #[test]
 fn a_read_yields_words_that_somebody_wrote() {
     let (mixed, tally) = tallies();
@@ -74,7 +74,8 @@ fn a_read_yields_words_that_somebody_wrote() {
             assert!(seen == new || seen == old, "{seen:x?}");
             seen == new
         });
-        // Between words it may tear, in any way but the last word first.
+        // Between words the READ may tear, in any way except that the last word is new before the
+        // others.
         tally.count(new_ones.eq([false, true, false]));
         writer.join().unwrap();
     });
@@ -98,7 +99,8 @@ fn a_read_beside_two_writes_yields_words_of_both() {
     mixed.assert_happened();
 }
 
-/// The last word of a WRITE is whole or part of a word; a READ of it comes before one of all.
+/// READs a WRITE's last byte, then the whole: if the first READ sees the WRITE, the second sees all
+/// of it. The last word may be whole or a part of a word.
 fn who_sees_the_last_word_sees_all<const LEN: usize>() {
     let (seen, tally) = tallies();
     bounded(4, move || {
@@ -142,7 +144,8 @@ fn the_last_word_without_the_readers_fence() {
     who_sees_the_last_word_sees_all::<24>();
 }
 
-/// Two WRITEs of one batch: whoever sees any word of the second sees all of the first.
+/// Executes two WRITEs of one batch: a session that sees a word of the second sees all of the
+/// first.
 fn writes_land_in_order() {
     loom::model(|| {
         let pool = Words::<4>::new();
@@ -172,7 +175,7 @@ fn writes_of_one_session_without_fences() {
     writes_land_in_order();
 }
 
-/// Two sessions WRITE a word each and READ the other's: one of them sees the other.
+/// Lets two sessions each WRITE a word and READ the other's: one of them sees the other's WRITE.
 fn reads_stay_behind_writes() {
     loom::model(|| {
         let pool = Words::<2>::new();
@@ -201,8 +204,8 @@ fn reads_pass_writes_without_fences() {
     reads_stay_behind_writes();
 }
 
-/// The pattern of the store: WRITE an object, CAS its address into a slot. Who reads the address
-/// reads the object.
+/// Plays the pattern of the store: WRITE an object, then CAS its address into a slot. A session
+/// that reads the address reads the object.
 fn a_cas_publishes() {
     let (seen, tally) = tallies();
     loom::model(move || {
@@ -250,7 +253,7 @@ fn of_several_cas_one_wins() {
         let [word]: [u64; 1] = pool.read_words(&mut Order::default(), 0);
         let winner = u64::from_le(word);
         for (swap, found) in (1..).zip(&found) {
-            // Losers find the winner's value, the winner what was there before.
+            // Losers find the winner's value, the winner finds the value before.
             assert_eq!(*found, if swap == winner { OLD } else { winner });
         }
     });
@@ -275,7 +278,7 @@ fn no_faa_is_lost() {
     });
 }
 
-/// WRITEs of parts of one word, beside an FAA that only touches the part that is left.
+/// WRITEs of parts of one word, beside an FAA that only touches the remaining part.
 #[test]
 fn neighbours_of_a_write_survive() {
     bounded(2, || {

@@ -1,7 +1,7 @@
 //! Processes of this binary that play a memory node or a client.
 //!
-//! A child takes commands, one a line, on standard input, and answers each with one line. It ends
-//! with its input, so none outlives the test.
+//! A child takes commands from standard input, one per line, and answers each with one line. It ends with its input,
+//! so none outlives the test.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -20,17 +20,17 @@ use super::{START, Served, block_on, node, verbs_node};
 /// The environment variable that makes this binary a child.
 pub const ROLE: &str = "FUSEE_TEST_ROLE";
 
-/// What a node is asked for comes true within this time.
+/// The time within which a node reaches the state that was asked for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A running child; killed on drop.
+/// A running child. It is killed on drop.
 pub struct Child {
     process: Mutex<std::process::Child>,
     pipes: Mutex<(ChildStdin, BufReader<ChildStdout>)>,
 }
 
 impl Child {
-    /// Starts a child; gives its first line, too.
+    /// Starts a child. Returns it with its first line.
     fn start(role: &str) -> (Child, String) {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .env(ROLE, role)
@@ -45,7 +45,7 @@ impl Child {
         (Child { process: Mutex::new(process), pipes }, line.trim().into())
     }
 
-    /// A memory node in a process of its own.
+    /// Starts a memory node in a process of its own.
     pub fn node(name: MnId, pool_bytes: u64, socket: &Path) -> (Child, Member) {
         let (child, identity, at) =
             Child::start_node(&format!("{pool_bytes} {}", socket.display()));
@@ -57,7 +57,7 @@ impl Child {
         (child, Member { node, identity, control, tcp, shm, verbs, pool_bytes })
     }
 
-    /// The same with an RDMA device.
+    /// Starts a memory node with an RDMA device in a process of its own.
     pub fn verbs_node(name: MnId, pool_bytes: u64) -> (Child, Member) {
         let (child, identity, at) = Child::start_node(&format!("{pool_bytes} verbs"));
         let node = name;
@@ -67,7 +67,7 @@ impl Child {
         (child, Member { node, identity, control: String::new(), tcp, shm, verbs, pool_bytes })
     }
 
-    /// Starts a node; gives its identity and where it listens.
+    /// Starts a node. Returns it with its identity and its address.
     fn start_node(how: &str) -> (Child, u64, String) {
         let (child, line) = Child::start(&format!("node {how}"));
         let (identity, at) = line.split_once(' ').expect("the node says where it is");
@@ -82,14 +82,14 @@ impl Child {
         Child::start(&format!("client {} {node} {} {path}", client.0, at.identity))
     }
 
-    /// A shared-memory client in a process of its own, attached.
+    /// Starts a shared-memory client in a process of its own, which must be able to attach.
     pub fn client(at: &Member, client: ClientId) -> Child {
         let (child, line) = Child::start_client(at, client);
         assert_eq!(line, "attached");
         child
     }
 
-    /// A shared-memory client that is not let in; gives its error.
+    /// Starts a shared-memory client that is refused. Returns its error.
     pub fn refused_client(at: &Member, client: ClientId) -> String {
         Child::start_client(at, client).1
     }
@@ -103,28 +103,28 @@ impl Child {
         assert_eq!(line.trim(), "done", "answer to {command}");
     }
 
-    /// Kills it.
+    /// Kills the child.
     pub fn kill(&self) {
         let mut process = self.process.lock().unwrap();
         process.kill().unwrap();
         process.wait().unwrap();
     }
 
-    /// Sends it a signal.
+    /// Sends the child a signal.
     pub fn signal(&self, name: &str) {
         let pid = self.process.lock().unwrap().id().to_string();
         let sent = Command::new("kill").args(["-s", name, &pid]).status().unwrap();
         assert!(sent.success());
     }
 
-    /// Stops it: when this returns, none of its threads runs. One of them takes the signal, when it gets to run, and
-    /// the others go on until then.
+    /// Stops the child: when this returns, none of its threads runs. One of them takes the signal when it gets to
+    /// run, and the others go on until then.
     pub fn stop(&self) {
         self.signal("STOP");
         let tasks = format!("/proc/{}/task", self.process.lock().unwrap().id());
         let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
             let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
-            // Behind the name, which is in parentheses.
+            // The state is behind the name, which is in parentheses.
             stat.rsplit_once(") ").unwrap().1.starts_with('T')
         };
         while !std::fs::read_dir(&tasks).unwrap().all(is_stopped) {
@@ -132,12 +132,12 @@ impl Child {
         }
     }
 
-    /// Whether it has ended.
+    /// Returns whether the child has ended.
     pub fn has_ended(&self) -> bool {
         self.process.lock().unwrap().try_wait().unwrap().is_some()
     }
 
-    /// The signal that ended it; waits for its end.
+    /// Waits for the end of the child. Returns the signal that ended it.
     pub fn end_signal(&self) -> Option<i32> {
         self.process.lock().unwrap().wait().unwrap().signal()
     }
@@ -149,7 +149,7 @@ impl Drop for Child {
     }
 }
 
-/// The child's side.
+/// Plays the child's role.
 pub fn run(role: &str) {
     let words: Vec<&str> = role.split(' ').collect();
     match words[..] {
@@ -177,7 +177,7 @@ fn run_node(served: Served) {
             Some(("fence", client)) => {
                 served.fabrics.fence(&[ClientId(client.parse().unwrap())]);
             }
-            // That many sessions are attached, within its patience.
+            // Waits until this many sessions are attached.
             Some(("holds", sessions)) => {
                 let sessions = sessions.parse().unwrap();
                 let until = Instant::now() + PATIENCE;
@@ -195,14 +195,14 @@ fn run_node(served: Served) {
     }
 }
 
-/// What the client's thread that reads commands asks its other one for.
+/// Requests of the thread that reads commands to the client's other thread.
 struct Asked {
     hammer: AtomicBool,
     detach: AtomicBool,
     leave: AtomicBool,
     also: AtomicBool,
     other_works: AtomicBool,
-    /// The answer: its first session is fenced.
+    /// The answer: the first session is fenced.
     is_fenced: AtomicBool,
 }
 
@@ -219,7 +219,7 @@ fn is_asked(asked: &AtomicBool) -> bool {
     asked.load(Ordering::Relaxed)
 }
 
-/// Asks, and waits until it is done.
+/// Makes a request, and waits until it is done.
 fn has_done(asked: &AtomicBool) {
     asked.store(true, Ordering::Relaxed);
     while asked.load(Ordering::Relaxed) {
@@ -233,9 +233,9 @@ fn obey() {
             "hammer" => ASKED.hammer.store(true, Ordering::Relaxed),
             "detach" => ASKED.detach.store(true, Ordering::Relaxed),
             "leave" => has_done(&ASKED.leave),
-            // Another session, of the next client.
+            // Opens another session, with the next client id.
             "also" => has_done(&ASKED.also),
-            // That one executes verbs.
+            // Executes a verb of that session.
             "other works" => has_done(&ASKED.other_works),
             "fenced" => {
                 while !ASKED.is_fenced.load(Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! What the tests share: nodes on scratch sockets, a small executor, child processes.
+//! Code that the tests share: nodes on scratch sockets, a small executor, child processes.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub mod child;
@@ -18,10 +18,10 @@ use fusee_fabric::tcp::DEFAULT_SPIN;
 use fusee_fabric::verbs::{Found, default_device};
 use fusee_fabric::{AnyFabric, NodeFabrics, NodeFabricsOptions, Pool, PoolOptions};
 
-/// Where what sessions may change begins in a pool.
+/// The first byte of a pool that sessions may change: behind the header.
 pub const START: u64 = POOL_HEADER_BYTES;
 
-/// A number that no other test of this machine has at the moment.
+/// Returns a number that no other running test of this machine uses.
 pub fn unique() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     (u64::from(std::process::id()) << 32) + NEXT.fetch_add(1, Ordering::Relaxed)
@@ -37,7 +37,7 @@ impl Scratch {
         Scratch(path)
     }
 
-    /// A path that has not been used.
+    /// Returns a path that has not been used.
     pub fn socket(&self) -> PathBuf {
         self.0.join(format!("{:x}", unique()))
     }
@@ -46,7 +46,7 @@ impl Scratch {
         &self.0
     }
 
-    /// Nothing is left behind.
+    /// Checks that no file is left behind.
     pub fn assert_empty(&self) {
         let left: Vec<_> = std::fs::read_dir(&self.0).unwrap().flatten().collect();
         assert!(left.is_empty() || std::thread::panicking(), "left behind: {left:?}");
@@ -59,7 +59,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Any free port of this host.
+/// Returns the address of any free port of this host.
 pub fn loopback() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, 0).into()
 }
@@ -70,7 +70,7 @@ pub struct Served {
     pub identity: u64,
 }
 
-/// What a node of this process is started with: nothing is served yet.
+/// Returns the options of a node of this process without servers.
 pub fn options(pool_bytes: u64) -> NodeFabricsOptions {
     let pool = Pool::new(PoolOptions { bytes: pool_bytes, huge_pages: false }).unwrap();
     let identity = unique();
@@ -104,21 +104,21 @@ pub fn verbs_node(pool_bytes: u64) -> Served {
     start(NodeFabricsOptions { verbs: Some((at, 0).into()), ..options(pool_bytes) })
 }
 
-/// Two network interfaces of this machine, between which nothing is but what a test puts there, and the address of an
-/// RDMA device beyond them. The environment says so: `FUSEE_WIRE=sw0,sw1,10.0.0.2`.
+/// Two network interfaces of this machine without a connection except by the test, and the address of an RDMA device
+/// beyond them. The environment names them: `FUSEE_WIRE=sw0,sw1,10.0.0.2`.
 pub struct Wire {
     interfaces: [String; 2],
     far: IpAddr,
-    /// Nothing else is between them as long as a test uses them.
+    /// Held while a test uses the interfaces, so that no other test connects them.
     _alone: MutexGuard<'static, ()>,
 }
 
 impl Wire {
-    /// `None` on a machine without, which is an error if the environment says that RDMA has to be there.
+    /// Returns the wire in the environment; `None` on a machine without one.
     pub fn of_this_machine() -> Option<Wire> {
         static ALONE: Mutex<()> = Mutex::new(());
         let Ok(wire) = std::env::var("FUSEE_WIRE") else {
-            // Not by println, which the test program keeps to itself.
+            // Not by println, whose output the test program captures.
             let _told = std::io::Write::write_fmt(
                 &mut std::io::stderr(),
                 format_args!("SKIPPED: no wire for a switch (FUSEE_WIRE)\n"),
@@ -132,25 +132,25 @@ impl Wire {
         Some(Wire { interfaces, far: far.parse().unwrap(), _alone: alone })
     }
 
-    /// Their names.
+    /// Returns the names of the interfaces.
     pub fn interfaces(&self) -> [&str; 2] {
         [&self.interfaces[0], &self.interfaces[1]]
     }
 
-    /// Starts a node beyond it, whose READs may be steered.
+    /// Starts a node beyond the wire, whose READs may be steered.
     pub fn node(&self, pool_bytes: u64) -> Served {
         let verbs = Some((self.far, 0).into());
         start(NodeFabricsOptions { verbs, steered: true, ..options(pool_bytes) })
     }
 }
 
-/// The RDMA device with which verbs can be tested on this machine. `None` if it has none, which is an error
-/// if the environment says that it must.
+/// Returns the RDMA device for tests of verbs on this machine. `None` if it has none, which is an error if the
+/// environment requires one.
 pub fn rdma_device() -> Option<Found> {
     match default_device() {
         Ok(found) => Some(found),
         Err(error) => {
-            // Not by println, which the test program keeps to itself.
+            // Not by println, whose output the test program captures.
             let _told = std::io::Write::write_fmt(
                 &mut std::io::stderr(),
                 format_args!("SKIPPED: nothing of verbs is tested: {error}\n"),
@@ -162,7 +162,7 @@ pub fn rdma_device() -> Option<Found> {
     }
 }
 
-/// A node as a view would show it.
+/// Returns a node as a view would show it.
 pub fn member(node: MnId, served: &Served) -> Member {
     Member {
         node,

@@ -1,4 +1,4 @@
-//! Connections that are no sessions of this crate: tests write their bytes, as `docs/fabric.md` draws them.
+//! Raw connections, whose bytes the tests write themselves, as `docs/fabric.md` shows them.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ use super::Served;
 /// Longer than an answer takes on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How messages of the fabrics begin.
+/// The magics of the fabrics.
 pub const TCP: &[u8; 8] = b"FUSEtcp3";
 pub const SHM: &[u8; 8] = b"FUSEsm03";
 pub const VERBS: &[u8; 8] = b"FUSErd04";
@@ -22,12 +22,12 @@ pub const VERBS: &[u8; 8] = b"FUSErd04";
 pub const CALL_BYTES: usize = 48;
 pub const ANSWER_BYTES: usize = 76;
 
-/// The key of a node in a cluster without a secret.
+/// Returns the key of a node in a cluster without a secret.
 pub fn key(identity: u64) -> NodeKey {
     NodeKey::new(None, identity)
 }
 
-/// A call for the node of a key, with this nonce.
+/// Returns a call for the node of a key, with this nonce.
 pub fn call(magic: &[u8; 8], key: &NodeKey, nonce: [u8; 32]) -> [u8; CALL_BYTES] {
     [&magic[..], &key.name().to_le_bytes(), &nonce].concat().try_into().unwrap()
 }
@@ -42,7 +42,7 @@ fn said<'a>(
     Said { kind, about, asker, answerer }
 }
 
-/// Says the call; gives the answer, as much as there is.
+/// Sends the call. Returns the answer, or the part that came.
 pub fn ask(stream: &mut (impl Read + Write), call: &[u8]) -> Vec<u8> {
     stream.write_all(call).unwrap();
     let mut answer = Vec::new();
@@ -50,7 +50,7 @@ pub fn ask(stream: &mut (impl Read + Write), call: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// A client's proof for its hello, if the answer to its call is the node's proof.
+/// Checks that the answer to a call is the node's proof. Returns the client's proof for its hello.
 pub fn proof(
     magic: &'static [u8; 8],
     key: &NodeKey,
@@ -66,7 +66,7 @@ pub fn proof(
     key.proof(Side::Asker, &said(magic, &[&call[..], hello].concat(), asker, answerer))
 }
 
-/// The client's side, from the call to the hello.
+/// Plays the client's side, from the call to the hello.
 pub fn say_hello(
     stream: &mut (impl Read + Write),
     magic: &'static [u8; 8],
@@ -76,18 +76,19 @@ pub fn say_hello(
     let call = call(magic, key, rand(hello));
     let answer = ask(stream, &call);
     let proof = proof(magic, key, &call, &answer, hello);
-    // What has been refused meanwhile shows in the answer.
+    // If the node has refused meanwhile, that shows in its answer.
     let _ = stream.write_all(&[&proof[..], hello].concat());
 }
 
-/// Some bytes that are not the same in each test.
+/// Returns bytes that differ from test to test.
 fn rand(of: &[u8]) -> [u8; 32] {
     let mut nonce = [0x5a; 32];
     nonce[..of.len().min(32)].copy_from_slice(&of[..of.len().min(32)]);
     nonce
 }
 
-/// The node's side: answers the call of a client, and gives its hello of this length, which it has proved.
+/// Plays the node's side: answers a client's call, checks its proof, and returns its hello of `bytes`
+/// bytes.
 pub fn hear_hello(
     stream: &mut (impl Read + Write),
     magic: &'static [u8; 8],
@@ -110,12 +111,12 @@ pub fn hear_hello(
     hello
 }
 
-/// A hello over shared memory.
+/// Returns a hello over shared memory.
 pub fn shm_hello(client: u32) -> Vec<u8> {
     [&SHM[..], &client.to_le_bytes(), &LAYOUT_VERSION.to_le_bytes()].concat()
 }
 
-/// What is left to read, if it ends: a reset is an end, too.
+/// Reads all that is left until the end. A reset is an end, too.
 pub fn rest(stream: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     match stream.read_to_end(&mut bytes) {
@@ -124,14 +125,14 @@ pub fn rest(stream: &mut impl Read) -> io::Result<Vec<u8>> {
     }
 }
 
-/// A connection that has said nothing.
+/// Opens a connection that has sent nothing.
 pub fn dial(served: &Served) -> TcpStream {
     let stream = TcpStream::connect(served.fabrics.tcp_addr().unwrap()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream
 }
 
-/// A connection that has said hello.
+/// Opens a connection, and says hello.
 pub fn greet(served: &Served, client: u32) -> TcpStream {
     let mut stream = dial(served);
     let hello = Hello { client: ClientId(client) }.encode();

@@ -1,44 +1,41 @@
 //! Regions on demand: the pool grows when clients find no free block anywhere.
 //!
-//! A cluster is formed with few regions. A client to which every member has answered that it has no
-//! free block tells the master, waits for a newer view, and asks again. As with splits, nothing of
-//! that is stored: who needs it asks again.
+//! A cluster is formed with few regions. A client to which every member has answered that it has no free block tells
+//! the master, waits for a newer view, and asks again. As with splits, nothing of this is stored: clients repeat their
+//! requests.
 //!
-//! Who asks while the view changes is remembered, and all who did are served by one change, whatever redundancies they
-//! asked for. It is the next one: before replicas move, and before the next replica comes.
+//! Requests that come while the view changes are remembered. One change serves all of them, whatever redundancies they
+//! name. It is the next change, before any further replica is moved or added.
 //!
-//! When the view is stable, members are chosen for the new regions, those with the most room, and
-//! each reserves its replica under the number that the region is going to have. Then:
+//! When the view is stable, the members with the most room are chosen for the new regions, and each reserves its
+//! replica under the number that the region is going to have. Then:
 //!
-//! | view | who knows the region | who hands out its blocks |
+//! | view | sessions that know the region | its blocks are handed out by |
 //! |---|---|---|
-//! | frozen | those who have heard of this view | nobody |
-//! | transforming | everybody who is pinned | its primary, as soon as the job has told it to lead |
+//! | frozen | those that have heard of this view | no node |
+//! | transforming | all that are pinned | its primary, as soon as the job has told it to lead |
 //! | stable | | its primary |
 //!
-//! So no word can lead into a region that its reader does not know: before the first block is handed
-//! out, all sessions have acknowledged a view that has the region, or are fenced. Nobody waits for
-//! anything meanwhile but a block.
+//! So no word can lead into a region that its reader does not know: before the first block is handed out, all sessions
+//! have acknowledged a view with the region, or are fenced. Meanwhile only requests for blocks wait.
 //!
-//! If the master crashes before the view, its successor gets the same extents again under the same
-//! numbers; after it, the view says what is to be done. If a member is lost while the change is
-//! frozen, its regions come with the replicas that are left, and without any they do not come
-//! (nobody has used them); later it is a loss like any other.
+//! If the master crashes before the view is stored, its successor gets the same extents again under the same numbers;
+//! after that, the rest follows from the view. If a member is lost while the change is frozen, its regions come with
+//! the replicas that are left, or not at all without any: no session has used them. Later it is a loss like any other.
 //!
-//! *How many.* At least an eighth of what there is, and a block for everybody who asked; up to 16
-//! at once.
+//! *Number.* At least an eighth of the present regions, and a block for every session that asked; at most 16 at once.
 //!
-//! *Room for redundancy.* While replicas are missing, a region is added only where room stays for all of them that
-//! members could hold: else they would be missing until another node comes. And they have their turns, so that who
-//! writes without end does not keep them away ([`turns`](super::turns)).
+//! *Room for redundancy.* While replicas are missing, a region is added only where room stays for all missing ones that
+//! members could hold: otherwise these would be missing until another node joins. Missing replicas and regions also
+//! take turns ([`turns`](super::turns)), so that clients that write without end do not keep the replicas away.
 //!
-//! *Drains first.* A node that is to leave was promised that others have room for what it holds: a region is added only
-//! where that stays so.
+//! *Drains first.* The start of a drain requires that the other members have room for what the node holds. A region is
+//! added only where that stays true.
 //!
-//! *Room for the index.* When a region is asked for, those that there are are full, and the index
-//! serves them. If objects stay as large as they are, every further region needs as much more index
-//! as those have. So a region counts with its share of the index: it is added only where both fit,
-//! and the index can always grow with the data that there is room for.
+//! *Room for the index.* When a region is asked for, the present regions are full, and the index serves them. If
+//! objects keep their sizes, every further region needs as much more index as the present ones have. So a region counts
+//! with its share of the index: it is added only where both fit, and the index can always grow with the data that there
+//! is room for.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -60,20 +57,20 @@ use crate::placement::{Room, roomiest};
 use crate::plan::padded;
 use crate::settings::MAX_REGIONS;
 
-/// Regions that are added by one change at most.
+/// The limit on regions that one change adds.
 const TOGETHER: u64 = 16;
-/// One of so many regions more, when one is asked for.
+/// A request adds at least one region for every so many present ones.
 const GROWTH: u64 = 8;
 
-/// Regions that are wanted.
+/// The regions that clients want.
 #[derive(Debug, Default)]
 pub(super) struct Adding {
-    /// Who asked since the last choice, by redundancy.
+    /// The sessions that have asked since the last choice, by redundancy.
     askers: BTreeMap<Redundancy, BTreeSet<ClientId>>,
-    /// What is reserved.
+    /// The room that is being reserved.
     under_way: Option<Reserving>,
-    /// The redundancies of the regions that the change under way brings. A new master does not know them: then
-    /// regions may come twice.
+    /// The redundancies of the regions that the change under way brings. A new master does not know them: then regions
+    /// may come twice.
     coming: BTreeSet<Redundancy>,
     /// The number of the last stable view that this master has seen.
     stable: u64,
@@ -81,22 +78,22 @@ pub(super) struct Adding {
 }
 
 impl Adding {
-    /// Forgets what was under way: the view has changed. Who needs it asks again.
+    /// Forgets the room that was being reserved, since the view has changed. Clients that still need regions ask again.
     pub fn abandon(&mut self) {
         self.under_way = None;
     }
 
-    /// Whether members reserve room for regions.
+    /// Returns whether members are reserving room for regions.
     pub fn has_begun(&self) -> bool {
         self.under_way.is_some()
     }
 
-    /// Whether members reserve room for regions, and have not done so for long.
+    /// Returns whether members are reserving room for regions, and have not been for long.
     pub fn is_under_way(&self, now_ms: u64) -> bool {
         self.under_way.as_ref().is_some_and(|reserving| reserving.is_young(now_ms))
     }
 
-    /// No change is under way, by the view of this number.
+    /// Takes note that no change is under way, by the view of this number.
     pub fn have_come(&mut self, stable: u64) {
         self.coming.clear();
         self.stable = stable;
@@ -104,8 +101,8 @@ impl Adding {
 }
 
 impl State {
-    /// A client found no free block, by the view of this number, and has waited for a call
-    /// ([`shortage`](super::shortage)).
+    /// Handles a client's report that it found no free block, by the view of this number. `call` is the call for memory
+    /// ([`shortage`](super::shortage)) that it has waited for.
     pub(super) fn region_wanted(
         &mut self,
         ctx: &Ctx<'_>,
@@ -114,7 +111,7 @@ impl State {
         call: u64,
     ) -> MasterReply {
         let Some(view) = self.view() else { return self.not_ready(ctx) };
-        // A change comes to its end by newer views, and so does what is reserved.
+        // Both a change and a reservation end with a newer view.
         if view.change.is_some() || self.adding.under_way.is_some() {
             if !self.is_on_its_way(view, redundancy, number) {
                 self.adding.askers.entry(redundancy).or_default().insert(client);
@@ -126,7 +123,7 @@ impl State {
         }
         if let Some(reason) = self.why_no_region(ctx, redundancy) {
             let owes = self.owes_replicas(ctx);
-            // Whatever is being restored ends by a newer view.
+            // A restoration ends with a newer view.
             if owes && self.choose(ctx).is_some() {
                 return MasterReply::Done;
             }
@@ -141,12 +138,13 @@ impl State {
         MasterReply::Done
     }
 
-    /// Whether a region of this redundancy comes, or has come, that a client did not know or that no memory node led
-    /// when it asked by the view of this number.
+    /// Returns whether a region of this redundancy is coming, or has come since a client asked by the view of this
+    /// number: the client did not know it, or no memory node led it yet.
     fn is_on_its_way(&self, view: &View, redundancy: Redundancy, asked_by: u64) -> bool {
         let reserving = self.adding.under_way.iter().filter(|it| it.view == view.number);
         let mut reserved = reserving.flat_map(|reserving| &reserving.items);
-        // In the change itself, a region has another primary also where one was lost, which makes no room.
+        // During a change, a region may have another primary only because one was lost, which makes no room. So views
+        // count once they are stable.
         let has_come = |since: u64| since > asked_by && since <= self.adding.stable;
         self.adding.coming.contains(&redundancy)
             || reserved.any(|item| item.redundancy == redundancy)
@@ -156,7 +154,8 @@ impl State {
             })
     }
 
-    /// How many regions of replicated values could be added now, up to [`TOGETHER`], and why none.
+    /// Returns the number of regions of replicated values that could be added now, up to [`TOGETHER`], and the reason
+    /// if there are none.
     pub(super) fn more_regions(&self, ctx: &Ctx<'_>) -> (u64, Option<String>) {
         if self.view().is_none() {
             return (0, None);
@@ -167,7 +166,7 @@ impl State {
         }
     }
 
-    /// What keeps a region of this redundancy from being added, and what to do; `None` if it can be.
+    /// Returns the obstacle to another region of this redundancy, and the remedy; `None` if one can be added.
     fn why_no_region(&self, ctx: &Ctx<'_>, redundancy: Redundancy) -> Option<String> {
         let view = self.view()?;
         let next = "start another memory node";
@@ -202,7 +201,7 @@ impl State {
         ))
     }
 
-    /// Starts to add regions, if they are wanted; whether others have to wait for that.
+    /// Begins to add the regions that are wanted. Returns whether other changes have to wait for that.
     pub(super) fn add_regions(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let Some(view) = self.view() else { return false };
         let number = view.number;
@@ -228,7 +227,7 @@ impl State {
         self.adding.under_way.is_some()
     }
 
-    /// How many regions of which redundancy are to come for so many who asked.
+    /// Returns the number of regions to add of each redundancy, for these askers.
     fn wanted(&self, askers: &BTreeMap<Redundancy, BTreeSet<ClientId>>) -> Vec<(Redundancy, u64)> {
         let Some(view) = self.view() else { return Vec::new() };
         let blocks = u64::from(view.geometry.blocks_per_region());
@@ -236,7 +235,7 @@ impl State {
         let count = |(redundancy, askers): (&Redundancy, &BTreeSet<ClientId>)| {
             let there = view.regions.iter();
             let there = there.filter(|r| r.redundancy() == *redundancy && r.is_there()).count();
-            // While the only one is copied nothing could be written. Copies stay where they are.
+            // With only one region, nothing could be written while it is copied. Regions of copies are never copied.
             let alone = if matches!(redundancy, Redundancy::Copies(_)) { 1 } else { 2 };
             let least = if there == 0 { alone } else { (there as u64).div_ceil(GROWTH) };
             (*redundancy, (askers.len() as u64).div_ceil(blocks).max(least).min(most))
@@ -244,7 +243,7 @@ impl State {
         askers.iter().map(count).collect()
     }
 
-    /// The members for new regions, up to so many of each redundancy: the primary of each first.
+    /// Returns the members for new regions, up to the wanted number of each redundancy, each primary first.
     fn choose_members(
         &self,
         ctx: &Ctx<'_>,
@@ -293,7 +292,8 @@ impl State {
         now.0 <= before.0 && now.1 <= before.1
     }
 
-    /// How much of what leaves members and of what is missing finds no room once there are these regions.
+    /// Returns the number of replicas that find no room once these regions exist: those that leave members, and those
+    /// that are missing.
     fn homeless_beside(
         &self,
         ctx: &Ctx<'_>,
@@ -306,8 +306,8 @@ impl State {
         (leaving, self.missing_without_room(ctx, view, &nodes))
     }
 
-    /// As many as there should be. With fewer members than that, what is possible: replicated ones get the
-    /// rest as soon as there are more. A coded region begins with all of its columns.
+    /// Returns the number of places of a new region. With too few members, a replicated region gets fewer places, and
+    /// the rest as soon as there are more members; a coded region begins with all of its columns.
     fn places_of_new_regions(
         &self,
         ctx: &Ctx<'_>,
@@ -324,7 +324,7 @@ impl State {
         (1..=members).contains(&places).then_some(places)
     }
 
-    /// How many regions fit on the members of the view, each with its share of the index.
+    /// Returns the number of regions that fit on each member of the view, each with its share of the index.
     fn region_rooms(&self, view: &View) -> Vec<Room> {
         let index: u64 = view.subtables.iter().map(|s| s.replicas().len() as u64).sum();
         let data: u64 = view.regions.iter().map(|r| r.places().len() as u64).sum();
@@ -364,7 +364,7 @@ impl State {
         }
     }
 
-    /// The room is there: the view says so.
+    /// Makes the view with the new regions, whose room is reserved.
     fn take_regions_in(&mut self, ctx: &mut Ctx<'_>, reserving: &Reserving) {
         let Some(view) = self.view() else { return };
         if view.number != reserving.view || view.change.is_some() {
@@ -374,7 +374,7 @@ impl State {
             let replicas = self.places_of_new_regions(ctx, view, item.redundancy);
             replicas.is_some_and(|replicas| item.places().len() >= replicas)
         };
-        // After one that is too poor none follows: their numbers would not be right any more.
+        // A region with too few places ends the list: the numbers of those behind it would be wrong.
         let items = reserving.items.iter().take_while(has_all);
         let regions: Vec<(Redundancy, Vec<Place>)> =
             items.map(|item| (item.redundancy, item.places())).collect();
@@ -383,7 +383,7 @@ impl State {
         }
         let next = view.with_new_regions(&regions);
         if let Err(error) = next.check() {
-            // The offsets come from elsewhere.
+            // The offsets come from memory nodes.
             let text = format!("memory nodes gave room for regions that is none: {error}");
             ctx.warn(Topic::Room, text);
             self.adding.not_before_ms = ctx.now_ms + PAUSE_MS;
@@ -401,7 +401,7 @@ impl State {
     }
 }
 
-/// How many regions each member leads.
+/// Returns the number of regions that each member leads.
 fn leads(view: &View) -> BTreeMap<MnId, u64> {
     let mut led = BTreeMap::new();
     for leader in view.regions.iter().filter_map(Region::leader) {

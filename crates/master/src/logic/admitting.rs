@@ -1,12 +1,12 @@
 //! Memory nodes that join a formed cluster become members at once.
 //!
-//! The node is bound to the cluster ([`NodeRequest::Format`], which it refuses if it serves another
-//! one) and says once more who it is; then it stands in the next view, with nothing on it. No change
-//! is needed for that: nobody uses it before a later change places something there, and that change
-//! waits until everybody knows its own view. New regions and siblings may go there from then on, and
-//! its share of what there is moves there (`rebalance`).
+//! The node is bound to the cluster ([`NodeRequest::Format`], which it refuses if it serves another one), and tells its
+//! identity once more. Then the next view has it, with nothing on it. This needs no change in stages: the node is used
+//! only after a later change places something there, and that change waits until all sessions know a view with the
+//! node. From then on new regions and siblings may go there, and replicas move there until it has its share
+//! (`rebalance`).
 //!
-//! Nothing of that is stored before the view; a master that starts anew asks again.
+//! Nothing of this is stored before the view; a master that starts anew asks again.
 
 use fusee_control::events::Topic;
 use std::collections::BTreeSet;
@@ -18,14 +18,14 @@ use super::State;
 use super::context::{Ctx, Purpose};
 use super::reserving::PAUSE_MS;
 
-/// How long to wait for an answer, should none come at all.
+/// The longest wait for an answer.
 const PATIENCE_MS: u64 = 2_000;
 
-/// Who is being admitted, and who cannot be.
+/// The node that is being admitted, and those that cannot be.
 #[derive(Debug, Default)]
 pub(super) struct Admitting {
     under_way: Option<Candidate>,
-    /// They refused.
+    /// Nodes that have refused.
     unfit: BTreeSet<MnId>,
     not_before_ms: u64,
 }
@@ -36,12 +36,12 @@ struct Candidate {
     identity: u64,
     token: Option<u64>,
     until_ms: u64,
-    /// It has answered: the next stable view has it, however long that takes to come.
+    /// It has answered: it becomes a member with the next stable view, however long that takes.
     is_ready: bool,
 }
 
 impl Admitting {
-    /// Whether a node is being admitted.
+    /// Returns whether a node is being admitted.
     pub fn is_for(&self, node: MnId) -> bool {
         self.under_way.as_ref().is_some_and(|candidate| candidate.node == node)
     }
@@ -54,7 +54,7 @@ impl Admitting {
 }
 
 impl State {
-    /// Starts to make a member of a node that waits, if there is one; whether that is under way.
+    /// Begins to make a member of a waiting node, if there is one. Returns whether that is under way.
     pub(super) fn admit(&mut self, ctx: &mut Ctx<'_>) -> bool {
         if let Some(candidate) = &self.admitting.under_way {
             let is_there = self.roster.identity_of(candidate.node);
@@ -80,7 +80,8 @@ impl State {
         true
     }
 
-    /// One change of the members after the other, each shown by all.
+    /// Returns whether the members may change: one change after the other, and all members show its number before the
+    /// next.
     fn may_change_members(&self) -> bool {
         self.standing.is_settled() && !self.has_bars()
     }
@@ -99,7 +100,7 @@ impl State {
         };
         let problem = match result {
             Ok(NodeReply::Done) => {
-                // Who answers last has answered everything.
+                // The process that gives this answer has given the one before.
                 let token = ctx.call(&self.roster, node, NodeRequest::Describe, Purpose::Admit);
                 let until_ms = ctx.now_ms + PATIENCE_MS;
                 let candidate = Candidate { node, identity, token, until_ms, is_ready: false };
@@ -124,7 +125,7 @@ impl State {
         ctx.warn(Topic::Member, text);
     }
 
-    /// By a stable view: a node that has answered is a member now; whether there was one.
+    /// Makes a node that has answered a member, in a stable view. Returns whether there was one.
     pub(super) fn take_member_in(&mut self, ctx: &mut Ctx<'_>) -> bool {
         if !self.may_change_members() {
             return false;

@@ -1,19 +1,19 @@
-//! Settling what may have been read beside barred primaries.
+//! The settling of slots that may have been read from backups beside barred primaries.
 //!
-//! Where no master is heard members *bar* a silent primary, and sessions read what the backups of its slots agree
-//! on (`docs/decisions/0030-reads-without-a-master.md`). The master that comes back settles that, before anybody
-//! counts on the primary again:
+//! While no master is heard, members *bar* a silent primary, and sessions read the value on which the backups of its
+//! slots agree (`docs/decisions/0030-reads-without-a-master.md`). The master that comes back settles these slots,
+//! before any session relies on the primary again:
 //!
-//! * It makes a change with all subtables in the scope whose primary is on the barred member, which loses nobody; or
-//!   one without the member, if that is lost.
-//! * Members stand at the number of that change, and say then whom they bar. From then on they bar nobody for
-//!   who is pinned by an earlier view. So before the change leaves *frozen* the scope is widened by what became known.
-//! * When the change is through, and not before, members are told to take back the bars that it has settled:
-//!   those by views before its own.
+//! * It makes a change whose scope has all subtables with a primary on the barred member. The change loses no member;
+//!   if the barred member is lost, a change without it does the same.
+//! * Members go to the number of that change, and report their bars. From then on they bar no member for sessions that
+//!   are pinned by an earlier view. So before the change leaves *frozen*, its scope is widened by the bars that became
+//!   known.
+//! * Once the change is complete, and not before, members are told to take back the bars that it has settled: those by
+//!   views before its own.
 //!
-//! Which bars a change settles is stored with the step by which it leaves *frozen*: a master that
-//! is restarted often would settle them again and again. As long as there are bars no member is
-//! added, nor leaves.
+//! The step by which a change leaves *frozen* stores which bars it settles: otherwise a master that is restarted often
+//! would settle them again and again. While there are bars, no member is added, and none leaves.
 
 use fusee_control::counted;
 use fusee_control::events::Topic;
@@ -28,34 +28,34 @@ use super::State;
 use super::context::{Ctx, Purpose};
 use crate::record::{Record, SETTLED_KEY, Write};
 
-/// How long to wait after a failure.
+/// The pause after a failure.
 const PAUSE_MS: u64 = 100;
 
-/// What is being settled, and what was.
+/// The bars that are being settled, and those that are settled.
 #[derive(Debug, Default)]
 pub(super) struct Settling {
-    /// The change that is frozen was made to settle bars, or may have been.
+    /// The frozen change was made to settle bars, or may have been.
     is_frozen: bool,
-    /// Bars of these by views before this one are settled when the change is through.
+    /// Bars of these members, by views before this one, are settled when the change is complete.
     settled: Option<(u64, BTreeSet<MnId>)>,
-    /// When a member is told again to take bars back, unless an answer comes.
+    /// The times at which members are told again to take bars back, unless an answer comes.
     again_ms: BTreeMap<MnId, u64>,
 }
 
 impl Settling {
-    /// From the store.
+    /// Restores from the store.
     pub fn restore(&mut self, before: u64, barred: BTreeSet<MnId>) {
         self.settled = Some((before, barred));
     }
 
-    /// From the store: whether a change is frozen. Nobody knows for what it was made.
+    /// Restores from the store whether a change is frozen. The store does not tell why it was made.
     pub fn restore_frozen(&mut self, is_frozen: bool) {
         self.is_frozen = is_frozen;
     }
 }
 
 impl State {
-    /// All bars that members of the view have told.
+    /// Returns all bars that members of the view have reported.
     fn bars(&self) -> impl Iterator<Item = (MnId, Bar)> + '_ {
         let members = self.view().into_iter().flat_map(|view| &view.members);
         members.flat_map(|member| {
@@ -64,12 +64,12 @@ impl State {
         })
     }
 
-    /// Whether any member bars anybody, as far as it is known.
+    /// Returns whether any bar is known.
     pub(super) fn has_bars(&self) -> bool {
         self.bars().next().is_some()
     }
 
-    /// Whether a bar counts no more, once the view is stable.
+    /// Returns whether a bar no longer counts, once the view is stable.
     fn is_settled(&self, bar: &Bar) -> bool {
         let by_change = |(before, barred): &(u64, BTreeSet<MnId>)| {
             bar.view < *before && barred.contains(&bar.node)
@@ -80,22 +80,23 @@ impl State {
             || self.settling.settled.as_ref().is_some_and(by_change)
     }
 
-    /// Those who are barred and members.
+    /// Returns the members that are barred.
     fn barred(&self) -> BTreeSet<MnId> {
         self.bars().map(|(_, bar)| bar.node).filter(|node| self.in_view(*node)).collect()
     }
 
-    /// Whether the change that is frozen waits until all members show its number, for the sake of bars.
+    /// Returns whether the frozen change waits until all members show its number, to learn of their bars.
     pub(super) fn settles_bars(&self) -> bool {
         self.settling.is_frozen
     }
 
-    /// A change is frozen for another reason.
+    /// Takes note that a change is frozen for another reason.
     pub(super) fn settling_is_overtaken(&mut self) {
         self.settling.is_frozen = false;
     }
 
-    /// A change leaves *frozen*; whether all members show its number. To be written with that.
+    /// Fixes the scope of a change that leaves *frozen*. `is_shown` tells whether all members show its number. Returns
+    /// the write to be made durable together with that step.
     pub(super) fn scope_is_fixed(&mut self, before: u64, is_shown: bool) -> Option<Write> {
         self.settling.is_frozen = false;
         let barred = if is_shown { self.barred() } else { BTreeSet::new() };
@@ -111,8 +112,8 @@ impl State {
         write
     }
 
-    /// Before a change leaves *frozen* whose number all members show: takes the subtables of all that are barred
-    /// into the scope. Whether any was missing.
+    /// Widens the scope of a change, whose number all members show and which is about to leave *frozen*, by the
+    /// subtables of all barred members. Returns whether any was missing.
     pub(super) fn widen_scope(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let Some(view) = self.view() else { return false };
         let in_scope = |subtable: &u32| view.stage_of(*subtable).is_some();
@@ -131,12 +132,12 @@ impl State {
         true
     }
 
-    /// In a stable view: takes bars back that are settled, and settles the others. Whether that keeps
-    /// everything else waiting.
+    /// In a stable view: takes back bars that are settled, and settles the others. Returns whether all else has to wait
+    /// for that.
     pub(super) fn mind_bars(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let mut settled: BTreeMap<MnId, Vec<Bar>> = BTreeMap::new();
         for (node, bar) in self.bars().filter(|(_, bar)| self.is_settled(bar)) {
-            // One that cannot be done without is not waited for.
+            // A member that is gone, and that the view cannot do without, is not waited for.
             if !self.losing.has(node) {
                 settled.entry(node).or_default().push(bar);
             }
@@ -145,7 +146,7 @@ impl State {
         for (node, bars) in &settled {
             let again_ms = self.settling.again_ms.entry(*node).or_default();
             if *again_ms <= ctx.now_ms {
-                // Should no answer come at all.
+                // In case no answer comes at all.
                 *again_ms = ctx.now_ms.saturating_add(ctx.settings.lease.lease_ms);
                 let request = NodeRequest::Unbar { cluster, bars: bars.clone() };
                 ctx.call(&self.roster, *node, request, Purpose::Unbar);
@@ -156,7 +157,7 @@ impl State {
 
     fn settle_bars(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let open = self.bars().filter(|(_, bar)| !self.is_settled(bar)).map(|(_, bar)| bar.node);
-        // Who has not been heard may be lost, which comes to the same.
+        // A member that has not been heard may be lost; then the change without it settles the same.
         let may_be_waited_for = |node: &MnId| {
             let is_local = self.presences.is_local(*node);
             (is_local || self.contact.is_heard(*node)) && !self.losing.has(*node)
@@ -176,7 +177,7 @@ impl State {
         true
     }
 
-    /// A member has taken bars back, or did not answer.
+    /// Handles a member's answer to the request to take bars back, or its failure.
     pub(super) fn unbarred(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -197,7 +198,7 @@ impl State {
         self.settling.again_ms.insert(node, again_ms);
     }
 
-    /// The stage of the change under way is *frozen*, and all members have said at its number whom they bar.
+    /// Returns whether the change is *frozen*, and all members have reported their bars at its number.
     pub(super) fn bars_are_told(&self) -> bool {
         let is_told = if self.loses_a_member() {
             self.standing.is_shown_by_all()
@@ -208,7 +209,7 @@ impl State {
     }
 }
 
-/// The subtables whose primaries these nodes are, in order.
+/// Returns the subtables whose primaries are on these nodes, in order.
 fn led_by(view: &View, nodes: &BTreeSet<MnId>) -> Vec<u32> {
     let subtables = (0u32..).zip(&view.subtables);
     let led = subtables.filter(|(number, subtable)| {

@@ -1,23 +1,23 @@
-//! The view goes through its stages, and jobs do the work in between.
+//! The stages of a change of the view; jobs do the work in between.
 //!
-//! What is next follows from the stored view and the stored sessions:
+//! The next step follows from the stored view and the stored sessions:
 //!
-//! | view | what is waited for | then |
+//! | view | waits for | then |
 //! |---|---|---|
 //! | any stage | – | a member is lost: *frozen*, without it |
-//! | frozen | all open sessions are pinned by it, all expired ones are fenced, no job runs (1) | transforming |
+//! | frozen | all open sessions pinned by it, all expired ones fenced, no job running (1) | transforming |
 //! | transforming | the job that makes the replicas equal | switched |
-//! | switched | as for frozen, and no write is left to look for; the job that clears what has moved (2) | stable |
-//! | stable | expired sessions are recovered, some at a time | what is wanted next (3) |
+//! | switched | as for frozen, and no suspended write; the job that clears moved entries and places (2) | stable |
+//! | stable | the recovery of expired sessions, some at a time | the next wanted change (3) |
 //!
-//! 1. If it loses a member, see `standing`; if any is barred, see `barred`.
+//! 1. If the change loses a member, see `standing`; if any member is barred, see `barred`.
 //! 2. After a split or a move.
-//! 3. Full subtables are split, regions and missing replicas are added, in turns ([`turns`](super::turns)); members
-//!    are added; then replicas move. Nothing of that, and no loss either, if this master is told to end: the next one
-//!    begins with it.
+//! 3. Full subtables are split, regions and missing replicas are added, in turns ([`turns`](super::turns)); members are
+//!    added; then replicas move. If this master is told to end, it begins none of these, nor a change for a loss: the
+//!    next master does.
 //!
-//! Jobs are in `repair`, losses in `losing`. If the last replica of anything is lost, the view stays as it
-//! is: there is no better one.
+//! Jobs are in `repair`, losses in `losing`. If the last replica of anything is lost, the view stays as it is: no
+//! better view exists.
 
 use fusee_control::events::Topic;
 use fusee_core::change::Stage;
@@ -30,11 +30,11 @@ use super::{Phase, State};
 use crate::jobs::Job;
 use crate::record::{Record, Write};
 
-/// Clients that one job recovers at most.
+/// The limit on clients that one job recovers.
 const TOGETHER: usize = 32;
 
 impl State {
-    /// Does what is due in a formed cluster.
+    /// Does all that is due in a formed cluster.
     pub(super) fn reconcile(&mut self, ctx: &mut Ctx<'_>, is_tick: bool) {
         if self.view().is_none() {
             return;
@@ -48,7 +48,7 @@ impl State {
         while self.step(ctx) {}
     }
 
-    /// Takes a step if one is due; whether another may follow at once.
+    /// Takes a step if one is due. Returns whether another may follow at once.
     fn step(&mut self, ctx: &mut Ctx<'_>) -> bool {
         match self.stage() {
             Some(Stage::Frozen)
@@ -70,7 +70,8 @@ impl State {
                 true
             }
             Some(Stage::Transforming) => {
-                // All who had expired before this stage are fenced, even if this master has yet to hear it.
+                // All sessions that had expired before this stage are fenced, even if this master has yet to hear of
+                // it.
                 let dead = self.sessions.expired().collect();
                 self.start_job(ctx, Job::Transform { dead });
                 false
@@ -111,7 +112,7 @@ impl State {
         }
     }
 
-    /// Whether nobody keeps the stage from ending.
+    /// Returns whether no session keeps the stage from ending.
     fn all_follow(&self) -> bool {
         self.laggards().next().is_none()
             && self.sessions.expired().all(|client| self.is_fenced(client))
@@ -136,12 +137,12 @@ impl State {
         self.set_view(ctx, view, writes, (Topic::View, text));
     }
 
-    /// The stage of the change that is under way.
+    /// Returns the stage of the change that is under way.
     pub(super) fn stage(&self) -> Option<Stage> {
         self.view().and_then(|view| view.change.as_ref()).map(|change| change.stage)
     }
 
-    /// A new view is in force, once it is stored.
+    /// Puts a new view in force, and has it stored before that is told.
     pub(super) fn set_view(
         &mut self,
         ctx: &mut Ctx<'_>,

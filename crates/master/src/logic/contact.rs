@@ -1,23 +1,23 @@
-//! Contact: since when sessions may count as heard, and what memory nodes bar.
+//! Contact: the time from which leases run, and the bars of memory nodes.
 //!
-//! A session that counts as heard reads primaries without a question. But where no master is heard
-//! somebody may read what the backups of a silent primary agree on, once more than half of all members
-//! *bar* it (`docs/decisions/0030-reads-without-a-master.md`). So no lease may run from a later time
-//! than that. Each member says with every heartbeat which answer of this master it has received
-//! last, and whom it bars. *Contact* is the latest time such that more than half of the members have
-//! received an answer that was given since, and barred nobody when they said so. A lease runs from
-//! there, if that is earlier than the question.
+//! A session with a valid lease reads primaries without a question. But without a master, sessions may read from the
+//! backups of a silent primary, once more than half of all members *bar* it
+//! (`docs/decisions/0030-reads-without-a-master.md`). So no lease may run from a later time than that. With every
+//! heartbeat, each member reports which answer of this master it has received last, and which members it bars.
+//! *Contact* is the latest time such that more than half of the members have received an answer that was given since,
+//! and barred no member when they reported that. A lease runs from contact, if that is earlier than the heartbeat was
+//! sent.
 //!
-//! *Why that is enough.* A member that bars somebody has received its last answer before that, as far as
-//! it has said so while it barred nobody. Any two majorities have a member in common. The
-//! members of earlier views that somebody may still be pinned by count by themselves, each view's (`standing`).
+//! *Why that is enough.* A member that bars another one has received its last answer before that, as far as it reported
+//! while it barred no member. Any two majorities have a member in common. The members of each earlier view that a
+//! session may still be pinned by count as a set of their own (`standing`).
 //!
-//! * A master that has just begun has no contact: the first heartbeat is answered at once.
-//! * As long as bars are known there is none that is later. When a change that loses members leaves *frozen*,
-//!   all bars are known, and from then on the smaller set of members decides.
-//! * A master that finds a change which is past *frozen* waits until all members have said what they bar.
-//! * Nodes inside of this process end with it, and are always in contact. So are one or two members: there is no
-//!   majority without the primary, so nobody reads beside it.
+//! * A master that has just begun has no contact: it answers the first heartbeat at once.
+//! * While bars are known, contact does not advance. When a change that loses members leaves *frozen*, all bars are
+//!   known, and from then on the smaller set of members decides.
+//! * A master that finds a change past *frozen* waits until all members have reported their bars.
+//! * Nodes inside of this process end with it, and are always in contact. So are clusters of one or two members:
+//!   without the primary no majority is left, so there are no backup reads.
 
 use std::collections::BTreeMap;
 
@@ -31,40 +31,40 @@ use fusee_core::view::View;
 use super::State;
 use super::context::Ctx;
 
-/// What is known of members.
+/// The reports of the members.
 #[derive(Debug, Default)]
 pub(super) struct Contact {
-    /// Names this master in its answers.
+    /// The name of this master in its answers.
     by: u64,
     members: BTreeMap<MnId, Said>,
     latest_ms: Option<u64>,
 }
 
-/// What a member has said to this master.
+/// The reports of one member to this master.
 #[derive(Debug, Default)]
 struct Said {
-    /// When the last answer was given that it has received, and barred nobody then.
+    /// The time of the last answer of this master that the member has received, as reported without bars.
     answered_ms: Option<u64>,
     bars: Option<Bars>,
 }
 
 impl Contact {
-    /// Of a master that begins. `random` is a random number.
+    /// Returns the state of a master that begins. `random` is a random number.
     pub fn new(random: u64) -> Contact {
         Contact { by: random, ..Contact::default() }
     }
 
-    /// What to answer a memory node now.
+    /// Returns the note for an answer to a memory node at this time.
     pub fn note(&self, now_ms: u64) -> Note {
         Note { by: self.by, at_ms: now_ms }
     }
 
-    /// Whether a node has received an answer of this master.
+    /// Returns whether a node has received an answer of this master.
     pub fn knows(&self, heard: Option<Note>) -> bool {
         heard.is_some_and(|note| note.by == self.by)
     }
 
-    /// A member says what it bars.
+    /// Takes a member's bars. Older ones than those known change nothing.
     pub fn bars(&mut self, node: MnId, bars: Bars) {
         let said = self.members.entry(node).or_default();
         if said.bars.as_ref().is_none_or(|known| known.changes <= bars.changes) {
@@ -72,7 +72,7 @@ impl Contact {
         }
     }
 
-    /// A member says that it is there.
+    /// Takes a member's heartbeat.
     pub fn alive(&mut self, node: MnId, heard: Option<Note>, bars: &Bars) {
         self.bars(node, bars.clone());
         let own = heard.filter(|note| note.by == self.by && bars.bars.is_empty());
@@ -80,23 +80,23 @@ impl Contact {
         said.answered_ms = said.answered_ms.max(own.map(|note| note.at_ms));
     }
 
-    /// Whether a member has received an answer of this master.
+    /// Returns whether a member has reported its bars to this master.
     pub fn is_heard(&self, node: MnId) -> bool {
         self.members.get(&node).is_some_and(|said| said.bars.is_some())
     }
 
-    /// Whom a member bars.
+    /// Returns the bars of a member.
     pub fn barred_by(&self, node: MnId) -> &[fusee_control::node::Bar] {
         let bars = self.members.get(&node).and_then(|said| said.bars.as_ref());
         bars.map_or(&[], |bars| &bars.bars)
     }
 
-    /// Forgets all that are in none of these sets.
+    /// Forgets the members that are in none of these sets.
     fn follow(&mut self, sets: &[Vec<MnId>]) {
         self.members.retain(|node, _| sets.iter().any(|set| set.contains(node)));
     }
 
-    /// The latest time such that more than half of these have received an answer since.
+    /// Returns the latest time such that more than half of these members have received an answer since.
     fn of(&self, members: &[MnId], answered: impl Fn(MnId) -> Option<u64>) -> Option<u64> {
         let mut all: Vec<Option<u64>> = members.iter().map(|node| answered(*node)).collect();
         all.sort_unstable_by(|a, b| b.cmp(a));
@@ -105,18 +105,18 @@ impl Contact {
 }
 
 impl State {
-    /// How long before a question that came then the lease of who asks begins, in milliseconds;
-    /// `u64::MAX` if there is none.
+    /// Returns how long before a question that arrived at `asked_ms` the asker's lease begins, in milliseconds;
+    /// `u64::MAX` without contact.
     pub(super) fn behind_ms(&self, asked_ms: u64) -> u64 {
         if removed(Mutant::LeasesWithoutContact) {
             return 0;
         }
-        // Both are rounded down.
+        // Both times are rounded down.
         let since = |latest_ms| (asked_ms + 1).saturating_sub(latest_ms);
         self.contact.latest_ms.map_or(u64::MAX, since)
     }
 
-    /// Looks how late contact is.
+    /// Updates the time of contact.
     pub(super) fn follow_contact(&mut self, ctx: &Ctx<'_>) {
         let Some(view) = self.view() else { return };
         let names = |view: &View| view.members.iter().map(|member| member.node).collect();
@@ -138,7 +138,7 @@ impl State {
                 self.contact.members.get(&node).and_then(|said| said.answered_ms)
             }
         };
-        // Where there is no majority beside one of them nobody is ever barred.
+        // With at most two members, no majority is left beside one of them, so none is ever barred.
         let of = |set: &Vec<MnId>| match set.len() {
             ..=2 => Some(ctx.now_ms),
             _ => self.contact.of(set, answered),

@@ -1,8 +1,8 @@
-//! What every step of the master gets: the time, the settings, and a place for what is to be done.
+//! The context in which the master handles one event: the time, the settings, and the resulting actions.
 //!
-//! One event has one context. What steps put into it is carried out in that order
-//! ([`Action`](super::Action)). Calls to memory nodes are registered here: an answer finds its
-//! purpose by the call's token, and calls that are cancelled find none.
+//! The host carries the actions out in the order in which they were added ([`Action`](super::Action)). Calls to memory
+//! nodes are registered here: the call's token leads from an answer to the purpose of the call. A cancelled call has no
+//! purpose any more.
 
 use std::collections::BTreeMap;
 
@@ -16,30 +16,30 @@ use super::roster::Roster;
 use crate::record::Write;
 use crate::settings::Settings;
 
-/// What a memory node is called for.
+/// The purpose of a call to a memory node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// To learn whether it is still there, while the cluster forms.
+    /// Find out whether it still runs, while the cluster forms.
     Look,
-    /// To reserve what the first view needs.
+    /// Reserve memory for the first view.
     Format,
-    /// To learn whether a member is there that somebody cannot reach.
+    /// Find out whether a member still runs that another process cannot reach.
     Probe,
-    /// To fence these sessions.
+    /// Fence these sessions.
     Fence(Vec<ClientId>),
-    /// To forget whom it has fenced and who is over.
+    /// Forget the fences of ended sessions.
     Forget,
-    /// To stand at the view of this number.
+    /// Be at the view of this number.
     Stand(u64),
-    /// To take bars back.
+    /// Take bars back.
     Unbar,
-    /// To reserve room for replicas.
+    /// Reserve room for replicas.
     Grow,
-    /// To reserve room for siblings of subtables.
+    /// Reserve room for siblings of subtables.
     Split,
-    /// To reserve room for regions.
+    /// Reserve room for regions.
     AddRegions,
-    /// To become a member.
+    /// Become a member.
     Admit,
 }
 
@@ -51,12 +51,12 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    /// The token of the next call; no earlier call had it.
+    /// Returns the token of the next call; no earlier call had it.
     pub fn next_token(&self) -> u64 {
         self.next_token
     }
 
-    /// Ends a call by its answer. `None` for answers to cancelled calls, and for answers of other nodes.
+    /// Ends a call by its answer. Returns `None` for an answer to a cancelled call, or of a node that was not called.
     pub fn answered(&mut self, node: MnId, token: u64) -> Option<Purpose> {
         let (called, purpose) = self.by_token.remove(&token)?;
         (called == node).then_some(purpose)
@@ -81,10 +81,10 @@ impl Calls {
 /// The context of one event.
 #[derive(Debug)]
 pub(super) struct Ctx<'a> {
-    /// When it happens.
+    /// The time of the event.
     pub now_ms: u64,
     pub settings: &'a Settings,
-    /// Of this master: what clusters that it forms hash keys by is derived from it.
+    /// The master's secret, from which the hash keys of new clusters are derived.
     pub secret: HashKey,
     pub calls: &'a mut Calls,
     actions: Vec<Action>,
@@ -100,12 +100,12 @@ impl<'a> Ctx<'a> {
         Ctx { now_ms, settings, secret, calls, actions: Vec::new() }
     }
 
-    /// All that is to be done, in order.
+    /// Returns all actions, in order.
     pub fn into_actions(self) -> Vec<Action> {
         self.actions
     }
 
-    /// Adds something to do.
+    /// Adds an action.
     pub fn push(&mut self, action: Action) {
         self.actions.push(action);
     }
@@ -117,22 +117,22 @@ impl<'a> Ctx<'a> {
         }
     }
 
-    /// Tells what is as it should be.
+    /// Tells the operator of an ordinary event.
     pub fn info(&mut self, topic: Topic, text: impl Into<String>) {
         self.push(Action::Tell(Level::Info, Some(topic), text.into()));
     }
 
-    /// Tells what is worth a look.
+    /// Tells the operator of an event that deserves attention.
     pub fn warn(&mut self, topic: Topic, text: impl Into<String>) {
         self.push(Action::Tell(Level::Warn, Some(topic), text.into()));
     }
 
-    /// Tells what a client gets wrong, as often as it pleases: in the log alone.
+    /// Logs a client's mistake. It is no event, since a client may repeat it as often as it likes.
     pub fn complain(&mut self, text: impl Into<String>) {
         self.push(Action::Tell(Level::Warn, None, text.into()));
     }
 
-    /// Calls a member or candidate, once. `None` if there is no such node.
+    /// Calls a member or candidate, once. Returns `None` if there is no such node.
     pub fn call(
         &mut self,
         roster: &Roster,

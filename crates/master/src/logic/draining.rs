@@ -1,23 +1,22 @@
-//! Memory nodes that leave the cluster in good order.
+//! Memory nodes that leave the cluster in order.
 //!
-//! An operator says so; it is recorded, and so survives a restart of the master. From then on the
-//! node gets nothing new, and what it holds moves to others as in any rebalancing (`rebalance`): it
-//! serves until it is empty. Then the next view does without it, it is recorded as drained, and it is
-//! told so when it next says that it is there. Nobody uses it any more by then: every move has
-//! waited until all sessions had left the old place.
+//! An operator asks for a drain; it is recorded, and survives a restart of the master. From then on the node gets no
+//! new replicas, and those that it holds move to others as in any rebalancing (`rebalance`). It serves until it is
+//! empty. Then the next view lacks it, it is recorded as drained, and learns that with the answer to its next
+//! heartbeat. No session uses it any more by then: every move has waited until all sessions had left the old place.
 //!
-//! | it | then |
+//! | node | consequence |
 //! |---|---|
-//! | is lost meanwhile | a loss like any other; the drain is forgotten with it |
-//! | is to stay after all | the record is removed, and it gets its share again |
+//! | is lost meanwhile | a loss like any other; the drain is forgotten with the node |
+//! | is to stay after all | the record is removed, and the node gets its share again |
 //! | has been drained | its record stays until another process has its address |
 //!
-//! Regions of copies do not move. When nothing else is left on the node they are given up: what they are copies of
-//! has its parity, since it has got another column for the one that was here.
+//! Regions of copies do not move. When the node holds nothing else, they are given up: the values that they are copies
+//! of have their parity by then, since another node got their column from this one.
 //!
-//! A drain is refused if the others cannot take over: by their number or by their room, which those that leave
-//! already need as well. No region is added where they need it. If they lose room otherwise, with a node that is lost,
-//! or as the index grows, it waits, and the status says so.
+//! A drain is refused if the other members cannot take over, by their number or by their room, some of which is needed
+//! by the members that already leave. No region is added where this room is needed. If the others lose room otherwise,
+//! by the loss of a node or as the index grows, the drain waits, and the status says so.
 
 use fusee_control::counted;
 use fusee_control::events::Topic;
@@ -33,7 +32,7 @@ use crate::placement::{Room, roomiest};
 use crate::plan::padded;
 
 impl State {
-    /// A node is to leave, or to stay after all.
+    /// Begins or cancels a drain.
     pub(super) fn drain(&mut self, ctx: &mut Ctx<'_>, node: MnId, cancel: bool) -> MasterReply {
         if self.view().is_none() {
             return self.not_ready(ctx);
@@ -74,7 +73,7 @@ impl State {
         MasterReply::Done
     }
 
-    /// Whether the others can take over what a member holds.
+    /// Checks that the others can take over the replicas of a member.
     fn check_drain(&self, ctx: &Ctx<'_>, node: MnId) -> Result<(), String> {
         let Some(view) = self.view() else { return Ok(()) };
         let usable = view.members.iter().filter(|m| m.node != node && self.is_usable(m.node));
@@ -99,8 +98,8 @@ impl State {
         Ok(())
     }
 
-    /// How many replicas of the members that are to leave, and of this one, find no room on others once there are new
-    /// regions on these as well.
+    /// Returns the number of replicas, of the members that leave and of `also`, that find no room on other members once
+    /// the new regions exist.
     pub(super) fn homeless(
         &self,
         view: &View,
@@ -140,7 +139,7 @@ impl State {
         homeless
     }
 
-    /// What moves next.
+    /// Returns the next moves.
     pub(super) fn next_moves(&self) -> Option<Moves> {
         let view = self.view()?;
         let drained: Vec<MnId> = self.roster.draining().filter(|node| view.uses(*node)).collect();
@@ -151,13 +150,13 @@ impl State {
         subtables.next(members, &drained).or_else(|| regions.next(members, &drained))
     }
 
-    /// Goes on without a member that is drained and empty; whether there was one.
+    /// Goes on without a member that is drained and empty, or gives up its copies. Returns whether there was one.
     pub(super) fn finish_drain(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let may_leave =
             |view: &&View| view.change.is_none() && self.standing.is_settled() && !self.has_bars();
         let Some(view) = self.view().filter(may_leave) else { return false };
         let draining: Vec<MnId> = self.roster.draining().collect();
-        // Where no parity can be, copies are what there is.
+        // Where there can be no parity, only the copies protect the values.
         let has_parity = view.regions.iter().all(Region::has_parity);
         let draining_copies = draining.iter().filter(|_| has_parity);
         let mut copies = draining_copies.map(|node| copies_alone_on(view, *node));
@@ -184,8 +183,8 @@ impl State {
     }
 }
 
-/// The regions of copies on a node that has nothing else. Whatever they are copies of has its parity since it has
-/// left.
+/// Returns the regions of copies on a node that holds nothing else. The values that they are copies of have their
+/// parity.
 fn copies_alone_on(view: &View, node: MnId) -> Vec<u32> {
     let there = (0u32..).zip(&view.regions).filter(|(_, region)| region.lies_on(node));
     let there: Vec<(u32, &Region)> = there.collect();

@@ -1,17 +1,17 @@
-//! Epochs: when memory that was freed may be used again (P §4.4).
+//! Epochs, which tell when freed memory may be used again (P §4.4).
 //!
-//! An operation belongs to the newest epoch that its session knows when it begins, and sessions tell
-//! the oldest epoch that one of their operations belongs to. When all of them are pinned in the newest one
-//! and somebody waits to use memory again, another epoch begins. What is told to those who wait is
-//! before which epoch no operation runs any more, anywhere ([`Epochs::passed`]). That counts
+//! An operation belongs to the newest epoch that its session knows when it begins. Sessions report the oldest epoch
+//! that one of their operations belongs to. When all sessions are pinned in the newest epoch, and one of them waits for
+//! memory, another epoch begins. The sessions that wait are told the epoch [`Epochs::passed`], before which no
+//! operation runs any more, anywhere. That counts:
 //!
-//! * sessions that have expired, until they are recovered: verbs of theirs may be under way until
-//!   they are fenced, and what they left half-way is resumed;
-//! * the jobs of the master, also those that failed, until their session is fenced;
-//! * sessions that this master has not heard yet: as if they were pinned in the first epoch.
+//! * sessions that have expired, until they are recovered: their verbs may execute until they are fenced, and their
+//!   unfinished writes are completed later;
+//! * the master's jobs, also failed ones until their session is fenced;
+//! * sessions that this master has not heard yet, as if they were pinned in the first epoch.
 //!
-//! Epochs never go back, not even when another master takes over: like client ids they are used from
-//! ranges that are recorded before.
+//! Epochs never go back, not even when another master takes over: like client ids, they come from ranges that are
+//! recorded first.
 
 use fusee_control::master::Epochs;
 
@@ -19,7 +19,7 @@ use super::State;
 use super::context::Ctx;
 use crate::record::{Record, Write};
 
-/// Epochs per write to the store.
+/// The epochs of one write to the store.
 const EPOCHS_PER_RECORD: u64 = 1 << 16;
 
 /// The newest epoch.
@@ -29,22 +29,22 @@ pub(super) struct Epoch {
     /// The end of the recorded range.
     end: u64,
     begun_ms: u64,
-    /// Whether somebody waits for a later one.
+    /// A session waits for a later epoch.
     wanted: bool,
 }
 
 impl Epoch {
-    /// From the store: epochs before `end` may have been.
+    /// Restores from the store: epochs before `end` may have begun.
     pub fn restore(&mut self, end: u64) {
         (self.newest, self.end) = (end, end);
     }
 
-    /// Somebody waits for a later one.
+    /// Takes note that a session waits for a later epoch.
     pub fn want(&mut self) {
         self.wanted = true;
     }
 
-    /// The newest epoch, which may be told.
+    /// Returns the newest epoch, after recording that it may be told.
     pub fn newest(&mut self, ctx: &mut Ctx<'_>) -> u64 {
         if self.newest == self.end {
             self.end += EPOCHS_PER_RECORD;
@@ -55,7 +55,7 @@ impl Epoch {
 }
 
 impl State {
-    /// The epochs, as sessions are told.
+    /// Returns the epochs for answers to sessions.
     pub(super) fn epochs(&self) -> Epochs {
         let newest = self.epochs.newest;
         let (passed, settled) = self.sessions.epochs().unwrap_or((newest, newest));
@@ -63,7 +63,7 @@ impl State {
         Epochs { newest, passed: passed.min(held), settled: settled.min(held) }
     }
 
-    /// Begins another epoch, if one is wanted and all are pinned in the newest.
+    /// Begins another epoch, if one is wanted and all are pinned in the newest one.
     pub(super) fn next_epoch(&mut self, ctx: &mut Ctx<'_>) {
         if !self.epochs.wanted
             || self.view().is_none()

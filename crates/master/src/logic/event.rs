@@ -1,4 +1,4 @@
-//! What happens to the master, and what it has its host do.
+//! The inputs of the master's logic, and the actions that it has its host carry out.
 
 use fusee_control::events::{Level, Topic};
 use fusee_control::master::{MasterReply, MasterRequest};
@@ -10,54 +10,55 @@ use fusee_core::view::{View, ViewError};
 use crate::jobs::{Job, JobError, JobReport};
 use crate::record::Write;
 
-/// What happens to the master.
+/// An input of the logic.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// Somebody asks; the token comes back with the reply, which may take its time.
+    /// A request has arrived. Its reply carries the same token, and may come much later.
     Request {
-        /// Names the request.
+        /// The request's token.
         token: u64,
-        /// Who asks. Connection 0 is one that never closes, inside of the process.
+        /// The origin of the request. Connection 0 is inside of the process, and never closes.
         caller: Caller,
-        /// What is asked.
+        /// The request.
         request: MasterRequest,
     },
     /// A connection has ended; no request comes over it any more.
     ConnectionClosed {
-        /// Which.
+        /// The connection.
         connection: u64,
     },
-    /// Somebody fetches a view that is told in pieces, and says nothing else meanwhile.
+    /// A process is fetching a view in pieces, and sends no heartbeat meanwhile.
     Fetching {
-        /// Over which connection.
+        /// The connection over which it fetches.
         connection: u64,
     },
-    /// A memory node answered a call, or did not.
+    /// A memory node has answered a call, or the call has failed.
     NodeAnswer {
         /// The node.
         node: MnId,
         /// The call's token.
         token: u64,
-        /// The answer, or why there is none.
+        /// The answer, or the reason why there is none.
         result: Result<NodeReply, String>,
     },
     /// A job has ended: no verb of it is posted any more.
     JobDone {
         /// The job's token.
         token: u64,
-        /// What came of it.
+        /// The result.
         result: Result<JobReport, JobError>,
     },
-    /// Time passes, and nothing else that has happened is left to be told, nor to be read: only now is
-    /// somebody taken for dead, who may have spoken meanwhile. To be given at start, and then at least eight
-    /// times in a lease: longer steps count for less (`presence`), and after half a lease without any
-    /// event the master counts as having been away.
+    /// Time has passed, and the host has passed on all that had arrived by then. Only a tick declares processes dead:
+    /// otherwise a word from one might still wait in a queue.
+    ///
+    /// To be given at the start, and then at least eight times in a lease. Longer steps count for less (`presence`),
+    /// and after half a lease without any event the master counts as having been away.
     Tick,
 }
 
-/// What the host has to do.
+/// A task for the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-// An action is carried out as soon as it is made: a few of them exist at a time.
+// Only a few actions exist at a time: each is carried out soon after it is made.
 #[allow(clippy::large_enum_variant)]
 pub enum Action {
     /// Change the store: all of these or none, durably before any later action.
@@ -77,35 +78,35 @@ pub enum Action {
         control: String,
         /// Comes back with the answer.
         token: u64,
-        /// What to ask.
+        /// The request.
         request: NodeRequest,
     },
-    /// Run a job ([`jobs::run`](crate::jobs::run)) with a fabric session of its own to all members
-    /// of the view, and report when both have ended. There is never a second one at a time.
+    /// Run a job ([`jobs::run`](crate::jobs::run)) over a fabric session of its own to all members of the view, and
+    /// report once both have ended. At most one job runs at a time.
     Job {
         /// Comes back with the result.
         token: u64,
-        /// Whose name the fabric session has.
+        /// The client id of the fabric session.
         client: ClientId,
-        /// By which view.
+        /// The view by which the job works.
         view: Box<View>,
-        /// What to do.
+        /// The job.
         job: Job,
     },
-    /// Remove all records but those of destroyed clusters, some at a time: none of them counts any more. To
-    /// be done before anything of a later event.
+    /// Remove all records but those of destroyed clusters, in several steps: none of the removed records counts any
+    /// more. To be done before any action of a later event.
     Clear,
-    /// Tell people: in the log, and as an event of this topic.
+    /// Tell the operator: in the log and, with a topic, as an event.
     Tell(Level, Option<Topic>, String),
 }
 
-/// Why a store's contents cannot be gone on with.
+/// Reasons why a master cannot go on from the contents of a store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RestoreError {
     /// The view is broken.
     #[error("the stored view is unusable: {0}")]
     View(#[from] ViewError),
-    /// The view is not of the cluster that the store is of.
+    /// The view is of another cluster than the store.
     #[error("the stored view is of another cluster than the store: restore the store from a copy")]
     Cluster,
 }

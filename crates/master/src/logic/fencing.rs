@@ -1,10 +1,10 @@
-//! Fencing: sessions that have expired, and the master's own repair sessions that are not to
-//! go on.
+//! Fencing of sessions that have expired, and of the master's own repair sessions that must not go
+//! on.
 //!
-//! Every member of the view is told, again and again until it acknowledges: one request at a time,
-//! about all whom it does not know of yet, up to [`MAX_CLIENTS`]. Only then does a session count as
-//! gone: until then a CAS of it may arrive. What was acknowledged is kept in memory only; a master
-//! that restarts asks again, which changes nothing.
+//! Every member of the view is told until it acknowledges: by one request at a time, about all
+//! fences that it has not acknowledged, up to [`MAX_CLIENTS`]. Only a session that all members have
+//! fenced counts as gone: before, a CAS of it may still arrive. Acknowledgements are kept in memory
+//! only. A master that restarts asks again, which changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,33 +17,33 @@ use super::State;
 use super::context::{Ctx, Purpose};
 use crate::record::{Write, repairer_key};
 
-/// How long to wait after a failure.
+/// The pause after a failure.
 const PAUSE_MS: u64 = 100;
 
-/// When a member has fenced so many, it is told who lives, and forgets those that are over.
+/// After so many fences a member is told which sessions live, and forgets the fences of ended ones.
 const FENCED_TOGETHER: usize = 16;
 
-/// Who is fenced where.
+/// The fences, and the members that have still to acknowledge them.
 #[derive(Debug, Default)]
 pub(super) struct Fences {
-    /// Who is to be fenced.
+    /// The sessions to fence.
     clients: BTreeSet<ClientId>,
     members: BTreeMap<MnId, Told>,
 }
 
-/// What a member has been told.
+/// The state of one member.
 #[derive(Debug, Default)]
 struct Told {
-    /// Whom it has not acknowledged.
+    /// The sessions whose fence it has not acknowledged.
     left: BTreeSet<ClientId>,
-    /// When it is told again, unless an answer comes.
+    /// The time at which it is told again, unless an answer comes.
     again_ms: u64,
-    /// How many it has fenced since it was told last who lives.
+    /// Fences since it was last told which sessions live.
     fenced: usize,
 }
 
 impl Fences {
-    /// Fences a client.
+    /// Fences a session.
     pub fn add(&mut self, client: ClientId) {
         self.clients.insert(client);
         for told in self.members.values_mut() {
@@ -51,7 +51,7 @@ impl Fences {
         }
     }
 
-    /// Forgets a client: nothing is left of it.
+    /// Forgets a session that has ended.
     pub fn forget_client(&mut self, client: ClientId) {
         self.clients.remove(&client);
         for told in self.members.values_mut() {
@@ -59,7 +59,7 @@ impl Fences {
         }
     }
 
-    /// Those are the members now. Who is new has not been told of anybody.
+    /// Takes note of the present members. A new one has been told of no fence.
     fn follow(&mut self, members: &[MnId]) {
         if members.len() == self.members.len()
             && members.iter().all(|node| self.members.contains_key(node))
@@ -68,7 +68,7 @@ impl Fences {
         }
         self.members.retain(|node, _| members.contains(node));
         for node in members {
-            // The fences of former masters are to be forgotten, too: with the next one.
+            // So that the fences of former masters are forgotten with the next one, too.
             let fenced = FENCED_TOGETHER;
             let new = || Told { left: self.clients.clone(), again_ms: 0, fenced };
             self.members.entry(*node).or_insert_with(new);
@@ -77,7 +77,8 @@ impl Fences {
 }
 
 impl State {
-    /// Whether no verb of a client that is to be fenced executes at any member any more.
+    /// Returns whether a session is to be fenced, and none of its verbs executes at any member any
+    /// more.
     pub(super) fn is_fenced(&self, client: ClientId) -> bool {
         if removed(Mutant::RecoveryBeforeTheFence) {
             return true;
@@ -90,7 +91,7 @@ impl State {
             })
     }
 
-    /// Tells members whom to fence.
+    /// Tells the members which sessions to fence.
     pub(super) fn fence_all(&mut self, ctx: &mut Ctx<'_>) {
         let Some(view) = self.view() else { return };
         let members: Vec<MnId> = view.members.iter().map(|member| member.node).collect();
@@ -99,7 +100,7 @@ impl State {
             let Some(told) = self.fences.members.get_mut(&node) else { continue };
             let due = !told.left.is_empty() && told.again_ms <= ctx.now_ms;
             if due && !removed(Mutant::RecoveryBeforeTheFence) {
-                // Should no answer come at all.
+                // In case no answer comes at all.
                 told.again_ms = ctx.now_ms.saturating_add(ctx.settings.lease.lease_ms);
                 let clients: Vec<ClientId> = told.left.iter().copied().take(MAX_CLIENTS).collect();
                 let request = NodeRequest::Fence { clients: clients.clone() };
@@ -109,7 +110,7 @@ impl State {
         self.forget_repairers(ctx);
     }
 
-    /// Repair sessions leave nothing behind: once they are fenced they are over.
+    /// Ends the repair sessions that are fenced: they leave nothing to recover.
     fn forget_repairers(&mut self, ctx: &mut Ctx<'_>) {
         let over: Vec<ClientId> =
             self.repair.retired().filter(|client| self.is_fenced(*client)).collect();
@@ -131,7 +132,7 @@ impl State {
         clients: &[ClientId],
         result: &Result<NodeReply, String>,
     ) {
-        // Who is not there any more is over, or the node is lost.
+        // A node that is a member no longer has ended, or is lost.
         let Some(told) = self.fences.members.get_mut(&node) else { return };
         if let Ok(NodeReply::Done) = result {
             for client in clients {
@@ -150,7 +151,7 @@ impl State {
         }
     }
 
-    /// Who is not over. An expired session is not before it is recovered.
+    /// Returns the sessions that have not ended. An expired one ends when it is recovered.
     fn living(&self) -> Living {
         let open = self.sessions.open_sessions().map(|(client, _)| client);
         let all = open.chain(self.sessions.expired()).chain(self.repair.sessions());

@@ -1,13 +1,13 @@
 //! The forming of a cluster: one attempt to reserve the memory of a plan.
 //!
-//! Every memory node goes through the same steps, all nodes side by side: it forgets what an
-//! earlier attempt reserved (no client has seen a view yet, so nothing is lost), it reserves the
-//! extents of the plan one after the other, and it tells its identity once more. A process that
-//! took the place of the planned one in between is found out by that: whoever answers last has
-//! answered everything.
+//! All memory nodes go through the same steps, side by side. A node forgets the reservations of an
+//! earlier attempt (no client has seen a view yet, so nothing is lost), reserves the extents of the
+//! plan one after the other, and tells its identity once more. This last answer shows whether
+//! another process has taken the place of the planned one: the process that gives it has given all
+//! answers before.
 //!
-//! An attempt is kept in memory only, except for its number: memory nodes tell late requests of an
-//! earlier attempt by it. A master that restarts in the middle starts a new one.
+//! An attempt is kept in memory only, except for its number, by which memory nodes recognize late
+//! requests of an earlier attempt. A master that restarts in the middle starts a new attempt.
 
 use std::collections::HashMap;
 
@@ -18,9 +18,10 @@ use fusee_core::view::View;
 
 use crate::plan::Plan;
 
-/// How long to wait before a call is repeated; doubled for every failure in a row.
+/// The pause before a call is repeated, which doubles for every failure in a row.
 const FIRST_PAUSE_MS: u64 = 100;
-/// Failures in a row that end the attempt: others may form the cluster without this node.
+/// The number of failures in a row that ends the attempt: other nodes may form the cluster without
+/// this one.
 const MAX_FAILURES: u32 = 5;
 
 /// An attempt under way.
@@ -36,26 +37,26 @@ pub(super) struct Attempt {
 struct Progress {
     identity: u64,
     steps: Vec<NodeRequest>,
-    /// Steps done, and the offsets they gave.
+    /// The number of steps done, and the offsets that they gave.
     done: usize,
     offsets: Vec<u64>,
     failures: u32,
-    /// When to repeat the call; `None` while one is under way.
+    /// The time at which to repeat the call; `None` while one is under way.
     repeat_at_ms: Option<u64>,
 }
 
-/// What an answer leads to.
+/// The consequence of an answer.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// Ask the node this.
+    /// Ask the node this next.
     Call(NodeRequest),
-    /// This node is done, others are not.
+    /// This node is done, and others are not.
     Wait,
-    /// The call is repeated later; the text is for people.
+    /// Repeat the call later; the text is for the operator.
     Repeat(String),
-    /// This attempt cannot succeed; the text is for people.
+    /// End the attempt, which cannot succeed; the text is for the operator.
     Abort(String),
-    /// All nodes are done.
+    /// All nodes are done: this is the view.
     Formed(Box<View>),
 }
 
@@ -74,18 +75,18 @@ impl Attempt {
         Attempt { plan, cluster, hash_key, nodes }
     }
 
-    /// Whether the node takes part.
+    /// Returns whether the node takes part.
     pub(super) fn includes(&self, node: MnId) -> bool {
         self.nodes.contains_key(&node)
     }
 
-    /// The first request to every node.
+    /// Returns the first request to every node.
     pub(super) fn first_calls(&self) -> Vec<(MnId, NodeRequest)> {
         let members = self.plan.members().iter();
         members.map(|member| (member.node, self.nodes[&member.node].steps[0].clone())).collect()
     }
 
-    /// The calls that are to be repeated now.
+    /// Returns the calls that are to be repeated now.
     pub(super) fn repeats(&mut self, now_ms: u64) -> Vec<(MnId, NodeRequest)> {
         let mut calls = Vec::new();
         for (node, progress) in &mut self.nodes {

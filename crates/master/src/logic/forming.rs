@@ -1,14 +1,13 @@
-//! How the master gets from a wish for a cluster, and memory nodes that joined, to the first view.
+//! The way from the request for a cluster, and memory nodes that joined, to the first view.
 //!
-//! A master over an empty store does nothing but wait for that wish
-//! ([`Form`](fusee_control::master::MasterRequest::Form)): it may have been started over the wrong
-//! store, and the memory nodes that it would take in may be those of a cluster that is alive. See
-//! `identity`.
+//! A master over an empty store only waits for the request ([`Form`](fusee_control::master::MasterRequest::Form)): it
+//! may have been started over the wrong store, and the memory nodes that it would take in may belong to a cluster that
+//! is alive. See `identity`.
 //!
-//! Once enough nodes are present, the first of them (by name) are planned for and asked for
-//! memory. Whatever goes wrong ends the attempt with a text for people, which is also what
-//! sessions are told; another attempt follows, after a pause or when another node joins. None is made before whoever
-//! is of this cluster already has had the time to say so (`identity`).
+//! Once enough nodes are present, the first of them by name are planned for and asked for memory. Any failure ends the
+//! attempt with a text for the operator, which sessions are told as well. Another attempt follows after a pause, or
+//! when another node joins. No attempt is made before processes that belong to this cluster already have had the time
+//! to report (`identity`).
 
 use fusee_control::counted;
 use fusee_control::events::Topic;
@@ -22,37 +21,37 @@ use super::{Phase, RETRY_MS, State};
 use crate::plan::Plan;
 use crate::record::{Record, Write};
 
-/// How long a master listens before it forms a cluster: a few times as long as memory nodes wait between two
-/// questions to a master that does not answer.
+/// The time for which a master listens before it forms a cluster: a few times the interval at which memory nodes ask a
+/// master that does not answer.
 const LISTENS_MS: u64 = 300;
 
-/// The way to the first view.
+/// The progress to the first view.
 #[derive(Debug, Default)]
 pub(super) struct Forming {
     attempt: Option<Attempt>,
-    /// When to try next; `u64::MAX` if only another node can help.
+    /// The time of the next attempt; `u64::MAX` if only another node can help.
     try_at_ms: u64,
-    /// When to ask absent nodes next.
+    /// The time at which absent nodes are asked next.
     look_at_ms: u64,
 }
 
 impl Forming {
-    /// What was impossible may be possible from then on.
+    /// Schedules the next attempt: what was impossible may be possible then.
     pub fn try_at(&mut self, at_ms: u64) {
         self.try_at_ms = at_ms;
     }
 
-    /// Whether only another node can help.
+    /// Returns whether only another node can help.
     pub fn needs_another_node(&self) -> bool {
         self.try_at_ms == u64::MAX
     }
 }
 
 impl State {
-    /// Does what is due: repeats calls, looks for absent nodes, starts to form the cluster.
+    /// Does all that is due: repeats calls, looks for absent nodes, starts to form the cluster.
     pub(super) fn proceed(&mut self, ctx: &mut Ctx<'_>) {
         let Phase::Forming(forming) = &mut self.phase else { return };
-        // Nobody has asked for one.
+        // No cluster was asked for.
         if self.identity.own().is_none() {
             return;
         }
@@ -86,7 +85,7 @@ impl State {
             chosen.filter_map(|node| self.roster.get(node).cloned()).collect();
         let plan = match Plan::new(ctx.settings, chosen) {
             Ok(plan) => plan,
-            // No pause helps; another node may.
+            // A pause does not help, but another node may.
             Err(error) => return self.hold(ctx, u64::MAX, error.to_string()),
         };
         let Some(cluster) = self.identity.own() else { return };
@@ -95,7 +94,7 @@ impl State {
         let text =
             format!("forming the cluster of {}", counted(plan.members().len(), "memory node"));
         ctx.info(Topic::Cluster, text);
-        // Drawn anew for each attempt: nothing has been hashed by it before the view is stored.
+        // A new key for each attempt: no session hashes by a key before its view is stored.
         let hash_key = ctx.secret.derived((cluster.word(), self.last_attempt));
         let begun = Attempt::new(plan, cluster, hash_key, self.last_attempt);
         let calls = begun.first_calls();
@@ -107,13 +106,13 @@ impl State {
         }
     }
 
-    /// Ends the attempt, if one runs, until `try_at_ms` or another node joins.
+    /// Ends the attempt, if one runs; the next one begins at `try_at_ms`, or when another node joins.
     fn hold(&mut self, ctx: &mut Ctx<'_>, try_at_ms: u64, problem: String) {
         self.report(ctx, problem);
         self.abandon_attempt(ctx, try_at_ms);
     }
 
-    /// The cluster is not to be formed.
+    /// Gives up the forming of the cluster.
     pub(super) fn give_forming_up(&mut self, ctx: &mut Ctx<'_>, problem: String) {
         self.hold(ctx, u64::MAX, problem);
     }
@@ -126,7 +125,8 @@ impl State {
         ctx.calls.cancel(&Purpose::Format);
     }
 
-    /// A node is another one now, or elsewhere: what was asked of it is not for it.
+    /// Ends the attempt if the node takes part in it: the node has another identity or address now, and the calls were
+    /// not for that.
     pub(super) fn abandon_attempt_of(&mut self, ctx: &mut Ctx<'_>, node: MnId) {
         if let Phase::Forming(Forming { attempt: Some(attempt), .. }) = &self.phase
             && attempt.includes(node)
@@ -135,7 +135,7 @@ impl State {
         }
     }
 
-    /// Says what the matter is, once.
+    /// Reports a problem once.
     fn report(&mut self, ctx: &mut Ctx<'_>, problem: String) {
         if self.problem.as_ref() != Some(&problem) {
             ctx.warn(Topic::Cluster, format!("cannot form the cluster: {problem}"));
@@ -159,7 +159,7 @@ impl State {
             Outcome::Wait => {}
             Outcome::Repeat(problem) => self.report(ctx, problem),
             Outcome::Abort(problem) => {
-                // If it is another process now, its join or the next look will tell.
+                // If another process has taken its place, a join or the next look shows that.
                 self.roster.departed(node);
                 self.hold(ctx, ctx.now_ms + RETRY_MS, problem);
             }
@@ -167,7 +167,7 @@ impl State {
         }
     }
 
-    /// An absent node answered a look, or did not.
+    /// Handles an absent node's answer to a look, or its failure.
     pub(super) fn looked(&mut self, ctx: &Ctx<'_>, node: MnId, result: Result<NodeReply, String>) {
         if let Ok(NodeReply::Description(found)) = result
             && self.roster.identity_of(node) == Some(found.identity)
@@ -183,7 +183,7 @@ impl State {
             counted(view.regions.len(), "region"),
             counted(view.subtables.len(), "index subtable")
         );
-        // From this record on, nothing is ever released again.
+        // From this record on, a failed attempt no longer releases memory: data may lie there.
         ctx.persist(vec![Write::Put(Record::View(view.clone()))]);
         ctx.info(Topic::Cluster, text);
         self.problem = None;

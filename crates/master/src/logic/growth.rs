@@ -1,16 +1,16 @@
-//! Redundancy comes back, and shares even out: replicas are added where there is room, some of them
-//! in the place of others.
+//! Replicas that are added where there is room, some of them in the place of others: so redundancy comes back, and
+//! members get even shares.
 //!
-//! When the view is stable and nobody has to be recovered, the first subtable or region that has
-//! fewer replicas than it should gets another one. All subtables that go to one node go together;
-//! regions go one at a time, since nobody can place objects in a region that is being copied. When
-//! nothing is missing, replicas move as `rebalance` says, at a pace: after so many bytes it rests as
-//! long as they take at the rate of the settings. At last, members that are drained and empty go.
+//! When the view is stable and no session is to be recovered, the first subtable or region with too few replicas gets
+//! another one. All subtables that go to one node go together. Regions go one at a time, since no session can place
+//! objects in a region that is being copied. When no replica is missing, replicas move as `rebalance` says, at a pace:
+//! after each move there is a pause as long as its bytes take at the rate of the settings. Last, members that are
+//! drained and empty leave.
 //!
-//! The node reserves the room first, then the view says where it is, with the replica *joining*.
-//! Nothing of that is stored before the view: a master that starts anew asks again, and gets the
-//! same places. A node may have less room than the view tells, if an earlier choice was given up:
-//! it says so, and is passed over until something else changes.
+//! First the node reserves the room. Then the view says where it is, with the replica *joining*. Nothing of this is
+//! stored before the view: a master that starts anew asks again, and gets the same places. A node may have less room
+//! than the view tells, if an earlier choice was given up. Then it refuses, and is passed over until something else
+//! changes.
 
 use fusee_control::counted;
 use fusee_control::events::Topic;
@@ -26,76 +26,77 @@ use super::context::{Ctx, Purpose};
 use super::turns::Kind;
 use super::{State, reserving};
 
-/// How long to wait after a node did not do what it was asked for.
+/// The pause after a node did not do what it was asked for.
 const PAUSE_MS: u64 = 1_000;
-/// How long to wait for an answer, should none come at all.
+/// The longest wait for an answer.
 const PATIENCE_MS: u64 = 15_000;
 
-/// Replicas to be added, and what stands in the way.
+/// The replicas that are being added, and the obstacles.
 #[derive(Debug, Default)]
 pub(super) struct Growth {
     under_way: Option<Growing>,
-    /// Nodes that have no room for a subtable (`false`) or a region (`true`).
+    /// Nodes without room for a subtable (`false`) or a region (`true`).
     full: BTreeSet<(MnId, bool)>,
     not_before_ms: u64,
-    /// Said that no node has room.
+    /// The operator was told that no node has room.
     told: bool,
-    /// The view for which nothing can be done, as long as no node comes.
+    /// The view in which nothing can be done, unless a node joins.
     idle_in: Option<u64>,
-    /// When replicas may move again.
+    /// The time at which replicas may move again.
     next_move_ms: u64,
 }
 
-/// Room that is being reserved on a node.
+/// Room that a node is reserving.
 #[derive(Debug)]
 struct Growing {
     node: MnId,
     identity: u64,
-    /// The view that it is for.
+    /// The view that the room is for.
     view: u64,
-    /// Whether replicas leave for it.
+    /// Replicas leave other nodes for it.
     moves: bool,
     requests: Vec<NodeRequest>,
     done: usize,
-    /// By the number of its request, which replica leaves for it.
+    /// The replica that leaves for each request, by the request's number.
     leaving: Vec<Option<Place>>,
     places: Vec<(Extent, Gain)>,
-    /// The call under way, and when it began.
+    /// The token and the start of the call under way.
     token: Option<u64>,
     asked_ms: u64,
 }
 
 impl Growth {
-    /// Forgets what was under way: the view has changed.
+    /// Forgets the room that was being reserved: the view has changed.
     pub fn abandon(&mut self) {
         self.under_way = None;
     }
 
-    /// A node came: there may be room now.
+    /// Takes note that a node has joined: there may be room now.
     pub fn look_again(&mut self) {
         self.full.clear();
         self.idle_in = None;
     }
 
-    /// Whether a member reserves room for replicas that are missing, and its answer has not taken long.
+    /// Returns whether a member is reserving room for missing replicas, and its answer has not taken long.
     pub fn adds_missing(&self, now_ms: u64) -> bool {
         let is_young = |growing: &Growing| now_ms < growing.asked_ms + reserving::ALONE_MS;
         self.under_way.as_ref().is_some_and(|growing| !growing.moves && is_young(growing))
     }
 
-    /// Whether a node has no room for a region, or a subtable, as far as it has said.
+    /// Returns whether a node has no room for a region, or a subtable, as far as it has reported.
     pub fn is_full(&self, node: MnId, region: bool) -> bool {
         self.full.contains(&(node, region))
     }
 
-    /// A node refused for lack of room, for a region or a subtable.
+    /// Takes note that a node refused a region, or a subtable, for lack of room.
     pub fn has_no_room_for(&mut self, node: MnId, region: bool) {
         self.full.insert((node, region));
     }
 }
 
 impl State {
-    /// Starts to add replicas, if some are missing and there is room; whether others have to wait for that.
+    /// Begins to add replicas, if some are missing and there is room. Returns whether other changes have to wait for
+    /// that.
     pub(super) fn add_missing(&mut self, ctx: &mut Ctx<'_>) -> bool {
         self.forget_what_is_over(ctx);
         if self.growth.under_way.is_some() || !self.may_grow(ctx) {
@@ -107,7 +108,7 @@ impl State {
         self.growth.adds_missing(ctx.now_ms)
     }
 
-    /// Forgets room that is reserved for another view, or that nobody can say anything of any more.
+    /// Forgets a reservation for another view, of a node that is gone, or without an answer in time.
     fn forget_what_is_over(&mut self, ctx: &Ctx<'_>) {
         let Some(growing) = &self.growth.under_way else { return };
         let number = self.view().map(|view| view.number);
@@ -122,7 +123,7 @@ impl State {
         }
     }
 
-    /// Nothing that is missing can be added: moves what lies in the wrong place.
+    /// Moves replicas from the wrong places, once no missing replica can be added.
     pub(super) fn even_out(&mut self, ctx: &mut Ctx<'_>) {
         self.forget_what_is_over(ctx);
         if self.growth.under_way.is_some() || !self.may_grow(ctx) {
@@ -133,7 +134,7 @@ impl State {
             self.history.whole(ctx.now_ms);
             self.move_next(ctx);
         } else if self.next_moves().is_some() {
-            // Where members are unevenly full that makes room.
+            // Where members are unevenly full, a move makes room.
             self.move_next(ctx);
         } else if !self.finish_drain(ctx) {
             let text = format!(
@@ -145,7 +146,7 @@ impl State {
         }
     }
 
-    /// Whether a replica may be added now.
+    /// Returns whether a replica may be added now.
     pub(super) fn may_grow(&self, ctx: &Ctx<'_>) -> bool {
         let number = self.view().map(|view| view.number);
         self.growth.not_before_ms <= ctx.now_ms
@@ -172,7 +173,7 @@ impl State {
         }
     }
 
-    /// There is nothing to be done in this view, or nothing can be.
+    /// Rests until the next view: nothing is left to do in this one, or a problem prevents it.
     fn rest(&mut self, ctx: &mut Ctx<'_>, problem: Option<String>) {
         match problem {
             Some(text) => {
@@ -188,7 +189,7 @@ impl State {
         self.growth.idle_in = self.view().map(|view| view.number);
     }
 
-    /// Whether replicas move from one member to another now.
+    /// Returns whether a replica is moving from one member to another.
     pub(super) fn is_moving(&self) -> bool {
         self.view().is_some_and(|view| view.leaving().next().is_some())
     }
@@ -204,7 +205,7 @@ impl State {
             reserving::request(view, attempt, *extent, redundancy)
         });
         let mut requests: Vec<NodeRequest> = requests.collect();
-        // Who answers last has answered everything.
+        // The process that gives this answer has given all those before.
         requests.push(NodeRequest::Describe);
         let growing = Growing {
             node,
@@ -275,7 +276,7 @@ impl State {
                     self.growth.under_way = None;
                     return;
                 }
-                // With what there is; the last question is who it is.
+                // It goes on with the places so far; the last request asks for its identity.
                 growing.done = growing.requests.len() - 2;
                 None
             }
@@ -297,7 +298,7 @@ impl State {
         self.add_replicas(ctx, &growing);
     }
 
-    /// The room is there: the view says so.
+    /// Makes the view with the new replicas, whose room is reserved.
     fn add_replicas(&mut self, ctx: &mut Ctx<'_>, growing: &Growing) {
         let Some(view) = self.view() else { return };
         if view.number != growing.view || view.change.is_some() {
@@ -317,7 +318,7 @@ impl State {
         }
         let next = view.growing(&subtables, &regions);
         if let Err(error) = next.check() {
-            // The offsets come from elsewhere.
+            // The offsets come from the memory node.
             let text = format!("{} gave room that is none: {error}", member.node);
             ctx.warn(Topic::Repair, text);
             self.growth.full.extend([(growing.node, false), (growing.node, true)]);

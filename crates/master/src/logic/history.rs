@@ -1,6 +1,7 @@
-//! What the master did, for people: how long the changes and the recoveries took.
+//! The times that changes and recoveries took, for operators.
 //!
-//! Only of this process, and only the last ones; the totals count all. Times are milliseconds.
+//! Only those of this process, and only the last ones; the totals count all. Times are
+//! milliseconds.
 
 use std::collections::VecDeque;
 
@@ -9,48 +10,49 @@ use fusee_core::change::Stage;
 use fusee_core::verbs::MnId;
 use fusee_core::view::View;
 
-/// Entries of each kind that are kept.
+/// The number of entries of each kind that are kept.
 const KEPT: usize = 100;
 
-/// What was done.
+/// The past changes and recoveries.
 #[derive(Debug, Default)]
 pub(super) struct History {
-    /// Since when the view is in force, or known.
+    /// The time at which the view came into force, or became known.
     since_ms: u64,
     recoveries: u64,
     last_recoveries: VecDeque<Recovery>,
     reconfigurations: u64,
     last_reconfigurations: VecDeque<Reconfiguration>,
-    /// Losses that the next view brings.
+    /// Losses that the next view contains.
     lost: Vec<MnId>,
-    /// Since when replicas are missing because of a loss; counts the entries that wait for them.
+    /// The time since which replicas are missing because of a loss; the entries of these losses
+    /// wait for its end.
     degraded_since_ms: Option<u64>,
 }
 
 impl History {
-    /// Since when the view is in force, or this process knows it.
+    /// Returns the time at which the view came into force, or this process learned of it.
     pub fn since_ms(&self) -> u64 {
         self.since_ms
     }
 
-    /// A view is in force now.
+    /// Takes note that a view is in force now.
     pub fn view_since(&mut self, now_ms: u64) {
         self.since_ms = now_ms;
     }
 
-    /// Members are lost; the view without them follows.
+    /// Takes note that members are lost; the view without them follows.
     pub fn lost(&mut self, now_ms: u64, lost: &[MnId]) {
         self.lost.extend_from_slice(lost);
         self.degraded_since_ms.get_or_insert(now_ms);
     }
 
-    /// A view takes the place of another one.
+    /// Takes note that a view replaces another one.
     pub fn view_changes(&mut self, now_ms: u64, old: &View, new: &View) {
         let passed = now_ms.saturating_sub(self.since_ms);
         self.since_ms = now_ms;
         let was = old.change.as_ref();
         if was.is_none() && new.change.is_none() {
-            // A member more, or less: nothing else.
+            // One member more or less, and no other change.
             return;
         }
         if was.is_none() || self.last_reconfigurations.is_empty() {
@@ -82,7 +84,7 @@ impl History {
         }
     }
 
-    /// Nothing lacks a replica.
+    /// Takes note that no replica is missing.
     pub fn whole(&mut self, now_ms: u64) {
         let Some(since_ms) = self.degraded_since_ms.take() else { return };
         let waiting = self.last_reconfigurations.iter_mut();
@@ -91,7 +93,7 @@ impl History {
         }
     }
 
-    /// A client is recovered.
+    /// Adds the recovery of a client.
     pub fn recovered(&mut self, recovery: Recovery) {
         self.recoveries += 1;
         if self.last_recoveries.len() == KEPT {
@@ -100,12 +102,12 @@ impl History {
         self.last_recoveries.push_back(recovery);
     }
 
-    /// Clients recovered, and the last of them.
+    /// Returns the number of recoveries, and the last ones.
     pub fn recoveries(&self) -> (u64, Vec<Recovery>) {
         (self.recoveries, self.last_recoveries.iter().copied().collect())
     }
 
-    /// Changes of the view that came to their end, and the last that began.
+    /// Returns the number of completed changes of the view, and the last ones that began.
     pub fn reconfigurations(&self) -> (u64, Vec<Reconfiguration>) {
         (self.reconfigurations, self.last_reconfigurations.iter().cloned().collect())
     }

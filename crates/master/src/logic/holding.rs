@@ -1,8 +1,7 @@
-//! Answers that are held back.
+//! Held answers: those to sessions and memory nodes that report again and again.
 //!
-//! Sessions and memory nodes say again and again that they are there. Each of these requests is
-//! answered when there is something to say, or a part of the lease later, so that the asker comes
-//! back in time.
+//! Each of these requests is answered when there is news, or a part of the lease later, so that the next one comes in
+//! time.
 
 use fusee_control::master::{Epochs, MasterReply};
 use fusee_core::verbs::ClientId;
@@ -19,10 +18,11 @@ struct Waiting {
     asker: Asker,
 }
 
-/// Whose answer is held back.
+/// The process whose answer is held back.
 #[derive(Debug)]
 pub(super) enum Asker {
-    /// The keeper of these sessions, with the epochs that it knows, and the newest one when it came.
+    /// The keeper of these sessions. `known` are the epochs that it knows, and `mark` was the newest epoch when it
+    /// asked.
     Sessions {
         clients: Vec<ClientId>,
         newer_than: u64,
@@ -37,14 +37,14 @@ pub(super) enum Asker {
     },
 }
 
-/// Those whose answers are held back.
+/// The requests whose answers are held back.
 #[derive(Debug, Default)]
 pub(super) struct Held {
     waiting: Vec<Waiting>,
 }
 
 impl Held {
-    /// All of them, with the tokens of their requests: they get their answers otherwise.
+    /// Removes all of them, and returns them with their tokens: the caller answers them.
     pub fn take(&mut self) -> Vec<(u64, Asker)> {
         let waiting = std::mem::take(&mut self.waiting).into_iter();
         waiting.map(|asking| (asking.token, asking.asker)).collect()
@@ -58,7 +58,7 @@ impl State {
         self.held.waiting.push(Waiting { token, until_ms, asker });
     }
 
-    /// Answers who waits for something that has happened, or has waited long enough.
+    /// Answers the requests for which there is news, or that have waited long enough.
     pub(super) fn answer_waiting(&mut self, ctx: &mut Ctx<'_>) {
         let waiting = std::mem::take(&mut self.held.waiting);
         let epochs = self.epochs();
@@ -120,15 +120,15 @@ impl State {
         }
     }
 
-    /// What a node hears that is known.
+    /// Returns the answer to a known node.
     pub(super) fn noted(&self, ctx: &Ctx<'_>) -> MasterReply {
         let note = self.contact.note(ctx.now_ms);
         let lease_ms = ctx.settings.lease.lease_ms;
         MasterReply::Noted { note, lease_ms }
     }
 
-    /// What a node hears that is no member any more; or that this master does not know, which is no
-    /// reason for anybody to give up what it holds.
+    /// Returns the answer to a node that is no member: drained, expelled, or unknown to this master. An unknown node
+    /// does not give up its contents for that.
     pub(super) fn not_a_member(&self, identity: u64) -> MasterReply {
         let same = |member: &Member| member.identity == identity;
         if self.roster.drained().any(same) {

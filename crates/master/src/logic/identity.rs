@@ -1,24 +1,24 @@
-//! Which cluster this is, and who has business with it.
+//! The identity of the cluster, and the refusal of processes of other clusters.
 //!
-//! A cluster is formed because somebody asks for it ([`MasterRequest::Form`]), never because a master was
-//! started: one that finds its store empty may have been started over the wrong store. Until then it
-//! answers everybody that it has no cluster, and writes nothing.
+//! *Forming* is asked for by an operator ([`MasterRequest::Form`]); the start of a master never forms a cluster. A
+//! master with an empty store may have been started over the wrong store. Until it is asked, it answers every request
+//! that it has no cluster, and writes nothing.
 //!
-//! So is its end ([`MasterRequest::Destroy`]): it is asked for by the cluster's number, and it takes more
-//! than that as long as memory nodes are there that hold data. The records of the view and of the cluster go at
-//! once, in place of one that says that it was destroyed: its memory nodes are told whenever they come that
-//! they are expelled, and its sessions that they are fenced.
+//! *Destroying* is asked for as well ([`MasterRequest::Destroy`]), by the cluster's number. While memory nodes that
+//! hold data are present, the request must also allow for them (`with_living_data`). One write removes the records of
+//! view and cluster, and adds a record that the cluster was destroyed. Its memory nodes are told that they are
+//! expelled, and its sessions that they are fenced, whenever they come.
 //!
-//! A number is formed once. A master over an empty store, or over an old copy, may be asked to form a cluster that
-//! is alive; its members and clients come here, since they go on asking. So a number that somebody has said is
-//! his is refused, and if he comes later, before there is a view, none is made: a second cluster of one number
-//! would get the clients of the first one, in silence, and show them nothing. The store keeps that: whoever goes on
-//! from it has no cluster, as before somebody asked. And it listens for others before it forms one, whichever
-//! process was asked.
+//! *A number is formed once.* A master over an empty store, or over an old copy, may be asked to form a cluster that is
+//! alive. The members and clients of that cluster come to this master, since they keep looking for theirs. So a number
+//! is refused once a process has named it as its own. If such a process comes after the request and before there is a
+//! view, no view is made: a second cluster of the same number would silently get the clients of the first one, and show
+//! them an empty store. The store remembers that, by holding no cluster, as before the request. A master listens for
+//! such processes before it forms a cluster, also if an earlier process was asked.
 //!
-//! Whoever belongs to a cluster says so with every request. Members and clients of another one are
-//! refused before anything else is looked at, so that their requests have no effect here, and this
-//! master's word none there: a memory node never hears from it that it is expelled.
+//! Members and clients name their cluster in every request. A request that names another cluster is refused before
+//! anything else is looked at. So it has no effect here, and unless that cluster was destroyed here, no answer of this
+//! master expels its memory nodes.
 
 use fusee_control::counted;
 use fusee_control::events::Topic;
@@ -33,64 +33,66 @@ use super::{Action, State, refused};
 use crate::record::{CLUSTER_KEY, Record, VIEW_KEY, Write};
 use crate::settings::LeaseSettings;
 
-/// Clusters whose members are mentioned in the log, each once; and remembered.
+/// Limits on the other clusters whose members or clients come: the number that is mentioned in the log, each once, and
+/// the number that is remembered.
 const MAX_MENTIONED: usize = 16;
 const MAX_STRANGERS: usize = 1024;
 
-/// Whose cluster it is.
+/// The cluster that this master leads, and the other clusters that it knows of.
 #[derive(Debug, Default)]
 pub(super) struct Identity {
-    /// `None` until somebody asks for one.
+    /// `None` until an operator asks for a cluster.
     own: Option<ClusterId>,
-    /// Those that were given up here.
+    /// Clusters that were destroyed here.
     destroyed: BTreeSet<ClusterId>,
     /// Other clusters whose members or clients have come here.
     strangers: BTreeSet<ClusterId>,
-    /// Somebody has asked for the own one, of which there was no view when this process began.
+    /// The own cluster was asked for by a request, to this process or an earlier one.
     is_new: bool,
-    /// The store has records of a cluster that this master does not lead any more.
+    /// The store has records of a cluster that this master no longer leads.
     has_leftovers: bool,
-    /// The own one is to be formed, and exists: who has come, and is of it.
+    /// Set if the own cluster exists already, though it has yet to be formed here: the kind of process that has shown
+    /// it.
     exists: Option<&'static str>,
 }
 
 impl Identity {
-    /// The cluster that the master leads; `None` until one is to be formed.
+    /// Returns the cluster that the master leads; `None` until an operator asks for one.
     pub fn own(&self) -> Option<ClusterId> {
         self.own
     }
 
-    /// Whether somebody has asked for the own cluster, this process or one before it.
+    /// Returns whether the own cluster was asked for by a request, to this process or an earlier one.
     pub fn is_new(&self) -> bool {
         self.is_new
     }
 
-    /// Whether it is known that the own cluster exists, though this master has no view of it.
+    /// Returns whether the own cluster is known to exist, though this master has no view of it.
     pub fn exists(&self) -> bool {
         self.exists.is_some()
     }
 
-    /// From the store: it leads this one.
+    /// Restores from the store: the master leads this cluster.
     pub fn restore_own(&mut self, cluster: ClusterId) {
         self.own = Some(cluster);
     }
 
-    /// From the store: somebody has asked for the own one.
+    /// Restores from the store: the own cluster was asked for.
     pub fn restore_new(&mut self) {
         self.is_new = true;
     }
 
-    /// From the store: there are records, but no cluster.
+    /// Restores from the store: there are records, but no cluster.
     pub fn restore_leftovers(&mut self) {
         self.has_leftovers = true;
     }
 
-    /// From the store: this one was given up here.
+    /// Restores from the store: this cluster was destroyed here.
     pub fn restore_destroyed(&mut self, cluster: ClusterId) {
         self.destroyed.insert(cluster);
     }
 
-    /// That of a master whose cluster has been destroyed.
+    /// Returns the identity of a master whose cluster has been destroyed.
     fn without_own(&self) -> Identity {
         let destroyed = self.destroyed.iter().copied().chain(self.own).collect();
         Identity { destroyed, ..Identity::default() }
@@ -98,8 +100,8 @@ impl Identity {
 }
 
 impl State {
-    /// The answer to a request that ends here: to form a cluster, or of somebody who has no business with
-    /// this one.
+    /// Returns the answer to a request that needs no further decision: one that forms or destroys a cluster, or one of
+    /// another cluster.
     pub(super) fn identify(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -125,7 +127,7 @@ impl State {
         if asker.is_some() {
             self.mind_survivors(ctx, request);
         }
-        // People may look at it.
+        // An operator may ask for the status even so.
         if own.is_none() && *request != MasterRequest::Status {
             return Some(MasterReply::WrongCluster { cluster: None });
         }
@@ -145,7 +147,7 @@ impl State {
                 if std::mem::take(&mut self.identity.has_leftovers) {
                     ctx.push(Action::Clear);
                 }
-                // The attempt says to the next process that somebody has asked.
+                // The record of the attempt tells the next process that the cluster was asked for.
                 let asked = [Record::Cluster(cluster), Record::Attempt(self.last_attempt)];
                 ctx.persist(asked.map(Write::Put).into());
                 let text = format!(
@@ -195,7 +197,7 @@ impl State {
                     names(&there)
                 ));
             }
-            // They have a lease's time to say so after this master has started.
+            // After this master's start, members have a lease to report.
             if !unheard.is_empty() {
                 return refused(format!(
                     "{NOT_KNOWN_YET} whether {} of cluster {cluster} are there, who hold data; nothing was changed",
@@ -211,7 +213,7 @@ impl State {
         ctx.warn(Topic::Cluster, format!("cluster {cluster} is destroyed, as somebody asked"));
         let waiting = self.held.take();
         let identity = self.identity.without_own();
-        // Answers to calls and jobs of the old cluster may still come: their names are not used again.
+        // Answers to calls and jobs of the old cluster may still come, so their tokens are not used again.
         let repair = self.repair.anew();
         *self = State { identity, repair, ..State::new(ctx.calls.next_token()) };
         ctx.calls.cancel_all();
@@ -225,8 +227,8 @@ impl State {
         MasterReply::Done
     }
 
-    /// Somebody who is of this cluster asks. Before it is formed nobody is, but the memory nodes that this master has
-    /// named: who knows its number otherwise knows it from an earlier view.
+    /// Notes that a request names the own cluster. Before that is formed, only memory nodes that this master has named
+    /// may know its number; any other process knows it from an earlier view.
     fn mind_survivors(&mut self, ctx: &mut Ctx<'_>, request: &MasterRequest) {
         let whose = match request {
             MasterRequest::Alive { identity, .. } if self.roster.find(*identity).is_none() => {
@@ -238,13 +240,14 @@ impl State {
         let Some(own) = self.identity.own else { return };
         if self.view().is_none() && self.identity.exists.is_none() {
             self.identity.exists = Some(whose);
-            // Another process goes on without a cluster: it would have to find this out again.
+            // The store then names no cluster, so the next process does not form it either: it would first have to find
+            // out the same.
             ctx.persist(vec![Write::Remove(CLUSTER_KEY.into())]);
             self.give_forming_up(ctx, exists(own, whose));
         }
     }
 
-    /// The last that members and sessions hear of a cluster that was destroyed here.
+    /// Returns the last answer that members and sessions of a cluster get after it was destroyed here.
     fn epilogue(
         &self,
         ctx: &Ctx<'_>,
@@ -264,7 +267,7 @@ impl State {
         }
     }
 
-    /// Members at which the view has something, and that are not known to be gone.
+    /// Returns the members that hold a part of the view, and are not known to be lost.
     fn holders(&self) -> impl Iterator<Item = MnId> {
         let view = self.view();
         let members = view.into_iter().flat_map(|view| view.members.iter().map(|m| m.node));
@@ -291,7 +294,7 @@ impl State {
     }
 }
 
-/// Why a cluster is not formed.
+/// Returns the reason why a cluster is not formed.
 fn exists(cluster: ClusterId, whose: &str) -> String {
     format!(
         "cluster {cluster} exists already: {whose} of it come here, and this master's store knows nothing of them. To \

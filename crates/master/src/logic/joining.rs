@@ -1,4 +1,4 @@
-//! Memory nodes that offer themselves. What the names mean stands in the module above.
+//! Memory nodes that offer themselves. The module above explains names and identities.
 
 use fusee_control::events::Topic;
 use std::net::IpAddr;
@@ -12,11 +12,11 @@ use super::{Phase, State, refused};
 use crate::record::Write;
 use crate::settings::MAX_MEMORY_NODES;
 
-/// The longest address that a node may give.
+/// The limit on the length of an address.
 const MAX_ADDRESS_BYTES: usize = 512;
 
 impl State {
-    /// `elsewhere`: the node is on another machine than this master, as far as that is known.
+    /// Handles a join. `elsewhere`: the node is on another machine than this master, as far as that is known.
     pub(super) fn join(&mut self, ctx: &mut Ctx<'_>, new: Member, elsewhere: bool) -> MasterReply {
         if let Err(what) = check_member(&new) {
             return refused(what);
@@ -45,7 +45,7 @@ impl State {
             return refused("too many memory nodes have joined");
         }
         let mut writes = Vec::new();
-        // Before the old one's comes back.
+        // Before the old node's name comes back.
         let Some(new) = self.roster.add(new, &mut writes) else {
             return refused("no name is left");
         };
@@ -63,8 +63,8 @@ impl State {
         MasterReply::Joined { node }
     }
 
-    /// A node that is no member and has done nothing about it since it joined, if there is one; best the one that
-    /// is not there. It makes room for others.
+    /// Returns a node that is no member, and is absent or has not reported since it joined; an absent one first. It
+    /// makes room for others.
     fn idle_candidate(&self) -> Option<MnId> {
         let waits = |node: &MnId| !self.in_view(*node);
         let nodes = || self.roster.nodes().map(|member| member.node).filter(waits);
@@ -72,8 +72,8 @@ impl State {
         absent.or_else(|| nodes().find(|node| !self.presences.has_spoken(*node)))
     }
 
-    /// Forgets a node that no view has ever had. Nothing is on it and nobody knows it: should it come back, it
-    /// joins anew. Its name comes back.
+    /// Forgets a node that no view has ever had. It holds nothing, and no other process knows it: should it come back,
+    /// it joins anew. Its name comes back.
     pub(super) fn forget_candidate(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -83,12 +83,12 @@ impl State {
         debug_assert!(!self.in_view(node), "a member is lost or drained, never forgotten");
         self.presences.forget(node);
         self.admitting.forget(node);
-        // What it still answers is not for whoever has the name next.
+        // Its answers must not count as those of the next node of that name.
         ctx.calls.cancel_node(node);
         self.roster.forget(node, writes);
     }
 
-    /// Whether everybody who reaches the other members can reach this one: sessions need all of them.
+    /// Checks that every process which reaches the other members can reach this one: sessions need all of them.
     fn check_fits(&self, new: &Member, elsewhere: bool) -> Result<(), String> {
         let addresses = [Some(&new.control), new.tcp.as_ref(), new.verbs.as_ref()];
         for address in addresses.into_iter().flatten() {
@@ -123,7 +123,7 @@ impl State {
         let own = fabrics(new);
         let missing = common.iter().any(|fabric| !own.contains(fabric));
         let is_cut_off = !common.is_empty() && !common.iter().any(|fabric| own.contains(fabric));
-        // As long as there is no view, those that came first do not decide what the rest has to serve.
+        // Before there is a view, the nodes that came first do not decide which fabrics the rest has to serve.
         if is_cut_off || (missing && self.view().is_some()) {
             return Err(format!(
                 "the members of this cluster serve {}, and this node {}: clients could not reach all of \
@@ -135,13 +135,14 @@ impl State {
         Ok(())
     }
 
-    /// Another process had this address: it is gone, or somebody announces what is not its own.
+    /// Looks after another process that had this address: it has ended, or the new one announces an address that is not
+    /// its own.
     fn its_place_is_taken(&mut self, ctx: &mut Ctx<'_>, new: &Member, writes: &mut Vec<Write>) {
         self.roster.take_place(&new.control, writes);
         let here = |member: &&Member| member.control == new.control;
         let old = self.view().and_then(|view| view.members.iter().find(here)).map(|m| m.node);
         if let Some(old) = old {
-            // Who answers there says which.
+            // The identity in the answer tells which of them listens there.
             self.probe(ctx, old);
         }
     }
@@ -168,7 +169,7 @@ impl State {
         if !self.roster.arrived(node) {
             return;
         }
-        // What was impossible may be possible with this one.
+        // This node may make possible what was not.
         match &mut self.phase {
             Phase::Forming(forming) => forming.try_at(ctx.now_ms),
             Phase::Formed(_) => self.growth.look_again(),
@@ -176,15 +177,15 @@ impl State {
     }
 }
 
-/// From where an address leads to whom it names.
+/// The places from which an address leads to its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reach {
-    /// From everywhere, as far as it shows.
+    /// Everywhere, as far as the address shows.
     Network,
-    /// From the machine that it is on.
+    /// The machine of the node.
     OneMachine,
     Nowhere,
-    /// It is a name inside of a process.
+    /// The address is a name inside of a process.
     Process,
 }
 
@@ -218,14 +219,14 @@ fn host(member: &Member) -> &str {
     member.control.rsplit_once(':').map_or("", |(host, _)| host)
 }
 
-/// What a member serves, by the names of the fabrics.
+/// Returns the names of the fabrics that a member serves.
 fn fabrics(member: &Member) -> Vec<&'static str> {
     let served = [("shm", &member.shm), ("tcp", &member.tcp), ("verbs", &member.verbs)];
     served.into_iter().filter(|(_, address)| address.is_some()).map(|(name, _)| name).collect()
 }
 
-/// By which fabrics all these can be reached, and could with `new` among them if it served them; `None` if
-/// there are none of them. Over several machines shared memory leads nowhere.
+/// Returns the fabrics that reach all these members, and would also reach `new` if it served them; `None` without
+/// members. Over several machines, shared memory does not count.
 fn common_fabrics(members: &[&Member], new: &Member) -> Option<Vec<&'static str>> {
     let (first, rest) = members.split_first()?;
     let one_machine = members.iter().all(|member| host(member) == host(new));
@@ -237,7 +238,7 @@ fn common_fabrics(members: &[&Member], new: &Member) -> Option<Vec<&'static str>
     Some(common)
 }
 
-/// A join comes from anybody: its numbers and texts are bounded before they are stored.
+/// Bounds the numbers and texts of a join before they are stored: it may come from any process.
 fn check_member(member: &Member) -> Result<(), &'static str> {
     let fabrics = [&member.tcp, &member.shm, &member.verbs].into_iter().flatten();
     if fabrics.chain([&member.control]).any(|a| a.is_empty() || a.len() > MAX_ADDRESS_BYTES) {

@@ -1,7 +1,7 @@
-//! Members that are lost: the next view does without them, as far as something is left without them.
+//! Lost members: the next view goes on without them, as far as every subtable and region survives that.
 //!
-//! `presence` and `probe`s say who is gone. A member that could not be done without stays in the view, and
-//! in the list here, until it is heard again or others can go.
+//! `presence` and its probes decide which members are gone. A member that the view cannot do without stays in it, and
+//! in the set here, until it is heard again or other members can go.
 
 use fusee_control::counted;
 use fusee_control::events::Topic;
@@ -14,41 +14,41 @@ use fusee_core::view::View;
 use super::State;
 use super::context::Ctx;
 
-/// Who is gone.
+/// The members that are gone.
 #[derive(Debug, Default)]
 pub(super) struct Losing {
     /// Members that are gone and still in the view.
     gone: BTreeSet<MnId>,
-    /// The losses, and the view, of which it is known that something would have no replica left.
+    /// The view and the set of lost members for which some subtable or region would have no replica left.
     hopeless: Option<(u64, BTreeSet<MnId>)>,
 }
 
 impl Losing {
-    /// Whether a member is gone and still in the view.
+    /// Returns whether a member is gone and still in the view.
     pub fn has(&self, node: MnId) -> bool {
         self.gone.contains(&node)
     }
 
-    /// Whether all members are there.
+    /// Returns whether all members are present.
     pub fn is_empty(&self) -> bool {
         self.gone.is_empty()
     }
 
-    /// A member is there after all, or is none any more.
+    /// Forgets a member that is present after all, or a member no longer.
     pub fn forget(&mut self, node: MnId) {
         self.gone.remove(&node);
     }
 }
 
 impl State {
-    /// A member is gone, as far as the cluster is concerned.
+    /// Takes note that a member is gone, as far as the cluster is concerned.
     pub(super) fn suspect(&mut self, ctx: &mut Ctx<'_>, node: MnId, why: &str) {
         if self.in_view(node) && self.losing.gone.insert(node) {
             ctx.warn(Topic::Loss, format!("{node} is lost: {why}"));
         }
     }
 
-    /// Makes the view without the members that are gone, as far as something is left without them.
+    /// Makes the view without the members that are gone, as far as every subtable and region survives that.
     pub(super) fn remove_lost_members(&mut self, ctx: &mut Ctx<'_>) {
         let losing = self.losing.gone.clone();
         let Some(view) = self.view() else { return };
@@ -94,7 +94,7 @@ impl State {
         }
     }
 
-    /// What has no living replica, and the way out.
+    /// Returns a text: the parts without a living replica, and the remedy.
     fn what_is_gone(&self) -> String {
         let losing = &self.losing.gone;
         let Some(view) = self.view() else { return String::new() };

@@ -1,4 +1,4 @@
-//! What has fewer replicas than it should, and where there is room for more.
+//! Subtables and regions with too few replicas, and the room for more.
 
 use fusee_control::node::Extent;
 use fusee_core::data::Redundancy;
@@ -10,18 +10,18 @@ use super::context::Ctx;
 use crate::placement::{Room, another};
 use crate::plan::{REGIONS, SUBTABLES, padded};
 
-/// Subtables that are added by one change at most.
+/// The limit on subtables that one change adds.
 const MAX_SUBTABLES: usize = 256;
 
 impl State {
-    /// Subtables and regions that have fewer replicas than they should.
+    /// Returns the number of subtables and regions with too few replicas.
     pub(super) fn missing_replicas(&self, ctx: &Ctx<'_>) -> u64 {
         let Some(view) = self.view() else { return 0 };
         (self.poor_subtables(ctx, view).count() + self.poor_regions(ctx, view).count()) as u64
     }
 
-    /// Whether some have fewer than there are members for, columns than there is room for. What room there is
-    /// belongs to them.
+    /// Returns whether replicas are missing that could be added: of subtables and replicated regions while there are
+    /// enough members, and columns of coded regions while there is room. Present room belongs to them.
     pub(super) fn owes_replicas(&self, ctx: &Ctx<'_>) -> bool {
         let Some(view) = self.view() else { return false };
         let usable = view.members.iter().filter(|member| self.is_usable(member.node)).count();
@@ -33,13 +33,13 @@ impl State {
         let owes_region =
             |(number, places): (u32, &[Place])| match view.regions[number as usize].redundancy() {
                 Redundancy::Replicated => places.len() < usable,
-                // Few nodes can have another column: who waits for one need not stop all others.
+                // Few nodes can hold another column: the wait for one must not stop all other requests for regions.
                 _ => has_room(places),
             };
         self.poor_subtables(ctx, view).any(owes) || self.poor_regions(ctx, view).any(owes_region)
     }
 
-    /// Why no member takes what is missing.
+    /// Returns the reason why no member takes the missing replicas.
     pub(super) fn why_missing(&self, ctx: &Ctx<'_>) -> String {
         let Some(view) = self.view() else { return String::new() };
         let members = view.members.iter().filter(|member| self.is_usable(member.node)).count();
@@ -73,14 +73,14 @@ impl State {
     ) -> impl Iterator<Item = (u32, &'a [Place])> {
         let replicas = usize::from(ctx.settings.data_replicas);
         let all = (0u32..).zip(&view.regions);
-        // What has gone with its node stays away.
+        // A region that was lost with its only node does not come back.
         let poor = all.filter(move |(_, r)| {
             r.is_there() && r.places().len() < r.redundancy().places(replicas)
         });
         poor.map(|(number, region)| (number, region.places()))
     }
 
-    /// What to add next, and on which node.
+    /// Returns the extents to add next, and their node.
     pub(super) fn choose(&self, ctx: &Ctx<'_>) -> Option<(MnId, Vec<Extent>)> {
         let view = self.view()?;
         let subtable = padded(view.geometry.subtable_bytes());
@@ -107,7 +107,7 @@ impl State {
         })
     }
 
-    /// How many replicas that are missing find no room on the members, once there are new regions on these as well.
+    /// Returns the number of missing replicas that find no room on the members once these new regions exist.
     pub(super) fn missing_without_room(
         &self,
         ctx: &Ctx<'_>,
@@ -147,13 +147,12 @@ impl State {
         without
     }
 
-    /// Whether something may be placed on a node.
+    /// Returns whether replicas may be placed on a node.
     pub(super) fn is_usable(&self, node: MnId) -> bool {
         self.in_view(node) && !self.losing.has(node) && !self.roster.is_draining(node)
     }
 
-    /// How many extents, subtables or regions, that take so many bytes each fit on the nodes that
-    /// can be used.
+    /// Returns the number of extents, subtables or regions, of this padded size that fit on each usable node.
     pub(super) fn rooms(&self, view: &View, regions: bool, padded_bytes: u64) -> Vec<Room> {
         let usable = self.roster.nodes().filter(|member| {
             self.is_usable(member.node) && !self.growth.is_full(member.node, regions)
@@ -170,7 +169,7 @@ fn names(places: &[Place]) -> Vec<MnId> {
     places.iter().map(|place| place.node).collect()
 }
 
-/// What the view takes of a node's pool, at most.
+/// Returns the upper bound of the bytes of a node's pool that the view uses.
 fn used(view: &View, node: MnId) -> u64 {
     view.subtables_on(node) * padded(view.geometry.subtable_bytes())
         + view.regions_on(node) * padded(view.geometry.region_bytes)

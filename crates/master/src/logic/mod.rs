@@ -1,45 +1,43 @@
-//! What the master decides: a state machine without sockets, clocks, threads or files.
+//! The master's decisions: a state machine without sockets, clocks, threads or files.
 //!
-//! The host feeds [`Event`]s and carries out the [`Action`]s of each in their order; an
-//! [`Action::Persist`] has to be durable before any later one, and may be before an earlier one.
-//! The master names memory nodes, forms the cluster once enough of them are there, and from then on
-//! hands out client ids and the view. Gets and puts never come here.
+//! The host passes in [`Event`]s and carries out the resulting [`Action`]s in order. The writes of an
+//! [`Action::Persist`] must be durable before any later action is carried out; they may be durable before earlier ones.
+//! The master names memory nodes, forms the cluster once enough of them have joined, and then hands out client ids and
+//! views. Gets and puts never pass it.
 //!
 //! Joining and identities:
 //!
-//! * It leads one cluster, which somebody has asked for, and hears nobody of another one (`identity`).
-//! * A memory node is known by its identity, a random number that it draws when it starts. A join
-//!   may be repeated: it gives the same name (`roster`). Names of members are never given twice
-//!   (`names`).
-//! * A new identity at the control address of a node that no view uses takes its place: two
-//!   processes cannot listen at one address, so the old one is gone.
-//! * While no view uses a node, it may join again with other addresses. Once one does, that is
-//!   refused: sessions hold the addresses in their views.
+//! * The master leads one cluster, which an operator has asked for, and refuses requests of other clusters
+//!   (`identity`).
+//! * A memory node is known by its identity, a random number that it draws when it starts. A repeated join gives the
+//!   same name (`roster`). The name of a member is never given again (`names`).
+//! * A node with a new identity replaces a node with the same control address that no view uses: two processes cannot
+//!   listen at one address, so the old process has ended.
+//! * A node that no view uses may join again with other addresses. A node that a view uses may not: sessions hold its
+//!   addresses in their views.
 //! * Nodes that join a formed cluster become members at once (`admitting`).
 //!
-//! When the cluster is formed:
+//! In a formed cluster:
 //!
-//! * Who is gone is decided in `presence`: sessions have expired, memory nodes are lost (`losing`).
-//! * Heartbeats are answered when there is something to say (`holding`).
-//! * What has expired is fenced at all members (`fencing`) before anything follows from it.
-//! * The view goes through its stages (`change`), jobs are started, clients are recovered (`repair`).
-//! * Members show the number of the view before one without a member takes effect (`standing`).
+//! * `presence` decides which sessions have expired and which memory nodes are lost (`losing`).
+//! * Heartbeats are answered when there is news (`holding`).
+//! * Expired sessions are fenced at all members (`fencing`) before anything follows from their end.
+//! * The view goes through its stages (`change`); jobs do the work, and recover clients (`repair`).
+//! * Before a view without a former member takes effect, its members show its number (`standing`).
 //! * Leases rest on contact with more than half of the members (`contact`).
-//! * What may have been read without a master is settled (`barred`).
+//! * Slots that may have been read without a master are settled (`barred`).
 //! * Missing replicas (`missing`) are added where there is room (`growth`).
-//! * Then replicas move until all members have their shares (`rebalance`), and those that are drained
-//!   nothing (`draining`).
-//! * The index grows when clients find no room in it (`splitting`).
-//! * Where several of these want a change, they take turns (`turns`).
-//! * Memory that nobody reads is looked at for damage (`scrubbing`).
-//! * Epochs say when memory may be used again (`epochs`).
+//! * Then replicas move until all members have their shares (`rebalance`) and drained members are empty (`draining`).
+//! * The index grows when clients find no free slot (`splitting`).
+//! * Splits, new regions and missing replicas take turns at changing the view (`turns`).
+//! * Jobs look for damage in memory that no client reads (`scrubbing`).
+//! * Epochs tell when freed memory may be used again (`epochs`).
 //! * Regions are added when clients find no free block (`adding`).
 //!
-//! Restarts: names, client ids, sessions and the view come back from the store. With a view, all
-//! that is to be done follows from it and from the sessions; nothing else is remembered. Without
-//! a view, the master asks the nodes it knows whether they are still there, and forms the cluster
-//! with those that answer or join: an unfinished attempt to form it leaves nothing that the next
-//! does not sweep away (see `format`).
+//! Restarts: names, client ids, sessions and the view come from the store. With a view, all pending work follows from
+//! the view and the sessions; nothing else is stored. Without a view, the master asks the nodes that it knows whether
+//! they still run, and forms the cluster with those that answer or join. The next attempt to form it removes all that
+//! an unfinished one has left (see `format`).
 
 mod adding;
 mod admitting;
@@ -108,7 +106,7 @@ use standing::Standing;
 use telling::Informed;
 use turns::Turns;
 
-/// How long to wait before forming is tried again, or an absent node is asked again.
+/// The pause before forming is tried again, or an absent node is asked again.
 const RETRY_MS: u64 = 1_000;
 
 #[derive(Debug)]
@@ -126,7 +124,7 @@ pub struct Master {
     state: State,
 }
 
-/// What the master knows.
+/// The master's knowledge.
 #[derive(Debug)]
 struct State {
     identity: Identity,
@@ -136,7 +134,7 @@ struct State {
     problem: Option<String>,
     sessions: Sessions,
     presences: Presences,
-    /// Since when the view is in force, or this process knows it: what had been listened by then.
+    /// The time, in listened milliseconds, at which the view came into force, or this process learned of it.
     view_heard_ms: u64,
     /// See [`Master::finish`].
     finishes: bool,
@@ -160,8 +158,8 @@ struct State {
 }
 
 impl Master {
-    /// A master that goes on from a store's records. `random` is a random number, and so is `secret`, which it tells
-    /// nobody.
+    /// Returns a master that goes on from a store's records. `random` and `secret` are random numbers; the master never
+    /// reveals `secret`.
     pub fn restore(
         settings: Settings,
         random: u64,
@@ -172,29 +170,29 @@ impl Master {
         Ok(Master { settings, secret, calls: Calls::default(), state })
     }
 
-    /// The cluster that it leads; `None` until one is to be formed.
+    /// Returns the cluster that this master leads; `None` until an operator asks for one.
     pub fn cluster(&self) -> Option<ClusterId> {
         self.state.identity.own()
     }
 
-    /// The view in force.
+    /// Returns the view in force.
     pub fn view(&self) -> Option<&View> {
         self.state.view()
     }
 
-    /// Takes over settings that may change: see [`Settings::adjust`].
+    /// Takes over the settings that a running master may change: see [`Settings::adjust`].
     pub fn adjust(&mut self, new: &Settings) {
         self.settings.adjust(new);
     }
 
-    /// From now on no change of the view is begun, and nothing else that the next master can do as well: this one is to
-    /// end.
+    /// Tells this master that it is to end. From now on it begins no change of the view, nor anything else that the
+    /// next master can do as well.
     pub fn finish(&mut self) {
         self.state.finishes = true;
     }
 
-    /// Whether nobody waits for this master: no change is under way, all sessions know that, and none is to be
-    /// recovered.
+    /// Returns whether no process waits for this master: no change is under way, all open sessions know that, and no
+    /// session is to be recovered.
     pub fn is_at_rest(&self) -> bool {
         let state = &self.state;
         state.view().is_none_or(|view| {
@@ -204,7 +202,8 @@ impl Master {
         })
     }
 
-    /// Decides about an event. `now_ms` grows, also while the machine sleeps; where it starts does not matter.
+    /// Decides about an event. `now_ms` never decreases, and counts the time in which the machine sleeps; its origin
+    /// does not matter.
     pub fn handle(&mut self, now_ms: u64, event: Event) -> Vec<Action> {
         let Master { settings, secret, calls, state } = self;
         let mut ctx = Ctx::new(now_ms, settings, *secret, calls);
@@ -214,7 +213,7 @@ impl Master {
 }
 
 impl State {
-    /// Of a master over an empty store.
+    /// Returns the state of a master over an empty store.
     fn new(random: u64) -> State {
         State {
             identity: Identity::default(),
@@ -248,7 +247,7 @@ impl State {
 
     fn restore(random: u64, records: Vec<Record>) -> Result<State, RestoreError> {
         let mut state = State::new(random);
-        // Without a cluster the rest is what was left when one was destroyed.
+        // Without a cluster, the other records are remainders of a destroyed one.
         let is_formed = records.iter().any(|record| matches!(record, Record::Cluster(_)));
         let is_rest =
             |record: &Record| !matches!(record, Record::Destroyed(_) | Record::Events { .. });
@@ -288,7 +287,7 @@ impl State {
             }
             Record::Repairer(client) => self.retire(client),
             Record::Orphan(orphan) => self.sessions.restore_orphan(orphan),
-            // Those are the host's.
+            // The host keeps the events.
             Record::Events { .. } => {}
             Record::Destroyed(cluster) => self.identity.restore_destroyed(cluster),
             Record::Former(former) => self.standing.restore_former(former),
@@ -304,7 +303,7 @@ impl State {
         Ok(())
     }
 
-    /// The view in force.
+    /// Returns the view in force.
     fn view(&self) -> Option<&View> {
         match &self.phase {
             Phase::Formed(view) => Some(view),
@@ -314,7 +313,7 @@ impl State {
 
     fn handle(&mut self, ctx: &mut Ctx<'_>, event: Event) {
         let is_tick = matches!(event, Event::Tick);
-        // The end of a job says nothing of what comes from outside.
+        // Jobs run inside of the host: the end of one does not show that the host has taken in messages.
         if !matches!(event, Event::JobDone { .. }) {
             self.presences.pass(ctx.now_ms, ctx.settings.lease);
         }
@@ -352,7 +351,7 @@ impl State {
         purpose: Purpose,
         result: Result<NodeReply, String>,
     ) {
-        // Also if nobody waits for that answer any more.
+        // Also if the answer is not needed any more.
         let is_for_room = matches!(purpose, Purpose::Grow | Purpose::Split | Purpose::AddRegions);
         if is_for_room && result.is_err() {
             self.probe(ctx, node);
@@ -362,7 +361,7 @@ impl State {
             Purpose::Format => self.format_answered(ctx, node, result),
             Purpose::Probe => self.probed(ctx, node, result),
             Purpose::Fence(clients) => self.fence_answered(ctx, node, &clients, &result),
-            // Should it not have come, the next one does.
+            // A lost answer does no harm: the next such call has the same effect.
             Purpose::Forget => {}
             Purpose::Stand(number) => self.stood(ctx, node, number, result),
             Purpose::Unbar => self.unbarred(ctx, node, result),

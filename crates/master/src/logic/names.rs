@@ -1,22 +1,20 @@
-//! The names of memory nodes: who gets which, and which come back.
+//! The names of memory nodes: which are given, and which come back.
 //!
-//! A member's name is in views, which sessions and other members keep for as long as they like, so it is never
-//! given to anybody else. A node that waits to become a member is named by nobody but this master: it is
-//! called at its own address, and known by its identity. So if it goes, or another process takes its
-//! address, before a view has had it, its name comes back; otherwise a node that joins again and again
-//! would use the names up, of which there are 65,535.
+//! Sessions and other members keep the names in views for as long as they like, so the name of a member is never given
+//! again. The name of a node that waits to become a member is known to this master only: the node is called at its own
+//! address, and identified by its identity. So if the node goes, or another process takes its address, before a view
+//! has had it, its name comes back. Otherwise a node that joins again and again would use up the 65,535 names.
 //!
-//! What may still come under a name that came back:
+//! Late events for a name that came back:
 //!
-//! * *The node itself*, late. It says who it is by its identity (`Join`, `Alive`), never by its name, and is
-//!   told that nobody knows it.
-//! * *Answers to calls* that were made to it. The calls are forgotten together with the node.
-//! * *A session*: it knows names from views only, and says hello by identity.
-//! * *A person* who has read the name in a status. So that `fusee drain` does not mean another node
-//!   than it did a moment ago, a name rests until [`REST`] others have come back.
+//! * *The node itself.* It reports by identity (`Join`, `Alive`), never by name, and is told that it is unknown.
+//! * *Answers to calls* to it. The calls are forgotten together with the node.
+//! * *A session.* It knows names only from views, and says hello by identity.
+//! * *A command of an operator*, with a name from an earlier status. So that `fusee drain` does not mean another node
+//!   than a moment ago, a name rests until [`REST`] others have come back.
 //!
-//! A name comes back in the same change of the store that forgets its node, and goes in the one that
-//! records the next: whenever the master crashes, it belongs to one of them, or to nobody.
+//! A name comes back in the same write that forgets its node, and goes in the write that records the next one: whenever
+//! the master crashes, the name belongs to one of them, or is free.
 
 use std::collections::VecDeque;
 
@@ -24,15 +22,15 @@ use fusee_core::verbs::MnId;
 
 use crate::record::{Record, Write};
 
-/// Names that rest before the first of them is given again.
+/// The number of names that rest before the first of them is given again.
 pub(super) const REST: usize = 64;
 
 /// The names that can be given.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    /// This one and all above were never given.
+    /// This name and all larger ones were never given.
     next: u16,
-    /// Those that came back, the one that has rested for longest first.
+    /// Names that came back, the longest-rested one first.
     free: VecDeque<u16>,
 }
 
@@ -45,7 +43,7 @@ impl Names {
         self.free = free.into();
     }
 
-    /// A name for another node; `None` if all have been used.
+    /// Returns a name for another node; `None` if all have been used.
     pub fn take(&mut self, writes: &mut Vec<Write>) -> Option<MnId> {
         let fresh = self.next.checked_add(1);
         if self.free.len() > REST || fresh.is_none() {
@@ -59,12 +57,12 @@ impl Names {
         Some(MnId(name))
     }
 
-    /// Whether there is a name for another node.
+    /// Returns whether there is a name for another node.
     pub fn are_left(&self) -> bool {
         self.next < u16::MAX || !self.free.is_empty()
     }
 
-    /// The name of a node comes back that no view has ever had.
+    /// Takes back the name of a node that no view has ever had.
     pub fn give_back(&mut self, node: MnId, writes: &mut Vec<Write>) {
         if !self.free.contains(&node.0) {
             self.free.push_back(node.0);

@@ -1,27 +1,27 @@
-//! Who is there: leases and closed connections.
+//! Failure detection: leases and closed connections.
 //!
-//! Sessions and memory nodes say again and again that they are there (`holding` answers them). Who is
-//! silent for longer than the lease is gone; whoever's connection was closed is gone after a short
-//! grace, unless it speaks over another one. A session that is gone expires, a memory node is
-//! lost.
+//! Sessions and memory nodes report again and again (`holding` answers them). A process that is silent for a lease
+//! counts as gone. So does a process whose connection has closed, after a short grace, unless it reports over another
+//! connection. Then a session expires, and a memory node is lost.
 //!
-//! A session that sends heartbeats but does not leave old views behind expires as well, after
-//! a lease: everybody would wait for it.
+//! A session that sends heartbeats but does not leave old views behind also expires after a lease: all others would
+//! wait for it.
 //!
-//! Nothing but detection rests on these clocks, and silence is what the master *listened* for: it is measured
-//! by the time in which the master took events in. A process that is stopped, or that gets no processor, hears
-//! nothing; neither does one whose machine sleeps. Therefore
+//! Only detection rests on these clocks. Silence is counted in *listened* time, in which the master took in events: a
+//! process that is stopped, gets no processor, or sleeps with its machine hears nothing. Therefore:
 //!
-//! * a step between two events counts for an eighth of a lease, and 125 ms, at most, whatever the clock says;
-//! * after half a lease without an event the master was *away*. That step counts for a millisecond, and everybody has
-//!   a whole lease from its return. As long no end of a connection tells anything, either. Who got no answer meanwhile
-//!   has given its connection up, and the end of the old one may be read before the first word over the new one.
-//! * A master that is never there for a whole lease takes whoever was silent for four leases of its moments for gone.
-//! * A question that was asked before the master was away has all of its time from the return. If it failed, it is
+//! * A step between two events counts at most an eighth of a lease, and at most 125 ms, whatever the clock says.
+//! * After half a lease without an event the master was *away*. That step counts a millisecond, and every process has a
+//!   whole lease from the master's return. In that lease, ends of connections do not count: a process that got no
+//!   answer meanwhile has given up its connection, and the end of the old connection may be read before the first word
+//!   over the new one.
+//! * A master that is never present for a whole lease takes a process for gone that is silent for four leases of
+//!   listened time.
+//! * A question that was asked before the master was away gets its whole time from the return. If it failed, it is
 //!   asked again.
 //!
-//! The time that was listened is never longer than the time that has passed. So whatever waits here for the end of a
-//! lease waits longer than the lease's owner does, by clocks that count sleep.
+//! Listened time never exceeds the time that passed. So a wait here for the end of a lease is longer than the lease by
+//! the clock of its owner, which counts sleep.
 
 use fusee_control::events::Topic;
 use std::collections::BTreeMap;
@@ -39,32 +39,33 @@ use super::holding::Asker;
 use crate::sessions::SessionState;
 use crate::settings::LeaseSettings;
 
-/// How long a member that is suspected has to answer a question at most, in milliseconds, and at least;
-/// else half a lease.
+/// Bounds of the time that a suspected member has to answer a question, in milliseconds; between them it is half a
+/// lease.
 const MAX_PROBE_MS: u64 = 500;
 const MIN_PROBE_MS: u64 = 20;
-/// A view is fetched within so many leases.
+/// A view must be fetched within this many leases.
 const FETCH_LEASES: u64 = 20;
-/// The connection that never closes.
+/// The connection that never closes, inside of the process.
 const LOCAL: u64 = 0;
 
-/// The most that a step counts as listened, in milliseconds, where leases are short: two ticks of the host.
+/// The bound on the listened time of a step where leases are short, in milliseconds: two ticks of the host.
 const MIN_STEP_MS: u64 = 10;
-/// And where they are long: no few steps are the patience of a question.
+/// The bound where leases are long: a few steps must not use up the time for a question.
 const MAX_STEP_MS: u64 = MAX_PROBE_MS / 4;
 
-/// What the time counts for which the master was away: what was before it is told from what is after it.
+/// The listened time of a step in which the master was away. It is not 0, so that times before the gap differ from
+/// times after it.
 const GAP_MS: u64 = 1;
 
-/// So many leases with gaps count as one without.
+/// This many leases with gaps count as one without.
 const LEASES_WITH_GAPS: u64 = 4;
 
-/// Whether the master was away for the time of this step.
+/// Returns whether the master was away during this step.
 fn is_gap(step_ms: u64, lease: LeaseSettings) -> bool {
     step_ms > lease.lease_ms / 2
 }
 
-/// What a step counts as listened, in milliseconds.
+/// Returns the listened time of a step, in milliseconds.
 fn listened(step_ms: u64, lease: LeaseSettings) -> u64 {
     if is_gap(step_ms, lease) && !removed(Mutant::GapsAreListened) {
         return GAP_MS;
@@ -72,42 +73,42 @@ fn listened(step_ms: u64, lease: LeaseSettings) -> u64 {
     step_ms.min((lease.lease_ms / 8).clamp(MIN_STEP_MS, MAX_STEP_MS))
 }
 
-/// What was heard of a memory node. All times here are in listened milliseconds.
+/// The last report of a memory node. All times here are in listened milliseconds.
 #[derive(Debug, Default)]
 struct Presence {
     heard_ms: u64,
-    /// Over which connection it spoke last.
+    /// The connection of the last report.
     connection: Option<u64>,
-    /// When it is gone, unless it speaks over another connection.
+    /// The time at which the node counts as gone, unless it reports over another connection.
     gone_at_ms: Option<u64>,
 }
 
-/// Who was heard when.
+/// The reports of memory nodes, and the time in which the master has listened.
 #[derive(Debug, Default)]
 pub(super) struct Presences {
-    /// The last event, by the clock.
+    /// The time of the last event, by the clock.
     last_ms: Option<u64>,
-    /// For how long the master has listened.
+    /// The listened time so far.
     listened_ms: u64,
-    /// Since when it has been there without a gap.
+    /// The end of the last gap.
     begun_ms: u64,
-    /// Until when the ends of connections tell nothing.
+    /// The time until which ends of connections do not count.
     deaf_until_ms: u64,
     nodes: BTreeMap<MnId, Presence>,
-    /// Members that were asked whether they are there.
+    /// Open questions to members whether they still run.
     probes: BTreeMap<MnId, Probe>,
 }
 
-/// A question whether a member is there.
+/// A question to a member whether it still runs.
 #[derive(Clone, Copy, Debug)]
 struct Probe {
     asked_ms: u64,
-    /// It has to answer within this time, in which the master was there.
+    /// The time for the answer, counted while the master was present.
     patience_ms: u64,
 }
 
 impl Presences {
-    /// Takes note of the time at which something comes in from outside.
+    /// Takes note of the time of an event from outside.
     pub fn pass(&mut self, now_ms: u64, lease: LeaseSettings) {
         let step_ms = now_ms.saturating_sub(self.last_ms.unwrap_or(now_ms));
         self.last_ms = Some(now_ms);
@@ -118,19 +119,19 @@ impl Presences {
         }
     }
 
-    /// For how long the master has listened.
+    /// Returns the listened time so far.
     pub fn listened_ms(&self) -> u64 {
         self.listened_ms
     }
 
-    /// The same, also between two such events.
+    /// Returns the listened time at a moment that may lie between two events.
     pub fn listened_at(&self, now_ms: u64, lease: LeaseSettings) -> u64 {
         let step_ms = now_ms.saturating_sub(self.last_ms.unwrap_or(now_ms));
         self.listened_ms + listened(step_ms, lease)
     }
 
-    /// Whether a lease has passed since a moment, and the master was there all the time; or, where it never is for
-    /// long, several leases of moments. Who is there is heard in one of them.
+    /// Returns whether a lease without a gap has passed since a moment. If the master is never present for that long,
+    /// several leases of listened time do: every living process is heard in one of them.
     fn is_over(&self, since_ms: u64, lease: LeaseSettings) -> bool {
         let with_gaps_ms = self.listened_ms.saturating_sub(since_ms);
         let without_ms = self.listened_ms.saturating_sub(since_ms.max(self.begun_ms));
@@ -138,7 +139,7 @@ impl Presences {
         without_ms > lease.lease_ms || is_long && !removed(Mutant::GapsForgiveForEver)
     }
 
-    /// Why somebody counts as gone, if he does, who was heard last at this time.
+    /// Returns the reason why a process that was last heard at `heard_ms` counts as gone, if it does.
     fn gone(
         &self,
         heard_ms: u64,
@@ -154,20 +155,20 @@ impl Presences {
 
     fn node_is_gone(&self, node: MnId, lease: LeaseSettings) -> Option<&'static str> {
         match self.nodes.get(&node) {
-            // A node inside of this process is there as long as the process is.
+            // A node inside of this process lives as long as the process.
             Some(presence) if presence.connection == Some(LOCAL) => None,
             Some(presence) => self.gone(presence.heard_ms, presence.gone_at_ms, lease),
             None => self.gone(0, None, lease),
         }
     }
 
-    /// Whether a node is inside of this process.
+    /// Returns whether a node is inside of this process.
     pub fn is_local(&self, node: MnId) -> bool {
         let connection = self.nodes.get(&node).and_then(|presence| presence.connection);
         connection == Some(LOCAL)
     }
 
-    /// Whether a node has said that it is there since it joined.
+    /// Returns whether a node has reported since it joined.
     pub fn has_spoken(&self, node: MnId) -> bool {
         self.nodes.get(&node).is_some_and(|presence| presence.connection.is_some())
     }
@@ -180,7 +181,7 @@ impl Presences {
 }
 
 impl State {
-    /// A memory node has joined. Over an ordinary connection that binds it to nothing: it may use
+    /// Takes note that a memory node has joined. An ordinary connection does not bind the node: it may report over
     /// another one from now on.
     pub(super) fn node_joined(&mut self, node: MnId, connection: u64) {
         let connection = (connection == LOCAL).then_some(LOCAL);
@@ -189,7 +190,7 @@ impl State {
         self.presences.nodes.insert(node, heard);
     }
 
-    /// A memory node says that it is there.
+    /// Takes a memory node's report.
     pub(super) fn alive(
         &mut self,
         ctx: &Ctx<'_>,
@@ -215,7 +216,7 @@ impl State {
         None
     }
 
-    /// Sessions say that they are there. Returns their names.
+    /// Takes the heartbeats of sessions. Returns their names.
     pub(super) fn heartbeats(
         &mut self,
         connection: u64,
@@ -227,8 +228,8 @@ impl State {
         heartbeats.iter().map(|heartbeat| heartbeat.client).collect()
     }
 
-    /// The sessions that spoke over this connection last are there: their process fetches a view, and its next
-    /// heartbeat comes when it has it.
+    /// Renews the sessions that last reported over this connection: their process fetches a view, and sends its next
+    /// heartbeat when it has it.
     pub(super) fn fetching(&mut self, connection: u64) {
         self.sessions.fetching(self.presences.listened_ms, connection);
     }
@@ -245,7 +246,7 @@ impl State {
         }
     }
 
-    /// The sessions that are gone expire, and the members that are gone are noted.
+    /// Expires the sessions that are gone, and notes the members that are gone.
     pub(super) fn look_who_is_gone(&mut self, ctx: &mut Ctx<'_>) {
         let lease = ctx.settings.lease;
         let gone = self.sessions.open_sessions().filter_map(|(client, session)| {
@@ -255,8 +256,8 @@ impl State {
         let gone: Vec<(ClientId, &str)> = gone.collect();
         self.expire(ctx, &gone);
         if self.presences.is_over(self.view_heard_ms, lease) {
-            // A session whose process fetches the view cannot follow it yet, and is heard of with every piece. There is
-            // an end to that: everybody waits.
+            // A session whose process fetches the view cannot follow it yet, and counts as heard with every piece. This
+            // is bounded in time, since all others wait.
             let fetched_for_ms = self.presences.listened_ms.saturating_sub(self.view_heard_ms);
             let may_fetch = fetched_for_ms <= FETCH_LEASES * lease.lease_ms;
             let fetches = |session: &SessionState| {
@@ -296,7 +297,7 @@ impl State {
         }
     }
 
-    /// Sessions that keep a stage of a change from ending.
+    /// Returns the sessions that keep a stage of a change from ending.
     pub(super) fn laggards(&self) -> impl Iterator<Item = ClientId> {
         self.lagging().map(|(client, _)| client)
     }
@@ -313,18 +314,18 @@ impl State {
         open.filter(move |(_, session)| waits_for(session))
     }
 
-    /// Whether a lease has passed since a moment, in listened milliseconds, for all that this master knows.
+    /// Returns whether a lease has passed since a moment, in listened milliseconds, as far as this master knows.
     pub(super) fn lease_is_over(&self, ctx: &Ctx<'_>, since_ms: u64) -> bool {
         self.presences.is_over(since_ms, ctx.settings.lease)
     }
 
-    /// Whether the sessions that have expired can tell by their own clocks that nobody hears them: one
-    /// whose connection broke may have been heard a moment before.
+    /// Returns whether the leases of all expired sessions have ended by their own clocks. A session whose connection
+    /// broke may have been heard a moment before.
     pub(super) fn expired_leases_are_over(&self, ctx: &Ctx<'_>) -> bool {
         self.sessions.expired_heard_ms().all(|heard_ms| self.lease_is_over(ctx, heard_ms))
     }
 
-    /// Sessions expire, each for its reason. They are fenced from now on.
+    /// Expires sessions, each with its reason. From now on they are fenced.
     pub(super) fn expire(&mut self, ctx: &mut Ctx<'_>, clients: &[(ClientId, &str)]) {
         let mut writes = Vec::new();
         for (client, _) in clients {
@@ -338,7 +339,7 @@ impl State {
         }
     }
 
-    /// Somebody does not reach a member: it is asked whether it is there.
+    /// Asks a member, which another process cannot reach, whether it still runs.
     pub(super) fn probe(&mut self, ctx: &mut Ctx<'_>, node: MnId) {
         if self.in_view(node) && !self.presences.probes.contains_key(&node) {
             let patience_ms = (ctx.settings.lease.lease_ms / 2).clamp(MIN_PROBE_MS, MAX_PROBE_MS);
@@ -348,7 +349,7 @@ impl State {
         }
     }
 
-    /// A member answered the question whether it is there, or did not.
+    /// Handles the answer to that question, or its failure.
     pub(super) fn probed(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -356,7 +357,7 @@ impl State {
         result: Result<NodeReply, String>,
     ) {
         let probe = self.presences.probes.remove(&node);
-        // The answer had to come while this master was away.
+        // The answer was due while this master was away.
         if result.is_err() && probe.is_some_and(|probe| probe.asked_ms < self.presences.begun_ms) {
             return self.probe(ctx, node);
         }

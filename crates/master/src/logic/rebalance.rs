@@ -1,19 +1,19 @@
-//! What moves from one member to another, and what lies where at first: all that lies on members
-//! that are drained, and then the shares that members have too much for those that have too little.
+//! Moves of replicas between members: first all replicas of drained members, then the replicas by which some members
+//! hold more than their share.
 //!
-//! A member's *load* is the number of its replicas over the size of its pool, for subtables and for
-//! regions apart. A replica moves where that makes the sum of the squares smaller, so it ends, and
-//! members with equal pools differ by one replica at most then. Primaries do more than backups:
-//! one moves where the donor has at least two more than the receiver, else a backup does. (The first
-//! place of a region has more to hand over than the others.)
+//! A member's *load* is the number of its replicas over the size of its pool, for subtables and for regions apart. A
+//! replica moves if this reduces the sum of the squares of the loads. So the moves end, and members with equal pools
+//! then differ by one replica at most. Primaries do more work than backups: a primary moves if the donor has at least
+//! two more primaries than the receiver, otherwise a backup. (The first place of a region has more to hand over than
+//! the others.)
 //!
-//! Where pools are nearly full, what leaves a drained member may find room only on members that hold
-//! it already. Then something else makes way: it moves there, and leaves its own room.
+//! Where pools are nearly full, a replica of a drained member may find room only on members that hold the same item
+//! already. Then another replica makes way: it moves there, and leaves its own room.
 //!
-//! Regions of copies do not move: when nothing else is left on a drained member, they are given up.
+//! Regions of copies do not move: when a drained member holds nothing else, they are given up.
 //!
-//! One region at a time, since no object is placed in a region that is being copied; subtables for
-//! one receiver together, since writes to them wait. All of it depends on nothing but its arguments.
+//! One region moves at a time, since no object is placed in a region that is being copied. Subtables for one receiver
+//! move together, since writes to them wait. The results depend on nothing but the arguments.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,31 +24,31 @@ use fusee_core::view::{Member, Place, View};
 
 use crate::placement::Room;
 
-/// Subtables that move by one change at most.
+/// The limit on subtables that one change moves.
 const MAX_SUBTABLES: usize = 32;
 
 /// Replicas to move to one member.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Moves {
     pub to: MnId,
-    /// What, and from where.
+    /// The extents, each with its present place.
     pub extents: Vec<(Extent, Place)>,
 }
 
-/// Who may give and take what of one kind.
+/// The items of one kind, subtables or regions, and the room for them.
 pub(crate) struct Kind<'v> {
     /// The places of each item, the primary first.
     items: Vec<&'v [Place]>,
-    /// Those that stay where they are, by number; the others may move.
+    /// The numbers of items that stay where they are; the others may move.
     stay: BTreeSet<usize>,
     extent: fn(u32) -> Extent,
-    /// What fits where; members that are not named take nothing.
+    /// The room on members; those that are not named take nothing.
     rooms: Vec<Room>,
     most: usize,
 }
 
 impl<'v> Kind<'v> {
-    /// Items of any kind, for a plan.
+    /// Returns the items of a plan, of either kind.
     pub fn planned(items: &'v [Vec<Place>], rooms: Vec<Room>) -> Kind<'v> {
         let extent = |subtable| Extent::Subtable { subtable };
         let items = items.iter().map(|places| &places[..]).collect();
@@ -63,14 +63,14 @@ impl<'v> Kind<'v> {
 
     pub fn regions(view: &'v View, rooms: Vec<Room>) -> Kind<'v> {
         let items = view.regions.iter().map(Region::places).collect();
-        // Copies stay where they are, or go with their node.
+        // Regions of copies stay where they are, or go with their node.
         let copies = view.regions.iter().enumerate().filter(|(_, r)| r.copies_on().is_some());
         let stay = copies.map(|(number, _)| number).collect();
         let extent = |region| Extent::Region { region, primary: false };
         Kind { items, stay, extent, rooms, most: 1 }
     }
 
-    /// What moves next: off `drained` members, or else from those that have too much.
+    /// Returns the next moves: off the `drained` members, or if there are none, off members with too much.
     pub fn next(&self, members: &[Member], drained: &[MnId]) -> Option<Moves> {
         let mut state = State::new(self, members);
         let mut moves: Option<Moves> = None;
@@ -98,9 +98,9 @@ struct Load {
     pool_bytes: u64,
 }
 
-/// What it is like after the moves so far.
+/// The state after the moves so far.
 struct State {
-    /// Who holds each item, and where, if it has not just come, nor stays.
+    /// The holders of each item; with the place, if the replica may still move.
     items: Vec<Vec<(MnId, Option<Place>)>>,
     loads: BTreeMap<MnId, Load>,
     rooms: BTreeMap<MnId, u64>,
@@ -138,7 +138,7 @@ impl State {
         self.rooms.entry(to).and_modify(|room| *room -= 1);
     }
 
-    /// Members that can take something, the one that needs it most first.
+    /// Returns the members that can take an item, the one that needs it most first.
     fn receivers(&self, only: Option<MnId>) -> Vec<MnId> {
         let fitting = self.rooms.iter().filter(|(_, room)| **room > 0).map(|(node, _)| *node);
         let mut fitting: Vec<MnId> =
@@ -152,7 +152,7 @@ impl State {
         fitting
     }
 
-    /// An item that a member holds and another one does not; a primary or a backup, if there is.
+    /// Returns an item that `from` holds and `to` does not: a primary or a backup as wanted, if there is one.
     fn item(&self, from: MnId, to: MnId, primary: bool) -> Option<usize> {
         let mut movable = self.items.iter().enumerate().filter_map(|(item, nodes)| {
             let at = nodes.iter().position(|(node, place)| *node == from && place.is_some())?;
@@ -164,7 +164,7 @@ impl State {
         Some(wanted.unwrap_or(first).0)
     }
 
-    /// Something that has to leave a member, and where it goes.
+    /// Returns a replica that has to leave a drained member, and its receiver.
     fn off(&self, drained: &[MnId], only: Option<MnId>) -> Option<(usize, MnId, MnId)> {
         let receivers = self.receivers(only);
         drained.iter().find_map(|from| {
@@ -172,7 +172,7 @@ impl State {
         })
     }
 
-    /// Something that leaves its room to what has to leave a member, for a room that this cannot have.
+    /// Returns a replica that makes way for one that has to leave a drained member, and its receiver.
     fn make_way(&self, drained: &[MnId], only: Option<MnId>) -> Option<(usize, MnId, MnId)> {
         let leaves = |nodes: &&Vec<(MnId, Option<Place>)>| {
             nodes.iter().any(|(node, place)| drained.contains(node) && place.is_some())
@@ -188,7 +188,7 @@ impl State {
         })
     }
 
-    /// Something that one has too much of, and who has too little.
+    /// Returns a replica of a member that has too much, and a receiver that has too little.
     fn even(&self, only: Option<MnId>) -> Option<(usize, MnId, MnId)> {
         let mut donors: Vec<(MnId, Load)> = self.loads.iter().map(|(n, l)| (*n, *l)).collect();
         donors.retain(|(_, load)| load.replicas > 0);
@@ -255,7 +255,7 @@ mod tests {
         }
     }
 
-    /// Moves until there is nothing left to move; replicas and primaries of each member.
+    /// Moves until nothing is left to move. Returns replicas and primaries of each member, and the number of moves.
     fn settle(view: &mut View, drained: &[MnId]) -> (Vec<u64>, Vec<u64>, usize) {
         let mut moved = 0;
         loop {

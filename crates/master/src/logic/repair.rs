@@ -1,9 +1,9 @@
-//! Jobs: work on the members' memory by verbs, which the host does.
+//! The jobs: work on the members' memory by verbs, which the host does.
 //!
-//! Jobs run one at a time, each under the session of the *repairer*. When one fails, its verbs may
-//! still be on their way: then the repairer is retired, that is fenced like a client that is given
-//! up, and the next job has another one. So it is with the repairers of an earlier master. A job
-//! that began by an older view counts as a session that still is pinned by it.
+//! One job runs at a time, under the session of the *repairer*. If a job fails, its verbs may still
+//! be on their way: then the repairer is retired, that is, fenced like an expired session, and the
+//! next job has another one. The repairers of an earlier master are retired as well. A job that
+//! began by an older view counts as a session that is still pinned by it.
 
 use fusee_control::counted;
 use fusee_control::events::{Level, Topic};
@@ -18,18 +18,19 @@ use super::{Action, Phase, State};
 use crate::jobs::{Job, JobError, JobReport, Recovered};
 use crate::record::{Record, Write};
 
-/// How long to wait after a job failed; doubled for every failure in a row, up to the second.
+/// The pause after a job failed, which doubles for every failure in a row, and its upper bound.
 const PAUSE_MS: u64 = 50;
 const MAX_PAUSE_MS: u64 = 1_600;
 
-/// The job under way, and those who do the work.
+/// The job under way, and the sessions of jobs.
 #[derive(Debug, Default)]
 pub(super) struct Repair {
-    /// The session of the jobs; recorded.
+    /// The session of the present jobs; recorded.
     current: Option<ClientId>,
-    /// Sessions of jobs that failed, and of earlier masters: recorded until they are fenced.
+    /// Sessions of failed jobs and of earlier masters; recorded until they are fenced.
     retired: BTreeSet<ClientId>,
-    /// The epoch of the oldest of these jobs; that of an earlier master's is not known.
+    /// The epoch of the oldest of the failed jobs, or 0: the epochs of an earlier master's jobs are
+    /// not known.
     retired_in: u64,
     running: Option<Running>,
     next_token: u64,
@@ -38,27 +39,28 @@ pub(super) struct Repair {
 }
 
 impl Repair {
-    /// That of another cluster. A job may still be under way: its name is not used again.
+    /// Returns the state for another cluster. A job may still be under way, so its token is not
+    /// used again.
     pub fn anew(&self) -> Repair {
         Repair { next_token: self.next_token, ..Repair::default() }
     }
 
-    /// Sessions that do not go on, until they are fenced.
+    /// Returns the retired sessions, which are being fenced.
     pub fn retired(&self) -> impl Iterator<Item = ClientId> {
         self.retired.iter().copied()
     }
 
-    /// All sessions of jobs that are not over.
+    /// Returns all sessions of jobs that have not ended.
     pub fn sessions(&self) -> impl Iterator<Item = ClientId> {
         self.retired().chain(self.current)
     }
 
-    /// A session that does not go on is fenced.
+    /// Forgets a retired session, which is fenced.
     pub fn is_over(&mut self, repairer: ClientId) {
         self.retired.remove(&repairer);
     }
 
-    /// Whether no job is under way.
+    /// Returns whether no job is under way.
     pub fn rests(&self) -> bool {
         self.running.is_none()
     }
@@ -72,7 +74,7 @@ struct Running {
 }
 
 impl State {
-    /// A repair session does not go on; it may be an earlier master's.
+    /// Retires a repair session, perhaps of an earlier master.
     pub(super) fn retire(&mut self, repairer: ClientId) {
         if removed(Mutant::EarlierRepairerGoesOn) {
             return;
@@ -81,7 +83,7 @@ impl State {
         self.fences.add(repairer);
     }
 
-    /// The epoch of the oldest job of which something may still execute.
+    /// Returns the epoch of the oldest job whose verbs may still execute.
     pub(super) fn held_epoch(&self) -> Option<u64> {
         let retired = (!self.repair.retired.is_empty()).then_some(self.repair.retired_in);
         let running = self.repair.running.as_ref().map(|running| running.epoch);
@@ -106,7 +108,7 @@ impl State {
         ctx.push(Action::Job { token, client, view, job });
     }
 
-    /// The session of the next job.
+    /// Returns the session of the next job, which is made if there is none.
     fn repairer(&mut self, ctx: &mut Ctx<'_>) -> Option<ClientId> {
         if self.repair.current.is_none() {
             let mut writes = Vec::new();
@@ -167,7 +169,7 @@ impl State {
                         let text = format!("{slots_changed} moved entries are cleared");
                         ctx.info(Topic::Repair, text);
                     }
-                    // There may be room again where there was none.
+                    // The cleared places may give room to replicas that found none.
                     self.growth.look_again();
                     self.advance(ctx);
                 }

@@ -1,4 +1,4 @@
-//! What the master is asked, except for the joining of memory nodes.
+//! Requests to the master, except for the joins of memory nodes.
 
 use fusee_control::master::{
     MasterReply, MasterRequest, MemberState, MemberStatus, Orphan, Owners, Status,
@@ -14,7 +14,7 @@ use super::holding::Asker;
 use super::{Phase, State, refused};
 
 impl State {
-    /// The answer to a request; `None` if it comes later.
+    /// Returns the reply to a request; `None` if it comes later.
     pub(super) fn answer(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -28,7 +28,7 @@ impl State {
                 unreachable!("answered before")
             }
             MasterRequest::Join { identity, control, tcp, shm, verbs, pool_bytes } => {
-                // Its name follows.
+                // The node is named below.
                 let node = MnId(u16::MAX);
                 let new = Member { node, identity, control, tcp, shm, verbs, pool_bytes };
                 let reply = self.join(ctx, new, caller.elsewhere);
@@ -97,7 +97,7 @@ impl State {
                 }
                 Phase::Forming(_) => self.not_ready(ctx),
             },
-            // Its host has them, where there is a view.
+            // The host answers this if there is a view.
             MasterRequest::ViewPiece { .. } => self.not_ready(ctx),
             MasterRequest::Status => MasterReply::Status(Box::new(self.status(ctx))),
             MasterRequest::Events { .. } => refused("its host keeps the events"),
@@ -108,7 +108,8 @@ impl State {
         })
     }
 
-    /// Not formed: because that takes time, or because it cannot be with the nodes that came.
+    /// Returns the reply that the cluster is not formed yet, or the reason why it cannot be formed of the nodes that
+    /// have joined.
     pub(super) fn not_ready(&self, ctx: &Ctx<'_>) -> MasterReply {
         if let (Phase::Forming(forming), Some(problem)) = (&self.phase, &self.problem)
             && (forming.needs_another_node() || self.identity.exists())
@@ -137,11 +138,12 @@ impl State {
         MasterReply::Opened { client, view, epoch, lease_ms, behind_ms, policy }
     }
 
-    /// No block of a region that is being copied: its owner is recorded on replicas that a copy of
-    /// the table has been made of already. Nor any to a session that is pinned by an older view: it would
-    /// not record it on a replica that has been added since, and what it writes would be taken for
-    /// a block that it never took over. (Who is pinned by this view is waited for before another
-    /// replica is added.)
+    /// Gives a session an orphaned block.
+    ///
+    /// No block of a region that is being copied: its new owner would be recorded on replicas whose table has been
+    /// copied already. And none to a session that is pinned by an older view: it would not record itself as owner on a
+    /// replica that was added since, and what it writes would be taken for a block that it never took over. (Before
+    /// another replica is added, the master waits for the sessions that are pinned by this view.)
     fn take_orphan(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -155,7 +157,7 @@ impl State {
         }
         let mut writes = Vec::new();
         let block_bytes = view.geometry.block_bytes;
-        // Who needs room at once has no use for a block of which all was allocated once.
+        // A session that needs room at once cannot use a block whose objects have all been allocated once.
         let has_room = |orphan: &Orphan| {
             BlockShape::new(block_bytes, orphan.class).is_some_and(|s| orphan.first < s.objects)
         };
@@ -164,14 +166,15 @@ impl State {
             region.is_some_and(|region| region.redundancy() == redundancy && region.is_there())
                 && !view.is_region_frozen(orphan.block.region)
         };
-        // Where any will do, those with room are left to who can use it.
+        // A session that takes a block of any class gets one without room: those with room are left to sessions that
+        // can use them.
         let has_room = |orphan: &Orphan| has_room(orphan) == class.is_some();
         let first = |orphan: &Orphan| may_use(orphan) && has_room(orphan);
         let sessions = &mut self.sessions;
         sessions.forget_used(ctx.now_ms);
         let mut orphan = sessions.take_orphan(asker, class, first, &mut writes);
         if orphan.is_none() && full {
-            // What is not set free is found only when memory is short.
+            // Objects that are not marked as free are found only when memory is short.
             let is_marked = |left: &Orphan| class.is_none() || left.marked.is_some();
             let may_use = |orphan: &Orphan| may_use(orphan) && is_marked(orphan);
             orphan = sessions.take_orphan(asker, class, may_use, &mut writes);

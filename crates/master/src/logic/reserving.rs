@@ -1,9 +1,10 @@
-//! Room for what is new, siblings of subtables and regions: asked for before the view names it.
+//! The reservation of room for siblings of subtables and for new regions, before the view names
+//! them.
 //!
-//! All members that were chosen are asked at once. One whose pool is full is left out; any other
-//! trouble ends the attempt. Nothing of it is stored: the extents are reserved under the numbers
-//! that they are going to have, so who asks again, this master or the next one, gets the same
-//! places.
+//! All chosen members are asked at once. A member whose pool is full is left out; any other failure
+//! ends the attempt. Nothing of this is stored: the extents are reserved under the numbers that
+//! they are going to have, so that this master or the next one gets the same places when it asks
+//! again.
 
 use std::collections::BTreeMap;
 
@@ -15,20 +16,20 @@ use fusee_core::view::{Place, View};
 use super::State;
 use super::context::{Ctx, Purpose};
 
-/// How long to wait after a node did not do what it was asked for.
+/// The pause after a node did not do what it was asked for.
 pub(super) const PAUSE_MS: u64 = 1_000;
-/// How long to wait for answers, should none come at all.
+/// The longest wait for answers.
 const PATIENCE_MS: u64 = 15_000;
-/// How long others wait for that, who want a change of another kind.
+/// The time for which changes of another kind wait for a reservation.
 pub(super) const ALONE_MS: u64 = 500;
 
-/// Something new.
+/// A region or subtable that is to come.
 #[derive(Debug)]
 pub(super) struct Item {
     pub extent: Extent,
-    /// The redundancy of its objects, if it is a region.
+    /// The redundancy of its objects, for a region.
     pub redundancy: Redundancy,
-    /// The members that were chosen, the primary first; with the offset that each gave.
+    /// The chosen members, the primary first, each with the offset that it gave.
     nodes: Vec<(MnId, Option<u64>)>,
 }
 
@@ -37,7 +38,7 @@ impl Item {
         Item { extent, redundancy, nodes: nodes.into_iter().map(|node| (node, None)).collect() }
     }
 
-    /// Where it is going to be.
+    /// Returns the places that members have reserved.
     pub fn places(&self) -> Vec<Place> {
         let given = self.nodes.iter();
         let given = given.filter_map(|(node, at)| at.map(|offset| Place { node: *node, offset }));
@@ -48,22 +49,22 @@ impl Item {
 /// Room that is being reserved.
 #[derive(Debug)]
 pub(super) struct Reserving {
-    /// The view that it is for.
+    /// The view that the room is for.
     pub view: u64,
-    /// In the order of their numbers.
+    /// The items, in the order of their numbers.
     pub items: Vec<Item>,
-    /// By token: which item is asked about.
+    /// The item that each call asks for, by the call's token.
     calls: BTreeMap<u64, usize>,
     begun_ms: u64,
 }
 
-/// What an answer comes to.
+/// The consequence of an answer.
 pub(super) enum Heard {
-    /// Answers are missing, or it was none of ours.
+    /// Other answers are missing, or this one belongs to no call.
     Waits,
-    /// The node has no room, and others have still to answer.
+    /// The node has no room, and other answers are missing.
     Full,
-    /// Everybody has answered; whether the last one has no room.
+    /// All answers have come. `full`: the node of the last one has no room.
     Complete {
         full: bool,
     },
@@ -71,17 +72,17 @@ pub(super) enum Heard {
 }
 
 impl Reserving {
-    /// Whether answers may come that are of use.
+    /// Returns whether answers are still of use.
     pub fn goes_on(&self, now_ms: u64, view: u64) -> bool {
         self.view == view && now_ms < self.begun_ms + PATIENCE_MS
     }
 
-    /// Whether it has not taken long yet.
+    /// Returns whether the reservation has not taken long.
     pub fn is_young(&self, now_ms: u64) -> bool {
         now_ms < self.begun_ms + ALONE_MS
     }
 
-    /// A node answered.
+    /// Takes a node's answer.
     pub fn answer(&mut self, node: MnId, token: u64, result: Result<NodeReply, String>) -> Heard {
         let Some(at) = self.calls.remove(&token) else { return Heard::Waits };
         let nodes = &mut self.items[at].nodes;
@@ -106,7 +107,7 @@ impl Reserving {
     }
 }
 
-/// What to ask for an extent of a view.
+/// Returns the request to reserve an extent of a view.
 pub(super) fn request(
     view: &View,
     attempt: u64,
@@ -124,7 +125,7 @@ pub(super) fn request(
 }
 
 impl State {
-    /// Asks for the room of all these; `None` if there is nobody to ask.
+    /// Asks for the room of all these items; `None` if there is no node to ask.
     pub(super) fn reserve(
         &mut self,
         ctx: &mut Ctx<'_>,

@@ -1,7 +1,7 @@
-//! Memory nodes by name: candidates and members, those that are to leave, have left or are lost.
+//! The memory nodes by name: candidates and members, and those that are to leave, have left or are lost.
 //!
-//! A node is a *candidate* from its join on, and a member once a view has it; the views know which of
-//! them it is. What changes here and is recorded gives the record's change along.
+//! A node is a *candidate* when it has joined, and a member once a view has it; the views tell which. Methods that
+//! change recorded facts return the write for the store, or add it to `writes`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,11 +16,11 @@ use crate::record::{Record, Write, drained_key, draining_key, lost_key, member_k
 pub(super) struct Roster {
     /// Candidates and members.
     nodes: BTreeMap<MnId, Member>,
-    /// Members once; the cluster goes on without them.
+    /// Former members that the cluster goes on without.
     lost: BTreeMap<MnId, Member>,
     /// Members that are to leave.
     draining: BTreeSet<MnId>,
-    /// Those that have left in good order.
+    /// Nodes that have left in order.
     drained: BTreeMap<MnId, Member>,
     /// Candidates and members that have spoken to this process.
     present: BTreeSet<MnId>,
@@ -28,7 +28,7 @@ pub(super) struct Roster {
 }
 
 impl Roster {
-    /// From the store, if it is a record of this.
+    /// Restores a record from the store, if it concerns the roster.
     pub fn restore(&mut self, record: Record) {
         match record {
             Record::NextNode(next) => self.names.restore_next(next),
@@ -41,22 +41,22 @@ impl Roster {
         }
     }
 
-    /// A candidate or member.
+    /// Returns a candidate or member.
     pub fn get(&self, node: MnId) -> Option<&Member> {
         self.nodes.get(&node)
     }
 
-    /// Who that candidate or member is.
+    /// Returns the identity of a candidate or member.
     pub fn identity_of(&self, node: MnId) -> Option<u64> {
         self.get(node).map(|member| member.identity)
     }
 
-    /// All candidates and members.
+    /// Returns all candidates and members.
     pub fn nodes(&self) -> impl ExactSizeIterator<Item = &Member> {
         self.nodes.values()
     }
 
-    /// The candidate or member of this identity.
+    /// Returns the candidate or member of this identity.
     pub fn find(&self, identity: u64) -> Option<&Member> {
         self.nodes().find(|member| member.identity == identity)
     }
@@ -85,7 +85,7 @@ impl Roster {
         self.draining.contains(&node)
     }
 
-    /// Those that have spoken to this process and have not fallen silent.
+    /// Returns the nodes that have spoken to this process and have not fallen silent.
     pub fn present(&self) -> impl ExactSizeIterator<Item = MnId> {
         self.present.iter().copied()
     }
@@ -94,29 +94,29 @@ impl Roster {
         self.present.contains(&node)
     }
 
-    /// A node has spoken; whether it had not before.
+    /// Takes note that a node has spoken; returns whether it was absent before.
     pub fn arrived(&mut self, node: MnId) -> bool {
         self.present.insert(node)
     }
 
-    /// A node has fallen silent.
+    /// Takes note that a node has fallen silent.
     pub fn departed(&mut self, node: MnId) {
         self.present.remove(&node);
     }
 
-    /// Whether there is a name for another node.
+    /// Returns whether there is a name for another node.
     pub fn has_names(&self) -> bool {
         self.names.are_left()
     }
 
-    /// Names a candidate. `None` if no name is left.
+    /// Adds a candidate, with a new name. Returns `None` if no name is left.
     pub fn add(&mut self, new: Member, writes: &mut Vec<Write>) -> Option<Member> {
         let new = Member { node: self.names.take(writes)?, ..new };
         writes.push(self.replace(new.clone()));
         Some(new)
     }
 
-    /// A candidate has other addresses now.
+    /// Replaces the addresses of a candidate.
     pub fn replace(&mut self, new: Member) -> Write {
         self.nodes.insert(new.node, new.clone());
         Write::Put(Record::Member(new))
@@ -130,7 +130,7 @@ impl Roster {
         self.names.give_back(node, writes);
     }
 
-    /// The cluster goes on without a member that is gone.
+    /// Moves a member that is gone to the lost ones: the cluster goes on without it.
     pub fn lose(&mut self, node: MnId, writes: &mut Vec<Write>) {
         self.present.remove(&node);
         let Some(member) = self.nodes.remove(&node) else { return };
@@ -142,19 +142,19 @@ impl Roster {
         self.lost.insert(node, member);
     }
 
-    /// A member is to leave.
+    /// Takes note that a member is to leave.
     pub fn drain(&mut self, node: MnId) -> Write {
         self.draining.insert(node);
         Write::Put(Record::Draining(node))
     }
 
-    /// A member that was to leave stays after all.
+    /// Takes note that a member that was to leave stays after all.
     pub fn keep(&mut self, node: MnId) -> Write {
         self.draining.remove(&node);
         Write::Remove(draining_key(node))
     }
 
-    /// A member has left in good order.
+    /// Moves a member that has left in order to the drained ones.
     pub fn leave(&mut self, node: MnId, writes: &mut Vec<Write>) {
         self.present.remove(&node);
         self.draining.remove(&node);
@@ -167,7 +167,7 @@ impl Roster {
         self.drained.insert(node, member);
     }
 
-    /// Another process has this control address: whoever had it and is lost or drained is forgotten.
+    /// Forgets a lost or drained node that had this control address: another process has it now.
     pub fn take_place(&mut self, control: &str, writes: &mut Vec<Write>) {
         let of = |gone: &BTreeMap<MnId, Member>| {
             let found = gone.values().find(|member| member.control == control);

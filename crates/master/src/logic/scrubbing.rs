@@ -1,17 +1,16 @@
-//! Memory that nobody reads is looked at, at a pace ([`fusee_core::scrub`]).
+//! The scrubber: jobs that look for damage in memory that no client reads, at a pace ([`fusee_core::scrub`]).
 //!
-//! In a stable view in which nothing else is to be done a job looks at some slots and at what they lead
-//! to, and the next one goes on behind them, when that many bytes are due at the rate of the settings. What
-//! a look finds:
+//! In a stable view without other work, a job reads some slots and the objects that they lead to. The next job goes on
+//! behind these, when its bytes are due at the rate of the settings. Findings of a job:
 //!
-//! * Damaged replicas of objects it has repaired.
-//! * A slot whose replicas differ is looked at again after [`PATIENCE_LEASES`] leases. Words never come back,
-//!   so if they are the same then, nobody was writing, or a session has left a write half-way: the subtable
-//!   is settled, by a change of the view.
-//! * A region whose bitmap contradicts the index gets a bitmap anew, by a change as well.
+//! * It has repaired damaged replicas of objects.
+//! * A slot whose replicas differ is looked at again after [`PATIENCE_LEASES`] leases. Words never come back: if they
+//!   are the same then, no session was writing, or a session has left a write half-way. Then a change of the view
+//!   settles the subtable.
+//! * A region whose bitmap contradicts the index gets a new bitmap, by a change as well.
 //! * An entry that leads to no whole object is told once, and counted as long as it stands there.
 //!
-//! Nothing of that is stored: a master that starts anew begins with the first slot.
+//! Nothing of this is stored: a master that starts anew begins with the first slot.
 
 use fusee_control::counted;
 use fusee_control::events::Topic;
@@ -26,42 +25,42 @@ use super::State;
 use super::context::Ctx;
 use crate::jobs::Job;
 
-/// After so many leases a slot is looked at again: whoever was writing is done, or has expired.
+/// The time after which a slot is looked at again, in leases: by then a writer is done, or has expired.
 const PATIENCE_LEASES: u64 = 2;
-/// Slots that wait for a second look at most.
+/// The limit on slots that wait for a second look.
 const MAX_SUSPECTS: usize = 64;
-/// Bytes that a job reads, about.
+/// The approximate number of bytes that a job reads.
 const MIN_JOB_BYTES: u64 = 64 << 10;
 const MAX_JOB_BYTES: u64 = 2 << 20;
-/// Lost pairs that were told, at most; further ones are counted, and not told.
+/// The limit on lost pairs that are remembered as told; more are counted, but not told.
 const MAX_TOLD: usize = 4096;
-/// Subtables that are settled by one change at most.
+/// The limit on subtables that one change settles.
 const TOGETHER: usize = 16;
 
-/// How far the look has come, and what is to be done about what it has found.
+/// The progress of the scrubber, and its findings.
 #[derive(Debug, Default)]
 pub(super) struct Scrubbing {
     subtable: u32,
     slot: u64,
     not_before_ms: u64,
-    /// Slots, with their subtables, whose replicas differed; what they showed, and when.
+    /// Slots whose replicas differed, with their subtables: the words of the replicas, and the time of the look.
     suspects: BTreeMap<(u32, u64), (Vec<u64>, u64)>,
     unequal: BTreeSet<u32>,
     marked: BTreeSet<u32>,
-    /// Lost pairs, in this pass.
+    /// Lost pairs in this pass.
     lost: u64,
-    /// Lost pairs that were told: words, by their subtables and slots.
+    /// Lost pairs that were told: words, by subtable and slot.
     told: BTreeMap<(u32, u64), u64>,
     so_far: Scrub,
 }
 
 impl State {
-    /// What scrubbing came to, for people.
+    /// Returns the totals of the scrubber.
     pub(super) fn scrubbed(&self) -> Scrub {
         self.scrubbing.so_far
     }
 
-    /// Looks on, or does something about what was found.
+    /// Starts the next look, or a change that deals with a finding.
     pub(super) fn scrub(&mut self, ctx: &mut Ctx<'_>) {
         let Some(view) = self.view() else { return };
         let rate = ctx.settings.scrub_bytes_per_s;
@@ -92,7 +91,7 @@ impl State {
         ctx.settings.lease.lease_ms.saturating_mul(PATIENCE_LEASES)
     }
 
-    /// Whether a change of the view has begun.
+    /// Begins a change that deals with findings; returns whether it did.
     fn settle_what_disagrees(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let Some(view) = self.view() else { return false };
         let subtables = view.subtables.len() as u32;
@@ -100,7 +99,7 @@ impl State {
         let found = &self.scrubbing;
         let unequal: Vec<u32> =
             found.unequal.iter().copied().filter(|s| *s < subtables).take(TOGETHER).collect();
-        // One at a time: nobody places objects there meanwhile.
+        // One region at a time: no session places objects there meanwhile.
         let marked: Vec<u32> =
             found.marked.iter().copied().filter(|r| *r < regions).take(1).collect();
         if unequal.is_empty() && marked.is_empty() {
@@ -121,7 +120,7 @@ impl State {
         true
     }
 
-    /// Tells which pairs are lost in these slots that were not there before: once, however often they are looked at.
+    /// Tells which pairs in these slots are newly lost: once, however often they are looked at.
     fn tell_lost(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -130,7 +129,7 @@ impl State {
     ) {
         let Scrubbing { lost: count, told, .. } = &mut self.scrubbing;
         *count += lost.len() as u64;
-        // What is not lost any more would be told anew.
+        // A pair that is no longer lost is forgotten, and would be told anew.
         let before: Vec<(u32, u64)> =
             told.range((subtable, slots.start)..(subtable, slots.end)).map(|(at, _)| *at).collect();
         let before: BTreeMap<(u32, u64), u64> =
@@ -155,7 +154,7 @@ impl State {
         self.sessions.add_damage(Damage { found: damaged, repaired: 0 });
     }
 
-    /// A job has looked at a subtable, from this slot on, by the view of this number.
+    /// Takes the findings of a job about a subtable, from this slot on, by the view of this number.
     pub(super) fn has_looked(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -183,7 +182,7 @@ impl State {
         }
         let patience_ms = self.patience_ms(ctx);
         let found = &mut self.scrubbing;
-        // Whatever was seen there before has changed, or comes again.
+        // Earlier differences there have gone, or are among the findings again.
         let within = (subtable, first)..(subtable, next);
         let mut before = BTreeMap::new();
         while let Some((at, _)) = found.suspects.range(within.clone()).next() {
@@ -212,7 +211,7 @@ impl State {
         }
         let rate = ctx.settings.scrub_bytes_per_s.max(1);
         let found = &mut self.scrubbing;
-        // A job that reads little costs as well.
+        // A job that reads little has a cost, too.
         let due = bytes.max(MIN_JOB_BYTES).saturating_mul(1_000);
         found.not_before_ms = ctx.now_ms + due / rate;
         found.so_far.bytes += bytes;

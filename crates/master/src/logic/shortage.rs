@@ -1,22 +1,22 @@
-//! Memory is short: sessions hand on what they can do without.
+//! Calls for memory: when memory is short, sessions hand on blocks that they do not need.
 //!
-//! Sessions keep blocks that they are not using, to use them again. When somebody finds no free block,
-//! and no region can be added, all open sessions are called upon: the answer to the heartbeat of a
-//! process says that memory is short, its keeper hands the blocks on that its sessions have offered
-//! (`HandOn`), without waking them, and sends the next heartbeat. When all have come back, or did not in time, the
-//! call is over, and who is short finds what was handed on among the orphaned blocks.
+//! Sessions keep unused blocks for later. When a session finds no free block, and no region can be added, the master
+//! *calls on* all open sessions. The answer to a process's heartbeat says that memory is short. Its keeper hands on
+//! (`HandOn`) the blocks that its sessions have offered, without waking these, and sends the next heartbeat, which
+//! acknowledges the call. The call ends when all sessions have acknowledged it or the patience is over. The session
+//! that is short then finds the blocks among the orphaned blocks.
 //!
-//! Who asks for room is told the name of a call that begins after it had asked, and asks again by that
-//! name until the call is over. Only then it is refused. Between two calls there is a pause, so that a
-//! pool that is really full does not keep everybody busy.
+//! A session that asks for room is told the name of a call that begins after its request. It asks again by that name
+//! until the call has ended, and only then is refused. A pause between two calls keeps a pool that is really full from
+//! occupying all sessions.
 //!
-//! That nobody had anything to hand on does not mean that nobody will have in a moment: who is refused
-//! asks a few times. Not so if a call was *in vain*: all have acknowledged it, nothing was handed on but what is
-//! known to be in use, no session said that it stirs (`SessionHeartbeat::stirs`), and none has yet to be recovered.
-//! Then nothing becomes free but by operations that begin later. Whoever waited for that call or an
-//! earlier one is told so for a moment, as long as nothing has been handed on since.
+//! A call that brought nothing does not show that there will be nothing in a moment, so a refused session asks a few
+//! times more. This is not needed if the call was *in vain*: all sessions have acknowledged it, only blocks that are
+//! known to be in use were handed on, no session said that it stirs (`SessionHeartbeat::stirs`), and no expired session
+//! is still to be recovered. Then only operations that begin later can free memory. For a moment, a session that waited
+//! for this call or an earlier one is told so, unless a block has been handed on since.
 //!
-//! Nothing of that is stored: a master that starts anew knows none of the names, and calls again.
+//! None of this is stored: a master that starts anew knows none of the names, and calls again.
 
 use std::collections::BTreeSet;
 
@@ -28,45 +28,47 @@ use super::context::Ctx;
 use super::{Phase, State, refused};
 use crate::sessions::Sessions;
 
-/// How long nobody is called upon again.
+/// The pause after a call, in which no other one begins.
 const PAUSE_MS: u64 = 10;
-/// Who has waited for one of so many calls hears that it is over, for so long after the last one was.
+/// A session that waited for one of the last so many calls is told that its call has ended, until this long after the
+/// end of the last one.
 const VALID_CALLS: u64 = 4;
 const VALID_FOR_MS: u64 = 2_000;
-/// So long a block of which somebody saw that it is in use is for its own size class only.
+/// For this long, a block that a session has seen to be in use is given out for its own size class only.
 const USED_FOR_MS: u64 = 1_000;
-/// So long, after the pause, it counts that a call was in vain.
+/// For this long after the pause, a call counts as in vain.
 const IN_VAIN_FOR_MS: u64 = 50;
-/// How long sessions are waited for at most.
+/// The longest wait for the sessions.
 const MOST_PATIENCE_MS: u64 = 2_000;
 
-/// Who is called upon.
+/// The call for memory that is under way, and the last ones.
 #[derive(Debug)]
 pub(super) struct Shortage {
-    /// The names of this master's calls follow this one.
+    /// This master's calls have larger names than this.
     before: u64,
     /// The name of the last call.
     last: u64,
-    /// Whether it is not over yet.
+    /// The last call has not ended.
     is_running: bool,
-    /// Who has not acknowledged it yet.
+    /// Sessions that have not acknowledged it.
     called: BTreeSet<ClientId>,
-    /// Until when they are waited for.
+    /// The time at which the wait for them ends.
     until_ms: u64,
-    /// When the next one may begin.
+    /// The earliest time of the next call.
     not_before_ms: u64,
-    /// Until when who waited for one of the last calls may say so.
+    /// The time until which a session may still refer to one of the last calls.
     valid_until_ms: u64,
-    /// Whether somebody who acknowledged the last call may soon have memory.
+    /// A session that acknowledged the last call may soon free memory.
     stirs: bool,
-    /// What had been handed on when the last call began ([`Sessions::handed_on`]).
+    /// The count of blocks handed on ([`Sessions::handed_on`]) at the start of the last call.
     handed_on: u64,
-    /// The last call that was in vain, if nothing has been handed on since.
+    /// The last call that was in vain, if no block has been handed on since.
     in_vain: u64,
 }
 
 impl Shortage {
-    /// `fresh` is a random number: nobody takes a call for one of an earlier master.
+    /// Returns the state without any call. `fresh` is a random number, so that names differ from those of an earlier
+    /// master.
     pub fn new(fresh: u64) -> Shortage {
         let before = fresh >> 1;
         Shortage {
@@ -83,13 +85,14 @@ impl Shortage {
         }
     }
 
-    /// The call that these sessions have not acknowledged, if they have this one; 0 if there is none.
+    /// Returns the call that these sessions have still to acknowledge, or 0. `acked` is the last one that they have
+    /// acknowledged.
     pub fn calls(&self, clients: &[ClientId], acked: u64) -> u64 {
         let is_new = acked != self.last && clients.iter().any(|c| self.called.contains(c));
         if self.is_running && is_new { self.last } else { 0 }
     }
 
-    /// These sessions have acknowledged a call; whether one of them may soon have memory all the same.
+    /// Takes note that sessions have acknowledged a call, and whether one of them may soon free memory all the same.
     pub fn heard(&mut self, clients: &[ClientId], acked: u64, stirs: bool) {
         if acked == self.last {
             self.called.retain(|client| !clients.contains(client));
@@ -108,12 +111,12 @@ impl Shortage {
             let is_in_vain = self.called.is_empty() && !may_have;
             self.in_vain = if is_in_vain { self.last } else { 0 };
             self.not_before_ms = now_ms + PAUSE_MS;
-            // Nobody may have asked for long.
+            // For long, no session may have asked.
             self.valid_until_ms = now_ms.min(self.until_ms) + VALID_FOR_MS;
         }
     }
 
-    /// Whether a call of this master is over, and was not so long ago: who comes back by an older name had
+    /// Returns whether a call of this master has ended, not too long ago. A session that refers to an older one had
     /// given up meanwhile.
     fn is_over(&self, now_ms: u64, call: u64) -> bool {
         let is_ours = self.before < call && call <= self.last;
@@ -124,8 +127,8 @@ impl Shortage {
 }
 
 impl State {
-    /// A session is short of memory, and has waited for this call, if it is not 0. The call that it is
-    /// to wait for; an error if that is over: whether it was in vain.
+    /// Answers a session that is short of memory. `waited_for` is the call that it has waited for, or 0. Returns the
+    /// call that it has to wait for. If the call has ended, the error says whether it was in vain.
     pub(super) fn call_for_memory(&mut self, ctx: &Ctx<'_>, waited_for: u64) -> Result<u64, bool> {
         let shortage = &mut self.shortage;
         let sessions = &self.sessions;
@@ -151,7 +154,7 @@ impl State {
         Ok(shortage.last)
     }
 
-    /// A session hands blocks on.
+    /// Takes over the blocks that a session hands on.
     pub(super) fn hand_on(
         &mut self,
         ctx: &mut Ctx<'_>,

@@ -1,23 +1,23 @@
-//! The index grows: a subtable in which somebody found no free slot is split.
+//! The growth of the index: a subtable in which a client found no free slot is split.
 //!
-//! Clients ask, and ask again as long as they need it, so nothing of that is stored. When the view
-//! is stable, members are chosen for the siblings of all that is wanted, and each reserves the room
-//! for its replica, under the number that the sibling is going to have. Then the view says where
-//! they are, and everything else follows from it ([`Split`](fusee_core::change::Split)).
+//! Clients repeat their request as long as they need it, so nothing of this is stored. When the view is stable, members
+//! are chosen for the siblings of all wanted subtables, and each reserves the room for its replica under the number
+//! that the sibling is going to have. Then the view names the places, and the rest follows from it
+//! ([`Split`](fusee_core::change::Split)).
 //!
-//! *How deep.* A split that separates nothing makes the directory twice as long, and the next one again. Clients
-//! do not ask for one: they look at the keys that are in the way. Here depth is bounded by the number of
-//! subtables ([`View::deepest`]), whatever clients say: with keys that hash as they should, subtables differ in
-//! depth by one or two. So the directory, and with it each view, is no longer than what it leads to deserves.
+//! *Depth.* A split that separates no keys doubles the directory, and so does the next one. Clients do not ask for such
+//! a split: they look at the keys that are in the way. Whatever clients ask, depth is bounded here by the number of
+//! subtables ([`View::deepest`]): with keys that hash as they should, subtables differ in depth by one or two. So the
+//! directory, and with it each view, stays in proportion to the number of subtables.
 //!
-//! A sibling has as many replicas as members have room for, up to the setting, and at least as many as
-//! the subtable that is split; what it lacks is added later as for any other subtable. If there is no
-//! room for one, those after it are left out, since the numbers would not be right any more. Room that
-//! was reserved for nothing is found again under its number.
+//! *Room.* A sibling has as many replicas as members have room for, up to the setting, and at least as many as the
+//! subtable that is split. Missing ones are added later as for any other subtable. If there is no room for one sibling,
+//! those after it are left out, since their numbers would be wrong. Room that was reserved in vain is found again under
+//! its number.
 //!
-//! An entry of which all replicas are damaged has no place on either side. Then its subtable is not split, nor those
-//! behind it in the same change; the others are, and those behind it come with the next change. Whoever needs the one
-//! is refused, and people are told; some time later it is tried once more.
+//! *Damage.* An entry of which all replicas are damaged has no place on either side. Its subtable is not split, nor are
+//! those behind it in the same change, which come with the next change; those before it are split. Clients that need
+//! the subtable are refused, and the operator is told. Some time later the split is tried once more.
 
 use fusee_control::counted;
 use fusee_control::events::Topic;
@@ -37,29 +37,29 @@ use super::{State, refused};
 use crate::placement::{Room, another};
 use crate::plan::{SUBTABLES, padded};
 
-/// How long a subtable is not split again that could not be.
+/// The time for which a subtable is not split again after a failure.
 const AGAIN_MS: u64 = 60_000;
-/// Subtables that are split by one change at most.
+/// The limit on subtables that one change splits.
 const TOGETHER: usize = 16;
 
-/// What is to be split.
+/// The subtables to split.
 #[derive(Debug, Default)]
 pub(super) struct Splitting {
     wanted: BTreeSet<u32>,
-    /// Room for siblings, and whose they are.
+    /// The reservation of room for siblings, and the subtables that these are split from.
     under_way: Option<(Reserving, Vec<u32>)>,
     not_before_ms: u64,
-    /// Subtables with an entry that cannot be placed: its slot, and until when they are not split.
+    /// Subtables with an entry that cannot be placed: its slot, and the time until which they are not split.
     unreadable: BTreeMap<u32, (u64, u64)>,
 }
 
 impl Splitting {
-    /// Forgets what was under way: the view has changed. Who needs it asks again.
+    /// Forgets the room that was being reserved, since the view has changed. Clients that still need a split ask again.
     pub fn abandon(&mut self) {
         self.under_way = None;
     }
 
-    /// Why a subtable is not split now.
+    /// Returns the reason why a subtable is not split now.
     fn reason(&self, now_ms: u64, subtable: u32) -> Option<String> {
         let (slot, _) = self.unreadable.get(&subtable).filter(|(_, until)| *until > now_ms)?;
         Some(format!(
@@ -69,17 +69,17 @@ impl Splitting {
         ))
     }
 
-    /// Whether members reserve room for siblings.
+    /// Returns whether members are reserving room for siblings.
     pub fn has_begun(&self) -> bool {
         self.under_way.is_some()
     }
 
-    /// Whether members reserve room for siblings, and have not done so for long.
+    /// Returns whether members are reserving room for siblings, and have not been for long.
     pub fn is_under_way(&self, now_ms: u64) -> bool {
         self.under_way.as_ref().is_some_and(|(reserving, _)| reserving.is_young(now_ms))
     }
 
-    /// Whether a subtable is about to be split, or is being split by this view.
+    /// Returns whether a subtable is about to be split, or is being split by this view.
     fn is_under_way_for(&self, view: &View, subtable: u32) -> bool {
         let is_reserved = || {
             let reserved = self.under_way.as_ref().filter(|(it, _)| it.view == view.number);
@@ -90,14 +90,14 @@ impl Splitting {
         (is_split || is_reserved()) && !removed(Mutant::SplitsTwice)
     }
 
-    /// Why one of them is not split.
+    /// Returns the reason why some subtable is not split.
     pub fn problem(&self, now_ms: u64) -> Option<String> {
         self.unreadable.keys().find_map(|subtable| self.reason(now_ms, *subtable))
     }
 }
 
 impl State {
-    /// A client found no free slot in a subtable, by the view of this number.
+    /// Handles a client's report that it found no free slot in a subtable, by the view of this number.
     pub(super) fn split_wanted(
         &mut self,
         ctx: &Ctx<'_>,
@@ -108,7 +108,7 @@ impl State {
         if view.number > number {
             return MasterReply::Done;
         }
-        // Somebody else has asked for the same. Whether there is room for one more says nothing of that.
+        // Another client has asked for the same. Room for one more sibling does not matter then.
         if self.splitting.is_under_way_for(view, subtable) {
             return MasterReply::Done;
         }
@@ -129,14 +129,14 @@ impl State {
         MasterReply::Done
     }
 
-    /// What fits on members of the view.
+    /// Returns the number of siblings that fit on each member of the view.
     fn sibling_rooms(&self, view: &View) -> Vec<Room> {
         let mut rooms = self.rooms(view, false, padded(view.geometry.subtable_bytes()));
         rooms.retain(|room| view.member(room.node).is_some());
         rooms
     }
 
-    /// Starts to split what is wanted; whether others have to wait for that.
+    /// Begins to split the wanted subtables. Returns whether other changes have to wait for that.
     pub(super) fn split(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let Some(number) = self.view().map(|view| view.number) else { return false };
         if let Some((reserving, _)) = &self.splitting.under_way {
@@ -156,7 +156,7 @@ impl State {
         self.splitting.under_way.is_some()
     }
 
-    /// A split cannot tell where the entry in a slot belongs: the change goes on without this one.
+    /// Goes on with the change without the split of this subtable: an entry in this slot can be placed in neither half.
     pub(super) fn cannot_split(&mut self, ctx: &mut Ctx<'_>, (subtable, slot): (u32, u64)) {
         self.splitting.unreadable.insert(subtable, (slot, ctx.now_ms + AGAIN_MS));
         if let Some(reason) = self.splitting.reason(ctx.now_ms, subtable) {
@@ -168,7 +168,7 @@ impl State {
         }
     }
 
-    /// The siblings, in the order of their numbers, and whose they are.
+    /// Returns the siblings, in the order of their numbers, and the subtables that they are split from.
     fn choose_siblings(&self, ctx: &Ctx<'_>, wanted: &BTreeSet<u32>) -> (Vec<Item>, Vec<u32>) {
         let mut items = Vec::new();
         let mut whose = Vec::new();
@@ -224,7 +224,7 @@ impl State {
         }
     }
 
-    /// The room is there: the view says so.
+    /// Makes the view with the siblings, whose room is reserved.
     fn split_subtables(&mut self, ctx: &mut Ctx<'_>, reserving: &Reserving, whose: &[u32]) {
         let Some(view) = self.view() else { return };
         if view.number != reserving.view || view.change.is_some() {
@@ -238,7 +238,7 @@ impl State {
         }
         let next = view.splitting(&splits);
         if let Err(error) = next.check() {
-            // The offsets come from elsewhere.
+            // The offsets come from memory nodes.
             let text = format!("memory nodes gave room for the index that is none: {error}");
             ctx.warn(Topic::Split, text);
             self.splitting.not_before_ms = ctx.now_ms + PAUSE_MS;
@@ -250,19 +250,19 @@ impl State {
             splits.len(),
             counted(next.subtables.len(), "subtable")
         );
-        // Who asked meanwhile had not heard of it.
+        // Clients that asked meanwhile had not heard of this view.
         self.splitting.wanted.retain(|subtable| !whose.contains(subtable));
         self.turns.had(Kind::Splits);
         self.set_view(ctx, next, Vec::new(), (Topic::Split, text));
     }
 }
 
-/// The directory bits that a subtable may have at most.
+/// Returns the most directory bits that a subtable may have.
 fn deepest(view: &View) -> u32 {
     if removed(Mutant::DepthUnbounded) { MAX_DEPTH } else { view.deepest() }
 }
 
-/// How many replicas a subtable has; no replica would be too few for its sibling.
+/// Returns the number of a subtable's replicas, at least 1: a sibling needs one.
 fn replicas_of(view: &View, subtable: u32) -> usize {
     view.subtables.get(subtable as usize).map_or(1, |found| found.replicas().len().max(1))
 }

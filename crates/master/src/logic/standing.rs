@@ -1,22 +1,21 @@
-//! At which view the memory nodes stand, and what waits for it.
+//! The view that each memory node shows, and the steps that wait for it.
 //!
-//! A session that does not hear the master any more, and with it a member that the cluster goes on
-//! without, would read old values there. So each member shows in its pool's header at which view it
-//! stands, and whoever has not heard the master for a lease asks them: it counts what it has read
-//! only while more than half of the members of its view show no later one. Against that, a view
-//! that *loses a member* takes effect, that is leaves *frozen*, only when
+//! A session and a member may both be cut off from the master. If the cluster goes on without that member, the session
+//! would read old values there. So each member shows the number of its view in its pool's header, and a session without
+//! a valid lease asks the members: what it has read counts only while more than half of the members of its view show no
+//! later view. For this to be enough, a view that *loses a member* takes effect, that is, leaves *frozen*, only when:
 //!
 //! * all its members show its number;
-//! * they are at least half of the members of every view that somebody may still be pinned by: so no more
-//!   than half of those can show an older number. If more than half are lost at once, the change
-//!   waits a lease instead, and then goes on: there is nothing better, see `docs/operations.md`;
-//! * the leases of all sessions that do not follow are over, by their own clocks: they count less
-//!   than a lease from the moment when they asked, and the master a whole one since it heard them.
+//! * they are at least half of the members of every view that a session may still be pinned by, so that no more than
+//!   half of these can show an older number. If more than half are lost at once, the change waits a lease instead, and
+//!   then goes on: there is nothing better, see `docs/operations.md`;
+//! * the leases of all sessions that do not follow have ended by the sessions' own clocks: these count less than a
+//!   lease from the moment when they asked, and the master counts a whole lease since it heard them.
 //!
-//! The members of earlier views are recorded until a change has left *frozen*, or until all members
-//! show a later number: then a session that is pinned by such a view finds no majority. One member is
-//! added, or leaves empty, at a time: with two such steps between a session's view and a loss, the
-//! members that it asks could have too little in common with those who were told.
+//! The members of earlier views are recorded until a change has left *frozen*, or until all members show a later
+//! number: then a session that is pinned by such a view finds no majority. One member is added, or leaves empty, at a
+//! time: with two such steps between a session's view and a loss, the members that the session asks could have too
+//! little in common with those that were told.
 
 use std::collections::BTreeMap;
 
@@ -29,56 +28,57 @@ use super::State;
 use super::context::{Ctx, Purpose};
 use crate::record::{FORMER_KEY, Record, Write};
 
-/// How long to wait after a failure.
+/// The pause after a failure.
 const PAUSE_MS: u64 = 100;
 
-/// What members show, and what they have to.
+/// The view numbers that members show and have to show.
 #[derive(Debug, Default)]
 pub(super) struct Standing {
-    /// The number that all members have to show, or a later one.
+    /// All members have to show this number or a later one.
     number: u64,
     members: BTreeMap<MnId, Shown>,
-    /// The members of earlier views that somebody may still be pinned by; recorded.
+    /// The members of earlier views that a session may still be pinned by; recorded.
     former: Vec<Vec<MnId>>,
 }
 
-/// What a member shows, as far as it has said.
+/// The view number that a member shows, as far as it has reported.
 #[derive(Debug, Default)]
 struct Shown {
     number: u64,
-    /// When it is told again, unless an answer comes.
+    /// The time at which it is told again, unless an answer comes.
     again_ms: u64,
 }
 
 impl Standing {
-    /// From the store.
+    /// Restores from the store.
     pub fn restore_former(&mut self, former: Vec<Vec<MnId>>) {
         self.former = former;
     }
 
-    /// From the store, or of a cluster that has just been formed: the number of the view in force.
-    /// What its members show is not known.
+    /// Sets the number of the view in force, which comes from the store or has just been formed. The numbers that its
+    /// members show are not known.
     pub fn restore_number(&mut self, number: u64) {
         self.number = number;
     }
 
-    /// Nobody reads by the views before this one any more. To be written with what follows.
+    /// Forgets the members of earlier views: no session reads by these any more. Returns the write, to be made durable
+    /// together with what follows.
     pub fn settle(&mut self) -> Vec<Write> {
         let is_settled = std::mem::take(&mut self.former).is_empty();
         if is_settled { Vec::new() } else { vec![Write::Remove(FORMER_KEY.into())] }
     }
 
-    /// The members of earlier views that somebody may still be pinned by.
+    /// Returns the members of earlier views that a session may still be pinned by.
     pub fn former(&self) -> &[Vec<MnId>] {
         &self.former
     }
 
-    /// The number that all members have to show.
+    /// Returns the number that all members have to show.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Whether nobody reads by a view with other members.
+    /// Returns whether no session reads by a view with other members.
     pub fn is_settled(&self) -> bool {
         self.former.is_empty()
     }
@@ -98,7 +98,7 @@ impl Standing {
         self.members.iter().all(|(node, shown)| shown.number >= self.number || left_out(*node))
     }
 
-    /// Whether the members are half, at least, of those of each earlier view.
+    /// Returns whether the members are at least half of those of each earlier view.
     fn are_half(&self) -> bool {
         let left =
             |set: &Vec<MnId>| set.iter().filter(|node| self.members.contains_key(node)).count();
@@ -107,7 +107,8 @@ impl Standing {
 }
 
 impl State {
-    /// The next view, of this number, has other members than the one in force. To be written with it.
+    /// Prepares for the next view, of this number, which has other members than the one in force. Returns the write to
+    /// be made durable together with that view.
     pub(super) fn members_change(&mut self, number: u64) -> Write {
         let names = |view: &View| view.members.iter().map(|member| member.node).collect();
         let before: Option<Vec<MnId>> = self.view().map(names);
@@ -116,7 +117,7 @@ impl State {
         Write::Put(Record::Former(self.standing.former.clone()))
     }
 
-    /// Tells members at which view they stand.
+    /// Tells members the number of the view that they have to be at.
     pub(super) fn stand_all(&mut self, ctx: &mut Ctx<'_>) {
         let Some(view) = self.view() else { return };
         let members: Vec<MnId> = view.members.iter().map(|member| member.node).collect();
@@ -132,7 +133,7 @@ impl State {
         for node in members {
             let Some(shown) = self.standing.members.get_mut(&node) else { continue };
             if shown.number < number && shown.again_ms <= ctx.now_ms {
-                // Should no answer come at all.
+                // In case no answer comes at all.
                 shown.again_ms = ctx.now_ms.saturating_add(ctx.settings.lease.lease_ms);
                 let request = NodeRequest::StandAt { cluster, view: number };
                 ctx.call(&self.roster, node, request, Purpose::Stand(number));
@@ -140,7 +141,7 @@ impl State {
         }
     }
 
-    /// A member answered what it was told, or did not.
+    /// Handles a member's answer to that, or its failure.
     pub(super) fn stood(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -159,20 +160,20 @@ impl State {
         }
     }
 
-    /// Whether the change under way has lost a member, and has not taken effect.
+    /// Returns whether the change under way has lost a member, and has not taken effect.
     pub(super) fn loses_a_member(&self) -> bool {
         let change = self.view().and_then(|view| view.change.as_ref());
         change.is_some_and(|change| change.data_lost && change.stage == Stage::Frozen)
     }
 
-    /// Whether all members show the number but those that are gone and cannot be done without. Enough
-    /// for a change that loses nobody: whoever has read by an earlier view what they bar follows it by
-    /// now, or is fenced.
+    /// Returns whether all members show the number, except those that are gone and that the view cannot do without.
+    /// This is enough for a change that loses no member: a session that has read by an earlier view what these bar
+    /// follows the change by now, or is fenced.
     pub(super) fn is_shown_by_all_there(&self) -> bool {
         self.standing.is_shown_by_all_but(|node| self.losing.has(node))
     }
 
-    /// Whether nobody reads by an earlier view any more where the cluster goes on without a member.
+    /// Returns whether no session reads by an earlier view at a member that the cluster goes on without.
     pub(super) fn may_take_effect(&self, ctx: &Ctx<'_>) -> bool {
         if !self.loses_a_member() {
             return !self.settles_bars() || self.is_shown_by_all_there();

@@ -1,29 +1,29 @@
-//! What clients are told of a new view: the difference to the view that they have, if the master
-//! still knows that one.
+//! New views for clients: the difference to the view that they have, if the master still has that
+//! one.
 //!
-//! The last few views are kept for it; who has an older one, or asks for it, is told all.
-//! Differences are made when somebody waits, once for all who have the same view. A master that has
-//! just started knows no earlier view.
+//! The last few views are kept for this. A client with an older view, or with none, is told the
+//! whole view. Differences are made when a client waits, once for all clients with the same view. A
+//! master that has just started knows no earlier view.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use fusee_core::update::ViewUpdate;
 use fusee_core::view::View;
 
-/// Views that are kept: those of two changes. Clients seldom are further behind.
+/// The number of views that are kept: those of two changes. Clients are seldom further behind.
 const KEPT: usize = 8;
 
-/// Earlier views, and what is told of the newest one.
+/// Earlier views, and the updates from them to the newest one.
 #[derive(Debug, Default)]
 pub(super) struct Informed {
     /// The newest last.
     earlier: VecDeque<View>,
-    /// By the number of the view that the asker has; 0 for none of those.
+    /// By the number of the asker's view; 0 for all views that are not kept.
     updates: BTreeMap<u64, ViewUpdate>,
 }
 
 impl Informed {
-    /// Another view has taken the place of this one.
+    /// Takes note that another view has replaced this one.
     pub fn replaced(&mut self, old: View) {
         self.updates.clear();
         if self.earlier.len() == KEPT {
@@ -32,7 +32,7 @@ impl Informed {
         self.earlier.push_back(old);
     }
 
-    /// Makes what [`Informed::update`] gives to whoever has the view of this number.
+    /// Makes the update that [`Informed::update`] returns to clients with the view of this number.
     pub fn prepare(&mut self, newest: &View, number: u64) {
         let known = self.known(number);
         if newest.number > number && !self.updates.contains_key(&known) {
@@ -41,12 +41,12 @@ impl Informed {
         }
     }
 
-    /// The newest view for whoever has the older one of this number.
+    /// Returns the update to the newest view for clients with the view of this number.
     pub fn update(&self, number: u64) -> Option<ViewUpdate> {
         self.updates.get(&self.known(number)).cloned()
     }
 
-    /// The number, if that view is known; else 0, which no view has.
+    /// Returns the number, if that view is kept; otherwise 0, which no view has.
     fn known(&self, number: u64) -> u64 {
         let known = self.earlier.iter().any(|view| view.number == number);
         if known { number } else { 0 }

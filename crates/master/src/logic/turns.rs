@@ -1,16 +1,16 @@
-//! Who has the next change, where several want one.
+//! The order of changes, if several are wanted.
 //!
-//! By a stable view subtables are to be split, regions to be added, missing replicas to be restored. Each change
-//! does one of these. Whoever has had one goes to the end of the line: so nobody who always wants one keeps the others
-//! away. What reserves room for this view goes on before, as the change of another kind would end it; but a memory node
-//! that takes long to answer holds none of the others up.
+//! In a stable view there may be subtables to split, regions to add, and missing replicas to restore. Each change does
+//! one of these, and its kind then goes to the end of the line: so a kind that is always wanted does not keep the
+//! others away. A reservation of room for this view is completed first, since a change of another kind would end it.
+//! But a memory node that takes long to answer does not hold up the other kinds.
 
 use fusee_core::mutant::{Mutant, removed};
 
 use super::State;
 use super::context::Ctx;
 
-/// What a change is for.
+/// The purpose of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Full subtables ([`splitting`](super::splitting)).
@@ -21,7 +21,7 @@ pub(super) enum Kind {
     Replicas,
 }
 
-/// The line.
+/// The line of the kinds of changes, the next one first.
 #[derive(Debug)]
 pub(super) struct Turns([Kind; 3]);
 
@@ -32,7 +32,7 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// A change of this kind has begun, or could not.
+    /// Takes note that a change of this kind has begun, or was impossible.
     pub fn had(&mut self, kind: Kind) {
         if removed(Mutant::NobodyYields) {
             return;
@@ -44,12 +44,12 @@ impl Turns {
 }
 
 impl State {
-    /// Whether room is reserved for what somebody waits for, however long that takes.
+    /// Returns whether room for splits or regions is being reserved, however long that takes.
     pub(super) fn reserves_room(&self) -> bool {
         self.splitting.has_begun() || self.adding.has_begun()
     }
 
-    /// Begins what is next in the line, and is wanted; whether all others wait for it.
+    /// Begins the next wanted change in the line. Returns whether all other changes wait for it.
     pub(super) fn begin_next(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let is_under_way = |kind: &Kind| match kind {
             Kind::Splits => self.splitting.is_under_way(ctx.now_ms),

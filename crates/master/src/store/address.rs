@@ -1,9 +1,8 @@
-//! Where a store is that several masters share: `etcd://HOST:PORT,HOST:PORT/PREFIX`.
+//! Addresses of stores that several masters share: `etcd://HOST:PORT,HOST:PORT/PREFIX`.
 //!
-//! The hosts are members of one etcd cluster; the port may be left out (2379). The prefix stands
-//! before all keys, so that several FUSEE clusters can share one etcd; it may be left out, too
-//! (`fusee`). This module only understands the text, whether or not the program can reach an
-//! etcd.
+//! The hosts are members of one etcd cluster; the port may be left out (2379). The prefix begins all keys, so that
+//! several FUSEE clusters can share one etcd; it may be left out, too (`fusee`). This module only parses the text,
+//! whether or not the program can use etcd.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,76 +11,76 @@ const SCHEME: &str = "etcd://";
 const DEFAULT_PORT: u16 = 2379;
 const DEFAULT_PREFIX: &str = "fusee";
 
-/// Where a shared store is.
+/// The address of a shared store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreAddress {
-    /// Host and port of members of the etcd cluster.
+    /// Hosts and ports of members of the etcd cluster.
     pub endpoints: Vec<String>,
-    /// What all keys begin with; without a slash at either end.
+    /// The beginning of all keys, without a slash at either end.
     pub prefix: String,
-    /// Files of TLS, if it is spoken there.
+    /// The files for TLS, if the store is reached over it.
     pub tls: Option<StoreTls>,
 }
 
-/// The files by which a shared store is reached over TLS. They are read again when they have changed.
+/// The files by which a shared store is reached over TLS. They are read again after they have changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreTls {
-    /// Certificates of the authorities that its members' certificates have to be of.
+    /// The certificate authorities that sign the certificates of its members.
     pub ca: PathBuf,
-    /// Certificate and key of this master, where the store wants them.
+    /// The certificate and key of this master, if the store demands them.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// Why a text is no address of a store that this program can use.
+/// Errors of the settings of a shared store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StoreAddressError {
-    /// Another kind of store.
+    /// The address is of another kind of store.
     #[error(
         "`{text}` is no store; write it like etcd://10.0.0.5:2379,10.0.0.6:2379/fusee, or leave \
          it out to keep the state in data_dir"
     )]
     Scheme {
-        /// What was given.
+        /// The address.
         text: String,
     },
-    /// No host and port.
+    /// A part of the address is no host and port.
     #[error("`{endpoint}` in `{text}` is no member of an etcd cluster; write HOST:PORT")]
     Endpoint {
-        /// What was given.
+        /// The address.
         text: String,
-        /// The part that is wrong.
+        /// The wrong part.
         endpoint: String,
     },
-    /// No prefix.
+    /// The prefix has an invalid form.
     #[error(
         "`{prefix}` in `{text}` is no prefix for keys; use letters, digits and `-`, `_`, `.`, \
          with single slashes between"
     )]
     Prefix {
-        /// What was given.
+        /// The address.
         text: String,
-        /// The part that is wrong.
+        /// The wrong part.
         prefix: String,
     },
-    /// The program cannot speak to etcd.
+    /// The program was built without etcd.
     #[error(
         "this program was built without etcd, so it cannot use `{text}`; build it with `cargo \
          build --release --features etcd`"
     )]
     NotBuilt {
-        /// What was given.
+        /// The address.
         text: String,
     },
-    /// Files of TLS are named that make no sense.
+    /// Files for TLS are named in a combination that makes no sense.
     #[error(
         "store_cert and store_key belong together, and to store_ca; and all of them to a store that several masters \
          share"
     )]
     Files,
-    /// A file of TLS cannot be used.
+    /// A file for TLS cannot be used.
     #[error("{0}")]
     Tls(String),
-    /// etcd knows no shorter leases, and nobody wants longer ones.
+    /// The lease is shorter than etcd allows, or needlessly long.
     #[error("lease_ttl_s is {ttl_s}; it must be 2..=60 seconds")]
     LeaseTtl {
         /// The setting.
@@ -90,7 +89,7 @@ pub enum StoreAddressError {
 }
 
 impl StoreAddress {
-    /// Understands an address.
+    /// Parses an address.
     pub fn parse(text: &str) -> Result<StoreAddress, StoreAddressError> {
         let rest = text.strip_prefix(SCHEME);
         let rest = rest.ok_or_else(|| StoreAddressError::Scheme { text: text.to_owned() })?;
@@ -122,10 +121,10 @@ impl fmt::Display for StoreAddress {
     }
 }
 
-/// Host and port, where the port may be missing.
+/// Returns host and port; the port may be missing in the text.
 fn endpoint(text: &str) -> Option<String> {
     let (host, port) = match text.rsplit_once(':') {
-        // The last colon of an address in brackets may be inside them.
+        // In an address in brackets, the last colon may be inside them.
         Some((host, port)) if !port.ends_with(']') => (host, port.parse().ok()?),
         _ => (text, DEFAULT_PORT),
     };

@@ -1,4 +1,4 @@
-//! Records in etcd, and who may write them.
+//! Records in etcd, and the right to write them.
 //!
 //! ```text
 //! PREFIX/election/LEASE   the address of a candidate; gone with its lease; the oldest one leads
@@ -7,17 +7,18 @@
 //! PREFIX/record/KEY       a record, with its checksum, as in a file
 //! ```
 //!
-//! *The guard.* Every write is one transaction on two conditions: the candidate's key exists with
-//! the revision of its creation (so it still leads: etcd has removed the key, once its lease has
-//! run out, before anybody else could be elected), and `written` is what this term wrote last.
+//! *The guard.* Every write is one transaction with two conditions. The candidate's key exists with
+//! the revision of its creation, so it still leads: once its lease has run out, etcd removes the
+//! key before another master can be elected. And `written` has the value of this term's last write.
 //!
-//! *Lost answers.* A transaction without an answer is sent again until the tenure is over. The
-//! second condition makes that safe: a copy that arrives late finds `written` changed, so nothing
-//! is written twice and nothing old over something new. If the first copy did arrive, the second
-//! one fails, and reads that `written` is already what it wants.
+//! *Lost answers.* A transaction without an answer is sent again until the tenure has ended. The
+//! second condition makes that safe: a copy that arrives late finds `written` changed, so no write
+//! happens twice, and no old value replaces a new one. If the first copy did arrive, the second one
+//! fails, and reads that `written` already has the value that it would set.
 //!
-//! *Limits.* etcd takes 128 operations in a transaction, so larger writes are nested; and requests
-//! of 1.5 MiB (`--max-request-bytes`), which a view of some 50,000 subtables would need.
+//! *Limits.* etcd takes 128 operations in a transaction, so larger writes are nested. By default it
+//! takes requests of up to 1.5 MiB (`--max-request-bytes`); a view of some 50,000 subtables would need
+//! as much.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,16 +43,17 @@ mod messages;
 
 pub(crate) use self::client::Error;
 
-/// How long to wait for one answer.
+/// The longest wait for one answer.
 pub(crate) const ATTEMPT: Duration = Duration::from_secs(1);
-/// How long to wait before the next attempt.
+/// The pause before the next attempt.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Operations at one level of a transaction; etcd counts all levels that lead to one, up to 128.
+/// The limit on operations at one level of a transaction; etcd counts all levels that lead to one,
+/// up to 128.
 const OPERATIONS: usize = 60;
-/// Records read at a time.
+/// The number of records that are read at a time.
 const PAGE: i64 = 256;
 
-/// A connection to etcd, made when it is needed and again after it broke.
+/// A connection to etcd, made when it is needed, and again after it broke.
 #[derive(Clone)]
 pub(crate) struct Etcd {
     pub client: Client,
@@ -69,7 +71,8 @@ pub(crate) struct Candidacy {
 }
 
 impl Etcd {
-    /// Does not speak to anybody yet. It is async only because it must be called on a runtime.
+    /// Makes the connection, without contacting etcd yet. It is async only because it must be
+    /// called on a runtime.
     pub async fn new(address: StoreAddress) -> Result<Etcd, Error> {
         Ok(Etcd { client: Client::new(&address)?, address })
     }
@@ -82,12 +85,12 @@ impl Etcd {
         self.bounded(self.client.range(request)).await
     }
 
-    /// One key.
+    /// Reads one key.
     async fn get(&self, key: String) -> Result<RangeResponse, StoreError> {
         self.range(RangeRequest { key: key.into_bytes(), ..RangeRequest::default() }).await
     }
 
-    /// Enters the election under a lease; may be repeated.
+    /// Enters the election under a lease; may be repeated. Returns the candidate's key.
     pub async fn enter(&self, lease: i64, addr: &str) -> Result<String, StoreError> {
         let key = self.key(&format!("election/{lease:016x}"));
         let new = Compare::equal(key.clone(), Compared::CreateRevision(0));
@@ -97,7 +100,7 @@ impl Etcd {
         Ok(key)
     }
 
-    /// Who is in the election, the leader first, and the revision of that picture.
+    /// Returns the candidates, the leader first, and the revision at which they were read.
     pub async fn candidates(&self) -> Result<(Vec<Candidacy>, i64), StoreError> {
         let prefix = self.key("election/");
         let oldest_first = RangeRequest {
@@ -118,7 +121,7 @@ impl Etcd {
         Ok((candidates.collect(), revision))
     }
 
-    /// Waits for an answer, not for ever.
+    /// Waits for an answer for a limited time.
     pub async fn bounded<T>(
         &self,
         answer: impl Future<Output = Result<T, Error>>,
@@ -142,7 +145,7 @@ impl Etcd {
         StoreError::Deposed { store: self.address.to_string(), cause: cause.into() }
     }
 
-    /// Refuses a prefix that something else uses; says whether it is empty.
+    /// Refuses a prefix that another program or version uses; returns whether it is empty.
     async fn check_format(&self) -> Result<bool, StoreError> {
         let found = self.get(self.key("format")).await?;
         if let Some(kv) = found.kvs.first() {
@@ -156,7 +159,8 @@ impl Etcd {
                 ))),
             };
         }
-        // Candidates come and go before there is a format: what lies around their keys is counted.
+        // Candidates come and go before there is a format, so only keys before and behind theirs
+        // are counted.
         let candidates = self.key("election/");
         let around = [
             (self.key("").into_bytes(), candidates.clone().into_bytes()),
@@ -187,7 +191,7 @@ impl Etcd {
             };
             let page = self.range(request).await?;
             if revision == 0 {
-                // All pages are of one moment.
+                // All pages are read as of one revision.
                 revision = page.header.map_or(0, |header| header.revision);
             }
             for kv in page.kvs {
@@ -204,15 +208,15 @@ impl Etcd {
     }
 }
 
-/// The right to write.
+/// A term of office: the right to write.
 pub(crate) struct Term {
     etcd: Etcd,
     handle: Handle,
     candidacy: Candidacy,
     tenure: Arc<Tenure>,
-    /// Writes so far.
+    /// The number of writes so far.
     writes: u64,
-    /// Dropped with the term, which is how the candidate learns that the logic has ended.
+    /// Dropped with the term; that tells the candidate that the logic has ended.
     _over: oneshot::Sender<()>,
 }
 
@@ -236,8 +240,8 @@ impl Term {
         let written = term.etcd.key("written");
         let before = term.etcd.get(written.clone()).await?;
         let before = before.kvs.first().map_or(0, |kv| kv.mod_revision);
-        // Once, for the same reason as every other write: a late copy would set `written` back, and
-        // late copies of the term's first writes would find what they expect.
+        // Only once, for the same reason as every other write: a late copy would set `written`
+        // back, and late copies of the term's first writes would find what they expect.
         let once = Compare::equal(written.clone(), Compared::ModRevision(before));
         let mut success = vec![RequestOp::put(written, term.written(0))];
         if is_new {
@@ -249,7 +253,7 @@ impl Term {
         if begun.succeeded { Ok(term) } else { Err(term.etcd.deposed("its lease has run out")) }
     }
 
-    /// The value of `written` after so many writes.
+    /// Returns the value of `written` after so many writes.
     fn written(&self, writes: u64) -> String {
         format!("{}/{writes}", self.candidacy.created)
     }
@@ -280,7 +284,8 @@ impl Term {
         TxnRequest { compare: vec![self.leads(), in_order], success, failure: look }
     }
 
-    /// Of a transaction that was not carried out: whether an earlier copy of it was.
+    /// Returns whether an earlier copy of a transaction was carried out, from the answers to a copy
+    /// that was not.
     fn is_done(&self, answers: &[ResponseOp]) -> bool {
         let [ResponseOp { range: Some(leader) }, ResponseOp { range: Some(written) }] = answers
         else {
@@ -311,7 +316,7 @@ impl Term {
                 Ok(Err(error)) => cause = error.to_string(),
                 Err(_) => cause = "no answer in time".into(),
             }
-            // The lease may well be renewed while writes fail, for example for want of room.
+            // The lease may be renewed while writes fail, for example for want of room.
             if Tenure::now().saturating_sub(begun) > self.tenure.lease() {
                 return Err(self.etcd.failed(cause));
             }

@@ -1,9 +1,8 @@
-//! A store's file as it was found, for a look that changes nothing.
+//! An image of a store's file, for a check that changes nothing.
 //!
-//! Opening a database may repair it: then a file that is refused would not be the one that was found any
-//! more. So it is opened as an *image* first, in memory, with all that redb and this store can check. The
-//! file is locked meanwhile, so that nobody writes to it, and that another master is noticed before
-//! what it is just writing is taken for damage.
+//! Opening a database may repair it, and then a refused file would differ from the one that was found. So the file is
+//! first opened as an *image* in memory, with all checks of redb and of this store. The file is locked meanwhile: so no
+//! process writes to it, and another master is noticed before an unfinished write of its own is taken for damage.
 
 use std::io;
 use std::ops::Bound;
@@ -24,7 +23,7 @@ impl Image {
         Image { file, copy: OnceLock::new() }
     }
 
-    /// The copy, which is made when somebody first looks: redb has locked the file by then.
+    /// Returns the copy, which is made at the first access: redb has locked the file by then.
     fn copy(&self) -> io::Result<&InMemoryBackend> {
         if let Some(copy) = self.copy.get() {
             return Ok(copy);
@@ -36,7 +35,7 @@ impl Image {
     }
 }
 
-/// Storage that holds these bytes.
+/// Returns storage that holds these bytes.
 pub(super) fn in_memory(bytes: &[u8]) -> io::Result<InMemoryBackend> {
     let copy = InMemoryBackend::new();
     copy.set_len(bytes.len() as u64)?;

@@ -1,4 +1,4 @@
-//! The bytes of a store's entries: checked before they are believed.
+//! The bytes of a store's entries, with checksums.
 //!
 //! ```text
 //! key          value
@@ -7,10 +7,9 @@
 //! others       a record in postcard bytes   | crc 4 |
 //! ```
 //!
-//! Numbers are little-endian. Each CRC-32C covers the value before it, and the key. So a record that is not
-//! what was written is noticed, and one that stands under another's key. `contents` says how many records
-//! there are, and the sum of their CRCs: it is written together with them, so a record that is missing is
-//! noticed, and one that came back.
+//! Numbers are little-endian. Each CRC-32C covers the value before it and the key: it shows a record that differs from
+//! what was written, or that stands under another record's key. `contents` holds the number of records and the sum of
+//! their CRCs. It is written together with the records, and shows a record that is missing, or that came back.
 
 use std::collections::BTreeMap;
 
@@ -22,21 +21,19 @@ use crate::record::Record;
 pub const FORMAT_KEY: &str = "format";
 /// The key of [`Contents`].
 pub const CONTENTS_KEY: &str = "contents";
-/// The name of this layout.
-///
-/// 7: records have checksums.
+/// The name of this layout. Since number 7, records have checksums.
 pub const FORMAT: &str = "fusee-master 11";
-/// What the names of all layouts begin with, also of those without checksums.
+/// The prefix of the names of all layouts, also of those without checksums.
 const FORMATS: &str = "fusee-master ";
 
 const CRC_BYTES: usize = 4;
 
-/// Why an entry is not believed.
+/// The reason why an entry is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unsound {
-    /// Its key.
+    /// The entry's key.
     pub record: String,
-    /// What was found.
+    /// The finding.
     pub cause: String,
 }
 
@@ -46,12 +43,12 @@ impl Unsound {
     }
 }
 
-/// Whose format an entry of the key `format` names.
+/// The format that the entry of the key `format` names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// This program's.
+    /// The format of this program.
     This,
-    /// Another version's.
+    /// The format of another version.
     Other(String),
 }
 
@@ -59,14 +56,14 @@ fn crc(key: &str, value: &[u8]) -> u32 {
     crc32c(&[value, key.as_bytes()].concat())
 }
 
-/// A value as it is stored under a key.
+/// Returns the stored bytes of a value under a key.
 pub fn seal(key: &str, mut value: Vec<u8>) -> Vec<u8> {
     let crc = crc(key, &value);
     value.extend(crc.to_le_bytes());
     value
 }
 
-/// The value in what is stored under a key, and its checksum.
+/// Returns the value in the stored bytes of a key, and its checksum.
 pub fn unseal<'a>(key: &str, bytes: &'a [u8]) -> Result<(&'a [u8], u32), Unsound> {
     let Some((value, stored)) = bytes.split_last_chunk::<CRC_BYTES>() else {
         return Err(Unsound::new(key, format!("it has {} bytes", bytes.len())));
@@ -80,12 +77,12 @@ pub fn unseal<'a>(key: &str, bytes: &'a [u8]) -> Result<(&'a [u8], u32), Unsound
     Ok((value, found))
 }
 
-/// What is stored under [`FORMAT_KEY`].
+/// Returns the stored bytes of [`FORMAT_KEY`].
 pub fn format() -> Vec<u8> {
     seal(FORMAT_KEY, FORMAT.into())
 }
 
-/// Reads what [`format()`] wrote, or an earlier version, which wrote the name alone.
+/// Reads the bytes that [`format()`] returns, or those of an earlier version, which stored the name alone.
 pub fn read_format(bytes: &[u8]) -> Result<Format, Unsound> {
     let is_number = |rest: &str| !rest.is_empty() && rest.bytes().all(|c| c.is_ascii_digit());
     let is_name = |name: &&str| name.strip_prefix(FORMATS).is_some_and(is_number);
@@ -98,7 +95,7 @@ pub fn read_format(bytes: &[u8]) -> Result<Format, Unsound> {
     }
 }
 
-/// A record's key, and what is stored under it.
+/// Returns a record's key and its stored bytes.
 pub fn encode(record: &Record) -> (String, Vec<u8>) {
     let key = record.key();
     let value = postcard::to_stdvec(record).expect("records are plain data");
@@ -106,7 +103,7 @@ pub fn encode(record: &Record) -> (String, Vec<u8>) {
     (key, bytes)
 }
 
-/// The record that is stored under a key.
+/// Returns the record in the stored bytes of a key.
 pub fn decode(key: &str, bytes: &[u8]) -> Result<Record, Unsound> {
     let (value, _) = unseal(key, bytes)?;
     match postcard::take_from_bytes::<Record>(value) {
@@ -117,8 +114,8 @@ pub fn decode(key: &str, bytes: &[u8]) -> Result<Record, Unsound> {
     }
 }
 
-/// All records of a store, and what they are together. Of a store that has none, not even [`Contents`],
-/// too: nothing was ever written to it.
+/// Returns all records of a store, and their list of contents. A store without any entry, not even [`Contents`], is
+/// valid: it was never written to.
 pub fn decode_all(entries: &BTreeMap<String, Vec<u8>>) -> Result<(Vec<Record>, Contents), Unsound> {
     let mut contents = Contents::default();
     let mut records = Vec::with_capacity(entries.len());
@@ -145,12 +142,12 @@ pub fn decode_all(entries: &BTreeMap<String, Vec<u8>>) -> Result<(Vec<Record>, C
     Ok((records, contents))
 }
 
-/// Whether a key is the store's own, and no record's.
+/// Returns whether a key is the store's own, and no record's.
 pub fn is_own(key: &str) -> bool {
     key == FORMAT_KEY || key == CONTENTS_KEY
 }
 
-/// Which records there are, by their checksums.
+/// The list of contents: the checksums of all records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents {
     crcs: BTreeMap<String, u32>,
@@ -158,7 +155,7 @@ pub struct Contents {
 }
 
 impl Contents {
-    /// What is stored under [`CONTENTS_KEY`].
+    /// Returns the stored bytes of [`CONTENTS_KEY`].
     pub fn encode(&self) -> Vec<u8> {
         seal(CONTENTS_KEY, self.value())
     }
@@ -167,7 +164,7 @@ impl Contents {
         [(self.crcs.len() as u64).to_le_bytes(), self.sum.to_le_bytes()].concat()
     }
 
-    /// Notes the checksum of a record, or that it is removed; returns what was noted before.
+    /// Notes the checksum of a record, or its removal; returns the one before.
     pub fn set(&mut self, key: &str, crc: Option<u32>) -> Option<u32> {
         let before = match crc {
             Some(crc) => self.crcs.insert(key.into(), crc),

@@ -1,4 +1,4 @@
-//! A master that is stopped, starved or asleep, and one that is told to end: nobody who lives suffers from it.
+//! A master that is stopped, starved or asleep, and one that is told to end: no living process is harmed.
 
 use fusee_control::master::MasterRequest;
 use fusee_core::verbs::MnId;
@@ -15,12 +15,12 @@ fn nothing_expires_while_the_master_is_away() {
     world.now_ms += 100 * LEASE_MS;
     world.feed(Event::Tick);
     assert_eq!((world.status().open_sessions, world.view().number), (1, 1));
-    // And not while there is none.
+    // Nor while there is no master.
     world.restart_master();
     world.now_ms += 100 * LEASE_MS;
     world.feed(Event::Tick);
     assert_eq!((world.status().open_sessions, world.view().number), (1, 1));
-    // But whoever does not come back is gone.
+    // But a session that does not come back expires.
     world.sessions[0].renews = false;
     world.pass(LEASE_MS + 200);
     assert_eq!(world.status().open_sessions, 0);
@@ -33,7 +33,8 @@ fn ends_of_connections_tell_nothing_to_a_master_that_was_away() {
     let comes = world.open();
     let gone = world.open();
     world.pass(500);
-    // It was stopped for long. What waited is read: the ends of connections that were given up, while others are made.
+    // The master was stopped for long. Then it reads what waited: the ends of connections that were given up, while
+    // others are made.
     world.now_ms += 8 * LEASE_MS;
     for connection in [1, 2, 1_000_000, 1_000_001, 1_000_002] {
         world.feed(Event::ConnectionClosed { connection });
@@ -45,7 +46,7 @@ fn ends_of_connections_tell_nothing_to_a_master_that_was_away() {
     world.sessions[1].renews = false;
     world.pass(LEASE_MS - 200);
     assert_eq!((world.status().open_sessions, world.view().number), (2, 1), "{:#?}", world.log);
-    // A lease later whoever has not come is gone.
+    // A lease later, a session that has not come has expired.
     world.pass(200);
     assert!(world.said(&format!("{gone} has expired")), "{:#?}", world.log);
     assert!(!world.said(&format!("{comes} has expired")), "{:#?}", world.log);
@@ -57,13 +58,13 @@ fn a_master_that_gets_little_time_takes_nobody_for_silent() {
     let mut world = World::formed(settings(3, 2, 2));
     world.open();
     world.pass(500);
-    // Of every 400 ms it gets no more than a moment, and hears nothing in it.
+    // Of every 400 ms the master runs for a moment only, and hears nothing.
     for _ in 0..6 {
         world.now_ms += LEASE_MS * 4 / 10;
         world.feed(Event::Tick);
     }
     assert_eq!((world.status().open_sessions, world.view().number), (1, 1), "{:#?}", world.log);
-    // Who stays silent is found out all the same.
+    // Silent processes are noticed all the same.
     for _ in 0..10 {
         world.now_ms += LEASE_MS * 4 / 10;
         world.feed(Event::Tick);
@@ -88,7 +89,7 @@ fn a_question_that_failed_while_the_master_was_away_is_asked_again() {
     assert!(!world.said("is lost"), "{:#?}", world.log);
 }
 
-/// The end of a job, which is the first thing that a master sees at its return, has a node asked whether it is there.
+/// At its return, the master first sees the end of a job, which has it ask a node whether it still runs.
 #[test]
 fn a_question_has_its_time_from_the_return_of_a_master_that_was_away() {
     let mut world = World::formed(settings(3, 2, 2));
@@ -101,7 +102,7 @@ fn a_question_has_its_time_from_the_return_of_a_master_that_was_away() {
         world.feed(Event::Tick);
     }
     assert_eq!(world.view().number, 1, "{:#?}", world.log);
-    // The silence that it hears itself counts.
+    // Silence that the master itself hears counts.
     for _ in 0..10 {
         world.now_ms += LEASE_MS / 10;
         world.feed(Event::Tick);
@@ -109,7 +110,7 @@ fn a_question_has_its_time_from_the_return_of_a_master_that_was_away() {
     assert!(world.said("is lost: it does not answer"), "{:#?}", world.log);
 }
 
-/// Jobs end while nothing comes in from outside: that is no listening.
+/// Jobs end while no message comes from outside: that does not count as listening.
 #[test]
 fn the_end_of_a_job_is_no_word_from_outside() {
     let mut world = World::formed(settings(3, 2, 2));
@@ -127,7 +128,7 @@ fn the_end_of_a_job_is_no_word_from_outside() {
     assert_eq!(world.status().open_sessions, 1, "{:#?}", world.log);
 }
 
-/// A master that is told to end ends its change, and begins none; the next one goes on.
+/// A master that is told to end completes its change, and begins none; the next one goes on.
 #[test]
 fn a_master_that_is_told_to_end_ends_its_change_and_begins_no_other() {
     let mut world = World::formed(settings(4, 2, 2));
@@ -146,7 +147,7 @@ fn a_master_that_is_told_to_end_ends_its_change_and_begins_no_other() {
     let view = world.view();
     assert!(view.change.is_none() && view.members.len() == 3);
     assert!(world.sessions[0].view == view.number, "the session knows");
-    // Replicas are missing, and a node has come that could have them.
+    // Replicas are missing, and a node has joined that could hold them.
     world.add_node();
     world.pass(2 * LEASE_MS);
     assert_eq!(world.view(), view);

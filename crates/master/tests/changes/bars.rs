@@ -1,4 +1,5 @@
-//! Members that bar others while no master is heard: what the master makes of it, and what leases rest on.
+//! Members that bar others while no master is heard: the changes that the master makes for that, and the beginning of
+//! leases.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,7 +11,7 @@ use fusee_core::view::View;
 
 use super::world::{LEASE_MS, World, settings};
 
-/// A session asks a member to bar another one; by its clock no master has been heard for long.
+/// Has a session ask a member to bar another one; by the member's clock no master has been heard for long.
 fn bar(world: &World, at: usize, node: MnId, view: u64) -> NodeReply {
     static LEAPS: AtomicU64 = AtomicU64::new(1);
     let leap = LEAPS.fetch_add(1, Ordering::Relaxed);
@@ -28,7 +29,7 @@ fn led_by(view: &View, node: MnId) -> Vec<u32> {
     led.map(|(number, _)| number).collect()
 }
 
-/// How long before a question the lease of a new session begins.
+/// Returns how long before a question the lease of a new session begins.
 fn behind_ms(world: &mut World) -> u64 {
     match world.ask(MasterRequest::Open) {
         Some(MasterReply::Opened { behind_ms, client, .. }) => {
@@ -56,7 +57,7 @@ fn what_was_read_beside_a_primary_is_settled_and_then_bars_are_taken_back() {
     assert_eq!((after.members.len(), after.number), (3, before.number + 4), "{:#?}", world.log);
     world.pass(LEASE_MS);
     assert_eq!(world.view().number, after.number, "once");
-    // Asked for by the view that settled it, it is another matter.
+    // A bar by the view that settled the last one is another bar.
     bar(&world, at, barred, after.number);
     world.until("it is settled again", |world| !is_barred(world, at));
     assert!(world.view().number > after.number);
@@ -78,7 +79,7 @@ fn a_master_that_restarts_anywhere_settles_bars_all_the_same() {
     }
 }
 
-/// Whom the others bar is in the scope of the change that loses somebody else.
+/// The scope of a change that loses one member includes the subtables of members that others bar.
 #[test]
 fn a_loss_settles_what_was_read_beside_others() {
     let mut world = World::formed(settings(4, 2, 2));
@@ -114,7 +115,7 @@ fn nobody_is_admitted_while_there_are_bars() {
     world.pass(100);
     let view = world.view();
     let gone = MnId(900);
-    // Of a node that is none of the view's there is nothing to settle.
+    // For a node that no view has, there is nothing to settle.
     bar(&world, 0, gone, view.number);
     world.until("it is taken back", |world| !is_barred(world, 0));
     assert_eq!(world.view().number, view.number);
@@ -130,7 +131,7 @@ fn leases_rest_on_contact_with_more_than_half_of_the_members() {
     world.pass(LEASE_MS);
     let behind = behind_ms(&mut world);
     assert!(behind <= LEASE_MS / 4 + 100, "{behind}");
-    // A master that has just begun to lead has none.
+    // A master that has just begun to lead has no contact.
     world.restart_master();
     assert_eq!(behind_ms(&mut world), u64::MAX);
     world.pass(LEASE_MS);

@@ -1,9 +1,9 @@
-//! The pool grows and shrinks: regions on demand, memory nodes that join and that are drained; with
-//! a master that crashes anywhere in between, and members that are lost.
+//! The pool grows and shrinks: regions on demand, memory nodes that join and that are drained; with a master that
+//! crashes at any step, and members that are lost.
 
 use super::*;
 
-/// Asks for room; who is told to wait for a `call` asks by its name the next time.
+/// Asks for room. A client that is told to wait for a `call` names it the next time.
 fn more_room(world: &mut World, client: ClientId, call: &mut u64) -> MasterReply {
     more_room_for(world, Redundancy::Replicated, client, call)
 }
@@ -28,8 +28,8 @@ fn more_room_for(
     }
 }
 
-/// As many more regions as there is room for, after all sessions were called upon; how many there are
-/// each time, and why there are no more.
+/// Adds regions as long as there is room, and until a call on all sessions has brought no memory. Returns the number of
+/// regions each time, and the reason for the end.
 fn fill_up(world: &mut World, client: ClientId) -> (Vec<usize>, String) {
     let mut counts = vec![world.view().regions.len()];
     let mut call = 0;
@@ -47,7 +47,7 @@ fn fill_up(world: &mut World, client: ClientId) -> (Vec<usize>, String) {
     panic!("it is never refused");
 }
 
-/// Every replica is where the view says, and nothing more is reserved than that.
+/// Checks that every replica is where the view says, and that no more is reserved.
 fn check_reserved(world: &World, view: &View) {
     let count = |places: &[Place], node| places.iter().filter(|p| p.node == node).count() as u64;
     for member in &view.members {
@@ -98,7 +98,7 @@ fn who_is_short_waits_until_all_sessions_have_handed_on_what_they_can_spare() {
     let (_, reason) = fill_up(&mut world, client);
     assert!(reason.contains("fewer than that have as much left"), "{reason}");
     world.pass(100);
-    // One that does not hear of it is not waited for for long.
+    // The wait for a session that does not hear of the call is short.
     world.sessions[1].renews = false;
     fill_up(&mut world, client);
     world.sessions[1].renews = true;
@@ -107,7 +107,7 @@ fn who_is_short_waits_until_all_sessions_have_handed_on_what_they_can_spare() {
     let mut call = 0;
     let mut late_call = 0;
     assert_eq!(more_room(&mut world, client, &mut call), MasterReply::Done);
-    // What others hand on for a call that is under way may be gone before this one looks.
+    // Blocks that are handed on for a running call may be taken before this client looks.
     assert_eq!(more_room(&mut world, client, &mut late_call), MasterReply::Done);
     assert!(late_call > call);
     world.pass(100);
@@ -123,7 +123,7 @@ fn who_is_short_waits_until_all_sessions_have_handed_on_what_they_can_spare() {
     assert_eq!(world.ask(hand_on.clone()), Some(MasterReply::Done));
     assert_eq!(world.ask(hand_on), Some(MasterReply::Done), "repeated");
     assert!(matches!(more_room(&mut world, client, &mut call), MasterReply::Refused { .. }));
-    // Who had found something, and is short again, has the others called upon again.
+    // A client that found a block, and is short again, begins another call.
     let mut again = 0;
     assert_eq!(more_room(&mut world, client, &mut again), MasterReply::Done);
     assert!(again > call);
@@ -145,7 +145,7 @@ fn who_is_short_waits_until_all_sessions_have_handed_on_what_they_can_spare() {
     assert_eq!(world.ask(take()), Some(NO_ORPHAN));
 }
 
-/// While somebody may soon have memory, who is refused may ask again; else it is told that this is in vain.
+/// While a session may soon free memory, a refused client may ask again; otherwise it is told that this is in vain.
 #[test]
 fn who_is_refused_hears_whether_anybody_may_soon_have_memory() {
     let mut world = World::formed(settings(3, 2, 2));
@@ -167,7 +167,7 @@ fn who_is_refused_hears_whether_anybody_may_soon_have_memory() {
     world.sessions[1].stirs = false;
     assert_eq!(refused(&mut world), MasterReply::Exhausted);
 
-    // Whatever is handed on may be of use; not so if it is known to be in use.
+    // A block that is handed on may help, unless it is known to be in use.
     let class = SizeClass::from_code(4).unwrap();
     let mut serial = 0;
     let mut hand_on = |world: &mut World, block: u32, is_used: bool| {
@@ -188,7 +188,7 @@ fn who_is_refused_hears_whether_anybody_may_soon_have_memory() {
         let reply = more_room(&mut world, client, &mut call);
         assert_eq!(reply == MasterReply::Exhausted, is_used, "{reply:?}");
     }
-    // The same when the call was over before.
+    // The same if the call had ended before.
     world.pass(100);
     let mut call = 0;
     assert_eq!(more_room(&mut world, client, &mut call), MasterReply::Done);
@@ -197,7 +197,7 @@ fn who_is_refused_hears_whether_anybody_may_soon_have_memory() {
     assert!(perhaps(more_room(&mut world, client, &mut call)));
     assert_eq!(refused(&mut world), MasterReply::Exhausted);
 
-    // Who does not hear of it may have something.
+    // A session that does not hear of the call may have memory.
     world.pass(100);
     world.sessions[1].renews = false;
     let mut call = 0;
@@ -206,12 +206,12 @@ fn who_is_refused_hears_whether_anybody_may_soon_have_memory() {
     assert!(perhaps(more_room(&mut world, client, &mut call)), "one is silent");
 }
 
-/// It cannot be read on any replica. Others go on, and people are told.
+/// The entry cannot be read on any replica. Other splits go on, and the operator is told.
 #[test]
 fn one_entry_that_nobody_can_read_keeps_no_other_subtable_from_being_split() {
     let mut world = World::formed(settings(3, 2, 2));
     let client = world.open();
-    // Whatever is asked for by the newest view comes with the next change.
+    // All requests by the newest view are served by the next change.
     let ask = |world: &mut World, subtable| {
         let view = world.view().number;
         world.ask(MasterRequest::Split { subtable, view })
@@ -257,7 +257,7 @@ fn one_entry_that_nobody_can_read_keeps_no_other_subtable_from_being_split() {
     assert_eq!(world.status().problem.as_ref(), Some(reason));
     assert!(world.said(reason), "it is an event");
     assert!(!world.sessions[0].expelled);
-    // It is tried again, whatever has become of it.
+    // The split is tried again, whatever has become of the entry.
     let view = world.view();
     let places = view.subtables[damaged].replicas().to_vec();
     places.iter().for_each(|place| write(&world, *place, 8 * 6, 0));
@@ -276,7 +276,7 @@ fn no_subtable_is_split_where_its_sibling_would_have_fewer_replicas() {
     let reason = 'full: {
         for turn in 0..1000 {
             let view = world.view();
-            // The one that was split least.
+            // The subtable that was split least.
             let depths = (0u32..).zip(&view.subtables).map(|(i, s)| (s.local_depth, i));
             let (_, subtable) = depths.min().unwrap();
             match world.ask(MasterRequest::Split { subtable, view: view.number }) {
@@ -359,7 +359,7 @@ fn what_was_handed_on_is_not_handed_on_again_by_a_repetition() {
     let handed_on = MasterReply::Orphan { orphan: Some(orphan), owner_lives: true };
     assert_eq!(world.ask(hand_on(1)), Some(MasterReply::Done));
     assert_eq!(world.ask(take()), Some(handed_on.clone()));
-    // By now the owner may have got it again, from the pool.
+    // By now the owner may have got the block again, from the pool.
     assert_eq!(world.ask(hand_on(1)), Some(MasterReply::Done));
     assert_eq!(world.ask(take()), Some(NO_ORPHAN));
     world.restart_master();
@@ -370,8 +370,9 @@ fn what_was_handed_on_is_not_handed_on_again_by_a_repetition() {
     assert_eq!(world.ask(take()), Some(handed_on));
 }
 
-/// A session was given the same block twice, under the same name: its owner had got it again from the pool. What
-/// the session says of the first time may come when it has not heard of the second one: that is not taken over.
+/// A session was given the same block twice, under the same name: its owner had got it again from the pool. The
+/// session's report about the first time may come before it has heard of the second one: then the second gift does not
+/// count as taken over.
 #[test]
 fn who_has_taken_over_a_block_says_when_it_was_given_that() {
     for is_late in [false, true] {
@@ -423,7 +424,7 @@ fn who_comes_back_late_has_the_others_called_upon_again() {
         let mut call = 0;
         assert_eq!(more_room(&mut world, client, &mut call), MasterReply::Done);
         let waited_for = call;
-        // All sessions heed it meanwhile, and nobody asks.
+        // All sessions acknowledge the call meanwhile, and no client asks.
         world.pass(away_ms);
         let reply = more_room(&mut world, client, &mut call);
         assert_eq!(matches!(reply, MasterReply::Refused { .. }), !is_late, "{reply:?}");
@@ -463,7 +464,7 @@ fn what_a_session_has_handed_on_again_is_not_offered_as_it_once_was() {
     let close = |client| MasterRequest::Close { client, orphans: vec![], work: Default::default() };
     assert_eq!(world.ask(hand_on(1, left(3))), Some(MasterReply::Done));
     assert_eq!(world.ask(take(first)), handed_on(true, left(3)));
-    // The first one has given it back to the pool, where the owner has got it again.
+    // The first taker has given it back to the pool, from where the owner has got it again.
     assert_eq!(world.ask(hand_on(2, left(9))), Some(MasterReply::Done));
     assert_eq!(world.ask(take(second)), handed_on(true, left(9)));
     for client in [first, owner] {
@@ -520,7 +521,7 @@ fn what_a_dead_session_was_given_waits_for_an_owner_that_lives() {
                 world.ask(MasterRequest::Abandon { client: taker });
                 world.until("the recovery", World::is_whole);
             }
-            // The taker may have given it back to the pool, and the owner have got it from there.
+            // The taker may have given it back to the pool, and the owner may have got it from there.
             assert_eq!(world.ask(take(client)), Some(NO_ORPHAN));
             let now = Orphan { first: 5, ..orphan };
             let orphans = if has_it_again { vec![now] } else { vec![] };
@@ -563,7 +564,7 @@ fn what_a_session_handed_on_is_nobodys_while_it_is_recovered() {
     assert_eq!(world.ask(take()), Some(left));
 }
 
-/// The taker may have given it back to the pool, and the owner have got it from there, and written to what was new.
+/// The taker may have given it back to the pool, and the owner may have got it from there, and written to its new part.
 #[test]
 fn what_was_given_is_left_to_the_recovery_of_an_owner_that_has_died() {
     let mut world = World::formed(settings(3, 2, 2));
@@ -593,7 +594,7 @@ fn what_was_given_is_left_to_the_recovery_of_an_owner_that_has_died() {
     let close = MasterRequest::Close { client: taker, orphans: vec![], work: Default::default() };
     assert_eq!(world.ask(close), Some(MasterReply::Done));
     world.recoveries_fail = false;
-    // It finds nothing here that the tables say is its.
+    // The tables here call no block the dead session's own.
     world.until("the recovery", World::is_whole);
     assert_eq!(world.ask(take(client)), Some(NO_ORPHAN));
 }
@@ -650,19 +651,19 @@ fn missing_replicas_come_before_new_regions() {
     assert_eq!(world.view().regions.len(), 3);
 }
 
-/// So many settings' nodes with pools that are a quarter full, of regions that have all of their replicas.
+/// Returns settings for pools that are a quarter full of regions, all with all of their replicas.
 fn roomy() -> Settings {
     let geometry = Geometry { region_bytes: 64 << 10, ..settings(3, 2, 2).geometry };
     Settings { geometry, ..settings(3, 2, 2) }
 }
 
-/// Steps and views until a client that asks all the time has a region more than there were; asked for by the view
-/// that it knows, as sessions do.
+/// Asks for room until there are so many regions, always by the view that the client knows, as sessions do. Returns the
+/// number of steps and of views.
 fn ask_until_there_are(world: &mut World, client: ClientId, regions: usize) -> (usize, u64) {
     let begun = world.view().number;
     for steps in 0..600 {
         let view = world.view();
-        // It is of use when sessions know it and its first place leads it.
+        // A region is of use when sessions know it and its first place leads it.
         let leads = view.change.as_ref().is_none_or(|change| change.stage == Stage::Switched);
         if view.regions.len() >= regions && leads {
             return (steps, view.number - begun);
@@ -673,7 +674,7 @@ fn ask_until_there_are(world: &mut World, client: ClientId, regions: usize) -> (
     panic!("no region comes: {:#?}", world.log);
 }
 
-/// The next copy begins in the step in which a change ends: who asks meanwhile is remembered.
+/// The next copy begins in the step in which a change ends: requests that come meanwhile are remembered.
 #[test]
 fn a_region_comes_between_two_copies_where_room_stays_for_the_others() {
     let mut world = World::formed(roomy());
@@ -697,7 +698,7 @@ fn a_region_comes_between_two_copies_where_room_stays_for_the_others() {
     );
     assert!(views <= 7, "the copy under way, and the region: {views} views, {steps} steps");
     assert!(world.status().missing_replicas > 1, "others are still to come");
-    // And then they come, though somebody asks all the time.
+    // And then they come, though a client asks all the time.
     for _ in 0..300 {
         let _ = more_room(&mut world, client, &mut 0);
         world.step();
@@ -781,7 +782,7 @@ fn splits_that_are_always_wanted_keep_no_region_away() {
     world.until("the splits", |w| w.view().subtables.len() > splits);
 }
 
-/// A primary that is lost makes room for nobody, though its region has another one since.
+/// A lost primary makes no room, though its region has another primary since.
 #[test]
 fn a_region_that_is_asked_for_while_a_primary_is_replaced_comes() {
     let mut world = World::formed(roomy());
@@ -846,7 +847,7 @@ fn nobody_hands_out_blocks_of_a_region_that_not_everybody_knows() {
     assert!(!world.sessions[1].expelled);
 }
 
-/// A region is added; the master crashes after so many ticks, or node 2 dies.
+/// Adds a region; the master crashes after so many ticks, or node 2 dies.
 fn add_a_region(crash_after: Option<usize>, dies_after: Option<usize>) -> (World, usize) {
     let mut world = World::formed(settings(3, 2, 2));
     fill(&world, MnId(2));
@@ -902,7 +903,7 @@ fn a_member_that_is_lost_while_a_region_comes_takes_nothing_along() {
     }
 }
 
-/// Replicas of subtables and of regions that each member holds, and how many of them are primaries.
+/// Returns, for each member, its replicas of subtables and of regions, and its primaries of subtables.
 fn shares(view: &View) -> Vec<[u64; 3]> {
     let share = |node| {
         let led = view.subtables.iter().filter(|subtable| subtable.primary().node == node);
@@ -929,7 +930,7 @@ fn check_all(world: &World, view: &View) {
     assert!(world.sessions.iter().all(|session| !session.expelled), "{:#?}", world.log);
 }
 
-/// Three full nodes and a session; a fourth node comes.
+/// Runs three full nodes and a session; a fourth node joins.
 fn join(crash_after: Option<usize>, dies_after: Option<(usize, usize)>) -> (World, usize) {
     let mut world = World::formed(settings(3, 2, 2));
     fill(&world, MnId(9));
@@ -1003,7 +1004,7 @@ fn ask_to_drain(world: &mut World, node: u16, cancel: bool) -> MasterReply {
     }
 }
 
-/// Four nodes and a session; node 1 is drained.
+/// Runs four nodes and a session; node 1 is drained.
 fn drain(crash_after: Option<usize>, dies_after: Option<(usize, usize)>) -> (World, usize) {
     let mut world = World::formed(settings(4, 2, 2));
     fill(&world, MnId(9));
@@ -1062,7 +1063,7 @@ fn a_master_that_crashes_while_a_node_is_drained_goes_on() {
 #[test]
 fn members_may_be_lost_while_one_is_drained() {
     let (_, ticks) = drain(None, None);
-    // The one that is drained, and one that takes something over.
+    // The drained one, and one that takes replicas over.
     for dies in [1, 2] {
         for dies_after in 0..ticks {
             let (mut world, _) = drain(None, Some((dies_after, dies)));
@@ -1077,8 +1078,8 @@ fn members_may_be_lost_while_one_is_drained() {
     }
 }
 
-/// Five nodes; one that has pairs without redundancy is drained, after so many ticks the master crashes, or it dies, or
-/// the next one does. Its name.
+/// Drains one of five nodes, which has pairs without redundancy. After so many ticks the master crashes, or the node
+/// dies, or the next one does. Returns the node's name.
 fn drain_single(crash_after: Option<usize>, dies: Option<(usize, bool)>) -> (World, MnId, usize) {
     let mut world = World::formed(settings(4, 2, 2));
     let client = world.open();
@@ -1092,7 +1093,7 @@ fn drain_single(crash_after: Option<usize>, dies: Option<(usize, bool)>) -> (Wor
         }
         view.change.is_none() && single(&view) == 2
     });
-    // Room for what leaves.
+    // Room for the drained replicas.
     world.add_node();
     world.until("the fifth", |world| {
         let is_moving = world.status().rebalancing;
@@ -1103,7 +1104,7 @@ fn drain_single(crash_after: Option<usize>, dies: Option<(usize, bool)>) -> (Wor
     let node = singles.next().expect("they are there").primary().node;
     let begun = world.ticks.get();
     world.crash_after.set(crash_after.map(|ticks| begun + ticks));
-    // It, or who is next.
+    // The node itself, or the next one.
     let name = |it: bool| if it { node.0 } else { (node.0 + 1) % 5 };
     world.dies_after = dies.map(|(ticks, it)| (begun + ticks, name(it).into()));
     assert_eq!(ask_to_drain(&mut world, node.0, false), MasterReply::Done);
@@ -1169,7 +1170,7 @@ fn a_drain_is_not_told_to_be_over_before_it_is() {
 fn a_node_that_dies_before_it_is_a_member_is_forgotten() {
     let mut world = World::formed(settings(3, 2, 2));
     world.open();
-    // It joins with its last breath.
+    // It dies right after it has asked to join.
     world.add_node();
     world.nodes.borrow_mut()[3].alive = false;
     let identity = 103;
@@ -1185,7 +1186,7 @@ fn a_node_that_dies_before_it_is_a_member_is_forgotten() {
     let status = world.status();
     assert_eq!(status.members.len(), 3, "{:?} {:#?}", status.members, world.log);
     assert!(!world.disk.keys().any(|key| key == "member/00003"));
-    // Nor does the next one suffer from it.
+    // The next one is not affected.
     world.add_node();
     world.until("the next", |world| world.view().members.len() == 4 && world.is_whole());
     world.restart_master();
@@ -1222,7 +1223,7 @@ fn what_leaves_keeps_the_room_that_it_was_promised() {
     let mut world = World::formed(slow);
     let client = world.open();
     assert_eq!(ask_to_drain(&mut world, 1, false), MasterReply::Done);
-    // The others have room for it, but not for another one, nor for regions that come meanwhile.
+    // The others have room for this drain, but not for another one, nor for regions that come meanwhile.
     let reply = ask_to_drain(&mut world, 2, false);
     let MasterReply::Refused { reason } = reply else { panic!("{reply:?}") };
     assert!(reason.contains("and on those that are leaving already; start another"), "{reason}");

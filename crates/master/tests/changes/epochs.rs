@@ -1,5 +1,5 @@
-//! Before which epoch nothing runs any more: what sessions that have expired hold back, and jobs, those of
-//! which something may still execute, and those of an earlier master.
+//! The epochs before which no operation runs: expired sessions hold them back, and so do jobs, failed jobs whose verbs
+//! may still execute, and jobs of an earlier master.
 
 use fusee_control::master::{Epochs, MasterReply, MasterRequest, SessionHeartbeat};
 use fusee_core::stats::Damage;
@@ -7,7 +7,7 @@ use fusee_core::verbs::ClientId;
 
 use super::world::{World, settings};
 
-/// Sessions that say by themselves in which epoch they act.
+/// Sessions whose heartbeats name the epoch in which they act.
 struct Sessions {
     world: World,
     clients: Vec<ClientId>,
@@ -23,7 +23,7 @@ impl Sessions {
         Sessions { world, clients, epochs: Epochs::default() }
     }
 
-    /// All say that they act by the newest view and in the newest epoch, and somebody waits for later ones.
+    /// Sends heartbeats of all sessions, which act by the newest view and in the newest epoch, and wait for later ones.
     fn renew(&mut self) {
         let pinned_by = self.world.view().number;
         let pinned_in = self.epochs.newest;
@@ -50,7 +50,7 @@ impl Sessions {
         self.world.step();
     }
 
-    /// Time for many epochs. By how many they went on.
+    /// Lets many epochs' time pass. Returns by how many epochs they went on.
     fn pass(&mut self) -> u64 {
         let before = self.epochs.passed;
         (0..40).for_each(|_| self.renew());
@@ -58,7 +58,7 @@ impl Sessions {
     }
 }
 
-/// Somebody keeps epochs from passing: at most the one that has begun comes to its end.
+/// Returns whether epochs are held back: at most the one that has begun passes.
 fn is_held(sessions: &mut Sessions) -> bool {
     let newest = sessions.epochs.newest;
     sessions.pass();
@@ -72,7 +72,7 @@ fn epochs_pass_when_all_act_in_the_newest() {
     assert!(!is_held(&mut sessions));
 }
 
-/// What it left half-way knows addresses of its epoch, and so does whoever goes on with it.
+/// Its unfinished writes know addresses of its epoch, and so does the recovery that completes them.
 #[test]
 fn a_session_that_has_expired_holds_its_epoch_until_it_is_recovered() {
     let mut sessions = Sessions::open(2);
@@ -101,7 +101,7 @@ fn a_job_holds_the_epoch_in_which_it_began() {
     assert!(sessions.pass() > 5, "{:#?}", sessions.world.log);
 }
 
-/// Its verbs may execute until it is fenced everywhere.
+/// The verbs of the job may execute until its session is fenced everywhere.
 #[test]
 fn a_job_that_failed_holds_its_epoch_until_its_session_is_fenced() {
     let mut sessions = Sessions::open(1);

@@ -1,5 +1,5 @@
-//! A master that is not the cluster's own: over an empty store, over another cluster's, over an old one.
-//! It may come at any time, and nothing that memory nodes hold may suffer from it.
+//! A master that is not the cluster's own: over an empty store, over another cluster's, or over an old one. It may come
+//! at any time, and must not harm the data on memory nodes.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,8 @@ use fusee_master::record::Record;
 use super::world::{CLUSTER, LEASE_MS, World, settings};
 use super::{OTHER, check_contents, fill};
 
-/// A cluster with something in it, and a master in its place that goes on from these records.
+/// Returns a cluster with data, and in its master's place a master that goes on from these records; and the records of
+/// its own master.
 fn usurped(records: Vec<Record>) -> (World, BTreeMap<String, Record>) {
     let mut world = World::formed(settings(3, 2, 2));
     fill(&world, MnId(9));
@@ -30,7 +31,7 @@ fn usurped(records: Vec<Record>) -> (World, BTreeMap<String, Record>) {
     (world, own)
 }
 
-/// The old master is back: all is as it was.
+/// Brings the old master back, and checks that all is as it was.
 fn comes_back(mut world: World, own: BTreeMap<String, Record>) {
     let view = own.values().find_map(|record| match record {
         Record::View(view) => Some(view.clone()),
@@ -49,7 +50,7 @@ fn a_master_over_an_empty_store_erases_nothing_and_stores_nothing() {
     let (mut world, own) = usurped(vec![]);
     assert!(world.disk.is_empty(), "{:?}", world.disk);
     assert!(world.said(&format!("of cluster {CLUSTER} come here, but this master has no cluster")));
-    // Neither does who has no cluster get one, nor who has one another.
+    // Neither a caller without a cluster gets a session, nor one of another cluster.
     for cluster in [None, Some(CLUSTER)] {
         let token = world
             .send_of(Caller { connection: 77, cluster, ..Caller::default() }, MasterRequest::Open);
@@ -73,12 +74,12 @@ fn a_master_of_another_cluster_gets_nobody_of_this_one() {
 
 #[test]
 fn a_master_that_has_forgotten_its_nodes_erases_nothing() {
-    // Its store was put back from a copy that was made before they joined.
+    // Its store was restored from a copy that was made before they joined.
     let (world, own) = usurped(vec![Record::Cluster(CLUSTER)]);
     comes_back(world, own);
 }
 
-/// A master over an empty store that is asked to form the cluster whose nodes are there.
+/// Asks a master over an empty store to form the cluster whose nodes are present.
 fn formed_again(forms_after_ms: u64) -> World {
     let mut world = World::formed(settings(3, 2, 2));
     fill(&world, MnId(9));
@@ -89,7 +90,7 @@ fn formed_again(forms_after_ms: u64) -> World {
     let reply = world.ask(MasterRequest::Form { cluster: CLUSTER });
     if forms_after_ms == 0 {
         assert_eq!(reply, Some(MasterReply::Done));
-        // Others that would do are there.
+        // Other nodes that could form it are present.
         (0..3).for_each(|_| world.add_node());
         world.pass(300);
     } else {
@@ -114,7 +115,7 @@ fn a_number_whose_nodes_or_clients_live_is_not_formed_again() {
         }
         assert!(!world.sessions[0].expelled);
         if forms_after_ms == 0 {
-            // Who waits for it is told, and what others hold is not given up by mistake.
+            // Clients that wait for the cluster are told, and it is not destroyed by mistake.
             let waits = world.ask(MasterRequest::GetView { newer_than: 0 });
             assert!(matches!(waits, Some(MasterReply::Refused { .. })), "{waits:?}");
             let destroyed = destroy(&mut world, CLUSTER, false);
@@ -123,7 +124,7 @@ fn a_number_whose_nodes_or_clients_live_is_not_formed_again() {
     }
 }
 
-/// The process that was asked ends before it has heard anybody, or after.
+/// The process that was asked ends before it has heard any other process, or after.
 #[test]
 fn a_number_that_is_alive_is_not_formed_by_the_next_process_either() {
     for is_found_out in [false, true] {
@@ -135,7 +136,7 @@ fn a_number_that_is_alive_is_not_formed_by_the_next_process_either() {
         world.usurp([]);
         world.sessions[0].renews = false;
         assert_eq!(world.ask(MasterRequest::Form { cluster: CLUSTER }), Some(MasterReply::Done));
-        // Others that would do are there, and come first.
+        // Other nodes that could form it are present, and come first.
         (0..3).for_each(|_| world.add_node());
         world.pass(100);
         assert_eq!(world.status().members.len(), 3);
@@ -157,7 +158,7 @@ fn a_number_that_is_alive_is_not_formed_by_the_next_process_either() {
         world.restart_master();
         world.pass(5 * LEASE_MS);
         assert_eq!((world.master.cluster(), world.sessions[0].expelled), (None, false));
-        // What was stored of those that had joined is not another cluster's.
+        // The stored records of nodes that had joined do not pass to another cluster.
         assert!(world.disk.values().any(|record| matches!(record, Record::Member(_))));
         assert_eq!(world.ask(MasterRequest::Form { cluster: OTHER }), Some(MasterReply::Done));
         assert!(!world.disk.values().any(|record| matches!(record, Record::Member(_))));
@@ -208,7 +209,7 @@ fn a_cluster_is_destroyed_by_its_name_and_with_living_data_only_if_told_so() {
     };
     assert!(reason.contains("mn0, mn1, mn2"), "{reason}");
     assert_eq!(world.disk, before);
-    // One that is away is told when it comes back.
+    // A node that is away is told when it comes back.
     let connection = 77;
     world.nodes.borrow_mut()[2].alive = false;
     assert_eq!(destroy(&mut world, CLUSTER, true), Some(MasterReply::Done));
@@ -226,7 +227,7 @@ fn a_cluster_is_destroyed_by_its_name_and_with_living_data_only_if_told_so() {
     let token = world.send_of(asking, MasterRequest::Open);
     let nobody = MasterReply::WrongCluster { cluster: None };
     assert_eq!(world.replies.remove(&token), Some(nobody));
-    // Another one may follow, of nodes that are new.
+    // Another cluster may follow, of new nodes.
     assert_eq!(world.ask(MasterRequest::Form { cluster: OTHER }), Some(MasterReply::Done));
     world.nodes.borrow_mut().clear();
     (0..3).for_each(|_| world.add_node());
@@ -260,12 +261,12 @@ fn a_cluster_is_destroyed_wholly_or_not_at_all() {
 fn what_is_gone_is_said_with_the_way_out() {
     let mut world = World::formed(settings(3, 2, 2));
     world.pass(300);
-    // Everything was stopped and started again: memory nodes are other processes, and empty.
+    // All processes were stopped and started again: memory nodes are new processes, and empty.
     for node in world.nodes.borrow_mut().iter_mut() {
         node.alive = false;
     }
     world.restart_master();
-    // A master that has just started has heard nobody, and so it knows of nobody that he is gone.
+    // A master that has just started has heard no node, so it knows of no node that it has ended.
     let Some(MasterReply::Refused { reason }) = destroy(&mut world, CLUSTER, false) else {
         panic!("data are destroyed that may be there");
     };
@@ -275,6 +276,6 @@ fn what_is_gone_is_said_with_the_way_out() {
     for text in ["4 of 4 index subtables", "3 of 3 regions", "fusee destroy", "fusee form"] {
         assert!(problem.contains(text), "{problem}");
     }
-    // Nobody is there who holds anything.
+    // No node with data is present.
     assert_eq!(destroy(&mut world, CLUSTER, false), Some(MasterReply::Done));
 }

@@ -1,8 +1,8 @@
-//! What jobs of the master keep from going on, and in which order they ask.
+//! The steps that wait for jobs of the master, and the order of a job's requests.
 
 use super::*;
 
-/// A job works by an older view: what it posts would come among what a change does.
+/// A job works by an older view: its verbs would mix with those of the change.
 #[test]
 fn a_change_does_not_begin_to_transform_beside_a_job() {
     let mut world = World::formed(settings(3, 2, 2));
@@ -21,7 +21,7 @@ fn a_change_does_not_begin_to_transform_beside_a_job() {
     world.until("redundancy", World::is_whole);
 }
 
-/// A job has ended, and its report comes when the view has changed: nobody has left the newer view's older ones.
+/// A job's report comes after the view has changed: sessions have not yet left the views before the newer one.
 #[test]
 fn a_report_about_an_older_view_ends_no_stage() {
     let mut world = World::formed(settings(4, 3, 3));
@@ -42,7 +42,7 @@ fn a_report_about_an_older_view_ends_no_stage() {
     world.until("the end of the change", |world| stage(world).is_none());
 }
 
-/// The primary hands a block out as soon as it is free there: by then no backup may name anybody.
+/// The primary hands a block out as soon as it is free there: by then no backup may name an owner.
 #[test]
 fn recovery_frees_blocks_on_their_backups_first() {
     let mut world = World::formed(settings(3, 2, 2));

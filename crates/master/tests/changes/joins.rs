@@ -19,12 +19,12 @@ fn join(identity: u64, control: String) -> MasterRequest {
     MasterRequest::Join { identity, control, tcp, shm, verbs, pool_bytes: 1 << 20 }
 }
 
-/// What a process says of itself.
+/// Returns a process's description of itself.
 fn description(identity: u64) -> Description {
     Description { identity, pool_bytes: 1 << 20, tcp: None, shm: None, verbs: None }
 }
 
-/// Asks over a connection that is open for long.
+/// Sends a request over a connection that stays open.
 fn ask(world: &mut World, request: MasterRequest) -> Option<MasterReply> {
     let token = world.send(7_777, request);
     world.replies.remove(&token)
@@ -37,7 +37,7 @@ fn name_of(reply: Option<MasterReply>) -> MnId {
     }
 }
 
-/// Names that were given once, as the store knows.
+/// Returns the number of names that were ever given, by the store.
 fn given(world: &World) -> u16 {
     let Some(Record::NextNode(next)) = world.disk.get("next-node") else { return 0 };
     *next
@@ -47,7 +47,7 @@ fn members(world: &mut World) -> BTreeSet<MnId> {
     world.status().members.iter().map(|member| member.node).collect()
 }
 
-/// A process that joins, ends, and is started again by its supervisor, 30,000 times.
+/// A process joins, ends, and is started again by its supervisor, 30,000 times.
 #[test]
 fn names_of_nodes_that_never_were_members_come_back() {
     let mut world = World::formed(settings(3, 2, 2));
@@ -71,7 +71,7 @@ fn names_of_nodes_that_never_were_members_come_back() {
     );
 }
 
-/// The same from ever other addresses: those that are silent make room, and nobody is refused.
+/// The same with a new address each time: silent nodes make room, and no join is refused.
 #[test]
 fn joiners_that_are_silent_make_room() {
     let mut world = World::formed(settings(3, 2, 2));
@@ -86,11 +86,11 @@ fn joiners_that_are_silent_make_room() {
     assert!(given(&world) < 1024 + 80, "{} names were given", given(&world));
 }
 
-/// Whoever says that it is there keeps its place.
+/// A node that reports keeps its place.
 #[test]
 fn a_joiner_that_speaks_makes_no_room() {
     let mut world = World::formed(settings(3, 2, 2));
-    // It is known, and cannot be admitted: nothing answers at its address.
+    // It is known, but cannot be admitted: no process answers at its address.
     let name = name_of(ask(&mut world, join(999, "speaks:1".into())));
     let caller = Caller { connection: 77, ..Caller::default() };
     world.send_of(caller, alive(999));
@@ -100,7 +100,7 @@ fn a_joiner_that_speaks_makes_no_room() {
     assert!(members(&mut world).contains(&name));
 }
 
-/// The answer to a call of the old node is not the new one's, under the same name.
+/// An answer to a call of the old node does not count for the new node of the same name.
 #[test]
 fn what_comes_late_under_a_name_counts_for_nobody() {
     let mut world = World::formed(settings(3, 2, 2));
@@ -115,7 +115,7 @@ fn what_comes_late_under_a_name_counts_for_nobody() {
         let mut name = None;
         for action in world.master.handle(now_ms, event) {
             match action {
-                // Nobody answers yet.
+                // No process answers yet.
                 Action::Call { node, token, control, .. } if control == "restless:1" => {
                     calls.push((identity, node, token));
                 }
@@ -142,7 +142,7 @@ fn what_comes_late_under_a_name_counts_for_nobody() {
     assert_eq!(late, Some(MasterReply::Unknown));
 }
 
-/// The process that joined is the first to answer, and another one, at the same address, the second.
+/// The process that joined gives the first answer, and another process at its address the second.
 #[test]
 fn a_process_that_answers_the_second_question_in_anothers_place_is_not_admitted() {
     for (found, is_admitted) in [(2_000, false), (2_001, true)] {
@@ -180,7 +180,7 @@ fn a_process_that_answers_the_second_question_in_anothers_place_is_not_admitted(
             if let Some(name) = name {
                 break name;
             }
-            // What it waits for comes with time.
+            // The next call comes with time.
             if events.is_empty() {
                 world.now_ms += 10;
                 events.push(Event::Tick);
@@ -188,14 +188,14 @@ fn a_process_that_answers_the_second_question_in_anothers_place_is_not_admitted(
         };
         let (node, token, answer) = name;
         world.feed(Event::NodeAnswer { node, token, result: Ok(answer) });
-        // What becomes of it later is another matter: nothing runs at its address.
+        // Later events do not matter: no process runs at its address.
         let was_member = world.said(&format!("{node} is a member"));
         assert_eq!((was_member, world.view() != before), (is_admitted, is_admitted), "{found}");
         assert_eq!(world.said("does not become a member"), !is_admitted);
     }
 }
 
-/// A node that announces another one's address, by mistake, and is started again and again.
+/// A node announces another node's address by mistake, and is started again and again.
 #[test]
 fn a_member_is_asked_before_another_takes_its_place() {
     let mut world = World::formed(settings(3, 2, 2));
@@ -209,7 +209,7 @@ fn a_member_is_asked_before_another_takes_its_place() {
         world.pass(2 * LEASE_MS);
         assert_eq!(names(&world), before, "it answers, so it is there");
     }
-    // It is gone, and a new process has its address.
+    // The member has ended, and a new process has its address.
     world.kill(0);
     name_of(ask(&mut world, join(2_000, address)));
     world.until("it is lost", |world| !names(world).contains(&before[0]));

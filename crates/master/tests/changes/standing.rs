@@ -1,5 +1,5 @@
-//! A view without a member takes effect only where nobody can read by an earlier one: what the
-//! members show, how many they are, and whose lease is not over.
+//! A view without a member takes effect only when no session can read by an earlier one: that
+//! depends on the view numbers that members show, on the number of members, and on leases.
 
 use fusee_core::change::Stage;
 use fusee_core::verbs::MnId;
@@ -16,7 +16,7 @@ fn shown(world: &World) -> Vec<u64> {
     world.nodes.borrow().iter().map(|node| node.header().view).collect()
 }
 
-/// How long the change that lost this node was frozen.
+/// Returns how long the change that lost this node was frozen.
 fn frozen_ms(world: &mut World, lost: MnId) -> u64 {
     let status = world.status();
     let mut losses = status.last_reconfigurations.into_iter();
@@ -76,7 +76,7 @@ fn half_of_the_members_may_be_lost_at_once_and_more_only_after_a_lease() {
     assert!(frozen_ms(&mut three, MnId(2)) > LEASE_MS, "{:#?}", three.log);
 }
 
-/// Its connection broke a moment after it was heard: it may go on to read by its view for a lease.
+/// Its connection broke a moment after it was heard: it may read by its view for a lease more.
 #[test]
 fn a_session_that_was_heard_a_moment_ago_is_waited_for() {
     let mut world = World::formed(settings(3, 2, 2));
@@ -94,7 +94,7 @@ fn a_session_that_was_heard_a_moment_ago_is_waited_for() {
     assert_eq!(world.status().recoveries, 1);
 }
 
-/// Of a member that comes, somebody may not have heard when another one is lost.
+/// When a member is lost, a session may not have heard of one that joined shortly before.
 #[test]
 fn the_members_before_are_remembered_until_all_show_the_next_view() {
     let mut world = World::formed(settings(3, 2, 2));

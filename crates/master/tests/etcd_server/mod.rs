@@ -1,13 +1,12 @@
-//! An etcd of the test's own: on free ports of this host, in a directory that goes with it.
+//! An etcd for one test: on free ports of this host, in a directory that goes with it.
 //!
-//! Where no `etcd` is in the path, tests that need one say SKIPPED; with FUSEE_ETCD_REQUIRED=1
-//! they fail.
+//! If no `etcd` is in the path, tests that need one print SKIPPED; with FUSEE_ETCD_REQUIRED=1 they fail.
 //!
-//! *Ports.* A port that was free a moment ago may be another process's by the time etcd listens there, and
-//! is given up for as long as etcd is away. So they are taken from below those that the system gives out by
-//! itself, no two tests try the same, and an etcd that ends on its first start is started again on others.
+//! *Ports.* Another process may take a free port before etcd listens there, or while etcd is stopped. So the ports lie
+//! below those that the system assigns by itself, no two tests try the same ports, and an etcd that ends on its first
+//! start is started again on others.
 //!
-//! *Ready* is an etcd that says that it is in health, while its process lives: an open port may be anybody's.
+//! *Ready* is an etcd that reports its health while its process lives: an open port may belong to another process.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -17,38 +16,38 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// No test takes longer; `timeout` ends an etcd whose test was killed.
+/// The longest time of a test; `timeout` ends an etcd whose test was killed.
 const LIFE_S: u32 = 300;
-/// Ports of etcds: below those that Linux gives out by itself.
+/// Ports for etcds: below those that Linux assigns by itself.
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
-/// How often an etcd is started that ends at once.
+/// The number of starts of an etcd that ends at once.
 const STARTS: u32 = 5;
 /// A deadline that only a failure reaches.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Where files need no disk: etcd waits for it at every write, and a busy one takes seconds.
+/// A directory for files that need no disk: etcd waits for the disk at every write, and a busy one takes seconds.
 const MEMORY: &str = "/dev/shm";
 
 pub struct EtcdServer {
     dir: tempfile::TempDir,
     ports: [u16; 3],
-    /// Where `ca`, `cert` and `key` are, if clients have to speak TLS, and to show a certificate.
+    /// The directory of `ca`, `cert` and `key`, if clients have to use TLS and show a certificate.
     files: Option<PathBuf>,
     process: Option<Child>,
 }
 
 impl EtcdServer {
-    /// Starts one, or says why the test is skipped.
+    /// Starts an etcd, or prints that the test is skipped.
     pub fn start() -> Option<EtcdServer> {
         EtcdServer::start_with(None)
     }
 
-    /// The same, with TLS if there are files for it.
+    /// Starts an etcd, with TLS if there are files for it.
     pub fn start_with(files: Option<PathBuf>) -> Option<EtcdServer> {
         let found = Command::new("etcd").arg("--version").stdout(Stdio::null()).status();
         if !found.is_ok_and(|status| status.success()) {
             let required = std::env::var_os("FUSEE_ETCD_REQUIRED").is_some_and(|v| v == "1");
             assert!(!required, "FUSEE_ETCD_REQUIRED=1, but no etcd can be started");
-            // Not by println, which the test program keeps to itself.
+            // Not by println, whose output the test program captures.
             let _told = Write::write_fmt(
                 &mut std::io::stderr(),
                 format_args!(
@@ -64,17 +63,17 @@ impl EtcdServer {
         Some(server)
     }
 
-    /// Host and port for clients.
+    /// Returns host and port for clients.
     pub fn endpoint(&self) -> String {
         format!("127.0.0.1:{}", self.ports[0])
     }
 
-    /// Where it says how it is.
+    /// Returns host and port for questions about its health.
     fn health(&self) -> String {
         format!("127.0.0.1:{}", self.ports[2])
     }
 
-    /// Starts it again on what it had stored.
+    /// Starts it again on its stored data.
     pub fn resume(&mut self) {
         let is_new = !self.dir.path().join("data").exists();
         for _ in 0..STARTS {
@@ -91,7 +90,7 @@ impl EtcdServer {
         panic!("etcd does not start: {}", self.log());
     }
 
-    /// Whether it is ready; otherwise it has ended.
+    /// Starts it, and returns whether it is ready; otherwise it has ended.
     fn try_resume(&mut self) -> bool {
         assert!(self.process.is_none());
         let scheme = if self.files.is_some() { "https" } else { "http" };
@@ -109,7 +108,7 @@ impl EtcdServer {
             command.arg("--cert-file").arg(file("cert")).arg("--key-file").arg(file("key"));
             command.arg("--client-cert-auth").arg("--trusted-ca-file").arg(file("ca"));
         }
-        // Health is asked for in plain.
+        // Health is asked for without TLS.
         command.arg(format!("--listen-metrics-urls=http://{}", self.health()));
         let log = std::fs::File::create(self.dir.path().join("log")).unwrap();
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
@@ -132,7 +131,7 @@ impl EtcdServer {
         }
     }
 
-    /// Whether somebody at its port says so.
+    /// Returns whether a process at its port reports health.
     fn is_healthy(&self) -> bool {
         let ask = || {
             let mut stream = TcpStream::connect(self.health())?;
@@ -148,7 +147,7 @@ impl EtcdServer {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
 
-    /// Ends it; what it stored stays.
+    /// Ends it; its stored data stay.
     pub fn pause(&mut self) {
         let Some(mut process) = self.process.take() else { return };
         // `timeout` passes SIGTERM on, and waits.
@@ -171,11 +170,11 @@ impl Drop for EtcdServer {
     }
 }
 
-/// Ports that are free, and that no other test of this process gets.
+/// Returns ports that are free, and that no other test of this process gets.
 fn free_ports() -> [u16; 3] {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let count = u32::from(PORTS.end - PORTS.start);
-    // Processes begin at places of their own.
+    // Each process begins at another port.
     let first = std::process::id().wrapping_mul(97);
     let mut free = (0..count).filter_map(|_| {
         let next = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % count;

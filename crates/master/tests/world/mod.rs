@@ -1,6 +1,6 @@
 //! A master with its disk, memory nodes with memory, and sessions that follow: all in one thread,
-//! without clocks or sockets. Every action, every phase of a job and every question that a job asks
-//! is a *tick*; the master may crash after any of them.
+//! without clocks or sockets. Every action, every phase of a job and every request of a job to a
+//! memory node is a *tick*; the master may crash after any of them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -26,9 +26,9 @@ pub const LEASE_MS: u64 = 1_000;
 pub const POOL: u64 = 1 << 20;
 pub const CLUSTER: ClusterId = ClusterId::from_word(1000).unwrap();
 const SECRET: HashKey = HashKey::new([7; 16]);
-/// How much time passes in a step.
+/// The time that passes in a step.
 const STEP_MS: u64 = 50;
-/// Connections: of sessions by their number, of nodes from here on.
+/// Connections: a session's is its number, and those of nodes begin here.
 const NODE_CONNECTIONS: u64 = 1_000_000;
 
 pub fn settings(memory_nodes: u32, index_replicas: u8, data_replicas: u8) -> Settings {
@@ -61,16 +61,16 @@ pub struct TestNode {
     pub pool: Vec<u8>,
     pub fenced: BTreeSet<ClientId>,
     pub alive: bool,
-    /// It hears nothing of views.
+    /// It does not learn of views.
     pub is_deaf: bool,
-    /// It does not answer when it is told whom to fence.
+    /// It does not answer requests to fence.
     pub withholds_fences: bool,
     pub expelled: bool,
     /// It has been told that it may end.
     pub drained: bool,
-    /// It does not say which cluster it belongs to.
+    /// It does not name its cluster.
     pub anonymous: bool,
-    /// Answers of masters that are not its own.
+    /// The number of answers that came from masters of other clusters.
     pub strangers: usize,
     joined: bool,
     asking: Option<u64>,
@@ -87,7 +87,7 @@ pub struct Follower {
     pub expelled: bool,
     /// The last call for memory that it has heard.
     pub acked: u64,
-    /// Whether it does something by which memory may become free.
+    /// It may soon free memory.
     pub stirs: bool,
     asking: Option<u64>,
 }
@@ -99,30 +99,30 @@ pub struct World {
     pub nodes: Rc<RefCell<Vec<TestNode>>>,
     pub sessions: Vec<Follower>,
     pub now_ms: u64,
-    /// Ticks so far, and the number after which the master crashes.
+    /// The number of ticks so far, and the number after which the master crashes.
     pub ticks: Rc<Cell<usize>>,
     pub crash_after: Rc<Cell<Option<usize>>>,
     pub crashes: usize,
-    /// After so many ticks this node dies.
+    /// After this many ticks, this node dies.
     pub dies_after: Option<(usize, usize)>,
-    /// Jobs to fail at their beginning.
+    /// The number of jobs to fail at their beginning.
     pub failing_jobs: usize,
-    /// Whether all recoveries fail.
+    /// All recoveries fail.
     pub recoveries_fail: bool,
-    /// Jobs take long: until [`World::end_jobs`].
+    /// Jobs last until [`World::end_jobs`].
     pub holds_jobs: bool,
     held_jobs: Vec<(u64, ClientId, Box<View>, Job)>,
-    /// Reports of jobs take long: until [`World::report`].
+    /// Reports of jobs last until [`World::report`].
     pub holds_reports: bool,
     held_reports: Vec<(u64, Result<JobReport, JobError>)>,
-    /// Calls to nodes take long: who is called, and the token.
+    /// Calls to nodes get no answer: the nodes called, and the tokens.
     pub holds_calls: bool,
     pub held_calls: Vec<(MnId, u64)>,
-    /// What jobs have asked nodes.
+    /// The requests of jobs to nodes.
     pub orders: Rc<RefCell<Vec<(MnId, NodeRequest)>>>,
-    /// Whether verbs of these jobs may still be on their way.
+    /// Verbs of failed jobs may still be on their way.
     pub verbs_linger: bool,
-    /// Who has worked on jobs.
+    /// The sessions of jobs.
     pub repairers: BTreeSet<ClientId>,
     pub replies: BTreeMap<u64, MasterReply>,
     pub log: Vec<String>,
@@ -130,7 +130,7 @@ pub struct World {
 }
 
 impl World {
-    /// A formed cluster of as many nodes as the settings say.
+    /// Returns a formed cluster of as many nodes as the settings say.
     pub fn formed(settings: Settings) -> World {
         let formed = Record::Cluster(CLUSTER);
         let disk = BTreeMap::from([(formed.key(), formed.clone())]);
@@ -196,7 +196,7 @@ impl World {
         });
     }
 
-    /// A node's process ends, and its connection breaks.
+    /// Ends a node's process and breaks its connection.
     pub fn kill(&mut self, at: usize) {
         self.nodes.borrow_mut()[at].alive = false;
         self.feed(Event::ConnectionClosed { connection: NODE_CONNECTIONS + at as u64 });
@@ -210,7 +210,7 @@ impl World {
         self.crashes += 1;
     }
 
-    /// Another master takes the place of this one, over a store with these records.
+    /// Replaces the master by another one, over a store with these records.
     pub fn usurp(&mut self, records: impl IntoIterator<Item = Record>) {
         self.disk = records.into_iter().map(|record| (record.key(), record)).collect();
         self.restart_master();
@@ -242,7 +242,7 @@ impl World {
                 }
                 match self.perform(action) {
                     Ok(event) => events.extend(event),
-                    // In the middle of a job.
+                    // The crash came in the middle of a job.
                     Err(Crashed) => return self.restart_master(),
                 }
             }
@@ -351,17 +351,18 @@ impl World {
         }
     }
 
-    /// How many jobs have begun that take long.
+    /// Returns the number of jobs that have begun and last.
     pub fn jobs(&self) -> usize {
         self.held_jobs.len()
     }
 
-    /// How many jobs have ended without the master having heard of it.
+    /// Returns the number of jobs that have ended without a report.
     pub fn reports(&self) -> usize {
         self.held_reports.len()
     }
 
-    /// The master hears of jobs at once. Of how many it had not.
+    /// Gives the master all held reports, and further ones at once. Returns the number of those
+    /// held.
     pub fn report(&mut self) -> usize {
         self.holds_reports = false;
         let held = std::mem::take(&mut self.held_reports);
@@ -372,7 +373,7 @@ impl World {
         count
     }
 
-    /// Jobs take no time any more. How many did.
+    /// Ends all jobs that last; further ones take no time. Returns the number of those that lasted.
     pub fn end_jobs(&mut self) -> usize {
         self.holds_jobs = false;
         let held = std::mem::take(&mut self.held_jobs);
@@ -396,7 +397,7 @@ impl World {
         self.send_of(Caller { connection, cluster: Some(CLUSTER), ..Caller::default() }, request)
     }
 
-    /// The same, of somebody who belongs to this cluster.
+    /// Sends a request with these facts about the caller.
     pub fn send_of(&mut self, caller: Caller, request: MasterRequest) -> u64 {
         let token = self.token();
         self.feed(Event::Request { token, caller, request });
@@ -404,13 +405,13 @@ impl World {
     }
 
     pub fn ask(&mut self, request: MasterRequest) -> Option<MasterReply> {
-        // As people do.
+        // As operators do, without naming a cluster.
         let token =
             self.send_of(Caller { connection: 0, cluster: None, ..Caller::default() }, request);
         self.replies.remove(&token)
     }
 
-    /// Whether the master has told people so.
+    /// Returns whether the master has told the operator so.
     pub fn said(&self, text: &str) -> bool {
         self.log.iter().any(|line| line.contains(text))
     }
@@ -419,14 +420,14 @@ impl World {
         loop {
             match self.ask(MasterRequest::Status) {
                 Some(MasterReply::Status(status)) => return *status,
-                // It crashed before it replied.
+                // The master crashed before it replied.
                 None => {}
                 other => panic!("unexpected {other:?}"),
             }
         }
     }
 
-    /// Opens a session, which renews over a connection of its own number.
+    /// Opens a session, which sends heartbeats over a connection with its own number.
     pub fn open(&mut self) -> ClientId {
         let connection = self.sessions.len() as u64 + 1;
         let token = self.send(connection, MasterRequest::Open);
@@ -450,7 +451,7 @@ impl World {
         client
     }
 
-    /// Lets some time pass; everybody does what is due.
+    /// Lets some time pass, in which nodes and sessions do what is due.
     pub fn step(&mut self) {
         self.now_ms += STEP_MS;
         let nodes = self.nodes.borrow().len();
@@ -575,8 +576,8 @@ impl World {
         panic!("{what} did not happen: {:#?}", self.log);
     }
 
-    /// Whether the view is stable, nobody is to be recovered, nothing lacks a replica, and nothing
-    /// is to move.
+    /// Returns whether the view is stable, no session is to be recovered, no replica is missing,
+    /// and none is to move.
     pub fn is_whole(&mut self) -> bool {
         let status = self.status();
         let stable = status.view.is_some_and(|view| view.change.is_none());
@@ -605,12 +606,12 @@ fn join(node: &TestNode) -> MasterRequest {
 }
 
 impl TestNode {
-    /// Whether it is a member of a cluster that may have put something there.
+    /// Returns whether it is a member of a cluster that may have put data there.
     pub fn holds_data(&self) -> bool {
         self.logic.holds_of().is_some()
     }
 
-    /// What the header of its pool says.
+    /// Returns the header of its pool.
     pub fn header(&self) -> PoolHeader {
         let words = self.pool[..PoolHeader::BYTES].try_into().expect("a pool has a header");
         PoolHeader::decode(words).expect("the header is one of this version")
@@ -666,7 +667,7 @@ impl TestNode {
 
 struct Crashed;
 
-/// How a job reaches the nodes.
+/// A job's way to the nodes.
 struct Hands {
     nodes: Rc<RefCell<Vec<TestNode>>>,
     orders: Rc<RefCell<Vec<(MnId, NodeRequest)>>>,
@@ -676,7 +677,7 @@ struct Hands {
 }
 
 impl Hands {
-    /// Never comes back if the master crashes here.
+    /// Counts a tick; never returns if the master crashes here.
     async fn tick(&self) {
         if self.crash_after.get() == Some(self.ticks.get()) {
             self.crash_after.set(None);

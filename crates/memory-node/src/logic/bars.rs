@@ -1,18 +1,18 @@
-//! Whom this node bars, and what it has heard of masters.
+//! Bars of this node, and its contact with masters.
 //!
-//! A session that no master has heard for a lease, and which gets no answer from a member, asks the others to
-//! *bar* it. When more than half of all members do, nobody counts on it any more who does not hear a
-//! master, and no master grants a lease: so somebody may read what the backups of its slots agree on
-//! (`docs/decisions/0030-reads-without-a-master.md`).
+//! A session that has not been in contact with a master for a lease, and that gets no answer from a member,
+//! asks the other members to *bar* that member. When more than half of all members do, no session relies on the
+//! barred member without contact to a master, and no master grants a lease. So a session may read the words
+//! that all backups of the barred member's slots agree on (`docs/decisions/0030-reads-without-a-master.md`).
 //!
-//! * A bar is in the pool's header before anybody is told of it.
-//! * It stands until a change of the view is through that has settled what may have been read.
-//! * A node that stands at a view bars nobody for who is pinned by an earlier one: so the master hears of every bar
-//!   from the answer to [`StandAt`](fusee_control::node::NodeRequest::StandAt), or later ones are for later
-//!   views.
+//! * A bar is in the pool's header before any process is told of it.
+//! * It stands until a change of the view has completed that has settled the words that may have been read.
+//! * A node at view N sets no bar for a session that is pinned by an earlier view. So the master hears of every
+//!   bar from the answer to [`StandAt`](fusee_control::node::NodeRequest::StandAt), except for bars that are
+//!   set afterwards, and these are for view N or later ones.
 //!
-//! That a node which hears a master bars nobody is a courtesy: who is cut off alone disturbs nobody. Nothing
-//! rests on it, nor on this node's clock.
+//! A node that is in contact with a master sets no bar. This is only a courtesy, so that a session that is cut
+//! off alone disturbs no other one. Nothing depends on it, nor on this node's clock.
 
 use fusee_control::master::Note;
 use fusee_control::node::{Bar, Bars, NodeRefusal, NodeReply};
@@ -21,25 +21,25 @@ use fusee_core::verbs::{ClientId, MnId};
 
 use super::{Answer, Effect, Node, bad};
 
-/// What a node bars, and what it has heard.
+/// The bars of a node, and its contact with masters.
 #[derive(Debug, Default)]
 pub(super) struct Barring {
     bars: [Option<Bar>; MAX_BARS],
     changes: u64,
     now_ms: u64,
-    /// The last answer of a master, and when it came.
+    /// The last answer of a master, and the time at which it came.
     heard: Option<(Note, u64)>,
     lease_ms: u64,
     longest_lease_ms: u64,
 }
 
 impl Node {
-    /// The time, which grows; where it starts does not matter.
+    /// Sets the time. It must not decrease; its zero is arbitrary.
     pub fn pass(&mut self, now_ms: u64) {
         self.barring.now_ms = now_ms;
     }
 
-    /// A master has answered; with its lease, in milliseconds.
+    /// Notes an answer of a master, with the master's lease in milliseconds.
     pub fn hear(&mut self, note: Note, lease_ms: u64) {
         let barring = &mut self.barring;
         barring.heard = Some((note, barring.now_ms));
@@ -47,7 +47,7 @@ impl Node {
         barring.longest_lease_ms = barring.longest_lease_ms.max(lease_ms);
     }
 
-    /// What to tell the master: its last answer, and what is barred now.
+    /// Returns the report for the master: its last answer, and the present bars.
     pub fn heard(&self) -> (Option<Note>, Bars) {
         (self.barring.heard.map(|(note, _)| note), self.bars())
     }
@@ -91,7 +91,8 @@ impl Node {
         match known.map(|at| (at, bars[at].map_or(0, |bar| bar.view))) {
             Some((_, known)) if known >= view => {}
             _ if self.hears_master() => return Err(NodeRefusal::HearsMaster),
-            // What was asked for by a later view is not settled with what was asked for before.
+            // A bar for a later view replaces that for an earlier one: settling the earlier one does not settle
+            // the later.
             Some((at, _)) => self.set_bar(at, Some(Bar { node, view }), effects),
             None => {
                 let free = bars.iter().position(Option::is_none);

@@ -1,4 +1,4 @@
-//! The blocks of a region that the node holds: whose each is, and which are to be handed out.
+//! The blocks of a region on this node: their owners, and the list of free ones.
 
 use fusee_core::data::Redundancy;
 use fusee_core::verbs::ClientId;
@@ -6,17 +6,17 @@ use fusee_core::view::{Geometry, TABLE_ENTRY_BYTES};
 
 use super::Effect;
 
-/// How many of the blocks of a region are kept back for DELETEs: also where nothing else has room, a
-/// DELETE needs an object for its log entry before it can make room.
+/// Returns how many blocks of a region are kept for DELETEs. A DELETE needs an object for its log
+/// entry before it can free memory, so it must get a block even when no other request does.
 fn kept_back(blocks: usize) -> usize {
     if blocks < 8 { 0 } else { blocks.div_ceil(64) }
 }
 
-/// A region, as this node holds it.
+/// A region on this node.
 #[derive(Debug)]
 pub(super) struct Region {
     pub offset: u64,
-    /// The view for which it was reserved.
+    /// The view for which it was reserved last.
     pub since: u64,
     pub geometry: Geometry,
     pub primary: bool,
@@ -24,10 +24,10 @@ pub(super) struct Region {
     pub redundancy: Redundancy,
     /// The block allocation table.
     pub owners: Vec<ClientId>,
-    /// Blocks to hand out, the next one last. Some may have got an owner since: they are
-    /// skipped when they come up, so that no request has to search.
+    /// Blocks to hand out, the next one last. A block that has got an owner since is skipped when
+    /// it comes up, so that no request has to search.
     free: Vec<u32>,
-    /// Per block, whether `free` lists it.
+    /// For each block, whether `free` lists it.
     listed: Vec<bool>,
 }
 
@@ -61,12 +61,12 @@ impl Region {
         self.free.reverse();
     }
 
-    /// Whether more than a quarter of its blocks is free, about.
+    /// Whether more than about a quarter of the blocks is free.
     pub fn has_spare(&self) -> bool {
         self.free.len() > self.owners.len() / 4
     }
 
-    /// The last that are left are for DELETEs.
+    /// Takes a free block off the list. The last ones are for DELETEs.
     pub fn take_free(&mut self, to_delete: bool) -> Option<u32> {
         let kept = if to_delete { 0 } else { self.kept_back() };
         while self.free.len() > kept
@@ -91,13 +91,14 @@ impl Region {
         Effect::WriteTable { offset, value: owner.0 }
     }
 
-    /// How many free blocks a client may still get that does not want to delete.
+    /// Returns how many free blocks requests other than DELETEs can still get.
     pub fn writable(&self) -> u64 {
         let free = self.owners.len() as u64 - self.owned();
         free.saturating_sub(self.kept_back() as u64)
     }
 
-    /// How many of the free blocks are for DELETEs. Log objects are replicated.
+    /// Returns how many of the free blocks are kept for DELETEs. Log objects are replicated, so
+    /// other regions keep none.
     fn kept_back(&self) -> usize {
         let is_for_logs = self.redundancy == Redundancy::Replicated;
         if is_for_logs { kept_back(self.owners.len()) } else { 0 }

@@ -1,14 +1,15 @@
-//! Requests of sessions, and of the master's jobs, take effect in turn.
+//! Ordering of the requests of sessions, and of the master's jobs.
 //!
-//! A session that gives a request up does not know whether it will still arrive: over a connection that
-//! stood still, long after what the session asked since over another one. Late, an ALLOC gives a block to
-//! who is not there any more, and a `SetOwner` takes one away from who has it by now. So requests have
-//! numbers, and say which ones have ended for their session: what comes of those behind an answer is refused.
+//! A session that gives a request up does not know whether it will still arrive: it may be on a connection that
+//! stalled, and arrive long after later requests of the session that took another connection. A late ALLOC
+//! would give a block to a session that has ended, and a late `SetOwner` would take a block from its present
+//! owner. So requests have numbers, and tell which requests of their session have ended. A request is refused
+//! if a later one has told that it has ended.
 //!
-//! So it is with jobs. A job that got no answer is over, and the next one begins; what it had asked for may come
-//! when that one is through and sessions have gone on: a table of owners as it was before, for one. Jobs run one
-//! at a time, so all that they ask for together has one number. A repairer that is given up is fenced before
-//! another one works, and nothing of it takes effect from then on.
+//! The same holds for jobs. A job that got no answer has ended, and the next one begins. A late request of the
+//! old job may arrive when the new one is complete and sessions have gone on, for example with an outdated
+//! table of owners. Jobs run one at a time, so all requests of a job have one number. A repairer that is given
+//! up is fenced before another one works, and none of its requests has an effect from then on.
 
 use std::collections::BTreeMap;
 
@@ -18,27 +19,28 @@ use fusee_core::verbs::ClientId;
 
 use super::{Answer, Effect, Node, Step, check_somebody};
 
-/// Sessions that are remembered; beyond, a quarter is forgotten: those that have asked nothing for longest.
+/// The most sessions remembered. Beyond, the quarter that has made no request for longest is forgotten.
 const MAX_SESSIONS: usize = 1 << 16;
 
-/// How far each session's requests have got.
+/// The progress of each session's requests.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     sessions: BTreeMap<ClientId, Progress>,
-    /// All that have come.
+    /// The number of requests so far.
     requests: u64,
 }
 
 #[derive(Debug, Default)]
 struct Progress {
-    /// The number below which requests have ended.
+    /// Requests with lower numbers have ended.
     over: u64,
-    /// The last request, counted over all sessions.
+    /// The number of the last request, counted over all sessions.
     last: u64,
 }
 
 impl Turns {
-    /// Whether a request takes effect, which says up to where those of its session have ended.
+    /// Whether request `turn` takes effect. `ended` is the number below which the sender says that its requests
+    /// have ended.
     fn takes(&mut self, client: ClientId, turn: u64, ended: u64) -> bool {
         self.requests += 1;
         let progress = self.sessions.entry(client).or_default();
@@ -56,7 +58,7 @@ impl Turns {
 }
 
 impl Node {
-    /// Decides about a request of a session.
+    /// Decides on a request of a session.
     pub(super) fn in_turn(
         &mut self,
         client: ClientId,
@@ -65,7 +67,7 @@ impl Node {
     ) -> Step {
         let refused = |refusal| Step { effects: vec![], reply: NodeReply::Refused(refusal) };
         if self.over.has(client) {
-            // Also to what gives a block back: its recovery has read the table, or is about to.
+            // Refused even if it gives a block back: the session's recovery has read the table, or is about to.
             return refused(NodeRefusal::Fenced { client });
         }
         if !self.turns.takes(client, turn, ended) {
@@ -74,7 +76,7 @@ impl Node {
         self.handle(request.of(client))
     }
 
-    /// Decides about a request of a job of the master.
+    /// Decides on a request of a job of the master.
     pub(super) fn of_job(
         &mut self,
         repairer: ClientId,

@@ -1,5 +1,5 @@
-//! Blocks that pass from one session to another by way of the master: what this one hands on or leaves,
-//! and what it takes over.
+//! Blocks that pass from one session to another by way of the master: those that this session hands over or
+//! leaves, and those that it takes over.
 
 use fusee_control::master::{MasterReply, MasterRequest, Orphan};
 use fusee_control::node::{BlockId, BlockRequest, NodeRefusal, NodeReply};
@@ -25,22 +25,25 @@ impl<E: Environment> BlockSource<E> {
     ) -> Option<BlockGrant> {
         let gift = self.take_orphan(class, redundancy, full, view).await?;
         let (orphan, block) = (gift.orphan, gift.orphan.block);
-        // The master may not know that somebody gave it back to the pool, before this session got it
-        // from there.
+        // The master may not know that another session gave the block back to the pool, and that this session
+        // got it from there.
         self.exhausted.set(false);
         let is_ours = self.held.borrow().contains(&block);
         if is_ours || self.unconfirmed.borrow().contains(&block) {
             return None;
         }
-        // What is its own has its name in the tables; and an earlier try may have taken effect.
+        // The tables may already show this session: the block was its own before, or an earlier attempt has
+        // taken effect.
         let once = orphan.owner != self.client && !self.adopting.borrow().contains_key(&block);
         if !once && self.allocating.get() > 0 && !removed(Mutant::OwnOrphansTakenMeanwhile) {
-            // It may have come to somebody else, and to the pool, and from there to a request that runs: in the
-            // tables it would look the same. It stays the master's. Nobody asks the pool meanwhile, either.
+            // Another session may have taken the block over and given it back, and the pool may have granted it
+            // to a running request of this session: the tables would look the same. So it stays with the
+            // master. For the same reason no request asks the pool while a block is taken back.
             return None;
         }
         let _ends = (!once).then(|| Counted::begin(&self.taking_back));
-        // By an earlier name it may be offered what it has handed on itself, and the master does not know yet.
+        // Not for a first attempt: the master may offer, under an earlier owner's id, a block that this session
+        // has itself handed over since, as long as the master does not know that.
         if !once {
             self.handed_on.borrow_mut().remove(&block);
         }
@@ -57,7 +60,7 @@ impl<E: Environment> BlockSource<E> {
         }
     }
 
-    /// An orphaned block is the session's.
+    /// Records that an orphaned block is the session's, and returns its grant.
     pub(super) fn left(&self, gift: &Gift, view: &View) -> BlockGrant {
         let Orphan { block, class, first, marked, .. } = gift.orphan;
         self.holds(block);
@@ -67,7 +70,7 @@ impl<E: Environment> BlockSource<E> {
         BlockGrant { address, redundancy, class, first, marked, pool_is_empty: false }
     }
 
-    /// Tells the master what the keeper has not told it yet. Whether it knows.
+    /// Tells the master of the blocks that the keeper has not told it of yet. Returns whether the master knows.
     pub async fn hand_on(&self, gate: &Gate) -> bool {
         let Some(batch) = gate.offers.unheard() else { return true };
         let serial = batch.serial;
@@ -108,7 +111,7 @@ impl<E: Environment> BlockSource<E> {
                 orphan.map(|orphan| Gift { turn, orphan, owner_lives })
             }
             Ok(_) => None,
-            // Memory nodes have blocks without the master's help.
+            // Memory nodes give blocks without the master's help.
             Err(_) => {
                 self.without_master.set(BLOCKS_WITHOUT_MASTER);
                 self.exhausted.set(false);
@@ -117,14 +120,14 @@ impl<E: Environment> BlockSource<E> {
         }
     }
 
-    /// Blocks are not this session's any more.
+    /// Records that blocks were handed over, and are not this session's any more.
     pub fn forget(&self, blocks: &[BlockId]) {
         self.adopted.borrow_mut().retain(|(block, _)| !blocks.contains(block));
         self.held.borrow_mut().retain(|block| !blocks.contains(block));
         self.handed_on.borrow_mut().extend(blocks);
     }
 
-    /// What is left of this session's blocks, for others.
+    /// Makes orphaned blocks of the remainders of this session's blocks.
     pub fn give_up(&self, rests: Vec<Remainder>, view: &View) -> Vec<Orphan> {
         let orphan = |Remainder { block, class, first, marked }| {
             let (region, block) = view.geometry.block_at(block)?;
@@ -134,7 +137,7 @@ impl<E: Environment> BlockSource<E> {
         rests.into_iter().filter_map(orphan).collect()
     }
 
-    /// Takes a block over. `once`: for the first time.
+    /// Takes a block over. `once` says that this is the first attempt.
     pub(super) async fn adopt(&self, gift: &Gift, once: bool, view: &View) -> Result<(), Error> {
         let Gift { orphan, owner_lives, .. } = *gift;
         if !is_valid(view, orphan.block) {
@@ -154,9 +157,9 @@ impl<E: Environment> BlockSource<E> {
         match self.ask(primary, request).await {
             Ok(NodeReply::Done) => {}
             Ok(other) => {
-                // The first request has had no effect anywhere. After that, or where the block was the session's own
-                // before, only the name of another owner says so: the primary may have been started again, or may
-                // refuse for the owner's sake what it has executed already.
+                // A refused first attempt has had no effect anywhere. After an earlier attempt, or if the block
+                // was the session's own before, only the id of another owner says so: the primary may have been
+                // started again, or may refuse for the owner's sake a request that it has executed already.
                 let is_anothers = match other {
                     NodeReply::Refused(NodeRefusal::NotOwner { owner }) => owner != self.client,
                     _ => false,

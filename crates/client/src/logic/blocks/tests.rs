@@ -1,4 +1,4 @@
-//! Blocks whose requests and answers are lost.
+//! Blocks, when requests and answers are lost.
 
 use std::future::{Future, poll_fn, ready};
 use std::pin::pin;
@@ -15,29 +15,31 @@ use fusee_core::view::{Geometry, Member, Place};
 use super::*;
 use crate::logic::SessionHost;
 
-/// A node 0 whose only free block is always the same, and a node 1 that is silent for a while.
+/// A node 0 with one free block, always the same, and a node 1 that is silent for a while.
 struct Surroundings {
     now: Cell<Duration>,
     silent: Cell<bool>,
-    /// It does not even refuse to answer.
+    /// Whether node 1 never answers the return of a block.
     hangs: Cell<bool>,
     owner: Cell<ClientId>,
-    /// Node 0 allocates, and its answer is under way until this is over.
+    /// Whether the answer to an ALLOC of node 0 is still under way.
     mute: Cell<bool>,
-    /// Node 0 takes a block back, and its answer is under way until this is over.
+    /// Whether node 0's answer to a change of a block's owner is still under way.
     slow: Cell<bool>,
-    /// Node 0 takes a block back, and its answer is lost.
+    /// Whether node 0's answer to a change of a block's owner is lost.
     forgets: Cell<bool>,
     has_master: Cell<bool>,
     asked_master: Cell<u32>,
-    /// The master says that nobody has memory; but not, on request, what others have left.
+    /// Whether the master says that no session has memory, and whether it does not answer requests for orphaned
+    /// blocks.
     exhausted: Cell<bool>,
     hides_orphans: Cell<bool>,
-    /// Node 0 has been started again: it knows no block.
+    /// Whether node 0 has been started again, and knows no block.
     restarted: Cell<bool>,
-    /// What the master gives next.
+    /// The orphaned block that the master gives next.
     orphan: Cell<Option<Orphan>>,
-    /// What node 0 grants before anything else, the last one first, and which regions it was told are frozen.
+    /// The blocks that node 0 grants before any other, the last one first, and the regions that it was told are
+    /// frozen.
     grants: RefCell<Vec<BlockId>>,
     told: RefCell<Vec<Vec<u32>>>,
 }
@@ -205,12 +207,12 @@ fn a_block_whose_return_is_not_acknowledged_is_not_taken_again() {
     let source = source_of(7, &env);
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     assert!(matches!(at_once(source.grant(slab, false, &view())), Err(Error::Allocation { .. })));
-    // Node 1 may name the session still: whoever got the block from node 0 could not have it recorded there.
+    // Node 1 may still name the session: the next owner could not have the block recorded there.
     assert_eq!(env.owner.get(), ClientId(7));
     assert_eq!(at_once(source.grant(slab, false, &view())), Err(Error::OutOfMemory));
     assert_eq!(env.owner.get(), ClientId(7));
     env.silent.set(false);
-    // It is given back once more, and now both nodes say so.
+    // The block is given back once more, and now both nodes acknowledge that.
     assert_eq!(at_once(source.grant(slab, false, &view())), Err(Error::OutOfMemory));
     assert_eq!(env.owner.get(), nobody);
     at_once(source.grant(slab, false, &view())).expect("nothing is in doubt any more");
@@ -264,7 +266,7 @@ fn a_block_that_nobody_heard_of_is_found_when_memory_is_short() {
         let mut grant = pin!(source.grant(slab, false, &view));
         let mut context = Context::from_waker(Waker::noop());
         assert!(grant.as_mut().poll(&mut context).is_pending());
-        // While it runs, what the tables say may be what it is about to hear.
+        // While that request runs, the tables may show what it is about to hear.
         env.mute.set(false);
         assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
     }
@@ -272,13 +274,14 @@ fn a_block_that_nobody_heard_of_is_found_when_memory_is_short() {
     let found = at_once(source.grant(slab, false, &view)).unwrap();
     assert_eq!((found.address, found.first), (view.geometry.block_address(0, 0), 0));
     assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
-    // What has been handed on is not taken: the tables name the session until somebody has taken it over.
+    // A block that was handed over is not taken: the tables name the session until another one has taken it
+    // over.
     source.forget(&[BlockId { region: 0, block: 0 }]);
     assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
 }
 
-/// Somebody has taken over what the session had handed on, and given it back to the pool, and the session has
-/// got it from there without hearing of it.
+/// Another session has taken over the block that this session had handed over, and has given it back to the
+/// pool, and this session has got it from there without hearing of it.
 #[test]
 fn what_was_handed_on_and_is_named_again_is_left_to_recovery() {
     let env = Surroundings::new();
@@ -300,7 +303,7 @@ fn what_was_handed_on_and_is_named_again_is_left_to_recovery() {
     assert_eq!(at_once(source.settle(&gate())), None, "nobody else knows of the block");
 }
 
-/// The master still has what an earlier owner of a block has left, which has come back to the pool since.
+/// The master still has the block as an earlier owner left it, but the block has come back to the pool since.
 #[test]
 fn a_block_from_the_pool_is_not_taken_over_from_an_earlier_owner_as_well() {
     let env = Surroundings::new();
@@ -322,7 +325,8 @@ fn a_block_from_the_pool_is_not_taken_over_from_an_earlier_owner_as_well() {
     assert_eq!((granted.address, granted.first), (view.geometry.block_address(0, 0), 0));
 }
 
-/// It has handed the block on, and the master, which does not know yet, offers it what an earlier owner has left there.
+/// The session has handed the block over, and the master, which does not know that yet, offers it as an earlier
+/// owner has left it.
 #[test]
 fn what_was_handed_on_is_not_missed_when_it_was_offered_by_an_earlier_name() {
     let env = Surroundings::new();
@@ -337,13 +341,13 @@ fn what_was_handed_on_is_not_missed_when_it_was_offered_by_an_earlier_name() {
     env.orphan.set(Some(orphan));
     assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
     assert_eq!(env.orphan.get(), None, "it was given");
-    // Later an answer does not come. Somebody else may be about to take the block over.
+    // Later an answer does not come. Another session may be about to take the block over.
     source.missed.set(true);
     assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
 }
 
-/// The master gives it back what the session has handed on. The block's memory node is started again just then, and
-/// the backup that leads afterwards knows the owner.
+/// The master gives a block back to the session that handed it over. The block's memory node is started again
+/// just then, and the backup that becomes primary knows the owner.
 #[test]
 fn what_came_back_to_a_session_is_not_new_when_its_memory_node_was_started_again() {
     let env = Surroundings::new();
@@ -364,7 +368,8 @@ fn what_came_back_to_a_session_is_not_new_when_its_memory_node_was_started_again
     assert_eq!((found.address, found.first), (view.geometry.block_address(0, 0), 2));
 }
 
-/// Its owner is fenced while the answer to the first request is on its way, and the block is offered once more.
+/// The block's owner is fenced while the answer to the first request is on its way, and the block is offered
+/// once more.
 #[test]
 fn what_an_unanswered_request_has_brought_is_not_new_when_the_next_one_is_refused() {
     let env = Surroundings::new();
@@ -388,8 +393,8 @@ fn what_an_unanswered_request_has_brought_is_not_new_when_the_next_one_is_refuse
     assert_eq!((found.address, found.first), (view.geometry.block_address(0, 0), 2));
 }
 
-/// The keeper acknowledges a newer view while a session that leaves waits for the answer of a memory node. A table may
-/// be copied by then.
+/// The keeper acknowledges a newer view while a session that leaves waits for the answer of a memory node. A
+/// table may be copied by then.
 #[test]
 fn a_session_that_leaves_while_a_view_comes_is_left_to_recovery() {
     let env = Surroundings::new();
@@ -432,7 +437,7 @@ fn what_is_given_back_is_not_reported_as_taken_over() {
     assert_eq!(*source.adopted.borrow(), []);
 }
 
-/// An operation that gives a block back is dropped while a node is asked. The session needs memory later.
+/// An operation that gives a block back is dropped while a node is asked. Later the session needs memory.
 #[test]
 fn a_return_that_is_dropped_half_way_is_made_good_when_memory_is_short() {
     let env = Surroundings::new();
@@ -454,9 +459,9 @@ fn a_return_that_is_dropped_half_way_is_made_good_when_memory_is_short() {
     assert_eq!(at_once(source.settle(&gate())), Some(Vec::new()));
 }
 
-/// A block is being given back: its node has it, and has not said so yet. Meanwhile it is granted again.
-/// The tables name the session in the end, so it must not be forgotten, also if it was looked for
-/// `meanwhile`.
+/// A block is being given back: its node has it, and has not acknowledged that yet. Meanwhile it is granted
+/// again. In the end the tables name the session, so the session must not forget the block, also if it searched
+/// for missed blocks `meanwhile`.
 fn is_found_after_its_return(meanwhile: bool) {
     let env = Surroundings::new();
     env.silent.set(false);
@@ -490,8 +495,8 @@ fn nor_if_it_was_looked_for_meanwhile() {
     is_found_after_its_return(true);
 }
 
-/// A request that looks for missed blocks gives one back once more, and waits for that. Another request begins
-/// meanwhile, and is granted the block. Its answer is under way while the first one finds the block.
+/// A request that looks for missed blocks gives one back once more, and waits for the answer. Meanwhile another
+/// request begins, and is granted the block. Its answer is under way while the first request finds the block.
 #[test]
 fn a_block_is_not_found_while_it_is_being_granted_to_another_request() {
     let env = Surroundings::new();
@@ -547,7 +552,7 @@ fn a_block_that_nobody_heard_of_is_remembered_while_its_region_is_frozen() {
     at_once(source.grant(slab, false, &view())).expect("it was not forgotten");
 }
 
-/// A node knows of as many as one request names, and gives a block of another one.
+/// A node is told of as many regions as one request names, and grants a block of another one.
 #[test]
 fn a_block_of_a_region_that_is_copied_is_left_and_another_one_asked_for() {
     let env = Surroundings::new();
@@ -581,12 +586,13 @@ fn a_block_of_a_region_that_is_copied_is_left_and_another_one_asked_for() {
     assert_eq!(told.len(), 3);
     assert!(!told[0].contains(&46) && told[1][0] == 46 && told[2][..2] == [46, 45], "{told:?}");
     assert!(source.missed.get(), "what it has left is looked for later");
-    // A node that has nothing else is not asked for ever.
+    // A node that grants only such blocks is not asked for ever.
     *env.grants.borrow_mut() = (0..20).map(block).collect();
     assert!(matches!(at_once(source.grant(slab, false, &view)), Err(Error::Allocation { .. })));
 }
 
-/// Others wait for who is pinned, so it is asked again later, and newer views do not put off the end of that.
+/// Other sessions wait for pinned operations, so the operation asks again later; newer views do not delay its
+/// end.
 #[test]
 fn a_wait_for_a_block_is_not_pinned_and_ends_by_the_operations_own_clock() {
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
@@ -616,7 +622,7 @@ fn a_block_of_a_newer_view_whose_return_is_not_acknowledged_is_not_taken_by_that
     let slab = SlabKind::of(Redundancy::Replicated, 1, 1).unwrap();
     let older = View { regions: Vec::new(), ..view() };
     assert!(matches!(at_once(source.grant(slab, false, &older)), Err(Error::Allocation { .. })));
-    // The request may still come: by the newer view the block is not to be used either.
+    // The old request may still arrive: by the newer view the block is not to be used either.
     env.forgets.set(false);
     assert!(matches!(at_once(source.grant(slab, false, &view())), Err(Error::Allocation { .. })));
     assert_eq!(env.owner.get(), ClientId(7));
@@ -625,7 +631,7 @@ fn a_block_of_a_newer_view_whose_return_is_not_acknowledged_is_not_taken_by_that
     assert_eq!(at_once(source.settle(&gate())), Some(Vec::new()));
 }
 
-/// It would be refused at once, beside what others have left for it.
+/// Otherwise it would be refused at once, although orphaned blocks are there for it.
 #[test]
 fn a_session_that_did_not_hear_of_orphans_does_not_take_memory_for_exhausted() {
     let env = Surroundings::new();

@@ -1,4 +1,4 @@
-//! The numbers of a session's requests to memory nodes ([`NodeRequest::InTurn`]), and which blocks are being
+//! The numbers of a session's requests to memory nodes ([`NodeRequest::InTurn`]), and the blocks that are being
 //! given back.
 //!
 //! [`NodeRequest::InTurn`]: fusee_control::node::NodeRequest::InTurn
@@ -8,23 +8,23 @@ use std::collections::BTreeSet;
 
 use fusee_control::node::BlockId;
 
-/// Which requests run.
+/// The numbers of the running requests.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     last: Cell<u64>,
     running: RefCell<BTreeSet<u64>>,
 }
 
-/// A request runs, until this is dropped: it was answered then, or given up.
+/// A running request; its drop says that it was answered, or given up.
 pub(super) struct Turn<'t> {
     turns: &'t Turns,
     pub number: u64,
-    /// Those before have ended.
+    /// All requests with smaller numbers have ended.
     pub ended: u64,
 }
 
 impl Turns {
-    /// A request begins.
+    /// Begins a request.
     pub fn begin(&self) -> Turn<'_> {
         let number = self.last.get() + 1;
         self.last.set(number);
@@ -41,8 +41,8 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// A block is being given back. If this is dropped before all have acknowledged that, the tables may go on naming the
-/// session.
+/// The running return of a block. If this is dropped before all nodes have acknowledged the return, the tables
+/// may go on naming the session.
 pub(super) struct Returning<'r> {
     returning: &'r RefCell<BTreeSet<BlockId>>,
     missed: &'r Cell<bool>,

@@ -1,30 +1,31 @@
-//! What operations have freed and nobody has set free yet.
+//! Objects that operations have freed, and whose bits in the free bitmaps are not set (*marked*)
+//! yet.
 //!
-//! It holds up only those who must know that all of it is set free: a session that does nothing would
-//! hold them up for ever. So after some epochs the keeper *revokes* what waits to be set free: it
-//! never will be, and is found by a comparison with the index.
+//! Only comparisons with the index, which need all marks, wait for them; for an idle session they
+//! would wait for ever. So after some epochs the keeper *revokes* the waiting objects: they are
+//! never marked then, and a comparison with the index finds them.
 
 use std::sync::atomic::Ordering::SeqCst;
 
 use crate::sync::AtomicU64;
 
-/// Nothing waits to be set free.
+/// No object waits to be marked.
 const IDLE: u64 = u64::MAX;
-/// What waited to be set free is revoked.
+/// The waiting objects are revoked.
 const REVOKED: u64 = u64::MAX - 1;
-/// With a local epoch: what was freed since is being set free.
+/// With a local epoch: the objects freed since then are being marked.
 const MARKING: u64 = 1 << 63;
 
-/// The local epoch since which freed objects wait to be set free, `IDLE` or `REVOKED`.
+/// The local epoch since which freed objects wait to be marked, `IDLE` or `REVOKED`.
 #[derive(Debug)]
 pub struct Freed(AtomicU64);
 
-/// What waits, as the keeper has seen it.
+/// The waiting objects, as the keeper has seen them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waits(u64);
 
 impl Waits {
-    /// The local epoch since which something waits.
+    /// Returns the local epoch since which some object waits.
     pub fn since(self) -> Option<u64> {
         (self.0 < REVOKED).then_some(self.0 & !MARKING)
     }
@@ -35,13 +36,14 @@ impl Freed {
         Freed(AtomicU64::new(IDLE))
     }
 
-    /// From the session: since when something waits to be set free.
+    /// Publishes, for the session, since when some object waits to be marked.
     pub fn publish(&self, since: Option<u64>) {
         self.0.store(since.unwrap_or(IDLE), SeqCst);
     }
 
-    /// From the session: something was freed by an operation that is pinned in that local epoch. It waits to be marked,
-    /// unless what waits was revoked: then all of it is.
+    /// Publishes, for the session, that an operation pinned in local epoch `since` has freed an
+    /// object. The object waits to be marked, unless the waiting objects are revoked: then it is
+    /// revoked, too.
     pub fn publish_older(&self, since: u64) {
         let older = |waits: u64| match waits {
             IDLE => Some(since),
@@ -51,7 +53,8 @@ impl Freed {
         let _revoked = self.0.fetch_update(SeqCst, SeqCst, older);
     }
 
-    /// To the session: whether what waits may be set free now.
+    /// Returns, to the session, whether the waiting objects may be marked now. If so, they cannot
+    /// be revoked meanwhile. If they were revoked, the session begins anew without waiting objects.
     pub fn may_set_free(&self) -> bool {
         let waits = self.0.load(SeqCst);
         let begun =
@@ -63,13 +66,13 @@ impl Freed {
         false
     }
 
-    /// To the keeper: what waits.
+    /// Returns the waiting objects, to the keeper.
     pub(super) fn waits(&self) -> Waits {
         Waits(self.0.load(SeqCst))
     }
 
-    /// From the keeper: what waits never will be set free; unless it is being set free, or the session has
-    /// told something else since.
+    /// Revokes the waiting objects, for the keeper: they will never be marked. Fails if they are
+    /// being marked, or if the session has published something else since `seen`.
     pub(super) fn revoke(&self, seen: Waits) -> bool {
         let revoke = || self.0.compare_exchange(seen.0, REVOKED, SeqCst, SeqCst).is_ok();
         seen.0 & MARKING == 0 && revoke()

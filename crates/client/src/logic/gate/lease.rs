@@ -1,14 +1,14 @@
-//! Until when the session counts as heard by the master.
+//! The lease of a session.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use crate::sync::AtomicU64;
 
-/// The session's lease, in nanoseconds of the clock of its surroundings.
+/// The session's lease, in nanoseconds of its environment's clock.
 #[derive(Debug)]
 pub struct Lease {
-    /// Until when the session counts as heard; `u64::MAX`: always.
+    /// The end of the lease; `u64::MAX`: it never ends.
     heard_until_ns: AtomicU64,
     /// The longest lease that a master has told.
     longest_ns: AtomicU64,
@@ -19,33 +19,34 @@ fn nanos(time: Duration) -> u64 {
 }
 
 impl Lease {
-    /// Of a session that always counts as heard.
+    /// Makes a lease that never ends.
     pub(super) fn forever() -> Lease {
         Lease { heard_until_ns: AtomicU64::new(u64::MAX), longest_ns: AtomicU64::new(0) }
     }
 
-    /// The session counts as heard only for so long.
+    /// Sets the end of the lease.
     pub(super) fn ends(&self, until: Duration) {
         self.heard_until_ns.store(nanos(until), Relaxed);
     }
 
-    /// A master has told a lease.
+    /// Records the length of the lease that a master has told.
     pub fn publish(&self, lease: Duration) {
         self.longest_ns.fetch_max(nanos(lease), Relaxed);
     }
 
-    /// To the session: the longest lease that a master has told.
+    /// Returns, to the session, the longest lease that a master has told.
     pub fn longest(&self) -> Duration {
         Duration::from_nanos(self.longest_ns.load(Relaxed))
     }
 
-    /// From the keeper: the master has heard of the session.
+    /// Extends the lease, for the keeper: the master has heard of the session.
     pub fn hear(&self, until: Duration) {
         // Relaxed: an operation that does not see it yet asks the memory nodes.
         self.heard_until_ns.fetch_max(nanos(until), Relaxed);
     }
 
-    /// To the session: whether it counts as heard, at a time that is not behind.
+    /// Returns, to the session, whether its lease is valid at `now`, which must not be behind the
+    /// clock.
     #[inline]
     pub fn is_heard(&self, now: Duration) -> bool {
         nanos(now) < self.heard_until_ns.load(Relaxed)

@@ -1,11 +1,12 @@
-//! Views, epochs, and in which of them the session's operations are pinned.
+//! Views and epochs, and the local epochs in which the session's operations are pinned.
 //!
-//! A view or an epoch that comes makes a new *local epoch*: a number that both sides know. The order is
-//! Dekker's: a session first tells in which local epoch it is pinned and then looks whether that is still
-//! the newest; the keeper first makes the new local epoch and then looks what the session tells. Between the
-//! two, each passes a [`barrier`], so at least one sees the other: either the operation begins at the
-//! new local epoch, or the keeper sees that it is pinned in the old one. The keeper's side pays for both, once
-//! for every local epoch: an operation that has begun since then has seen it.
+//! Each new view and each new epoch makes a new *local epoch*: a number that both sides know. The order of
+//! steps is Dekker's: a session first publishes the local epoch in which it is pinned, and then checks whether
+//! that is still the newest; the keeper first publishes the new local epoch, and then reads what the session
+//! has published. Between its two steps each side passes a [`barrier`], so at least one side sees the other:
+//! either the operation begins at the new local epoch, or the keeper sees that it is pinned in the old one. The
+//! keeper's barrier bears the cost for both sides. The keeper passes it once for every local epoch: an
+//! operation that has begun since then has seen that local epoch.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -16,10 +17,11 @@ use fusee_core::view::View;
 
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, barrier};
 
-/// Nothing is pinned.
+/// No operation is pinned.
 const IDLE: u64 = u64::MAX;
 
-/// The newest view and epoch one way, in what operations are pinned the other way.
+/// The newest view and epoch, from the keeper, and the local epochs in which operations are pinned, from the
+/// session.
 #[derive(Debug)]
 pub(super) struct LocalEpochs {
     newest: Mutex<Newest>,
@@ -28,24 +30,24 @@ pub(super) struct LocalEpochs {
     /// The newest epoch.
     epoch: AtomicU64,
     local_epoch: AtomicU64,
-    /// From the keeper to itself: operations that begin do so at this local epoch or a newer one; of all
-    /// others it sees when they began.
+    /// Used by the keeper alone: an operation that begins from now on is pinned in this local epoch or a later
+    /// one; of all others the keeper sees the local epoch.
     seen_by_all: AtomicU64,
     /// The local epoch in which the oldest operation is pinned, or `IDLE`.
     oldest: AtomicU64,
     suspended: AtomicUsize,
 }
 
-/// What the newest local epoch stands for, and earlier ones.
+/// The view and epoch of the newest local epoch, and of earlier ones.
 #[derive(Debug)]
 pub(super) struct Newest {
     pub view: Arc<View>,
     pub epoch: u64,
-    /// What the local epochs stand for that somebody may still be pinned in, the newest last.
+    /// Local epochs in which operations may still be pinned, the newest last.
     local_epochs: VecDeque<LocalEpoch>,
 }
 
-/// What a local epoch stands for: the numbers of its view and epoch.
+/// A local epoch, and the numbers of its view and epoch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LocalEpoch {
     number: u64,
@@ -53,24 +55,24 @@ pub(super) struct LocalEpoch {
     pub epoch: u64,
 }
 
-/// In what operations are pinned, as the keeper sees it.
+/// The local epochs in which operations are pinned, as the keeper sees them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Since {
-    /// All that run, and all that begin from now on, are pinned in this local epoch or a later one.
+    /// All running operations, and all that begin from now on, are pinned in this local epoch or a later one.
     pub local_epoch: u64,
-    /// Whether none runs.
+    /// Whether no operation runs.
     pub is_idle: bool,
 }
 
 impl Newest {
-    /// What a local epoch stands for. Where it is forgotten already nobody is pinned in it, but somebody
-    /// may be about to find that it is over.
+    /// Returns view and epoch of a local epoch; of a forgotten one, those of the oldest known. No operation is
+    /// pinned in a forgotten local epoch, but one may be about to find that it is not the newest any more.
     pub fn at(&self, local_epoch: u64) -> LocalEpoch {
         let known = self.local_epochs.iter().rev().find(|known| known.number <= local_epoch);
         *known.unwrap_or(&self.local_epochs[0])
     }
 
-    /// Forgets what local epochs stand for that are before this one.
+    /// Forgets the local epochs before this one.
     pub fn forget_before(&mut self, local_epoch: u64) {
         while self.local_epochs.len() > 1 && self.local_epochs[1].number <= local_epoch {
             self.local_epochs.pop_front();
@@ -96,36 +98,37 @@ impl LocalEpochs {
         self.newest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From the session: in what its operations are pinned.
+    /// Publishes, for the session, the local epochs in which its operations are pinned.
     #[inline]
     pub fn publish(&self, pinned: Pinned) {
         if self.suspended.load(Relaxed) != pinned.suspended {
             self.suspended.store(pinned.suspended, Release);
         }
-        // Release: who sees that operations have ended sees what they left, and what they told before.
+        // Release: a thread that sees that operations have ended also sees their effects, and what they
+        // published before.
         self.oldest.store(pinned.oldest.unwrap_or(IDLE), Release);
         barrier::light();
     }
 
-    /// To the session: the newest local epoch.
+    /// Returns the newest local epoch, to the session.
     #[inline]
     pub fn local_epoch(&self) -> u64 {
         self.local_epoch.load(SeqCst)
     }
 
-    /// Whether there is a newer view than the one of this number.
+    /// Returns whether there is a view with a greater number than `than`.
     #[inline]
     pub fn has_newer(&self, than: u64) -> bool {
         self.number.load(SeqCst) > than
     }
 
-    /// The newest epoch.
+    /// Returns the newest epoch.
     #[inline]
     pub fn epoch(&self) -> u64 {
         self.epoch.load(SeqCst)
     }
 
-    /// From the keeper: a view has come. Whether it is news.
+    /// Publishes a view, for the keeper. Returns whether it is news.
     pub fn publish_view(&self, view: &Arc<View>) -> bool {
         let mut newest = self.newest();
         if newest.view.number >= view.number {
@@ -137,7 +140,7 @@ impl LocalEpochs {
         true
     }
 
-    /// From the keeper: an epoch has come.
+    /// Publishes an epoch, for the keeper.
     pub fn publish_epoch(&self, epoch: u64) {
         let mut newest = self.newest();
         if newest.epoch < epoch {
@@ -147,7 +150,8 @@ impl LocalEpochs {
         }
     }
 
-    /// Last: who finds the new local epoch finds the view that came with it.
+    /// Makes the next local epoch. Its number is stored last: a session that loads it also finds the view that
+    /// came with it.
     fn next(&self, newest: &mut Newest) {
         let number = self.local_epoch.load(SeqCst) + 1;
         let local_epoch = LocalEpoch { number, view: newest.view.number, epoch: newest.epoch };
@@ -155,9 +159,10 @@ impl LocalEpochs {
         self.local_epoch.store(number, SeqCst);
     }
 
-    /// To the keeper: in what operations are pinned.
+    /// Returns, to the keeper, the local epochs in which operations are pinned.
     pub fn since(&self) -> Since {
-        // The local epoch first: an operation that begins afterwards begins at this one or a newer one.
+        // The local epoch is loaded first: an operation that begins afterwards is pinned in this one or a newer
+        // one.
         let local_epoch = self.local_epoch.load(SeqCst);
         if self.seen_by_all.load(Acquire) != local_epoch {
             barrier::heavy();
@@ -167,7 +172,7 @@ impl LocalEpochs {
         Since { local_epoch: oldest.min(local_epoch), is_idle: oldest == IDLE }
     }
 
-    /// To the keeper: whether operations were suspended and have not found out what became of them.
+    /// Returns, to the keeper, whether operations were suspended and have not found out what became of them.
     pub fn has_suspended(&self) -> bool {
         self.suspended.load(Relaxed) > 0
     }

@@ -1,7 +1,7 @@
 //! Blocks that the session does not need at the moment.
 //!
-//! They are *offered*: the keeper may hand them on while the session sleeps. The session takes them
-//! back before it does anything about them, and hears then which are gone.
+//! They are *offered*: the keeper may hand them over while the session sleeps. The session takes its offer back
+//! before it does anything to the blocks, and hears then which of them are gone.
 
 use std::mem;
 use std::sync::PoisonError;
@@ -12,50 +12,51 @@ use fusee_core::verbs::ClientId;
 
 use crate::sync::{Mutex, MutexGuard};
 
-/// One in so many of the blocks that a session at work offers is handed on at a time.
+/// A session at work hands over this fraction (1 / `PARTS`) of its offered blocks at a time.
 const PARTS: usize = 8;
 
-/// Blocks that others may have.
+/// Blocks that other sessions may have.
 #[derive(Debug, Default)]
 pub struct Offers(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     offered: Vec<Orphan>,
-    /// Those that need not wait until somebody is short: objects in them are in use.
+    /// Blocks to hand over without a call for memory: this session has no use for them, and objects in them are
+    /// in use.
     surplus: Vec<Orphan>,
-    /// The master is being told of these.
+    /// The blocks of which the master is being told.
     batch: Option<Batch>,
     serial: u64,
-    /// The call for which a part of what is offered was handed on last.
+    /// The latest call for which a part of the offered blocks was handed over.
     call: u64,
-    /// The session has done something about its blocks since.
+    /// Whether the session has made an offer since.
     is_active: bool,
-    /// The session has not heard yet that these are gone.
+    /// Blocks that were handed over, of which the session has not heard yet.
     gone: Vec<BlockId>,
-    /// The session looks for memory itself: what it does not need it offers when it has done.
+    /// Whether the session looks for memory itself: it offers what it does not need when it is done.
     is_withheld: bool,
-    /// The call that came meanwhile, if it has not got its part; 0 for none.
+    /// The call that came meanwhile, if its part is still owed; 0 for none.
     owed: u64,
-    /// It has got that since, and the keeper does not know.
+    /// Whether that part is in `batch` now, without the keeper's knowledge.
     is_due: bool,
-    /// The session has blocks that are about to become free.
+    /// Whether the session has blocks that are about to become free.
     frees_soon: bool,
 }
 
-/// What a session hands on at a time.
+/// Blocks that a session hands over at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// Grows with every batch.
+    /// The number of the batch; it grows with every batch.
     pub serial: u64,
     /// The blocks.
     pub orphans: Vec<Orphan>,
-    /// In which of them objects are in use.
+    /// Those of the blocks in which objects are in use.
     pub used: Vec<BlockId>,
 }
 
 impl Batch {
-    /// What to tell the master.
+    /// Makes the message to the master.
     pub fn request(self, client: ClientId) -> MasterRequest {
         let Batch { serial, orphans, used } = self;
         MasterRequest::HandOn { client, serial, orphans, used }
@@ -67,8 +68,8 @@ impl State {
         !self.surplus.is_empty() || self.is_due || (self.owed != 0 && !self.is_withheld)
     }
 
-    /// Has the keeper hand on what is surplus, and for every `call` but 0 a part of what is offered besides;
-    /// unless the last of it has not been heard.
+    /// Makes a batch of the surplus blocks and, for a new `call` other than 0, of a part of the offered ones.
+    /// Does nothing before the master has acknowledged the last batch.
     fn pass_on(&mut self, call: u64) {
         if self.batch.is_some() {
             return;
@@ -93,8 +94,8 @@ impl Offers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From the session: these may be handed on, and no others. A call that came meanwhile gets its part at
-    /// once: the session may take the rest back before the keeper looks. Whether the keeper should do so now.
+    /// Offers, for the session, these blocks and no others. A call that came meanwhile gets its part at once:
+    /// the session may take the rest back before the keeper looks. Returns whether the keeper should look now.
     pub(super) fn offer(&self, spare: Vec<Orphan>, surplus: Vec<Orphan>) -> bool {
         let mut state = self.state();
         (state.offered, state.surplus, state.is_withheld) = (spare, surplus, false);
@@ -107,13 +108,13 @@ impl Offers {
         state.is_pressing()
     }
 
-    /// From the session: whether it has blocks that are about to become free, and are not offered.
+    /// Records, for the session, whether it has blocks that are about to become free and are not offered.
     pub fn tell_frees_soon(&self, frees_soon: bool) {
         self.state().frees_soon = frees_soon;
     }
 
-    /// From the session: nothing may be handed on any more. To the session: what has been, since it
-    /// asked last.
+    /// Takes the whole offer back, for the session. Returns the blocks that were handed over since the last
+    /// such call.
     pub fn take_back(&self) -> Vec<BlockId> {
         let mut state = self.state();
         state.offered.clear();
@@ -122,13 +123,13 @@ impl Offers {
         mem::take(&mut state.gone)
     }
 
-    /// To the keeper: whether there is something to hand on at once.
+    /// Returns, to the keeper, whether there are blocks to hand over at once.
     pub fn are_pressing(&self) -> bool {
         self.state().is_pressing()
     }
 
-    /// To the keeper, which was called for memory: whether the session is about to offer some, and has not
-    /// done so for this call.
+    /// Returns, to a keeper that handles a call for memory, whether the session will make an offer soon, and
+    /// has not served this call yet. If so, it owes the call its part.
     pub fn withholds(&self, call: u64) -> bool {
         let mut state = self.state();
         let withholds = state.is_withheld && state.call != call;
@@ -136,22 +137,25 @@ impl Offers {
         withholds
     }
 
-    /// To the keeper: whether the session may soon free memory, given that operations of it run.
+    /// Returns, to the keeper, whether the session may soon free memory; `pinned` says whether operations of it
+    /// run.
     pub(super) fn stir(&self, pinned: bool) -> bool {
         let state = self.state();
-        // Who looks for memory runs for that alone: it had its chance to offer some, unless it owes it.
+        // An operation that looks for memory does nothing else: it had its chance to offer some, unless it
+        // still owes that.
         let pinned = if state.is_withheld { state.owed != 0 } else { pinned };
         pinned || state.frees_soon
     }
 
-    /// To the keeper: what the master has not been heard to know of.
+    /// Returns the batch that the master has not acknowledged.
     pub fn unheard(&self) -> Option<Batch> {
         self.state().batch.clone()
     }
 
-    /// To the keeper: what is to be handed on, once the last of it has been heard. That is what is surplus,
-    /// and for every `call` but 0 a part of what is offered besides: so a session that works keeps most
-    /// of what it needs itself; of one that has done nothing since the last call it is all.
+    /// Returns, to the keeper, the batch to hand over: the last one until it is acknowledged, then a new one. A
+    /// new batch has the surplus blocks and, for a `call` other than 0, a part of the offered ones. So a
+    /// session at work keeps most blocks that it needs itself; one that was idle since the last call hands over
+    /// all.
     pub fn hand_on(&self, call: u64) -> Option<Batch> {
         let state = &mut *self.state();
         state.is_due = false;
@@ -162,7 +166,7 @@ impl Offers {
         state.batch.clone()
     }
 
-    /// From the keeper: the master knows of what has this serial.
+    /// Records, for the keeper, that the master knows the batch with this serial number.
     pub fn handed_on(&self, serial: u64) {
         self.state().batch.take_if(|batch| batch.serial == serial);
     }

@@ -1,4 +1,4 @@
-//! Who sleeps, and how to wake them.
+//! The wakers of whatever sleeps at a gate.
 
 use std::future::poll_fn;
 use std::sync::{Arc, OnceLock, PoisonError};
@@ -8,10 +8,10 @@ use futures_util::task::AtomicWaker;
 
 use crate::sync::Mutex;
 
-/// The session's thread, its operations, and the keeper.
+/// Wakers of the session's thread, its operations, and the keeper.
 #[derive(Debug)]
 pub(super) struct Wakers {
-    /// Wakes the session's thread, which may wait for a memory node that is not there any more.
+    /// Wakes the session's thread, which may wait for a memory node that has left the view.
     thread: Mutex<Option<Waker>>,
     /// Wakes operations that wait for news.
     waiting: Mutex<Vec<Waker>>,
@@ -32,7 +32,7 @@ impl Wakers {
         let _set_once = self.keeper.set(keeper);
     }
 
-    /// Waits until there is news. Whoever brings it calls [`Wakers::wake`] after that.
+    /// Waits until there is news. The bringer of news calls [`Wakers::wake`] after it.
     pub async fn news(&self, is_there: impl Fn() -> bool) {
         poll_fn(|context| {
             {
@@ -41,13 +41,13 @@ impl Wakers {
                     waiting.push(context.waker().clone());
                 }
             }
-            // Only now: what comes from here on finds the waker.
+            // Checked only now: news that comes from here on finds the waker.
             if is_there() { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
     }
 
-    /// From the keeper: there is news for the session.
+    /// Wakes the session, for the keeper: there is news.
     pub fn wake(&self) {
         if let Some(waker) = &*self.thread.lock().unwrap_or_else(PoisonError::into_inner) {
             waker.wake_by_ref();
@@ -56,7 +56,7 @@ impl Wakers {
         waiting.drain(..).for_each(Waker::wake);
     }
 
-    /// From the session: the keeper has something to do.
+    /// Wakes the keeper, for the session.
     pub fn wake_keeper(&self) {
         if let Some(keeper) = self.keeper.get() {
             keeper.wake();

@@ -1,9 +1,9 @@
-//! A coded region gets a column, or the parity that its EC-oriented objects lack.
+//! Filling of a new column of a coded region, or of the parity that its EC-oriented objects lack.
 //!
-//! A column takes the place of one that leaves, or of one that is lost. The former is copied as replicas are, byte by
-//! byte, but for chunks that are damaged there. For the latter every chunk is made of the others', or of the copy of
-//! the pair. Headers and block tables are the same on all columns; free bitmaps are not copied: only those of the
-//! first count.
+//! A new column takes the place of a leaving column or of a lost one. A leaving column is copied byte by byte, like a
+//! replica, except for damaged chunks. For a lost column every chunk is made from the other chunks, or from a copy of
+//! the pair. Headers and block tables are the same on all columns. Free bitmaps are not copied: only those of the
+//! first column count.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -43,20 +43,20 @@ pub(crate) async fn write_parity<F: Fabric>(
     FillColumns::new(columns, region, fabric, sizes, copied).write_parity().await
 }
 
-/// Columns are filled.
+/// The state of filling columns.
 struct FillColumns<'r, F> {
     fabric: &'r F,
     geometry: &'r Geometry,
     place_of_copy: &'r PlaceOfCopy<'r>,
     coding: Coding,
     code: ReedSolomon,
-    /// The columns that there are, with their chunks.
+    /// The existing columns, with their chunks.
     from: PerPlace<(Place, u8)>,
     is_oriented: bool,
     result: &'r mut Copied,
 }
 
-/// What one column shows of an object: the number of the chunk, and its bytes.
+/// The chunk of an object on one column: its number and its bytes.
 type NumberedChunk = (u8, Span);
 
 impl<'r, F: Fabric> FillColumns<'r, F> {
@@ -74,7 +74,7 @@ impl<'r, F: Fabric> FillColumns<'r, F> {
         FillColumns { fabric, geometry, place_of_copy, coding, code, from, is_oriented, result }
     }
 
-    /// Fills all of a new column but the free bitmaps, as replication does.
+    /// Fills all of a new column except the free bitmaps, which are not copied, as in replication.
     async fn fill(mut self, (to, chunk): (Place, u8)) -> Result<(), FailedVerb> {
         let geometry = self.geometry;
         let leaving = self.from.iter().find(|(_, from)| *from == chunk);
@@ -108,7 +108,7 @@ impl<'r, F: Fabric> FillColumns<'r, F> {
         Ok(())
     }
 
-    /// Writes the parity chunks of objects that are not there.
+    /// Writes the missing parity chunks of objects.
     async fn write_parity(mut self) -> Result<(), FailedVerb> {
         let geometry = self.geometry;
         let k = self.coding.k();
@@ -125,7 +125,7 @@ impl<'r, F: Fabric> FillColumns<'r, F> {
         Ok(())
     }
 
-    /// Copies a block's header, of any column that has one. Returns the class of its objects.
+    /// Copies a block's header from any column that has one. Returns the class of its objects.
     async fn copy_header(
         &mut self,
         block: u64,
@@ -140,8 +140,8 @@ impl<'r, F: Fabric> FillColumns<'r, F> {
         Ok(class)
     }
 
-    /// One phase: a block's header, of any column that has one, and the class of its objects. A client may have died
-    /// while it wrote the header, on all columns: objects live in the block all the same.
+    /// One phase: reads a block's header from any column that has one, and the class of its objects. If a client died
+    /// while it wrote the header, the header may be damaged on all columns, though objects live in the block.
     async fn read_header(
         &mut self,
         block: u64,
@@ -168,8 +168,8 @@ impl<'r, F: Fabric> FillColumns<'r, F> {
         Ok((batch, span, class))
     }
 
-    /// Copies the chunks of a block's objects from the column that leaves. One that is damaged there is made of the
-    /// others; one of which too few agree stays as it is.
+    /// Copies the chunks of a block's objects from the leaving column. A chunk that is damaged there is made from the
+    /// others; if too few of these agree, it stays as it is.
     async fn copy_objects(
         &mut self,
         block: u64,
@@ -189,7 +189,7 @@ impl<'r, F: Fabric> FillColumns<'r, F> {
             let all = batch.data_span(read)?;
             let coding = self.coding;
             let number = usize::from(chunk);
-            // Free objects that were never used are zeros: nothing is missing.
+            // Free objects that were never used are zeros: they are not damaged.
             let is_broken = |i: &u32| {
                 let bytes = batch.bytes(all.part(i * bytes, bytes));
                 let is_used = bytes.iter().any(|byte| *byte != 0);
@@ -215,7 +215,7 @@ impl<'r, F: Fabric> FillColumns<'r, F> {
         Ok(())
     }
 
-    /// One phase: the chunk of the object at an offset, made of those of all columns; `None` if too few agree.
+    /// One phase: makes the chunk of the object at an offset from the chunks of all columns; `None` if too few agree.
     async fn made(
         &mut self,
         offset: u64,
@@ -230,9 +230,9 @@ impl<'r, F: Fabric> FillColumns<'r, F> {
         Ok(self.make(&batch, &columns, None, chunk, &mut made).then_some(made))
     }
 
-    /// Makes chunks of a block's objects for these columns, of those of all columns, or of copies; those that are
-    /// `missing` alone, or all. An object of which there is too little is free, unfinished by a dead client, or damaged
-    /// on too many columns: zeros take its place on a new column.
+    /// Makes chunks of a block's objects for these columns, from the chunks of all columns, or from copies: only
+    /// `missing` chunks, or all. An object of which too little is left is free, left unfinished by a dead client, or
+    /// damaged on too many columns: zeros take its place on a new column.
     async fn make_objects(
         &mut self,
         block: u64,
@@ -285,8 +285,8 @@ impl<'r, F: Fabric> FillColumns<'r, F> {
         Ok(())
     }
 
-    /// One phase, or none: the copies of those of so many EC-oriented objects of which there are too few chunks; each
-    /// that is there, since another one may be lost.
+    /// One phase, or none: reads the copies of those of `count` EC-oriented objects that have too few chunks. All
+    /// existing copies are read, since some may be lost.
     async fn read_copies(
         &mut self,
         batch: &mut Batch,
@@ -348,9 +348,9 @@ impl<'r, F: Fabric> FillColumns<'r, F> {
         Ok(copies)
     }
 
-    /// The chunks of one object that are of one write. An object that a word leads to has its chunk on every column; an
-    /// EC-oriented one on every data column. So of two identities neither is in use, and either will do; but for
-    /// parity, which may be of what was here before.
+    /// Returns the chunks of one object that are of one write. An object that a word leads to has its chunk on every
+    /// column; an EC-oriented one on every data column. So if there are two identities, neither is in use, and either
+    /// will do. Parity is the exception, as it may be of an earlier life.
     fn agreeing<'b>(
         &self,
         batch: &'b Batch,
@@ -374,7 +374,7 @@ impl<'r, F: Fabric> FillColumns<'r, F> {
         };
         let most = chunks.iter().map(|(_, identity)| *identity).max_by_key(count);
         let is_of_most = move |chunk: &Chunk<'_>| Some(chunk.identity()) == most;
-        // An identity comes back: parity counts if it is of the same write as the data.
+        // An identity recurs: parity counts if it is of the same write as the data.
         let is_data = move |chunk: &Chunk<'_>| !is_parity(chunk.number());
         let mut data = columns.iter().filter_map(decode).filter(is_of_most).filter(is_data);
         let first = data.next();
@@ -384,7 +384,7 @@ impl<'r, F: Fabric> FillColumns<'r, F> {
         })
     }
 
-    /// Makes a chunk of one object of the others, or of the copy; whether there is enough.
+    /// Makes a chunk of one object from the others, or from the copy. Returns whether enough is left.
     fn make(
         &self,
         batch: &Batch,
@@ -421,7 +421,7 @@ impl<'r, F: Fabric> FillColumns<'r, F> {
         is_made
     }
 
-    /// Makes a chunk of the copy, which was found to be the pair's.
+    /// Makes a chunk from the copy, which is known to be of the pair.
     fn make_of_copy(
         &self,
         batch: &Batch,
@@ -444,7 +444,7 @@ impl<'r, F: Fabric> FillColumns<'r, F> {
         true
     }
 
-    /// Posts READs of the same bytes of all columns.
+    /// Posts READs of the same bytes on all columns.
     fn read_columns(&self, batch: &mut Batch, offset: u64, bytes: u32) -> PerPlace<(u8, Ticket)> {
         let read = |(place, chunk): &(Place, u8)| {
             (*chunk, batch.read(place.node, place.offset + offset, bytes))
@@ -452,7 +452,7 @@ impl<'r, F: Fabric> FillColumns<'r, F> {
         self.from.iter().map(read).collect()
     }
 
-    /// Overwrites what no object lies in.
+    /// Overwrites bytes that belong to no object.
     async fn zero(&mut self, to: Place, bytes: u64) -> Result<(), FailedVerb> {
         let mut at = 0;
         while at < bytes {
@@ -476,7 +476,7 @@ impl<'r, F: Fabric> FillColumns<'r, F> {
     }
 }
 
-/// What READs of columns have fetched.
+/// Returns the bytes that READs of columns have fetched.
 fn spans(
     batch: &Batch,
     reads: PerPlace<(u8, Ticket)>,

@@ -1,4 +1,4 @@
-//! A region gets a replica: what is damaged where it is copied from is taken from where it is not.
+//! Filling of a new replica of a region. Parts that are damaged at the source come from other replicas.
 
 use alloc::vec::Vec;
 
@@ -20,22 +20,22 @@ pub(crate) async fn copy_to<F: Fabric>(
     CopyRegion { fabric, geometry, from: region.places(), to, result: copied }.copy().await
 }
 
-/// A region gets a replica.
+/// The state of filling a new replica.
 struct CopyRegion<'r, F> {
     fabric: &'r F,
     geometry: &'r Geometry,
-    /// Where it is now.
+    /// The places that the region has.
     from: &'r [Place],
     to: Place,
     result: &'r mut Copied,
 }
 
 impl<F: Fabric> CopyRegion<'_, F> {
-    /// Copies all but the free bitmaps: only those of the region's first place count, clients change them
-    /// all the while, and those of the others are zeros until one of them comes first.
+    /// Copies all but the free bitmaps: only those of the region's first place count, clients change them all
+    /// the while, and those of another place are zeros until it becomes the first.
     ///
-    /// From the first place, but for what is damaged there: of an object that is not whole, or a block
-    /// header that is none, another replica may be.
+    /// The source is the first place, except for damage there: objects that are not whole, and block headers
+    /// that are invalid, may come from another replica.
     async fn copy(mut self) -> Result<(), FailedVerb> {
         let geometry = self.geometry;
         let table = geometry.table_bytes();
@@ -103,7 +103,7 @@ impl<F: Fabric> CopyRegion<'_, F> {
             let read = batch.read(self.from[0].node, self.from[0].offset + offset, bytes);
             batch = self.execute(batch).await;
             let all = batch.data_span(read)?;
-            // Free objects that were never used are zeros: nothing is missing.
+            // Free objects that were never used are zeros: they are not damaged.
             let is_broken = |i: &u32| {
                 let bytes = batch.bytes(object(all, *i));
                 bytes.iter().any(|b| *b != 0) && Object::decode(bytes).is_err()
@@ -122,8 +122,9 @@ impl<F: Fabric> CopyRegion<'_, F> {
         Ok(())
     }
 
-    /// Takes objects that are broken in what was read from another replica where one is whole. One that is
-    /// whole nowhere is free, or what a dead client has not finished, or damaged on all: it stays as it is.
+    /// Replaces objects that are broken in the bytes that were read by whole replicas from other places. An
+    /// object that is whole nowhere is free, left unfinished by a dead client, or damaged on all places: it
+    /// stays as it is.
     async fn mend(
         &mut self,
         batch: &mut Batch,

@@ -28,7 +28,7 @@ fn encoded(pair: Pair<'_>, coding: Coding) -> Vec<Vec<u8>> {
     chunks
 }
 
-/// What is read of the chunk of a number.
+/// Decodes the chunk of a number.
 fn decoded(bytes: &[u8], coding: Coding, number: usize) -> Chunk<'_> {
     Chunk::decode_of(bytes, identity(5), coding, number).unwrap()
 }
@@ -77,7 +77,7 @@ proptest! {
     }
 }
 
-/// Whoever looks for a key needs to know nothing of chunks.
+/// A reader that looks for a key needs to know nothing of chunks.
 #[test]
 fn a_chunk_is_an_object() {
     let chunks = encoded(pair(b"key", &[9; 1000]), coding(4, 2));
@@ -101,7 +101,8 @@ fn one(value: u8) -> [u8; 1000] {
 
 const EC: (u8, u8) = (4, 2);
 
-/// What differs in anything is of another write, whatever its number; those that agree are enough.
+/// A chunk that differs in anything is of another write, whatever its number; those that agree are
+/// enough.
 #[test]
 fn chunks_of_two_writes_make_no_value() {
     let ec = coding(EC.0, EC.1);
@@ -129,13 +130,14 @@ fn chunks_of_two_writes_make_no_value() {
     }
 }
 
-/// Chunks whose checksums are right, though they are not those of the value.
+/// The checksums of the chunks are right, but not that of the value.
 #[test]
 fn a_value_has_the_checksum_that_its_chunks_tell() {
     let ec = coding(EC.0, EC.1);
     let payload = HEADER_BYTES as usize + 3 + PART_BYTES;
     let len = PART_BYTES + ec.payload_bytes(1000);
-    // Of a data chunk; of the zeros behind the value; of parity, from which data is restored.
+    // A byte of a data chunk; of the zeros behind the value; of parity, from which data is
+    // restored.
     for (wrong, at, numbers) in [(1, 0, 0..4), (3, 255, 0..4), (4, 7, 1..5)] {
         let mut chunks = encoded(pair(b"key", &one(1)), ec);
         chunks[wrong][payload + at] ^= 1;
@@ -144,7 +146,7 @@ fn a_value_has_the_checksum_that_its_chunks_tell() {
     }
 }
 
-/// What a chunk is follows from where it stands, never from its bytes.
+/// The place of a chunk decides which chunk it is, never its bytes.
 #[test]
 fn a_chunk_belongs_to_its_place() {
     let ec = coding(EC.0, EC.1);
@@ -155,13 +157,13 @@ fn a_chunk_belongs_to_its_place() {
     assert_eq!(read(&chunk, coding(4, 1), 3), Some(ObjectError::OtherChunk));
     let other = Chunk::decode_of(&chunk, identity(6), ec, 3).err();
     assert_eq!(other, Some(ObjectError::OtherIdentity(identity(5))));
-    // An object that is none.
+    // An object that is no chunk.
     for len in [0, 15, 16, 17, 100] {
         let mut bytes = vec![0; 256];
         pair(b"key", &vec![0; len]).encode(&mut bytes);
         assert_eq!(read(&bytes, ec, 0), Some(ObjectError::OtherChunk));
     }
-    // What stands in a chunk before its payload, one byte after the other.
+    // The bytes of a chunk before its payload, one after the other.
     let part = HEADER_BYTES as usize + 3;
     let len = PART_BYTES + ec.payload_bytes(1000);
     for (at, value) in [(0, 0), (3, 1), (NUMBER, 6), (CODING, 0), (CODING, 20), (CODING + 1, 0)] {

@@ -67,7 +67,7 @@ fn what_disagrees_is_settled_where_it_is() {
     assert_eq!(switched.regions[1].primary_since(), 1);
     assert!(!switched.is_region_frozen(0), "every replica stays");
     switched.advanced().check().unwrap();
-    // A loss begins anew with all of it: the zeros may be there already.
+    // A loss begins the whole change anew: the bitmap may be zeros already.
     let lost = frozen.advanced().without(&[MnId(2)]).unwrap();
     lost.check().unwrap();
     assert_eq!(lost.stage_of(1), Some(Stage::Frozen));
@@ -85,19 +85,19 @@ fn a_loss_keeps_the_replica_that_was_to_leave() {
     let frozen = view.growing(&[], &[moving]);
     let switched = |view: View| view.advanced().advanced();
     let without = |node, from: &View| from.without(&[MnId(node)]).unwrap();
-    // The other one is lost.
+    // The remaining replica is lost.
     let after = switched(without(0, &frozen.advanced()));
     after.check().unwrap();
     assert_eq!(after.regions[0].places(), [second, new]);
-    // What was to come is lost.
+    // The joining replica is lost.
     let after = switched(without(2, &frozen));
     assert_eq!(after.regions[0].places(), [first, second]);
     assert!(!after.is_to_be_cleared());
-    // What was to leave is lost.
+    // The leaving replica is lost.
     let after = switched(without(1, &frozen));
     assert_eq!(after.regions[0].places(), [first, new]);
     assert!(!after.is_to_be_cleared());
-    // One that has left does not come back, and its room is not forgotten.
+    // A replica that has left does not come back, and its room is not forgotten.
     let after = without(2, &switched(frozen));
     after.check().unwrap();
     assert_eq!(after.regions[0].places(), [first]);
@@ -241,13 +241,13 @@ fn new_regions_are_known_before_they_can_be_used() {
     assert_eq!(transforming.change.as_ref().unwrap().new_regions, 0);
     let stable = transforming.advanced().advanced();
     assert_eq!((stable.regions.len(), &stable.change), (4, &None));
-    // Lost before anybody could use it: it does not come, the other one does.
+    // One region is lost before any session could use it: it is dropped, the other one is not.
     let without = frozen.without(&[MnId(1)]).unwrap();
     without.check().unwrap();
     assert_eq!(without.regions.len(), 3);
     assert_eq!(without.change.as_ref().unwrap().new_regions, 1);
     assert_eq!(without.regions[2].places(), [place(0, 3 << 20)]);
-    // Later it may hold something.
+    // After the freeze it may hold objects.
     let lost = transforming.without(&[MnId(1)]);
     assert_eq!(lost, Err(NothingLeft::Region(3)));
 }
@@ -271,7 +271,7 @@ fn a_split_takes_half_of_the_directory_entries() {
     let stable = switched.advanced();
     stable.check().unwrap();
     assert!(!stable.has_moved_entries());
-    // The other one has room in the directory.
+    // The other subtable has room in the directory.
     let again = stable.splitting(&[(0, Vec::from([place(0, 3 << 16)]))]);
     let again = again.advanced().advanced().advanced();
     again.check().unwrap();
@@ -288,11 +288,11 @@ fn a_split_outlives_the_loss_of_a_node() {
     let switched = without.advanced().advanced();
     switched.check().unwrap();
     assert_eq!(switched.subtables[2].replicas(), [place(0, 1 << 17)]);
-    // Lost again, before the moved entries are cleared: that is not forgotten.
+    // The sibling's primary is lost before the moved entries are cleared: they are not forgotten.
     let view = frozen.advanced().advanced().without(&[MnId(1)]).unwrap();
     view.check().unwrap();
     assert!(view.has_moved_entries() && view.is_without_primary(2));
-    // A sibling without a place is none.
+    // A sibling without a place is not made.
     let alone = small().splitting(&[(0, Vec::from([place(1, 1 << 17)]))]);
     let without = alone.without(&[MnId(1)]).unwrap().advanced().advanced();
     without.check().unwrap();
@@ -323,7 +323,7 @@ fn pairs_without_redundancy_go_with_their_node_and_everything_is_settled() {
     assert_eq!(frozen.regions.len(), 3, "its number stays its own");
     assert_eq!(frozen.regions[2].lost_with(), Some(MnId(2)));
     let transforming = frozen.advanced();
-    // A second loss takes it along, whatever the first one had come to.
+    // A second loss keeps the first one in the change, whatever stage that had reached.
     let again = transforming.without(&[MnId(1)]).unwrap();
     for view in [&frozen, &transforming, &again] {
         assert!(view.is_being_lost(word) && !view.is_gone(word) && view.leads_to_lost(word));
@@ -359,7 +359,7 @@ fn pairs_that_are_lost_while_they_move_leave_no_room_behind() {
         let leaving: Vec<_> = switched.leaving().collect();
         assert_eq!(leaving, [(LeavingFrom::Region(2), new)], "it is given back");
         switched.advanced().check().unwrap();
-        // Nor does it come to where it was to go.
+        // If the joining place is lost, the region stays where it is.
         let stays = view.without(&[MnId(1)]).unwrap();
         stays.check().unwrap();
         assert_eq!(stays.regions[2].places(), [old]);
@@ -370,7 +370,7 @@ fn pairs_that_are_lost_while_they_move_leave_no_room_behind() {
     lost.check().unwrap();
     assert_eq!(lost.regions[2].lost_with(), Some(MnId(1)));
     assert_eq!(lost.leaving().count(), 1, "where it was before is given back");
-    // Its bitmaps were to be others.
+    // Its bitmaps were to begin anew.
     let renewed = view.settling(&[], &[2]).without(&[MnId(2)]).unwrap();
     renewed.check().unwrap();
     assert!(!renewed.change.unwrap().has_region(2));

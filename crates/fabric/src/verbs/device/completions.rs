@@ -10,16 +10,17 @@ use crate::error::RdmaError;
 use crate::sys;
 use crate::verbs::ffi::{self, Cq};
 
-/// Where the completions of a queue pair come, and the events that tell of them.
+/// The completion queue of a queue pair, and the events that announce completions.
 pub(crate) struct Completions {
     pub(super) cq: NonNull<Cq>,
     channel: Option<NonNull<ffi::CompChannel>>,
-    /// Events taken and not acknowledged: the queue cannot be destroyed before.
+    /// Events taken and not acknowledged. The queue cannot be destroyed before they are.
     events: u32,
     device: Arc<Device>,
 }
 
-// SAFETY: it may be used from any thread, one at a time: what changes it takes it exclusively.
+// SAFETY: it may be used from any thread, one at a time: methods that change it borrow it
+// exclusively.
 unsafe impl Send for Completions {}
 
 impl fmt::Debug for Completions {
@@ -29,7 +30,7 @@ impl fmt::Debug for Completions {
 }
 
 impl Completions {
-    /// Room for so many. `has_events`: with a channel to sleep on.
+    /// Makes a queue with this room. `has_events`: with a channel to sleep on.
     pub(crate) fn new(
         device: &Arc<Device>,
         room: u32,
@@ -66,20 +67,21 @@ impl Completions {
         Ok(completions)
     }
 
-    /// The descriptor to sleep on.
+    /// Returns the descriptor to sleep on.
     pub(crate) fn fd(&self) -> Option<c_int> {
         // SAFETY: alive until the drop.
         self.channel.map(|channel| unsafe { channel.as_ref() }.fd)
     }
 
-    /// Asks for an event at the next completion; what is there already must be looked for after that.
+    /// Asks for an event at the next completion. Earlier completions must be polled for after this
+    /// call.
     pub(crate) fn arm(&mut self) -> Result<(), RdmaError> {
         // SAFETY: alive, and ours alone.
         let result = unsafe { ffi::req_notify_cq(self.cq.as_ptr()) };
         self.device.check("ask for completion events", result)
     }
 
-    /// Takes all events that have come.
+    /// Takes all events so far.
     pub(crate) fn take_events(&mut self) {
         let Some(channel) = self.channel else { return };
         let mut cq = ptr::null_mut();
@@ -96,14 +98,14 @@ impl Completions {
         }
     }
 
-    /// Takes a lock, so it is done seldom.
+    /// Acknowledges the events taken. Not often, since that takes a lock.
     fn acknowledge(&mut self) {
         // SAFETY: so many events of this queue have been taken.
         unsafe { (self.device.library.ack_cq_events)(self.cq.as_ptr(), self.events) };
         self.events = 0;
     }
 
-    /// Takes completions; gives their number.
+    /// Takes completions. Returns their number.
     pub(crate) fn poll(&mut self, into: &mut [ffi::Wc]) -> Result<usize, RdmaError> {
         // SAFETY: alive, and ours alone.
         let found = unsafe { ffi::poll_cq(self.cq.as_ptr(), into) };
@@ -114,7 +116,7 @@ impl Completions {
         })
     }
 
-    /// What the status of a completion means.
+    /// Returns the meaning of a completion's status.
     pub(crate) fn describe(&self, status: c_uint) -> String {
         // SAFETY: the library gives a constant string for any number.
         let text = unsafe { CStr::from_ptr((self.device.library.wc_status_str)(status)) };
@@ -125,10 +127,10 @@ impl Completions {
 impl Drop for Completions {
     fn drop(&mut self) {
         self.acknowledge();
-        // SAFETY: queue pairs that use it have gone before: they own it or share it.
+        // SAFETY: the queue pairs that use it were destroyed before: they own it or share it.
         let mut results = unsafe { [(self.device.library.destroy_cq)(self.cq.as_ptr()), 0] };
         if let Some(channel) = self.channel {
-            // SAFETY: its queue has gone.
+            // SAFETY: its queue was destroyed.
             results[1] = unsafe { (self.device.library.destroy_comp_channel)(channel.as_ptr()) };
         }
         if results != [0; 2] {

@@ -1,4 +1,4 @@
-//! Memory that a card may reach: registered as long as the value lives.
+//! Memory that a NIC may access: registered as long as the value lives.
 
 use std::ffi::{c_int, c_uint};
 use std::fmt;
@@ -14,19 +14,19 @@ use crate::pool::Pool;
 use crate::sys::Mapping;
 use crate::verbs::ffi::{self, Mr};
 
-/// What memory is registered.
+/// Kinds of registered memory.
 enum Memory {
-    /// A memory node's; sessions reach it.
+    /// A memory node's pool, which sessions reach.
     Pool(#[allow(dead_code, reason = "kept mapped")] Pool),
-    /// A session's own.
+    /// A session's own memory.
     Arena(Mapping),
 }
 
-/// Memory that a card may reach.
+/// Memory that a NIC may access.
 pub(crate) struct Registered {
     mr: NonNull<Mr>,
     device: Arc<Device>,
-    // After the registration has ended.
+    // Dropped after the registration has ended.
     memory: Memory,
     start: u64,
 }
@@ -43,7 +43,7 @@ impl fmt::Debug for Registered {
 }
 
 impl Registered {
-    /// What a pool holds behind its header, for sessions that have its key.
+    /// Registers a pool behind its header, for sessions that have the key.
     ///
     /// # Panics
     /// If the pool is no longer than a header.
@@ -55,7 +55,7 @@ impl Registered {
         Registered::lent(device, pool, access)
     }
 
-    /// The same memory once more, under a key of its own, by which it can only be READ.
+    /// Registers the same memory again, with a key that allows READs only.
     ///
     /// # Panics
     /// As for `pool`.
@@ -71,13 +71,13 @@ impl Registered {
         Registered::new(device, Memory::Pool(pool.clone()), range, access)
     }
 
-    /// The header of a pool, which its key allows to read.
+    /// Registers the header of a pool, with a key that allows READs only.
     pub(crate) fn header(device: &Arc<Device>, pool: &Pool) -> Result<Registered, RdmaError> {
         let range = (pool.pin().0, POOL_HEADER_BYTES as usize);
         Registered::new(device, Memory::Pool(pool.clone()), range, ffi::ACCESS_REMOTE_READ)
     }
 
-    /// Fresh memory, for nobody but the card of this machine.
+    /// Allocates memory that only this machine's NIC can access.
     pub(crate) fn arena(device: &Arc<Device>, bytes: usize) -> Result<Registered, RdmaError> {
         let mapping = Mapping::anonymous(bytes).map_err(|error| RdmaError::Register {
             device: device.name.clone(),
@@ -106,24 +106,24 @@ impl Registered {
         Ok(Registered { mr, device: device.clone(), memory, start: start as u64 })
     }
 
-    /// Where it starts, as the card counts.
+    /// Returns the start of the memory, as the NIC's address.
     pub(crate) fn base(&self) -> u64 {
         self.start
     }
 
-    /// The key for other machines.
+    /// Returns the key for other machines.
     pub(crate) fn remote_key(&self) -> u32 {
         // SAFETY: registered until the drop.
         unsafe { self.mr.as_ref() }.rkey
     }
 
-    /// The key for this machine's card.
+    /// Returns the key for this machine's NIC.
     pub(crate) fn local_key(&self) -> u32 {
         // SAFETY: registered until the drop.
         unsafe { self.mr.as_ref() }.lkey
     }
 
-    /// The arena's first byte.
+    /// Returns the arena's first byte.
     pub(crate) fn arena_start(&self) -> *mut u8 {
         match &self.memory {
             Memory::Arena(mapping) => mapping.start(),
@@ -134,7 +134,8 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // SAFETY: registered by us; queue pairs that could reach it are gone or have no key to it.
+        // SAFETY: registered by us; queue pairs that could reach it are destroyed or have no key to
+        // it.
         let result = unsafe { (self.device.library.dereg_mr)(self.mr.as_ptr()) };
         if result != 0 {
             tracing::error!(device = self.device.name, result, "cannot end a registration");

@@ -1,8 +1,8 @@
-//! Devices, memory that they may reach, and queue pairs, as values that clean up after themselves.
+//! Devices, memory that they may access, and queue pairs, as values that clean up on drop.
 //!
-//! Who makes something from a [`Device`] keeps it open. A queue pair is destroyed before the memory that
-//! its card may write to is given back: [`Responder`] reaches the pool, `Requester` (in the module
-//! `requester`) its own arena only, and each of them owns what it reaches.
+//! Every value made from a [`Device`] keeps the device open. A queue pair is destroyed before the memory
+//! that its NIC may write to is freed: a [`Responder`] reaches the pool, a `Requester` (in the module
+//! `requester`) only its own arena, and each of them owns the memory that it reaches.
 
 mod completions;
 mod memory;
@@ -24,28 +24,28 @@ pub(super) use completions::Completions;
 pub(super) use memory::Registered;
 pub(super) use pair::{QueuePair, Responder};
 
-/// The vendor that rxe, the kernel's software RoCE, gives for itself: it has none.
+/// The vendor number of rxe, the kernel's software RoCE, which stands for no vendor.
 const SOFTWARE_VENDOR: u32 = 0xff_ffff;
-/// READs and atomics under way on one queue pair, at most.
+/// The most READs and atomics in flight on one queue pair.
 const MAX_DEPTH: c_int = 128;
 
-/// An open device, with one protection domain for all that is made from it.
+/// An open device, with one protection domain for all its objects.
 pub(super) struct Device {
     library: &'static Library,
     context: NonNull<Context>,
     pd: NonNull<Pd>,
     pub(super) name: String,
     ports: Vec<Port>,
-    /// Whether its atomics and the processor's see each other.
+    /// Whether the NIC's atomics and the processor's are atomic with each other.
     pub(super) shares_atomics: bool,
-    /// Whether it is the kernel's software RoCE, which copies bytes, not words.
+    /// Whether the device is the kernel's software RoCE, which copies bytes, not words.
     pub(super) is_software: bool,
     pub(super) max_verbs: u32,
-    /// READs and atomics that it can have under way as a session's, and as a memory node's.
+    /// The READs and atomics that it can have in flight as a session's, and as a memory node's.
     depths: (u8, u8),
 }
 
-// SAFETY: libibverbs may be called from any thread; what one thread only may use is not in here.
+// SAFETY: libibverbs may be called from any thread; this holds nothing that only one thread may use.
 unsafe impl Send for Device {}
 // SAFETY: as above.
 unsafe impl Sync for Device {}
@@ -59,7 +59,7 @@ impl fmt::Debug for Device {
 /// The devices that are open in this process.
 static OPEN: PerProcess<Mutex<HashMap<String, Weak<Device>>>> = PerProcess::new();
 
-/// The device, port and address to use; `near` is this end of the connection to the other party.
+/// Chooses device, port and address. `near` is this end of the connection to the other party.
 pub(super) fn choose(near: Option<IpAddr>) -> Result<(Arc<Device>, Selected), RdmaError> {
     let wanted = Wanted::from_environment()?;
     let devices = all()?;
@@ -70,18 +70,20 @@ pub(super) fn choose(near: Option<IpAddr>) -> Result<(Arc<Device>, Selected), Rd
     Ok((device, selected))
 }
 
-/// What a machine has for verbs.
+/// A machine's device for verbs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// The device's name.
     pub device: String,
     /// The IP address of its port, if it has one.
     pub address: Option<IpAddr>,
-    /// It is software RoCE (rxe): good for tests. It copies bytes, so that words may tear.
+    /// Whether it is software RoCE (rxe), which is good for tests only: it copies bytes, so words may
+    /// tear.
     pub is_software: bool,
 }
 
-/// What is used on this machine unless something else is near or wanted; the error says why nothing is.
+/// Returns the device that is used on this machine unless another one is near or chosen. The error says
+/// why there is none.
 pub fn default_device() -> Result<Found, RdmaError> {
     choose(None).map(|(device, selected)| Found {
         device: device.name.clone(),
@@ -90,7 +92,7 @@ pub fn default_device() -> Result<Found, RdmaError> {
     })
 }
 
-/// All devices, opened.
+/// Opens all devices.
 fn all() -> Result<Vec<Arc<Device>>, RdmaError> {
     let library = ffi::library()?;
     let mut open = OPEN.get().lock().unwrap_or_else(PoisonError::into_inner);
@@ -115,7 +117,7 @@ fn all() -> Result<Vec<Arc<Device>>, RdmaError> {
                 open.insert(name, Arc::downgrade(&device));
                 devices.push(device);
             }
-            // Another one may do.
+            // Another device may do.
             Err(error) => {
                 tracing::debug!(%error, "an RDMA device cannot be used");
                 failure.get_or_insert(error);
@@ -151,7 +153,7 @@ impl Device {
             unsafe { (library.close_device)(context.as_ptr()) };
             return Err(error);
         };
-        // From here on its drop cleans up.
+        // From here on the drop of `device` cleans up.
         let name = name.to_owned();
         let mut device = Device {
             library,
@@ -206,7 +208,7 @@ impl Device {
                 ffi::GID_ROCE_V2 => GidKind::RoceV2,
                 _ => return None,
             };
-            // Empty entries are errors, or zeros.
+            // Empty entries are errors or zeros.
             let is_there = result == 0 && entry.gid != [0; 16];
             is_there.then_some(Gid { index: index as u8, kind, bytes: entry.gid })
         });
@@ -224,7 +226,7 @@ impl Device {
 
     /// Turns the library's error numbers into errors.
     fn check(&self, what: &'static str, result: c_int) -> Result<(), RdmaError> {
-        // Some calls give the number, some its negative, and some -1 and leave it in errno.
+        // Some calls return the number, some its negative, and some -1 with the number in errno.
         let cause = match result {
             0 => return Ok(()),
             -1 => io::Error::last_os_error(),
@@ -241,7 +243,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: whatever was made from it held an `Arc` of it, and has gone.
+        // SAFETY: every value made from the device held an `Arc` of it, and was dropped before.
         let results = unsafe {
             [
                 (self.library.dealloc_pd)(self.pd.as_ptr()),

@@ -12,12 +12,13 @@ use crate::verbs::ffi::{self, Qp};
 use crate::verbs::ports::Selected;
 use crate::verbs::wire::Address;
 
-/// A session's card repeats what is not acknowledged after 4.096 µs · 2^15, 134 ms, or up to four times
-/// that (IBTA vol. 1, 9.7.6.1.3)...
+/// The timeout of a session's NIC, after which it repeats a request that is not acknowledged: 4.096 µs ·
+/// 2^15, 134 ms, or up to four times that (IBTA vol. 1, 9.7.6.1.3).
 const TIMEOUT: u8 = 15;
-/// ...so many times. So a verb executes within 0.9 to 3.8 s or never. Not 7: some take that for ever.
+/// The number of repetitions. So a verb executes within 0.9 to 3.8 s or never. Not 7: some NICs take that
+/// for infinity.
 const RETRIES: u8 = 6;
-/// Routers that a packet may pass.
+/// The most routers that a packet may pass.
 const HOPS: u8 = 64;
 /// A queue pair of kind "reliable connection".
 pub(crate) struct QueuePair {
@@ -29,7 +30,7 @@ pub(crate) struct QueuePair {
     device: Arc<Device>,
 }
 
-// SAFETY: it may be used from any thread, one at a time: what changes it takes it exclusively.
+// SAFETY: it may be used from any thread, one at a time: methods that change it borrow it exclusively.
 unsafe impl Send for QueuePair {}
 
 impl fmt::Debug for QueuePair {
@@ -39,8 +40,8 @@ impl fmt::Debug for QueuePair {
 }
 
 impl QueuePair {
-    /// A queue pair that posts so many verbs at a time, of which those are sent inline that have at most
-    /// `inline` bytes, or as many as the card takes. The completions must outlive it.
+    /// Makes a queue pair for `verbs` verbs in flight. WRITEs of up to `inline` bytes, or as many as the NIC
+    /// takes, can be posted inline. The completions must outlive it.
     fn new(
         device: &Arc<Device>,
         port: &Selected,
@@ -65,7 +66,7 @@ impl QueuePair {
         // SAFETY: protection domain and queue are alive, and of one device.
         let qp = unsafe { (device.library.create_qp)(device.pd.as_ptr(), &raw mut init) };
         let qp = NonNull::new(qp).ok_or_else(|| device.last_error("make a queue pair"))?;
-        // Packets of an earlier queue pair of this number must not be taken for this one's.
+        // Packets of an earlier queue pair with this number must not be taken for packets of this one.
         let first_packet = RandomState::new().hash_one(0) as u32 & 0xff_ffff;
         let address = Address {
             // SAFETY: alive.
@@ -93,7 +94,7 @@ impl QueuePair {
         Ok(pair)
     }
 
-    /// Where others find it.
+    /// Returns the address for the other end.
     pub(crate) fn address(&self) -> Address {
         self.address
     }
@@ -109,7 +110,7 @@ impl QueuePair {
         self.device.check(what, result)
     }
 
-    /// Takes verbs of the other end from now on.
+    /// Accepts verbs of the other end from now on.
     fn hear(&mut self, peer: &Address) -> Result<(), RdmaError> {
         let mut attr = ffi::QpAttr {
             qp_state: ffi::QPS_RTR,
@@ -140,13 +141,13 @@ impl QueuePair {
         self.modify("connect a queue pair", &mut attr, mask)
     }
 
-    /// Posts verbs from now on; after [`QueuePair::hear`].
+    /// Allows posting verbs from now on. Comes after [`QueuePair::hear`].
     fn speak(&mut self, peer: &Address) -> Result<(), RdmaError> {
         let mut attr = ffi::QpAttr {
             qp_state: ffi::QPS_RTS,
             timeout: TIMEOUT,
             retry_cnt: RETRIES,
-            // Nobody sends messages that would need a receiver.
+            // No end sends messages that need a receiver.
             rnr_retry: 0,
             sq_psn: self.address.first_packet,
             max_rd_atomic: self.device.depths.0.min(peer.depth),
@@ -161,24 +162,24 @@ impl QueuePair {
         self.modify("start a queue pair", &mut attr, mask)
     }
 
-    /// For `requester`, which posts on it.
+    /// Returns the queue pair, for `requester`, which posts on it.
     pub(crate) fn raw(&mut self) -> *mut Qp {
         self.qp.as_ptr()
     }
 
-    /// The queue pair of a session: it posts verbs.
+    /// Makes the queue pair of a session, which posts verbs.
     pub(crate) fn requester(
         device: &Arc<Device>,
         port: &Selected,
         completions: &Completions,
         (verbs, inline): (u32, u32),
     ) -> Result<QueuePair, RdmaError> {
-        // A card that takes less inline refuses, and does not say how much it takes.
+        // A NIC that takes less inline refuses, and does not tell how much it takes.
         let made = QueuePair::new(device, port, completions, (verbs, inline, device.depths.0));
         made.or_else(|_| QueuePair::new(device, port, completions, (verbs, 0, device.depths.0)))
     }
 
-    /// Connects it to a memory node's.
+    /// Connects to a memory node's queue pair.
     pub(crate) fn connect(&mut self, peer: &Address) -> Result<(), RdmaError> {
         self.hear(peer)?;
         self.speak(peer)
@@ -186,13 +187,14 @@ impl QueuePair {
 }
 
 impl QueuePair {
-    /// Stops and destroys it. The card has let go of it when this returns without an error.
+    /// Stops and destroys the queue pair. When this returns without an error, the NIC does not use it any
+    /// more.
     fn destroy(&mut self) -> Result<(), RdmaError> {
         if self.is_destroyed {
             return Ok(());
         }
         let mut attr = ffi::QpAttr { qp_state: ffi::QPS_ERR, ..ffi::QpAttr::default() };
-        // Best effort: what counts is that it is destroyed.
+        // Best effort: only its destruction counts.
         if let Err(error) = self.modify("stop a queue pair", &mut attr, ffi::QP_STATE) {
             tracing::debug!(%error, "a queue pair is destroyed without being stopped");
         }
@@ -206,24 +208,24 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        // What is registered stays in memory until its registration has ended, so nothing is overwritten
-        // even then.
+        // Even then no other memory is overwritten: registered memory stays allocated until its registration
+        // has ended.
         if let Err(error) = self.destroy() {
             tracing::error!(%error, "a queue pair is left behind");
         }
     }
 }
 
-/// A memory node's end of a session: it only answers, by the network card alone.
+/// A memory node's end of a session. The NIC alone answers the verbs.
 #[derive(Debug)]
 pub(crate) struct Responder {
-    // In the order in which they are to go.
+    // In the order of their drops.
     pair: QueuePair,
     _completions: Completions,
 }
 
 impl Responder {
-    /// Lets a session's queue pair reach what is registered with the device.
+    /// Lets a session's queue pair reach the memory that is registered with the device.
     pub(crate) fn new(
         device: &Arc<Device>,
         port: &Selected,
@@ -231,18 +233,18 @@ impl Responder {
     ) -> Result<Responder, RdmaError> {
         let completions = Completions::new(device, 1, false)?;
         let mut pair = QueuePair::new(device, port, &completions, (1, 0, device.depths.1))?;
-        // It never becomes ready to send: it has nothing to say but answers.
+        // The queue pair never becomes ready to send: it only answers.
         pair.hear(peer)?;
         Ok(Responder { pair, _completions: completions })
     }
 
-    /// Where the session finds it.
+    /// Returns the address for the session.
     pub(crate) fn address(&self) -> Address {
         self.pair.address()
     }
 
-    /// Ends it. No verb of the session executes here any more when this returns without an error: the driver
-    /// destroys a queue pair only after the card has let go of it.
+    /// Ends it. When this returns without an error, no verb of the session executes here any more: the
+    /// driver destroys a queue pair only after the NIC has stopped using it.
     pub(crate) fn end(mut self) -> Result<(), RdmaError> {
         self.pair.destroy()
     }

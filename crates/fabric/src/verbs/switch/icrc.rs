@@ -1,16 +1,16 @@
-//! The checksum of RoCE v2 packets that no router changes (ICRC), when eight bytes of a READ's request change.
+//! The update of a RoCE v2 packet's checksum (ICRC) when the eight bytes of a READ's address change.
 //!
-//! It is the CRC-32 of Ethernet, which is linear: how it changes depends on how the bytes change and on what is behind
-//! them, and not on the packet. So a packet that came corrupted is as corrupted afterwards. To compute the checksum
-//! anew would make a good packet of it.
+//! The ICRC is the CRC-32 of Ethernet, which is linear: its change depends on the change of the bytes and on the
+//! number of bytes behind them, not on the rest of the packet. So a packet that arrived corrupt stays corrupt. A
+//! checksum computed anew would turn it into a valid packet.
 
 /// Bytes between the address in a READ's request and the checksum: the key and the length.
 const BEHIND: usize = 8;
 
-/// What one bit more or less in each byte of the address does to the checksum.
+/// The change of the checksum for each change of each byte of the address.
 static CHANGES: [[u32; 256]; 8] = changes();
 
-/// The register after one more byte, without what it starts with and is turned over with.
+/// Returns the register after one more byte, without the initial and final inversions.
 const fn advance(register: u32, byte: u8) -> u32 {
     let mut register = register ^ byte as u32;
     let mut bit = 0;
@@ -41,17 +41,17 @@ const fn changes() -> [[u32; 256]; 8] {
     changes
 }
 
-/// By what the checksum of a READ's request changes when its address changes by these bits.
+/// Returns the change of the checksum of a READ's request when these bits of its address change.
 pub(super) fn change(address: u64) -> u32 {
     let bytes = address.to_be_bytes();
     bytes.iter().zip(&CHANGES).fold(0, |change, (byte, of)| change ^ of[usize::from(*byte)])
 }
 
-/// The checksum of a whole packet, from its IP header to before the checksum, if what routers change is all ones in
-/// it.
+/// Returns the checksum of a whole packet, from its IP header to the byte before the checksum. The fields that routers
+/// change must be all ones.
 #[cfg(test)]
 pub(super) fn whole(masked: &[u8]) -> u32 {
-    // In place of InfiniBand's own header there are eight bytes of ones.
+    // Eight bytes of ones stand for InfiniBand's own header.
     let all = [0xff; 8].iter().chain(masked);
     !all.fold(u32::MAX, |register, byte| advance(register, *byte))
 }

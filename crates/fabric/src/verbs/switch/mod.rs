@@ -1,8 +1,8 @@
-//! A switch on a wire that packets of network cards pass: RoCE v2 between two interfaces of this machine.
+//! A switch on a wire between NICs: RoCE v2 between two interfaces of this machine.
 //!
-//! What comes in at one interface goes out at the other as it is, but for steered READs, whose address and checksum
-//! change. So nobody sees the switch, whatever else is on the wire; when it ends, so does the wire. `packet` knows
-//! frames, `icrc` the checksum, `path` the connections.
+//! Frames that come in at one interface leave at the other unchanged, except steered READs, whose address and checksum
+//! change. So the switch is invisible to other traffic on the wire. When the switch ends, the wire is cut. `packet`
+//! decodes frames, `icrc` computes checksums, `path` keeps the connections.
 
 mod icrc;
 pub(crate) mod packet;
@@ -25,36 +25,36 @@ use crate::error::ServeError;
 use crate::sys;
 use path::{Passes, Path};
 
-/// So often a frame that waits is looked at again, and so many times at most: far less than the time after which cards
+/// The time between two looks at a held frame, and below their number at most: far less than the time after which NICs
 /// send again.
 const HELD: Duration = Duration::from_micros(50);
 const HELD_TIMES: u32 = 20;
-/// Frames that wait on one connection, and connections on which some do; what comes beyond that goes on.
+/// The limits of frames held on one connection, and of connections with held frames. Beyond them frames are not held.
 const HELD_FRAMES: usize = 64;
 const HELD_CONNECTIONS: usize = 64;
-/// Frames taken from one side before the other one has its turn.
+/// Frames taken from one side before the other side gets its turn.
 const AT_ONCE: usize = 64;
-/// What the system says of each frame, before it: checksums that are not yet computed, segments that are not yet cut.
+/// Length of the system's header before each frame: checksums still to be computed, segments still to be cut.
 const OFFLOADS: usize = sys::OFFLOAD_BYTES;
-/// A frame is no longer, not even one that a card would still have to cut.
+/// The longest frame, also of those that a NIC would still have to cut.
 const FRAME_BYTES: usize = (64 << 10) + OFFLOADS + 256;
 const WAKER: Token = Token(2);
 
-/// Where a frame is when it is tampered with.
+/// The stage at which a frame is tampered with.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// It has come, and the switch has not seen it.
+    /// The frame has arrived, and the switch has not seen it.
     Came,
-    /// The switch is through with it.
+    /// The switch has handled the frame.
     Goes,
 }
 
-/// What damages frames, to test what becomes of them then.
+/// A function that damages frames, for tests.
 #[doc(hidden)]
 pub type Tamper = dyn FnMut(&mut [u8], Stage) + Send;
 
-/// A running switch on a wire; dropping it cuts the wire.
+/// A running switch on a wire. Its drop cuts the wire.
 pub struct WireSwitch {
     shared: Arc<Shared>,
     waker: Waker,
@@ -74,7 +74,7 @@ impl Shared {
 }
 
 impl WireSwitch {
-    /// Puts a switch between two network interfaces, of these names. Needs the capability `CAP_NET_RAW`.
+    /// Puts a switch between the two network interfaces of these names. Needs the capability `CAP_NET_RAW`.
     pub fn start(
         interfaces: [&str; 2],
         switch: Box<dyn Switch + Send>,
@@ -82,7 +82,7 @@ impl WireSwitch {
         WireSwitch::start_tampering(interfaces, switch, Box::new(|_, _| ()))
     }
 
-    /// As `start`, with frames that are damaged.
+    /// Starts a switch like `start`, with frames that `tamper` damages.
     #[doc(hidden)]
     pub fn start_tampering(
         interfaces: [&str; 2],
@@ -113,29 +113,29 @@ impl WireSwitch {
         Ok(WireSwitch { shared, waker, thread: Some(spawned.map_err(io)?) })
     }
 
-    /// What it has done so far.
+    /// Returns the counts of its work so far.
     pub fn counts(&self) -> Counts {
         self.shared.path().switch().counts()
     }
 
-    /// What it takes to know what it knows.
+    /// Returns the memory that its knowledge takes.
     pub fn bytes(&self) -> Bytes {
         let mut path = self.shared.path();
         let bytes = path.switch().bytes();
         Bytes { connections: bytes.connections + path.bytes(), ..bytes }
     }
 
-    /// Connections between queue pairs whose beginning it has seen, and whose end not.
+    /// Returns the number of connections between queue pairs that it knows.
     pub fn connections(&self) -> usize {
         self.shared.path().connections()
     }
 
-    /// Frames that an interface did not take.
+    /// Returns the number of frames that an interface did not take.
     pub fn lost(&self) -> u64 {
         self.shared.lost.load(Ordering::Relaxed)
     }
 
-    /// It forgets all that it knows of slots and writes.
+    /// Makes the switch forget all that it knows of slots and writes.
     pub fn forget(&self) {
         self.shared.path().switch().forget(Forget::All);
     }
@@ -154,17 +154,17 @@ impl Drop for WireSwitch {
     }
 }
 
-/// A frame that has come in at a side, as it came, behind what the system says of it.
+/// A frame that has come in at a side, behind the system's header.
 struct Frame {
     from: usize,
     bytes: Vec<u8>,
 }
 
-/// The thread.
+/// The state of the switch's thread.
 struct Wire {
     sides: [File; 2],
     shared: Arc<Shared>,
-    /// Of a connection on which one waits, all; and how often the first of them was looked at.
+    /// For each connection on which a frame is held: the looks at the first frame, and all frames in order.
     held: BTreeMap<Connection, (u32, VecDeque<Frame>)>,
     tamper: Box<Tamper>,
 }
@@ -174,7 +174,7 @@ impl Wire {
         let mut events = Events::with_capacity(8);
         let mut buffer = vec![0; FRAME_BYTES];
         let mut again = Instant::now();
-        // Sides that may have more.
+        // Sides that may have more frames.
         let mut full = [false; 2];
         while !self.shared.is_over.load(Ordering::Relaxed) {
             let wait = match (full.contains(&true), self.held.is_empty()) {
@@ -201,7 +201,7 @@ impl Wire {
         }
     }
 
-    /// Takes frames that have come in at a side; whether there may be more.
+    /// Takes frames that have come in at a side. Returns whether there may be more.
     fn take(&mut self, from: usize, buffer: &mut [u8]) -> bool {
         for _ in 0..AT_ONCE {
             match self.sides[from].read(buffer) {
@@ -209,7 +209,7 @@ impl Wire {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // It is down, perhaps, and comes up again.
+                // The interface may be down, and come up again.
                 Err(error) => {
                     tracing::warn!(%error, "an interface of the wire");
                     thread::sleep(Duration::from_secs(1));
@@ -244,7 +244,7 @@ impl Wire {
         }
     }
 
-    /// Looks at frames that wait again.
+    /// Looks again at held frames.
     fn ask_again(&mut self) {
         let shared = self.shared.clone();
         let mut path = shared.path();
@@ -257,7 +257,7 @@ impl Wire {
         }
     }
 
-    /// Sends what has waited on a connection, up to the next frame that has to, or `all` of it.
+    /// Sends the frames held on a connection, up to the next one that has to wait, or `all` of them.
     fn go_on(&mut self, path: &mut Path, connection: Connection, all: bool) {
         let Some((times, mut waiting)) = self.held.remove(&connection) else { return };
         let mut times = times;
@@ -274,7 +274,7 @@ impl Wire {
 
     fn send(&mut self, from: usize, bytes: &mut [u8]) {
         (self.tamper)(&mut bytes[OFFLOADS..], Stage::Goes);
-        // It is the network that loses what does not fit, and cards send it again.
+        // Like any network, this one may lose frames, and NICs send them again.
         if let Err(error) = self.sides[1 - from].write(bytes) {
             self.shared.lost.fetch_add(1, Ordering::Relaxed);
             tracing::debug!(%error, "a frame is lost");

@@ -1,4 +1,4 @@
-//! What a switch sees of a frame, and how it steers one.
+//! The decoding of frames for a switch, and the steering of a READ.
 //!
 //! ```text
 //! Ethernet 14 | IPv4 20.. or IPv6 40 | UDP 8 | BTH 12 | RETH 16 or AtomicETH 28 or AETH 4 .. | .. | ICRC 4
@@ -9,8 +9,8 @@
 //! AETH       | syndrome 1 | MSN 3 |            then, of an atomic, what was found 8
 //! ```
 //!
-//! Numbers are big-endian, but for the ICRC. (IBTA vol. 1, chapter 9 and annex A17.) Bytes may be anybody's: whatever
-//! is not wholly there is [`Seen::Other`].
+//! Numbers are big-endian, except the ICRC. (IBTA vol. 1, chapter 9 and annex A17.) Frames may hold any bytes: one
+//! that is not complete is [`Seen::Other`].
 
 use super::icrc;
 
@@ -22,10 +22,10 @@ const BTH_BYTES: usize = 12;
 const RETH_BYTES: usize = 16;
 const ICRC_BYTES: usize = 4;
 
-/// An IP address as cards have it: an IPv4 address is mapped.
+/// An IP address as NICs store it: an IPv4 address is mapped.
 pub(crate) type Gid = [u8; 16];
 
-/// A queue pair somewhere.
+/// A queue pair and its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct End {
     pub(crate) gid: Gid,
@@ -40,24 +40,24 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    /// The other direction.
+    /// Returns the other direction.
     pub(crate) fn back(self) -> Flow {
         Flow { from: self.to, to: self.from }
     }
 }
 
-/// What a frame is.
+/// The contents of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seen<'b> {
-    /// A card asks another one.
+    /// A request from one NIC to another.
     Request { to: End, psn: u32, verb: Asked<'b> },
-    /// An atomic is answered.
+    /// The answer to an atomic.
     Found { to: End, psn: u32, word: u64 },
-    /// A request was refused, and not for having come too early or out of order: the connection is over.
+    /// A request was refused, and not for coming too early or out of order. The connection has ended.
     Refused { to: End },
     /// A segment of TCP.
     Segment { flow: Flow, bytes: &'b [u8], ends: bool },
-    /// Whatever else there is on networks.
+    /// Any other frame.
     Other,
 }
 
@@ -69,7 +69,7 @@ pub(crate) enum Asked<'b> {
         key: u32,
         len: u32,
     },
-    /// The first packet of a WRITE, with what it has of the bytes.
+    /// The first packet of a WRITE, with those of its bytes that it carries.
     Write {
         address: u64,
         len: u32,
@@ -82,12 +82,12 @@ pub(crate) enum Asked<'b> {
     },
 }
 
-/// Where in a frame the packet of the card begins, and what is said on the way there.
+/// The IP packet in a frame.
 struct Opened<'b> {
     from: Gid,
     to: Gid,
     protocol: u8,
-    /// What is in the IP packet, and where in the frame it starts.
+    /// The payload of the IP packet, and below its start in the frame.
     inside: &'b [u8],
     at: usize,
 }
@@ -122,7 +122,7 @@ fn open(frame: &[u8]) -> Option<Opened<'_>> {
         0x0800 => {
             let start = usize::from(packet.first()? & 15) * 4;
             let whole = u16_at(packet, 2)?;
-            // Of a packet in pieces nobody sees the whole here.
+            // A fragmented IP packet never passes here as a whole.
             let is_whole = u16_at(packet, 6)? & 0x3fff == 0;
             if packet[0] >> 4 != 4 || start < 20 || !is_whole {
                 return None;
@@ -142,7 +142,7 @@ fn open(frame: &[u8]) -> Option<Opened<'_>> {
     }
 }
 
-/// Looks at a frame.
+/// Decodes a frame.
 pub(crate) fn look(frame: &[u8]) -> Seen<'_> {
     see(frame).unwrap_or(Seen::Other)
 }
@@ -175,13 +175,13 @@ fn packet<'b>(opened: &Opened<'b>) -> Option<Seen<'b>> {
     let request = |verb| Some(Seen::Request { to, psn, verb });
     let address = || u64_at(rest, 0);
     match body[0] {
-        // The first of several, and one that is alone.
+        // The first packet of several, and a single one.
         0x06 | 0x0a => {
             let padding = usize::from(body[1] >> 4 & 3);
             let start = rest.get(RETH_BYTES..rest.len().checked_sub(padding)?)?;
             request(Asked::Write { address: address()?, len: u32_at(rest, 12)?, start })
         }
-        // Nothing is behind its RETH: `icrc` rests on that.
+        // No bytes follow its RETH: `icrc` relies on that.
         0x0c if rest.len() == RETH_BYTES => {
             let key = u32_at(rest, 8)?;
             let len = u32_at(rest, 12)?;
@@ -193,13 +193,13 @@ fn packet<'b>(opened: &Opened<'b>) -> Option<Seen<'b>> {
             request(Asked::Cas { address: address()?, expected, swap })
         }
         0x12 => Some(Seen::Found { to, psn, word: u64_at(rest, 4)? }),
-        // Not where a packet was missed (0), which is sent again.
+        // Not for a missed packet (0), which is sent again.
         0x11 if rest.first()? >> 5 == 3 && rest[0] & 31 != 0 => Some(Seen::Refused { to }),
         _ => None,
     }
 }
 
-/// Has the request of a READ, which this frame is, go to another address.
+/// Redirects the READ in this frame to another address.
 pub(crate) fn steer(frame: &mut [u8], to: u64) -> Option<()> {
     let opened = open(frame)?;
     let udp = opened.at;
@@ -212,7 +212,7 @@ pub(crate) fn steer(frame: &mut [u8], to: u64) -> Option<()> {
     replace(frame, udp, icrc, checked.to_le_bytes())
 }
 
-/// Puts bytes into a datagram, and what they do to its checksum, if it has one (RFC 1624).
+/// Replaces bytes of a datagram, and updates its checksum, if it has one (RFC 1624).
 fn replace<const N: usize>(frame: &mut [u8], udp: usize, at: usize, bytes: [u8; N]) -> Option<()> {
     let checksum = u16_at(frame, udp + 6)?;
     let before: [u8; N] = array(frame, at)?;
@@ -231,7 +231,7 @@ fn replace<const N: usize>(frame: &mut [u8], udp: usize, at: usize, bytes: [u8; 
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
-    // A sum of zero would say that there is none.
+    // A sum of zero would mean that there is no checksum.
     let checksum = if sum == 0xffff { 0xffff } else { !(sum as u16) };
     frame[udp + 6..udp + 8].copy_from_slice(&checksum.to_be_bytes());
     Some(())
@@ -239,7 +239,7 @@ fn replace<const N: usize>(frame: &mut [u8], udp: usize, at: usize, bytes: [u8; 
 
 #[cfg(test)]
 pub(super) mod made {
-    //! Frames as cards make them.
+    //! Frames as NICs make them.
 
     use super::*;
 
@@ -271,7 +271,7 @@ pub(super) mod made {
         frame
     }
 
-    /// A packet of a card: opcode, PSN, and what is between BTH and ICRC.
+    /// Makes a packet of a NIC from opcode, PSN, and the bytes between BTH and ICRC.
     pub(crate) fn packet(opcode: u8, from: Gid, to: End, psn: u32, rest: &[u8]) -> Vec<u8> {
         let mut udp = vec![0xc0, 0, 0x12, 0xb7, 0, 0, 0, 0, opcode, 0, 0xff, 0xff, 0];
         udp.extend(&to.queue_pair.to_be_bytes()[1..]);
@@ -287,18 +287,18 @@ pub(super) mod made {
         frame
     }
 
-    /// The ICRC that a packet should have.
+    /// Returns the ICRC that a packet should have.
     pub(crate) fn checked(frame: &[u8]) -> u32 {
         let mut masked = frame[ETHERNET_BYTES..frame.len() - ICRC_BYTES].to_vec();
         let is_v4 = masked[0] >> 4 == 4;
-        // Class, label and hops of IPv6; of IPv4 class, time to live and checksum.
+        // Of IPv6: class, label and hops. Of IPv4: class, time to live and checksum.
         let (header, changing): (_, &[usize]) =
             if is_v4 { (20, &[1, 8, 10, 11]) } else { (40, &[1, 2, 3, 7]) };
         changing.iter().for_each(|at| masked[*at] = 0xff);
         if !is_v4 {
             masked[0] |= 0x0f;
         }
-        // The checksum of UDP, and what is reserved in the BTH.
+        // The checksum of UDP, and the reserved byte of the BTH.
         [6, 7, 12].iter().for_each(|at| masked[header + at] = 0xff);
         icrc::whole(&masked)
     }
@@ -316,7 +316,7 @@ pub(super) mod made {
         frame
     }
 
-    /// What the checksum of UDP is over, summed up: all ones where it is right.
+    /// Returns the sum that the checksum of UDP covers: all ones if the checksum is right.
     pub(crate) fn sum(frame: &[u8]) -> u16 {
         let opened = open(frame).unwrap();
         let from = opened.from;
@@ -403,11 +403,11 @@ mod tests {
         }
     }
 
-    /// Whatever bit is wrong when a packet comes, its checksum is as wrong when it goes.
+    /// If a bit is wrong when a packet arrives, its checksum is wrong in the same way when it leaves.
     #[test]
     fn a_corrupt_packet_stays_corrupt() {
         let whole = made::read(made::end(1, 0).gid, made::end(2, 3), 77, (4096, 5, 64));
-        // From the BTH on: what is before it decides whether it is a packet of a card at all.
+        // From the BTH on: the bytes before it decide whether this is a packet of a NIC at all.
         for bit in (ETHERNET_BYTES + 20 + UDP_BYTES) * 8..whole.len() * 8 {
             let mut frame = whole.clone();
             frame[bit / 8] ^= 1 << (bit % 8);

@@ -1,17 +1,19 @@
-//! What a switch knows of the connections between queue pairs, and what it does with their packets.
+//! The connections between queue pairs that a switch knows, and its decisions about their packets.
 //!
-//! It hears sessions and memory nodes say hello (`wire`), and so learns which two queue pairs belong together, where
-//! the pool lies for them, and by which key READs ask to be steered. It believes who speaks of its own address, so that
-//! strangers say nothing of others. Packets of other connections go on as they are.
+//! The switch hears the hellos of sessions and the welcomes of memory nodes (`wire`). So it learns which two queue
+//! pairs belong together, where the pool lies for them, and which key marks READs that may be steered. It believes an
+//! end only about its own address, so that strangers cannot speak for others. Packets of other connections pass
+//! unchanged.
 //!
-//! # What is sent again
-//! A request that was lost is sent again, and the node's card takes it for the same one only if it has the same
-//! address. So what became of the last steered READs of a connection is remembered, and becomes of them again. This is
-//! not what a [`Switch`] may forget: a switch that starts anew on a wire on which something is lost at that moment may
-//! cost a session its connection.
+//! # Repeated requests
 //!
-//! A READ whose answer takes several packets is asked for again from its middle, as if it was another one. It is not
-//! steered, and nor is the rest of it.
+//! A lost request is sent again, and the node's NIC takes it for the same one only if it has the same address. So the
+//! switch remembers its decisions about the last steered READs of a connection, and repeats them. This is not soft
+//! state that a [`Switch`] may forget: if a switch is restarted on a wire that loses packets at that moment, a session
+//! may lose its connection.
+//!
+//! A READ whose answer takes several packets may be repeated from its middle, as if it were another READ. So such a
+//! READ is not steered, and neither is its repeated rest.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -23,13 +25,13 @@ use fusee_switch::{Answer, Connection, Forget, Request, Switch, Verb, Verdict};
 use super::packet::{self, Asked, End, Flow, Seen};
 use crate::verbs::wire::{HELLO_BYTES, Hello, Status, WELCOME_BYTES, Welcome};
 
-/// Connections that are known.
+/// The limit of known connections.
 const CONNECTIONS: usize = 1_024;
-/// Hellos that were not answered.
+/// The limit of hellos without an answer.
 const HELLOS: usize = 256;
-/// Steered READs of a connection that are remembered: cards have fewer on their way.
+/// The limit of remembered steered READs of a connection: NICs have fewer in flight.
 const REMEMBERED: usize = 256;
-/// Numbers of packets.
+/// The number of packet numbers.
 const PSNS: u32 = 1 << 24;
 
 /// A session's queue pair and a memory node's.
@@ -40,29 +42,29 @@ struct Known {
     node: MnId,
     base: u64,
     pool_bytes: u64,
-    /// READs by this key may be steered; 0: none.
+    /// The key of READs that may be steered; 0: there is none.
     steered_key: u32,
-    /// The longest READ whose answer is one packet.
+    /// The longest READ whose answer is one packet, in bytes.
     most: u32,
-    /// READs that asked, the latest last.
+    /// READs with that key, the latest last.
     asked: VecDeque<Earlier>,
 }
 
-/// A READ that asked.
+/// A READ that asked to be steered.
 #[derive(Clone, Copy, Debug)]
 struct Earlier {
     psn: u32,
-    /// Of its answer.
+    /// The number of packets of its answer.
     packets: u32,
     address: u64,
     went: u64,
 }
 
-/// Whether a frame goes on.
+/// The decision about a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Passes {
     On,
-    /// It waits, and with it all that comes later on its connection.
+    /// The frame waits, and so do all later ones of its connection.
     Waits,
 }
 
@@ -72,7 +74,7 @@ pub(super) struct Path {
     hellos: VecDeque<(Flow, Hello)>,
     /// By the memory node's end.
     known: HashMap<End, (Connection, Known)>,
-    /// From the client's end to the memory node's.
+    /// Memory nodes' ends, by the client's end.
     nodes_of: HashMap<End, End>,
     /// Oldest first.
     ends: VecDeque<End>,
@@ -95,18 +97,18 @@ impl Path {
         &mut *self.switch
     }
 
-    /// Connections that it knows.
+    /// Returns the number of known connections.
     pub(super) fn connections(&self) -> usize {
         self.known.len()
     }
 
-    /// Bytes that it takes to know what it knows of connections, without what the switch takes.
+    /// Returns the bytes of memory that the connections take, without those of the switch.
     pub(super) fn bytes(&self) -> u64 {
         let asked = self.known.values().map(|(_, known)| known.asked.len());
         (asked.sum::<usize>() * size_of::<Earlier>() + self.known.len() * size_of::<Known>()) as u64
     }
 
-    /// On which connection a frame asks for something, if that is known.
+    /// Returns the connection of a request, if it is known.
     pub(super) fn connection(&self, frame: &[u8]) -> Option<Connection> {
         match packet::look(frame) {
             Seen::Request { to, .. } => self.known.get(&to).map(|(connection, _)| *connection),
@@ -114,7 +116,7 @@ impl Path {
         }
     }
 
-    /// A frame comes by. If it is a READ that is steered, it is changed.
+    /// Handles a frame. A READ that is steered is changed.
     pub(super) fn pass(&mut self, frame: &mut [u8]) -> Passes {
         match packet::look(frame) {
             Seen::Request { to, psn, verb } => match self.request(to, psn, verb) {
@@ -147,7 +149,7 @@ impl Path {
         self.known.get(&end).map(|(connection, _)| (*connection, end))
     }
 
-    /// What becomes of a request. Where it is steered to is an address of the card.
+    /// Decides about a request. A READ is steered to an address of the NIC.
     fn request(&mut self, to: End, psn: u32, asked: Asked<'_>) -> Verdict {
         let Some((connection, known)) = self.known.get_mut(&to) else { return Verdict::Forward };
         let (address, verb) = match asked {
@@ -173,7 +175,7 @@ impl Path {
         let verdict = self.switch.request(&Request { connection, number, place, verb });
         let Verb::Steered(len) = verb else { return verdict };
         let went = match verdict {
-            // The node would end the connection of who goes beyond its pool.
+            // The node would end the connection for a READ outside its pool.
             Verdict::Steer(offset) if known.has(offset, len) => known.base + offset,
             Verdict::Hold => return Verdict::Hold,
             Verdict::Steer(_) | Verdict::Forward => address,
@@ -182,7 +184,7 @@ impl Path {
         if went == address { Verdict::Forward } else { Verdict::Steer(went) }
     }
 
-    /// Somebody says something over TCP: a hello, perhaps, or what is said to one.
+    /// Looks for hellos and welcomes in a segment of TCP, and for the end of a connection.
     fn hear(&mut self, flow: Flow, bytes: &[u8], ends: bool) {
         if let Some(Ok(hello)) = bytes.first_chunk::<HELLO_BYTES>().map(Hello::decode)
             && bytes.len() == HELLO_BYTES
@@ -230,7 +232,7 @@ impl Path {
         let known = Known {
             client,
             flow,
-            // Names are random. Two nodes of one number here would be steered wrongly, which is allowed.
+            // Names are random. If two nodes have the same number here, READs are steered wrongly, which is allowed.
             node: MnId(welcome.node as u16),
             base: welcome.base,
             pool_bytes: welcome.pool_bytes,
@@ -254,7 +256,7 @@ impl Path {
 }
 
 impl Known {
-    /// Where a READ goes that has come before, or whose first packets have.
+    /// Returns the address to which a repeated READ, or the repeated rest of one, must go.
     fn goes_again(&self, psn: u32, address: u64) -> Option<u64> {
         let earlier = |of: &&Earlier| match psn.wrapping_sub(of.psn) & (PSNS - 1) {
             0 => of.address == address,
@@ -271,7 +273,7 @@ impl Known {
         self.asked.push_back(one);
     }
 
-    /// Whether so many bytes at this offset are of what the pool lends.
+    /// Returns whether so many bytes at this offset are in the lent part of the pool.
     fn has(&self, offset: u64, len: u32) -> bool {
         let end = offset.checked_add(len.into());
         offset >= POOL_HEADER_BYTES && end.is_some_and(|end| end <= self.pool_bytes)
@@ -310,14 +312,14 @@ mod tests {
         psn: u32,
     }
 
-    /// Where an end says that it is.
+    /// Returns the address in an end's message.
     fn address(end: End) -> Address {
         let End { queue_pair, gid } = end;
         Address { queue_pair, first_packet: 1, lid: 0, mtu: 3, depth: 1, gid }
     }
 
     impl World {
-        /// A switch that has heard a session and a memory node say hello.
+        /// Makes a switch that has heard the hello of a session and the welcome of a memory node.
         fn new(rounds: usize) -> World {
             let path = Path::new(Box::new(Ours::new(Options { slots: 4, rounds })));
             let client = made::end(1, 17);
@@ -349,7 +351,7 @@ mod tests {
             frame
         }
 
-        /// Where a READ of the slot goes that may be steered, with this number.
+        /// Passes a READ of the slot that may be steered, with this number. Returns the address to which it goes.
         fn ask_as(&mut self, psn: u32, len: u32) -> u64 {
             let asked = (SLOT, STEERED, len);
             let frame = self.pass(made::read(self.client.gid, self.node, psn, asked));
@@ -365,7 +367,7 @@ mod tests {
             self.ask_as(self.psn, len)
         }
 
-        /// Writes an object to an address and has the slot lead there.
+        /// Writes an object to an address, and makes the slot lead there.
         fn write(&mut self, number: u64, address: u64, expected: Slot) {
             let (bytes, word) = object(number);
             let from = self.client.gid;
@@ -386,14 +388,14 @@ mod tests {
         assert_eq!(world.ask(64), BASE + 65_536);
         world.write(2, BASE + 131_072, object(1).1);
         assert_eq!(world.ask(64), BASE + 131_072);
-        // A READ by another key is not.
+        // A READ with another key is not steered.
         let asked = (SLOT, 7, 64);
         let frame = made::read(world.client.gid, world.node, 9, asked);
         assert_eq!(world.pass(frame.clone()), frame);
     }
 
-    /// Each end says where it is. What one says of another address is not heard, whichever of the two lies: it
-    /// would have the READs of another session, or to another node, steered.
+    /// Each end gives its own address. A message about another address is ignored, whichever end sends it: it would
+    /// cause READs of another session, or to another node, to be steered.
     #[test]
     fn a_hello_or_a_welcome_that_speaks_of_another_address_is_not_heard() {
         let client = made::end(3, 27);
@@ -425,8 +427,8 @@ mod tests {
         }
     }
 
-    /// Numbers of packets are used again, and another READ may have one of those that are remembered: its own address
-    /// is what the node's card is asked for.
+    /// Numbers of packets are used again, and another READ may have the number of a remembered one. It goes to its own
+    /// address.
     #[test]
     fn a_number_that_is_used_again_for_another_address_is_another_read() {
         let mut world = World::new(0);
@@ -473,7 +475,7 @@ mod tests {
         world.pass(made::found(to.gid, world.client, 2, 0));
         assert_eq!(world.ask(1024), BASE + 65_536);
         assert_eq!(world.ask(1025), SLOT, "two packets");
-        // The rest of a longer one, at the address of the next slot, to which something leads.
+        // The rest of a longer READ, at the address of the next slot, for which an object is known.
         let next = SLOT - 1024;
         let frame = made::read(from, to, PSNS - 1, (next, STEERED, 2048));
         assert_eq!(world.pass(frame.clone()), frame);
@@ -488,14 +490,14 @@ mod tests {
             &|world| drop(world.pass(made::segment(world.flow, b"", true))),
             &|world| drop(world.pass(made::segment(world.flow.back(), b"", true))),
             &|world| drop(world.pass(made::refused(world.node.gid, client, 1, 2))),
-            // Its number is another one's now.
+            // The number of its queue pair now belongs to another one.
             &|world| world.greet(made::end(1, 99), world.node, 0),
         ];
         for (at, end) in ways.into_iter().enumerate() {
             let mut world = World::new(0);
             world.ask(64);
             world.write(1, BASE + 65_536, Slot(0));
-            // Who came too early is still there.
+            // A refusal for coming too early does not end the connection.
             world.pass(made::refused(world.node.gid, client, 1, 0));
             assert_eq!(world.ask(64), BASE + 65_536);
             end(&mut world);
@@ -508,7 +510,7 @@ mod tests {
         let mut world = World::new(0);
         world.ask(64);
         world.write(1, BASE + 65_536, Slot(0));
-        // Both ends are a stranger's, and what they say is of others.
+        // Both ends are strangers, and their messages are about others.
         world.flow = Flow { from: (made::end(8, 0).gid, 1), to: (made::end(9, 0).gid, 2) };
         world.greet(world.client, world.node, 0);
         assert_eq!((world.path.connections(), world.ask(64)), (1, BASE + 65_536));
@@ -539,7 +541,7 @@ mod tests {
         let from = world.client.gid;
         let old = object(9).1.0;
         let cas = |to, swap| made::cas(from, to, 1, SLOT + 64, [old, swap]);
-        // The favourite has passed to this place only.
+        // The favourite has passed at this place only.
         world.pass(cas(world.node, 10));
         world.pass(cas(others, 20));
         let mut elsewhere = made::cas(from, others, 2, SLOT + 128, [old, 20]);

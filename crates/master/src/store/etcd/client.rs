@@ -1,7 +1,7 @@
 //! The calls of etcd that the store and the election use, over gRPC.
 //!
-//! None of them is bounded in time, and none is repeated: callers know how long an answer is worth
-//! waiting for, and what may be asked twice.
+//! No call is bounded in time, and none is repeated: callers know how long an answer is worth
+//! waiting for, and which calls may be repeated.
 
 use std::sync::Arc;
 
@@ -19,17 +19,17 @@ use super::ATTEMPT;
 use super::messages::*;
 use crate::store::address::{StoreAddress, StoreTls};
 
-/// The longest answer: a page of records, one of which is the view.
+/// The size of the longest answer: a page of records, one of which is the view.
 const MAX_ANSWER_BYTES: usize = 256 << 20;
 
-/// Why there is no answer.
+/// Reasons why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("no TLS with etcd: {0}")]
     Tls(#[from] TlsError),
     #[error("no connection to etcd: {}", causes(.0))]
     Transport(#[from] tonic::transport::Error),
-    /// What etcd says, or, in gRPC's words too, what became of the connection to it.
+    /// A refusal of etcd, or a failure of the connection in gRPC's words.
     #[error("gRPC: {0}")]
     Status(#[from] Status),
     #[error("the lease is gone")]
@@ -39,8 +39,8 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// Whether a request cannot be taken however often it is sent: of what has no room, only what
-    /// is about the request itself.
+    /// Returns whether etcd would refuse the request however often it is sent. Of refusals for want
+    /// of room, only those for the request's own size count.
     pub fn is_hopeless(&self) -> bool {
         let Error::Status(status) = self else { return false };
         match status.code() {
@@ -51,22 +51,22 @@ impl Error {
     }
 }
 
-/// tonic's own words for what failed in a connection say nothing without those beneath.
+/// Returns an error of tonic with its causes, without which its own text says nothing.
 fn causes(error: &tonic::transport::Error) -> String {
     let below = std::iter::successors(std::error::Error::source(error), |error| error.source());
     below.fold(error.to_string(), |text, error| format!("{text}: {error}"))
 }
 
-/// Connections to the members of an etcd cluster, each made when it is needed and again after it
+/// Connections to the members of an etcd cluster, each made when it is needed, and again after it
 /// broke. Copies share them.
 #[derive(Clone)]
 pub(crate) struct Client {
-    /// Other ones when the files of TLS have changed; what is under way ends on the old ones.
+    /// Replaced when the files for TLS have changed; calls under way end on the old ones.
     connections: Arc<Watched<Grpc<Channel>, Error>>,
 }
 
 impl Client {
-    /// Does not speak to anybody yet; must be called on a runtime.
+    /// Makes the client, without contacting etcd yet; must be called on a runtime.
     pub fn new(address: &StoreAddress) -> Result<Client, Error> {
         let files = match &address.tls {
             None => Vec::new(),
@@ -92,7 +92,7 @@ impl Client {
         self.call("/etcdserverpb.Lease/LeaseGrant", LeaseGrantRequest { ttl_s }).await
     }
 
-    /// Renews a lease, on a stream of its own: what a broken connection left does not matter.
+    /// Renews a lease, on a stream of its own: remainders of a broken connection do not matter.
     pub async fn keep_alive(&self, id: i64) -> Result<(), Error> {
         let path = "/etcdserverpb.Lease/LeaseKeepAlive";
         let mut stream = self.stream(path, LeaseKeepAliveRequest { id }).await?;
@@ -100,7 +100,7 @@ impl Client {
         if answer.ttl_s > 0 { Ok(()) } else { Err(Error::LeaseGone) }
     }
 
-    /// Ends a lease; it may have ended already.
+    /// Ends a lease; succeeds also if the lease has ended already.
     pub async fn revoke(&self, id: i64) -> Result<(), Error> {
         let path = "/etcdserverpb.Lease/LeaseRevoke";
         match self.call(path, LeaseRevokeRequest { id }).await {
@@ -109,7 +109,7 @@ impl Client {
         }
     }
 
-    /// Waits until a key with the prefix has changed since a revision, or etcd watches no longer.
+    /// Waits until a key with the prefix has changed since a revision, or etcd ends the watch.
     pub async fn changed(&self, prefix: String, since: i64) -> Result<(), Error> {
         let create = WatchCreateRequest {
             range_end: end_of(&prefix),
@@ -137,7 +137,7 @@ impl Client {
         Ok(self.ready().await?.unary(led(request), path, codec).await?.into_inner())
     }
 
-    /// A stream each way, with one request on it.
+    /// Opens a stream in each direction, and sends one request.
     async fn stream<Q, A>(&self, path: &str, request: Q) -> Result<Answers<A>, Error>
     where
         Q: Message + 'static,
@@ -151,7 +151,7 @@ impl Client {
         Ok(Answers { answers, _open: open })
     }
 
-    /// A connection that takes a request.
+    /// Returns a connection that is ready for a request.
     async fn ready(&self) -> Result<Grpc<Channel>, Error> {
         let mut grpc = Grpc::clone(&self.connections.current());
         grpc.ready().await?;
@@ -172,13 +172,14 @@ fn connections(address: &StoreAddress) -> Result<Grpc<Channel>, Error> {
             .keep_alive_while_idle(true))
     });
     let endpoints = endpoints.collect::<Result<Vec<_>, Error>>()?;
-    // Each request goes to one of them. If that one is away it fails; the next may go elsewhere.
+    // Each request goes to one of them. It fails if that one is away; the next may go to another
+    // one.
     let channel = Channel::balance_list(endpoints.into_iter());
     Ok(Grpc::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES))
 }
 
-/// What comes on a stream. The requests' side ends with it and not before, since etcd takes that
-/// for the end of a watch; and were it never to end, the stream would stay for ever.
+/// The answers on a stream. The side of the requests ends with it: not earlier, since etcd would
+/// end a watch then, and not later, since the stream would stay for ever.
 struct Answers<A> {
     answers: Streaming<A>,
     _open: oneshot::Sender<()>,
@@ -190,7 +191,7 @@ impl<A> Answers<A> {
     }
 }
 
-/// A request that is refused by a member which knows no leader: cut off from the others, it must
+/// Makes a request that a member refuses if it knows no leader: cut off from the others, it must
 /// not be trusted with leases.
 fn led<Q>(request: Q) -> Request<Q> {
     let mut request = Request::new(request);
@@ -198,7 +199,7 @@ fn led<Q>(request: Q) -> Request<Q> {
     request
 }
 
-/// The first key behind all that begin with a prefix, which is ASCII.
+/// Returns the first key behind all that begin with a prefix, which is ASCII.
 pub(crate) fn end_of(prefix: &str) -> Vec<u8> {
     let mut end = prefix.as_bytes().to_vec();
     *end.last_mut().expect("a prefix") += 1;
@@ -208,7 +209,7 @@ pub(crate) fn end_of(prefix: &str) -> Vec<u8> {
 #[cfg(feature = "tls")]
 fn with_tls(endpoint: Endpoint, files: &StoreTls) -> Result<Endpoint, Error> {
     use tonic::transport::{Certificate, ClientTlsConfig, Identity};
-    // Here what is wrong with a file is found and named: tonic takes some that hold nothing.
+    // This finds errors in a file, and names it: tonic accepts some files that hold nothing.
     match &files.identity {
         None => fusee_tls::Tls::of_client(&files.ca)?,
         Some((cert, key)) => fusee_tls::Tls::of_server(&files.ca, cert, key)?,

@@ -1,12 +1,12 @@
 //! etcd's messages (version 3 of its API), as far as they are used here.
 //!
-//! They are written by hand so that no build needs a compiler for protocol buffers. The numbers are
-//! those of `rpc.proto` and `kv.proto` in etcd, where they never change their meaning. A field that
-//! is not here is never sent, which means its zero to etcd, and is skipped when it comes.
+//! They are written by hand, so that no build needs a compiler for protocol buffers. The numbers
+//! are those of `rpc.proto` and `kv.proto` in etcd, where they never change their meaning. A field
+//! that is missing here is never sent, so etcd takes it for zero, and is skipped when it arrives.
 
 use prost::{Enumeration, Message, Oneof};
 
-/// A key with what it has.
+/// A key with its value and revisions.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct KeyValue {
     #[prost(bytes = "vec", tag = "1")]
@@ -19,10 +19,10 @@ pub(crate) struct KeyValue {
     pub value: Vec<u8>,
 }
 
-/// What every answer begins with.
+/// The header of every answer.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub(crate) struct ResponseHeader {
-    /// That of the whole store, when it answered.
+    /// The revision of the whole store at the time of the answer.
     #[prost(int64, tag = "3")]
     pub revision: i64,
 }
@@ -45,13 +45,13 @@ pub(crate) enum SortTarget {
 pub(crate) struct RangeRequest {
     #[prost(bytes = "vec", tag = "1")]
     pub key: Vec<u8>,
-    /// The first key beyond; empty for one key alone.
+    /// The first key beyond the range; empty for a single key.
     #[prost(bytes = "vec", tag = "2")]
     pub range_end: Vec<u8>,
-    /// How many keys at most; all of them if it is 0.
+    /// The limit on the number of keys; 0 for none.
     #[prost(int64, tag = "3")]
     pub limit: i64,
-    /// As it was then; the newest if it is 0.
+    /// The revision to read at; 0 for the newest.
     #[prost(int64, tag = "4")]
     pub revision: i64,
     #[prost(enumeration = "SortOrder", tag = "5")]
@@ -68,10 +68,10 @@ pub(crate) struct RangeResponse {
     pub header: Option<ResponseHeader>,
     #[prost(message, repeated, tag = "2")]
     pub kvs: Vec<KeyValue>,
-    /// Whether the limit left keys out.
+    /// The limit left keys out.
     #[prost(bool, tag = "3")]
     pub more: bool,
-    /// How many keys are in the range, whatever the limit.
+    /// The number of keys in the range, whatever the limit.
     #[prost(int64, tag = "4")]
     pub count: i64,
 }
@@ -82,7 +82,7 @@ pub(crate) struct PutRequest {
     pub key: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
     pub value: Vec<u8>,
-    /// With which the key goes; it stays if it is 0.
+    /// The lease with which the key goes; 0 if it stays.
     #[prost(int64, tag = "3")]
     pub lease: i64,
 }
@@ -103,8 +103,8 @@ pub(crate) enum CompareTarget {
     Value = 3,
 }
 
-/// A condition: that the key has exactly this. The field for other relations is left out, since
-/// its zero means "equal".
+/// A condition: the key has exactly this. The field for other relations is left out, since its zero
+/// means "equal".
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Compare {
     #[prost(enumeration = "CompareTarget", tag = "2")]
@@ -117,7 +117,7 @@ pub(crate) struct Compare {
 
 #[derive(Clone, PartialEq, Oneof)]
 pub(crate) enum Compared {
-    /// 0 is that of a key that does not exist.
+    /// 0 for a key that does not exist.
     #[prost(int64, tag = "5")]
     CreateRevision(i64),
     #[prost(int64, tag = "6")]
@@ -128,7 +128,7 @@ pub(crate) enum Compared {
 
 impl Compare {
     pub fn equal(key: impl Into<Vec<u8>>, to: Compared) -> Compare {
-        // etcd takes the value of a target that does not fit for 0, so both have to be set.
+        // If a value does not fit its target, etcd takes it for 0, so both have to be set.
         let target = match to {
             Compared::CreateRevision(_) => CompareTarget::CreateRevision,
             Compared::ModRevision(_) => CompareTarget::ModRevision,
@@ -174,7 +174,7 @@ impl RequestOp {
         Operation::Delete(DeleteRangeRequest { key: key.into() }).into()
     }
 
-    /// A transaction in another one, on no condition of its own.
+    /// Returns a transaction inside of another one, without conditions of its own.
     pub fn all(success: Vec<RequestOp>) -> RequestOp {
         Operation::Txn(TxnRequest { success, ..TxnRequest::default() }).into()
     }
@@ -186,7 +186,7 @@ impl From<Operation> for RequestOp {
     }
 }
 
-/// Carries out `success` if all conditions hold, and `failure` if not; all of it or nothing.
+/// A transaction: `success` if all conditions hold, otherwise `failure`; all of it or nothing.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct TxnRequest {
     #[prost(message, repeated, tag = "1")]
@@ -197,7 +197,7 @@ pub(crate) struct TxnRequest {
     pub failure: Vec<RequestOp>,
 }
 
-/// The answer to a step: what it read. Of others nobody wants to know more than that they are done.
+/// The answer to a step: the result of a read. Answers to other steps are skipped.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct ResponseOp {
     #[prost(message, optional, tag = "1")]
@@ -206,10 +206,10 @@ pub(crate) struct ResponseOp {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct TxnResponse {
-    /// Whether the conditions held.
+    /// The conditions held.
     #[prost(bool, tag = "2")]
     pub succeeded: bool,
-    /// One for each step of the side that was carried out.
+    /// One answer for each step of the side that was carried out.
     #[prost(message, repeated, tag = "3")]
     pub responses: Vec<ResponseOp>,
 }
@@ -224,7 +224,7 @@ pub(crate) struct LeaseGrantRequest {
 pub(crate) struct LeaseGrantResponse {
     #[prost(int64, tag = "2")]
     pub id: i64,
-    /// What it was given, which may be more than was asked for.
+    /// The granted time, which may be longer than the requested one.
     #[prost(int64, tag = "3")]
     pub ttl_s: i64,
 }
@@ -246,12 +246,12 @@ pub(crate) struct LeaseKeepAliveRequest {
 
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub(crate) struct LeaseKeepAliveResponse {
-    /// 0 if there is no such lease any more.
+    /// 0 if the lease does not exist any more.
     #[prost(int64, tag = "3")]
     pub ttl_s: i64,
 }
 
-/// Of what can be said on a stream of watches, that one begins.
+/// A message on a stream of watches; only the beginning of a watch is used.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct WatchRequest {
     #[prost(message, optional, tag = "1")]
@@ -262,21 +262,21 @@ pub(crate) struct WatchRequest {
 pub(crate) struct WatchCreateRequest {
     #[prost(bytes = "vec", tag = "1")]
     pub key: Vec<u8>,
-    /// The first key beyond.
+    /// The first key beyond the range.
     #[prost(bytes = "vec", tag = "2")]
     pub range_end: Vec<u8>,
-    /// The first revision to hear of, also if it is past.
+    /// The first revision to report, which may be past.
     #[prost(int64, tag = "3")]
     pub start_revision: i64,
 }
 
-/// What changed is read anew, so the events themselves are skipped.
+/// The events themselves are skipped, since the reader reads all changed keys anew.
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub(crate) struct WatchResponse {
-    /// Only says that the watch stands.
+    /// The watch has begun; this message carries no event.
     #[prost(bool, tag = "3")]
     pub created: bool,
-    /// It stands no longer, or never did.
+    /// The watch has ended, or never began.
     #[prost(bool, tag = "4")]
     pub canceled: bool,
 }

@@ -44,7 +44,7 @@ impl Bench {
         Some(Bench { runtime, etcd, server })
     }
 
-    /// A candidacy of its own lease.
+    /// Returns a candidacy with a lease of its own.
     fn candidate(&self) -> (i64, Candidacy) {
         let grant = || self.runtime.block_on(self.etcd.client.grant(60));
         let lease = patiently(grant).unwrap().id;
@@ -55,7 +55,7 @@ impl Bench {
         (lease, candidates.into_iter().find(|candidate| candidate.key == key).unwrap())
     }
 
-    /// May be repeated: a term that has written nothing is begun anew.
+    /// Begins a term. May be repeated: a term that has written nothing is begun anew.
     fn begin(&self, candidacy: &Candidacy) -> Result<Term, StoreError> {
         patiently(|| {
             let tenure = Arc::new(Tenure::new(Tenure::now(), LONG));
@@ -72,7 +72,8 @@ impl Bench {
         patiently(|| self.runtime.block_on(revoke(&self.etcd, lease))).unwrap();
     }
 
-    /// Sends a copy, and another one if there was no answer; says what the last one came to.
+    /// Sends a copy, and another one if there was no answer. Returns whether the last one
+    /// succeeded.
     fn run(&self, transaction: &TxnRequest) -> bool {
         let send = || self.runtime.block_on(self.etcd.client.txn(transaction.clone()));
         patiently(send).unwrap().succeeded
@@ -84,7 +85,8 @@ impl Bench {
     }
 }
 
-/// Whether etcd could not be asked, or said nothing in time: a machine may stand still for seconds.
+/// Errors that mean that etcd was unreachable, or did not answer in time: a machine may stand still
+/// for seconds.
 trait IsSilence {
     fn is_silence(&self) -> bool;
 }
@@ -107,7 +109,7 @@ impl IsSilence for StoreError {
     }
 }
 
-/// Asks until etcd answers; only for what may be asked again.
+/// Repeats a call until etcd answers; only for calls that may be repeated.
 fn patiently<T, E: IsSilence>(ask: impl Fn() -> Result<T, E>) -> Result<T, E> {
     let end = Instant::now() + LONG;
     loop {
@@ -182,7 +184,7 @@ fn lost_answers_and_late_copies_do_no_harm() {
     let Some(bench) = Bench::new() else { return };
     let (_, candidacy) = bench.candidate();
     let mut term = bench.begin(&candidacy).unwrap();
-    // The first copy arrives, its answer does not: the second copy finds that out.
+    // The first copy arrives, but its answer does not: the second copy notices that.
     let transaction = term.transaction(one("a", b"1"));
     bench.run(&transaction);
     bench.runtime.block_on(term.commit(transaction.clone())).unwrap();
@@ -190,7 +192,7 @@ fn lost_answers_and_late_copies_do_no_harm() {
     // A third copy of the first write arrives only now.
     assert!(!bench.run(&transaction));
     assert_eq!(patiently(|| term.read()).unwrap()["a"], b"2");
-    // And one that would be next, of somebody else who thinks that he is this term.
+    // And the next write of a twin of this term.
     let mut twin = bench.begin(&candidacy).unwrap();
     assert!(matches!(term.write(one("a", b"3")), Err(StoreError::Deposed { .. })));
     twin.write(one("b", b"4")).unwrap();
@@ -243,7 +245,7 @@ fn candidates_that_come_and_go_are_nothing_else() {
     });
 }
 
-/// Every record, with one bit of it changed, one after the other; and each of them gone.
+/// Each record with one bit changed, and each record removed, one after the other.
 #[test]
 fn a_flipped_bit_or_a_lost_record_is_noticed() {
     let Some(bench) = Bench::new() else { return };
@@ -285,7 +287,7 @@ fn a_write_that_etcd_cannot_take_says_what_to_do() {
 #[test]
 fn a_member_that_is_away_keeps_nobody_from_the_others() {
     let Some(bench) = Bench::new() else { return };
-    // Nothing listens on the first one.
+    // No process listens at the first address.
     let text = format!("etcd://127.0.0.1:1,{}/x/y", bench.server.endpoint());
     let address = StoreAddress::parse(&text).unwrap();
     let etcd = bench.runtime.block_on(Etcd::new(address)).unwrap();
@@ -301,7 +303,7 @@ fn a_lease_is_renewed_until_it_is_given_back() {
     let client = &bench.etcd.client;
     let renew = || bench.runtime.block_on(client.keep_alive(lease));
     patiently(renew).unwrap();
-    // A watch is told what happened before it stood, and ends with that.
+    // A watch reports a change from before it began, and ends with that.
     let (_, now) = patiently(|| bench.runtime.block_on(bench.etcd.candidates())).unwrap();
     let changed = |since| {
         let watch = client.changed(bench.etcd.key("election/"), since);
@@ -361,7 +363,7 @@ fn certificates_are_renewed_without_a_restart() {
         put(name, &members);
     }
     patiently(ask).unwrap();
-    // What is no certificate takes nothing away, and nor does half of a pair.
+    // A file that is no certificate has no effect, and nor has half of a pair.
     files.put("ca", "garbage");
     std::thread::sleep(fusee_tls::LOOK);
     patiently(ask).unwrap();
@@ -370,7 +372,7 @@ fn certificates_are_renewed_without_a_restart() {
     put("cert", &others);
     std::thread::sleep(fusee_tls::LOOK);
     patiently(ask).unwrap();
-    // A whole pair is used, though the old connection would do.
+    // A whole pair is used, though the old connection still works.
     put("key", &others);
     std::thread::sleep(fusee_tls::LOOK);
     ask().unwrap_err();
