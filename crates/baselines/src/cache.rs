@@ -1,5 +1,5 @@
-//! What sessions know of keys. What one has learned from another is shared by both, and what it finds out by itself is
-//! its own: many sessions that know all keys take little more memory than one.
+//! A session's knowledge of keys. Entries learned from another session are shared with it, entries found later are
+//! the session's own. So many sessions that know all keys take little more memory than one.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 pub(crate) struct Cache<K, V> {
     shared: RefCell<Rc<HashMap<K, V>>>,
-    /// Comes first.
+    /// Takes precedence over `shared`.
     own: RefCell<HashMap<K, V>>,
 }
 
@@ -28,7 +28,7 @@ impl<K: Copy + Eq + Hash, V: Copy> Cache<K, V> {
         self.own.borrow_mut().insert(key, value);
     }
 
-    /// Takes over what the other one knows, as far as this one does not know it.
+    /// Takes over the other cache's entries for keys that this one does not know.
     pub fn learn_from(&self, other: &Cache<K, V>) {
         let theirs = other.share();
         let before = self.shared.replace(theirs.clone());
@@ -40,7 +40,7 @@ impl<K: Copy + Eq + Hash, V: Copy> Cache<K, V> {
         }
     }
 
-    /// All that it knows, for others to share.
+    /// Moves all entries to the shared map and returns that.
     fn share(&self) -> Rc<HashMap<K, V>> {
         let own = self.own.take();
         let mut shared = self.shared.borrow_mut();
@@ -63,7 +63,7 @@ mod tests {
         second.put(1, 20);
         second.learn_from(&first);
         assert_eq!([1, 2, 3, 4].map(|key| second.get(key)), [Some(20), Some(10), Some(10), None]);
-        // Neither sees what the other one finds out later.
+        // Neither cache sees the later entries of the other one.
         first.put(2, 11);
         second.put(3, 21);
         assert_eq!([first.get(2), first.get(3)], [Some(11), Some(10)]);

@@ -1,13 +1,14 @@
-//! Systems that ours is measured beside: what their papers and their published code do, over the verbs that ours uses.
+//! The systems that FUSEE is compared with, written after their papers and published code, on FUSEE's verbs.
 //!
-//! Each is a [`Session`] of a client over any [`Fabric`](fusee_core::verbs::Fabric); what a server with processors does
-//! for it is a [`Server`], reached by an [`Rpc`]. They are as good as they were published: the tests say what each
-//! keeps without crashes, and show what it breaks. None of them recovers anything. No line of their code is here.
+//! A client of a system is a [`Session`] over any [`Fabric`](fusee_core::verbs::Fabric). A server process of a system
+//! is a [`Server`], which clients call through an [`Rpc`]. The systems are as good as they were published: tests
+//! state the promises that each one keeps without crashes, and show the promises that it breaks. None of them
+//! recovers from crashes. No line of the published code is here.
 //!
-//! * [`lock`]: one [`object`] under a remote lock, and [`sequencer`]: one behind a sequencer, for Figure 3 of FUSEE's
-//!   paper.
-//! * [`clover`]: data on memory nodes, and the index with a metadata server; and [`pdpm`], pDPM-Direct: updates in
-//!   place under a lock for each key. Both are stores, for Figures 2 and 10 to 15.
+//! * [`lock`]: one [`object`] under a remote lock; [`sequencer`]: one object behind a sequencer. Both are for Figure
+//!   3 of FUSEE's paper.
+//! * [`clover`]: data on memory nodes, the index on a metadata server. [`pdpm`], pDPM-Direct: updates in place under
+//!   a lock for each key. Both are stores, for Figures 2 and 10 to 15.
 //! * [`published`]: FUSEE itself, as its paper prints it.
 #![forbid(unsafe_code)]
 
@@ -28,47 +29,47 @@ use std::time::Duration;
 use fusee_core::verbs::FailedVerb;
 use twox_hash::XxHash3_128;
 
-/// Why an operation came to nothing.
+/// Errors of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failed {
-    /// A verb has no result. What the operation was to change may have changed.
+    /// A verb has no result. Its target may have changed or not.
     #[error(transparent)]
     Verb(#[from] FailedVerb),
     /// There is no memory left.
     #[error("there is no memory left: make the pools larger")]
     Full,
-    /// What others were to change does not change.
+    /// The operation waited too long for another client to finish a write.
     #[error(
         "a slot or an object stays as its last writer left it: make the store anew, or be more patient"
     )]
     Stuck,
-    /// The system has no such operation.
+    /// The system does not have this operation.
     #[error("the system has no {0}")]
     Unsupported(&'static str),
-    /// A key or value is not of the length that the system was made for.
+    /// The length of the key or value is not the one that the system was made for.
     #[error("a {0} of this length has no place here")]
     Length(&'static str),
 }
 
-/// What a client of a system does. Operations of one session may overlap.
+/// A client of a system. Operations of one session may overlap.
 pub trait Session {
-    /// The key's value; `None` if there is no such key.
+    /// Returns the key's value, or `None` if there is no such key.
     fn search(&self, key: &[u8]) -> impl Future<Output = Result<Option<Vec<u8>>, Failed>>;
 
-    /// Gives a key another value. Whether there was such a key.
+    /// Gives a key another value. Returns whether there was such a key.
     fn update(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<bool, Failed>>;
 
-    /// A new key with its value. Whether there was none.
+    /// Adds a key with its value. Returns whether the key was absent.
     fn insert(&self, key: &[u8], value: &[u8]) -> impl Future<Output = Result<bool, Failed>>;
 
-    /// The key goes. Whether there was one.
+    /// Removes a key. Returns whether there was such a key.
     fn delete(&self, key: &[u8]) -> impl Future<Output = Result<bool, Failed>>;
 
-    /// Knows from now on where keys are that another session knows.
+    /// Takes over the other session's knowledge of where keys are.
     fn learn_from(&self, other: &Self);
 
-    /// What the session does beside its operations: a task of its process that the host runs once, in the background,
-    /// as long as the session is used. Most do nothing.
+    /// Runs the background work of the session. The host runs this task once, for as long as the session is used.
+    /// Most systems have none.
     fn background(&self) -> impl Future<Output = ()> {
         async {}
     }
@@ -84,37 +85,37 @@ fn key_of(key: &[u8]) -> Result<Key, Failed> {
     Ok(Key::from_le_bytes(key.try_into().map_err(|_| Failed::Length("key"))?))
 }
 
-/// By what bytes are known to belong together: to this key, and to whatever `tag` stands for.
+/// Returns a checksum of the bytes that also covers the key and `tag`.
 fn sum(key: Key, tag: u64, bytes: &[u8]) -> u64 {
     let seed = (key as u64) ^ ((key >> 64) as u64).rotate_left(32);
     XxHash3_128::oneshot_with_seed(seed ^ tag.wrapping_mul(0x9e37_79b9_7f4a_7c15), bytes) as u64
 }
 
-/// The word at the start of these bytes.
+/// Returns the first word of these bytes.
 fn word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(*bytes.first_chunk().expect("at least a word"))
 }
 
-/// What a server does for clients, one request after the other.
+/// A server process. It serves one request after the other.
 pub trait Server {
-    /// What it is asked.
+    /// Type of a request.
     type Request;
-    /// What it replies.
+    /// Type of the reply to a request.
     type Reply;
 
-    /// For how long a request takes one of its cores.
+    /// Returns the time for which a request occupies one of the server's cores.
     fn takes(&self, request: &Self::Request) -> Duration;
 
-    /// Bytes of a request and of its reply on the way.
+    /// Returns the bytes of a request and of its reply in the network.
     fn bytes(&self, request: &Self::Request) -> (u64, u64);
 
-    /// Does what is asked.
+    /// Executes a request.
     fn serve(&mut self, request: Self::Request) -> Self::Reply;
 }
 
-/// The way to a server.
+/// A client's connection to a server.
 pub trait Rpc<S: Server> {
-    /// Has it do something.
+    /// Sends a request and returns the reply.
     fn call(&self, request: S::Request) -> impl Future<Output = S::Reply>;
 }
 
@@ -122,13 +123,13 @@ pub trait Rpc<S: Server> {
 pub struct Near<S>(Rc<RefCell<S>>);
 
 impl<S> Near<S> {
-    /// Clones of it are the way to this server.
+    /// Wraps a server. Every clone calls the same server.
     pub fn new(server: S) -> Near<S> {
         Near(Rc::new(RefCell::new(server)))
     }
 }
 
-/// A server that somebody else looks at as well.
+/// Wraps a server that its owner inspects as well.
 impl<S> From<Rc<RefCell<S>>> for Near<S> {
     fn from(server: Rc<RefCell<S>>) -> Near<S> {
         Near(server)

@@ -1,7 +1,7 @@
-//! One object under a remote lock: whoever wants it spins until it has the lock.
+//! One object under a remote lock. A client spins until it has the lock.
 //!
-//! An update takes three phases if nobody else has the lock: CAS of the lock word on the first node, WRITE on all
-//! nodes, WRITE of the lock word. A client that dies with the lock keeps it for ever.
+//! An update takes three phases if the lock is free: CAS of the lock word on the first node, WRITE on all nodes,
+//! WRITE of the lock word. A client that dies with the lock keeps it for ever.
 
 use fusee_core::verbs::{Batch, Fabric, MnId, POOL_HEADER_BYTES};
 
@@ -12,7 +12,7 @@ const LOCK: u64 = POOL_HEADER_BYTES;
 const FREE: u64 = 0;
 const HELD: u64 = 1;
 
-/// The lock's word.
+/// Exclusion by the lock's word.
 pub enum Lock {}
 
 impl Exclusion for Lock {

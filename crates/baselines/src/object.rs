@@ -1,5 +1,5 @@
-//! One object on several memory nodes, which one client at a time uses. [`Exclusion`] says which: by a
-//! [lock](crate::lock), or by a [sequencer](crate::sequencer).
+//! One object on several memory nodes, used by one client at a time. An [`Exclusion`] admits the clients: a
+//! [lock](crate::lock) or a [sequencer](crate::sequencer).
 
 use std::future::Future;
 use std::marker::PhantomData;
@@ -8,15 +8,15 @@ use fusee_core::verbs::{Batch, Fabric, MnId};
 
 use crate::{Failed, Session};
 
-/// What lets one client at a time in, by words on the first memory node.
+/// A mechanism that admits one client at a time, by words on the first memory node.
 pub trait Exclusion {
-    /// Where the object begins on each node; before it are those words.
+    /// Offset of the object on each node. The words of the mechanism lie before it.
     const VALUE: u64;
 
-    /// Waits until this client is in. Its entry has a number.
+    /// Waits until this client is admitted. Returns the number of its entry.
     fn enter<F: Fabric>(fabric: &F, node: MnId) -> impl Future<Output = Result<u64, Failed>>;
 
-    /// Where the word stands that lets the next one in, and what it is then.
+    /// Returns the offset of the word that admits the next client, and the value to write there.
     fn end(entry: u64) -> (u64, u64);
 
     /// Bytes that each node has to lend.
@@ -25,7 +25,7 @@ pub trait Exclusion {
     }
 }
 
-/// A client of the object. Its key does not matter.
+/// A client of the object. Operations ignore the key.
 pub struct OneObject<F, X> {
     fabric: F,
     nodes: Vec<MnId>,
@@ -34,7 +34,7 @@ pub struct OneObject<F, X> {
 }
 
 impl<F: Fabric, X: Exclusion> OneObject<F, X> {
-    /// Of the object on these nodes, the first of which has the words.
+    /// Opens the object on these nodes, of which the first one has the words of the mechanism.
     ///
     /// # Panics
     /// If there is no node.
@@ -70,7 +70,7 @@ impl<F: Fabric, X: Exclusion> OneObject<F, X> {
 }
 
 impl<F: Fabric, X: Exclusion> Session for OneObject<F, X> {
-    /// READs exclude others as well, since updates are in place.
+    /// A search needs exclusion as well, since updates are in place.
     async fn search(&self, _: &[u8]) -> Result<Option<Vec<u8>>, Failed> {
         let entry = X::enter(&self.fabric, self.nodes[0]).await?;
         let mut batch = Batch::new();
@@ -85,7 +85,7 @@ impl<F: Fabric, X: Exclusion> Session for OneObject<F, X> {
         self.put(value).await
     }
 
-    /// The object is always there: the first value of it.
+    /// The object always exists: an INSERT only writes its value.
     async fn insert(&self, _: &[u8], value: &[u8]) -> Result<bool, Failed> {
         self.put(value).await
     }

@@ -1,5 +1,5 @@
-//! pDPM-Direct: memory nodes and clients, and nothing else: updates in place, under a lock for each key (Tsai, Shan and
-//! Zhang, "Disaggregating Persistent Memory and Controlling Them Remotely", ATC '20).
+//! pDPM-Direct: a store of memory nodes and clients only, with updates in place under a lock for each key (Tsai, Shan
+//! and Zhang, "Disaggregating Persistent Memory and Controlling Them Remotely", ATC '20).
 //!
 //! ```text
 //! pool    header of the pool | places, first copies | places, second copies | .. | redo copies, first | ..
@@ -7,29 +7,29 @@
 //! redo             copy | state: 8 bytes | value | sum: 8 bytes
 //! ```
 //!
-//! A key has a number, which says where its place is: with n nodes, number n * i + j is the i-th place of node j, and
-//! the other copies are on the nodes that follow.
+//! The number of a key determines its place: with n nodes, number n * i + j has the i-th place of node j. The other
+//! copies are on the nodes that follow.
 //!
 //! | operation | phases |
 //! |---|---|
-//! | SEARCH | 1: READ the place, until nobody has the lock and the sum is right |
-//! | UPDATE | 4: CAS the lock until nobody else has it; WRITE redo copies; WRITE in place; WRITE the lock |
+//! | SEARCH | 1: READ the place, again while the lock is held or the sum is wrong |
+//! | UPDATE | 4: CAS the lock until it succeeds; WRITE redo copies; WRITE in place; WRITE the lock |
 //! | INSERT, DELETE | the same |
 //!
-//! There is no backoff, neither of locks nor of sums. Whoever has the lock READs the state with it, in the same phase.
+//! There is no backoff, neither for locks nor for sums. The phase that takes the lock also READs the state.
 //!
 //! # Promise
-//! Without crashes every operation is linearizable. A write takes effect with the last word of its WRITE in place on
-//! the first node, which is the sum; a search when it READs that. A client that dies with a lock keeps it for ever; the
-//! redo copies are written and never used.
+//! Without crashes every operation is linearizable. A write takes effect when the last word of its WRITE in place,
+//! the sum, arrives on the first node. A search takes effect when it READs the sum. A client that dies with a lock
+//! keeps it for ever. Redo copies are written and never used.
 //!
 //! # What is different here
-//! * Clients of the published system agree on places by a protocol that its code does not have: there keys are the
-//!   numbers. Here a [`Directory`] gives a key its number at its first INSERT, by a request, and clients keep what they
-//!   know of it.
-//! * The published code neither inserts nor deletes: a place has a state for that, which a DELETE clears. The key keeps
+//! * In the published system clients agree on places by a protocol that the published code lacks: its keys are the
+//!   numbers. Here a [`Directory`] gives a key its number at its first INSERT, on request, and clients cache the
+//!   numbers.
+//! * The published code neither inserts nor deletes. Here a place has a state, which a DELETE clears. The key keeps
 //!   its place.
-//! * Its sum is a CRC-32.
+//! * The published sum is a CRC-32.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -40,18 +40,19 @@ use fusee_core::verbs::{Batch, Fabric, MnId, POOL_HEADER_BYTES};
 use crate::cache::Cache;
 use crate::{Failed, Key, Rpc, Server, Session, key_of, sum, word};
 
-/// Words of a lock.
+/// Values of a lock.
 const FREE: u64 = 0;
 const HELD: u64 = 1;
-/// Words of a state. The sum of a place that was never written to is 0, and its state as well.
+/// Values of a state. The sum of a place that was never written is 0, and so is its state.
 const ABSENT: u64 = 0;
 const PRESENT: u64 = 1;
 
-/// Where a place has its state; what follows is in the redo copy as well. There the value follows its state, too.
+/// Offset of the image (state, value and sum) in a place. A redo copy is the image alone. [`VALUE`] is an offset in
+/// it.
 const STATE: u64 = 8;
 const VALUE: usize = 8;
 
-/// How large a store is.
+/// Dimensions of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Memory nodes.
@@ -60,7 +61,7 @@ pub struct Shape {
     pub replicas: usize,
     /// Bytes of every value.
     pub value_bytes: u32,
-    /// Keys that it has room for.
+    /// Keys that the store has room for.
     pub keys: u64,
 }
 
@@ -75,12 +76,12 @@ impl Shape {
         assert!(self.replicas <= self.memory_nodes, "copies lie on different memory nodes");
     }
 
-    /// State, value and sum.
+    /// Bytes of state, value and sum.
     fn image_bytes(&self) -> u32 {
         8 + self.value_bytes.next_multiple_of(8) + 8
     }
 
-    /// Where the copies of this rank begin; redo copies come after the others.
+    /// Returns the offset of the copies of this rank on each node. The ranks of redo copies come after the others.
     fn at(&self, rank: usize) -> u64 {
         let image = u64::from(self.image_bytes());
         let places = rank.min(self.replicas);
@@ -93,14 +94,14 @@ impl Shape {
         nodes[(number as usize + replica) % nodes.len()]
     }
 
-    /// Where a copy is.
+    /// Returns the node and offset of a copy.
     fn place(&self, nodes: &[MnId], number: u32, replica: usize) -> (MnId, u64) {
         let index = u64::from(number) / nodes.len() as u64;
         let offset = self.at(replica) + index * (STATE + u64::from(self.image_bytes()));
         (self.node(nodes, number, replica), offset)
     }
 
-    /// Where a redo copy is.
+    /// Returns the node and offset of a redo copy.
     fn redo(&self, nodes: &[MnId], number: u32, replica: usize) -> (MnId, u64) {
         let index = u64::from(number) / nodes.len() as u64;
         let offset = self.at(self.replicas + replica) + index * u64::from(self.image_bytes());
@@ -108,16 +109,16 @@ impl Shape {
     }
 }
 
-/// What the directory is asked.
+/// Requests to the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// The number of a key, if it has one.
+    /// Returns the number of a key, if it has one.
     Find(Key),
-    /// The number of a key, which gets one if it has none; none is left if it has none then.
+    /// Returns the number of a key, and gives it one if it has none. No reply means that no number is left.
     Take(Key),
 }
 
-/// Which keys have which numbers. It takes the part of what the published system's clients agree on by themselves.
+/// The numbers of keys. It stands for the protocol by which the published system's clients agree on places.
 pub struct Directory {
     keys: u64,
     takes: Duration,
@@ -125,10 +126,10 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// How long a request takes: *assumed*, as a query of [Clover](crate::clover)'s metadata server.
+    /// Time of a request: *assumed*, like a query of [Clover](crate::clover)'s metadata server.
     pub const ASSUMED: Duration = Duration::from_nanos(1_500);
 
-    /// Of a store without keys. A request takes a core so long.
+    /// Makes the directory of a store without keys. A request occupies a core for `takes`.
     pub fn new(shape: Shape, takes: Duration) -> Directory {
         Directory { keys: shape.keys, takes, numbers: HashMap::new() }
     }
@@ -165,16 +166,16 @@ pub struct Direct<F, R> {
     nodes: Vec<MnId>,
     shape: Shape,
     numbers: Cache<Key, u32>,
-    /// Memory for phases.
+    /// Batches for later phases.
     batches: RefCell<Vec<Batch>>,
     spins: Cell<u64>,
 }
 
 impl<F: Fabric, R: Rpc<Directory>> Direct<F, R> {
-    /// Of the store on these nodes, with this directory.
+    /// Opens the store on these nodes, with this directory.
     ///
     /// # Panics
-    /// If there are not as many nodes as the shape says, or nothing has such a shape.
+    /// If the number of nodes is not the shape's, or the shape is impossible.
     pub fn new(fabric: F, rpc: R, nodes: &[MnId], shape: Shape) -> Direct<F, R> {
         shape.check();
         assert_eq!(nodes.len(), shape.memory_nodes, "the shape is of another store");
@@ -189,7 +190,7 @@ impl<F: Fabric, R: Rpc<Directory>> Direct<F, R> {
         }
     }
 
-    /// How often a phase came to nothing because somebody else had the lock, or wrote.
+    /// Returns the number of phases that found the lock held or a write in progress.
     pub fn spins(&self) -> u64 {
         self.spins.get()
     }
@@ -207,7 +208,7 @@ impl<F: Fabric, R: Rpc<Directory>> Direct<F, R> {
         self.batches.borrow_mut().pop().unwrap_or_default()
     }
 
-    /// Takes the lock. Returns the state that is there, and that only the lock's holder changes.
+    /// Takes the lock. Returns the state, which only the holder of the lock changes.
     async fn lock(&self, mut batch: Batch, number: u32) -> Result<(Batch, u64), Failed> {
         let (node, offset) = self.shape.place(&self.nodes, number, 0);
         loop {
@@ -235,7 +236,7 @@ impl<F: Fabric, R: Rpc<Directory>> Direct<F, R> {
         Ok(())
     }
 
-    /// Under the lock: redo copies, then in place.
+    /// WRITEs the redo copies, then the place. The caller holds the lock.
     async fn put(
         &self,
         mut batch: Batch,
@@ -272,7 +273,7 @@ impl<F: Fabric, R: Rpc<Directory>> Direct<F, R> {
         Ok(batch)
     }
 
-    /// Writes if the key is in this state. Returns whether it is.
+    /// Writes if the key is in this state. Returns whether it was.
     async fn write(
         &self,
         key: Key,

@@ -1,9 +1,9 @@
-//! One object whose operations are ordered by a sequencer, as atomic broadcast orders them. A *stand-in* for replicated
-//! state machines over RDMA: it has their order and their bottleneck, not their protocol.
+//! One object whose operations are ordered by a sequencer, as in atomic broadcast. A *stand-in* for replicated state
+//! machines over RDMA: it has their order and their bottleneck, not their protocol.
 //!
-//! An operation draws a number from the sequencer's word by FAA, waits until the one before it is delivered, and is
-//! delivered then: WRITE to all nodes, then WRITE of the number of operations delivered. A client that dies with a
-//! number stops everybody.
+//! An operation draws a number from the sequencer's word by FAA and waits until the operation before it is delivered.
+//! Then it delivers itself: it WRITEs the object on all nodes, then WRITEs the number of operations delivered. If a
+//! client dies with a number, all others wait for ever.
 
 use fusee_core::verbs::{Batch, Fabric, MnId, POOL_HEADER_BYTES};
 
@@ -12,10 +12,10 @@ use crate::{Failed, word};
 
 /// The next number to draw.
 const NEXT: u64 = POOL_HEADER_BYTES;
-/// Operations that are delivered.
+/// The number of operations that are delivered.
 const DELIVERED: u64 = NEXT + 64;
 
-/// The sequencer's words.
+/// Exclusion by the sequencer's words.
 pub enum Sequencer {}
 
 impl Exclusion for Sequencer {

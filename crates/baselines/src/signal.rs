@@ -1,15 +1,15 @@
-//! Tasks of a session that wait for each other.
+//! Wakeups between the tasks of a session.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
-/// Wakes all that wait.
+/// Wakes all tasks that wait.
 #[derive(Default)]
 pub(crate) struct Signal(RefCell<Vec<Waker>>);
 
 impl Signal {
-    /// Waits as long as this holds. Whoever changes that [notifies](Signal::notify).
+    /// Waits as long as `holds` returns true. A task that makes it false must [notify](Signal::notify).
     pub async fn wait_while(&self, holds: impl Fn() -> bool) {
         poll_fn(|context| {
             if !holds() {

@@ -41,10 +41,10 @@ pub mod tcp;
 pub mod verbs;
 mod version;
 
-mod bytes;
-mod challenge;
 #[cfg(test)]
 mod barrier_tests;
+mod bytes;
+mod challenge;
 // As for `pool`.
 #[allow(unsafe_code)]
 mod copy;

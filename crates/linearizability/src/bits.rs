@@ -1,23 +1,23 @@
-//! Sets of small numbers: which of the open operations have had their instant.
+//! Sets of small numbers: the open operations that have had their instant.
 //!
-//! Nearly always few operations on a key are open at a time, and a set is one word. The other
+//! In most histories few operations on a key are open at a time, and a set is one word. The other
 //! form has no limit; it allocates.
 
 use std::hash::Hash;
 
-/// A set of numbers below the one that it was made for.
+/// A set of numbers below a bound.
 pub trait Bits: Clone + Ord + Hash {
-    /// The empty set, for numbers below `bound`.
+    /// Returns the empty set, for numbers below `bound`.
     fn none(bound: usize) -> Self;
-    /// Whether `i` is in it.
+    /// Returns whether `i` is in the set.
     fn has(&self, i: usize) -> bool;
-    /// Puts `i` into it.
+    /// Puts `i` into the set.
     fn set(&mut self, i: usize);
-    /// Takes `i` out.
+    /// Takes `i` out of the set.
     fn clear(&mut self, i: usize);
 }
 
-/// Numbers below 128.
+/// A set of numbers below 128.
 impl Bits for u128 {
     fn none(bound: usize) -> u128 {
         assert!(bound <= u128::BITS as usize, "{bound} numbers do not fit into a word");
@@ -37,7 +37,7 @@ impl Bits for u128 {
     }
 }
 
-/// Any numbers.
+/// A set of numbers below any bound.
 impl Bits for Box<[u64]> {
     fn none(bound: usize) -> Box<[u64]> {
         vec![0; bound.div_ceil(64)].into()

@@ -1,12 +1,13 @@
-//! From a verdict to something that a person can follow.
+//! Explanations of verdicts, for human readers.
 //!
-//! A history that is not linearizable has a first return that nobody can explain: up to the event
-//! before it there is an order, with it there is none. Of the operations up to there we keep as
-//! few as possible. What is left is an *explanation*: without the answer of the last operation it
-//! is linearizable, with it it is not, and the write of every value that is read is there.
+//! In a history that is not linearizable there is a first *unexplained* return: an order exists
+//! up to the event before it, but not including it. The explanation keeps as few as possible of
+//! the operations up to that return. Without the answer of the unexplained operation an
+//! explanation is linearizable, with that answer it is not. It contains the write of every value
+//! that is read.
 //!
-//! Whether operations may go is tried with halves of the history first, then with ever smaller
-//! pieces (Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input", 2002).
+//! To drop operations, halves of the history are tried first, then ever smaller pieces (Zeller
+//! and Hildebrandt, "Simplifying and isolating failure-inducing input", 2002).
 
 use std::collections::HashSet;
 use std::fmt;
@@ -15,15 +16,16 @@ use super::history::Record;
 use super::search::{Verdict, search};
 use super::{Answer, Call, Operation, Value};
 
-/// Operations that are searched while a history is made smaller, counted each time: bounds the
-/// time to some ten seconds.
+/// Limit of the operations that are searched to shorten one history, counted in each search. It
+/// bounds the time to some ten seconds.
 const MAX_EFFORT: usize = 20_000_000;
-/// Situations after which an attempt does not count as an explanation.
+/// Limit of the situations in one attempt. An attempt that exceeds it does not count as an
+/// explanation.
 const MAX_SITUATIONS: usize = 1 << 16;
-/// Of an explanation not longer than this any two operations are tried.
+/// Length of an explanation up to which all pairs of operations are tried.
 const SHORT: usize = 100;
 
-/// The index of the first operation, by the time of its return, that nothing explains.
+/// Returns the index of the first operation, by the time of its return, that no order explains.
 ///
 /// # Panics
 /// If the history is linearizable.
@@ -42,7 +44,7 @@ pub fn first_unexplained(history: &[Operation]) -> usize {
     returns.get(first).expect("the history is not linearizable").1
 }
 
-/// The history as it stood right after the return at this time of this operation.
+/// Returns the history as it was right after the operation `last` returned at `end`.
 fn until(
     history: &[Operation],
     (end, last): (u64, usize),
@@ -54,7 +56,7 @@ fn until(
     })
 }
 
-/// A key whose history is not linearizable, and why.
+/// A key whose history is not linearizable, with an explanation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refutation {
     /// The key.
@@ -63,12 +65,12 @@ pub struct Refutation {
     pub operations: usize,
     /// The first operation, by the time of its return, whose answer cannot be explained.
     pub unexplained: Record,
-    /// A history that shows it, by the time of invocation, with as few operations as possible.
+    /// The explanation: as few operations as possible, by the time of invocation.
     pub explanation: Vec<Record>,
 }
 
 impl Refutation {
-    /// Of a history of one key that is not linearizable.
+    /// Makes the refutation of a history of one key that is not linearizable.
     pub(super) fn new(records: &[Record]) -> Refutation {
         let operations: Vec<Operation> = records.iter().map(|r| r.operation).collect();
         let first = first_unexplained(&operations);
@@ -92,8 +94,8 @@ impl Refutation {
         }
     }
 
-    /// The explanation, one line per operation, with values as `name` writes them. Times count
-    /// from the first invocation.
+    /// Renders the explanation, one line per operation, with values as `name` writes them. Times
+    /// count from the first invocation.
     pub fn render(&self, name: impl Fn(Value) -> String) -> String {
         let start = self.explanation.iter().map(|r| r.operation.invoked).min().unwrap_or(0);
         let lines = self.explanation.iter().map(|record| {
@@ -139,9 +141,9 @@ impl fmt::Display for Refutation {
     }
 }
 
-/// An explanation that becomes smaller.
+/// An explanation that is being shortened.
 struct Attempt {
-    /// Without the operation that cannot be explained.
+    /// All operations but the unexplained one.
     rest: Vec<Record>,
     unexplained: Record,
     /// Operations searched so far.
@@ -156,14 +158,15 @@ impl Attempt {
         while size > 0 {
             let mut start = 0;
             while start < self.rest.len() {
-                // What follows moves up when the piece goes.
+                // If the piece is dropped, the next one moves to `start`.
                 if !self.drop_where(|i| (start..start + size).contains(&i)) {
                     start += size;
                 }
             }
             size /= 2;
         }
-        // An INSERT and its DELETE can only go together, as can a value and its SEARCH.
+        // An INSERT and its DELETE can be dropped only together, and so can a value and its
+        // SEARCH.
         while self.rest.len() <= SHORT && self.effort < MAX_EFFORT && self.drop_any_two() {}
     }
 
@@ -177,7 +180,8 @@ impl Attempt {
         self.drop_where(|i| drops[i]);
     }
 
-    /// Drops these operations, but not the writes of what is read; returns whether anything went.
+    /// Drops these operations, but not the writes of values that are read. Returns whether any
+    /// was dropped.
     fn drop_where(&mut self, drops: impl Fn(usize) -> bool) -> bool {
         if self.effort > MAX_EFFORT {
             return false;
@@ -203,7 +207,7 @@ impl Attempt {
     }
 }
 
-/// Whether it is the answer of the last operation, and nothing else, that has no order.
+/// Returns whether the last answer, and only that, leaves the operations without an order.
 fn is_explanation(rest: &[Record], unexplained: &Record) -> bool {
     let mut history: Vec<Operation> = rest.iter().map(|r| r.operation).collect();
     history.push(unexplained.operation);

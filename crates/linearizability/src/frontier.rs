@@ -1,23 +1,23 @@
-//! The situations that a key may be in, and sets of them.
+//! Situations of a key, and sets of them.
 
 use std::collections::HashMap;
 
 use super::bits::Bits;
 use super::plan::State;
 
-/// One situation that the key may be in.
+/// A situation that the key may be in.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Situation<B> {
     pub state: State,
     /// The open operations that have had their instant, by their place in `open`.
     pub done: B,
-    /// How many of the counted operations, which never return, have had their instant.
+    /// Numbers of counted operations, which never return, that have had their instant.
     pub removed: u32,
     pub created: u32,
 }
 
 impl<B: Bits> Situation<B> {
-    /// Whether whatever may follow the other may follow this.
+    /// Returns whether every future that is possible after `other` is possible after this one.
     pub fn covers(&self, other: &Situation<B>) -> bool {
         self.state == other.state
             && self.removed <= other.removed
@@ -26,28 +26,28 @@ impl<B: Bits> Situation<B> {
     }
 }
 
-/// Without the situations that others cover.
+/// Drops the situations that others cover.
 pub fn reduced<B: Bits>(mut situations: Vec<Situation<B>>) -> Vec<Situation<B>> {
     if situations.len() < 2 {
         return situations;
     }
     situations.sort_unstable();
-    // By the number removed, so that of those kept the last has created least.
+    // Sorted by `removed`: among equal states and sets, the last one kept has created least.
     situations.dedup_by(|next, kept| {
         next.state == kept.state && next.done == kept.done && kept.created <= next.created
     });
     situations
 }
 
-/// The situations of one search.
+/// The situations that one search has seen.
 pub struct Seen<B> {
     few: Vec<Situation<B>>,
-    /// Once they are many.
+    /// Used instead of `few` for more than [`FEW`] situations.
     many: HashMap<(State, B), Vec<(u32, u32)>>,
     len: usize,
 }
 
-/// So many situations are found faster by looking at each.
+/// Number of situations up to which a linear search is faster than a map.
 pub const FEW: usize = 16;
 
 impl<B> Default for Seen<B> {
@@ -57,12 +57,12 @@ impl<B> Default for Seen<B> {
 }
 
 impl<B: Bits> Seen<B> {
-    /// How many there are.
+    /// Returns the number of situations.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Forgets all.
+    /// Forgets all situations.
     pub fn clear(&mut self) {
         self.few.clear();
         if !self.many.is_empty() {
@@ -71,7 +71,7 @@ impl<B: Bits> Seen<B> {
         self.len = 0;
     }
 
-    /// Returns whether it is new: no other covers it.
+    /// Adds a situation, unless another one covers it. Returns whether it was added.
     pub fn insert(&mut self, situation: &Situation<B>) -> bool {
         if self.many.is_empty() && self.few.len() < FEW {
             if self.few.iter().any(|other| other.covers(situation)) {

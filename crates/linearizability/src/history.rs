@@ -1,15 +1,15 @@
-//! A stream of operations of many clients on many keys, and its check.
+//! Histories of many clients' operations on many keys, and their check.
 //!
-//! Whoever runs operations pushes a [`Record`] for each, in any order. [`History::check`] takes
-//! the keys one by one, as linearizability is a property of each alone, counts what it checked,
-//! and explains the first violation.
+//! The program that runs operations pushes a [`Record`] of each, in any order. [`History::check`]
+//! checks each key alone, since linearizability is a property of each key. It counts the checked
+//! operations, and explains the first violation.
 
 use super::Operation;
 use super::explain::Refutation;
 use super::search::{Verdict, search};
 
-/// A key whose operations overlap so much that one return needs more situations than this is not
-/// decided: it would take the memory of the machine.
+/// Limit of the situations for one return. A key whose operations overlap more than that stays
+/// undecided: its check would take the memory of the machine.
 const MAX_SITUATIONS: usize = 1 << 20;
 
 /// An operation on a key.
@@ -17,9 +17,9 @@ const MAX_SITUATIONS: usize = 1 << 20;
 pub struct Record {
     /// The number of the key.
     pub key: u64,
-    /// Who operated; for people.
+    /// The number of the client, for readers.
     pub client: u32,
-    /// What was done, and when.
+    /// The operation, with its times.
     pub operation: Operation,
 }
 
@@ -29,36 +29,36 @@ pub struct History {
     records: Vec<Record>,
 }
 
-/// What a check found.
+/// The results of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     /// Operations that were checked.
     pub operations: u64,
-    /// Of these, those that never returned.
+    /// Checked operations that never returned.
     pub pending: u64,
-    /// Of these, those that began before an earlier one on the same key had returned.
+    /// Checked operations that began before an earlier one on the same key had returned.
     pub overlapping: u64,
     /// Keys that were checked.
     pub keys: u64,
-    /// The most situations that a key was in at a time: what the check cost.
+    /// The greatest number of situations of a key at a time: the cost of the check.
     pub peak_frontier: usize,
-    /// Keys on which too many operations overlapped to tell.
+    /// Keys with too many overlapping operations to be decided.
     pub undecided_keys: u64,
     /// Keys whose history is not linearizable.
     pub violations: u64,
-    /// The first of these.
+    /// The explanation of the first violation.
     pub refutation: Option<Box<Refutation>>,
 }
 
 impl Findings {
-    /// Whether every key was decided, and is linearizable.
+    /// Returns whether every key was decided and is linearizable.
     pub fn is_clean(&self) -> bool {
         self.violations == 0 && self.undecided_keys == 0
     }
 }
 
 impl History {
-    /// Nothing.
+    /// Returns an empty history.
     pub fn new() -> History {
         History::default()
     }
@@ -68,17 +68,17 @@ impl History {
         self.records.push(record);
     }
 
-    /// The number of operations.
+    /// Returns the number of operations.
     pub fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Whether nothing was done.
+    /// Returns whether there are no operations.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// Checks all keys. Orders the operations by key.
+    /// Checks all keys, and sorts the operations by key.
     ///
     /// # Panics
     /// If an operation returns before it is invoked.
@@ -110,7 +110,8 @@ impl History {
     }
 }
 
-/// How many operations begin before an earlier one has returned; ordered by their beginning.
+/// Counts the operations that begin before an earlier one has returned. They are sorted by
+/// invocation.
 fn overlapping(operations: &[Operation]) -> u64 {
     let mut open_until = None;
     let mut count = 0;

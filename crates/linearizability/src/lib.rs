@@ -1,14 +1,15 @@
-//! Is a history of operations on one key linearizable?
+//! A checker of linearizability, for histories of operations on keys.
 //!
 //! A history is linearizable (Herlihy and Wing) if every operation can be given one instant
 //! between its invocation and its return such that, executed one after another at these instants,
-//! the operations answer what they did answer. One that never returned may have any instant after
-//! its invocation, or none. Keys are independent of each other, so each is checked alone.
+//! the operations give the answers of the history. An operation that never returned may have any
+//! instant after its invocation, or none. Keys are independent of each other, so each is checked
+//! alone.
 //!
-//! [`check`] judges one key, [`History`] a stream of operations on many; `search` is the
-//! algorithm, `explain` makes a verdict readable. The check is exact: it finds every violation,
-//! and nothing else. It takes about a microsecond an operation while few operations on a key
-//! overlap, whatever the number of operations that never returned.
+//! [`check`] judges one key, [`History`] a stream of operations on many keys. The module `search`
+//! is the algorithm, `explain` makes a verdict readable. The check is exact: it finds every
+//! violation, and nothing else. It takes about a microsecond per operation while few operations
+//! on a key overlap, regardless of the operations that never returned.
 #![forbid(unsafe_code)]
 
 mod bits;
@@ -23,10 +24,10 @@ pub use history::{Findings, History, Record};
 
 use std::fmt;
 
-/// What a value is known by. Different writes best write different values: the history says more.
+/// The name of a value. If every write has its own value, the check finds more violations.
 pub type Value = u64;
 
-/// What an operation was asked to do.
+/// The request of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Call {
     /// INSERT.
@@ -41,34 +42,34 @@ pub enum Call {
     Search,
 }
 
-/// What an operation answered.
+/// The answer of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Answer {
     /// A write took effect.
     Done,
     /// An INSERT found the key.
     Exists,
-    /// An UPDATE, DELETE or SEARCH did not.
+    /// An UPDATE, DELETE or SEARCH did not find the key.
     Absent,
-    /// A SEARCH found this.
+    /// A SEARCH found this value.
     Found(Value),
 }
 
-/// One operation of a history. Time is any number that only grows.
+/// One operation of a history. Time is any number that never decreases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// What was asked.
+    /// The request.
     pub call: Call,
-    /// When.
+    /// The time of the invocation.
     pub invoked: u64,
-    /// What was answered and when; `None` if nothing ever was.
+    /// The time of the return, and the answer; `None` if the operation never returned.
     pub returned: Option<(u64, Answer)>,
 }
 
-/// A history that no order of its operations explains.
+/// The proof that a history has no order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// The first operation, by the time of its return, whose answer cannot be explained.
+    /// The first operation, by the time of its return, whose answer no order explains.
     pub operation: Operation,
 }
 
@@ -78,7 +79,8 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Checks a history of one key, which did not exist in the beginning. In any order.
+/// Checks a history of one key that is absent at the beginning. The operations may be in any
+/// order.
 ///
 /// # Panics
 /// If an operation returns before it is invoked.

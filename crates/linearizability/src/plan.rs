@@ -1,58 +1,59 @@
-//! A history of one key, prepared for the search: the order of its events, who writes and reads
-//! each value, and what each operation does.
+//! A history of one key, prepared for the search: the order of its events, the writers and
+//! readers of each value, and the effect of each operation.
 //!
-//! A value that no later SEARCH returns is *unread*, and all such values are one. Looking ahead
-//! like this is what keeps the search small, and it is sound: the whole history is there.
+//! A value is *unread* at an operation if no later SEARCH returns it. All unread values count as
+//! one. This keeps the search small. It is sound, because the whole history is known.
 
 use std::collections::HashMap;
 
 use super::{Answer, Call, Operation, Value};
 
-/// A place in the order of all invocations and returns.
+/// A position in the order of all invocations and returns.
 pub type Rank = usize;
 /// A value: its index in [`Plan::values`].
 pub type ValueId = u32;
 
-/// Who writes and reads a value.
+/// The writers and readers of a value.
 #[derive(Clone, Copy, Default)]
 pub struct ValueUse {
-    /// Operations that write it or may have done so.
+    /// Operations that write the value or may have written it.
     pub writers: u32,
-    /// Where the last SEARCH that returns it is invoked, and where the last one returns.
+    /// The ranks of the latest invocation and of the latest return of a SEARCH that returns the
+    /// value.
     pub last_invoked: Rank,
     pub last_returned: Rank,
 }
 
-/// The key; its value is `None` if it is unread.
+/// The state of the key. The value is `None` if it is unread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum State {
     Absent,
     Present(Option<ValueId>),
 }
 
-/// What an operation does, with a value of `None` if it is unread.
+/// The effect of an operation. A value of `None` is unread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Only if absent.
+    /// Creates the key; only if it is absent.
     Create(Option<ValueId>),
-    /// Only if present.
+    /// Replaces the value; only if the key is present.
     Replace(Option<ValueId>),
-    /// In any state.
+    /// Sets the value, in any state.
     Set(Option<ValueId>),
-    /// Only if present.
+    /// Removes the key; only if it is present.
     Remove,
-    /// Nothing; only if absent.
+    /// Changes nothing; only if the key is absent.
     SeeNothing,
-    /// Nothing; only if present.
+    /// Changes nothing; only if the key is present.
     SeeSomething,
-    /// Nothing; only if this is the value.
+    /// Changes nothing; only if the key has this value.
     See(ValueId),
-    /// No call ever answers this: there is no instant for it.
+    /// Has no instant: the call never gives this answer.
     Never,
 }
 
 impl Effect {
-    /// The state afterwards; `None` if the operation cannot have its instant in `state`.
+    /// Returns the next state, or `None` if the operation cannot have its instant in `state`.
     pub fn apply(self, state: State) -> Option<State> {
         let absent = state == State::Absent;
         match self {
@@ -67,13 +68,13 @@ impl Effect {
         }
     }
 
-    /// Whether it leaves every state as it is.
+    /// Returns whether the effect leaves every state as it is.
     pub fn changes_nothing(self) -> bool {
         use Effect::{Never, See, SeeNothing, SeeSomething};
         matches!(self, See(_) | SeeNothing | SeeSomething | Never)
     }
 
-    /// The value that it writes, if that is read.
+    /// Returns the value that the operation writes, if that is read.
     pub fn written(self) -> Option<ValueId> {
         match self {
             Effect::Create(value) | Effect::Replace(value) | Effect::Set(value) => value,
@@ -85,22 +86,22 @@ impl Effect {
 /// An invocation or a return.
 pub struct Event {
     pub returns: bool,
-    /// Of the operation in the history.
+    /// The index of the operation in the history.
     pub index: usize,
 }
 
-/// The history, prepared.
+/// A prepared history.
 pub struct Plan<'a> {
     pub history: &'a [Operation],
     pub events: Vec<Event>,
     pub values: Vec<ValueUse>,
-    /// By operation: the value that it writes or returns.
+    /// The value that each operation writes or returns.
     value_of: Vec<Option<ValueId>>,
-    /// By operation: what it does; `None` if it need not be considered.
+    /// The effect of each operation; `None` if the operation can be ignored.
     pub effects: Vec<Option<Effect>>,
-    /// No more operations have a place in [`Searcher::open`] at a time.
+    /// The greatest number of operations that have a place in [`Searcher::open`] at a time.
     pub most_open: usize,
-    /// DELETEs that took effect or may have.
+    /// DELETEs that took effect or may have taken effect.
     pub removals: usize,
 }
 
@@ -110,7 +111,7 @@ impl<'a> Plan<'a> {
     pub fn new(history: &'a [Operation]) -> Plan<'a> {
         let mut times = Vec::with_capacity(2 * history.len());
         for (index, operation) in history.iter().enumerate() {
-            // At equal times invocations come first: what touches is concurrent.
+            // At equal times invocations come first: operations that touch are concurrent.
             times.push((operation.invoked, false, index));
             if let Some((time, _)) = operation.returned {
                 assert!(time >= operation.invoked, "{operation:?} returns before it is invoked");
@@ -187,8 +188,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// What an operation that is invoked at `rank` does; `None` if it never answered and changes
-    /// nothing that anybody can tell.
+    /// Returns the effect of an operation that is invoked at `rank`, or `None` if the operation
+    /// never returned and no other operation can notice it.
     fn effect(&self, index: usize, rank: Rank) -> Option<Effect> {
         let Operation { call, returned, .. } = self.history[index];
         let id = self.value_of[index];

@@ -1,24 +1,26 @@
 //! The search for an order of the operations.
 //!
-//! It is Wing and Gong's ("Testing and verifying concurrent objects", 1993), done *just in time*
-//! as Lowe does ("Testing for linearizability", 2017): walk through the history and keep the
-//! frontier, the set of all situations the key may be in. A situation is a state and the set of
-//! open operations that have had their instant. Only when an operation returns must it have had
-//! one: that is when the frontier is extended. What keeps it small loses no order that matters:
+//! The algorithm is Wing and Gong's ("Testing and verifying concurrent objects", 1993), in the
+//! *just in time* form of Lowe ("Testing for linearizability", 2017): walk through the history
+//! and keep the frontier, the set of all situations that the key may be in. A situation is a
+//! state and the set of open operations that have had their instant. An operation must have had
+//! its instant when it returns, so the frontier is extended only then. These reductions keep the
+//! frontier small, and lose no order that matters:
 //!
 //! * An operation that changes nothing has its instant as soon as the state allows it.
-//! * Values that no later SEARCH returns are one and the same value, which we call *unread*.
+//! * Values that no later SEARCH returns count as one value, called *unread*.
 //! * A value that only one operation writes stays until the last SEARCH that returns it has been
-//!   invoked: overwritten it could not come back. (Gibbons and Korach, "Testing shared memories",
-//!   1997, decide histories of reads and such writes in polynomial time.)
-//! * An UPDATE whose readers have all been invoked has its instant, and so have they, as soon as
-//!   the key exists and its value is unread: what follows cannot tell. So has an UPSERT if the
-//!   key will not be deleted any more.
-//! * Of open operations that do the same, the one that returns first goes first.
-//! * Operations that never return and write an unread value, or none, are only counted: so many
-//!   may create the key, so many may remove it. Situations that differ in nothing but that they
-//!   used more of them are dropped. One whose value is read joins the counted ones when its last
-//!   reader has returned. So what clients leave behind when they crash costs nothing.
+//!   invoked: once overwritten it could not come back. (Gibbons and Korach, "Testing shared
+//!   memories", 1997, decide histories of reads and such writes in polynomial time.)
+//! * An UPDATE whose readers have all been invoked has its instant as soon as the key exists with
+//!   an unread value, and its readers have theirs right after it: later operations cannot tell
+//!   the difference. So has an UPSERT, if no DELETE can follow any more.
+//! * Among open operations with the same effect, the one that returns first goes first.
+//! * Operations that never return, and write an unread value or none, are only counted: so many
+//!   may create the key, so many may remove it. A situation is dropped if it differs from another
+//!   one only by a greater number of these. An operation whose value is read joins the counted
+//!   ones when its last reader has returned. So operations that crashed clients leave open cost
+//!   nothing.
 //!
 //! The cost grows linearly with the length of the history, and exponentially only with the number
 //! of *open* operations that create or remove the key with values that are read.
@@ -30,26 +32,26 @@ use super::bits::Bits;
 use super::frontier::{Seen, Situation, reduced};
 use super::plan::{Effect, Plan, Rank, State, ValueId};
 
-/// What came out.
+/// Verdicts of the search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The history is linearizable.
     Explained,
-    /// It is not.
+    /// The history is not linearizable.
     Unexplained,
     /// The search was given up.
     Undecided,
 }
 
-/// What came out, and how hard it was.
+/// A verdict and its cost.
 #[derive(Clone, Copy, Debug)]
 pub struct Search {
     pub verdict: Verdict,
-    /// The most situations that the key was in at a time.
+    /// The greatest number of situations of the key at a time.
     pub peak_frontier: usize,
 }
 
-/// Searches for an order. Gives up when one return needs more than `limit` situations.
+/// Searches for an order. Gives up if one return needs more than `limit` situations.
 ///
 /// # Panics
 /// If an operation returns before it is invoked.
@@ -62,7 +64,7 @@ pub fn search(history: &[Operation], limit: usize) -> Search {
     }
 }
 
-/// The verdict by way of the form of [`Bits`] that is for many open operations.
+/// Returns the verdict, with the form of [`Bits`] for many open operations.
 #[cfg(test)]
 pub fn search_without_limit_of_places(history: &[Operation]) -> Verdict {
     Searcher::<Box<[u64]>>::new(&Plan::new(history), usize::MAX).run().verdict
@@ -71,7 +73,7 @@ pub fn search_without_limit_of_places(history: &[Operation]) -> Verdict {
 #[derive(Clone, Copy)]
 struct Open {
     effect: Effect,
-    /// `u64::MAX` if never.
+    /// The time of the return; `u64::MAX` if the operation never returns.
     returns: u64,
 }
 
@@ -82,12 +84,12 @@ struct Searcher<'a, B> {
     frontier: Vec<Situation<B>>,
     seen: Seen<B>,
     now: Rank,
-    /// Counted operations, which never return, that have been invoked.
+    /// Numbers of counted operations, which never return, that have been invoked.
     removers: u32,
     creators: u32,
-    /// DELETEs that have not returned yet, or not even been invoked.
+    /// DELETEs that have not returned yet, including those that have not been invoked.
     removals_left: usize,
-    /// Operations that never return and whose value is read, by value.
+    /// Places of operations that never return and whose value is read, by value.
     writers: HashMap<ValueId, Vec<usize>>,
 }
 
@@ -110,7 +112,7 @@ impl<'a, B: Bits> Searcher<'a, B> {
 
     fn run(mut self) -> Search {
         let mut peak_frontier = 1;
-        // By operation.
+        // The place of each operation.
         let mut places = vec![usize::MAX; self.plan.history.len()];
         for (rank, event) in self.plan.events.iter().enumerate() {
             self.now = rank;
@@ -129,7 +131,7 @@ impl<'a, B: Bits> Searcher<'a, B> {
         Search { verdict: Verdict::Explained, peak_frontier }
     }
 
-    /// Returns the place of the operation if it is one to keep track of.
+    /// Invokes an operation. Returns its place, unless it is only counted or ignored.
     fn invoke(&mut self, index: usize) -> Option<usize> {
         let effect = self.plan.effects[index]?;
         let returned = self.plan.history[index].returned;
@@ -160,19 +162,19 @@ impl<'a, B: Bits> Searcher<'a, B> {
         Some(place)
     }
 
-    /// Whether a SEARCH that returns this value has yet to be invoked.
+    /// Returns whether a SEARCH that returns this value has yet to be invoked.
     fn will_be_read(&self, value: ValueId) -> bool {
         self.plan.values[value as usize].last_invoked > self.now
     }
 
-    /// The open operations that have not had their instant, each with its place.
+    /// Returns the open operations that have not had their instant, each with its place.
     fn undone(&self, situation: &Situation<B>) -> impl Iterator<Item = (usize, &Open)> {
         let open = self.open.iter().enumerate().filter_map(|(i, o)| Some((i, o.as_ref()?)));
         open.filter(|(place, _)| !situation.done.has(*place))
     }
 
-    /// Gives all operations their instant for which there is no better one, and forgets a value
-    /// that nobody will ask for.
+    /// Gives their instant to all operations for which no later instant is better, and makes a
+    /// value unread that no later SEARCH returns.
     fn settle(&self, situation: &mut Situation<B>) {
         self.see(situation);
         if let State::Present(Some(value)) = situation.state
@@ -204,7 +206,7 @@ impl<'a, B: Bits> Searcher<'a, B> {
         }
     }
 
-    /// Gives all operations their instant that change nothing and are possible now.
+    /// Gives their instant to all operations that change nothing and are possible now.
     fn see(&self, situation: &mut Situation<B>) {
         for (place, open) in self.open.iter().enumerate() {
             if let Some(Open { effect, .. }) = open
@@ -216,7 +218,7 @@ impl<'a, B: Bits> Searcher<'a, B> {
         }
     }
 
-    /// An operation returns: what remains are the situations in which it has had its instant.
+    /// Lets an operation return: keeps the situations in which it has had its instant.
     fn settle_return(&mut self, own: usize) -> Verdict {
         let returning = self.open[own].expect("what returns has been open");
         let mut frontier = Vec::new();
@@ -255,7 +257,8 @@ impl<'a, B: Bits> Searcher<'a, B> {
         if let State::Present(Some(value)) = situation.state
             && self.plan.values[value as usize].writers <= 1
         {
-            // Settled and still with its value: somebody will ask for it, and it would be gone.
+            // The situation is settled and still has its value, so a later SEARCH must read it.
+            // No other operation could write it again.
             return;
         }
         let mut creates = false;
@@ -271,7 +274,7 @@ impl<'a, B: Bits> Searcher<'a, B> {
             after.done.set(place);
             next.push(after);
         }
-        // Those that never return go after those that do the same and return.
+        // Counted operations go after operations with the same effect that return.
         let absent = situation.state == State::Absent;
         if absent && !creates && situation.created < self.creators {
             let created = situation.created + 1;
@@ -285,7 +288,7 @@ impl<'a, B: Bits> Searcher<'a, B> {
         next.iter_mut().for_each(|after| self.settle(after));
     }
 
-    /// Whether no other operation does the same and returns earlier.
+    /// Returns whether no other operation has the same effect and returns earlier.
     fn goes_first(&self, situation: &Situation<B>, place: usize, open: &Open) -> bool {
         if open.effect.written().is_some_and(|v| self.plan.values[v as usize].writers <= 1) {
             return true;
@@ -295,8 +298,8 @@ impl<'a, B: Bits> Searcher<'a, B> {
         others.all(|(place, other)| own <= (other.returns, place))
     }
 
-    /// The last SEARCH that returns `value` has returned: who wrote it and never returns is one
-    /// of the counted.
+    /// Counts the writers of `value` that never return, if the last SEARCH that returns it has
+    /// returned.
     fn retire_writers(&mut self, value: ValueId) {
         if self.plan.values[value as usize].last_returned > self.now {
             return;

@@ -1,5 +1,5 @@
-//! The checker against histories whose verdict is known: by hand, by construction, and by trying
-//! every order.
+//! Tests of the checker on histories whose verdict is known: by hand, by construction, and by
+//! trying every order.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -98,7 +98,7 @@ fn an_answer_that_the_call_never_gives_is_found() {
     }
 }
 
-/// What a key does, one operation after another: the definition that everything is held against.
+/// Executes a call on a key: the definition that the checker is compared with.
 fn execute(call: Call, key: &mut Option<Value>) -> Answer {
     match (call, *key) {
         (Call::Insert(_), Some(_)) => Answer::Exists,
@@ -115,7 +115,7 @@ fn execute(call: Call, key: &mut Option<Value>) -> Answer {
     }
 }
 
-/// Tries every order.
+/// Returns whether any order explains the operations; tries all.
 fn brute_force(left: &[Operation], key: Option<Value>) -> bool {
     if left.iter().all(|o| o.returned.is_none()) {
         return true;
@@ -147,8 +147,8 @@ fn any_key(rng: &mut StdRng) -> Option<Value> {
     [None, Some(0), Some(1), Some(2)][rng.random_range(0..4)]
 }
 
-/// Up to 6 operations with few values, some without an answer. Half of the histories are
-/// linearizable by construction and then get, half of them, one other answer.
+/// Draws up to 6 operations with few values, some without an answer. Half of the histories are
+/// linearizable by construction. Half of all histories then get one other answer.
 fn random_history(rng: &mut StdRng) -> Vec<Operation> {
     let mut operations: Vec<(u64, Operation)> = (0..1 + rng.random_range(0..6))
         .map(|_| {
@@ -204,7 +204,7 @@ fn the_verdict_is_that_of_trying_every_order() {
     assert!(counts.iter().all(|n| *n > 5_000), "too few of a kind: {counts:?}");
 }
 
-/// `clients` that always have an operation open, with instants, so that it is linearizable.
+/// Draws a linearizable history of `clients` that always have an operation open.
 fn long_history(rng: &mut StdRng, clients: usize, operations: u64, reads: usize) -> Vec<Operation> {
     let mut key = None;
     let mut open: Vec<Option<(Operation, Option<Answer>)>> = vec![None; clients];
@@ -239,8 +239,8 @@ fn long_history(rng: &mut StdRng, clients: usize, operations: u64, reads: usize)
     history
 }
 
-/// Thousands of operations by 16 clients that never rest take a moment, not for ever; one answer
-/// that is out of date is found among them.
+/// Thousands of operations by 16 clients without pauses take a moment, not for ever. One outdated
+/// answer among them is found.
 #[test]
 fn long_histories_of_many_clients_are_checked() {
     for reads in [0, 10, 50, 90] {
@@ -261,8 +261,8 @@ fn long_histories_of_many_clients_are_checked() {
     }
 }
 
-/// What [`brute_force`] does, for longer histories: no set of operations is tried twice in the
-/// same state.
+/// Does the same as [`brute_force`] for longer histories: no set of operations is tried twice in
+/// the same state.
 fn any_order(
     history: &[Operation],
     had: u32,
@@ -286,19 +286,19 @@ fn any_order(
     })
 }
 
-/// What kind of histories to draw.
+/// Parameters of the histories to draw.
 struct Shape {
     operations: usize,
-    /// `None`: every write has its own.
+    /// Number of values; `None`: every write has its own.
     values: Option<usize>,
     duration: usize,
-    /// Percent of operations that never return.
+    /// Percentage of operations that never return.
     pending: usize,
-    /// Percent that search.
+    /// Percentage of SEARCHes.
     reads: usize,
 }
 
-/// Linearizable, and then with one other answer, half of the time each.
+/// Draws a history that is linearizable, and in half of the cases then gets one other answer.
 fn shaped_history(rng: &mut StdRng, shape: &Shape) -> Vec<Operation> {
     let mut operations: Vec<(u64, Operation)> = (0..2 + rng.random_range(0..shape.operations - 1))
         .map(|i| {
@@ -321,7 +321,7 @@ fn shaped_history(rng: &mut StdRng, shape: &Shape) -> Vec<Operation> {
     let mut key = None;
     let mut values = vec![None];
     for (_, operation) in &mut operations {
-        // Without an answer, and with or without an effect.
+        // A pending operation has no answer; half of them have no effect either.
         let pending = rng.random_range(0..100) < shape.pending;
         if pending && rng.random_range(0..2) == 0 {
             operation.returned = None;
@@ -382,8 +382,8 @@ fn the_verdict_is_right_for_many_pending_operations_and_for_values_of_their_own(
     }
 }
 
-/// Hundreds of clients crash in the middle of their write of one key. Some of the values are
-/// there nevertheless, sooner or later.
+/// Hundreds of clients crash in the middle of a write of one key. Some of their values appear
+/// nevertheless, sooner or later.
 #[test]
 fn what_crashed_clients_leave_behind_costs_nothing() {
     for crashed in [20, 200, 2_000] {
@@ -404,7 +404,7 @@ fn what_crashed_clients_leave_behind_costs_nothing() {
                 rng.random_range(0..end as usize) as u64,
             ));
         }
-        // Two of them took effect after the end, one after the other.
+        // Two of the crashed writes take effect after the end, one after the other.
         history.push(pending(Call::Upsert(2_000_000), 1));
         history.push(pending(Call::Upsert(2_000_001), 1));
         for (at, value) in [(1, 2_000_000), (3, 2_000_001), (5, 2_000_001)] {
@@ -444,7 +444,7 @@ fn more_than_128_operations_may_be_open_and_return() {
         returned: Some((2, Answer::Done)),
     });
     assert_eq!(check(&history), Ok(()));
-    // A second read of a value that others have replaced, after all have returned.
+    // A second read of a value that has been replaced, after all have returned.
     let returned = Some((3_001, Answer::Found(0)));
     history.push(Operation { call: Call::Search, invoked: 3_000, returned });
     assert_eq!(check(&history), Ok(()), "it may have been the last");
@@ -475,7 +475,7 @@ fn a_history_is_checked_key_by_key() {
     assert_eq!((findings.operations, findings.keys, findings.pending), (10, 3, 1));
     // The DELETE began at the time when the SEARCH returned.
     assert_eq!(findings.overlapping, 1);
-    // Key 1 was deleted at the earliest at 6.
+    // Key 1 was deleted at time 6 or later.
     let returned = Some((9, Answer::Absent));
     all.push(record(8, 1, Operation { call: Call::Search, invoked: 8, returned }));
     assert!(all.check().is_clean());
@@ -485,7 +485,7 @@ fn a_history_is_checked_key_by_key() {
     assert_eq!((findings.violations, refutation.key, refutation.operations), (1, 2, 4));
 }
 
-/// Of thousands of operations those few remain that show what is wrong.
+/// Of thousands of operations only the few remain that show the violation.
 #[test]
 fn an_explanation_is_short_and_readable() {
     for reads in [20, 80] {
@@ -496,7 +496,7 @@ fn an_explanation_is_short_and_readable() {
             .map(|operation| record(3, 5, operation))
             .collect();
         let end = 2 + records.iter().map(|r| r.operation.invoked).max().expect("not empty");
-        // Whoever is still at it deletes, so that only the last three count.
+        // These three are a violation on their own, whatever the open operations did.
         let last = history(&[
             (Call::Upsert(1_000_001), end, end + 1, Answer::Done),
             (Call::Update(1_000_002), end + 2, end + 3, Answer::Done),
@@ -522,7 +522,7 @@ fn an_explanation_is_short_and_readable() {
     }
 }
 
-/// An explanation keeps what makes all the rest possible, and only this.
+/// An explanation keeps the operations that make the others possible, and only these.
 #[test]
 fn an_explanation_does_not_blame_others() {
     let mut churn = Vec::new();
@@ -541,8 +541,8 @@ fn an_explanation_does_not_blame_others() {
     assert_eq!(kept, [Call::Insert(100), Call::Insert(101)], "{refutation}");
 }
 
-/// Operations of 32 clients on keys with Zipfian popularity, linearizable by construction. Now and
-/// then a client crashes on the way and leaves its operation without an answer.
+/// Draws operations of 32 clients on keys with Zipfian popularity, linearizable by construction.
+/// Now and then a client crashes and leaves its operation without an answer.
 fn zipfian_history(rng: &mut StdRng, operations: usize, keys: usize, reads: usize) -> History {
     let mut sum = 0.0;
     let weights = (1..=keys).map(|i| 1.0 / (i as f64).powf(0.99));
@@ -612,14 +612,14 @@ fn histories_of_many_keys_are_checked_in_little_time() {
     }
 }
 
-/// `cargo test --release -p fusee-sim --lib -- --ignored --nocapture a_million`
+/// `cargo test --release -p fusee-linearizability --lib -- --ignored --nocapture a_million`
 #[test]
 #[ignore = "takes seconds, and is for the figures"]
 fn a_million_operations_are_checked_in_seconds() {
     for (keys, reads) in [(100_000, 50), (1000, 50), (1000, 95), (10, 50), (1, 90)] {
         time_a_check(1_000_000, keys, reads);
     }
-    // 32 clients that never let go of one key: as hard as it gets.
+    // The hardest case: 32 clients that always have an operation open on one key.
     for reads in [50, 0] {
         time_a_check(100_000, 1, reads);
     }

@@ -1,4 +1,4 @@
-//! Whoever makes things go wrong: takes a fault of the run's kinds every now and then.
+//! The adversary: injects the faults of the run now and then.
 
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_core::verbs::{ClientId, MnId};
@@ -11,7 +11,7 @@ use crate::run::Run;
 use crate::scenario::Fault;
 use crate::servers::OTHER_CLUSTER;
 
-/// Injects faults until there is nothing left to disturb, or it has been disturbed for long enough.
+/// Injects faults until the run no longer needs to be disturbed.
 pub(crate) async fn run(run: &Run) {
     let sudden = [
         Fault::ClientCrash,
@@ -36,7 +36,7 @@ pub(crate) async fn run(run: &Run) {
     let rng = &run.fault_rng;
     while run.goes_on() {
         run.sim.sleep(rng.below_u64(2 * run.shape.fault_every_ns)).await;
-        // All may have ended meanwhile, and be looked at.
+        // The run may have ended during the sleep, and checks may be looking at it.
         if run.is_over.get() || !run.is_disturbed.get() {
             return;
         }
@@ -70,8 +70,7 @@ fn some_node(run: &Run) -> Option<MnId> {
     (!nodes.is_empty()).then(|| run.fault_rng.pick(&nodes))
 }
 
-/// Crashes a client. At times its last verbs are on the way for a long time: what if they come only
-/// when others have put everything right?
+/// Crashes a client. Sometimes its last verbs are delayed for a long time, until others have repaired everything.
 async fn crash_client(run: &Run) {
     let Some(process) = some_client(run) else { return };
     let client = run.clients.borrow().get(&process).copied().flatten();
@@ -84,8 +83,7 @@ async fn crash_client(run: &Run) {
     }
 }
 
-/// Holds some links of a client for up to as long as a verb may take, and gives it the time to post
-/// something.
+/// Holds some links of a client for up to the longest time of a verb, and gives it time to post something.
 async fn hold_some_links(run: &Run, client: ClientId) {
     let network = run.cluster.network();
     for node in run.cluster.living_nodes() {
@@ -97,8 +95,8 @@ async fn hold_some_links(run: &Run, client: ClientId) {
     run.sim.sleep(run.fault_rng.below_u64(20_000)).await;
 }
 
-/// Nothing of a client gets through to a memory node for longer than the client waits: it gives up what it
-/// has posted, which comes later.
+/// Holds a link for longer than the client waits: the client gives up the verbs that it has posted, and they arrive
+/// later.
 fn hold_a_link(run: &Run) {
     let (Some(process), Some(node)) = (some_client(run), some_node(run)) else { return };
     let Some(client) = run.clients.borrow().get(&process).copied().flatten() else { return };
@@ -109,8 +107,8 @@ fn hold_a_link(run: &Run) {
     network.hold(client, node, time);
 }
 
-/// What the job that works asks of a memory node lies on its way, and comes when the job has been done again: by
-/// another master, or because this one had no answer.
+/// Delays the requests of the running job to a memory node, until the job has been repeated: by another master, or
+/// because this one had no answer.
 async fn hold_orders(run: &Run) {
     let master = run.cluster.master();
     let (Some(_), Some(node)) = (master.at_work(), some_node(run)) else { return };
@@ -132,8 +130,7 @@ async fn hold_orders(run: &Run) {
     }
 }
 
-/// Somebody starts a master over an empty store, or over that of another cluster, where the cluster's own one
-/// was. That one comes back.
+/// Replaces the cluster's master for a while by one with an empty store, or with the store of another cluster.
 fn usurp(run: &Run) {
     let lease = run.shape.lease().as_nanos() as u64;
     let time = run.fault_rng.below_u64(3 * lease);
@@ -145,19 +142,20 @@ fn usurp(run: &Run) {
     }
 }
 
-/// Whether the master may be taken away for long again.
+/// Returns whether the master may be taken away again for a long time.
 fn may_go_away(run: &Run) -> bool {
     run.sim.now() >= run.master_is_away.get().1
 }
 
-/// The master is away for so long.
+/// Records that the master is away for this time.
 fn goes_away(run: &Run, time: Nanos) {
     let lease = run.shape.lease().as_nanos() as u64;
     let back = run.sim.now() + time;
     run.master_is_away.set((back, back + run.fault_rng.below_u64(8 * lease)));
 }
 
-/// Seldom, and never the last replica of anything; several at once where that may be. Others come later, empty.
+/// Crashes nodes, several at once where that is allowed, but never the last replica of anything. Empty nodes replace
+/// them later.
 async fn crash_node(run: &Run) {
     let at_once = match run.shape.losses_at_once {
         1 => 1,
@@ -184,7 +182,7 @@ async fn crash_node(run: &Run) {
             let later = duration(run);
             run.later(later, move || cluster.start_node());
         }
-        // Clients that ran beside it may have died with it, in the middle of their rounds.
+        // Clients on the node's machine may die with it, in the middle of their rounds.
         for _ in 0..run.fault_rng.below(3) {
             if run.faults.contains(&Fault::ClientCrash)
                 && let Some(process) = some_client(run)
@@ -196,8 +194,8 @@ async fn crash_node(run: &Run) {
     }
 }
 
-/// Before its end a node executes verbs of some clients and answers none of them, for as long as others may need to
-/// see what has become of that.
+/// Lets a node execute verbs of some clients without an answer, before it crashes. This lasts long enough for other
+/// clients to see the effects.
 async fn fall_mute(run: &Run, node: MnId) {
     let clients: Vec<ClientId> = run.clients.borrow().values().copied().flatten().collect();
     for client in clients {
@@ -209,7 +207,7 @@ async fn fall_mute(run: &Run, node: MnId) {
     run.sim.sleep(run.fault_rng.below_u64(3 * timeout)).await;
 }
 
-/// Memory nodes that there are at most, members or not.
+/// The greatest number of memory nodes, members or not.
 const MOST_NODES: usize = 8;
 
 fn join(run: &Run) {
@@ -219,7 +217,7 @@ fn join(run: &Run) {
     }
 }
 
-/// The master may refuse it. One of four is taken back, if it has not come to its end by then.
+/// Asks for a drain, which the master may refuse. One of four is cancelled later, unless it has ended by then.
 fn drain(run: &Run) {
     let Some(node) = some_node(run) else { return };
     let ask = |cancel| MasterRequest::Drain { node, cancel };
@@ -231,7 +229,7 @@ fn drain(run: &Run) {
     }
 }
 
-/// The master crashes while it repairs something, and its verbs may be on the way for long.
+/// Crashes the master during a job. The job's verbs may be delayed for a long time.
 async fn crash_repairs(run: &Run) {
     let Some(name) = run.cluster.master().at_work() else { return };
     if run.fault_rng.one_in(2) {
@@ -240,7 +238,7 @@ async fn crash_repairs(run: &Run) {
     run.cluster.restart_master(1 + run.fault_rng.below_u64(1_000_000));
 }
 
-/// How long a disturbance lasts: mostly some phases, at times longer than operations wait.
+/// Draws the duration of a disturbance: mostly some phases, sometimes longer than operations wait.
 fn duration(run: &Run) -> Nanos {
     let lease = run.shape.lease().as_nanos() as u64;
     let longest = match run.fault_rng.below(60) {
@@ -251,8 +249,8 @@ fn duration(run: &Run) -> Nanos {
     1_000 + run.fault_rng.below_u64(longest)
 }
 
-/// How long a node may be away: not so long that the cluster goes on without it, if that would be
-/// the end of something. `None`: not at all.
+/// Draws the time for which a node may be away. It is short if the cluster must not lose the node. `None`: the node
+/// must not be disturbed at all.
 fn duration_of(run: &Run, node: MnId) -> Option<Nanos> {
     let short = run.shape.lease().as_nanos() as u64 / 4;
     let time = duration(run);
@@ -262,7 +260,7 @@ fn duration_of(run: &Run, node: MnId) -> Option<Nanos> {
     run.cluster.disturb(node).then_some(time.min(short))
 }
 
-/// A node to disturb, and for how long.
+/// Draws a node to disturb, and the duration.
 fn disturbed_node(run: &Run) -> Option<(ProcessId, Nanos)> {
     let node = some_node(run)?;
     Some((run.cluster.process_of(node)?, duration_of(run, node)?))
@@ -304,7 +302,7 @@ fn partition(run: &Run) {
     cut_off(run, process, time);
 }
 
-/// Mostly both ways.
+/// Cuts a process off from the master, mostly in both directions.
 fn cut_off(run: &Run, process: ProcessId, time: Nanos) {
     let cut = run.fault_rng.pick(&[Cut::Both, Cut::Both, Cut::ToMaster, Cut::FromMaster]);
     run.cluster.control().cut_off(process, Some(cut));
@@ -312,9 +310,9 @@ fn cut_off(run: &Run, process: ProcessId, time: Nanos) {
     run.later(time, move || cluster.control().cut_off(process, None));
 }
 
-/// A client and a memory node are cut off together, for longer than a lease: the cluster goes on
-/// without both, and they go on without it. No more than half of the memory nodes: production
-/// states that as a limit.
+/// Cuts off a client and a memory node together, for longer than a lease: the cluster goes on without both, and they
+/// go on without the cluster. No more than half of the memory nodes are cut off at a time, which is a documented
+/// limit.
 fn cut_together(run: &Run) {
     let (Some(client), Some(node)) = (some_client(run), some_primary(run)) else { return };
     let Some(process) = run.cluster.process_of(node) else { return };
@@ -335,7 +333,7 @@ fn cut_together(run: &Run) {
     let both = [client, process];
     both.into_iter().for_each(|process| cut_off(run, process, time));
     if run.fault_rng.one_in(2) {
-        // A connection that breaks is noticed long before a lease is over.
+        // A broken connection is noticed long before a lease is over.
         let cluster = run.cluster.clone();
         run.sim.after(20_000, move || {
             both.into_iter().for_each(|process| cluster.master().closed(&cluster, process));
@@ -343,8 +341,8 @@ fn cut_together(run: &Run) {
     }
 }
 
-/// The master is gone for some leases. Meanwhile a primary crashes, or some clients do not reach it. By the clocks
-/// of some memory nodes the master has been gone for long: nothing rests on them.
+/// Takes the master away for some leases. Meanwhile a primary crashes, or some clients do not reach it. The clocks of
+/// some memory nodes jump, so that the master seems to be away for long: no guarantee may depend on these clocks.
 fn fall_silent(run: &Run) {
     let Some(node) = some_primary(run) else { return };
     let crashes = run.fault_rng.one_in(2);
@@ -379,7 +377,7 @@ fn fall_silent(run: &Run) {
     }
 }
 
-/// The node of a primary of the index.
+/// Draws the node of a primary of the index.
 fn some_primary(run: &Run) -> Option<MnId> {
     let view = run.cluster.view();
     let subtable = run.fault_rng.below(view.subtables.len());
@@ -393,7 +391,7 @@ fn restart_master(run: &Run) {
         return;
     }
     if !master.is_running() {
-        // It crashed later than the restart of that time had reckoned with.
+        // The master crashed later than planned, after its restart was due.
         return run.cluster.restart_master(0);
     }
     master.crash_in(run.fault_rng.below(6) as u32, duration(run));

@@ -1,7 +1,7 @@
 //! A whole cluster under simulation: memory nodes, a master, and clients.
 //!
-//! All of them run their unchanged logic. The cluster forms itself as a real one does: nodes join,
-//! the master plans and reserves, sessions open with the view that comes out of it.
+//! All of them run their unchanged logic. The cluster forms itself like a real one: nodes join, the master plans and
+//! reserves memory, and sessions open with the view that results.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,7 +35,7 @@ use crate::fabric::SimFabric;
 use crate::network::{Network, NetworkOptions};
 use crate::servers::{MasterHost, NodeHost};
 
-/// What the cluster looks like. The defaults make conflicts the common case.
+/// Options of a cluster. The defaults make conflicts common.
 #[derive(Clone, Copy, Debug)]
 pub struct ClusterOptions {
     /// 1..=5.
@@ -44,29 +44,28 @@ pub struct ClusterOptions {
     pub index_replicas: u8,
     /// 1..=memory_nodes.
     pub data_replicas: u8,
-    /// Keys to make the index for.
+    /// Keys for which the index is made.
     pub index_keys: u64,
-    /// Sizes. Small: a key's two buckets are half of the index.
+    /// Sizes. The default is small: a key's two buckets are half of the index.
     pub geometry: Geometry,
     /// Bytes that each node lends.
     pub pool_bytes: u64,
-    /// How sessions work.
+    /// Options of sessions.
     pub session: LogicOptions,
-    /// How long a silent process is waited for, in milliseconds; `None`: for ever, even if its
-    /// connection is closed.
+    /// Milliseconds after which a silent process is expelled; `None`: never, even if its connection is closed.
     pub lease_ms: Option<u64>,
-    /// How long it is waited for when its connection is closed.
+    /// Milliseconds after which a process with a closed connection is expelled.
     pub grace_ms: u64,
-    /// Bytes a second that move between nodes.
+    /// Bytes per second that moves copy between nodes.
     pub move_bytes_per_s: u64,
-    /// Bytes a second that the master reads to find damage; 0: none.
+    /// Bytes per second that the master reads to find damage; 0: none.
     pub scrub_bytes_per_s: u64,
-    /// What sessions are told of redundancy.
+    /// The redundancy policy that sessions are told.
     pub policy: Policy,
 }
 
 impl ClusterOptions {
-    /// When who is silent counts as gone.
+    /// Returns the times after which a silent process counts as dead.
     pub(crate) fn lease(&self) -> LeaseSettings {
         match self.lease_ms {
             Some(lease_ms) => LeaseSettings { lease_ms, grace_ms: self.grace_ms },
@@ -107,11 +106,11 @@ impl Default for ClusterOptions {
     }
 }
 
-/// A cluster. Clones share it, and are of no use any more when the first one is dropped.
+/// A cluster. Clones share it, and are useless once the original is dropped.
 pub struct Cluster(Rc<Inner>, Role);
 
-/// Events to come hold clones of the cluster that holds the events. Whoever made it breaks the
-/// circle in the end.
+/// Breaks a cycle of references: scheduled events hold clones of the cluster that holds the events. Dropping the
+/// owner breaks the cycle.
 #[derive(PartialEq)]
 enum Role {
     Owner,
@@ -141,16 +140,16 @@ struct Inner {
     options: ClusterOptions,
     master: MasterHost,
     nodes: RefCell<Vec<Rc<NodeHost>>>,
-    /// The view that sessions follow.
+    /// The view that new sessions follow.
     view: RefCell<Option<View>>,
-    /// Whether entries are checked, and what is used again.
+    /// Whether entries and reuse are checked.
     watches: Cell<bool>,
     next_process: Cell<u32>,
 }
 
-/// Where no time passes, a message takes fewer steps than this.
+/// A bound of the steps of a message in a cluster without time.
 const MESSAGE_STEPS: usize = 8;
-/// How long a node waits before it asks the master again to let it join.
+/// Pause before a node asks the master again to let it join.
 const JOIN_PAUSE_NS: Nanos = 1_000_000;
 /// Events within which a cluster forms.
 const FORMING_EVENTS: u64 = 1_000_000;
@@ -160,7 +159,7 @@ fn nanos(milliseconds: u64) -> Nanos {
 }
 
 impl Cluster {
-    /// A formed, empty cluster.
+    /// Makes a formed, empty cluster.
     ///
     /// # Panics
     /// If the options contradict each other.
@@ -168,7 +167,7 @@ impl Cluster {
         Cluster::with_network(sim, options, NetworkOptions::default())
     }
 
-    /// As [`Cluster::new`], on this network.
+    /// Does the same as [`Cluster::new`], on this network.
     ///
     /// # Panics
     /// If the options contradict each other.
@@ -211,7 +210,7 @@ impl Cluster {
         cluster
     }
 
-    /// A formed, empty cluster in which no time passes: [`NetworkOptions::stepwise`].
+    /// Makes a formed, empty cluster without time: [`NetworkOptions::stepwise`].
     pub fn stepwise(sim: &Sim, options: &ClusterOptions) -> Cluster {
         let cluster = Cluster::new(sim, options);
         let network = &cluster.0.network;
@@ -219,12 +218,12 @@ impl Cluster {
         cluster
     }
 
-    /// The run that it is part of.
+    /// Returns the run of the cluster.
     pub fn sim(&self) -> &Sim {
         &self.0.sim
     }
 
-    /// The memory and the links to it.
+    /// Returns the memory nodes' pools and the links to them.
     pub fn network(&self) -> &Network {
         &self.0.network
     }
@@ -241,31 +240,31 @@ impl Cluster {
         &self.0.master
     }
 
-    /// The name under which the master repairs something now, if it does.
+    /// Returns the name under which the master runs a job, if it runs one.
     pub fn repairer(&self) -> Option<ClientId> {
         self.master().at_work()
     }
 
-    /// The options it was made with.
+    /// Returns the options of the cluster.
     pub fn options(&self) -> &ClusterOptions {
         &self.0.options
     }
 
-    /// The view that new sessions follow.
+    /// Returns the view that new sessions follow.
     pub fn view(&self) -> Ref<'_, View> {
         Ref::map(self.0.view.borrow(), |view| view.as_ref().expect("the cluster is formed"))
     }
 
-    /// From now on, new sessions follow this view, whatever the master says, and the entries of its
-    /// primaries are checked. For tests that stand in for the master.
+    /// Makes new sessions follow this view, regardless of the master, and checks the entries of its primaries. For
+    /// tests that stand in for the master.
     ///
     /// # Panics
-    /// If they break a promise already.
+    /// If the entries break an invariant already.
     pub fn set_view(&self, view: View) {
         self.view_begins(&view);
     }
 
-    /// The master has persisted a view.
+    /// Follows a view that the master has persisted.
     pub(crate) fn view_begins(&self, view: &View) {
         if self.0.watches.get() {
             self.0.network.watch(Entries::new(&self.0.network, view));
@@ -274,42 +273,42 @@ impl Cluster {
         *self.0.view.borrow_mut() = Some(view.clone());
     }
 
-    /// A dead session is recovered: nothing runs any more that it had begun. For tests that stand in for the
-    /// master.
+    /// Records that a dead session is recovered: none of its operations runs any more. For tests that stand in for
+    /// the master.
     pub fn recovered(&self, client: ClientId) {
         self.0.network.reuse().gone(client);
     }
 
-    /// An epoch begins. For tests that stand in for the master.
+    /// Begins an epoch. For tests that stand in for the master.
     pub fn epoch_begins(&self, epoch: u64) {
         self.0.network.reuse().epoch(epoch);
     }
 
-    /// As [`Cluster::stop_watching`], also by the views to come: for tests that lose what nothing survives.
+    /// Does the same as [`Cluster::stop_watching`], also for later views. For tests that lose the last replica of
+    /// something.
     pub fn never_watch(&self) {
         self.0.watches.set(false);
         self.stop_watching();
     }
 
-    /// Until the next view, neither entries nor what is used again are checked: for tests that
-    /// write what no client would.
+    /// Stops the checks of entries and of reuse until the next view. For tests that write what no client would write.
     pub fn stop_watching(&self) {
         self.0.network.watch(Entries::default());
         self.0.network.reuse().follow(None);
     }
 
-    /// The keys that a reader of the primaries could find now, in order.
+    /// Returns the keys that a reader of the primaries could find now, in order.
     ///
     /// # Panics
-    /// If one is live twice, an entry leads to no object, or memory is not what the changes that
-    /// were watched made of it.
+    /// If a key is live twice, an entry leads to no object, or memory differs from the sum of the changes that were
+    /// watched.
     pub fn live_keys(&self) -> Vec<Vec<u8>> {
         let keys = Entries::new(&self.0.network, &self.view()).keys();
         assert_eq!(keys, self.0.network.watched().keys(), "an entry changed behind its slot");
         keys
     }
 
-    /// Writes a word behind everybody's back, as a faulty or hostile process could.
+    /// Writes a word without any client, like a faulty or hostile process.
     pub fn overwrite(&self, place: Place, word: u64) {
         let at = place.offset as usize;
         self.0
@@ -317,7 +316,7 @@ impl Cluster {
             .with(place.node, |m| m.pool[at..at + 8].copy_from_slice(&word.to_le_bytes()));
     }
 
-    /// A new client process.
+    /// Adds a client process.
     pub fn client_process(&self) -> ProcessId {
         let number = self.0.next_process.get();
         self.0.next_process.set(number + 1);
@@ -340,7 +339,7 @@ impl Cluster {
         }
     }
 
-    /// All nodes say twice that they are there: sessions count as heard from the beginning.
+    /// Sends two heartbeats of every node, so that sessions have valid leases from the beginning.
     fn first_signs_of_life(&self) {
         let nodes = self.0.nodes.borrow().clone();
         for host in nodes.iter().chain(&nodes) {
@@ -357,8 +356,7 @@ impl Cluster {
         }
     }
 
-    /// What a memory node does beside answering: it says that it is there. If the cluster goes on
-    /// without it, it begins anew, empty.
+    /// Sends a memory node's heartbeats. If the cluster has expelled the node, it starts again, empty.
     async fn stay(&self, host: &NodeHost) {
         let deadline = nanos(self.0.options.lease().hold_ms()) * 2;
         loop {
@@ -395,7 +393,7 @@ impl Cluster {
         }
     }
 
-    /// A process is gone: its connection to the master breaks, and mostly the master notices.
+    /// Breaks a crashed process's connection to the master. In most cases the master notices.
     fn process_crashed(&self, process: ProcessId) {
         let master = self.0.master.process.get();
         let control = &self.0.control;
@@ -422,8 +420,8 @@ impl Cluster {
         self.0.sim.after(JOIN_PAUSE_NS, move || again.join(host));
     }
 
-    /// A node has its name: from the answer to its join, or from the master's first call, if that
-    /// overtakes the answer.
+    /// Gives a node its name, and its pool. The name comes with the answer to its join, or with the master's first
+    /// call if that overtakes the answer.
     pub(crate) fn named(&self, host: &NodeHost, node: MnId) {
         if host.name.replace(Some(node)).is_none() {
             let pool = vec![0; (first_extent(host.pool_bytes) + host.pool_bytes) as usize];
@@ -437,13 +435,13 @@ impl Cluster {
         self.0.nodes.borrow().iter().find(|host| host.control == control).cloned()
     }
 
-    /// The memory nodes with their processes, also those that have crashed.
+    /// Returns the memory nodes with their processes, including crashed ones.
     pub fn node_processes(&self) -> Vec<(MnId, ProcessId)> {
         let nodes = self.0.nodes.borrow();
         nodes.iter().filter_map(|host| Some((host.name.get()?, host.process))).collect()
     }
 
-    /// The process of a node.
+    /// Returns the process of a node.
     pub(crate) fn process_of(&self, node: MnId) -> Option<ProcessId> {
         Some(self.host_of(node)?.process)
     }
@@ -452,7 +450,7 @@ impl Cluster {
         self.0.nodes.borrow().iter().find(|host| host.name.get() == Some(node)).cloned()
     }
 
-    /// Takes a memory node away, with its memory.
+    /// Crashes a memory node. Its memory is lost.
     pub fn crash_node(&self, node: MnId) {
         if let Some(host) = self.host_of(node) {
             self.0.sim.crash(host.process);
@@ -460,21 +458,21 @@ impl Cluster {
         }
     }
 
-    /// Whether any memory node bars this one.
+    /// Returns whether any memory node bars this one.
     pub(crate) fn is_barred(&self, node: MnId) -> bool {
         let nodes = self.0.nodes.borrow();
         let mut living = nodes.iter().filter(|host| !self.0.sim.is_crashed(host.process));
         living.any(|host| host.heard().1.bars.iter().any(|bar| bar.node == node))
     }
 
-    /// Asks a node's logic at once. For checks: it takes no time.
+    /// Asks a node's logic directly, without time. For checks.
     pub fn peek_node(&self, node: MnId, request: NodeRequest) -> Option<NodeReply> {
         let host = self.host_of(node).filter(|h| !self.0.sim.is_crashed(h.process))?;
         Some(host.handle(self, request))
     }
 
-    /// Asks the master's logic at once. For checks: it takes no time. `None` if the answer takes
-    /// more than the master itself.
+    /// Asks the master's logic directly, without time. For checks. Returns `None` if the master cannot answer at
+    /// once.
     pub fn peek_master(&self, request: MasterRequest) -> Option<MasterReply> {
         let answer = Rc::new(Cell::new(None));
         let of_reply = answer.clone();
@@ -483,7 +481,7 @@ impl Cluster {
         answer.take()
     }
 
-    /// The master's process ends and starts again from its store.
+    /// Ends the master's process, and starts it again from its store after `down`.
     pub fn restart_master(&self, down: Nanos) {
         if self.master().is_running() {
             self.master().crash(self);
@@ -497,8 +495,8 @@ impl Cluster {
         });
     }
 
-    /// Sends a request to a node; `answer` gets the reply at the asker's, or learns soon that the
-    /// node has crashed. If anything is lost, it never hears of it.
+    /// Sends a request to a node. `answer` gets the reply, or an error soon after if the node has crashed. If a
+    /// message is lost, `answer` is never called.
     pub(crate) fn call_node(
         &self,
         to: ProcessId,
@@ -511,7 +509,7 @@ impl Cluster {
             self.0.sim.after(20_000, move || answer(Err("connection refused".into())));
             return;
         }
-        // Who does not answer this is lost.
+        // The master takes a node that does not answer `Describe` for lost.
         let is_harmless = request != NodeRequest::Describe;
         let may_be_lost = || is_harmless || self.may_lose_question_to(to);
         let delay = match request {
@@ -552,7 +550,7 @@ impl Cluster {
         let open = self.0.control.reaches_master(from);
         let to = self.master().process.get();
         let says_alive = matches!(request, MasterRequest::Alive { .. });
-        // Who is cut off is so for a short time only, unless all of that time may be lost.
+        // A node that is cut off must be heard again soon, unless the cluster may lose it.
         let may_be_lost = || !says_alive || !open || self.may_lose_word_of(from);
         self.0.control.send((to, 0), open, may_be_lost, move || {
             if says_alive {
@@ -568,7 +566,7 @@ impl Cluster {
         });
     }
 
-    /// Tells the master something. Nobody waits for the answer.
+    /// Tells the master something, and ignores the answer.
     pub(crate) fn tell_master(&self, from: ProcessId, request: MasterRequest) {
         if !self.0.network.options().stepwise {
             self.call_master(from, request, drop);
@@ -604,7 +602,7 @@ impl Cluster {
         if self.0.network.options().stepwise {
             self.0.sim.idle(MESSAGE_STEPS).await;
             if matches!(request, MasterRequest::Split { .. } | MasterRequest::MoreRoom { .. }) {
-                // There are tests that stand in for the master, and decide what grows.
+                // The tests that stand in for the master decide about growth themselves.
                 let reason = "the cluster keeps its size here".into();
                 return Ok(MasterReply::Refused { reason });
             }
@@ -625,7 +623,7 @@ impl Cluster {
         self.open_heard(process, options, true).await
     }
 
-    /// As [`Cluster::open`], a session that has not been heard for a lease, by its own clock.
+    /// Does the same as [`Cluster::open`], for a session whose lease has run out by its own clock.
     pub async fn open_unheard(
         &self,
         process: ProcessId,
@@ -634,7 +632,7 @@ impl Cluster {
         self.open_heard(process, options, false).await
     }
 
-    /// The same; a session that is not heard counts as such from the beginning.
+    /// Opens a session, with a valid lease or without one.
     async fn open_heard(
         &self,
         process: ProcessId,
@@ -646,7 +644,7 @@ impl Cluster {
         let reply = asked.map_err(|why| error("master".into(), why))?;
         let opened = Opened::from(reply)?;
         let client = opened.client;
-        // Without time there are tests that stand in for the master.
+        // In a cluster without time, tests stand in for the master.
         let gate = Arc::new(match self.0.network.options().stepwise {
             true => Gate::new(client, Arc::new(self.view().clone()), opened.epoch),
             false if is_heard => opened.gate(asked_at),
@@ -662,10 +660,10 @@ impl Cluster {
         Ok(SessionLogic::behind(gate, view, fabric, env, options))
     }
 
-    /// Takes all blocks that sessions have left to the master.
+    /// Takes all orphaned blocks from the master.
     ///
     /// # Panics
-    /// If the master is not there.
+    /// If the master is not running.
     pub fn take_orphans(&self) -> BTreeMap<BlockId, Orphan> {
         let ask = |request| self.peek_master(request).expect("the master answers at once");
         let MasterReply::Opened { client, view, .. } = ask(MasterRequest::Open) else {
@@ -694,7 +692,7 @@ impl Cluster {
         orphans
     }
 
-    /// A keeper for the sessions of a client process, which works from now on.
+    /// Starts a keeper for the sessions of a client process.
     pub fn keeper(&self, process: ProcessId, lease: Duration) -> Rc<Keeper> {
         let keeper = Rc::new(Keeper::new(self.view().clone(), Timing::for_lease(lease)));
         let link = Link { cluster: self.clone(), process };
@@ -703,10 +701,10 @@ impl Cluster {
         keeper
     }
 
-    /// A client process with a session, for tests that run operations by hand.
+    /// Makes a client process with a session, for tests that run operations by hand.
     ///
     /// # Panics
-    /// If the master does not open one.
+    /// If the master does not open a session.
     pub fn client(&self) -> Client {
         self.client_in(self.client_process())
     }
@@ -716,10 +714,10 @@ impl Cluster {
         Client { process, session: Rc::new(session.expect("the master opens sessions")) }
     }
 
-    /// A client process with a session that has not been heard for a lease, by its own clock.
+    /// Makes a client process with a session whose lease has run out by its own clock.
     ///
     /// # Panics
-    /// If the master does not open one.
+    /// If the master does not open a session.
     pub fn unheard_client(&self) -> Client {
         let process = self.client_process();
         let opening = self.open_heard(process, self.0.options.session, false);
@@ -727,10 +725,10 @@ impl Cluster {
         Client { process, session: Rc::new(session.expect("the master opens sessions")) }
     }
 
-    /// Runs a future of a process to its end, with nothing else running beside it.
+    /// Runs a future of a process to its end. No other task runs meanwhile.
     ///
     /// # Panics
-    /// If it does not end.
+    /// If the future does not end.
     pub fn block_on<T>(&self, process: ProcessId, future: impl Future<Output = T>) -> T {
         let result = Cell::new(None);
         let mut executor = Executor::new(&self.0.sim);
@@ -744,11 +742,11 @@ impl Cluster {
 /// The operations of a simulated session, without its cache.
 pub type SimStore = Store<SimFabric, SessionHost<SimEnvironment>>;
 
-/// A client process with one session. Stands for the session's [`SimStore`].
+/// A client process with one session. Dereferences to the session's [`SimStore`].
 pub struct Client {
-    /// To spawn tasks in.
+    /// The process, in which tasks can be spawned.
     pub process: ProcessId,
-    /// Its session.
+    /// The session of the process.
     pub session: Rc<SimSession>,
 }
 

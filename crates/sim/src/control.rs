@@ -1,10 +1,10 @@
 //! Control messages: between clients, memory nodes and the master.
 //!
-//! A message takes some tens of microseconds, or is lost, or finds its receiver stopped, crashed
-//! or cut off. Who asks learns about all of that only by its own deadline; a crashed process is
-//! noticed sooner, since its connections break.
+//! A message takes some tens of microseconds, or is lost, or finds its receiver stopped, crashed or cut off. In most
+//! of these cases the sender notices only by its own deadline. It notices a crash sooner, since the connections of a
+//! crashed process break.
 //!
-//! What a job of the master asks may lie in a connection that stands still, and come when the job is over.
+//! A request of a master's job may be delayed in a stalled connection, and arrive when the job is over.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -19,20 +19,20 @@ use crate::engine::{Event, Nanos, ProcessId, Sim};
 /// The control network of a cluster.
 pub(crate) struct Control {
     sim: Sim,
-    /// Processes that cannot reach the master, or not be reached by it.
+    /// Processes that are cut off from the master, in one or both directions.
     cut_off: RefCell<BTreeMap<ProcessId, Cut>>,
-    /// Until when what jobs of the master ask of a memory node lies on its way.
+    /// Times until which requests of the master's jobs to a memory node are delayed.
     held: RefCell<BTreeMap<ProcessId, Nanos>>,
-    /// One of so many messages is lost; 0: none is.
+    /// One of this many messages is lost; 0: none.
     pub lost_one_in: Cell<usize>,
-    /// How long each takes, if that is not left to chance.
+    /// The time of each message, if it is not random.
     pub message_ns: Cell<Option<Nanos>>,
 }
 
-/// Which way between a process and the master is cut.
+/// The direction in which a process and the master are cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cut {
-    /// Both.
+    /// Both directions.
     Both,
     /// The master does not hear the process.
     ToMaster,
@@ -40,7 +40,7 @@ pub(crate) enum Cut {
     FromMaster,
 }
 
-/// Why there is no answer.
+/// Reasons for a missing answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoAnswer {
     /// The receiver has crashed.
@@ -56,7 +56,7 @@ impl Control {
         Control { sim: sim.clone(), cut_off, held, lost_one_in, message_ns: Cell::new(None) }
     }
 
-    /// Cuts a process off from the master, or lets it reach it again.
+    /// Cuts a process off from the master, or ends the cut.
     pub fn cut_off(&self, process: ProcessId, cut: Option<Cut>) {
         let mut cut_off = self.cut_off.borrow_mut();
         match cut {
@@ -65,27 +65,27 @@ impl Control {
         };
     }
 
-    /// Whether anything is cut between a process and the master.
+    /// Returns whether a process is cut off from the master in any direction.
     pub fn is_cut_off(&self, process: ProcessId) -> bool {
         self.cut_off.borrow().contains_key(&process)
     }
 
-    /// Whether what a process says gets to the master.
+    /// Returns whether a process's messages reach the master.
     pub fn reaches_master(&self, process: ProcessId) -> bool {
         self.cut_off.borrow().get(&process).is_none_or(|cut| *cut == Cut::FromMaster)
     }
 
-    /// Whether what the master says gets to a process.
+    /// Returns whether the master's messages reach a process.
     pub fn hears_master(&self, process: ProcessId) -> bool {
         self.cut_off.borrow().get(&process).is_none_or(|cut| *cut == Cut::ToMaster)
     }
 
-    /// What jobs of the master ask of a memory node lies on its way for so long, at most.
+    /// Delays requests of the master's jobs to a memory node until `time` has passed.
     pub fn hold_orders(&self, process: ProcessId, time: Nanos) {
         self.held.borrow_mut().insert(process, self.sim.now() + time);
     }
 
-    /// How long what a job asks of a process lies on its way besides.
+    /// Returns the additional delay of a job's request to a process.
     pub fn order_delay(&self, process: ProcessId) -> Nanos {
         let until = self.held.borrow().get(&process).copied().unwrap_or(0);
         let delay = until.saturating_sub(self.sim.now());
@@ -95,7 +95,7 @@ impl Control {
         delay
     }
 
-    /// Whether a message is lost: because the way is not open, or by chance; unless it must not be.
+    /// Returns whether a message is lost: because its direction is cut or by chance, and only if it may be lost.
     fn is_lost(&self, open: bool, may_be: impl FnOnce() -> bool) -> bool {
         let one_in = self.lost_one_in.get();
         let by_chance = one_in > 0 && self.sim.rng().one_in(one_in);
@@ -106,7 +106,7 @@ impl Control {
         lost
     }
 
-    /// Sends something to a process; `arrive` happens there, if it gets there, so much later than usual.
+    /// Sends a message to a process. `arrive` runs there, `delay` later than usual, unless the message is lost.
     pub fn send(
         &self,
         (to, delay): (ProcessId, Nanos),
@@ -125,8 +125,8 @@ impl Control {
         });
     }
 
-    /// Sends an answer back. Whoever asked may be gone, stopped or tired of waiting: that shows
-    /// when it takes its next step.
+    /// Sends an answer back. The asker may be crashed, stopped or no longer waiting; then it ignores the answer at
+    /// its next step.
     pub fn send_back(
         &self,
         open: bool,
@@ -146,7 +146,7 @@ impl Control {
         5_000 + rng.below_u64(rng.pick(&[10_000, 100_000]))
     }
 
-    /// Waits for an answer.
+    /// Waits for an answer until the deadline.
     pub async fn wait<T>(
         &self,
         answer: oneshot::Receiver<T>,
@@ -154,7 +154,7 @@ impl Control {
     ) -> Result<T, NoAnswer> {
         match select(answer, pin!(self.sim.sleep(deadline))).await {
             Either::Left((Ok(answer), _)) => Ok(answer),
-            // Dropped on the way: lost, or by a receiver that crashed.
+            // The sender was dropped: the message is lost, or its receiver has crashed.
             Either::Left((Err(_), rest)) => {
                 rest.await;
                 Err(NoAnswer::TimedOut)

@@ -1,4 +1,4 @@
-//! What happened in a run, counted: a fault that never happens proves nothing.
+//! Counters of the events of a run. They show that the faults happened: a fault that never happens proves nothing.
 
 use std::cell::Cell;
 
@@ -14,7 +14,7 @@ macro_rules! counts {
         }
 
         impl Counts {
-            /// Name and value of each.
+            /// Returns the name and value of each counter.
             pub fn all(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name.get()),)+]
             }
@@ -35,26 +35,26 @@ counts! {
     lost_completions,
     /// Batches that a client had given up, and of which something could still execute.
     late_batches,
-    /// Verbs of these that executed.
+    /// Verbs of late batches that executed.
     late_verbs,
     /// Client processes that crashed.
     client_crashes,
     /// Batches of a crashed client that executed in part.
     cut_batches,
-    /// Batches on an immediate network between whose verbs others did something, or could have.
+    /// Batches on an immediate network with other verbs executed, or possible, between their own.
     interrupted_batches,
     /// SEARCHes that were answered by `Store::search_now`.
     searches_now,
     /// Writes on an immediate network that took no more phases than `Op::write_now` does.
     writes_now,
-    /// Writes on an immediate network that took the start of an object for a proof of what a slot on
-    /// another node showed before.
+    /// Writes on an immediate network that took the start of an object for a proof of an earlier word of a slot on
+    /// another node.
     proofs_across_nodes,
-    /// Batches that wrote an object and took backups for it: writes that began with a speculative write.
+    /// Batches that wrote an object and CASed backups for it: writes that began with a speculative write.
     speculations,
-    /// Batches on a network of cards that had a WRITE for some node, and behind it a READ.
+    /// Batches on a network of NICs that had a WRITE for some node, and behind it a READ.
     writes_before_reads,
-    /// Verbs that had executed when a later one of their batch failed, on a network of cards.
+    /// Verbs that had executed when a later one of their batch failed, on a network of NICs.
     unheard_verbs,
     /// Client processes killed by a fence.
     killed_by_fences,
@@ -66,17 +66,17 @@ counts! {
     damages,
     /// Memory nodes that crashed.
     node_crashes,
-    /// Clients, memory nodes or masters stopped, and resumed later.
+    /// Stops of clients, memory nodes or masters, each resumed later.
     stops,
     /// Processes cut off from the master for a while.
     partitions,
     /// Times that a client and a memory node were cut off together.
     common_partitions,
-    /// Times that the master was gone, and a primary with it or for some clients.
+    /// Times that the master was away together with a primary, or while some clients did not reach a primary.
     silences,
-    /// Questions of clients at which view a memory node stands.
+    /// Reads of a memory node's view number by clients.
     views_asked,
-    /// Times that a memory node barred another one, or said once more that it does.
+    /// Bars that a memory node set or renewed against another one.
     bars,
     /// Control messages lost.
     lost_messages,
@@ -84,7 +84,7 @@ counts! {
     late_orders,
     /// Masters that crashed and were restarted from their store.
     master_restarts,
-    /// Masters of no cluster, or of another one, that were in the place of the cluster's own for a while.
+    /// Masters without a cluster, or of another one, that replaced the cluster's own for a while.
     foreign_masters,
     /// Recoveries of clients.
     client_recoveries,
@@ -100,19 +100,19 @@ counts! {
     moved_pairs,
     /// Moves that lost to other writes.
     overtaken_moves,
-    /// Gets that took the value of a set which was under way, and posted no verb.
+    /// Gets that took the value of a running set, and posted no verb.
     rides,
-    /// Gets that READ a slot only, and took the value of a request which was under way.
+    /// Gets that READ only a slot, and took the value of a running request.
     compared_words,
     /// Gets that followed a request in vain.
     followed_in_vain,
-    /// Sets that were acknowledged with a later one of their process.
+    /// Sets that were acknowledged together with a later one of their process.
     absorbed_sets,
-    /// READs that were to be steered.
+    /// READs that a switch may steer.
     steered_reads,
-    /// Those that brought the object that was looked for.
+    /// Steered READs that brought the right object.
     steered_right,
-    /// Those that a switch had go anywhere.
+    /// Steered READs that a switch sent to a wrong place.
     steered_wrong,
     /// Times that a switch forgot something.
     forgotten,
@@ -122,13 +122,13 @@ counts! {
     left_to_comparison,
     /// Memory nodes that were lost with pairs without redundancy.
     nodes_lost_with_pairs,
-    /// Times that sessions met words whose pairs were lost so.
+    /// Slot words of values lost with such nodes that sessions met.
     gone_words,
     /// Memory nodes that were drained, and ended.
     drained_nodes,
-    /// Masters that crashed while they repaired something.
+    /// Masters that crashed during a job.
     recovery_crashes,
-    /// Sessions that were fenced though their process lived.
+    /// Sessions that were fenced while their process lived.
     expelled_sessions,
     /// Memory nodes that joined a formed cluster.
     joined_nodes,
@@ -136,13 +136,13 @@ counts! {
     sessions_closed,
 }
 
-/// Adds one.
+/// Adds one to a counter.
 pub(crate) fn count(counter: &Cell<u64>) {
     counter.set(counter.get() + 1);
 }
 
 impl Counts {
-    /// A verb has executed.
+    /// Counts a verb that has executed.
     pub(crate) fn note_verb(&self, verb: &Verb) {
         count(&self.verbs);
         if verb.offset == HeaderWord::View.offset() {

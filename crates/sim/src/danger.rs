@@ -1,19 +1,18 @@
-//! Which memory nodes the master may be about to lose.
+//! Memory nodes that the master may be about to lose.
 //!
-//! Chance must not take the last replica of anything: no protocol survives that. The master loses a
-//! node when it crashes, when it is silent for a lease, or when the master asks in vain whether it
-//! is there. So a node is *in danger* from the moment at which something happens to it until the
-//! master hears from it, or for good, and nothing more happens to a node unless all that it holds
-//! has another replica on a node that lives and is in no danger.
+//! The faults must not take the last replica of anything: no protocol survives that. The master loses a node when the
+//! node crashes, when it is silent for a lease, or when the master asks in vain whether it runs. So a node is *in
+//! danger* from the moment of a fault until the master hears from it, or for good. A further fault may happen to a
+//! node only if everything that it holds has another replica on a live node that is not in danger.
 //!
-//! Where memory rots, a damaged replica is none: the other one has to be whole.
+//! A damaged replica does not count: the other replica must be whole.
 //!
-//! How many places of a region may be lost is counted from the redundancy that it was made for, not asked of the code
-//! that is to survive it: all replicas but one, all chunks but k, and of an EC-oriented region r - 1 of all columns;
-//! when it is at rest with a column less, all but k.
+//! The number of places that a region may lose is computed here from its redundancy, not by the code under test: all
+//! replicas but one, all chunks but k, and for an EC-oriented region r - 1 of all columns. If that region is at rest
+//! with a column less, it may lose all columns but k.
 //!
-//! What is shorter than a quarter of a lease may happen to any node that is in no danger yet: it
-//! speaks up in time.
+//! A fault shorter than a quarter of a lease may happen to any node that is not in danger yet, since the node is
+//! heard again in time.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -25,13 +24,13 @@ use fusee_core::view::View;
 use crate::cluster::Cluster;
 use crate::engine::ProcessId;
 
-/// How long a danger lasts.
+/// The duration of a danger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Danger {
     /// Until the master hears from the node.
     UntilHeard,
-    /// Until then, and until nobody bars the node: as long as somebody does no other replica may be lost, since
-    /// what has been read there alone would be lost with it.
+    /// Until then, and until no node bars this one. While one does, no other replica may be lost: values read
+    /// from it alone would be lost with it.
     UntilSettled,
     /// Until the view goes on without the node.
     Lasting,
@@ -41,7 +40,7 @@ pub(crate) enum Danger {
 #[derive(Debug, Default)]
 pub(crate) struct Dangers(RefCell<BTreeMap<MnId, Danger>>);
 
-/// Whether a region keeps its objects without the places on these nodes.
+/// Returns whether a region keeps its objects without the places on these nodes.
 fn keeps_enough(view: &View, region: &Region, may_be_lost: impl Fn(MnId) -> bool) -> bool {
     let places = region.places();
     let left = places.iter().filter(|place| !may_be_lost(place.node)).count();
@@ -54,20 +53,20 @@ fn keeps_enough(view: &View, region: &Region, may_be_lost: impl Fn(MnId) -> bool
             let has_parity = places.len() < all && view.change.is_none();
             left >= if has_parity { k } else { all + 1 - of.replicas() }
         }
-        // Copies, and pairs without redundancy, go with their node.
+        // Copies, and pairs without redundancy, may be lost with their node.
         _ => true,
     }
 }
 
 impl Cluster {
-    /// The nodes of the view that have not crashed.
+    /// Returns the nodes of the view that have not crashed.
     pub(crate) fn living_nodes(&self) -> Vec<MnId> {
         let view = self.view();
         let nodes = view.members.iter().map(|member| member.node);
         nodes.filter(|node| self.network().has(*node)).collect()
     }
 
-    /// Whether everything that a node holds has another replica on a node that nothing happens to.
+    /// Returns whether everything on a node has another replica on a live node that is not in danger.
     pub(crate) fn may_lose(&self, node: MnId) -> bool {
         let view = self.view();
         let living = self.living_nodes();
@@ -79,12 +78,12 @@ impl Cluster {
             && self.network().is_whole_without(|place| !may_be_lost(place.node))
     }
 
-    /// Whether the master may be about to lose a node.
+    /// Returns whether the master may be about to lose a node.
     pub(crate) fn is_in_danger(&self, node: MnId) -> bool {
         self.dangers().0.borrow().contains_key(&node)
     }
 
-    /// Something is to happen to a node by which the master may lose it. Whether it may.
+    /// Endangers a node, if the cluster may lose it. Returns whether it may.
     pub(crate) fn endanger(&self, node: MnId, danger: Danger) -> bool {
         let may = self.may_lose(node);
         if may {
@@ -93,7 +92,7 @@ impl Cluster {
         may
     }
 
-    /// Something short is to happen to a node. Whether it may.
+    /// Endangers a node for a short time, if that is allowed. Returns whether it is.
     pub(crate) fn disturb(&self, node: MnId) -> bool {
         let is_calm = !self.dangers().0.borrow().contains_key(&node);
         let may = is_calm || self.may_lose(node);
@@ -109,7 +108,7 @@ impl Cluster {
         *known = danger.max(*known);
     }
 
-    /// The master has heard from a memory node.
+    /// Ends the danger of a memory node from which the master has heard.
     pub(crate) fn heard(&self, process: ProcessId) {
         let Some(node) = self.node_of(process) else { return };
         let mut dangers = self.dangers().0.borrow_mut();
@@ -123,17 +122,17 @@ impl Cluster {
         }
     }
 
-    /// Whether a message may be lost by which the master hears from a process.
+    /// Returns whether a message from a process to the master may be lost, and endangers its node.
     pub(crate) fn may_lose_word_of(&self, process: ProcessId) -> bool {
         self.node_of(process).is_none_or(|node| self.endanger(node, Danger::UntilHeard))
     }
 
-    /// Whether a question of the master may be lost, whether a node is there.
+    /// Returns whether the master's question to a node may be lost, and endangers the node.
     pub(crate) fn may_lose_question_to(&self, process: ProcessId) -> bool {
         self.node_of(process).is_none_or(|node| self.endanger(node, Danger::Lasting))
     }
 
-    /// The node of a process, if it is one of the view.
+    /// Returns the node of a process, if it is a member of the view.
     fn node_of(&self, process: ProcessId) -> Option<MnId> {
         let nodes = self.node_processes();
         let (node, _) = nodes.into_iter().find(|(_, of)| *of == process)?;

@@ -1,18 +1,17 @@
-//! Virtual time, and everything that is going to happen in it.
+//! Virtual time, and the queue of events in it.
 //!
-//! A run is one thread that takes the earliest event, sets the clock to its time and lets it
-//! happen: a verb executes, a message arrives, a timer wakes a task. Time is in nanoseconds and
-//! passes only between events. Events at one time happen in random order.
+//! A run is one thread that takes the earliest event, sets the clock to its time and executes it: a verb executes, a
+//! message arrives, a timer wakes a task. Time is in nanoseconds and passes only between events. Events at the same
+//! time happen in random order.
 //!
-//! *Processes* are what can be stopped, resumed and crashed: each client process, each memory
-//! node, the master. A stopped process takes no step; what reaches it waits. A crashed one never
-//! takes another. Verbs that a client has posted are no longer in its hands: they execute all the
-//! same, unless the memory node has fenced the client.
+//! A *process* can be stopped, resumed and crashed: each client process, each memory node, the master. A stopped
+//! process takes no step; events that reach it wait. A crashed one never takes another step. Verbs that a client has
+//! posted do not depend on it any more: they execute even if it crashes, unless the memory node has fenced the
+//! client.
 //!
-//! Each process has a pace of its own that changes now and then: between being woken and taking
-//! its next step a process loses between a few nanoseconds and many phases' worth of time, as one
-//! does that is preempted. Conflicts that need one client to do much while another does nothing
-//! are common that way.
+//! Each process has its own pace, which changes now and then: between its wakeup and its next step a process loses
+//! between a few nanoseconds and the time of many phases, like a process that is preempted. So conflicts in which one
+//! client does much while another does nothing are common.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -36,30 +35,30 @@ use crate::trace::Trace;
 /// Virtual nanoseconds.
 pub type Nanos = u64;
 
-/// So far clocks are off: two of them differ by less than a tenth, which leases allow for.
+/// The greatest error of clocks. Two of them differ by less than a tenth, which leases allow for.
 const DRIFT_PERCENT: u64 = 4;
 
-/// Names a process of the run.
+/// The name of a process of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId(pub usize);
 
-/// What is going to happen.
+/// An event of the run.
 pub(crate) enum Event {
     /// A task of the executor takes a step.
     Poll(usize),
     /// A timer ends.
     Wake(Waker),
-    /// A lane of a batch takes a step, if it has not been given another turn since.
+    /// A lane of a batch takes a step. The event is void if the lane has another turn by then.
     Lane { flight: Rc<Flight>, lane: usize, turn: u32 },
-    /// What a batch has for a node comes to the end of a leg, on a testbed.
+    /// The verbs of a batch for a node come to the end of a leg, on a testbed.
     Ride { ride: Rc<Ride>, node: MnId, leg: Leg },
-    /// A message arrives, or whatever else.
+    /// Any other event, such as the arrival of a message.
     Call(Box<dyn FnOnce()>),
 }
 
 struct Scheduled {
     at: Nanos,
-    /// Random: the order of what happens at one time.
+    /// Random: orders the events at one time.
     tie: u32,
     /// Makes the order total.
     number: u64,
@@ -88,8 +87,8 @@ impl Ord for Scheduled {
     }
 }
 
-/// How long things take at the moment: a factor of two to the power of `shift`, for the next
-/// `left` times.
+/// The pace of a process or link: times are multiplied by up to two to the power of `shift`, for the next `left`
+/// draws.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pace {
     shift: u8,
@@ -97,7 +96,7 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// How long the next step takes, given what it takes at least about.
+    /// Draws the time of the next step, with `base` as the usual time.
     pub(crate) fn draw(&mut self, rng: &Rng, base: Nanos) -> Nanos {
         if self.left == 0 {
             self.shift = rng.pick(&[0, 0, 0, 1, 2, 4, 6]);
@@ -112,24 +111,24 @@ struct Process {
     name: String,
     pace: Pace,
     stopped: bool,
-    /// Since when it is, and for how long it was before.
+    /// The time since which the process is stopped, and the sum of all earlier stops.
     stopped_at: Option<Nanos>,
     stopped_ns: Nanos,
     crashed: bool,
-    /// What reached it while it was stopped.
+    /// Events that reached the process while it was stopped.
     waiting: Vec<Event>,
-    /// Steps until it crashes.
+    /// Steps until the process crashes.
     crash_in: Option<u32>,
 }
 
-/// A run: its clock, its chance, its processes. Clones share it.
+/// A run: its clock, its random numbers, its processes. Clones share it.
 #[derive(Clone)]
 pub struct Sim(Rc<Inner>);
 
 /// A task of a process.
 pub(crate) type Spawned = Pin<Box<dyn Future<Output = ()>>>;
 
-/// What is called after a crash.
+/// A function that is called after a crash.
 type Hear = Rc<dyn Fn(ProcessId)>;
 
 struct Inner {
@@ -142,17 +141,17 @@ struct Inner {
     next_task: Cell<usize>,
     processes: RefCell<Vec<Process>>,
     crashes: Cell<u64>,
-    /// Tasks that were woken since the last look.
+    /// Tasks that were woken since they were last taken.
     woken: Arc<Mutex<Vec<usize>>>,
-    /// Tasks that processes start by themselves, for the executor to take.
+    /// Tasks that processes have started by themselves and the executor has not taken yet.
     born: RefCell<Vec<(ProcessId, Spawned)>>,
-    /// Who hears of crashes.
+    /// The function that is called after each crash.
     on_crash: RefCell<Option<Hear>>,
     counts: Counts,
     trace: RefCell<Trace>,
 }
 
-/// Mean time between being woken and taking a step, when nothing is in the way.
+/// Mean time between a wakeup and the step, at the fastest pace.
 const STEP_NS: Nanos = 100;
 
 impl Sim {
@@ -161,9 +160,8 @@ impl Sim {
         Sim::begin(seed, false)
     }
 
-    /// Starts a run in which nothing is left to chance: steps take no time but what a
-    /// [testbed](crate::Testbed) says, events at one time happen in the order in which they were caused, clocks are
-    /// right, and there is no digest. For what is to be timed.
+    /// Starts a run without randomness, for measurements: steps take only the time that a [testbed](crate::Testbed)
+    /// states, events at one time happen in the order of their causes, clocks are exact, and there is no digest.
     pub fn steady() -> Sim {
         Sim::begin(0, true)
     }
@@ -186,18 +184,18 @@ impl Sim {
         }))
     }
 
-    /// What decides the schedule.
+    /// Returns the random numbers that decide the schedule.
     pub fn rng(&self) -> &Rng {
         &self.0.rng
     }
 
-    /// Virtual nanoseconds since the start.
+    /// Returns the virtual nanoseconds since the start.
     pub fn now(&self) -> Nanos {
         self.0.now.get()
     }
 
-    /// The time by the clock of a process. Clocks go faster or slower than they should, by up to
-    /// 4 %, each always in the same way.
+    /// Returns the time by the clock of a process. A clock is up to 4 % too fast or too slow, always by the same
+    /// factor.
     pub fn clock_of(&self, process: ProcessId) -> Duration {
         if removed(Mutant::ClocksStandStill) {
             return Duration::from_nanos(self.now() - self.stopped_for(process));
@@ -210,28 +208,28 @@ impl Sim {
         Duration::from_nanos(self.now() / 100 * percent)
     }
 
-    /// How long a process has been stopped so far.
+    /// Returns the total time for which a process has been stopped.
     fn stopped_for(&self, process: ProcessId) -> Nanos {
         let process = &self.0.processes.borrow()[process.0];
         process.stopped_ns + process.stopped_at.map_or(0, |at| self.now() - at)
     }
 
-    /// What has happened so far, counted.
+    /// Returns the counters of the run.
     pub fn counts(&self) -> &Counts {
         &self.0.counts
     }
 
-    /// From now on keeps the trace as text, not only its digest.
+    /// Keeps the trace as text from now on, in addition to its digest.
     pub fn record_trace(&self) {
         self.0.trace.borrow_mut().record();
     }
 
-    /// The trace so far.
+    /// Returns the trace so far.
     pub fn trace(&self) -> Trace {
         self.0.trace.borrow().clone()
     }
 
-    /// Notes that something happened. Two runs that note the same are the same run.
+    /// Notes an event in the trace. Two runs with the same trace are the same run.
     pub(crate) fn note(&self, words: &[u64], text: impl FnOnce() -> String) {
         if !self.0.is_steady {
             self.0.trace.borrow_mut().note(self.now(), words, text);
@@ -246,22 +244,22 @@ impl Sim {
         self.0.queue.borrow_mut().push(Reverse(Scheduled { at, tie, number, event }));
     }
 
-    /// Lets something happen after some time.
+    /// Calls `what` after `delay`.
     pub fn after(&self, delay: Nanos, what: impl FnOnce() + 'static) {
         self.schedule(delay, Event::Call(Box::new(what)));
     }
 
-    /// The next event; the clock is set to its time.
+    /// Takes the next event, and sets the clock to its time.
     pub(crate) fn next_event(&self) -> Option<Event> {
         let Reverse(next) = self.0.queue.borrow_mut().pop()?;
         self.0.now.set(next.at);
         Some(next.event)
     }
 
-    /// Lets events happen, none of which is a task's step, until `done`.
+    /// Executes events until `done`. None of them may be a step of a task.
     ///
     /// # Panics
-    /// If that does not come within `limit` events.
+    /// If `limit` events do not suffice.
     pub fn run_until(&self, limit: u64, done: impl Fn() -> bool) {
         for _ in 0..limit {
             if done() {
@@ -275,8 +273,7 @@ impl Sim {
         panic!("{limit} events were not enough");
     }
 
-    /// Nothing is going to happen any more: neither what is to come nor what waits for a stopped
-    /// process.
+    /// Drops all events, including those that wait for stopped processes.
     pub(crate) fn forget_events(&self) {
         self.0.on_crash.take();
         drop(self.take_born());
@@ -288,7 +285,7 @@ impl Sim {
         drop((events, waiting));
     }
 
-    /// Waits for some time. Stopped processes wake up late.
+    /// Waits for some time. A stopped process wakes up late.
     pub async fn sleep(&self, time: Nanos) {
         let end = self.now() + time;
         let mut set = false;
@@ -305,7 +302,7 @@ impl Sim {
         .await;
     }
 
-    /// Takes fewer than `steps` steps without doing anything.
+    /// Takes fewer than `steps` steps without any work.
     pub async fn idle(&self, steps: usize) {
         let mut left = self.rng().below(steps);
         poll_fn(|context| {
@@ -319,7 +316,7 @@ impl Sim {
         .await;
     }
 
-    /// Starts a task of a process, from within the run. Nobody waits for its end.
+    /// Starts a task of a process from within the run. The run does not wait for its end.
     pub(crate) fn spawn(&self, process: ProcessId, task: impl Future<Output = ()> + 'static) {
         self.0.born.borrow_mut().push((process, Box::pin(task)));
     }
@@ -328,7 +325,7 @@ impl Sim {
         std::mem::take(&mut self.0.born.borrow_mut())
     }
 
-    /// From now on this is called after every crash.
+    /// Sets the function that is called after every crash.
     pub(crate) fn on_crash(&self, hear: impl Fn(ProcessId) + 'static) {
         *self.0.on_crash.borrow_mut() = Some(Rc::new(hear));
     }
@@ -347,7 +344,7 @@ impl Sim {
 }
 
 impl Event {
-    /// Lets everything but a task's step happen.
+    /// Executes any event but a step of a task.
     pub(crate) fn happen(self) {
         match self {
             Event::Poll(_) => unreachable!("the executor's"),
@@ -376,7 +373,7 @@ impl Wake for TaskWaker {
 
 /// Processes.
 impl Sim {
-    /// A new process.
+    /// Adds a process.
     pub fn process(&self, name: impl Into<String>) -> ProcessId {
         let mut processes = self.0.processes.borrow_mut();
         processes.push(Process {
@@ -392,12 +389,12 @@ impl Sim {
         ProcessId(processes.len() - 1)
     }
 
-    /// How it is called in the trace.
+    /// Returns the name of a process in the trace.
     pub fn process_name(&self, process: ProcessId) -> String {
         self.0.processes.borrow()[process.0].name.clone()
     }
 
-    /// Stops it, as SIGSTOP does.
+    /// Stops a process, like SIGSTOP.
     pub fn stop(&self, process: ProcessId) {
         {
             let stopped = &mut self.0.processes.borrow_mut()[process.0];
@@ -423,7 +420,7 @@ impl Sim {
         }
     }
 
-    /// Crashes it. The executor drops its tasks before anything else happens.
+    /// Crashes a process. The executor drops its tasks before the next event.
     pub fn crash(&self, process: ProcessId) {
         let mut processes = self.0.processes.borrow_mut();
         let dead = &mut processes[process.0];
@@ -439,28 +436,27 @@ impl Sim {
         }
     }
 
-    /// Crashes it when it is about to take its `steps`-th step from now: at a random await point
-    /// of whatever it does then.
+    /// Crashes a process before its `steps`-th step from now: at a random await point.
     pub fn crash_in(&self, process: ProcessId, steps: u32) {
         self.0.processes.borrow_mut()[process.0].crash_in = Some(steps);
     }
 
-    /// Whether it has crashed.
+    /// Returns whether a process has crashed.
     pub fn is_crashed(&self, process: ProcessId) -> bool {
         self.0.processes.borrow()[process.0].crashed
     }
 
-    /// Crashes so far.
+    /// Returns the number of crashes so far.
     pub(crate) fn crashes(&self) -> u64 {
         self.0.crashes.get()
     }
 
-    /// Whether it is stopped.
+    /// Returns whether a process is stopped.
     pub fn is_stopped(&self, process: ProcessId) -> bool {
         self.0.processes.borrow()[process.0].stopped
     }
 
-    /// How long it takes the process to get to its next step.
+    /// Draws the time until the process's next step.
     pub(crate) fn pace(&self, process: ProcessId) -> Nanos {
         if self.0.is_steady {
             return 0;
@@ -468,8 +464,8 @@ impl Sim {
         self.0.processes.borrow_mut()[process.0].pace.draw(&self.0.rng, STEP_NS)
     }
 
-    /// Something reaches a process: gives it back if the process can take it now. If it is
-    /// stopped, it waits; if it has crashed, it is lost.
+    /// Returns an event if the process can take it now. If the process is stopped the event waits; if it has crashed
+    /// the event is lost.
     pub(crate) fn reach(&self, process: ProcessId, event: Event) -> Option<Event> {
         let mut processes = self.0.processes.borrow_mut();
         let process = &mut processes[process.0];
@@ -483,7 +479,7 @@ impl Sim {
         Some(event)
     }
 
-    /// A process is about to take a step: is this the one before which it was to crash?
+    /// Counts a step of a process. Crashes it if this is the planned step, and returns whether it was.
     pub(crate) fn crash_is_due(&self, process: ProcessId) -> bool {
         let due = {
             let mut processes = self.0.processes.borrow_mut();

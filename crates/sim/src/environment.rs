@@ -1,4 +1,4 @@
-//! The surroundings of a client's session: virtual timers, simulated messages.
+//! The environment of a client's session: virtual timers and simulated messages.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::servers::CLUSTER;
 /// A client's session under simulation.
 pub type SimSession = SessionLogic<SimFabric, SimEnvironment>;
 
-/// What a simulated session has around it.
+/// The environment of a simulated session.
 pub struct SimEnvironment {
     cluster: Cluster,
     process: ProcessId,
@@ -33,18 +33,18 @@ impl SimEnvironment {
 
 impl Drop for SimEnvironment {
     fn drop(&mut self) {
-        // Where tests stand in for the master nobody tells when a dead session is recovered.
+        // Tests that stand in for the master do not report when a dead session is recovered.
         if self.cluster.network().options().stepwise {
             self.cluster.network().reuse().gone(self.client);
         }
     }
 }
 
-/// Where no time passes, waiting takes up to so many steps.
+/// Bounds of the steps of a wait in a cluster without time.
 const SHORT_STEPS: usize = 32;
 const LONG_STEPS: usize = 128;
-/// Where no time passes, whoever sleeps so long only wants to know that an answer will not come:
-/// there it always comes.
+/// In a cluster without time, a sleep of at least this length is a deadline for an answer. There the answer always
+/// comes, so such a sleep never ends.
 const DEADLINE: Duration = Duration::from_millis(100);
 
 fn nanos(time: Duration) -> Nanos {
@@ -58,7 +58,7 @@ pub(crate) fn error(addr: String, why: NoAnswer) -> RpcError {
     }
 }
 
-/// What an answer in the place of the master's is worth: one of another cluster's master is none.
+/// Turns an answer of another cluster's master into an error.
 fn heard(answer: Result<MasterReply, NoAnswer>) -> Result<MasterReply, RpcError> {
     match answer.map_err(|why| error("master".into(), why))? {
         MasterReply::WrongCluster { cluster: found } => {
@@ -126,7 +126,7 @@ impl Environment for SimEnvironment {
     }
 }
 
-/// The way of a client process to the master.
+/// A client process's connection to the master.
 pub(crate) struct Link {
     pub cluster: Cluster,
     pub process: ProcessId,

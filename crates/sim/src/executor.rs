@@ -1,8 +1,8 @@
-//! Runs tasks in virtual time.
+//! Execution of tasks in virtual time.
 //!
-//! A task belongs to a process. When it is woken it takes a step a little later, at the pace of
-//! its process, unless the process is stopped or has crashed by then. The tasks of a crashed
-//! process are dropped where they stand.
+//! A task belongs to a process. After a wakeup it takes a step a little later, at the pace of its process, unless the
+//! process is stopped or has crashed by then. The tasks of a crashed process are dropped at their current await
+//! points.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -16,27 +16,27 @@ struct Task<'t> {
     process: ProcessId,
     waker: Waker,
     future: Future_<'t>,
-    /// A step of it is among the events to come.
+    /// Whether the next step is scheduled.
     scheduled: bool,
-    /// The run does not wait for its end.
+    /// Whether the run ends without waiting for the task.
     background: bool,
 }
 
-/// Runs tasks until they have ended.
+/// An executor that runs tasks until they have ended.
 pub struct Executor<'t> {
     sim: Sim,
-    /// Those that have not ended, by number.
+    /// Tasks that have not ended, by number.
     tasks: BTreeMap<usize, Task<'t>>,
-    /// The number of the next one, once there was one.
+    /// The number of the next task; `None` before the first one.
     next: Option<usize>,
     running: usize,
     woken: Vec<usize>,
-    /// Crashes whose tasks have been dropped.
+    /// Number of crashes whose tasks have been dropped.
     reaped: u64,
 }
 
 impl<'t> Executor<'t> {
-    /// An executor without tasks. One at a time runs the tasks of a run.
+    /// Makes an executor without tasks. A run has one executor at a time.
     pub fn new(sim: &Sim) -> Executor<'t> {
         Executor {
             sim: sim.clone(),
@@ -53,7 +53,7 @@ impl<'t> Executor<'t> {
         self.add(process, Box::pin(task), false);
     }
 
-    /// Adds a task whose end nobody waits for.
+    /// Adds a task whose end the run does not wait for.
     pub fn spawn_background(&mut self, process: ProcessId, task: impl Future<Output = ()> + 't) {
         self.add(process, Box::pin(task), true);
     }
@@ -84,11 +84,11 @@ impl<'t> Executor<'t> {
         events
     }
 
-    /// Runs until `done`, which is asked after every event, or until no task runs that somebody
-    /// waits for. Returns whether it is done. For tests that steer a history by hand.
+    /// Runs until `done`, which is called before every event, or until all foreground tasks have ended. Returns
+    /// whether `done` was true. For tests that steer a history by hand.
     ///
     /// # Panics
-    /// As [`Executor::run`].
+    /// Like [`Executor::run`].
     pub fn run_until(&mut self, limit: u64, mut done: impl FnMut() -> bool) -> bool {
         for _ in 0..limit {
             if done() {
@@ -102,7 +102,7 @@ impl<'t> Executor<'t> {
         panic!("{} tasks still run after {limit} events", self.running);
     }
 
-    /// Lets one event happen, and with it a task's step perhaps. Returns whether there was one.
+    /// Executes one event, including a task's step. Returns whether there was one.
     pub fn step(&mut self) -> bool {
         for (process, task) in self.sim.take_born() {
             self.add(process, task, true);
@@ -119,7 +119,7 @@ impl<'t> Executor<'t> {
         true
     }
 
-    /// Whether a task that somebody waits for still runs.
+    /// Returns whether a foreground task still runs.
     pub fn is_running(&self) -> bool {
         self.running > 0
     }
@@ -128,7 +128,7 @@ impl<'t> Executor<'t> {
         let mut woken = std::mem::take(&mut self.woken);
         self.sim.take_woken(&mut woken);
         for number in woken.drain(..) {
-            // The waker of a task that has ended, or of an earlier executor's.
+            // Ignore wakers of ended tasks and of earlier executors.
             let Some(task) = self.tasks.get_mut(&number) else { continue };
             if !std::mem::replace(&mut task.scheduled, true) {
                 let process = task.process;

@@ -1,13 +1,12 @@
-//! The simulated fabric: one lane per memory node of a batch, verbs executed piece by piece.
+//! The simulated fabric: one lane per memory node of a batch, with verbs executed piece by piece.
 //!
-//! A batch is in flight from the first poll of its future, and then out of its client's hands: it
-//! goes on if the client crashes. Its verbs for one node form a *lane* and execute in order; lanes
-//! know nothing of each other, nor of other batches of the same client.
+//! A batch is in flight from the first poll of its future. From then on it is independent of its client: it goes on
+//! if the client crashes. Its verbs for one node form a *lane* and execute in order. There is no order between lanes,
+//! nor between batches of the same client.
 //!
-//! That is a NIC's way, and that of a memory node which serves TCP. What network cards do besides,
-//! [`NetworkOptions::cards`](crate::NetworkOptions::cards) says. On an
-//! [immediate](crate::NetworkOptions::immediate) network the client's processor executes the verbs:
-//! [`immediate`](crate::immediate). On a testbed batches go another way: [`ride`](crate::ride).
+//! This models NICs, and memory nodes that serve TCP. [`NetworkOptions::cards`](crate::NetworkOptions::cards) adds
+//! further behaviour of NICs. On an [immediate](crate::NetworkOptions::immediate) network the client's processor
+//! executes the verbs: [`immediate`](crate::immediate). On a testbed [`ride`](crate::ride) replaces this module.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -31,17 +30,17 @@ pub struct SimFabric {
 }
 
 impl SimFabric {
-    /// Whether anything was damaged on the memory nodes.
+    /// Returns whether any memory node was damaged.
     pub fn rots(&self) -> bool {
         self.network.rots()
     }
 
-    /// Whether a memory node has fenced this client.
+    /// Returns whether a memory node has fenced this client.
     pub fn is_fenced(&self) -> bool {
         self.network.has_fenced(self.client)
     }
 
-    /// The verbs of this client.
+    /// Makes the fabric of a client.
     pub fn new(network: &Network, client: ClientId) -> SimFabric {
         SimFabric { network: network.clone(), client }
     }
@@ -52,46 +51,45 @@ pub(crate) struct Flight {
     fabric: SimFabric,
     batch: RefCell<Batch>,
     lanes: RefCell<Vec<Lane>>,
-    /// Lanes that have not come back.
+    /// Lanes whose completions have not arrived.
     left: Cell<usize>,
     waker: RefCell<Option<Waker>>,
-    /// The client has crashed: of each lane only some verbs were sent.
+    /// The client has crashed: only a prefix of each lane's verbs was sent.
     orphaned: Cell<bool>,
-    /// What its first verb is called by switches, if there are any.
+    /// The number of the batch's first verb for switches, if there are any.
     number: u64,
-    /// The client has given it up.
+    /// Whether the client has given up the batch.
     late: bool,
 }
 
-/// How far the verbs of one node have come.
+/// The progress of the verbs for one node.
 struct Lane {
     node: MnId,
     /// Verbs that are not finished, the current one last.
     verbs: Vec<usize>,
-    /// What is left of the current verb, in the order opposite to its execution; empty if it has
-    /// not begun.
+    /// Remaining pieces of the current verb, the next one last; empty if the verb has not begun.
     pieces: Vec<Range<usize>>,
     posted: Nanos,
     state: State,
-    /// A switch is on its link, and how often that has held its verbs so far.
+    /// If a switch is on the link: how often it has held the lane's verbs so far.
     switched: Option<u32>,
-    /// Which of its events is the one that counts: a released link gives it an earlier one.
+    /// The number of the event that counts: a released link schedules an earlier one and makes the old one void.
     turn: u32,
-    /// It stands before a link that is held.
+    /// Whether the lane waits for a held link.
     parked: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// On the way to the switch, which so many of its verbs have passed.
+    /// On the way to the switch, which so many of the lane's verbs have passed.
     Sent(usize),
-    /// On the way, or between two verbs.
+    /// On the way to the node, or between two verbs.
     Waiting,
     /// Within the current verb.
     Begun,
-    /// All done; the completions are on the way back to the switch.
+    /// All verbs have executed; the completions are on the way back to the switch.
     Answering,
-    /// All done; the completions are on the way back.
+    /// All verbs have executed; the completions are on the way back to the client.
     Returning,
     Done,
 }
@@ -123,7 +121,7 @@ impl Fabric for SimFabric {
         flight.batch.take()
     }
 
-    /// Declines where it could not stop between two verbs: then [`Fabric::execute`] can.
+    /// Declines if the fabric could not interrupt the batch between two verbs. Then [`Fabric::execute`] does it.
     fn execute_now(&self, batch: &mut Batch) -> bool {
         self.is_immediate() && self.execute_on_stack(batch)
     }
@@ -142,7 +140,7 @@ impl Fabric for SimFabric {
     }
 }
 
-/// Whether a batch has a WRITE for some node, and behind it a READ.
+/// Returns whether a batch has a WRITE for some node, and a later READ for the same node.
 fn reads_behind_a_write(verbs: &[Verb]) -> bool {
     let is_write = |verb: &Verb| matches!(verb.op, Op::Write { .. });
     let writes = verbs.iter().enumerate().filter(|(_, verb)| is_write(verb));
@@ -150,7 +148,7 @@ fn reads_behind_a_write(verbs: &[Verb]) -> bool {
     writes.any(|(behind, node)| behind.iter().any(|verb| verb.is_read() && verb.node == node))
 }
 
-/// Dropped when its client crashes.
+/// A guard that is dropped when its client crashes.
 struct InFlight<'f>(&'f Flight);
 
 impl Drop for InFlight<'_> {
@@ -207,7 +205,7 @@ impl Flight {
         })
     }
 
-    /// What the client has given up of a lane goes on without it.
+    /// Lets the verbs of a lane that the client has given up go on without it.
     fn leave_behind(&self, lane: &Lane) {
         let mut batch = Batch::new();
         {
@@ -237,20 +235,20 @@ impl Flight {
         }
     }
 
-    /// The lanes go on their ways.
+    /// Sends the lanes.
     fn launch(self: &Rc<Flight>) {
         let sim = self.sim();
         let client = self.fabric.client;
         for (number, lane) in self.lanes.borrow().iter().enumerate() {
             let delay = self.fabric.network.wire(client, lane.node);
             self.fabric.network.arrival(client, lane.node, sim.now() + delay);
-            // Half of the way is before the switch, and the other half behind it.
+            // The switch is half-way.
             let delay = if lane.switched.is_some() { delay / 2 } else { delay };
             sim.schedule(delay, Event::Lane { flight: self.clone(), lane: number, turn: 0 });
         }
     }
 
-    /// One step of any lane; ready when all are done.
+    /// Takes one step of a random lane. Ready when all lanes are done.
     fn step_any(&self, context: &Context<'_>) -> Poll<()> {
         if self.left.get() == 0 {
             return Poll::Ready(());
@@ -272,14 +270,14 @@ impl Flight {
         self.fabric.network.sim()
     }
 
-    /// The client has crashed. What its NIC had not sent yet is never sent.
+    /// Handles the crash of the client. Verbs that its NIC has not sent are never sent.
     fn orphan(&self) {
         self.orphaned.set(true);
         let rng = self.sim().rng();
         let is_sent = |l: &&mut Lane| matches!(l.state, State::Sent(_) | State::Waiting);
         for lane in self.lanes.borrow_mut().iter_mut().filter(is_sent) {
             if rng.one_in(2) {
-                // The current verb is last: the first ones of the list are the last to be sent.
+                // The current verb is at the end of the list, so the beginning of the list would be sent last.
                 let unsent = rng.below(lane.verbs.len() + 1);
                 if unsent > 0 {
                     count(&self.sim().counts().cut_batches);
@@ -289,7 +287,7 @@ impl Flight {
         }
     }
 
-    /// A link that a lane stood before has changed: the lane tries again now.
+    /// Lets a lane try again now, because the link that it waits for has changed.
     pub(crate) fn unpark(self: Rc<Flight>, lane: usize) {
         let turn = {
             let lane = &mut self.lanes.borrow_mut()[lane];
@@ -302,7 +300,7 @@ impl Flight {
         self.sim().schedule(1, Event::Lane { flight: self.clone(), lane, turn });
     }
 
-    /// One step of a lane.
+    /// Takes one step of a lane.
     pub(crate) fn step(self: Rc<Flight>, lane: usize, turn: u32) {
         let mut lanes = self.lanes.borrow_mut();
         if lanes[lane].turn != turn {
@@ -327,7 +325,7 @@ impl Flight {
         }
     }
 
-    /// Returns when to go on; `None` when the client knows.
+    /// Returns the delay until the next step; `None` once the client has the completions.
     fn advance(&self, lane: &mut Lane) -> Option<Nanos> {
         lane.parked = false;
         if lane.state == State::Returning {
@@ -365,12 +363,13 @@ impl Flight {
         if lane.verbs.is_empty() { Some(self.send_back(lane)) } else { Some(self.gap()) }
     }
 
-    /// What a switch has made of a verb, if that is another one.
+    /// Returns the verb that a switch has forged from this one, if it has.
     fn forged(&self, verb: usize) -> Option<Forged> {
         self.fabric.network.switches()?.forged(self.number + verb as u64)
     }
 
-    /// The lane is at the switch: returns when it is at the node, or tries again.
+    /// Passes the lane's verbs through the switch. Returns the delay until they are at the node, or until the switch
+    /// is tried again.
     fn pass_there(&self, lane: &mut Lane, passed: usize) -> Nanos {
         let network = &self.fabric.network;
         let client = self.fabric.client;
@@ -392,7 +391,7 @@ impl Flight {
         network.wire(client, lane.node) / 2
     }
 
-    /// The answers of the lane are at the switch: returns when they are at the client.
+    /// Passes the lane's answers through the switch. Returns the delay until they are at the client.
     fn pass_back(&self, lane: &mut Lane) -> Nanos {
         let network = &self.fabric.network;
         let client = self.fabric.client;
@@ -406,7 +405,7 @@ impl Flight {
         network.wire(client, lane.node) / 2
     }
 
-    /// What keeps the lane from going on: returns when to try again.
+    /// Returns the delay until the next try, if an obstacle holds the lane.
     fn obstacle(&self, lane: &mut Lane, now: Nanos) -> Option<Nanos> {
         let client = self.fabric.client;
         let node = lane.node;
@@ -434,7 +433,7 @@ impl Flight {
             if options.late_verbs {
                 self.leave_behind(lane);
             }
-            // Given up, so else it must never execute: the queue pair goes into error.
+            // Except as a late verb, a given-up verb must never execute: the queue pair goes into error.
             self.fabric.network.break_link(client, node);
             return Some(self.fail(lane, VerbError::Unreachable, 0));
         }
@@ -443,7 +442,7 @@ impl Flight {
         Some(if self.late { until } else { (overdue - now).min(until) }.max(1))
     }
 
-    /// Time between two pieces: mostly nothing, at times as much as a phase.
+    /// Draws the time between two pieces: mostly nothing, sometimes as long as a phase.
     fn gap(&self) -> Nanos {
         let rng = self.sim().rng();
         if self.fabric.network.options().delays {
@@ -453,8 +452,8 @@ impl Flight {
         }
     }
 
-    /// The rest of the lane never executes. One completion stands for all of it where cards execute it:
-    /// then of what has executed nobody knows either.
+    /// Fails the rest of the lane, which never executes. On a network of NICs one completion stands for the whole
+    /// lane, so the results of the executed verbs are unknown as well.
     fn fail(&self, lane: &mut Lane, error: VerbError, delay: Nanos) -> Nanos {
         let mut batch = self.batch.borrow_mut();
         let (verbs, _) = batch.parts_mut();
@@ -474,7 +473,7 @@ impl Flight {
         delay + self.fabric.network.wire(self.fabric.client, lane.node)
     }
 
-    /// All verbs have executed: when the client will know.
+    /// Sends the completions of a lane. Returns the delay until the next step.
     fn send_back(&self, lane: &mut Lane) -> Nanos {
         lane.state = State::Returning;
         let options = self.fabric.network.options();

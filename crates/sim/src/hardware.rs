@@ -1,4 +1,4 @@
-//! Who runs on which machine of a testbed, and for how long.
+//! Placement of processes on the machines of a testbed, and their use of these machines.
 
 use fusee_core::verbs::{ClientId, MnId};
 
@@ -12,32 +12,32 @@ use crate::stations::{Busy, Posted};
 pub struct MachineId(usize);
 
 impl Network {
-    /// One more machine of the testbed, for client processes. Those that are placed nowhere have one each.
+    /// Adds a machine for client processes. A client process that is not placed has a machine of its own.
     pub fn machine(&self) -> MachineId {
         MachineId(self.on_machines(|machines| machines.add_for_clients()))
     }
 
-    /// One more machine, with so many cores for what others ask of it.
+    /// Adds a server machine with this number of cores for requests.
     pub fn server(&self, name: &str, cores: usize) -> MachineId {
         MachineId(self.on_machines(|machines| machines.add(name.into(), cores)))
     }
 
-    /// The machine of a memory node, with its cores.
+    /// Returns the machine of a memory node, including its cores.
     pub fn machine_of(&self, node: MnId) -> MachineId {
         MachineId(self.on_machines(|machines| machines.node(node)))
     }
 
-    /// Nothing for so long.
+    /// Waits for some time.
     pub async fn pause(&self, time: Nanos) {
         self.wait_until(self.sim().now() + time).await;
     }
 
-    /// The sessions that this process opens from now on run on this machine.
+    /// Places the sessions that this process opens from now on on this machine.
     pub fn place(&self, process: ProcessId, machine: MachineId) {
         self.on_machines(|machines| machines.place(process, machine.0));
     }
 
-    /// A session works as long as an operation takes its thread, before it begins with one.
+    /// Occupies a session's thread for the time of one operation, before the operation begins.
     pub async fn work(&self, session: ClientId) {
         let done = self.on_machines(|machines| {
             let time = machines.testbed().operation_ns;
@@ -46,8 +46,8 @@ impl Network {
         self.wait_until(done).await;
     }
 
-    /// A session has a server do something, which takes a core of it so long, by messages over the NICs of both. It
-    /// is done when the core has worked, in the order in which requests come.
+    /// Lets a server serve a session's request, by messages over the NICs of both. The request occupies a core for
+    /// `takes`. Cores serve requests in order of arrival.
     pub async fn call<R>(
         &self,
         session: ClientId,
@@ -76,31 +76,31 @@ impl Network {
         }
     }
 
-    /// What sessions on the testbed have posted since this was asked last.
+    /// Returns the verbs and batches that sessions on the testbed have posted since the last call.
     pub fn take_posted(&self) -> Posted {
         self.on_machines(|machines| machines.take_posted())
     }
 
-    /// For how long each part of the testbed was busy since this was asked last.
+    /// Returns the time for which each part of the testbed was busy since the last call.
     pub fn take_busy(&self) -> Vec<Busy> {
         self.on_machines(|machines| machines.take_busy())
     }
 }
 
-/// How long a request is, and its reply, in bytes.
+/// Lengths of a request and its reply, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// To the server.
+    /// Bytes to the server.
     pub request: u64,
-    /// Back.
+    /// Bytes back to the client.
     pub reply: u64,
 }
 
 impl Cluster {
-    /// A client process with a session, on a machine of the testbed.
+    /// Makes a client process with a session, on a machine of the testbed.
     ///
     /// # Panics
-    /// If the master does not open one.
+    /// If the master does not open a session.
     pub fn client_on(&self, machine: MachineId) -> Client {
         let process = self.client_process();
         self.network().place(process, machine);

@@ -1,36 +1,34 @@
-//! The simulated fabric where the client's own processor executes the verbs, as over shared memory.
+//! The simulated fabric on which the client's own processor executes the verbs, as over shared memory.
 //!
-//! The verbs of a batch execute in the order posted, also across nodes, each piece by piece as on
-//! any other network. Between any two pieces, before the first and after the last, others may do
-//! whatever they like: any number of verbs, whole operations, recoveries, changes of the view. The
-//! process may be stopped there, and go on later, or die: then no further piece executes, and a
-//! WRITE may remain half-way. Nothing of such a client is ever on its way.
+//! The verbs of a batch execute in the order posted, also across nodes, each piece by piece as on any other network.
+//! Between any two pieces, before the first and after the last, other processes may do anything: verbs, whole
+//! operations, recoveries, view changes. The process may be stopped there and resumed later, or die: then no further
+//! piece executes, and a WRITE may remain half-way. No verb of such a client is ever in flight.
 //!
-//! * *A node that is gone, or left by this session*: its verbs are unreachable at once, the others
-//!   execute.
-//! * *A fence* refuses every piece from then on. Where fences kill
-//!   ([`NetworkOptions::fences_kill`](crate::NetworkOptions)), the process ends at the piece it
-//!   stands before, if the session is still open; else it lives and finds out, as one does that has
-//!   its memory node within.
+//! * *A node that has died, or to which this session has lost its link*: verbs for it fail as unreachable at once,
+//!   the others execute.
+//! * *A fence* refuses every later piece. If fences kill ([`NetworkOptions::fences_kill`](crate::NetworkOptions)),
+//!   the process ends before its next piece if the session is still open. Otherwise the process lives and learns that
+//!   it is fenced, like a client in the process of its memory node.
 //!
-//! Batches run through [`Fabric::execute`](fusee_core::verbs::Fabric::execute) here, which can
-//! wait between two pieces; for the code above that is the same. What cannot wait is
-//! `search_now` and `write_now` of the store: functions that are not `async`, and execute batches.
-//! [`SimFabric::search`] and [`SimFabric::write`] give the whole operation a
-//! [stack of its own](crate::stack), which the fabric leaves between two pieces. So nothing is nested, and
-//! every order of steps is possible there too.
+//! Batches run through [`Fabric::execute`](fusee_core::verbs::Fabric::execute), which can wait between two pieces;
+//! the code above sees no difference. `search_now` and `write_now` of the store cannot wait: they are functions that
+//! are not `async`, and execute batches. [`SimFabric::search`] and [`SimFabric::write`] give the whole operation a
+//! [stack of its own](crate::stack), which the fabric leaves between two pieces. So no execution is nested in
+//! another, and every order of steps is possible there too.
 //!
-//! What this does not reach:
+//! Differences from real shared memory:
 //!
-//! * *Weak memory.* Pieces execute one after the other, and all see the same memory. What a processor may
-//!   reorder is the matter of `crates/fabric/tests/loom`.
-//! * *Other coroutines of a session* may run between two verbs of one, which on real shared memory
-//!   they cannot: there is more here than there.
-//! * *Memory of a node that has died* is gone for all at one moment. On shared memory those who have mapped it
-//!   hear of it one after the other, and use it until then; that a node which the master takes for
-//!   dead still serves clients is what partitions and `cut_off_primary` are for.
+//! * *Weak memory.* Pieces execute one after the other, and all processes see the same memory. Reordering by
+//!   processors is tested in `crates/fabric/tests/loom`.
+//! * *Other coroutines of a session* may run between two verbs of one. On real shared memory they cannot, so more
+//!   orders are tested here.
+//! * *The memory of a node that has died* vanishes for all clients at one moment. On real shared memory the clients
+//!   that have mapped it learn of its death one after the other, and use it until then. Partitions and
+//!   `cut_off_primary` cover a node that the master takes for dead and that still serves clients.
 //! * *Clients of both kinds at one node*: a run has one network.
-//! * A process is killed some steps of others after the fence has been acknowledged, but none of its own.
+//! * *Kills.* A process is killed some steps of others after the fence was acknowledged, but takes no further step of
+//!   its own.
 
 use std::future::poll_fn;
 use std::ops::Range;
@@ -44,20 +42,20 @@ use crate::counts::count;
 use crate::fabric::SimFabric;
 use crate::stack::{self, OnStack};
 
-/// What a write on an occupied slot takes at least, with backups.
+/// The fewest phases of a write on an occupied slot, with backups.
 const PHASES_WITH_HINT: u64 = 3;
 
-/// How far a batch has come.
+/// The progress of a batch.
 #[derive(Default)]
 struct Progress {
-    /// The verb that is next, by its place in the batch.
+    /// The index of the next verb in the batch.
     verb: usize,
-    /// What is left of it, in the order opposite to its execution; empty if it has not begun.
+    /// Remaining pieces of that verb, the next one last; empty if it has not begun.
     pieces: Vec<Range<usize>>,
     was_interrupted: bool,
 }
 
-/// Dropped half-way when its client dies.
+/// A batch in execution. It is dropped half-way if its client dies.
 struct UnderWay<'f> {
     fabric: &'f SimFabric,
     progress: Progress,
@@ -77,8 +75,8 @@ impl Drop for UnderWay<'_> {
 }
 
 impl SimFabric {
-    /// Runs a SEARCH of a session of this fabric. On an immediate network others run between its verbs also
-    /// where it cannot wait for them; and it is counted whether it had to.
+    /// Runs a SEARCH of a session of this fabric. On an immediate network other processes run between its verbs even
+    /// if the SEARCH cannot wait, and SEARCHes of one batch are counted.
     pub async fn search<T: 'static>(
         &self,
         search: impl Future<Output = Result<Option<T>, Error>> + 'static,
@@ -88,15 +86,15 @@ impl SimFabric {
         }
         let mut running = OnStack::new(search);
         let found = (&mut running).await;
-        // Who follows the index needs two phases to find something.
+        // Without a cached slot a SEARCH needs two phases to find something.
         if matches!(found, Ok(Some(_))) && running.batches() == 1 {
             count(&self.network.sim().counts().searches_now);
         }
         found
     }
 
-    /// As [`SimFabric::search`], for an UPDATE, UPSERT or DELETE. It is counted whether it had no more phases
-    /// than with a hint that is right and nobody in its way.
+    /// Does the same as [`SimFabric::search`], for an UPDATE, UPSERT or DELETE. Writes with no more phases than a
+    /// conflict-free write with a right hint are counted.
     pub async fn write<T: 'static>(
         &self,
         write: impl Future<Output = Result<T, Error>> + 'static,
@@ -112,8 +110,8 @@ impl SimFabric {
         written
     }
 
-    /// Runs a Move of a session that uses this fabric. On an immediate network every phase is a yield point, as
-    /// for a write.
+    /// Runs a Move of a session of this fabric. On an immediate network it can be interrupted at every phase, like a
+    /// write.
     pub async fn move_pair(
         &self,
         moving: impl Future<Output = Result<Transition, Error>> + 'static,
@@ -141,7 +139,8 @@ impl SimFabric {
         batch
     }
 
-    /// Returns whether it did: not where it could not be interrupted.
+    /// Executes a batch on the stack of its own. Returns `false` without that stack, since the batch could not be
+    /// interrupted.
     pub(crate) fn execute_on_stack(&self, batch: &mut Batch) -> bool {
         if !stack::begin_batch() {
             return false;
@@ -172,14 +171,14 @@ impl SimFabric {
         UnderWay { fabric: self, progress: Progress::default(), verbs }
     }
 
-    /// Whether others run before the next piece. Where no time passes a step is one piece.
+    /// Returns whether other processes run before the next piece. In a cluster without time a step is one piece.
     fn is_interrupted(&self, progress: &mut Progress) -> bool {
         let is = self.network.options().stepwise || self.network.sim().rng().one_in(2);
         progress.was_interrupted |= is;
         is
     }
 
-    /// One piece. Returns `false` when there is none left.
+    /// Executes one piece. Returns `false` when none is left.
     fn step(&self, progress: &mut Progress, batch: &mut Batch) -> bool {
         let (verbs, bytes) = batch.parts_mut();
         let Some(verb) = verbs.get_mut(progress.verb) else { return false };
@@ -218,7 +217,7 @@ impl SimFabric {
     }
 }
 
-/// Lets others run.
+/// Lets other processes run.
 async fn others() {
     let mut have_run = false;
     poll_fn(|context| {

@@ -6,59 +6,58 @@
 //!
 //! # Fault model
 //!
-//! What may happen, and why it must be survived:
+//! The faults that may happen, all of which the store must survive:
 //!
-//! * *Order.* Verbs of one batch to one node execute in order; batches and nodes know no order
-//!   among each other, even those of one client. Each way over a link takes a random time that
-//!   changes now and then by a factor of 64. A process takes its steps at a pace that changes alike,
-//!   as one does that is preempted.
-//! * *Tearing.* READ and WRITE are cut between any two aligned words, and other verbs execute in
-//!   between; only the last word of a WRITE comes last. CAS and FAA are whole.
+//! * *Order.* Verbs of one batch to one node execute in order. There is no order between batches or between nodes,
+//!   even for one client. Each direction of a link takes a random time that changes now and then by a factor of 64.
+//!   The pace of a process's steps changes likewise, as if it were preempted.
+//! * *Tearing.* READ and WRITE are cut between any two aligned words, and other verbs execute in between. The only
+//!   order is that the last word of a WRITE comes last. CAS and FAA are atomic.
 //! * *Time.* A verb executes within [`NetworkOptions::verb_timeout_ns`] of being posted, or never.
-//! * *Client crash*, at any await point. Verbs that were posted are out of its hands: of each
-//!   lane some prefix executes, perhaps much later, unless the node has fenced the client.
+//! * *Client crash*, at any await point. Posted verbs do not depend on the client any more: of each lane some prefix
+//!   executes, perhaps much later, unless the node has fenced the client.
 //! * *Memory-node crash*, with its memory; up to all replicas but one of anything.
-//! * *Stop and resume* of any client, memory node or master, for longer than others wait. A stopped
-//!   node's NIC goes on (RDMA, shared memory) or stops as well (software NIC): both are drawn.
-//! * *Lost completions.* The verbs have executed, the client takes the node for unreachable, and its
-//!   queue pair is of no use any more.
-//! * *Mute memory nodes*, which execute and do not answer some clients for a while, and crash then.
-//! * *Lost control messages*, and *partitions* that cut a client off from the master, or a client and a memory
-//!   node together; no more than half of the memory nodes at a time.
-//! * *Late orders.* What a job of the master asks of memory nodes comes when the job has been given up, and done
-//!   again, by this master or another one.
-//! * *Silence*: the master is gone for some leases, and with it a primary, or the links of some clients to one.
-//! * *Clocks* differ in their pace by a tenth; those of memory nodes jump ahead.
-//! * *Members that come and go*: memory nodes join, and are drained.
-//! * *Late verbs.* What a living client has given up executes when it gets through, unless it is fenced.
-//! * *Master crash*, between any two actions; it restarts from what it persisted.
-//! * *Foreign masters*, of no cluster or of another one, in the place of the cluster's own for a while.
-//! * *Damage* of any word of a live object; never on all replicas, nor where the whole ones may be lost.
-//! * *Crash of whoever recovers*, anywhere.
+//! * *Stop and resume* of any client, memory node or master, for longer than others wait. A stopped node's NIC goes
+//!   on (RDMA, shared memory) or stops as well (software NIC): both are drawn.
+//! * *Lost completions.* The verbs have executed, the client takes the node for unreachable, and the queue pair is
+//!   unusable from then on.
+//! * *Mute memory nodes*, which execute verbs of some clients without an answer for a while, and then crash.
+//! * *Lost control messages*, and *partitions* that cut a client off from the master, or a client and a memory node
+//!   together; no more than half of the memory nodes at a time.
+//! * *Late orders.* A request of a master's job to a memory node arrives after the job has been given up and
+//!   repeated, by this master or another one.
+//! * *Silence*: the master is away for some leases, together with a primary or with the links of some clients to a
+//!   primary.
+//! * *Clocks* differ in their pace by up to a tenth; clocks of memory nodes jump ahead.
+//! * *Joins and drains* of memory nodes.
+//! * *Late verbs.* Verbs that a live client has given up execute when they arrive, unless the client is fenced.
+//! * *Master crash*, between any two actions; it restarts from its persisted state.
+//! * *Foreign masters*, without a cluster or of another one, in the place of the cluster's own for a while.
+//! * *Damage* of any word of a live object; never on all replicas, nor if the whole replicas may be lost.
+//! * *Crash of a recovering master*, anywhere.
 //!
-//! One of three clusters shares its memory: verbs execute on the processor of whoever posts them. Then
-//! batches do not overtake each other, no completion is lost, and what a client has posted dies with
-//! it, between any two verbs, or within one: `immediate.rs`. In half of these clusters a fence kills.
+//! One of three clusters shares its memory: verbs execute on the processor of the client that posts them. Then
+//! batches do not overtake each other, no completion is lost, and the posted verbs of a client die with it, between
+//! any two verbs or within one: `immediate.rs`. In half of these clusters a fence kills the client.
 //!
-//! What does not happen: slots and bitmaps that change by themselves (a writer may be misled by a damaged slot
-//! until it is settled, so there is no order to check; `tests/scrub.rs` damages all of their bits), verbs that
-//! execute twice, words of eight bytes that tear, forged messages (hostile bytes have tests of their own), the
-//! loss of the last replica, a store of the master that forgets, switches that change CASes ([`Unsound`] ones do, in
-//! tests that show why they must not).
+//! Faults that do not happen: slots and bitmaps that change by themselves (a damaged slot may mislead a writer until
+//! it is settled, so there is no order to check; `tests/scrub.rs` damages all of their bits), verbs that execute
+//! twice, words of eight bytes that tear, forged messages (hostile bytes have tests of their own), the loss of the
+//! last replica, a store of the master that forgets, switches that change CASes ([`Unsound`] ones do, in tests that
+//! show why they must not).
 //!
 //! # Where to look
 //!
-//! [`run`] does one [`Scenario`] with one seed: `scenario.rs` draws what the cluster looks like and
-//! what goes wrong, `workload.rs` what clients do, `adversary.rs` injects.
-//! [`check`] judges, without knowing what was injected. Underneath are virtual time (`engine.rs`),
-//! tasks ([`Executor`]), memory and links (`network.rs`), the [`Fabric`](fusee_core::verbs::Fabric)
-//! of a NIC (`fabric.rs`) and of shared memory (`immediate.rs`, `stack.rs`), control messages
-//! (`control.rs`) and the hosts of the servers' logic (`servers.rs`). [`Stepper`] is a second schedule
-//! over the same cluster, without time, for tests that count steps.
+//! [`run`] runs one [`Scenario`] with one seed: `scenario.rs` draws the cluster and its faults, `workload.rs` the
+//! operations of clients; `adversary.rs` injects the faults. [`check`] judges the run without knowledge of the
+//! faults. The layers below are virtual time (`engine.rs`), tasks ([`Executor`]), memory and links (`network.rs`),
+//! the [`Fabric`](fusee_core::verbs::Fabric) of a NIC (`fabric.rs`) and of shared memory (`immediate.rs`,
+//! `stack.rs`), control messages (`control.rs`) and the hosts of the servers' logic (`servers.rs`). [`Stepper`] is
+//! another schedule over the same cluster, without time, for tests that count steps.
 //!
-//! Where time shall mean something, a [`Testbed`] (`testbed.rs`) has machines whose parts serve in order
-//! (`stations.rs`), batches pass through these (`ride.rs`), `hardware.rs` says who runs where, and
-//! nothing is drawn ([`Sim::steady`]). A [`Rack`] is such hardware for systems that are not ours.
+//! For measurements, a [`Testbed`] (`testbed.rs`) has machines whose parts serve in order (`stations.rs`). Batches
+//! pass through these parts (`ride.rs`), `hardware.rs` places processes on machines, and the run has no randomness
+//! ([`Sim::steady`]). A [`Rack`] is such hardware for systems other than FUSEE.
 #![forbid(unsafe_code)]
 
 mod adversary;

@@ -1,4 +1,4 @@
-//! What befalls a cluster's servers, beside crashes and lost messages.
+//! Faults of a cluster's servers other than crashes and lost messages.
 
 use fusee_control::master::Note;
 use fusee_core::change::Stage;
@@ -11,53 +11,53 @@ use crate::engine::Nanos;
 use crate::rng::Rng;
 
 impl Cluster {
-    /// The master takes no step any more, as if its machine slept; its clock goes on.
+    /// Stops the master, as if its machine slept. Its clock goes on.
     pub fn stop_master(&self) {
         self.sim().stop(self.master().process.get());
     }
 
-    /// It goes on.
+    /// Resumes the master.
     pub fn resume_master(&self) {
         self.sim().resume(self.master().process.get());
     }
 
-    /// The clock of a memory node jumps ahead.
+    /// Lets the clock of a memory node jump ahead.
     pub fn jump_clock(&self, node: MnId, ms: u64) {
         if let Some(host) = self.host_of(node) {
             host.jump(ms);
         }
     }
 
-    /// A memory node hears of a lease, from a master that nobody else hears.
+    /// Tells a memory node a lease, as if from a master that no other process hears.
     pub fn tell_lease(&self, node: MnId, lease_ms: u64) {
         if let Some(host) = self.host_of(node) {
             host.hear(self, Note { by: 0, at_ms: 0 }, lease_ms);
         }
     }
 
-    /// What jobs of the master ask of a memory node lies on its way for so long, at most.
+    /// Delays requests of the master's jobs to a memory node until `time` has passed.
     pub fn hold_orders(&self, node: MnId, time: Nanos) {
         if let Some(process) = self.process_of(node) {
             self.control().hold_orders(process, time);
         }
     }
 
-    /// From now on a memory node and the master do not reach each other.
+    /// Cuts a memory node and the master off from each other.
     pub fn cut_off_node(&self, node: MnId) {
         if let Some(process) = self.process_of(node) {
             self.control().cut_off(process, Some(Cut::Both));
         }
     }
 
-    /// From now on they do.
+    /// Ends that cut.
     pub fn reach_node(&self, node: MnId) {
         if let Some(process) = self.process_of(node) {
             self.control().cut_off(process, None);
         }
     }
 
-    /// From now on a master of no cluster, or of this one, answers in the place of the cluster's own, until
-    /// [`Cluster::reinstate_master`]. Whether that is not so already.
+    /// Puts a master without a cluster, or of the cluster `other`, in the place of the cluster's own, until
+    /// [`Cluster::reinstate_master`]. Returns `false` if that has been done already.
     pub(crate) fn usurp_master(&self, other: Option<ClusterId>) -> bool {
         let begins = self.master().usurp(other);
         if begins {
@@ -67,15 +67,15 @@ impl Cluster {
         begins
     }
 
-    /// The cluster's own master is back, on its store.
+    /// Puts the cluster's own master back, on its store.
     pub(crate) fn reinstate_master(&self) {
         self.master().reinstate();
         self.restart_master(1);
     }
 
-    /// Damages a word of a live object on one of its replicas, if another one stays whole that nothing
-    /// happens to. Not between a switch and when all have heard of it: whoever has not knows only the replicas of
-    /// before, of which there may be one.
+    /// Damages a word of a live object on one of its replicas, if another whole replica is on a node that is not in
+    /// danger. Never between a switch and the end of its change: sessions at the earlier view know only the earlier
+    /// replicas, of which one may be left.
     pub(crate) fn damage(&self, rng: &Rng) {
         if self.view().change.as_ref().is_some_and(|change| change.stage == Stage::Switched) {
             return;

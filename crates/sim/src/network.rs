@@ -1,9 +1,8 @@
-//! Memory nodes' memory, the links to it, and how long verbs take.
+//! The memory of memory nodes, the links to it, and the times of verbs.
 //!
-//! One of two things decides the time of a verb. *Delays* are random and adversarial: each link between a
-//! client and a node has a pace that changes now and then by up to a factor of 64. On a
-//! [testbed](crate::Testbed) verbs queue up for the [machines](crate::stations) that there are, and throughput in
-//! virtual time means something.
+//! The time of a verb comes from one of two models. *Delays* are random and adversarial: each link between a client
+//! and a node has a pace that changes now and then by up to a factor of 64. On a [testbed](crate::Testbed) verbs
+//! queue up for its [machines](crate::stations), and throughput in virtual time is meaningful.
 
 use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -24,44 +23,43 @@ use crate::stations::Machines;
 use crate::switches::Switches;
 use crate::testbed::Testbed;
 
-/// At the start of its value, a chunk has length and sum of the pair's value, as all others.
+/// Bytes that all chunks of a pair share at the start of their values: length and sum of the pair's value.
 const CHUNKS_SHARE_BYTES: usize = 8;
 
-/// One way, in nanoseconds, where no hardware says otherwise.
+/// Nanoseconds of one way over a link, without a testbed.
 const WIRE_NS: Nanos = 800;
 
-/// How the network behaves.
+/// Options of the network.
 #[derive(Clone, Copy, Debug)]
 pub struct NetworkOptions {
-    /// The hardware, where its limits decide how long things take. Then there is no chance in it: no delays, nothing
-    /// is torn or given up, and no link is held.
+    /// The hardware whose limits decide the times, if any. Then nothing is random: there are no delays, no torn or
+    /// given-up verbs, and no held links.
     pub testbed: Option<Testbed>,
-    /// Whether latencies vary at random; else they are all alike.
+    /// Whether latencies vary at random. Otherwise they are all equal.
     pub delays: bool,
     /// Whether READs and WRITEs are cut into pieces now and then.
     pub tearing: bool,
-    /// Whether a stopped memory node stops executing verbs, as a software NIC does; a real one,
-    /// and shared memory, go on.
+    /// Whether a stopped memory node stops executing verbs, as with a software NIC. With real NICs and shared memory
+    /// verbs go on.
     pub nic_in_process: bool,
-    /// How long a client waits for a completion before it takes the node for unreachable.
+    /// Time after which a client without a completion takes the node for unreachable.
     pub verb_timeout_ns: Nanos,
-    /// One of so many batches loses a completion; 0: none does.
+    /// One of this many batches loses a completion; 0: none.
     pub lost_completions_one_in: usize,
-    /// Whether verbs that a client has given up, because their link was held or their node stopped, execute
-    /// all the same when they get through, unless they are fenced; else never.
+    /// Whether verbs that a client has given up, because their link was held or their node stopped, execute when they
+    /// get through, unless they are fenced. Otherwise they never execute.
     pub late_verbs: bool,
-    /// Verbs are executed by the processor of whoever posts them, as over shared memory: in the order
-    /// posted, also across nodes, and no further than the client lives. Links and NICs do not matter.
+    /// Whether the client's processor executes verbs, as over shared memory: in the order posted, also across nodes,
+    /// and only while the client lives. Links and NICs do not matter then.
     pub immediate: bool,
-    /// On an immediate network: a fence kills the process whose session it fences.
+    /// On an immediate network: whether a fence kills the process whose session it fences.
     pub fences_kill: bool,
-    /// Network cards execute the verbs, as over RDMA. A WRITE, CAS or FAA would wait for a READ that is
-    /// posted before it, so operations that may choose post their READs last; and one completion
-    /// stands for all that a batch has for a node: if one of these verbs fails, its client knows of none of
-    /// them whether it has executed.
+    /// Whether NICs execute the verbs, as over RDMA. A WRITE, CAS or FAA would wait for a READ that is posted before
+    /// it, so operations post their READs last where they may choose. One completion stands for all verbs of a batch
+    /// for a node: if one of them fails, the client does not know which of them have executed.
     pub cards: bool,
-    /// No time passes: each poll of a waiting operation lets one piece of one of its verbs happen,
-    /// and messages arrive at once. For tests that count steps ([`Stepper`](crate::Stepper)).
+    /// Whether no time passes: each poll of a waiting operation executes one piece of one of its verbs, and messages
+    /// arrive at once. For tests that count steps ([`Stepper`](crate::Stepper)).
     pub stepwise: bool,
 }
 
@@ -87,14 +85,14 @@ impl Default for NetworkOptions {
 pub(crate) struct Memory {
     pub pool: Vec<u8>,
     pub process: ProcessId,
-    /// No verb of these executes any more. Here nobody is forgotten: what is on its way comes however late, where a
-    /// fence of a real node ends the connections.
+    /// Clients whose verbs are refused. This set never shrinks, since a verb may arrive arbitrarily late. On a real
+    /// node a fence ends the connections.
     pub fenced: BTreeSet<ClientId>,
-    /// What the node would remember of them.
+    /// The node's own, bounded memory of fenced clients.
     pub over: Over,
 }
 
-/// A replica that was damaged: where, which life of the object, and how long that is.
+/// A damaged replica: its place, the identity of its object, and the object's length.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Damaged {
     node: MnId,
@@ -103,26 +101,26 @@ struct Damaged {
     bytes: usize,
 }
 
-/// The identity of an entry's object.
+/// Returns the identity of an entry's object.
 fn identity_of(object: &[u8]) -> Identity {
     Object::header_identity(object).expect("an entry's object has a header")
 }
 
-/// The way from one client to one memory node.
+/// The link from one client to one memory node.
 #[derive(Default)]
 struct Link {
     pace: Pace,
-    /// When the latest lane arrived.
+    /// Arrival of the latest lane.
     last_arrival: Nanos,
-    /// A completion was lost: the queue pair is in error, as RC's is then.
+    /// Whether a completion was lost: the queue pair is then in error, as with RC.
     broken: bool,
-    /// The session has followed a view that has the node.
+    /// Whether the session has followed a view with this node.
     attached: bool,
-    /// What executes is not answered any more.
+    /// Whether executed verbs get no answer.
     mute: bool,
-    /// Nothing gets through before.
+    /// The time before which nothing gets through.
     held_until: Nanos,
-    /// Lanes that wait for that.
+    /// Lanes that wait for that time.
     parked: Vec<(Weak<Flight>, usize)>,
 }
 
@@ -135,15 +133,15 @@ struct Inner {
     options: Cell<NetworkOptions>,
     memories: RefCell<BTreeMap<MnId, Memory>>,
     links: RefCell<HashMap<(ClientId, MnId), Link>>,
-    /// Those of the testbed, if there is one.
+    /// The machines of the testbed, if there is one.
     machines: RefCell<Machines>,
     /// The live entries of the index, checked at every change.
     entries: RefCell<Entries>,
-    /// What is used again, checked at every WRITE.
+    /// The check of reuse, called at every WRITE.
     reuse: RefCell<Reuse>,
-    /// Clients whose processes are to be killed.
+    /// Clients whose processes must be killed.
     condemned: RefCell<Vec<ClientId>>,
-    /// What is on the links, if anything.
+    /// The switches on the links, if any.
     switches: RefCell<Option<Rc<Switches>>>,
     /// Whether anything was damaged.
     rots: Cell<bool>,
@@ -172,27 +170,27 @@ impl Network {
         &self.0.sim
     }
 
-    /// From now on these are on its links. An [immediate](NetworkOptions::immediate) network has no use for them.
+    /// Puts switches on the links. An [immediate](NetworkOptions::immediate) network does not use them.
     pub fn put_switches(&self, switches: Switches) {
         self.0.switches.replace(Some(Rc::new(switches)));
     }
 
-    /// The switches, if there are any.
+    /// Returns the switches, if there are any.
     pub fn switches(&self) -> Option<Rc<Switches>> {
         self.0.switches.borrow().clone()
     }
 
-    /// On a testbed: how long it takes from a client to a switch, or from there to a memory node.
+    /// Returns the time between a client and a switch, or a switch and a memory node, on a testbed.
     pub(crate) fn half_way(&self) -> Nanos {
         self.on_machines(|machines| machines.testbed().one_way_ns / 2)
     }
 
-    /// How it behaves now.
+    /// Returns the current options.
     pub fn options(&self) -> NetworkOptions {
         self.0.options.get()
     }
 
-    /// From now on it behaves so.
+    /// Sets the options.
     pub fn set_options(&self, options: NetworkOptions) {
         let before = self.0.options.replace(options);
         if before.testbed != options.testbed {
@@ -201,17 +199,17 @@ impl Network {
         }
     }
 
-    /// The machines of the testbed.
+    /// Calls `f` with the machines of the testbed.
     pub(crate) fn on_machines<R>(&self, f: impl FnOnce(&mut Machines) -> R) -> R {
         f(&mut self.0.machines.borrow_mut())
     }
 
-    /// From now on these entries are kept up to date.
+    /// Checks changes against these entries from now on.
     pub(crate) fn watch(&self, entries: Entries) {
         *self.0.entries.borrow_mut() = entries;
     }
 
-    /// What checks that nothing is used again too early.
+    /// Returns the check of reuse.
     pub(crate) fn reuse(&self) -> RefMut<'_, Reuse> {
         self.0.reuse.borrow_mut()
     }
@@ -220,7 +218,7 @@ impl Network {
         self.0.entries.borrow()
     }
 
-    /// Writes a word of a pool's header, for its node.
+    /// Writes a word of a pool's header on behalf of its node.
     pub(crate) fn write_header(&self, node: MnId, word: HeaderWord, value: u64) {
         let at = word.offset() as usize;
         self.with(node, |memory| memory.pool[at..at + 8].copy_from_slice(&value.to_le_bytes()));
@@ -231,22 +229,22 @@ impl Network {
         self.0.memories.borrow_mut().insert(node, memory);
     }
 
-    /// The node and its memory are gone.
+    /// Removes a node and its memory.
     pub(crate) fn remove(&self, node: MnId) {
         self.0.memories.borrow_mut().remove(&node);
     }
 
-    /// Whether the node is there.
+    /// Returns whether the node is running.
     pub fn has(&self, node: MnId) -> bool {
         self.0.memories.borrow().contains_key(&node)
     }
 
-    /// Looks at a node's memory, or changes it behind everybody's back. `None` if it is gone.
+    /// Reads or changes a node's memory directly, without a verb. Returns `None` if the node is lost.
     pub(crate) fn with<R>(&self, node: MnId, f: impl FnOnce(&mut Memory) -> R) -> Option<R> {
         self.0.memories.borrow_mut().get_mut(&node).map(f)
     }
 
-    /// The identity in the header of an object that begins at a place. For checks: it takes no time.
+    /// Returns the identity in the header of the object at a place. For checks, without time.
     pub(crate) fn identity_at(&self, place: Place) -> Option<Identity> {
         let header = |memory: &mut Memory| {
             let bytes = memory.pool.get(place.offset as usize..)?;
@@ -255,44 +253,44 @@ impl Network {
         self.with(place.node, header).flatten()
     }
 
-    /// The word at a place. For checks: it takes no time.
+    /// Returns the word at a place. For checks, without time.
     ///
     /// # Panics
-    /// If the node is gone.
+    /// If the node is lost.
     pub fn word_at(&self, place: Place) -> Slot {
         Slot(self.number_at(place).expect("a living node"))
     }
 
-    /// So many bytes at a place. For checks: it takes no time.
+    /// Returns the bytes at a place. For checks, without time.
     ///
     /// # Panics
-    /// If the node is gone.
+    /// If the node is lost.
     pub fn bytes_at(&self, place: Place, bytes: u64) -> Vec<u8> {
         let at = place.offset as usize;
         let found = self.with(place.node, |m| m.pool[at..at + bytes as usize].to_vec());
         found.expect("a living node")
     }
 
-    /// The same as a number; `None` if the node is gone.
+    /// Returns the word at a place as a number, or `None` if the node is lost.
     pub(crate) fn number_at(&self, place: Place) -> Option<u64> {
         let at = place.offset as usize;
         let bytes = self.with(place.node, |m| m.pool[at..at + 8].try_into().expect("8 bytes"));
         bytes.map(u64::from_le_bytes)
     }
 
-    /// Whether anything was damaged.
+    /// Returns whether any memory was damaged.
     pub(crate) fn rots(&self) -> bool {
         self.0.rots.get()
     }
 
-    /// The replicas of live objects that do not hold what belongs there, as far as a CRC shows it.
+    /// Returns the replicas of live objects that are damaged, as far as a CRC shows it.
     pub fn damaged(&self) -> Vec<Place> {
         let entries = self.watched();
         let replicas = entries.replicas();
         replicas.filter(|(place, ..)| !self.is_whole(*place)).map(|(place, ..)| place).collect()
     }
 
-    /// Whether a replica of a live object is what a slot leads to.
+    /// Returns whether a replica of a live object is the object of its slot.
     fn is_whole(&self, at: Place) -> bool {
         let entries = self.watched();
         let Some((_, object, _)) = entries.replicas().find(|(place, ..)| *place == at) else {
@@ -306,8 +304,8 @@ impl Network {
         holds == Some(true)
     }
 
-    /// Whether everything that is damaged has enough replicas or chunks that are whole, among those where this holds.
-    /// Also what no entry leads to now: the entries of a lost primary come back.
+    /// Returns whether everything that is damaged has enough whole replicas or chunks at places where `is_left`
+    /// holds. This includes objects that no entry refers to now: the entries of a lost primary come back.
     pub(crate) fn is_whole_without(&self, is_left: impl Fn(&Place) -> bool + Copy) -> bool {
         self.0.damaged.borrow().iter().all(|damaged| {
             let Damaged { node, offset, identity, bytes } = *damaged;
@@ -322,18 +320,18 @@ impl Network {
             let replicas = self.reuse().replicas_of(at);
             let needed = self.reuse().needed_at(at);
             let whole: Vec<&Place> = replicas.iter().filter(|at| is_whole(at)).collect();
-            // If too few are, it has been used again.
+            // If too few are whole, the memory has been reused.
             whole.len() < needed || whole.into_iter().filter(|at| is_left(at)).count() >= needed
         })
     }
 
-    /// Damages a word of some live object on one of its replicas, if another one stays whole. `false` if
-    /// there is none.
+    /// Damages a word of a live object on one of its replicas, if another one stays whole. Returns `false` if there
+    /// is no such object.
     pub fn damage(&self, rng: &Rng) -> bool {
         self.damage_beside(rng, |_| true)
     }
 
-    /// The same; the other one is on a node where this holds.
+    /// Does the same, with the other replica on a node where `is_safe` holds.
     pub(crate) fn damage_beside(&self, rng: &Rng, is_safe: impl Fn(MnId) -> bool) -> bool {
         let candidates: Vec<(Place, Identity, usize, usize)> = {
             let entries = self.watched();
@@ -345,15 +343,15 @@ impl Network {
                 let Place { node, offset } = *at;
                 !damaged.contains(&Damaged { node, offset, identity, bytes })
             };
-            // One replica of each object is spared, or enough chunks: who reads them all one after the other must
-            // find one that was whole all the time.
+            // Of each object one replica, or enough chunks, is spared: a reader that reads all of them one after the
+            // other must find one that was whole all the time.
             let keeps_another = |(at, object, slot): &&(Place, &Rc<[u8]>, SlotRef)| {
                 let replicas: Vec<Place> =
                     all.iter().filter(|(_, _, s)| s == slot).map(|(place, ..)| *place).collect();
                 let count = replicas.len();
                 let needed = self.reuse().needed_at(*at);
-                // Beside a copy there is no more than one chunk to lose, and a node may go as well; or one has gone
-                // already, and copies alone are left.
+                // Spare these objects. Beside a copy only one chunk may be lost, and a node may be lost as well; or a
+                // chunk is lost already, and only copies are left.
                 let is_like_it = |place: &Place| self.reuse().needed_at(*place) == needed;
                 if self.reuse().holds_copies(*at) || !replicas.iter().all(is_like_it) {
                     return false;
@@ -384,7 +382,7 @@ impl Network {
             return false;
         }
         let (place, identity, bytes, end) = rng.pick(&candidates);
-        // Header and key matter more than the rest of a long value; the padding does not, but for the used bit.
+        // Header and key matter more than the rest of a long value. Of the padding only the used bit matters.
         let words = end.div_ceil(8);
         let (word, matters) = match rng.below(6) {
             0 => (bytes / 8 - 1, 0x80 << 56),
@@ -401,7 +399,7 @@ impl Network {
         true
     }
 
-    /// Flips bits of a word behind everybody's back.
+    /// Flips bits of a word without any verb.
     pub fn flip(&self, place: Place, bits: u64) {
         self.0.rots.set(true);
         let Place { node, offset } = place;
@@ -414,7 +412,7 @@ impl Network {
         });
     }
 
-    /// No verb of the client executes at the node any more.
+    /// Fences a client: none of its verbs executes at the node any more.
     pub fn fence(&self, node: MnId, client: ClientId) {
         let options = self.options();
         let is_new = self.with(node, |memory| {
@@ -426,17 +424,17 @@ impl Network {
         }
     }
 
-    /// Clients that were fenced by a node that kills: their processes must not take another step.
+    /// Takes the clients that were fenced by a node that kills. Their processes must not take another step.
     pub(crate) fn take_condemned(&self) -> Vec<ClientId> {
         self.0.condemned.take()
     }
 
-    /// Nothing of the client gets through to the node for some time.
+    /// Holds the link of a client to a node for some time.
     pub fn hold(&self, client: ClientId, node: MnId, time: Nanos) {
         self.hold_until(client, node, self.0.sim.now() + time);
     }
 
-    /// The client hears nothing from the node any more; what is on its way there executes.
+    /// Mutes a node for a client: verbs on their way execute, but no answer comes back.
     pub fn mute(&self, client: ClientId, node: MnId) {
         self.0.links.borrow_mut().entry((client, node)).or_default().mute = true;
     }
@@ -445,17 +443,17 @@ impl Network {
         self.0.links.borrow().get(&(client, node)).is_some_and(|link| link.mute)
     }
 
-    /// Whether a node has fenced a client.
+    /// Returns whether any node has fenced a client.
     pub(crate) fn has_fenced(&self, client: ClientId) -> bool {
         self.0.memories.borrow().values().any(|memory| memory.fenced.contains(&client))
     }
 
-    /// How many clients a node remembers one by one, as fenced or as alive.
+    /// Returns how many clients a node remembers individually, as fenced or as alive.
     pub fn remembered(&self, node: MnId) -> usize {
         self.with(node, |memory| memory.over.remembered()).unwrap_or_default()
     }
 
-    /// Lets everything through again.
+    /// Releases a held link.
     pub fn release(&self, client: ClientId, node: MnId) {
         self.hold_until(client, node, 0);
     }
@@ -474,7 +472,7 @@ impl Network {
         }
     }
 
-    /// A lane waits for the end of a hold.
+    /// Lets a lane wait for the end of a hold.
     pub(crate) fn park(&self, client: ClientId, node: MnId, flight: Weak<Flight>, lane: usize) {
         self.0.links.borrow_mut().entry((client, node)).or_default().parked.push((flight, lane));
     }
@@ -487,7 +485,7 @@ impl Network {
         self.0.links.borrow_mut().entry((client, node)).or_default().broken = true;
     }
 
-    /// A session follows a view: it is attached to its members, and has no way any more to nodes that have been some.
+    /// Attaches a session to the members of a view that it now follows. Its links to former members break.
     pub(crate) fn adopted(&self, client: ClientId, view: &View) {
         let nodes: Vec<MnId> = self.0.memories.borrow().keys().copied().collect();
         for node in nodes {
@@ -508,7 +506,7 @@ impl Network {
         self.0.links.borrow().get(&(client, node)).is_some_and(|link| link.broken)
     }
 
-    /// How long one way over a link takes now.
+    /// Draws the time of one way over a link.
     pub(crate) fn wire(&self, client: ClientId, node: MnId) -> Nanos {
         let options = self.options();
         let base = WIRE_NS;
@@ -523,7 +521,7 @@ impl Network {
         delay
     }
 
-    /// A lane will arrive then: notes whether it overtakes or is overtaken.
+    /// Records the arrival of a lane, and counts it if another lane overtook it.
     pub(crate) fn arrival(&self, client: ClientId, node: MnId, at: Nanos) {
         let mut links = self.0.links.borrow_mut();
         let link = links.entry((client, node)).or_default();
@@ -533,11 +531,11 @@ impl Network {
         link.last_arrival = link.last_arrival.max(at);
     }
 
-    /// Somebody begins to write to a node's memory.
+    /// Checks a WRITE when it begins.
     ///
     /// # Panics
-    /// If it is an object, and a replica holds another one of the same identity: who finds that takes the one
-    /// for the other.
+    /// If it writes an object, and a replica holds another object of the same identity: a reader would take one for
+    /// the other.
     pub(crate) fn check_identity(&self, who: ClientId, place: Place, bytes: &[u8]) {
         let Some(header) = bytes.get(..HEADER_BYTES as usize) else { return };
         let replicas = self.reuse().replicas_of(place);
@@ -555,7 +553,7 @@ impl Network {
             let (Ok(new), Ok(other)) = (Object::decode(bytes), Object::decode(&other)) else {
                 continue;
             };
-            // Chunks differ in their numbers and payloads, and have the sums of their values.
+            // Chunks of a pair differ in their numbers and payloads, but share the sum of the value.
             let is_other_chunk = self.reuse().needed_at(place) > 1 && at != place;
             let of = |object: &Object<'_>| {
                 let mut value = object.value().to_vec();
@@ -571,7 +569,7 @@ impl Network {
         }
     }
 
-    /// A verb has changed a word.
+    /// Passes the change of a word to the checks.
     pub(crate) fn changed(&self, place: Place, old: u64, new: u64) {
         self.0.entries.borrow_mut().changed(self, place, Slot(old), Slot(new));
         self.reuse().changed(place, Slot(old), Slot(new), self);

@@ -1,8 +1,8 @@
-//! What one piece of a verb does to a memory node's memory.
+//! Effects of one piece of a verb on a memory node's memory.
 //!
-//! READs and WRITEs come in one piece or, every fourth, in up to five, cut between any two aligned
-//! words and executed in any order. That is all that a fabric promises, with one exception: the
-//! last piece of a WRITE, which holds its last word, comes last. CAS and FAA are one piece.
+//! READs and WRITEs come in one piece or, every fourth, in up to five, cut between any two aligned words and executed
+//! in any order. A fabric promises no more, with one exception: the last piece of a WRITE, which holds its last word,
+//! comes last. CAS and FAA are one piece.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use crate::fabric::SimFabric;
 use crate::unsound::Forged;
 
 impl SimFabric {
-    /// One piece of one verb. Returns whether it is finished.
+    /// Executes one piece of a verb. Returns whether the verb is finished.
     pub(crate) fn execute_piece(
         &self,
         verb: &mut Verb,
@@ -25,7 +25,7 @@ impl SimFabric {
         self.execute_forged(None, verb, bytes, left)
     }
 
-    /// The same of a verb of which a switch has made something else. Its client sees what it has posted.
+    /// Does the same for a verb that a switch may have forged. The client still sees the verb that it has posted.
     pub(crate) fn execute_forged(
         &self,
         forged: Option<Forged>,
@@ -93,7 +93,7 @@ impl SimFabric {
         }
     }
 
-    /// For the trace: what a WRITE is about to put there, if that tells more than how long it is.
+    /// Notes in the trace what a WRITE puts at a place, if that is an object or a block header.
     fn note_content(&self, (node, offset): (MnId, u64), data: &[u8]) {
         let header = data.first_chunk().and_then(BlockHeader::decode);
         let object = data.get(..HEADER_BYTES as usize).and_then(Object::header_identity);
@@ -109,7 +109,7 @@ impl SimFabric {
         });
     }
 
-    /// Changes a word, or not; returns what it was.
+    /// Changes a word, if `to` returns a new one. Returns the old word.
     fn swap_word(&self, node: MnId, offset: u64, to: impl FnOnce(u64) -> Option<u64>) -> u64 {
         let at = offset as usize;
         let (old, new) = self
@@ -151,7 +151,7 @@ impl SimFabric {
         });
     }
 
-    /// Cuts `len` bytes from pool offset `offset` on, in random order.
+    /// Cuts `len` bytes at pool offset `offset` into pieces, in random order.
     fn pieces(&self, offset: u64, len: usize, is_write: bool) -> Vec<Range<usize>> {
         let rng = self.network.sim().rng();
         let first_cut = 8 - (offset % 8) as usize;

@@ -1,4 +1,4 @@
-//! Machines that lend memory, without our master and our protocol: what other systems are measured on.
+//! Machines that lend memory, without FUSEE's master and protocol: hardware for the measurement of other systems.
 
 use std::cell::Cell;
 
@@ -9,7 +9,7 @@ use crate::fabric::SimFabric;
 use crate::hardware::MachineId;
 use crate::network::{Network, NetworkOptions};
 
-/// Memory nodes of a testbed that do nothing but lend memory, and clients with access to it.
+/// Memory nodes of a testbed that only lend memory, and clients with access to it.
 ///
 /// [`Network::server`] adds machines with processors that clients can [call](Network::call).
 pub struct Rack {
@@ -20,7 +20,7 @@ pub struct Rack {
 }
 
 impl Rack {
-    /// So many memory nodes, each with so many bytes of zeros.
+    /// Makes this number of memory nodes, each with this number of bytes of zeros.
     pub fn new(sim: &Sim, network: NetworkOptions, memory_nodes: u16, pool_bytes: u64) -> Rack {
         let network = Network::new(sim, network);
         let nodes: Vec<MnId> = (0..memory_nodes).map(MnId).collect();
@@ -31,28 +31,28 @@ impl Rack {
         Rack { sim: sim.clone(), network, nodes, sessions: Cell::new(0) }
     }
 
-    /// The run that it is part of.
+    /// Returns the run of the rack.
     pub fn sim(&self) -> &Sim {
         &self.sim
     }
 
-    /// The memory, and the machines.
+    /// Returns the memory and the machines.
     pub fn network(&self) -> &Network {
         &self.network
     }
 
-    /// The memory nodes.
+    /// Returns the memory nodes.
     pub fn nodes(&self) -> &[MnId] {
         &self.nodes
     }
 
-    /// A memory node dies then, with its memory.
+    /// Crashes a memory node after `delay`. Its memory is lost.
     pub fn crash_after(&self, node: MnId, delay: Nanos) {
         let network = self.network.clone();
         self.sim.after(delay, move || network.remove(node));
     }
 
-    /// A client process with one session, on a machine for clients.
+    /// Makes a client process with one session, on a machine for clients.
     pub fn client_on(&self, machine: MachineId) -> (ProcessId, SimFabric) {
         let number = self.sessions.get() + 1;
         self.sessions.set(number);
@@ -65,14 +65,14 @@ impl Rack {
 }
 
 impl SimFabric {
-    /// Whose verbs these are.
+    /// Returns the client whose fabric this is.
     pub fn client(&self) -> ClientId {
         self.client
     }
 }
 
 impl Drop for Rack {
-    /// Events to come hold the network that they are about.
+    /// Scheduled events hold the network: dropping them breaks the cycle.
     fn drop(&mut self) {
         self.sim.forget_events();
     }

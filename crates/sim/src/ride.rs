@@ -1,8 +1,8 @@
 //! A batch on a testbed: all its verbs for one node arrive, execute and are answered at once.
 //!
-//! Two events for each node, two more if a switch is on the way, and one when all is back. Nothing is torn and nothing
-//! is drawn; how long it takes, the [stations](crate::stations) say. A batch that was posted executes, whatever
-//! becomes of its client.
+//! There are two events for each node, two more if a switch is on the way, and one when all answers are back. Nothing
+//! is torn or random; the [stations](crate::stations) decide the times. A posted batch executes even if its client
+//! crashes.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -15,29 +15,29 @@ use crate::engine::{Event, Nanos};
 use crate::fabric::SimFabric;
 use crate::switches::HELD_NS;
 
-/// A batch on its way.
+/// A batch in flight.
 pub(crate) struct Ride {
     fabric: SimFabric,
     batch: RefCell<Batch>,
-    /// What its first verb is called by the switch, if there is one.
+    /// The number of the batch's first verb for the switch, if there is one.
     number: u64,
-    /// Nodes whose answers are not back.
+    /// Number of nodes whose answers are not back.
     left: Cell<usize>,
-    /// When the last answer so far is known.
+    /// The time at which the client knows the last answer so far.
     known: Cell<Nanos>,
     waker: RefCell<Option<Waker>>,
 }
 
-/// Where the verbs of one node are.
+/// A part of the way of the verbs for one node.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Leg {
-    /// They come to the switch; the first so many have passed it.
+    /// The verbs come to the switch; this many of them have passed it.
     ToSwitch(usize),
-    /// They come to their node.
+    /// The verbs come to their node.
     There,
-    /// Their answers come to the switch.
+    /// The answers come to the switch.
     FromNode,
-    /// Their answers come to the client.
+    /// The answers come to the client.
     Back,
 }
 
@@ -90,7 +90,7 @@ impl SimFabric {
 }
 
 impl Ride {
-    /// The verbs of a node come to the end of a leg.
+    /// Handles the end of a leg of a node's verbs.
     pub(crate) fn step(self: Rc<Ride>, node: MnId, leg: Leg) {
         match leg {
             Leg::ToSwitch(passed) => self.pass(node, passed),
@@ -100,7 +100,7 @@ impl Ride {
         }
     }
 
-    /// The verbs of a node are at the switch. One that is held holds those behind it.
+    /// Passes the verbs of a node through the switch. A verb that is held also holds the verbs behind it.
     fn pass(self: Rc<Ride>, node: MnId, passed: usize) {
         let network = &self.fabric.network;
         let client = self.fabric.client;
@@ -122,7 +122,7 @@ impl Ride {
         network.sim().schedule(wait, Event::Ride { ride: self.clone(), node, leg });
     }
 
-    /// The answers of a node are at the switch.
+    /// Passes the answers of a node through the switch.
     fn pass_back(self: Rc<Ride>, node: MnId) {
         let network = &self.fabric.network;
         let client = self.fabric.client;
@@ -154,7 +154,7 @@ impl Ride {
         let back = match refused {
             Some(error) => {
                 verbs.iter_mut().filter(|v| v.node == node).for_each(|v| v.result = Err(error));
-                // Who is not there does not answer.
+                // A lost node does not answer.
                 let waits = if known.is_none() { network.options().verb_timeout_ns } else { 0 };
                 network.on_machines(|machines| now + waits + machines.testbed().one_way_ns)
             }

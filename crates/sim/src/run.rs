@@ -1,4 +1,4 @@
-//! One run: a scenario, a seed, and what came of it.
+//! One run of a scenario with a seed, and its outcome.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,36 +29,35 @@ use crate::trace::Trace;
 use crate::unsound::Unsound;
 use crate::workload::{CallOutcome, Workload};
 
-/// Which run, and how much of it.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
-    /// What kind of run.
+    /// The scenario.
     pub scenario: Scenario,
-    /// Decides everything else.
+    /// The seed, which decides everything else.
     pub seed: u64,
-    /// Operations, instead of the scenario's number.
+    /// Number of operations, instead of the scenario's.
     pub operations: Option<usize>,
-    /// Client processes, instead of the number that the seed draws.
+    /// Number of client processes, instead of the one that the seed draws.
     pub clients: Option<usize>,
     /// Faults of the scenario that are left out.
     pub without: BTreeSet<Fault>,
-    /// Faults that are added: those that the scenario has seldom, or not at all.
+    /// Faults to add. The scenario has them seldom or never.
     pub with: BTreeSet<Fault>,
-    /// The master crashes before the action of this number, counted from the first loss of a memory
-    /// node.
+    /// The number of the action before which the master crashes, counted from the first loss of a memory node.
     pub master_crash: Option<u32>,
-    /// All verbs travel, and through switches. Without, the seed draws whether there are any.
+    /// Whether all verbs travel over links with switches. Otherwise the seed decides.
     pub switches: bool,
-    /// What the switches do that no switch must do, if the run has any.
+    /// A forbidden behaviour of the switches, if the run has any.
     pub unsound: Option<Unsound>,
     /// Whether to keep the text of the trace.
     pub trace: bool,
-    /// Asked now and then; if it says so, the run ends where it is, and says nothing.
+    /// Called now and then. If it returns true, the run ends at once, without a verdict.
     pub stop: fn() -> bool,
 }
 
 impl RunOptions {
-    /// All of a seed's run.
+    /// Makes the options of a whole run of the seed.
     pub fn new(scenario: Scenario, seed: u64) -> RunOptions {
         RunOptions {
             scenario,
@@ -76,48 +75,48 @@ impl RunOptions {
     }
 }
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Operations in the histories that were checked.
     pub operations: u64,
-    /// Events that happened.
+    /// Events that were executed.
     pub events: u64,
     /// Virtual time that passed.
     pub virtual_ns: Nanos,
     /// See [`Counts`](crate::Counts).
     pub counts: Vec<(&'static str, u64)>,
-    /// What happened.
+    /// The trace of the run.
     pub trace: Trace,
     /// The promise that was broken, if one was.
     pub failure: Option<Broken>,
-    /// Whether it was stopped ([`RunOptions::stop`]) before anything could be said.
+    /// Whether the run was stopped ([`RunOptions::stop`]) before its verdict.
     pub is_stopped: bool,
 }
 
 /// A broken promise.
 #[derive(Clone, Debug)]
 pub struct Broken {
-    /// In words.
+    /// A description in words.
     pub what: String,
-    /// The operations that cannot be explained, for people, if that is what it is about.
+    /// The operations that cannot be explained, as text, if a history is the failure.
     pub history: Vec<String>,
 }
 
-/// Events after which a run counts as stuck, per operation. After half as many nobody disturbs it any
-/// more: the promise is that everything goes on when faults end, not under any number of them.
+/// Events per operation after which a run counts as stuck. After half of them no more faults are injected: the
+/// promise is progress once faults end, not under any number of faults.
 const EVENTS_PER_OPERATION: u64 = 3_000;
 
-/// Operations that run at once, at most; no scenario has as many clients by itself. What the check of a
-/// history costs grows exponentially with the operations on a key that overlap.
+/// The greatest number of operations at once; no scenario has as many clients by default. The cost of checking a
+/// history grows exponentially with the overlapping operations on a key.
 const MOST_AT_ONCE: usize = 24;
 
-/// Objects that a session at most has freed and not set free, or may have replaced, when it is recovered.
+/// The greatest number of objects that a recovered session has freed without their bits, or may have replaced.
 const TAKEN_ALONG: u64 = 128;
-/// Objects that a word at most keeps: an EC-oriented one its stripe and two copies.
+/// The greatest number of objects that one word keeps: an EC-oriented word keeps its stripe and two copies.
 const KEPT_BY_A_WORD: u64 = 3;
 
-/// Events between two questions whether to stop.
+/// Events between two calls of [`RunOptions::stop`].
 const EVENTS_PER_LOOK: u64 = 1 << 12;
 
 /// Runs a scenario.
@@ -160,41 +159,42 @@ pub(crate) struct Run {
     pub cluster: Cluster,
     pub shape: Shape,
     pub faults: BTreeSet<Fault>,
-    /// See [`RunOptions`]; until it comes.
+    /// See [`RunOptions::master_crash`]; `None` once it is planned.
     pub master_crash: Cell<Option<u32>>,
     pub fault_rng: Rng,
     op_rng: Rng,
     workload: Workload,
-    /// The newest view that was looked at, and how many memory nodes were lost with pairs without redundancy.
+    /// The newest view that was looked at, and the number of memory nodes lost with pairs without redundancy.
     lost_pairs: Cell<(u64, usize)>,
-    /// What processes share that are threads of one: each of them crashes, stops and is cut off by itself.
+    /// The work tables that processes share as if they were threads of one process. Still each of them crashes, stops
+    /// and is cut off by itself.
     tables: Vec<Arc<WorkTable>>,
-    /// The index cache of all sessions, if they do not have one each.
+    /// The index cache of all sessions. `None`: each session has its own.
     cache: Option<Arc<Mutex<IndexCache>>>,
-    /// Client processes that live, and their sessions.
+    /// Live client processes, and their sessions.
     pub clients: RefCell<BTreeMap<ProcessId, Option<ClientId>>>,
     /// Client processes to start.
     births: Cell<usize>,
-    /// All clients have ended: nothing goes wrong any more.
+    /// Set when all clients have ended: then no more faults are injected.
     pub is_over: Cell<bool>,
-    /// Whether the adversary may still go on.
+    /// Whether the adversary may inject further faults.
     pub is_disturbed: Cell<bool>,
-    /// Until when the cluster's own master is away for long, and until when it stays from then on: it needs
-    /// some leases to put anything right.
+    /// The time until which the cluster's own master is away, and the time until which it then must not be taken away
+    /// again: it needs some leases for repairs.
     pub master_is_away: Cell<(Nanos, Nanos)>,
     /// Disturbances that have not ended.
     disturbances: Rc<Cell<usize>>,
     /// See [`RunOptions::stop`].
     stop: fn() -> bool,
-    /// One for each operation that may run at once.
+    /// Permits, one for each operation that may run at once.
     permits: Semaphore,
 }
 
-/// At which pace the master looks for damage, where it does.
+/// Bytes per second that the master reads to find damage, in runs with scrubbing.
 const SCRUB_BYTES_PER_S: u64 = 16 << 20;
-/// How long everything has to be quiet in the end.
+/// Time for which everything must be quiet at the end.
 const QUIET_NS: Nanos = 50_000_000;
-/// How long the master may take until everything is put right.
+/// Time within which the master must have repaired everything.
 const REPAIR_LIMIT_NS: Nanos = 20_000_000_000;
 
 impl Run {
@@ -204,7 +204,8 @@ impl Run {
         let seldom = named("seldom");
         faults.extend(options.scenario.seldom().iter().filter(|_| seldom.one_in(4)));
         faults.extend(&options.with);
-        // Of who dies nobody knows what it had freed: in some runs nobody does, and more can be said in the end.
+        // It is unknown which objects a dead client had freed. In some runs no client dies, so that the final checks
+        // can be stricter.
         if faults.contains(&Fault::NodeCrash) && named("spared").one_in(4) {
             faults.retain(|fault| ![Fault::ClientCrash, Fault::RecoveryCrash].contains(fault));
         }
@@ -256,7 +257,7 @@ impl Run {
         }
     }
 
-    /// Returns the number of operations checked; `None` if it was stopped.
+    /// Runs to the end. Returns the number of operations checked, or `None` if the run was stopped.
     fn run(&self, events: &Cell<u64>) -> Result<Option<u64>, Broken> {
         let limit = (self.shape.operations as u64 + 200) * EVENTS_PER_OPERATION;
         let mut executor = Executor::new(&self.sim);
@@ -285,10 +286,10 @@ impl Run {
         let orphans = self.cluster.take_orphans();
         quiescent(&self.cluster, &orphans);
         let counts = self.sim.counts();
-        // Who compares blocks with the index tells others not to wait any longer for what they may set free; and a
-        // session that gives up is recovered as one that has crashed. Either leaves something to comparisons.
+        // A session that compares blocks with the index tells others not to wait for objects that it may free. A
+        // session that gives up is recovered like a crashed one. Both leave objects to later comparisons.
         let is_left = counts.left_to_comparison.get() + counts.client_recoveries.get() > 0
-            // With another first place come other bitmaps.
+            // A moved primary of a region has another free bitmap.
             || counts.moves.get() > 0;
         let is_fine = |fault: &Fault| [Fault::Delay, Fault::Tear].contains(fault);
         if !is_left && self.faults.iter().all(is_fine) {
@@ -310,7 +311,7 @@ impl Run {
         Ok(Some(findings.operations))
     }
 
-    /// Notes which memory nodes were lost with pairs that had no redundancy.
+    /// Counts the memory nodes that were lost with pairs without redundancy.
     fn note_lost_pairs(&self) {
         let (looked_at, known) = self.lost_pairs.get();
         let view = self.cluster.view();
@@ -336,8 +337,8 @@ impl Run {
         }
     }
 
-    /// When all clients have ended: nothing goes wrong any more, what is on its way arrives, the
-    /// master puts everything right, and a new client reads every key.
+    /// Ends the run once all clients have ended: no more faults are injected, delayed messages arrive, the master
+    /// repairs everything, and a new client reads every key.
     async fn end(&self) {
         while !self.clients.borrow().is_empty() || self.births.get() > 0 {
             self.sim.sleep(1_000_000).await;
@@ -348,7 +349,7 @@ impl Run {
             .network()
             .set_options(NetworkOptions { lost_completions_one_in: 0, ..options });
         self.cluster.control().lost_one_in.set(0);
-        // But where it shall crash at a given action, that may be one of those to come.
+        // An exception is a crash of the master at a given action, which may be yet to come.
         if self.faults.contains(&Fault::MasterRestart) {
             self.cluster.master().spare();
         }
@@ -371,10 +372,10 @@ impl Run {
         }
     }
 
-    /// Whether the master has nothing left to do.
+    /// Returns whether the master has nothing left to repair.
     fn is_put_right(&self) -> bool {
         let Some(status) = self.status() else { return false };
-        // It may have crashed when it had answered.
+        // The master may have crashed after its answer.
         let master = self.cluster.master();
         if !master.is_running() || master.puts_right() {
             return false;
@@ -387,7 +388,7 @@ impl Run {
         stable && idle && status.open_sessions == 0
     }
 
-    /// Fences kill whoever has the memory, if he still has it.
+    /// Kills the fenced processes that still have the memory mapped.
     fn kill_condemned(&self) {
         for client in self.cluster.network().take_condemned() {
             let of = |(process, session): (&ProcessId, &Option<ClientId>)| {
@@ -402,12 +403,12 @@ impl Run {
         }
     }
 
-    /// Whether there are operations left to do.
+    /// Returns whether there are operations left to invoke.
     pub fn goes_on(&self) -> bool {
         self.workload.invoked() < self.shape.operations as u64
     }
 
-    /// A disturbance ends after some time. Until then the end of the run waits.
+    /// Ends a disturbance after some time. The run does not end before that.
     pub fn later(&self, time: Nanos, end: impl FnOnce() + 'static) {
         let disturbances = self.disturbances.clone();
         disturbances.set(disturbances.get() + 1);
@@ -417,14 +418,14 @@ impl Run {
         });
     }
 
-    /// A client process has crashed, and another one takes its place.
+    /// Replaces a crashed client process by another one.
     pub fn client_crashed(&self, process: ProcessId) {
         count(&self.sim.counts().client_crashes);
         self.clients.borrow_mut().remove(&process);
         self.births.set(self.births.get() + 1);
     }
 
-    /// What a client process does: one session after the other, until there is nothing to do.
+    /// Runs a client process: one session after the other, until there is nothing to do.
     async fn client(&self, process: ProcessId) {
         let keeper = self.cluster.keeper(process, self.shape.lease());
         let tables = self.tables.len();
@@ -437,7 +438,7 @@ impl Run {
             };
             let session = session.with_work_table(table.clone()).with_cache(self.cache.clone());
             let session = Rc::new(session);
-            // Where there is a policy for it, every second session demotes, and the others promote.
+            // If there is a policy for it, every second session demotes, and the others promote.
             session.gate().tell_short(session.id().0.is_multiple_of(2));
             keeper.open(session.gate().clone());
             self.clients.borrow_mut().insert(process, Some(session.id()));
@@ -459,7 +460,7 @@ impl Run {
                 None => MasterRequest::Abandon { client: session.id() },
             };
             let closed = matches!(goodbye, MasterRequest::Close { .. });
-            // The master may not hear of it: then it gives the session up later.
+            // The master may not receive this. Then the session expires later.
             let _told = self.cluster.ask_master(process, goodbye, 500_000).await;
             let counts = self.sim.counts();
             match (expelled, closed) {
@@ -469,10 +470,10 @@ impl Run {
             }
         }
         self.clients.borrow_mut().remove(&process);
-        // It goes with its tasks: the keeper has nobody to speak for any more.
+        // The keeper ends with the tasks of the process: there are no sessions left to keep.
     }
 
-    /// Runs operations on a session, until it is lost or has done its share.
+    /// Runs operations on a session until it is lost or has done its share.
     async fn use_session(&self, session: &Rc<SimSession>) {
         let lost = Cell::new(false);
         let left = Cell::new(1 + self.op_rng.below(2 * self.shape.session_operations));
@@ -485,7 +486,7 @@ impl Run {
                 left.set(left.get() - 1);
                 let (kind, key) = self.draw();
                 let went = self.workload.run(&self.op_rng, session, kind, key).await;
-                // What a session does by itself fails without a word.
+                // A session's own Moves fail silently.
                 let shifts = self.shape.cluster.policy.promotion.is_some();
                 if went == CallOutcome::Lost || (shifts && session.store().needs_recovery()) {
                     lost.set(true);
@@ -511,7 +512,7 @@ impl Run {
         (draw_kind(&self.op_rng, mix), key)
     }
 
-    /// A new client reads every key.
+    /// Reads every key with a new client.
     async fn final_reads(&self) {
         let process = self.cluster.client_process();
         let session = self.cluster.open(process, self.shape.cluster.session).await;

@@ -1,8 +1,7 @@
-//! Scenarios: what a cluster looks like, what clients do to it, and what goes wrong.
+//! Scenarios: distributions of clusters, of clients' operations, and of faults.
 //!
-//! A scenario is a distribution; a seed draws one [`Shape`] from it. Everything is small: a few
-//! keys that share buckets and fingerprints, an index of a dozen slots, blocks of a few objects.
-//! So what is rare in production happens all the time.
+//! A seed draws one [`Shape`] from a scenario. Everything is small: a few keys that share buckets and fingerprints,
+//! an index of a dozen slots, blocks of a few objects. So events that are rare in production happen all the time.
 
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ use crate::network::NetworkOptions;
 use crate::rng::Rng;
 use crate::switches::Mistakes;
 
-/// Something that goes wrong, and that can be left out.
+/// A kind of fault that a run injects and can leave out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fault {
     /// Latencies vary by up to a factor of 64.
@@ -32,11 +31,11 @@ pub enum Fault {
     NodeCrash,
     /// Clients, memory nodes and the master are stopped and resumed.
     Stop,
-    /// Processes cannot reach the master for a while, or it cannot reach them.
+    /// Processes do not reach the master for a while, or the master does not reach them.
     Partition,
-    /// The same for a client and a memory node together, for longer than a lease.
+    /// A client and a memory node are cut off from the master together, for longer than a lease.
     CommonPartition,
-    /// The master is gone for some leases, and with it a memory node, or the links of clients to one.
+    /// The master is away for some leases, together with a memory node or with clients' links to one.
     Silence,
     /// Control messages are lost.
     LostMessage,
@@ -44,26 +43,26 @@ pub enum Fault {
     LostCompletion,
     /// The master crashes between two actions, and is restarted.
     MasterRestart,
-    /// The master crashes while it repairs something.
+    /// The master crashes during a job.
     RecoveryCrash,
-    /// Verbs that a living client has given up execute all the same, when they get through.
+    /// Verbs that a live client has given up execute when they get through.
     LateVerb,
-    /// What the master's jobs ask of memory nodes comes late, when the jobs have been given up and done again.
+    /// Requests of the master's jobs to memory nodes arrive after the jobs have been given up and repeated.
     LateOrder,
-    /// For a while a master of no cluster, or of another one, answers in the place of the master.
+    /// A master without a cluster, or of another one, takes the master's place for a while.
     ForeignMaster,
     /// Memory nodes join.
     Join,
-    /// Memory nodes are drained; at times they are to stay after all.
+    /// Memory nodes are drained; sometimes the drain is cancelled.
     Drain,
     /// A word of a live object is damaged on one of its replicas.
     Damage,
-    /// Memory nodes that crash have executed verbs for a while before that, and not answered them.
+    /// Memory nodes execute verbs without an answer for a while before they crash.
     Mute,
 }
 
 impl Fault {
-    /// All of them.
+    /// All faults.
     pub const ALL: [Fault; 19] = [
         Fault::Delay,
         Fault::Tear,
@@ -86,7 +85,7 @@ impl Fault {
         Fault::Mute,
     ];
 
-    /// Its name on the command line.
+    /// Returns the fault's name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Fault::Delay => "delay",
@@ -111,61 +110,59 @@ impl Fault {
         }
     }
 
-    /// The fault of this name.
+    /// Returns the fault of this name.
     pub fn named(name: &str) -> Option<Fault> {
         Fault::ALL.into_iter().find(|fault| fault.name() == name)
     }
 }
 
-/// What kind of run.
+/// A scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scenario {
-    /// Everything mixed on a few keys; nothing fails.
+    /// All operations on a few keys, without failures.
     Mixed,
-    /// INSERTs and DELETEs of one key, while other keys keep the slots around it moving.
+    /// INSERTs and DELETEs of one key, while other keys keep the slots around it changing.
     Inserts,
-    /// Processes stop and resume, messages and completions get lost, the master restarts.
+    /// Processes stop and resume, messages and completions are lost, the master restarts.
     Unsteady,
-    /// Client processes crash, and are recovered beside the others.
+    /// Client processes crash, and are recovered while others run.
     Crashes,
-    /// Memory nodes are lost, up to all replicas but one, under running clients, and clients too.
+    /// Memory nodes are lost under running clients, up to all replicas but one, and clients crash too.
     Losses,
-    /// The index grows all the time, from a subtable of a dozen slots, while clients, memory nodes
-    /// and the master crash.
+    /// The index keeps growing from a subtable of a dozen slots, while clients, memory nodes and the master crash.
     Growth,
-    /// Memory is short, and what is freed is used again at once, while clients, memory nodes and the
-    /// master crash.
+    /// Memory is short and reused at once, while clients, memory nodes and the master crash.
     Reuse,
-    /// The pool grows region by region, and memory nodes come and go, while clients, memory nodes and
-    /// the master crash.
+    /// The pool grows region by region, and memory nodes join and are drained, while clients, memory nodes and the
+    /// master crash.
     Elastic,
-    /// Objects are damaged, of which other replicas are left, while the index grows, memory nodes come
-    /// and go, and clients crash.
+    /// Objects are damaged on one replica, while the index grows, memory nodes join and are drained, and clients
+    /// crash.
     Damage,
-    /// Clients and memory nodes are cut off from the master together, while others go on without them; or
-    /// the master is gone, and primaries with it.
+    /// Clients and memory nodes are cut off from the master together, while others go on without them; or the master
+    /// is away together with primaries.
     Cuts,
-    /// Values are erasure-coded or replicated, as they come, and change between the two, while memory nodes are
-    /// lost, join and are drained, and clients and the master crash.
+    /// Values are erasure-coded or replicated, and change between the two, while memory nodes are lost, join and are
+    /// drained, and clients and the master crash.
     Redundancy,
     /// Values are replicated so that they can become erasure-coded in place, and change all the time, under the same
     /// faults.
     Oriented,
-    /// Values without redundancy beside replicated and erasure-coded ones, which change, while memory nodes are lost,
-    /// join and are drained, and clients and the master crash.
+    /// Values without redundancy, beside replicated and erasure-coded ones, change between these, while memory nodes
+    /// are lost, join and are drained, and clients and the master crash.
     None,
     /// Sessions share strict work tables, and have many requests for few keys at once, while clients and the master
     /// crash and stop, memory nodes are lost, and messages and completions too.
     Correlated,
-    /// All of it.
+    /// Almost all faults together.
     Storm,
-    /// All keys are scanned, again and again, while the index grows, values change their redundancy, memory nodes are
+    /// All keys are scanned again and again, while the index grows, values change their redundancy, memory nodes are
     /// lost, cut off, join and are drained, and clients and the master crash.
     Scans,
 }
 
 impl Scenario {
-    /// All of them, in the order in which seeds take turns.
+    /// All scenarios, in the order in which seeds take turns.
     pub const ALL: [Scenario; 16] = [
         Scenario::Mixed,
         Scenario::Inserts,
@@ -185,7 +182,7 @@ impl Scenario {
         Scenario::Scans,
     ];
 
-    /// Its name on the command line.
+    /// Returns the scenario's name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Scenario::Mixed => "mixed",
@@ -207,7 +204,7 @@ impl Scenario {
         }
     }
 
-    /// What it is about.
+    /// Returns a short description.
     pub fn about(self) -> &'static str {
         match self {
             Scenario::Mixed => "all operations on a few keys; delays, reordering and tearing only",
@@ -247,12 +244,12 @@ impl Scenario {
         }
     }
 
-    /// The scenario of this name.
+    /// Returns the scenario of this name.
     pub fn named(name: &str) -> Option<Scenario> {
         Scenario::ALL.into_iter().find(|scenario| scenario.name() == name)
     }
 
-    /// The faults that it injects.
+    /// Returns the faults that every run of the scenario injects.
     pub fn faults(self) -> &'static [Fault] {
         use Fault::*;
         match self {
@@ -306,8 +303,8 @@ impl Scenario {
         }
     }
 
-    /// The faults that one of four runs has besides, each of which is drawn by itself: so the other runs are as
-    /// they would be without.
+    /// Returns the faults that one of four runs has in addition. Each is drawn separately, so the other runs do not
+    /// depend on this list.
     pub fn seldom(self) -> &'static [Fault] {
         use Fault::*;
         match self {
@@ -319,7 +316,7 @@ impl Scenario {
             Scenario::Elastic => &[ForeignMaster, LateOrder],
             Scenario::Cuts => &[ForeignMaster],
             Scenario::Unsteady => &[LateVerb, ForeignMaster],
-            // Of what is damaged another replica is left.
+            // Another replica of every damaged object is left.
             Scenario::Damage => &[NodeCrash],
             Scenario::Storm => &[LateVerb, ForeignMaster, Damage, LateOrder],
             Scenario::Scans => &[Stop, CommonPartition, Silence, Damage, LostCompletion],
@@ -327,48 +324,48 @@ impl Scenario {
     }
 }
 
-/// How often each kind of operation is drawn.
+/// The weights of the kinds of operations.
 pub(crate) type Mix = [(OpKind, usize); 8];
 
-/// What a seed makes of a scenario.
+/// A cluster, its operations and its faults, as a seed draws them from a scenario.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
     pub cluster: ClusterOptions,
     pub network: NetworkOptions,
     /// Client processes at any time.
     pub processes: usize,
-    /// Operations that each of them has running at once.
+    /// Operations that each process runs at once.
     pub coroutines: usize,
     /// Keys with the same two buckets and the same fingerprint.
     pub colliding_keys: usize,
-    /// Keys without any such relation.
+    /// Keys without such a relation.
     pub other_keys: usize,
-    /// What is done to key 0, and to the others.
+    /// The operations on key 0, and on the other keys.
     pub first_mix: Mix,
     pub other_mix: Mix,
-    /// One of so many operations is on key 0; else any.
+    /// One of this many operations is on key 0; the others are on any key.
     pub first_key_one_in: usize,
     /// Operations of the whole run.
     pub operations: usize,
-    /// A process leaves its session for a new one after about so many operations.
+    /// Mean number of operations after which a process leaves its session for a new one.
     pub session_operations: usize,
     /// Mean time between two faults, in nanoseconds.
     pub fault_every_ns: u64,
-    /// One of so many control messages is lost; 0: none.
+    /// One of this many control messages is lost; 0: none.
     pub lost_messages_one_in: usize,
-    /// Lengths of values, but for their names.
+    /// Lengths of values, without the bytes that name them.
     pub fillers: [usize; 4],
-    /// What Moves give pairs.
+    /// Redundancies that Moves give to pairs.
     pub redundancies: Vec<Redundancy>,
-    /// So many memory nodes may be lost in one moment.
+    /// Memory nodes that may be lost at one moment.
     pub losses_at_once: usize,
-    /// Values of so many bytes and more are written without redundancy.
+    /// Length from which on values are written without redundancy.
     pub single_from: Option<usize>,
-    /// So many strict work tables are shared by the sessions; 0: nobody has one.
+    /// Strict work tables that the sessions share; 0: none.
     pub tables: usize,
-    /// What switches on the links have room for.
+    /// Capacities of the switches on the links.
     pub switches: Vec<Options>,
-    /// How wrong they are.
+    /// Mistakes of the switches.
     pub mistakes: Mistakes,
 }
 
@@ -378,29 +375,29 @@ fn mix(weights: [usize; 6]) -> Mix {
     std::array::from_fn(|i| (kinds[i], weights.get(i).copied().unwrap_or(0)))
 }
 
-/// EC-oriented pairs, and what Moves give them: mostly what they become in place.
+/// Returns an EC-oriented redundancy, and the redundancies for Moves: mostly that and the code it becomes in place.
 fn oriented_beside_others(of: Orientation) -> (Redundancy, Vec<Redundancy>) {
     let oriented = Redundancy::Oriented(of);
     let coded = Redundancy::Coded(of.coding());
     (oriented, vec![Redundancy::Replicated, coded, oriented, coded, oriented])
 }
 
-/// The same, with Moves.
+/// Adds Moves to a mix.
 fn with_moves(mut mix: Mix, weight: usize) -> Mix {
     mix[6].1 = weight;
     mix
 }
 
-/// The same, with scans.
+/// Adds scans to a mix.
 fn with_scans(mut mix: Mix, weight: usize) -> Mix {
     mix[7].1 = weight;
     mix
 }
 
-/// Operations of a run, unless the caller wants another number.
+/// Operations of a run by default.
 const OPERATIONS: usize = 1_500;
 
-/// In some clusters sessions demote and promote by themselves, as fast as they can.
+/// Draws a policy: in some clusters sessions demote and promote by themselves, as fast as they can.
 fn shifting(rng: &Rng) -> Policy {
     let bytes_per_s = 1 << 40;
     if rng.pick(&[false, false, true]) {
@@ -420,12 +417,12 @@ fn shifting(rng: &Rng) -> Policy {
 }
 
 impl Shape {
-    /// How long a silent process is waited for.
+    /// Returns the time after which a silent process expires.
     pub fn lease(&self) -> Duration {
         Duration::from_millis(self.cluster.lease_ms.unwrap_or(60))
     }
 
-    /// Draws one.
+    /// Draws a shape from a scenario.
     pub fn draw(scenario: Scenario, rng: &Rng, has: impl Fn(Fault) -> bool) -> Shape {
         let fights =
             scenario == Scenario::Inserts || (scenario > Scenario::Inserts && rng.one_in(3));
@@ -441,7 +438,7 @@ impl Shape {
             ]))
         };
         let other_mix = if fights { mix([1, 0, 0, 1, 0, 0]) } else { first_mix };
-        // Then nothing may have one replica only.
+        // With these faults everything needs at least two replicas.
         let losses = has(Fault::NodeCrash)
             || has(Fault::Damage)
             || has(Fault::CommonPartition)
@@ -524,10 +521,11 @@ impl Shape {
         }
     }
 
-    /// One of three clusters shares its memory, one has cards that execute verbs. Of a stream of its own, so
-    /// that the others are as they were. Where everything `travels`, none shares its memory.
+    /// Draws the fabric: one of three clusters shares its memory, one has NICs that execute verbs. It uses a stream
+    /// of its own, so that the other draws stay the same. If all verbs must travel (`travels`), no cluster shares its
+    /// memory.
     pub fn draw_fabric(&mut self, rng: &Rng, travels: bool) {
-        // A work table is never used over shared memory.
+        // Work tables are never used over shared memory.
         if !rng.one_in(3) || self.tables > 0 || travels {
             self.network.cards = rng.one_in(2);
             return;
@@ -541,7 +539,8 @@ impl Shape {
         };
     }
 
-    /// One of two networks whose verbs travel has switches, or `every` one. Of a stream of its own as well.
+    /// Draws the switches: one of two networks with links has some, or `every` one. It uses a stream of its own as
+    /// well.
     pub fn draw_switches(&mut self, rng: &Rng, every: bool) {
         if self.network.immediate || !(rng.one_in(2) || every) {
             return;
@@ -552,12 +551,12 @@ impl Shape {
             forgets_one_in: rng.pick(&[0, 50, 1000]),
             errs_one_in: rng.pick(&[0, 8, 2]),
         };
-        // Hints have to be wrong often enough to be doubted, and sessions to last.
+        // Hints must be wrong often enough to be doubted, and sessions must last.
         self.cluster.session.cache_entries = 100;
         self.cluster.session.cache_threshold = 0.1;
     }
 
-    /// Hardly more blocks than the clients have size classes, and many operations.
+    /// Changes the shape to hardly more blocks than the clients have size classes, and many operations.
     fn with_little_memory(self, rng: &Rng) -> Shape {
         let mixes = rng.pick(&[[2, 6, 4, 2, 3, 1], [3, 1, 1, 3, 2, 0], [1, 8, 0, 1, 4, 0]]);
         let geometry = Geometry {
@@ -578,18 +577,18 @@ impl Shape {
         }
     }
 
-    /// A region has three blocks: one more is needed all the time.
+    /// Changes the shape to regions of three blocks, so that further regions are needed all the time.
     fn with_small_regions(self) -> Shape {
         let geometry = Geometry { region_bytes: 1 << 14, ..self.cluster.geometry };
         Shape {
             cluster: ClusterOptions { geometry, ..self.cluster },
-            // The master has to live longer than a lease now and then, or nobody expires.
+            // The master must sometimes live longer than a lease, or no session expires.
             fault_every_ns: 12 * self.fault_every_ns,
             ..self
         }
     }
 
-    /// Runs that last for many leases. Writes of who is cut off wait; beside them others read.
+    /// Changes the shape to runs of many leases. Writes of clients that are cut off wait, while other clients read.
     fn with_short_leases(self, rng: &Rng) -> Shape {
         let session = LogicOptions {
             op_timeout: Duration::from_millis(rng.pick(&[8, 30])),
@@ -609,7 +608,8 @@ impl Shape {
         }
     }
 
-    /// Long values are erasure-coded, or are EC-oriented, and become erasure-coded now and then.
+    /// Changes the shape to long values that are erasure-coded, or that are EC-oriented and become erasure-coded now
+    /// and then.
     fn with_codes(self, rng: &Rng, is_oriented: bool) -> Shape {
         let (k, m) = rng.pick(&[(2, 1), (2, 1), (2, 2), (3, 1), (3, 2), (4, 2)]);
         let coding = Coding::new(k, m).expect("there is such a code");
@@ -628,7 +628,7 @@ impl Shape {
         let spares = rng.below(2) as u16;
         let memory_nodes = self.cluster.memory_nodes.max(coding.chunks() as u16 + spares);
         let geometry = Geometry {
-            // Blocks for some objects each, regions for some blocks.
+            // Each block has some objects, each region some blocks.
             block_bytes: 1 << 13,
             max_value_bytes: 2048,
             ..self.cluster.geometry
@@ -644,11 +644,11 @@ impl Shape {
             fault_every_ns: 8 * self.fault_every_ns,
             ..self
         };
-        // Drawn last, so that the other runs are as they would be without.
+        // Drawn last, so that other draws do not change.
         if is_oriented && rng.one_in(3) { shape.with_second_copies(coding, spares) } else { shape }
     }
 
-    /// EC-oriented values have a second copy, and two memory nodes may be lost at once.
+    /// Adds a second copy to EC-oriented values, and lets two memory nodes be lost at once.
     fn with_second_copies(self, coding: Coding, spares: u16) -> Shape {
         let (k, m) = coding.into();
         let coding = Coding::new(k.max(3), m.max(2)).expect("there is such a code");
@@ -666,14 +666,14 @@ impl Shape {
         Shape { cluster, redundancies, losses_at_once: 2, ..self }
     }
 
-    /// Values, or only the long ones, are written without redundancy.
+    /// Changes the shape to values, or only long values, without redundancy.
     fn with_single_pairs(self, rng: &Rng) -> Shape {
         let from = rng.pick(&[0, 0, 20]);
         let session = LogicOptions {
             redundancy: Some(RedundancyRules::from_length(from, Redundancy::None)),
             ..self.cluster.session
         };
-        // Two nodes more than have replicas of the index, and on each of them some of many small regions.
+        // Two more nodes than replicas of the index, each with some of many small regions.
         let memory_nodes =
             self.cluster.memory_nodes.max(u16::from(self.cluster.index_replicas) + 2);
         let geometry = Geometry { region_bytes: 1 << 14, ..self.cluster.geometry };
@@ -692,7 +692,7 @@ impl Shape {
         }
     }
 
-    /// Hardly more than one key, with many requests at once.
+    /// Changes the shape to hardly more than one key, with many requests at once.
     fn with_correlation(self, rng: &Rng) -> Shape {
         let mixes = rng.pick(&[
             [1, 3, 5, 1, 8, 1],
@@ -718,7 +718,7 @@ impl Shape {
         }
     }
 
-    /// Some operations in a hundred are scans. Many keys stay as they are meanwhile.
+    /// Adds scans, some of a hundred operations. Many keys do not change meanwhile.
     fn with_many_scans(self, rng: &Rng) -> Shape {
         let shape = match rng.below(4) {
             0 => self.with_codes(rng, false),
@@ -738,7 +738,7 @@ impl Shape {
         }
     }
 
-    /// More keys than the index has slots for; most are inserted, and stay.
+    /// Changes the shape to more keys than the index has slots for; most are inserted and stay.
     fn with_many_keys(self, rng: &Rng) -> Shape {
         let mixes = rng.pick(&[[4, 1, 2, 1, 2, 0], [2, 1, 4, 2, 2, 0], [6, 2, 0, 3, 2, 0]]);
         Shape {

@@ -1,8 +1,8 @@
-//! The hosts of the unchanged memory-node and master logic.
+//! The hosts of the unchanged logic of memory nodes and master.
 //!
-//! They do what the real servers do around it: carry effects and actions out in their order, keep
-//! what the master persists through its crashes, run its jobs as tasks of its process. A master may
-//! crash between any two actions, and with it its jobs; what these have posted may come later.
+//! They replace the real servers around the logic: they execute effects and actions in order, keep the master's
+//! persisted records through its crashes, and run its jobs as tasks of its process. A master may crash between any
+//! two actions, and its jobs with it; verbs and requests of these jobs may arrive later.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ pub(crate) struct NodeHost {
     pub pool_bytes: u64,
     pub name: Cell<Option<MnId>>,
     logic: RefCell<Node>,
-    /// So far its clock is ahead, in milliseconds.
+    /// Milliseconds by which the node's clock is ahead.
     ahead_ms: Cell<u64>,
 }
 
@@ -63,17 +63,17 @@ impl NodeHost {
         }
     }
 
-    /// The cluster of which it may hold something.
+    /// Returns the cluster whose data the node may hold.
     pub fn holds_of(&self) -> Option<ClusterId> {
         self.logic.borrow().holds_of()
     }
 
-    /// What it tells the master with every sign of life.
+    /// Returns the part of a heartbeat that tells the master about other nodes.
     pub fn heard(&self) -> (Option<Note>, Bars) {
         self.logic.borrow().heard()
     }
 
-    /// A master has answered that.
+    /// Handles a master's answer to a heartbeat.
     pub fn hear(&self, cluster: &Cluster, note: Note, lease_ms: u64) {
         let mut logic = self.logic.borrow_mut();
         logic.pass(self.now_ms(cluster));
@@ -84,12 +84,12 @@ impl NodeHost {
         cluster.sim().clock_of(self.process).as_millis() as u64 + self.ahead_ms.get()
     }
 
-    /// Its clock jumps ahead.
+    /// Lets the node's clock jump ahead.
     pub fn jump(&self, ms: u64) {
         self.ahead_ms.set(self.ahead_ms.get() + ms);
     }
 
-    /// Decides about a request and carries the effects out.
+    /// Handles a request, and executes its effects.
     pub fn handle(&self, cluster: &Cluster, request: NodeRequest) -> NodeReply {
         cluster.sim().note(&[8, self.identity], || format!("{} asked: {request:?}", self.control));
         let step = {
@@ -129,46 +129,46 @@ impl NodeHost {
     }
 }
 
-/// Of every master: keys hash alike in all runs, so that a test can look for some that lie together.
+/// The hash key of every master: keys hash alike in all runs, so a test can search for keys that lie together.
 const SECRET: HashKey = HashKey::new([7; 16]);
 
-/// The one cluster that there is.
+/// The id of the only cluster.
 pub(crate) const CLUSTER: ClusterId = ClusterId::from_word(0xc1).unwrap();
 
-/// A cluster that others might have formed.
+/// The id of a cluster that a foreign master has formed.
 pub(crate) const OTHER_CLUSTER: ClusterId = ClusterId::from_word(0xc2).unwrap();
 
-/// What a master has persisted.
+/// The records that a master has persisted.
 type Store = BTreeMap<String, Record>;
 
-/// What happens with a reply.
+/// The receiver of a reply.
 type ReplyTo = Box<dyn FnOnce(MasterReply)>;
 
-/// The master, with its store.
+/// The host of the master, with the master's store.
 pub(crate) struct MasterHost {
     settings: Settings,
     logic: RefCell<Option<Master>>,
     store: RefCell<Store>,
-    /// That of the cluster's own master, while another one is in its place.
+    /// The store of the cluster's own master, while a foreign master is in its place.
     own_store: RefCell<Option<Store>>,
     pub process: Cell<ProcessId>,
-    /// Restarts so far: answers to an earlier process are lost.
+    /// Number of restarts: answers to an earlier process are dropped.
     incarnation: Cell<u64>,
-    /// In order: replies that are dropped wake who waits for them, and the run depends on the
-    /// order in which that happens.
+    /// Receivers of replies, in order: dropping them wakes the tasks that wait for replies, and the run depends on
+    /// the order of the wakeups.
     waiting: RefCell<BTreeMap<u64, ReplyTo>>,
     next_token: Cell<u64>,
-    /// Actions until it crashes, and how long it will be down then.
+    /// Actions until the master crashes, and how long it is down then.
     crash_in: Cell<Option<(u32, Nanos)>>,
-    /// The name under which a job works now.
+    /// The name under which a job runs now.
     at_work: Cell<Option<ClientId>>,
-    /// Whether that job only looks.
+    /// Whether that job is a scrub, which repairs nothing by itself.
     scrubs: Cell<bool>,
 }
 
-/// How often the logic hears that time passes, as in a real master, if leases are not very short.
+/// Time between two ticks of the logic, as in a real master, unless leases are very short.
 const TICK_NS: Nanos = 5_000_000;
-/// How long a job waits for a memory node's answer.
+/// Time for which a job waits for a memory node's answer.
 const PATIENCE_NS: Nanos = 5_000_000;
 
 impl MasterHost {
@@ -190,13 +190,13 @@ impl MasterHost {
         }
     }
 
-    /// Whether a job works that puts something right. Who waits until nothing is left to do would wait for ever
-    /// for looks at what is in order.
+    /// Returns whether a repairing job runs. Scrubs do not count: they never end, so the end of the run must not wait
+    /// for them.
     pub fn puts_right(&self) -> bool {
         self.at_work().is_some() && !self.scrubs.get()
     }
 
-    /// The name under which a job of it posts verbs now, if one runs.
+    /// Returns the name under which a job posts verbs now, if one runs.
     pub fn at_work(&self) -> Option<ClientId> {
         self.at_work.get()
     }
@@ -205,22 +205,22 @@ impl MasterHost {
         self.logic.borrow().is_some()
     }
 
-    /// The view that it knows.
+    /// Returns the master's view.
     pub fn view(&self) -> Option<View> {
         self.logic.borrow().as_ref()?.view().cloned()
     }
 
-    /// Lets it crash between two of its next actions, and start again after some time.
+    /// Plans a crash between two of the next actions, and a restart after some time.
     pub fn crash_in(&self, actions: u32, down: Nanos) {
         self.crash_in.set(Some((actions, down)));
     }
 
-    /// It does not crash after all.
+    /// Cancels the planned crash.
     pub fn spare(&self) {
         self.crash_in.set(None);
     }
 
-    /// Starts it from what its store remembers.
+    /// Starts the master from the records of its store.
     pub fn start(&self, cluster: &Cluster) {
         let records = self.store.borrow().values().cloned().collect();
         let fresh = cluster.sim().rng().below_u64(u64::MAX);
@@ -244,7 +244,7 @@ impl MasterHost {
         });
     }
 
-    /// Ends it where it stands.
+    /// Crashes the master.
     pub fn crash(&self, cluster: &Cluster) {
         *self.logic.borrow_mut() = None;
         self.incarnation.set(self.incarnation.get() + 1);
@@ -257,8 +257,8 @@ impl MasterHost {
         cluster.sim().crash(self.process.get());
     }
 
-    /// Who is started next goes on from the store of another cluster, or from an empty one. Whether that is not
-    /// so already.
+    /// Makes the next start use the store of another cluster, or an empty one. Returns `false` if a foreign master is
+    /// in place already.
     pub fn usurp(&self, other: Option<ClusterId>) -> bool {
         let mut own = self.own_store.borrow_mut();
         let is_own = own.is_none();
@@ -270,7 +270,7 @@ impl MasterHost {
         is_own
     }
 
-    /// Who is started next is the cluster's own master again.
+    /// Makes the next start use the cluster's own store again.
     pub fn reinstate(&self) {
         if let Some(own) = self.own_store.take() {
             let foreign = self.store.replace(own);
@@ -283,12 +283,12 @@ impl MasterHost {
         self.waiting.borrow_mut().clear();
     }
 
-    /// A process is gone, and its connection with it.
+    /// Tells the master that the connection of a dead process is closed.
     pub fn closed(&self, cluster: &Cluster, process: ProcessId) {
         self.handle(cluster, Event::ConnectionClosed { connection: connection_of(process) });
     }
 
-    /// A request of a process has arrived; `None`: of somebody inside.
+    /// Handles a request of a process, or of the simulator itself if `from` is `None`.
     pub fn request(
         &self,
         cluster: &Cluster,
@@ -429,12 +429,12 @@ impl MasterHost {
     }
 }
 
-/// Every process has one connection to the master.
+/// Returns the number of a process's only connection to the master.
 fn connection_of(process: ProcessId) -> u64 {
     process.0 as u64 + 1
 }
 
-/// How the master's jobs reach memory nodes.
+/// The connections of the master's jobs to memory nodes.
 struct Reaching(Cluster);
 
 impl Reach for Reaching {

@@ -1,14 +1,14 @@
-//! From a run that fails to a shorter one that fails too.
+//! Shortening of failing runs.
 //!
-//! Faults are left out kind by kind, clients and operations one by one, as long as the run still
-//! breaks a promise (not necessarily the same one). Everything is decided by streams of its own,
-//! and a run with fewer operations begins exactly as the longer one, so a good deal can go. What
-//! is left is again a run with a seed: the command that replays it needs a few flags more.
+//! Faults are left out kind by kind, clients and operations one by one, as long as the run still breaks a promise
+//! (not necessarily the same one). Every decision has a random stream of its own, and a run with fewer operations
+//! begins exactly like the longer one, so much can be left out. The result is again a run with a seed: the command
+//! that replays it has a few more flags.
 
 use crate::run::{Outcome, RunOptions, run};
 
-/// Shortens a run that fails, with at most `budget` runs. Returns it, and what comes of it: that is nothing
-/// if it was stopped at once.
+/// Shortens a failing run, with at most `budget` runs. Returns its options, and its outcome, which has no failure if
+/// the run was stopped at once.
 pub fn shrink(options: &RunOptions, budget: usize) -> (RunOptions, Outcome) {
     let mut shrinking = Shrinking { options: options.clone(), outcome: run(options), left: budget };
     while shrinking.left > 0 && shrinking.outcome.failure.is_some() && !(options.stop)() {
@@ -28,7 +28,7 @@ struct Shrinking {
 }
 
 impl Shrinking {
-    /// Takes these options if their run fails too.
+    /// Adopts these options if their run fails too.
     fn try_out(&mut self, options: RunOptions) -> bool {
         if self.left == 0 || (options.stop)() {
             return false;
@@ -42,7 +42,7 @@ impl Shrinking {
         fails
     }
 
-    /// The smallest number of operations, by bisection: fewer operations are a prefix.
+    /// Finds the smallest number of operations by bisection: fewer operations are a prefix.
     fn fewer_operations(&mut self) -> bool {
         let mut low = 0;
         let mut high = self.options.operations.unwrap_or(1 << 11);

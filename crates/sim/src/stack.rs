@@ -1,13 +1,13 @@
-//! Futures on a stack of their own, which may be left from within a function that is not `async`.
+//! Futures on stacks of their own, which can be left from within functions that are not `async`.
 //!
-//! `Store::search_now` is such a function: others have to run between its two verbs
-//! ([`immediate`](crate::immediate)), and it has no await point where they could.
+//! `Store::search_now` is such a function: other processes have to run between its two verbs
+//! ([`immediate`](crate::immediate)), and it has no await point for that.
 //!
-//! To whoever polls it an [`OnStack`] is a future like any other: where the code on its stack calls
-//! [`interrupt`], the poll ends, and the next one goes on there. Dropped half-way, its stack is
-//! unwound, so that nothing is left behind of a client that dies.
+//! An [`OnStack`] is an ordinary future for its caller. When the code on its stack calls [`interrupt`], the poll
+//! ends; the next poll goes on there. If an [`OnStack`] is dropped half-way, its stack is unwound, so that nothing of
+//! a dead client is left.
 //!
-//! Switching stacks is the `generator` crate's work, which also loom's threads are made of.
+//! The `generator` crate switches the stacks. Loom's threads use it as well.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -20,36 +20,36 @@ use std::thread;
 
 use generator::{Generator, Gn, co_yield_with};
 
-/// Words of 8 bytes. Memory is taken for those only that are used.
+/// Stack size in words of 8 bytes. Only the used part takes memory.
 const STACK_WORDS: usize = 1 << 17;
 
-/// Why a stack is left.
+/// Reasons for leaving a stack.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Left {
-    /// Its future waits for something.
+    /// The future waits for something.
     Waiting,
-    /// Others have their turn.
+    /// Other processes have their turn.
     Interrupted,
     Done,
 }
 
-/// What unwinds a stack whose future was dropped.
+/// The panic payload that unwinds the stack of a dropped future.
 struct Killed;
 
-/// What a stack shares with whoever polls it.
+/// State shared by a stack and its caller.
 struct Shared {
     waker: RefCell<Waker>,
     is_killed: Cell<bool>,
     batches: Cell<u64>,
 }
 
-/// What a new stack does.
+/// The code of a new stack.
 type Job = Box<dyn FnOnce()>;
 
 thread_local! {
-    /// For the stack that is about to be entered for the first time.
+    /// The code of the stack that is about to be entered for the first time.
     static JOB: RefCell<Option<Job>> = const { RefCell::new(None) };
-    /// Of the stack that runs.
+    /// The state of the running stack.
     static RUNNING: RefCell<Option<Rc<Shared>>> = const { RefCell::new(None) };
 }
 
@@ -76,25 +76,25 @@ impl<T: 'static> OnStack<T> {
             let run = AssertUnwindSafe(|| drive(future, &of_job));
             result_of_job.set(Some(catch_unwind(run)));
         };
-        // What it runs comes by another way: it cannot be sent to other threads, nor is it.
+        // The job comes by `JOB`, since it cannot be sent to other threads. It never is.
         let mut stack = Gn::new_opt(STACK_WORDS, || {
             let job = JOB.take().expect("it was put there");
             job();
             Left::Done
         });
-        // Any that is not null: it makes a coroutine of it, which may be left from anywhere.
+        // Any pointer but null: it makes the generator a coroutine that can be left from anywhere.
         stack.set_local_data(NonNull::dangling().as_ptr());
         OnStack { stack, job: Some(Box::new(job)), is_done: false, shared, result }
     }
 
-    /// Batches that were executed on the stack.
+    /// Returns the number of batches executed on the stack.
     pub fn batches(&self) -> u64 {
         self.shared.batches.get()
     }
 }
 
 impl<T> OnStack<T> {
-    /// Lets the stack go on until it is left.
+    /// Runs the stack until it is left.
     fn enter(&mut self) -> Left {
         if let Some(job) = self.job.take() {
             JOB.set(Some(job));
@@ -128,8 +128,7 @@ fn leave(why: Left) {
     }
 }
 
-/// A batch is about to be executed. Returns whether [`interrupt`] may be called meanwhile: only from
-/// the stack of an [`OnStack`].
+/// Counts a batch. Returns whether [`interrupt`] may be called during it: only on the stack of an [`OnStack`].
 pub(crate) fn begin_batch() -> bool {
     RUNNING.with_borrow(|running| {
         let Some(running) = running else { return false };
@@ -138,7 +137,7 @@ pub(crate) fn begin_batch() -> bool {
     })
 }
 
-/// Leaves the stack of the [`OnStack`] that runs; returns when it is polled again.
+/// Leaves the stack of the running [`OnStack`]. Returns when that is polled again.
 pub(crate) fn interrupt() {
     leave(Left::Interrupted);
 }
@@ -247,7 +246,7 @@ mod tests {
         assert!(poll(&mut begun).is_pending());
         drop(begun);
         assert_eq!(drops.get(), 2);
-        // As a failing test does.
+        // A failing test unwinds like this.
         let unwinding = catch_unwind(AssertUnwindSafe(|| {
             let mut begun = task();
             assert!(poll(&mut begun).is_pending());

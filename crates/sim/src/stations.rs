@@ -1,16 +1,17 @@
-//! The model of a testbed: what verbs, messages and operations queue up for.
+//! The model of a testbed: stations at which verbs, messages and operations queue up.
 //!
-//! A *station* serves what comes to it in the order in which it comes. A machine has one for what its NIC sends, one
-//! for what it receives, one for each of its atomic units, and its cores; memory nodes and clients may share a machine.
+//! A *station* serves requests in the order of their arrival. A machine has one for what its NIC sends, one for what
+//! the NIC receives, one for each atomic unit of the NIC, and its cores. Memory nodes and clients may share a
+//! machine.
 //!
 //! ```text
-//! client's machine            memory node's machine                    client's machine
-//! core -> transmit -> way ->  receive -> atomic unit or core -> transmit  -> way -> receive
+//! client's machine            memory node's machine                    client's machine core -> transmit -> way ->
+//! receive -> atomic unit or core -> transmit  -> way -> receive
 //! ```
 //!
-//! A READ takes its bytes on the way back, a WRITE on the way there; everything has a header on both ways. What is
-//! received is passed through: a station that is free has had the last byte when it comes. Nothing is drawn: equal
-//! runs are equal to the nanosecond. How long each station was busy tells which of them saturates.
+//! A READ takes its bytes on the way back, a WRITE on the way there; each message has a header. Received bytes pass
+//! through as they arrive: a free station is done when the last byte arrives. Nothing is random: equal runs are equal
+//! to the nanosecond. The busy time of each station tells which of them saturates.
 
 use std::collections::BTreeMap;
 
@@ -19,22 +20,22 @@ use fusee_core::verbs::{ClientId, MnId, Op, Verb};
 use crate::engine::{Nanos, ProcessId};
 use crate::testbed::Testbed;
 
-/// Serves one after the other, or as many side by side as it has servers.
+/// A queue with one server, or with several servers side by side.
 #[derive(Clone, Debug)]
 pub(crate) struct Station {
-    /// When each server is free.
+    /// The time at which each server becomes free.
     free: Vec<Nanos>,
-    /// For how long they were busy, all together.
+    /// The busy time of all servers together.
     busy: Nanos,
 }
 
 impl Station {
-    /// At least one server.
+    /// Makes a station with at least one server.
     fn new(servers: usize) -> Station {
         Station { free: vec![0; servers.max(1)], busy: 0 }
     }
 
-    /// Something comes now that takes so long: when it is done.
+    /// Serves a request that arrives now. Returns when it is done.
     fn serve(&mut self, now: Nanos, service: Nanos) -> Nanos {
         let free = self.free.iter_mut().min().expect("a station has servers");
         *free = now.max(*free) + service;
@@ -42,7 +43,7 @@ impl Station {
         *free
     }
 
-    /// The last byte of something comes now that is passed through as it comes: when it is done.
+    /// Passes a message through whose last byte arrives now. Returns when it is done.
     fn pass(&mut self, now: Nanos, service: Nanos) -> Nanos {
         let free = self.free.iter_mut().min().expect("a station has servers");
         *free = now.max(*free + service);
@@ -58,7 +59,7 @@ struct Machine {
     receive: Station,
     atomic: Vec<Station>,
     cores: Station,
-    /// Sessions that run here.
+    /// Number of sessions on this machine.
     threads: usize,
 }
 
@@ -74,52 +75,52 @@ impl Machine {
     }
 }
 
-/// For how long a part of a machine was busy.
+/// The busy time of a part of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Busy {
-    /// Whose machine, and which of them.
+    /// The kind and number of the machine.
     pub machine: String,
-    /// Which part.
+    /// The name of the part.
     pub part: &'static str,
-    /// How many of these there are side by side.
+    /// Number of such parts side by side.
     pub servers: usize,
-    /// For how long all of them together were busy since the last look.
+    /// The time for which all of them together were busy since the last look.
     pub ns: Nanos,
 }
 
-/// Where a session or a job runs.
+/// The place of a session or a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seat {
     machine: usize,
-    /// Whether it is a session's.
+    /// Whether it belongs to a session. Otherwise it belongs to a job.
     is_session: bool,
-    /// When its thread is free. A session has one, whatever the cores of its machine.
+    /// The time at which its thread is free. A session has one thread, regardless of the machine's cores.
     free: Nanos,
 }
 
-/// All machines of a testbed, and who runs where.
+/// All machines of a testbed, with the processes on them.
 #[derive(Clone, Debug)]
 pub(crate) struct Machines {
     testbed: Testbed,
     machines: Vec<Machine>,
-    /// What is said of each machine.
+    /// The name of each machine.
     names: Vec<String>,
-    /// By memory node.
+    /// The machine of each memory node.
     nodes: Vec<Option<usize>>,
-    /// By session or job.
+    /// The seat of each session or job.
     seats: Vec<Option<Seat>>,
-    /// Where the sessions of a process run.
+    /// The machine for the sessions of each process.
     processes: BTreeMap<ProcessId, usize>,
-    /// What sessions have posted since this was asked last.
+    /// Verbs that sessions have posted since the last call of `take_posted`.
     posted: Posted,
 }
 
-/// Verbs that sessions have posted; the master's jobs are none.
+/// Verbs that sessions have posted, without those of the master's jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Posted {
-    /// How many.
+    /// Number of verbs.
     pub verbs: u64,
-    /// Bytes of pools that they touched.
+    /// Bytes of pools that the verbs touched.
     pub bytes: u64,
 }
 
@@ -140,25 +141,25 @@ impl Machines {
         &self.testbed
     }
 
-    /// A machine with so many cores.
+    /// Adds a machine with this number of cores.
     pub fn add(&mut self, name: String, cores: usize) -> usize {
         self.machines.push(Machine::new(&self.testbed, cores));
         self.names.push(name);
         self.machines.len() - 1
     }
 
-    /// A machine for clients.
+    /// Adds a machine for clients.
     pub fn add_for_clients(&mut self) -> usize {
         let number = self.machines.len();
         self.add(format!("clients {number}"), self.testbed.cores)
     }
 
-    /// The sessions of this process run on this machine.
+    /// Places the sessions of this process on this machine.
     pub fn place(&mut self, process: ProcessId, machine: usize) {
         self.processes.insert(process, machine);
     }
 
-    /// A session is one of this process.
+    /// Gives a session of this process its seat.
     pub fn seat(&mut self, client: ClientId, process: ProcessId) {
         let machine = match self.processes.get(&process) {
             Some(machine) => *machine,
@@ -173,7 +174,7 @@ impl Machines {
             Some(Seat { machine, is_session: true, free: 0 });
     }
 
-    /// Whoever was not seated has a machine of its own.
+    /// Returns a client's seat. A client without one gets a machine of its own.
     fn seat_of(&mut self, client: ClientId) -> &mut Seat {
         if entry(&mut self.seats, client.0 as usize).is_none() {
             let machine = self.add_for_clients();
@@ -183,7 +184,7 @@ impl Machines {
         self.seats[client.0 as usize].as_mut().expect("just seated")
     }
 
-    /// The machine of a memory node.
+    /// Returns the machine of a memory node.
     pub fn node(&mut self, node: MnId) -> usize {
         if let Some(machine) = *entry(&mut self.nodes, node.0.into()) {
             return machine;
@@ -193,8 +194,8 @@ impl Machines {
         machine
     }
 
-    /// The thread of a session works for so long: when it has. More threads than cores get an equal part of these
-    /// each, all the time.
+    /// Occupies the thread of a session for `time`. Returns when it is done. If there are more threads than cores,
+    /// each thread gets an equal part of the cores, all the time.
     pub fn work(&mut self, client: ClientId, now: Nanos, time: Nanos) -> Nanos {
         let Seat { machine, free, .. } = *self.seat_of(client);
         let Machine { threads, cores, .. } = &mut self.machines[machine];
@@ -205,7 +206,7 @@ impl Machines {
         done
     }
 
-    /// A client posts verbs for one node: when the last of them is there.
+    /// Posts a client's verbs for one node. Returns when the last of them arrives there.
     pub fn post<'v>(
         &mut self,
         client: ClientId,
@@ -232,7 +233,7 @@ impl Machines {
         self.machines[machine].transmit.serve(posted, service) + testbed.one_way_ns
     }
 
-    /// These verbs have come to their node: when the answer is back at the client's NIC.
+    /// Serves verbs that have arrived at their node. Returns when the answer is back at the client's NIC.
     pub fn serve<'v>(
         &mut self,
         node: MnId,
@@ -259,7 +260,7 @@ impl Machines {
         machine.transmit.serve(done, verbs.map(answering).sum()) + testbed.one_way_ns
     }
 
-    /// The answer to these verbs has come back: when its client knows.
+    /// Receives the answer to these verbs. Returns when the client knows it.
     pub fn hear<'v>(
         &mut self,
         client: ClientId,
@@ -272,7 +273,7 @@ impl Machines {
         self.machines[machine].receive.pass(now, service)
     }
 
-    /// A client sends a request of so many bytes: when it is there.
+    /// Sends a client's request of this length. Returns when it arrives.
     pub fn ask(&mut self, client: ClientId, bytes: u64, now: Nanos) -> Nanos {
         let testbed = self.testbed;
         let machine = self.seat_of(client).machine;
@@ -283,38 +284,38 @@ impl Machines {
         self.machines[machine].transmit.serve(posted, testbed.wire_ns(bytes)) + testbed.one_way_ns
     }
 
-    /// It has come to a server, which works on it for so long: when that has.
+    /// Serves a request that has arrived at a server and takes a core for `takes`. Returns when it is done.
     pub fn work_on(&mut self, server: usize, bytes: u64, takes: Nanos, now: Nanos) -> Nanos {
         let machine = &mut self.machines[server];
         let there = machine.receive.pass(now, self.testbed.wire_ns(bytes));
         machine.cores.serve(there, takes)
     }
 
-    /// A server replies with so many bytes: when that is at the client's NIC.
+    /// Sends a server's reply of this length. Returns when it is at the client's NIC.
     pub fn reply(&mut self, server: usize, bytes: u64, now: Nanos) -> Nanos {
         let service = self.testbed.wire_ns(bytes);
         self.machines[server].transmit.serve(now, service) + self.testbed.one_way_ns
     }
 
-    /// A reply has come: when its client knows.
+    /// Receives a reply. Returns when the client knows it.
     pub fn hear_reply(&mut self, client: ClientId, bytes: u64, now: Nanos) -> Nanos {
         let machine = self.seat_of(client).machine;
         self.machines[machine].receive.pass(now, self.testbed.wire_ns(bytes))
     }
 
-    /// A request has come to a memory node: when its processor has done it.
+    /// Serves a control request at a memory node. Returns when its processor is done.
     pub fn request(&mut self, node: MnId, now: Nanos) -> Nanos {
         let testbed = self.testbed;
         let machine = self.node(node);
         self.machines[machine].cores.serve(now, testbed.request_ns)
     }
 
-    /// What sessions have posted since the last time that this was asked.
+    /// Takes the verbs that sessions have posted since the last call.
     pub fn take_posted(&mut self) -> Posted {
         std::mem::take(&mut self.posted)
     }
 
-    /// For how long everything was busy since the last time that this was asked.
+    /// Takes the busy times since the last call.
     pub fn take_busy(&mut self) -> Vec<Busy> {
         let mut all = Vec::new();
         for (machine, name) in self.machines.iter_mut().zip(&self.names) {
@@ -332,7 +333,7 @@ impl Machines {
     }
 }
 
-/// What has a number, or the place for it.
+/// Returns the entry of this number, which may be new.
 fn entry<T: Clone>(all: &mut Vec<Option<T>>, number: usize) -> &mut Option<T> {
     if all.len() <= number {
         all.resize(number + 1, None);
@@ -340,7 +341,7 @@ fn entry<T: Clone>(all: &mut Vec<Option<T>>, number: usize) -> &mut Option<T> {
     &mut all[number]
 }
 
-/// Payload on the way there.
+/// Returns the payload on the way there.
 fn request_bytes(verb: &Verb) -> u64 {
     match verb.op {
         Op::Write { buf } => buf.len.into(),
@@ -350,7 +351,7 @@ fn request_bytes(verb: &Verb) -> u64 {
     }
 }
 
-/// Payload on the way back.
+/// Returns the payload on the way back.
 fn answer_bytes(verb: &Verb) -> u64 {
     match verb.op {
         Op::Read { buf, .. } => buf.len.into(),
@@ -376,7 +377,7 @@ mod tests {
     fn what_passes_through_a_free_station_is_there_with_its_last_byte() {
         let mut station = Station::new(1);
         assert_eq!(station.pass(100, 40), 100);
-        // Both came from elsewhere at full speed: the second has to wait for the first.
+        // Both come from elsewhere at full speed: the second one has to wait for the first.
         assert_eq!([station.pass(110, 40), station.pass(115, 40)], [140, 180]);
     }
 
@@ -389,7 +390,7 @@ mod tests {
         let [one, two] = [1, 2].map(ClientId);
         [one, two].into_iter().for_each(|client| machines.seat(client, process));
         assert_eq!([one, one, two].map(|client| machines.work(client, 0, 10)), [10, 20, 10]);
-        // More threads than cores.
+        // With more threads than cores.
         let mut machines = Machines::new(Testbed { cores: 1, ..Testbed::UNLIMITED });
         let machine = machines.add_for_clients();
         machines.place(process, machine);

@@ -1,12 +1,12 @@
 //! A schedule without time: tasks polled in an order drawn from the seed.
 //!
-//! Every task is always ready; a poll lets it take one small step. No wakers, no time: every
-//! interleaving of steps has a seed, and tests that steer count steps. It needs a cluster that is
+//! Every task is always ready, and a poll lets it take one small step. There are no wakers and no time: every
+//! interleaving of steps has a seed, and steered tests count steps. The cluster must be
 //! [stepwise](crate::NetworkOptions::stepwise).
 //!
-//! Some conflicts need one client to do a lot while another does nothing. Where every step is
-//! drawn from all tasks alike these hardly ever happen, so most runs have a *favourite*, a task
-//! that takes most of the steps until another one becomes it.
+//! Some conflicts need one client to do a lot while another does nothing. They are very rare if every step is drawn
+//! from all tasks alike. So most runs have a *favourite*, a task that takes most of the steps until another task
+//! replaces it.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -15,19 +15,19 @@ use crate::rng::Rng;
 
 type Task<'t> = Pin<Box<dyn Future<Output = ()> + 't>>;
 
-/// Runs tasks, one step at a time.
+/// A schedule that runs tasks, one step at a time.
 pub struct Stepper<'t> {
     rng: Rng,
-    /// Each with its name, the number of tasks spawned before it.
+    /// Each task with its name, the number of tasks spawned before it.
     tasks: Vec<(usize, Task<'t>)>,
     spawned: usize,
     favourite: usize,
-    /// Mean number of steps that a task remains the favourite; 0: there is none.
+    /// Mean number of steps for which a task remains the favourite; 0: there is no favourite.
     favourite_steps: usize,
 }
 
 impl<'t> Stepper<'t> {
-    /// A stepper without tasks.
+    /// Makes a stepper without tasks.
     pub fn new(rng: &Rng) -> Stepper<'t> {
         Stepper {
             rng: rng.clone(),
@@ -60,8 +60,8 @@ impl<'t> Stepper<'t> {
         steps
     }
 
-    /// Runs for some steps, calling `check` after each, and drops the tasks that still run then:
-    /// all their clients crash. Returns whether there was one.
+    /// Runs for some steps, calling `check` after each. Then drops the remaining tasks, as if all their clients
+    /// crashed. Returns whether any task remained.
     pub fn run_and_crash(mut self, steps: u64, mut check: impl FnMut()) -> bool {
         for _ in 0..steps {
             if self.tasks.is_empty() {

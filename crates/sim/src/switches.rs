@@ -1,9 +1,9 @@
 //! Switches on the links between clients and memory nodes.
 //!
-//! Half of the way from a client to a node its verbs pass a switch, and half of the way back the answers do. In the
-//! adversarial network there are several of them, each link has one or none, and they forget and err at random: what
-//! a switch may do whatever it knows, it does. On a testbed there is one, and it does what it should. What a switch
-//! must not do, it does if a test wants it to: [`unsound`](crate::unsound).
+//! Verbs pass a switch half-way from a client to a node, and answers half-way back. The adversarial network has
+//! several switches, and each link has one or none. They forget and err at random: they do anything that a correct
+//! switch may do, regardless of its knowledge. A testbed has one switch, which makes no mistakes. In some tests
+//! switches also do forbidden things: [`unsound`](crate::unsound).
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -17,50 +17,50 @@ use crate::engine::Nanos;
 use crate::rng::Rng;
 use crate::unsound::{Forged, Forger, Unsound};
 
-/// So long a verb that is held waits before the switch is asked again.
+/// Time after which the switch is asked again about a held verb.
 pub(crate) const HELD_NS: Nanos = 200;
-/// So often it is asked at most.
+/// The greatest number of times that it is asked.
 pub(crate) const HELD_TIMES: u32 = 40;
 
-/// How wrong the switches of an adversarial network are.
+/// Rates of the mistakes of switches in an adversarial network.
 #[derive(Clone, Copy, Debug)]
 pub struct Mistakes {
-    /// Before one of so many verbs they forget something; 0: never.
+    /// A switch forgets something before one of this many verbs; 0: never.
     pub forgets_one_in: usize,
-    /// One of so many verbs that may be steered goes anywhere; 0: none. What [unsound](Switches::unsound) switches
-    /// know is as often older than the words that it is made of.
+    /// One of this many steerable verbs goes to a wrong place; 0: none. As often, the knowledge of
+    /// [unsound](Switches::unsound) switches counts as older than the lives of its words.
     pub errs_one_in: usize,
 }
 
 /// The switches of a network.
 pub struct Switches {
     all: RefCell<Vec<Box<dyn Switch>>>,
-    /// Which one a link has, as far as that was drawn.
+    /// The switch of each link, as far as it was drawn.
     links: RefCell<HashMap<(ClientId, MnId), Option<usize>>>,
     adversary: Option<Adversary>,
-    /// What they do that no switch must do.
+    /// Forbidden behaviour of the switches.
     forger: RefCell<Option<Forger>>,
-    /// The next number of a verb.
+    /// The number of the next verb.
     number: Cell<u64>,
 }
 
 struct Adversary {
     mistakes: Mistakes,
     rng: Rng,
-    /// Where something was written lately.
+    /// Places of the latest WRITEs.
     written: RefCell<VecDeque<Place>>,
 }
 
-/// Places that an adversary remembers.
+/// The greatest number of places that an adversary remembers.
 const WRITTEN: usize = 24;
 
 impl Switches {
-    /// One that all verbs pass.
+    /// Makes one switch that all verbs pass.
     pub fn one(switch: Box<dyn Switch>) -> Switches {
         Switches::new(vec![switch], None)
     }
 
-    /// Some that are wrong now and then. Each link has one of them, or none.
+    /// Makes switches that err now and then. Each link has one of them, or none.
     pub fn adversarial(all: Vec<Box<dyn Switch>>, mistakes: Mistakes, rng: Rng) -> Switches {
         Switches::new(all, Some(Adversary { mistakes, rng, written: RefCell::default() }))
     }
@@ -75,13 +75,13 @@ impl Switches {
         }
     }
 
-    /// Besides, they do what no switch must do, if it is anything.
+    /// Adds forbidden behaviour, if any is given.
     pub fn unsound(self, unsound: Option<Unsound>) -> Switches {
         let forger = unsound.map(|unsound| Forger::new(unsound, self.all.borrow().len()));
         Switches { forger: RefCell::new(forger), ..self }
     }
 
-    /// What all of them together have done.
+    /// Returns the sum of the counts of all switches.
     pub fn counts(&self) -> Counts {
         let mut sum = Counts::default();
         for counts in self.all.borrow().iter().map(|switch| switch.counts()) {
@@ -94,17 +94,17 @@ impl Switches {
         sum
     }
 
-    /// Bytes that all of them take for what they know.
+    /// Returns the bytes of the state of all switches.
     pub fn bytes(&self) -> u64 {
         self.all.borrow().iter().map(|switch| switch.bytes().sum()).sum()
     }
 
-    /// So many verbs get numbers, from this one on.
+    /// Reserves numbers for this many verbs, and returns the first one.
     pub(crate) fn number(&self, verbs: usize) -> u64 {
         self.number.replace(self.number.get() + verbs as u64)
     }
 
-    /// Whether there is one on a link.
+    /// Returns whether a link has a switch.
     pub(crate) fn is_on(&self, client: ClientId, node: MnId) -> bool {
         self.on(client, node).is_some()
     }
@@ -115,7 +115,7 @@ impl Switches {
         *self.links.borrow_mut().entry((client, node)).or_insert_with(draw)
     }
 
-    /// A verb comes to the switch on its link. Whether it goes on; if it is steered, its offset has changed.
+    /// Passes a verb through the switch of its link. Returns whether it goes on. A steered verb has a new offset.
     pub(crate) fn pass(
         &self,
         counts: &RunCounts,
@@ -165,7 +165,7 @@ impl Switches {
         }
     }
 
-    /// The answer to a verb comes to the switch on its link.
+    /// Passes the answer to a verb through the switch of its link.
     pub(crate) fn come_back(&self, client: ClientId, verb: &Verb, number: u64) {
         let Some(at) = self.on(client, verb.node) else { return };
         let Op::Cas { found, .. } = verb.op else { return };
@@ -178,7 +178,7 @@ impl Switches {
         }
     }
 
-    /// What has become of the verb of this number, if it is another one.
+    /// Returns the verb that a switch has forged from the one of this number, if it has.
     pub(crate) fn forged(&self, number: u64) -> Option<Forged> {
         self.forger.borrow().as_ref()?.forged(number)
     }
@@ -196,7 +196,7 @@ fn connection(client: ClientId, node: MnId) -> Connection {
 }
 
 impl Adversary {
-    /// Perhaps a switch forgets something.
+    /// Draws whether, and what, a switch forgets.
     fn forgets(&self, connection: Connection) -> Option<Forget> {
         let one_in = self.mistakes.forgets_one_in;
         let forgets = one_in > 0 && self.rng.one_in(one_in);
@@ -208,8 +208,8 @@ impl Adversary {
         one_in > 0 && self.rng.one_in(one_in)
     }
 
-    /// Perhaps a verb that may be steered goes anywhere: to what somebody has written, or to any word, in the pool or
-    /// beyond.
+    /// Draws whether a steerable verb goes astray, and where: to a place of a recent WRITE, or to any word, in the
+    /// pool or beyond.
     fn errs(&self, verb: &Verb) -> Option<u64> {
         let mut written = self.written.borrow_mut();
         match verb.op {

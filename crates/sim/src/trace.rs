@@ -1,8 +1,8 @@
-//! The trace of a run: a digest of everything that happened, and its text on demand.
+//! The trace of a run: a digest of all events, and their text on demand.
 
 use std::fmt;
 
-/// What happened, in order.
+/// The events of a run, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
     digest: u64,
@@ -17,7 +17,7 @@ impl Trace {
 
     pub(crate) fn note(&mut self, now: u64, words: &[u64], text: impl FnOnce() -> String) {
         self.events += 1;
-        // FNV-1a on whole words: it need not withstand anybody, only tell runs apart.
+        // FNV-1a on whole words. It need not withstand an attacker, only tell runs apart.
         for word in std::iter::once(&now).chain(words) {
             self.digest = (self.digest ^ word).wrapping_mul(0x0100_0000_01b3).rotate_left(23);
         }
@@ -27,12 +27,12 @@ impl Trace {
         }
     }
 
-    /// Differs between two runs that differ, almost certainly.
+    /// Returns the digest. Two runs that differ almost certainly have different digests.
     pub fn digest(&self) -> u64 {
         self.digest
     }
 
-    /// One line per event, if it was recorded.
+    /// Returns the text, one line per event, if it was recorded.
     pub fn text(&self) -> Option<&str> {
         self.text.as_deref()
     }

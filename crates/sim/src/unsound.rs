@@ -1,90 +1,91 @@
-//! What a switch must not do with CASes, for tests that show why.
+//! Forbidden treatment of CASes by switches, for tests that show why it is forbidden.
 //!
-//! `fusee_switch` has no such verdicts, and no scenario draws them: whoever wants one says so, by
+//! `fusee_switch` has no such verdicts, and no scenario draws them: a run must ask for one by
 //! [`Switches::unsound`](crate::Switches::unsound) or [`RunOptions::unsound`](crate::RunOptions::unsound). Each of
 //! them saves something, and is right as long as the switch knows everything. But a request may be changed only if
-//! every answer that it can get is true for its client as it is, and here some are not: `tests/unsound.rs` has the
-//! shortest history of each, decision 0049 has each in a sentence.
+//! every possible answer to the changed request is also true for the original one. Here some answers are not:
+//! `tests/unsound.rs` has the shortest history of each, decision 0049 has each in a sentence.
 //!
-//! What they know is made of what passes, and of true answers. But words come back after all lives of an object, and
-//! no run is so long: an adversary has what is known of one word stand for another one now and then, as if it were so
-//! old.
+//! The switches' knowledge comes from passing requests and true answers. But words recur after all lives of an
+//! object, and no run is long enough for that. So an adversary sometimes lets the knowledge about one word stand for
+//! another word, as if it were that old.
 
 use std::collections::HashMap;
 
 use fusee_core::verbs::{MnId, Op, Verb};
 
-/// What a switch does with CASes, and must not.
+/// A forbidden treatment of CASes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unsound {
-    /// A CAS that expects what an earlier one of somebody else has expected there expects the word of that one
-    /// instead. The answer is that of the memory node.
+    /// If an earlier CAS of another client expected the same word there, the CAS expects that one's new word instead.
+    /// The client gets the answer of the memory node.
     RewritesExpected,
-    /// A CAS that expects what, by its answer, another one has replaced there does not go on: the switch answers that
-    /// it has found the other's word. What it knows outlives the words that it is made of.
+    /// If by an earlier answer another CAS has replaced the expected word, the CAS is not forwarded: the switch
+    /// answers that it has found the other's word. This knowledge outlives the words.
     EarlyLossTrusted,
-    /// A CAS that expects what is there, as far as the switch knows, goes on as a WRITE. The answer is that it has
-    /// found what it expects.
+    /// If the expected word is there, as far as the switch knows, the CAS is forwarded as a WRITE. The switch answers
+    /// that it has found the expected word.
     CasToWrite,
 }
 
-/// What has become of a CAS.
+/// The change of a CAS.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Forged {
-    /// It expects this word.
+    /// The CAS expects this word.
     Expects(u64),
-    /// It does not execute, and has found this word.
+    /// The CAS does not execute; the answer is this word.
     Answered(u64),
-    /// It is a WRITE.
+    /// The CAS is a WRITE.
     Written,
 }
 
 /// A word's node and offset.
 type At = (MnId, u64);
 
-/// What unsound switches know, and what they have done.
+/// Knowledge and effects of unsound switches.
 #[derive(Debug)]
 pub(crate) struct Forger {
     unsound: Unsound,
-    /// What each of them knows.
+    /// The knowledge of each switch.
     known: Vec<Known>,
-    /// What has become of CASes, by their numbers.
+    /// Changed CASes, by their numbers.
     forged: HashMap<u64, Forged>,
 }
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Which word has come after which.
+    /// The word that has replaced a word.
     after: HashMap<(At, u64), u64>,
-    /// Which word is there, or was before it.
+    /// The word at a place, or the one before it.
     shown: HashMap<At, u64>,
 }
 
 impl Forger {
-    /// So many switches.
+    /// Makes the state of this number of switches.
     pub(crate) fn new(unsound: Unsound, switches: usize) -> Forger {
         let known = (0..switches).map(|_| Known::default()).collect();
         Forger { unsound, known, forged: HashMap::new() }
     }
 
-    /// A verb of this number has come to a switch. `is_old`: what that knows may be so, too.
+    /// Handles a verb of this number at a switch. `is_old`: the switch's knowledge may be older than the lives of its
+    /// words.
     pub(crate) fn request(&mut self, switch: usize, number: u64, verb: &Verb, is_old: bool) {
         if let Some(forged) = self.known[switch].request(self.unsound, verb, is_old) {
             self.forged.insert(number, forged);
         }
     }
 
-    /// The answer to a verb has come to a switch.
+    /// Handles the answer to a verb at a switch.
     pub(crate) fn answer(&mut self, switch: usize, verb: &Verb) {
         self.known[switch].answer(self.unsound, verb);
     }
 
-    /// A switch forgets all.
+    /// Makes a switch forget everything.
     pub(crate) fn forget(&mut self, switch: usize) {
         self.known[switch] = Known::default();
     }
 
-    /// What has become of the verb of this number, if it is another one.
+    /// Returns the change of the CAS of this number, if there is one.
     pub(crate) fn forged(&self, number: u64) -> Option<Forged> {
         self.forged.get(&number).copied()
     }
@@ -121,7 +122,7 @@ impl Known {
                 self.after.insert((at, expected), swap);
                 self.shown.insert(at, expected);
             }
-            // It may be late: what has passed since then counts more.
+            // The answer may be late: requests that have passed since then take precedence.
             (Unsound::CasToWrite, true) => drop(self.shown.entry(at).or_insert(swap)),
             (Unsound::CasToWrite, false) => drop(self.shown.remove(&at)),
         }

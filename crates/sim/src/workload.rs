@@ -1,12 +1,10 @@
 //! Random operations on a few keys, recorded as one history per key.
 //!
-//! Each value names its write. Each invocation and each return is an event with a time of its own,
-//! so what did not overlap is not taken for concurrent. An operation whose process crashed, or
-//! that failed with an unknown outcome, stays in the history without an answer; one that certainly
-//! had no effect is taken out.
+//! Each value names its write. Each invocation and each return has a time of its own, so operations that did not
+//! overlap are not taken for concurrent. An operation whose process crashed, or that failed with an unknown outcome,
+//! stays in the history without an answer. An operation that certainly had no effect is removed.
 //!
-//! Answers that no history could contain are a panic at once: torn values, and errors that no
-//! fault excuses.
+//! Answers that no history may contain cause a panic at once: torn values, and errors that no fault excuses.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -26,45 +24,45 @@ mod scans;
 
 use scans::Scan;
 
-/// Keys, and what was done to them.
+/// Keys, and the history of operations on them.
 pub struct Workload {
     keys: Vec<Vec<u8>>,
-    /// How long values are, but for their names.
+    /// Lengths of values, without the bytes that name them.
     fillers: [usize; 4],
-    /// What Moves give pairs.
+    /// Redundancies that Moves give to pairs.
     redundancies: Vec<Redundancy>,
-    /// Values of so many bytes and more are written without redundancy.
+    /// Length from which on values are written without redundancy.
     single_from: Option<usize>,
-    /// Keys that some write may have given a value without.
+    /// Keys that may have had a value without redundancy.
     single: RefCell<BTreeSet<usize>>,
-    /// When memory nodes were lost, with the pairs that had none elsewhere.
+    /// Times at which memory nodes were lost with pairs without redundancy.
     losses: RefCell<Vec<u64>>,
     /// Scans that wait for another session to go on with them.
     handed: RefCell<Vec<Scan>>,
-    /// `None`: an operation that certainly had no effect.
+    /// The operations; `None` for one that certainly had no effect.
     history: RefCell<Vec<Option<Record>>>,
     time: Cell<u64>,
     values: Cell<Value>,
     invoked: Cell<u64>,
 }
 
-/// The place of an operation in the history.
+/// The index of an operation in the history.
 type Entry = usize;
 
-/// What became of an operation.
+/// The result of an operation for its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallOutcome {
-    /// It answered.
+    /// The operation has answered.
     Well,
-    /// It failed, but the session can go on.
+    /// The operation failed, but the session can go on.
     Failed,
-    /// The session has lost a memory node, or left something half-way.
+    /// The session has lost a memory node, or left an operation half-way.
     Lost,
 }
 
 impl Workload {
-    /// A workload on `keys`, with values of these lengths, but for their names, which get these redundancies by
-    /// Moves.
+    /// Makes a workload on `keys`, with values of these lengths (without their names). Moves give the pairs these
+    /// redundancies.
     pub fn new(keys: Vec<Vec<u8>>, fillers: [usize; 4], redundancies: Vec<Redundancy>) -> Workload {
         Workload {
             history: RefCell::default(),
@@ -81,20 +79,19 @@ impl Workload {
         }
     }
 
-    /// The same, where values of so many bytes and more are written without redundancy.
+    /// Lets values of at least `from_bytes` bytes be written without redundancy.
     pub fn with_single_pairs(self, from_bytes: usize) -> Workload {
         Workload { single_from: Some(from_bytes), ..self }
     }
 
-    /// A memory node is lost, and pairs without redundancy with it: whichever keys have none besides may go, once,
-    /// from now on.
+    /// Records the loss of a memory node with pairs without redundancy. Each key that may have such a pair may be
+    /// absent from now on, until it is written again.
     pub fn pairs_are_lost(&self) {
         let now = self.now();
         self.losses.borrow_mut().push(now);
     }
 
-    /// `colliding` keys with the same buckets and the same fingerprint, and `others` without any
-    /// such relation.
+    /// Returns `colliding` keys with the same buckets and the same fingerprint, and `others` without such a relation.
     pub fn keys(view: &View, colliding: usize, others: usize) -> Vec<Vec<u8>> {
         let key = |i: u32| i.to_le_bytes().to_vec();
         let target = Buckets::of(&key(0), view);
@@ -104,21 +101,21 @@ impl Workload {
         colliding.chain(others).map(key).collect()
     }
 
-    /// How many keys there are.
+    /// Returns the number of keys.
     pub fn key_count(&self) -> usize {
         self.keys.len()
     }
 
-    /// Operations begun so far.
+    /// Returns the number of operations invoked so far.
     pub fn invoked(&self) -> u64 {
         self.invoked.get()
     }
 
-    /// One operation on one key. A SEARCH of many keys takes them all, and some of them twice; so does a scan. If one
-    /// that another session has begun waits, this one may go on with that instead.
+    /// Runs one operation on one key. A SEARCH of many keys and a scan take all keys, the former some of them twice.
+    /// If another session's scan waits, this call may go on with it instead.
     ///
     /// # Panics
-    /// If it answers what it never may.
+    /// If the answer is one that no operation may give.
     pub async fn run(
         &self,
         rng: &Rng,
@@ -182,7 +179,7 @@ impl Workload {
         self.answered(session, entry, result.map(|()| Answer::Done))
     }
 
-    /// The bytes of a value: its name, and a filler of random length.
+    /// Returns the bytes of a value: its name, and a filler of random length.
     fn encode(&self, rng: &Rng, value: Value) -> Vec<u8> {
         let filler = rng.pick(&self.fillers);
         let mut bytes = value.to_le_bytes().to_vec();
@@ -190,8 +187,8 @@ impl Workload {
         bytes
     }
 
-    /// The redundancy that a write names. Where pairs have several, every second one names what rules say, and the
-    /// others keep what they find.
+    /// Returns the redundancy that a write names. If pairs have several, every second write names that of the rules,
+    /// and the others keep the pair's.
     fn named(
         &self,
         session: &SimSession,
@@ -219,7 +216,7 @@ impl Workload {
         went
     }
 
-    /// Gives a pair another redundancy. Nobody must notice, so no history tells of it.
+    /// Gives a pair another redundancy. No other operation may notice, so the history does not contain it.
     async fn move_pair(&self, rng: &Rng, session: &Rc<SimSession>, key: usize) -> CallOutcome {
         self.invoked.set(self.invoked.get() + 1);
         let name = self.keys[key].clone();
@@ -283,8 +280,8 @@ impl Workload {
         operation.returned = Some((self.now(), answer));
     }
 
-    /// Checks every key's history. Each loss may have been a DELETE of a key that had no redundancy, of which nobody
-    /// has heard when it took effect.
+    /// Checks every key's history. Each loss may have been a DELETE of any key without redundancy, at an unknown
+    /// time.
     pub fn check(&self) -> Findings {
         let mut history = History::new();
         self.history.borrow().iter().flatten().for_each(|record| history.push(*record));
@@ -300,11 +297,11 @@ impl Workload {
     }
 }
 
-/// What an error says of the write, and of the session.
+/// Returns the outcome of a failed write, and its result for the session.
 ///
 /// # Panics
-/// If it is none that a fault excuses. Nobody changes what a winner has written, unless the session was fenced: then it
-/// is recovered.
+/// If no fault excuses the error. `Interrupted` is excused only for a fenced session, which is recovered: otherwise
+/// no other session changes the words of a winner.
 fn outcome_of(session: &SimSession, error: Error) -> (Outcome, CallOutcome) {
     match error {
         Error::IndexFull

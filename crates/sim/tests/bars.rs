@@ -1,4 +1,5 @@
-//! Reads without a master, when a primary is silent: beside it, where more than half of the members bar it.
+//! Reads without a master while a primary is silent: from the backups, if more than half of the members bar the
+//! primary.
 
 use crate::support::bars;
 

@@ -1,8 +1,8 @@
-//! Clients in conflict, under the interleavings that a thousand seeds produce. The index is
-//! so small that its slots are fought for.
+//! Clients in conflict, under the interleavings of a thousand seeds. The index is so small that clients compete for
+//! its slots.
 //!
-//! That no key is ever live twice and that every live entry leads to a complete object is checked
-//! by the cluster itself, at every change of a primary's slot.
+//! The cluster itself checks, at every change of a primary's slot, that no key is ever live twice and that every live
+//! entry leads to a complete object.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -38,8 +38,8 @@ fn clients(cluster: &Cluster, n: usize) -> Vec<Client> {
     (0..n).map(|_| cluster.client()).collect()
 }
 
-/// Runs all tasks to their ends. Afterwards the replicas agree, every entry lies in an owned
-/// block, and memory holds the keys that its changes have left.
+/// Runs all tasks to their ends. Then checks that the replicas agree, every entry lies in an owned block, and the
+/// keys in memory are those that the watched changes have left.
 fn run(mut executor: Executor<'_>, cluster: &Cluster) {
     executor.run(MAX_EVENTS, || ());
     drop(executor);
@@ -47,7 +47,7 @@ fn run(mut executor: Executor<'_>, cluster: &Cluster) {
     cluster.live_keys();
 }
 
-/// Blocks that sessions were given so far.
+/// Returns the number of blocks that sessions own.
 fn blocks_granted(cluster: &Cluster) -> u64 {
     let granted = |node| match cluster.peek_node(node, NodeRequest::Usage) {
         Some(NodeReply::Usage(usage)) => usage.primary_blocks_owned,
@@ -116,7 +116,7 @@ fn of_concurrent_deletes_exactly_one_reports_success() {
     });
 }
 
-/// Keys race for the same few slots; while some are deleted again, none of the others is lost.
+/// Keys compete for the same few slots. While some are deleted again, none of the others is lost.
 #[test]
 fn of_different_keys_racing_for_one_slot_none_is_lost() {
     for_all(|sim, cluster| {
@@ -138,8 +138,8 @@ fn of_different_keys_racing_for_one_slot_none_is_lost() {
     });
 }
 
-/// An acknowledged DELETE is never undone by an UPDATE that ran beside it, and an UPDATE never
-/// brings a key back: what the surviving operations say must fit one order of them.
+/// An acknowledged DELETE is never undone by a concurrent UPDATE, and an UPDATE never brings a key back: the results
+/// must fit one order.
 #[test]
 fn updates_and_deletes_of_one_key_have_an_order() {
     for_all(|sim, cluster| {
@@ -163,7 +163,7 @@ fn updates_and_deletes_of_one_key_have_an_order() {
         }
         run(executor, cluster);
         let results = results.into_inner();
-        // Nobody inserts: the delete succeeds, and whatever updates did came before it.
+        // No INSERT follows: the DELETE succeeds, and every UPDATE came before it.
         assert_eq!(results[&0], Ok(()));
         assert!(cluster.live_keys().is_empty(), "{results:?}");
         for i in [1, 2] {
@@ -172,7 +172,7 @@ fn updates_and_deletes_of_one_key_have_an_order() {
     });
 }
 
-/// Per key: acknowledged inserts minus acknowledged deletes is 1 if the key lives, else 0.
+/// For each key, acknowledged inserts minus acknowledged deletes is 1 if the key lives, else 0.
 #[test]
 fn inserts_and_deletes_alternate_on_every_key() {
     for_all(|sim, cluster| {
@@ -205,7 +205,7 @@ fn inserts_and_deletes_alternate_on_every_key() {
     });
 }
 
-/// Readers see a key that is updated all the time: never absent, never going back in time.
+/// Readers see a key that is updated all the time: it is never absent, and its versions never decrease.
 #[test]
 fn readers_see_every_update_in_order() {
     for_all(|sim, cluster| {
@@ -241,7 +241,7 @@ fn readers_see_every_update_in_order() {
     });
 }
 
-/// UPSERTs of one key beside DELETEs: every UPSERT succeeds.
+/// Concurrent UPSERTs and DELETEs of one key: every UPSERT succeeds.
 #[test]
 fn upserts_never_fail() {
     for_all(|sim, cluster| {
@@ -272,7 +272,7 @@ fn a_full_index_is_an_error_and_loses_nothing() {
             for i in 0..40u8 {
                 match store.insert(&[i], &[i]).await {
                     Ok(_) => inserted.borrow_mut().push(vec![i]),
-                    // No master is there who could say that the index does not grow.
+                    // No master is running that could refuse a larger index.
                     Err(Error::IndexFull | Error::GaveUp { waiting_for: "a larger index", .. }) => {
                     }
                     Err(error) => panic!("{error}"),
@@ -300,7 +300,7 @@ fn a_full_pool_is_an_error_and_loses_nothing() {
             groups_per_subtable: 64,
             ..ClusterOptions::default().geometry
         };
-        // Each node has room for one region and the index: together, for one replicated region.
+        // Each node has room for one region and the index. Together they have room for one replicated region.
         let pool_bytes = geometry.region_bytes + (1 << 13);
         let options =
             ClusterOptions { index_replicas, geometry, pool_bytes, ..ClusterOptions::default() };
@@ -348,8 +348,7 @@ fn operations_side_by_side_take_one_block() {
     assert_eq!(blocks_granted(&cluster), 1);
 }
 
-/// Failing UPDATEs and INSERTs do not eat memory: their objects were never visible, and are used again
-/// when an epoch is over.
+/// Failing UPDATEs and INSERTs do not use up memory: their objects were never visible, and are reused after an epoch.
 #[test]
 fn operations_that_find_nothing_to_do_leak_nothing() {
     let sim = Sim::new(3);
@@ -363,7 +362,7 @@ fn operations_that_find_nothing_to_do_leak_nothing() {
     let mut executor = Executor::new(&sim);
     executor.spawn(store.process, async {
         store.insert(b"there", &[1; 4000]).await.unwrap();
-        // As a keeper whose questions are answered at once.
+        // Acts like a keeper whose questions are answered at once.
         let pass = |number| {
             store.session.gate().questions.asks(number);
             store.session.gate().questions.tell_passed(number, number);

@@ -1,8 +1,8 @@
-//! What is left of the throughput when clients crash all the time.
+//! The throughput that is left when clients crash all the time.
 //!
-//! In virtual time, on hardware like the paper's: what others lose is what dead clients keep from them
-//! until they are recovered, which is more the faster they come to what that is. Nothing else is shared
-//! here that could hide it, as processors are on a real host.
+//! The run takes virtual time, on hardware like the paper's. Survivors lose time when they wait for slots that dead
+//! clients hold until these are recovered; faster survivors come to such slots more often. On a real host shared
+//! processors would hide this loss.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -19,16 +19,16 @@ use fusee_sim::{
 const KEYS: u64 = 20_000;
 const SURVIVORS: u64 = 4;
 const CRASHES_PER_S: u64 = 500;
-/// Runs.
+/// Number of runs.
 const SEEDS: u64 = 4;
-/// How long a client lives that crashes.
+/// Lifetime of a client that crashes.
 const LIFE_NS: Nanos = 10_000_000;
 const WARM_UP_NS: Nanos = 40_000_000;
 const MEASURED_NS: Nanos = 200_000_000;
 
 #[derive(Debug)]
 struct Measured {
-    /// Of the survivors.
+    /// Operations of the survivors.
     operations: u64,
     crashes: u64,
     recoveries: u64,
@@ -54,7 +54,7 @@ fn cluster(sim: &Sim) -> Cluster {
         },
         pool_bytes: 5 << 26,
         session: SESSION,
-        // Nobody expires, however silent: nobody renews anything here.
+        // No session expires by silence: sessions do not renew leases here.
         lease_ms: Some(1_000_000),
         grace_ms: 10,
         ..ClusterOptions::default()
@@ -72,7 +72,7 @@ fn cluster(sim: &Sim) -> Cluster {
     cluster
 }
 
-/// Runs survivors beside clients that crash at this rate.
+/// Runs survivors while other clients crash at this rate.
 fn measure(seed: u64, crashes_per_s: u64) -> Measured {
     let sim = Sim::new(seed);
     let cluster = cluster(&sim);
@@ -114,7 +114,7 @@ struct Measuring<'c> {
     end: Nanos,
     operations: Cell<u64>,
     crashes: Cell<u64>,
-    /// Processes whose client is to be started.
+    /// Client processes to start.
     births: RefCell<Vec<ProcessId>>,
 }
 
@@ -134,14 +134,14 @@ impl Measuring<'_> {
         }
     }
 
-    /// Lets clients begin, and crash a life later, wherever they are then.
+    /// Starts clients, and crashes each after its lifetime, at any point.
     async fn fate(&self, every: Nanos) {
         let sim = self.cluster.sim();
         let mut number = 0;
         while self.goes_on() {
             let process = self.cluster.client_process();
             self.births.borrow_mut().push(process);
-            // Not all at the same point of the same operation.
+            // Lifetimes differ, so that clients crash at different points of an operation.
             let life = LIFE_NS + number * 7_919 % 100_000;
             let end = sim.clone();
             sim.after(life, move || end.crash(process));
@@ -162,7 +162,7 @@ impl Measuring<'_> {
     }
 }
 
-/// YCSB A, uniform.
+/// One operation of YCSB-A, with uniform keys.
 async fn operate(cluster: &Cluster, session: &SimSession, rng: &Rng) {
     cluster.network().work(session.id()).await;
     let key = rng.below_u64(KEYS).to_le_bytes();
@@ -173,8 +173,8 @@ async fn operate(cluster: &Cluster, session: &SimSession, rng: &Rng) {
     }
 }
 
-/// In all runs together: in which phase a client dies is a matter of luck, and in one run of 100 crashes
-/// makes a difference of some hundredths.
+/// Sums several runs. The phase in which a client dies is random, so one run of 100 crashes differs by some
+/// hundredths.
 fn measure_all(crashes_per_s: u64) -> Measured {
     let runs = std::thread::scope(|scope| {
         let run = |seed| scope.spawn(move || measure(seed, crashes_per_s));

@@ -1,10 +1,9 @@
-//! Clients and memory nodes that are cut off from the master together: histories stay linearizable, reads
-//! go on where more than half of the memory nodes vouch for them, and cost nothing more where the master
-//! is heard.
+//! Clients and memory nodes that are cut off from the master together. Histories stay linearizable. Reads go on if
+//! more than half of the memory nodes vouch for them. With a valid lease they cost nothing more.
 
 use fusee_sim::{Fault, Outcome, RunOptions, Scenario, run};
 
-/// Runs, unless `FUSEE_SIM_SEEDS` says another number.
+/// Number of runs, unless `FUSEE_SIM_SEEDS` gives another one.
 const SEEDS: u64 = 60;
 
 fn count(outcome: &Outcome, name: &str) -> u64 {
@@ -48,7 +47,7 @@ fn who_is_cut_off_with_a_memory_node_reads_nothing_old() {
 fn who_is_heard_asks_nobody() {
     for scenario in [Scenario::Mixed, Scenario::Crashes, Scenario::Damage] {
         for seed in 0..5 {
-            // A master that begins has to hear of more than half of the memory nodes first.
+            // A restarted master must first hear from more than half of the memory nodes.
             let without = [Fault::RecoveryCrash].into();
             let outcome = outcome(&RunOptions { without, ..RunOptions::new(scenario, seed) });
             assert_eq!(count(&outcome, "views_asked"), 0, "{} {seed}", scenario.name());

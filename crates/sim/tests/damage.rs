@@ -1,6 +1,6 @@
-//! Memory that rots: objects damaged on one replica, or on all.
+//! Damaged memory: objects damaged on one replica, or on all.
 //!
-//! A failure of a random run prints its seed; `FUSEE_SIM_SEED=<seed>` runs nothing but that seed again.
+//! A failure of a random run prints its seed; `FUSEE_SIM_SEED=<seed>` runs only that seed again.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::support::scenarios;
 
 const KEY: &[u8] = b"a key";
 
-/// A cluster with three replicas of everything that holds one pair, and where it is.
+/// A cluster with three replicas of everything, which holds one pair, and the places of the pair.
 struct Held {
     cluster: Cluster,
     store: Client,
@@ -52,7 +52,7 @@ fn held(immediate: bool, key: &[u8], value: &[u8]) -> Held {
 }
 
 impl Held {
-    /// Flips a bit of a word on one replica. Whether that damages anything: not in the padding.
+    /// Flips a bit of a word on one replica. Nothing is damaged if the bit lies in the padding.
     fn damage(&self, replica: usize, word: u64) {
         let Place { node, offset } = self.replicas[replica];
         self.cluster.network().flip(Place { node, offset: offset + 8 * word }, 1 << (word % 64));
@@ -72,8 +72,8 @@ impl Held {
     }
 }
 
-/// Each word that belongs to the pair, on each set of replicas that leaves one, before each operation: the
-/// answer is as if nothing had happened, and whatever a replica showed that was read is repaired.
+/// Damages each word of the pair, on each set of replicas that leaves one, before each operation. The answer is the
+/// same as without damage, and every damaged replica that was read is repaired.
 #[test]
 fn an_operation_answers_from_a_replica_that_is_whole() {
     let value = [7; 40];
@@ -130,7 +130,7 @@ fn an_operation_answers_from_a_replica_that_is_whole() {
     }
 }
 
-/// What a SEARCH repairs is there when the replicas that were whole are gone.
+/// A replica that a SEARCH has repaired is whole when the other replicas are lost.
 #[test]
 fn what_was_repaired_is_whole() {
     for immediate in [false, true] {
@@ -140,7 +140,7 @@ fn what_was_repaired_is_whole() {
             (0..3).filter(|replica| *replica != whole).for_each(|replica| held.damage(replica, 2));
             assert_eq!(held.damaged(), 2);
             assert_eq!(held.run(held.get(None)).as_deref(), Some(&b"value"[..]));
-            // Unless the replica that is read was the whole one.
+            // Unless the replica that was read was the whole one.
             if held.store.stats().damage().repaired > 0 {
                 assert_eq!((held.damaged(), held.store.stats().damage().repaired), (0, 2));
                 held.damage(whole, 2);
@@ -152,9 +152,9 @@ fn what_was_repaired_is_whole() {
     }
 }
 
-/// One replica of a pair is damaged, and the node of the other one dies: the pair is lost, and that is an error
-/// for every operation, before the cluster goes on without the node and afterwards. The key is never absent,
-/// nor can it be inserted again; other keys are there.
+/// One replica of a pair is damaged, and the node of the other one dies. The pair is lost: every operation answers
+/// with an error, before the cluster goes on without the node and afterwards. The key is never absent, nor can it be
+/// inserted again. Other keys are readable.
 #[test]
 fn what_the_loss_of_a_node_leaves_damaged_is_an_error() {
     let value = [7; 40];
@@ -214,8 +214,8 @@ fn what_the_loss_of_a_node_leaves_damaged_is_an_error() {
     }
 }
 
-/// With no replica left the answer is an error, soon, for every operation; none of them takes the key for
-/// absent, or for another.
+/// Without any whole replica, every operation answers with an error, soon. No operation takes the key for absent, or
+/// for another.
 #[test]
 fn damage_on_all_replicas_is_an_error_at_once() {
     for immediate in [false, true] {
@@ -242,7 +242,7 @@ fn damage_on_all_replicas_is_an_error_at_once() {
     }
 }
 
-/// Of an object that is too large to be read whole for its key, the start decides only if it shows the key.
+/// The start of an object that is too large to be read whole for its key decides only if it shows the key.
 #[test]
 fn the_start_of_a_large_object_does_not_make_it_anothers() {
     let value = vec![9; 3_000];
@@ -260,7 +260,7 @@ fn the_start_of_a_large_object_does_not_make_it_anothers() {
     }
 }
 
-/// Another key that stands behind the same fingerprint costs a second look only where its object is large.
+/// Another key with the same fingerprint costs a re-read only if its object is large.
 #[test]
 fn a_second_look_is_rare() {
     let held = held(false, KEY, b"value");
@@ -274,7 +274,7 @@ fn a_second_look_is_rare() {
     assert_eq!(held.store.stats().kind(OpKind::Update).max_phases, 4);
 }
 
-/// Operations of all kinds beside damage.
+/// Operations of all kinds, while objects are damaged.
 #[test]
 fn operations_beside_damage_are_linearizable() {
     let replay = std::env::var("FUSEE_SIM_SEED").ok();
@@ -287,14 +287,14 @@ fn operations_beside_damage_are_linearizable() {
     }
 }
 
-/// The index grows, and no entry goes where its key is not looked for, however long the key is.
+/// The index grows, and no entry goes to a place where its key is not looked for, however long the key is.
 #[test]
 fn splits_beside_damage_lose_nothing() {
     let Some(events) = for_all(1_000, damaged_splits) else { return };
     assert!(events.damaged > 3_000 && events.moved > 500, "{events:?}");
 }
 
-/// Replicas move, and what is damaged stays behind.
+/// Replicas move, and damage is not copied.
 #[test]
 fn moves_beside_damage_lose_nothing() {
     let Some(events) = for_all(1_000, damaged_moves) else { return };

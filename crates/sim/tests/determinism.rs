@@ -1,8 +1,7 @@
-//! A run is its seed: a failure that is found once can be looked at as often as anybody likes.
+//! A run depends only on its seed, so a failure can be replayed any number of times.
 //!
-//! Two runs of one seed are compared event by event, in two threads: what hash maps are seeded
-//! with, and where memory lies, differs between them. Whether a run's promises hold does not
-//! matter here; a broken one must break in the same way.
+//! Two runs of one seed are compared event by event, in two threads: seeds of hash maps and addresses of memory
+//! differ between them. It does not matter here whether a run breaks a promise, but it must do so in the same way.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -15,7 +14,7 @@ const OPERATIONS: usize = 400;
 fn run_once(scenario: Scenario, seed: u64) -> Outcome {
     let mut options = RunOptions::new(scenario, seed);
     (options.trace, options.operations) = (true, Some(OPERATIONS));
-    // As large as the stack of a main thread, since checks recurse as they like.
+    // As large as the stack of a main thread, since the checks recurse deeply.
     let thread = thread::Builder::new().stack_size(8 << 20);
     let running = thread.spawn(move || run(&options)).expect("a thread starts");
     running.join().expect("a run answers, also when a promise is broken")
@@ -25,7 +24,7 @@ fn text(outcome: &Outcome) -> &str {
     outcome.trace.text().expect("the trace was asked for")
 }
 
-/// The first line in which two traces differ, for people.
+/// Asserts that two traces are equal, and shows the first line in which they differ.
 fn assert_same_text(first: &str, second: &str, which: &str) {
     let lines = first.lines().zip(second.lines()).enumerate();
     for (n, (a, b)) in lines {
@@ -85,7 +84,7 @@ fn storms_can_be_repeated() {
     check(Scenario::Storm);
 }
 
-/// The digest alone tells runs apart as the text does, and recording the text changes nothing.
+/// The digest alone distinguishes runs like the text does, and recording the text changes nothing.
 #[test]
 fn recording_changes_nothing() {
     for scenario in Scenario::ALL {

@@ -1,10 +1,10 @@
-//! The steered histories, under a few thousand schedules each.
+//! The steered histories, each under a few thousand schedules.
 
 use crate::support::{
     crowded, gone, in_doubt, late_repairs, scripted, steered, steered_changes, steered_reuse, turns,
 };
 
-/// Runs a history for every seed; it must go the intended way often enough to mean something.
+/// Runs a history for every seed. The intended schedule must occur often enough to mean something.
 fn for_all(seeds: u64, history: fn(u64) -> bool) {
     let steered = (0..seeds)
         .filter(|seed| {
@@ -94,7 +94,7 @@ fn what_a_look_sees_is_as_old_as_its_end() {
     for_all(1000, steered_reuse::early_mark);
 }
 
-/// Every script, with nothing taken out.
+/// Runs every script, without any mutant.
 #[test]
 fn sessions_promise_what_their_surroundings_rely_on() {
     let scripts: [fn(u64); 24] = [

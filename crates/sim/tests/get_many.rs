@@ -1,5 +1,5 @@
-//! What `get_many` costs and answers: phases are shared by all keys of a batch, whichever memory nodes
-//! they are on, and every answer is the one that `get` would have given.
+//! Costs and answers of `get_many`: all keys of a batch share phases, whichever memory nodes they are on, and every
+//! answer is the one that `get` would give.
 
 use fusee_core::layout::Object;
 use fusee_core::stats::{KindStats, OpKind, Stats};
@@ -7,7 +7,7 @@ use fusee_core::view::Geometry;
 use fusee_core::{Error, Outcome};
 use fusee_sim::{Client, Cluster, ClusterOptions, Sim};
 
-/// Keys that share a phase, if their objects are small: half the verbs of a batch.
+/// Keys with small objects that share a phase: half the verbs of a batch.
 const TOGETHER: u32 = 512;
 /// Bytes of objects that share a phase.
 const TOGETHER_BYTES: u64 = 2 << 20;
@@ -28,7 +28,7 @@ fn cluster() -> Cluster {
     Cluster::new(&Sim::new(1), &options)
 }
 
-/// Runs what needs no other client beside it.
+/// Runs a scenario without other clients.
 fn on<T>(cluster: &Cluster, client: &Client, scenario: impl AsyncFnOnce(&Client) -> T) -> T {
     cluster.block_on(client.process, scenario(client))
 }
@@ -43,7 +43,7 @@ async fn insert_all(client: &Client, keys: &[[u8; 4]], value: &[u8]) {
     }
 }
 
-/// One `get_many` whose answers must be these; returns what it cost by the counters.
+/// Runs one `get_many`, asserts its answers, and returns its cost by the counters.
 async fn ask(client: &Client, keys: &[[u8; 4]], expected: &[Option<&[u8]>]) -> KindStats {
     let before = client.session.stats();
     let found = client.session.get_many(keys).await.unwrap();
@@ -89,7 +89,7 @@ fn cached_keys_share_one_phase_on_all_memory_nodes() {
     });
 }
 
-/// Writes of many keys run side by side: all of them take about as long as one.
+/// Writes of many keys run concurrently: all of them together take about as long as one.
 #[test]
 fn many_writes_share_the_time_of_their_phases() {
     let cluster = cluster();
@@ -99,7 +99,7 @@ fn many_writes_share_the_time_of_their_phases() {
         let pairs = |value: &'static [u8]| keys.iter().map(|key| (*key, value)).collect::<Vec<_>>();
         let now = || cluster.sim().now();
         assert_eq!(client.session.put_many(&pairs(b"1")).await, vec![Ok(()); 64]);
-        // The longest of a few: how long one takes depends on where it lies.
+        // The longest of a few writes: the time of one depends on the place of its object.
         let mut one = 0;
         for key in &keys[..8] {
             let begun = now();
@@ -115,7 +115,7 @@ fn many_writes_share_the_time_of_their_phases() {
     });
 }
 
-/// What had begun is answered; the rest is not begun.
+/// Writes that had begun are answered; the others are never begun.
 #[test]
 fn a_session_that_is_fenced_begins_no_more_of_many_writes() {
     let cluster = cluster();
@@ -155,8 +155,8 @@ fn large_values_are_split_by_their_bytes() {
             assert_eq!((cost.phases, cost.verbs), (phases, 2 * n as u64), "{n} keys");
         }
     });
-    // Without hints the first phase reads all buckets, the second as many objects as have room; the
-    // others are hints then.
+    // Without hints the first phase READs all buckets, the second as many objects as have room. For the others the
+    // words of the buckets are hints then.
     let fresh = cluster.client();
     on(&cluster, &fresh, async |client| {
         let value = vec![7; 100 << 10];
@@ -179,9 +179,9 @@ fn keys_that_are_missing_or_not_cached_share_two_phases() {
         let mut expected = vec![Some(&b"value"[..]); 150];
         expected.resize(200, None);
         assert_eq!(ask(reader, &keys, &expected).await.phases, 2);
-        // The cache has learned where they are; of a missing key there is nothing to remember.
+        // The cache has learned the places of the keys. Missing keys are not cached.
         assert_eq!(ask(reader, &keys[..150], &expected[..150]).await.phases, 1);
-        // One phase, and another one if a slot has the fingerprint of any of them.
+        // One phase, and another one if a slot has the fingerprint of a missing key.
         let missing = ask(reader, &keys[150..], &expected[150..]).await;
         assert!((1..=2).contains(&missing.phases), "{missing:?}");
     });
@@ -225,8 +225,8 @@ fn slots_that_others_changed_are_followed_together() {
         let mut expected = vec![Some(&b"new"[..]); 100];
         expected.resize(200, None);
         expected.resize(300, Some(b"old"));
-        // The changed slots are followed in the second phase, the empty ones' keys looked up in a third,
-        // and a fourth if a slot has the fingerprint of any of them.
+        // The changed slots are followed in the second phase. The keys of the empty slots are looked up in a third
+        // phase, and in a fourth one if a slot has the fingerprint of any of them.
         let cost = ask(reader, &keys, &expected).await;
         assert!((3..=4).contains(&cost.phases), "{cost:?}");
         assert_eq!(ask(reader, &keys[..100], &expected[..100]).await.phases, 1);
@@ -247,7 +247,7 @@ fn hints_whose_slots_went_to_other_keys_are_given_up_together() {
         for key in &keys[..100] {
             writer.session.delete(key).await.unwrap();
         }
-        // Others take their slots, and they come back elsewhere.
+        // Other keys take their slots, and the deleted keys come back in other slots.
         insert_all(writer, &keys[100..], b"other").await;
         insert_all(writer, &keys[..100], b"new").await;
     });

@@ -1,7 +1,7 @@
-//! Random operations of random clients on a few keys, step by step: every history must be
-//! linearizable, and no key may be live twice at any step.
+//! Random operations of random clients on a few keys, step by step: every history must be linearizable, and no key
+//! may be live twice at any step.
 //!
-//! A failure prints its seed; `FUSEE_SIM_SEED=<seed>` runs nothing but that seed again.
+//! A failure prints its seed; `FUSEE_SIM_SEED=<seed>` runs only that seed again.
 
 use crate::support::scenarios;
 
@@ -22,16 +22,15 @@ fn operations_of_all_kinds_are_linearizable() {
     for_all(5_000, scenarios::mixed);
 }
 
-/// The hard case of INSERT: several clients want one key in different free slots, while DELETEs
-/// and other keys keep changing which slots are free.
+/// The hard case of INSERT: several clients want one key in different free slots, while DELETEs and other keys change
+/// which slots are free.
 #[test]
 fn inserts_of_one_key_among_moving_slots_are_linearizable() {
     for_all(5_000, scenarios::fight);
 }
 
-/// All clients crash at some step and a node of the index is lost: its slots are settled, with
-/// every choice that the rules leave, and new clients see what any acknowledged or observed write
-/// left.
+/// All clients crash at some step, and a node of the index is lost. Its slots are settled with every choice that the
+/// rules allow. New clients see every acknowledged or observed write.
 #[test]
 fn what_crashed_clients_leave_survives_the_loss_of_an_index_node() {
     for_all(3_000, scenarios::crash);

@@ -1,5 +1,5 @@
-//! Memory nodes hold what other processes wrote. Whatever stands there, a client answers with a
-//! value, an error or a retry; it does not panic, and a bad word does not hide good ones.
+//! Arbitrary words in memory nodes. For any contents a client answers with a value, an error or a retry; it does not
+//! panic, and a bad word does not hide good ones.
 
 use std::cell::Cell;
 
@@ -14,8 +14,8 @@ use fusee_sim::{Client, Cluster, ClusterOptions, Sim, SimStore};
 
 const SLOTS: u32 = 12;
 
-/// Runs a scenario on a cluster that holds `key`, in which every free slot of the index then
-/// shows `word` with the key's fingerprint, on all replicas.
+/// Runs a scenario on a cluster that holds `key`, after every free slot of the index was set to `word` with the key's
+/// fingerprint, on all replicas.
 fn with_bad_words(word: u64, scenario: impl AsyncFnOnce(&SimStore, Hint)) {
     let sim = Sim::new(1);
     let cluster = Cluster::new(&sim, &ClusterOptions::default());
@@ -33,8 +33,8 @@ fn with_bad_words(word: u64, scenario: impl AsyncFnOnce(&SimStore, Hint)) {
     cluster.block_on(store.process, scenario(&store, hint));
 }
 
-/// Words that lead nowhere: an impossible class, an address outside of every region, an object of
-/// 16 MiB inside one.
+/// Returns words that lead nowhere: an impossible class, an address outside of every region, an object of 16 MiB
+/// inside one.
 fn bad_words() -> [u64; 4] {
     let far = Address::new((1 << 44) - 64);
     let near = Address::new(1 << 16);
@@ -62,7 +62,7 @@ fn bad_words_do_not_hide_a_key() {
             assert!(seen.get());
             store.update(b"key", b"new", None).await.unwrap();
             store.delete(b"key", None).await.unwrap();
-            // Now nothing says that the key is not behind one of the bad words.
+            // Now the key may be behind one of the bad words.
             let absent = store.search(b"key", None).await.map(|found| found.hint());
             assert!(matches!(absent, Err(Error::Corrupt { .. })), "{absent:?}");
             let insert = store.insert(b"key", b"x").await;
@@ -93,10 +93,10 @@ fn a_hint_that_makes_no_sense_is_ignored() {
     });
 }
 
-/// A slot that leads to an object which is not there is looked at again, and then reported.
+/// A slot that leads to a missing object is read again, and then reported.
 #[test]
 fn a_dangling_slot_is_an_error() {
-    // In the last block of region 0, which nobody has.
+    // The address lies in the last block of region 0, which has no owner.
     let geometry = ClusterOptions::default().geometry;
     let address = Address::new(geometry.region_bytes - geometry.block_bytes);
     let missing = Slot::new(0, SizeClass::from_code(1).unwrap(), address, 3);
@@ -108,7 +108,7 @@ fn a_dangling_slot_is_an_error() {
     });
 }
 
-/// Which slot the first INSERT of the key takes.
+/// Returns the slot that the first INSERT of the key takes.
 fn slot_of_first_insert(options: &ClusterOptions) -> SlotRef {
     let cluster = Cluster::new(&Sim::new(3), options);
     let store = cluster.client();
@@ -116,8 +116,7 @@ fn slot_of_first_insert(options: &ClusterOptions) -> SlotRef {
     inserted.unwrap().place.unwrap().slot
 }
 
-/// A region whose only replica lies on a node that neither the index nor the session's block is
-/// on, with that node.
+/// Returns a region with its only replica on a node with neither the index nor the session's block, and that node.
 fn region_out_of_the_way(cluster: &Cluster, view: &View, store: &Client) -> (u64, MnId) {
     let has_block = |node| {
         let blocks =
@@ -130,7 +129,7 @@ fn region_out_of_the_way(cluster: &Cluster, view: &View, store: &Client) -> (u64
     found.expect("two nodes are without an index, and one of them without the block")
 }
 
-/// An INSERT whose look fails half-way takes its entry back.
+/// An INSERT that cannot finish its look for duplicates withdraws its entry.
 #[test]
 fn an_insert_that_cannot_look_withdraws() {
     for index_replicas in [1, 3] {
@@ -145,13 +144,13 @@ fn an_insert_that_cannot_look_withdraws() {
         let cluster = Cluster::new(&sim, &options);
         let store = cluster.client();
         let view = cluster.view().clone();
-        // Takes the block that the INSERT will need.
+        // Allocates the block that the INSERT will need.
         let nothing = cluster.block_on(store.process, store.update(b"none", b"x", None));
         assert_eq!(nothing, Err(Error::NotFound));
         let (region, lost) = region_out_of_the_way(&cluster, &view, &store);
         let buckets = Buckets::of(b"key", &view);
-        // A twin of the fingerprint whose object lies on a node that is gone. The primary does
-        // not show it yet at first; with one replica it stands there as tentative.
+        // A twin with the same fingerprint, with its object on a lost node. The primary does not show the twin at
+        // first; with one replica it shows the twin as tentative.
         let address = Address::new((region + 1) * options.geometry.region_bytes - (1 << 12));
         let class = SizeClass::from_code(1).unwrap();
         let twin = Slot::new(buckets.fingerprint, class, address, 0);

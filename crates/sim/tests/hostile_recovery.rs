@@ -1,5 +1,5 @@
-//! Recovery reads what others wrote, dead clients and worse. Whatever stands there, it ends, and
-//! says what it could not make sense of. And it costs what it says.
+//! Recovery of arbitrary memory, as dead clients or worse processes may leave it. It always ends, and reports the
+//! contents that it could not interpret. Its cost is as documented.
 
 use fusee_core::error::Error;
 use fusee_core::layout::{
@@ -34,7 +34,7 @@ fn put(cluster: &Cluster, at: Address, bytes: &[u8], replica: Option<usize>) {
     }
 }
 
-/// Bytes that look right and are not: a header, objects, and slots that refer to them.
+/// Writes plausible but wrong bytes: a header, objects, and slots that refer to them.
 fn scribble(rng: &Rng, cluster: &Cluster, client: ClientId, block: Address) {
     let any = |values: &[u32]| values[rng.below(values.len())];
     let replica = || [None, Some(0), Some(1)][rng.below(3)];
@@ -115,7 +115,7 @@ fn whatever_stands_in_memory_recovery_ends() {
             scribble(&rng, &cluster, store.client(), *block);
         }
         let real = blocks.len();
-        // No blocks at all.
+        // These are no blocks at all.
         blocks.extend([Address::NONE, Address::new(64), Address::new((1 << 44) - 64), blocks[0]]);
         for _ in 0..2 {
             let report = recovered(&rng, &cluster, store.client(), &blocks).unwrap();
@@ -133,7 +133,8 @@ fn whatever_stands_in_memory_recovery_ends() {
     assert!(strange > 1_000, "{strange}");
 }
 
-/// What a speculative write left may stand on any replica. A node that is lost has to be taken out of the view first.
+/// A speculative write may have left its word on any replica. So a lost node must be taken out of the view before
+/// recovery.
 #[test]
 fn recovery_needs_every_node_that_the_view_names() {
     let options =
@@ -142,7 +143,7 @@ fn recovery_needs_every_node_that_the_view_names() {
         let (rng, cluster) = stepwise(1, &options);
         let store = cluster.client();
         alone(&rng, async {
-            // Three size classes, so three blocks, of another memory node each.
+            // Three size classes take three blocks, each with its primary on another memory node.
             for len in [1, 100, 300] {
                 store.upsert(b"key", &vec![7; len], None).await.map(drop).unwrap();
             }
@@ -166,8 +167,8 @@ fn recovery_needs_every_node_that_the_view_names() {
     }
 }
 
-/// What a client leaves that died idle: one phase for the headers, one per block, and two for
-/// every 64 objects, the second only where some of them are not in the primary.
+/// The recovery of an idle client takes one phase for the headers, one per block, and two for every 64 objects, the
+/// second only if the primary lacks some of them.
 #[test]
 fn recovery_takes_as_many_phases_as_it_says() {
     let geometry = Geometry { block_bytes: 1 << 14, ..ClusterOptions::default().geometry };
@@ -204,8 +205,8 @@ fn recovery_takes_as_many_phases_as_it_says() {
     assert_eq!(firsts, [301 - per_block, per_block]);
 }
 
-/// A client took a block into use that it had used from its object 1 on, now from its object 0 on, and died
-/// in its first speculative write: header, object and word have come to one memory node.
+/// A client used a block from its object 9 on, then takes it from its object 5 on, and dies in its first speculative
+/// write: header, object and word have reached one memory node.
 #[test]
 fn what_a_speculation_left_beside_a_newer_header_is_found() {
     let options =
@@ -240,7 +241,7 @@ fn what_a_speculation_left_beside_a_newer_header_is_found() {
         cluster.overwrite(backup, own.0);
         let report = recovered(&rng, &cluster, dead.client(), &blocks).unwrap();
         assert_eq!(report.committed, 1, "{report:?}");
-        // That all replicas are alike is checked here, too.
+        // This also checks that all replicas are equal.
         let keys: Vec<Vec<u8>> = cluster.live_keys().iter().map(|key| key.to_vec()).collect();
         assert_eq!(keys, [b"key".to_vec(), b"other".to_vec()]);
         let found = alone(&rng, async {
@@ -251,8 +252,8 @@ fn what_a_speculation_left_beside_a_newer_header_is_found() {
     }
 }
 
-/// A client took blocks out of use and died before all replicas had heard of it, or before all had heard of
-/// it for the last time: whatever one of them tells that it has used must not be used as new.
+/// A client took blocks out of use, and died before all replicas had its header, or its latest header. Objects that
+/// any replica shows as used must not be used as new.
 #[test]
 fn of_headers_at_rest_the_one_that_leaves_least_as_new_counts() {
     let options =

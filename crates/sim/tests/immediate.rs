@@ -1,12 +1,11 @@
-//! Clusters that share their memory: one of three runs of `fusee sim` has a fabric that executes verbs
-//! on the spot. That its promises hold is asserted by every run; here it is asserted that there
-//! was something to hold.
+//! Clusters that share their memory: one of three runs of `fusee sim` has a fabric that executes verbs immediately.
+//! Every run checks its promises; this test asserts that the special events of such fabrics happen.
 
 use std::collections::BTreeMap;
 
 use fusee_sim::{RunOptions, Scenario, run};
 
-/// Runs some seeds. Returns the counts of those that had an immediate fabric, and how many these were.
+/// Runs some seeds. Returns the counts of the runs with an immediate fabric, and the number of these runs.
 fn sum(
     scenario: Scenario,
     seeds: u64,
@@ -43,7 +42,7 @@ fn operations_need_not_wait_and_proofs_cross_nodes() {
     }
 }
 
-/// No further verb of a batch executes when its client dies.
+/// After its client dies, no further verb of a batch executes.
 #[test]
 fn clients_die_in_the_middle_of_a_batch() {
     let (sums, _) = sum(Scenario::Crashes, 100, None);

@@ -1,5 +1,5 @@
-//! The master dies at every step of what it does about a lost memory node, and another one goes on
-//! from its store: exhaustively, for some runs.
+//! A master that dies at any step of its reaction to a lost memory node. Another one goes on from its store:
+//! exhaustively, for some runs.
 
 use std::collections::BTreeSet;
 

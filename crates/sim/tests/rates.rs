@@ -1,4 +1,4 @@
-//! What sessions do by themselves keeps its rate, and counters say what has moved.
+//! Rates of the Moves that sessions make by themselves, and the counters of moved values.
 
 use crate::support::rates;
 

@@ -1,6 +1,6 @@
-//! Clients and index nodes that fail, under the interleavings of thousands of seeds.
+//! Failures of clients and index nodes, under the interleavings of thousands of seeds.
 //!
-//! A failure prints its seed; `FUSEE_SIM_SEED=<seed>` runs nothing but that seed again.
+//! A failure prints its seed; `FUSEE_SIM_SEED=<seed>` runs only that seed again.
 
 use std::cell::Cell;
 
@@ -13,7 +13,7 @@ use crate::support::failures::{client_crash, for_all, index_node_loss, insert_cr
 use crate::support::steered_recovery::{late_insert_crash, recovery_overtaken};
 use crate::support::{alone, index, stepwise};
 
-/// The paper's §5.3, beside living clients.
+/// The paper's §5.3, while other clients live.
 #[test]
 fn dead_clients_are_recovered_beside_living_ones() {
     let Some(events) = for_all(2_000, client_crash) else { return };
@@ -23,14 +23,14 @@ fn dead_clients_are_recovered_beside_living_ones() {
     assert!(events.handed_on > 1_500, "{events:?}");
 }
 
-/// What the paper does not have: INSERTs that die tentative, confirming or withdrawing.
+/// Cases that the paper does not have: INSERTs that die tentative, confirming or withdrawing.
 #[test]
 fn dead_inserts_are_recovered_beside_living_ones() {
     let Some(events) = for_all(1_500, insert_crash) else { return };
     assert!(events.withdrawn > 100 && events.committed > 100, "{events:?}");
 }
 
-/// The paper's §5.2, then §5.3, as §5.4 demands.
+/// The paper's §5.2, then §5.3, in the order of §5.4.
 #[test]
 fn what_dead_clients_left_survives_the_loss_of_an_index_node() {
     let Some(events) = for_all(2_000, index_node_loss) else { return };
@@ -38,7 +38,7 @@ fn what_dead_clients_left_survives_the_loss_of_an_index_node() {
     assert!(events.slots_settled > 200 && events.cut_off > 100, "{events:?}");
 }
 
-/// A tentative copy says nothing about what its INSERT would have done.
+/// A tentative word alone does not tell how its INSERT would have gone on.
 #[test]
 fn an_insert_that_died_before_it_withdrew_is_withdrawn() {
     let Some(events) = for_all(2_000, late_insert_crash) else { return };
@@ -52,8 +52,8 @@ fn a_recovery_that_was_overtaken_gives_up_its_round() {
     assert!(events.dropped > 75, "recovery is hardly ever held up within the round: {events:?}");
 }
 
-/// A session knows whether it leaves something half-way: after any number of steps, a write that
-/// is dropped says so unless nothing of it stands in the index or all of it does.
+/// A session knows whether it leaves something half-way: after any number of steps, a session with a dropped write
+/// reports this, unless the index has nothing of the write or all of it.
 #[test]
 fn a_session_knows_whether_it_left_a_round_half_way() {
     let mut half_way = 0;
@@ -89,8 +89,8 @@ fn a_session_knows_whether_it_left_a_round_half_way() {
     assert!((400..2_500).contains(&half_way), "{half_way}");
 }
 
-/// The same when a memory node fails under a write. One with a known outcome leaves nothing behind in the index,
-/// but the WRITE of its object may have had no answer.
+/// The same when a memory node fails during a write. A write with a known outcome leaves nothing in the index, but
+/// the WRITE of its object may have had no answer.
 #[test]
 fn a_write_with_an_unknown_outcome_needs_recovery() {
     let mut known = 0;

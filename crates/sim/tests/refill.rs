@@ -1,4 +1,4 @@
-//! Full pools: memory of killed clients comes back, and nobody who deletes is refused.
+//! Full pools: memory of killed clients comes back, and deletes are never refused.
 
 use crate::support::refill;
 

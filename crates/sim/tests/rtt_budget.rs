@@ -1,5 +1,5 @@
-//! The RTT budget: how many phases each operation takes without conflicts. A phase is a network
-//! round trip, so this table is the store's latency (P §4.3, §4.6).
+//! The RTT budget: the phases of each operation without conflicts. A phase is a network round trip, so this table is
+//! the store's latency (P §4.3, §4.6).
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use fusee_core::store::{Hint, PieceLimits, ScanCursor, Transition, Written};
 use fusee_core::view::Geometry;
 use fusee_sim::{Cluster, ClusterOptions, Sim, SimStore};
 
-/// A table large enough that fingerprints hardly collide.
+/// Returns options with an index so large that fingerprints hardly collide.
 fn options(index_replicas: u8) -> ClusterOptions {
     let geometry = Geometry {
         slots_per_bucket: 8,
@@ -140,7 +140,8 @@ fn update_and_delete_take_3_phases_on_a_hit_and_4_on_a_miss() {
     }
 }
 
-/// As many memory nodes as there are replicas, of slots and of objects: every object lies beside every slot.
+/// Returns options with only as many memory nodes as replicas of slots and objects: every object lies on the nodes of
+/// every slot.
 fn beside(index_replicas: u8, data_replicas: u8) -> ClusterOptions {
     let memory_nodes = index_replicas.max(data_replicas).into();
     ClusterOptions { memory_nodes, data_replicas, ..options(index_replicas) }
@@ -172,8 +173,8 @@ fn a_speculation_that_is_right_takes_2_phases() {
     }
 }
 
-/// Where there are more memory nodes than replicas: as soon as some objects were written, they are written beside the
-/// backups of their slots, if a region lies there.
+/// With more memory nodes than replicas, objects come to lie on the nodes of their slots' backups after a few writes,
+/// if a region lies there.
 #[test]
 fn objects_come_to_lie_beside_the_backups_of_their_slots() {
     let mut lying_there = 0;
@@ -208,14 +209,15 @@ fn objects_come_to_lie_beside_the_backups_of_their_slots() {
         let beside = hints.iter().filter(|hint| may_lie_there(hint)).count();
         lying_there += usize::from(beside > 0);
         let least = 3 * keys.len() as u64 - beside as u64;
-        // One finds its block used up now and then; the next block is looked for when it has ended.
+        // An object may find its block used up. The next block is looked for after that write.
         let is_so = phases[1..].iter().all(|phases| (least..=least + 1).contains(phases));
         assert!(is_so, "{memory_nodes} memory nodes: {phases:?}, at least {least}");
     }
     assert!(lying_there >= 3, "a region lay there in {lying_there} clusters");
 }
 
-/// The word has changed since, or the pair has gone: no phase more than with a hint that is not certain.
+/// If the word has changed since, or the pair was deleted, a speculative write takes no more phases than a write with
+/// an uncertain hint.
 #[test]
 fn a_speculation_that_is_wrong_costs_what_a_wrong_hint_costs() {
     for doubted in [false, true] {
@@ -233,8 +235,8 @@ fn a_speculation_that_is_wrong_costs_what_a_wrong_hint_costs() {
     }
 }
 
-/// What is not certain is not written speculatively: a hint of a window ago, and an object
-/// that lies elsewhere.
+/// Without certainty there is no speculative write: not with a hint that is a window old, nor if the object lies on
+/// other nodes.
 #[test]
 fn what_is_not_certain_is_not_speculated() {
     let sim = Sim::new(1);
@@ -255,8 +257,8 @@ fn what_is_not_certain_is_not_speculated() {
     assert_eq!(phases(&stats, OpKind::Update), 3, "one replica cannot lie beside two backups");
 }
 
-/// What an UPDATE posts with a speculative write: the object on every data replica, a CAS per backup,
-/// and a READ of the slot; the CAS of the primary.
+/// The verbs of a speculative UPDATE: a WRITE of the object on every data replica, a CAS per backup, and a READ of
+/// the slot; then the CAS of the primary.
 #[test]
 fn a_speculation_posts_the_verbs_that_it_must() {
     let stats = run_beside((3, 3), async |store| {
@@ -293,8 +295,8 @@ fn many_keys_share_their_phases() {
     assert_eq!(phases(&stats, OpKind::SearchMany), 2);
 }
 
-/// What an UPDATE posts on a hit: READs of the slot and of the start of the object that the hint leads to,
-/// and the object on every data replica; a CAS per backup; the CAS of the primary.
+/// The verbs of an UPDATE on a hit: READs of the slot and of the start of the hint's object, and WRITEs of the object
+/// on every data replica; a CAS per backup; the CAS of the primary.
 #[test]
 fn an_update_on_a_hit_posts_the_verbs_that_it_must() {
     let stats = run(3, async |store| {
@@ -309,12 +311,12 @@ fn an_update_on_a_hit_posts_the_verbs_that_it_must() {
 
 const CODING: (u8, u8) = (3, 2);
 
-/// What operations cost a session of a cluster that has regions for coded values.
+/// Returns the stats of a session in a cluster with regions for coded values.
 fn run_coded(index_replicas: u8, scenario: impl AsyncFnOnce(&SimStore)) -> Stats {
     run_coded_with(options(index_replicas), CODING, scenario)
 }
 
-/// The same with this code, as many data replicas, and room for values of 12 KiB.
+/// Does the same with this code, with this number of data replicas, and with room for values of 12 KiB.
 fn run_large(
     index_replicas: u8,
     (code, data_replicas): ((u8, u8), u8),
@@ -349,7 +351,7 @@ fn run_coded_with(
     };
     let redundancy = Redundancy::Coded(Coding::try_from(code).unwrap());
     let scenario = async {
-        // It waits until there is a region.
+        // This write waits until there is a region.
         open().await.store().insert_as(b"first", &[7; 1024], redundancy).await.unwrap();
         let session = open().await;
         scenario(session.store()).await;
@@ -358,7 +360,7 @@ fn run_coded_with(
     cluster.block_on(process, scenario)
 }
 
-/// Erasure-coded values take the phases that replicated ones do, but for the speculative write.
+/// Erasure-coded values take the same phases as replicated ones, except that they have no speculative writes.
 #[test]
 fn coded_values_take_the_same_phases() {
     let value = vec![7; 1000];
@@ -389,8 +391,8 @@ fn coded_values_take_the_same_phases() {
     }
 }
 
-/// An UPDATE that names no redundancy keeps what the pair has: at no cost where the hint shows it, or where rules say
-/// the same, and with a phase more elsewhere.
+/// An UPDATE that names no redundancy keeps that of the pair: without any cost if the hint shows it or the rules say
+/// the same, and with one more phase otherwise.
 #[test]
 fn a_write_keeps_the_redundancy_of_the_pair() {
     let value = vec![7; 1000];
@@ -421,7 +423,7 @@ fn a_write_keeps_the_redundancy_of_the_pair() {
         });
         assert_eq!(phases(&stats, OpKind::Update), 4 + 1, "{has}");
         assert_eq!(phases(&stats, OpKind::Upsert), 4, "{has}");
-        // Who names one gets it; what cannot be kept goes by the rules.
+        // A write that names a redundancy gets it. If the pair's redundancy cannot be kept, the rules decide.
         run_coded(3, async |store| {
             let hint = store.insert_as(b"key", &value, has).await.unwrap().place;
             let named = rules(has).named(says);
@@ -460,8 +462,8 @@ fn coded_reads_and_writes_move_no_more_bytes_than_they_must() {
     assert!(update >= 5 * chunk && update < 6 * chunk + 200, "{update} bytes, chunks of {chunk}");
 }
 
-/// A Move takes 4 phases with a hint and 5 without, and no more bytes than the paper's Table 1 says: it reads the value
-/// once, and writes it once in its new redundancy.
+/// A Move takes 4 phases with a hint and 5 without, and no more bytes than in the paper's Table 1: it READs the value
+/// once, and WRITEs it once in its new redundancy.
 #[test]
 fn moves_take_4_phases_and_the_bytes_of_the_value() {
     moves_take_the_bytes_of_the_value(CODING, 2, 1..=5);
@@ -480,7 +482,7 @@ fn moves_take_the_bytes_of_the_value(
     let bytes_of = |value: usize| -> (u64, u64) {
         [coded, Redundancy::Replicated].map(|r| r.class(3, value).unwrap().bytes()).into()
     };
-    // The longest value that fills its class in both.
+    // The longest value that fills its class in both redundancies.
     let fills = |value: &usize| {
         let (chunk, object) = bytes_of(*value);
         (k * chunk).max(object) as f64 <= 1.025 * *value as f64
@@ -492,7 +494,7 @@ fn moves_take_the_bytes_of_the_value(
             let fewer = u32::from(replicas == 1);
             for hinted in [true, false] {
                 let stats = run_large(replicas, (code, data_replicas), async |store| {
-                    // Now there are blocks for both.
+                    // After this there are blocks for both.
                     store.insert_as(b"foo", &value, then).await.unwrap();
                     let written = store.insert_as(b"key", &value, first).await.unwrap();
                     let hint = written.place.filter(|_| hinted);
@@ -508,7 +510,7 @@ fn moves_take_the_bytes_of_the_value(
                 assert_eq!(phases, if hinted { 4 } else { 5 } - fewer);
                 let (read, written) =
                     if then == coded { (object, (k + m) * chunk) } else { (k * chunk, r * object) };
-                // The slot or both buckets, the CASes, and headers of blocks.
+                // The rest is the slot or both buckets, the CASes, and headers of blocks.
                 let rest = stats.kind(OpKind::Move).bytes - read - written;
                 assert!(rest < 1000, "{rest} bytes more");
                 let to_coded = (2 * k + m) as f64 / k as f64;
@@ -520,8 +522,8 @@ fn moves_take_the_bytes_of_the_value(
     }
 }
 
-/// Values without redundancy take the phases of replicated ones, and one WRITE of the object for as many as it would
-/// have replicas.
+/// Values without redundancy take the phases of replicated ones, and one WRITE of the object instead of one per
+/// replica.
 #[test]
 fn values_without_redundancy_take_the_same_phases_and_fewer_writes() {
     let value = vec![7; 1000];
@@ -529,7 +531,7 @@ fn values_without_redundancy_take_the_same_phases_and_fewer_writes() {
         let [single, replicated] = [Redundancy::None, Redundancy::Replicated].map(|redundancy| {
             let value = &value;
             run_large(replicas, ((4, 1), 2), async move |store| {
-                // Now there is a block, and its header is written.
+                // After this there is a block, and its header is written.
                 store.insert_as(b"foo", value, redundancy).await.unwrap();
                 let hint = store.insert_as(b"key", value, redundancy).await.unwrap().place;
                 let found = store.search(b"key", hint).await.unwrap();
@@ -555,7 +557,7 @@ fn values_without_redundancy_take_the_same_phases_and_fewer_writes() {
         }
         let others = u64::from(ClusterOptions::default().data_replicas) - 1;
         assert_eq!(verbs(&replicated, OpKind::Update) - verbs(&single, OpKind::Update), others);
-        // Two, and the header of their block.
+        // Two objects, and the header of their block.
         assert_eq!(verbs(&replicated, OpKind::Insert) - verbs(&single, OpKind::Insert), 3 * others);
     }
 }
@@ -565,8 +567,8 @@ fn oriented(replicas: u8, code: (u8, u8)) -> Redundancy {
     Redundancy::Oriented(Orientation::new(replicas, coding).unwrap())
 }
 
-/// EC-oriented values take the phases that coded ones do: copies are written beside the chunks, and found when all are
-/// set free.
+/// EC-oriented values take the phases of coded ones: copies are written together with the chunks, and are found when
+/// all are freed.
 #[test]
 fn ec_oriented_values_take_the_same_phases() {
     let value = vec![7; 1000];
@@ -591,9 +593,9 @@ fn ec_oriented_values_take_the_same_phases() {
     }
 }
 
-/// A Move in place takes as many phases as any other, and the bytes of the paper's Table 1: to erasure-coded it reads
-/// the value and writes parity, and back it reads the value and writes r - 1 copies. After the last turn it is out of
-/// place.
+/// A Move in place takes as many phases as any other Move, and the bytes of the paper's Table 1. To erasure-coded it
+/// READs the value and WRITEs the parity. Back it READs the value and WRITEs r - 1 copies. After the last turn a Move
+/// is out of place.
 #[test]
 fn moves_in_place_take_4_phases_and_fewer_bytes() {
     moves_in_place_take_fewer_bytes(CODING, 2, 1..=5);
@@ -625,8 +627,8 @@ fn moves_in_place_take_fewer_bytes(code: (u8, u8), r: u8, index_replicas: RangeI
             let moved = |turns: usize| {
                 let value = &value;
                 run_large(replicas, (code, r), async move |store| {
-                    // Now there are blocks for the stripe and its copies, and for the next ones: a Move that waits
-                    // for a block looks again afterwards.
+                    // After this there are blocks for the stripe and its copies, and for the next ones: a Move that
+                    // waits for a block repeats its look.
                     for other in [b"foo0", b"foo1", b"foo2", b"foo3"] {
                         store.insert_as(other, value, oriented).await.unwrap();
                     }
@@ -682,7 +684,7 @@ fn moves_that_cannot_be_change_nothing() {
     assert_eq!(stats.kind(OpKind::Move).atomics, 0, "nobody is asked to change anything");
 }
 
-/// What it answers from a READ alone has to be vouched for: the value may be another one by now.
+/// A session without a valid lease must get vouched for what it answers from a READ alone: the value may have changed.
 #[test]
 fn a_move_that_is_not_heard_asks_before_it_refuses() {
     let sim = Sim::new(1);

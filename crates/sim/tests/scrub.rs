@@ -1,4 +1,4 @@
-//! Damage where nobody looks: replicas that no operation reads, slots on backups, free bitmaps.
+//! Damage in places that no operation reads: other replicas, slots on backups, free bitmaps.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -32,23 +32,22 @@ fn replicas_that_nobody_reads_are_written_anew() {
     });
 }
 
-/// Of an EC-oriented object every data chunk is needed, as long as it has no parity: one that is damaged is made of the
-/// copy, by a reader or by the scrubber.
+/// Without parity every data chunk of an EC-oriented object is needed. A reader or the scrubber restores a damaged
+/// one from the copy.
 #[test]
 fn a_chunk_without_parity_is_made_of_the_copy() {
     chunks_are_made_of_copies("eor:2:3+2", &[]);
 }
 
-/// One of two copies may be damaged as well; and what the chunks say of the copies is said again by those that are made
-/// anew.
+/// One of two copies may be damaged as well. Restored chunks name the same copies as before.
 #[test]
 fn chunks_without_parity_are_made_of_the_copy_that_is_left() {
     chunks_are_made_of_copies("eor:3:3+2", &[0]);
     chunks_are_made_of_copies("eor:3:3+2", &[1]);
 }
 
-/// How long a copy is follows from the chunks, whatever stands in the header of its block: that may be half written
-/// when the node of a data chunk is lost. The value is read, and parity is made of the copy.
+/// The length of a copy follows from the chunks, not from the header of its block, which may be half written when the
+/// node of a data chunk is lost. The value is readable, and parity is made from the copy.
 #[test]
 fn no_header_is_needed_to_find_a_copy() {
     for chunk in 0..3 {
@@ -56,7 +55,7 @@ fn no_header_is_needed_to_find_a_copy() {
     }
 }
 
-/// The node of this data chunk is lost.
+/// Loses the node of this data chunk.
 fn copies_are_found_without_headers(chunk: usize) {
     let sim = Sim::new(1);
     let defaults = ClusterOptions::default();
@@ -81,7 +80,7 @@ fn copies_are_found_without_headers(chunk: usize) {
         let header = view.block(block).unwrap().places().next().unwrap();
         let written = cluster.network().bytes_at(header, BLOCK_HEADER_BYTES);
         assert!(BlockHeader::decode(written.first_chunk().unwrap()).is_some());
-        // What a WRITE leaves of which the last word is still to come.
+        // This is a WRITE without its last word.
         cluster.network().flip(header.plus(BLOCK_HEADER_BYTES - 8), u64::MAX << 32);
         let left = cluster.network().bytes_at(header, BLOCK_HEADER_BYTES);
         assert_eq!(BlockHeader::decode(left.first_chunk().unwrap()), None);
@@ -112,7 +111,7 @@ fn copies_are_found_without_headers(chunk: usize) {
     });
 }
 
-/// Those copies are damaged as well.
+/// Damages chunks, with these copies damaged as well.
 fn chunks_are_made_of_copies(redundancy: &str, rotten: &[usize]) {
     let sim = Sim::new(1);
     let geometry = Geometry { max_value_bytes: 2048, ..ClusterOptions::default().geometry };
@@ -194,7 +193,7 @@ fn free_words_that_nobody_wrote_delete_nothing() {
     free_words(1, 3);
 }
 
-/// Readers may have seen what the backups of a barred primary show: a DELETE that stands there is carried out.
+/// Readers may have seen the word of the backups of a barred primary, so a DELETE there is carried out.
 #[test]
 fn a_delete_that_is_half_done_is_carried_out() {
     held(1, 3, async |held| {
@@ -204,7 +203,7 @@ fn a_delete_that_is_half_done_is_carried_out() {
             held.store.delete(key.as_bytes()).await.unwrap();
             let deleted = held.words(hint.slot)[0];
             assert!(deleted.is_free());
-            // As it was when only the first backup had the word.
+            // This is the state in which only the first backup has the word.
             for (at, _) in held.places(hint.slot).into_iter().zip(0..).filter(|(_, i)| *i != 1) {
                 held.cluster.network().flip(at, deleted.0 ^ hint.word.0);
             }
@@ -236,7 +235,7 @@ fn free_slots_that_differ_are_made_equal() {
     });
 }
 
-/// A free bit says of an object in use that it is free: who believed it would write another pair there.
+/// A free bit marks an object in use as free: a session that believed it would write another pair there.
 #[test]
 fn a_bitmap_that_contradicts_the_index_begins_anew() {
     held(1, 2, async |held| {
@@ -260,7 +259,7 @@ fn a_bitmap_that_contradicts_the_index_begins_anew() {
             held.until("the bitmap begins anew", begun_anew).await;
         }
         held.all_are_there().await;
-        // All of the memory is used again and again, but for what is in use.
+        // All memory is reused again and again, except the objects in use.
         for round in 0..400 {
             let key = key(KEYS + round % 3);
             held.store.put(key.as_bytes(), b"another").await.unwrap();

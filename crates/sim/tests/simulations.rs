@@ -1,5 +1,5 @@
-//! What the simulator shows. One program, since each of its parts runs the same store, which takes long to compile:
-//! `cargo test -p fusee-sim --test simulations rtt_budget` runs those of `rtt_budget.rs`.
+//! Tests on the simulator. They are one program, since each part contains the same store, which takes long to
+//! compile: `cargo test -p fusee-sim --test simulations rtt_budget` runs the tests of `rtt_budget.rs`.
 
 mod bars;
 mod changes;

@@ -1,7 +1,6 @@
-//! Updates and deletes that begin with a speculative write, under everything that could come between: thousands of
-//! seeds.
+//! Updates and deletes that begin with a speculative write, under all possible interruptions: thousands of seeds.
 //!
-//! A failure prints its seed; `FUSEE_SIM_SEED=<seed>` runs nothing but that seed again.
+//! A failure prints its seed; `FUSEE_SIM_SEED=<seed>` runs only that seed again.
 
 use crate::support::failures::{Events, for_all};
 use crate::support::speculations::{
@@ -9,7 +8,7 @@ use crate::support::speculations::{
     used_again,
 };
 
-/// Of many seeds, so many.
+/// Returns the number of seeds to run.
 fn seeds(usual: u64) -> u64 {
     std::env::var("FUSEE_SIM_SEEDS")
         .map_or(usual, |n| n.parse().expect("FUSEE_SIM_SEEDS is a number"))
@@ -19,7 +18,7 @@ fn assert_hard(events: &Events, speculations: u64, crashed: u64) {
     assert!(events.speculations > speculations && events.crashed > crashed, "{events:?}");
 }
 
-/// Recovery finds what stands on some replicas only, and completes it.
+/// Recovery finds objects that are complete on some replicas only, and completes them.
 #[test]
 fn dead_speculations_are_recovered_beside_living_ones() {
     let Some(events) = for_all(seeds(2_000), crash) else { return };
@@ -27,7 +26,7 @@ fn dead_speculations_are_recovered_beside_living_ones() {
     assert!(events.committed > 50, "{events:?}");
 }
 
-/// Settling completes what it chooses.
+/// Settling completes the objects of the words that it chooses.
 #[test]
 fn what_dead_speculations_left_survives_the_loss_of_an_index_node() {
     let Some(events) = for_all(seeds(2_000), index_loss) else { return };
@@ -43,7 +42,7 @@ fn speculations_go_on_when_memory_nodes_are_lost() {
     assert!(events.stopped > 300 && events.slots_settled > 100, "{events:?}");
 }
 
-/// Objects lie beside backups, and then elsewhere.
+/// Objects lie on the nodes of backups first, and elsewhere later.
 #[test]
 fn replicas_move_beside_speculations() {
     let Some(events) = for_all(seeds(2_000), moves) else { return };
@@ -51,33 +50,33 @@ fn replicas_move_beside_speculations() {
     assert!(events.moved > 1_000, "{events:?}");
 }
 
-/// Addresses come back, and with them words that somebody may remember.
+/// Addresses are reused, and with them words recur that a session may remember.
 #[test]
 fn memory_is_used_again_beside_speculations() {
     let Some(events) = for_all(seeds(1_500), used_again) else { return };
     assert_hard(&events, 4_000, 500);
 }
 
-/// What was seen in an earlier local epoch is not written speculatively.
+/// A session does not write speculatively from a word that it saw in an earlier local epoch.
 #[test]
 fn a_word_that_comes_back_is_not_taken_for_the_one_that_was() {
     let steered = (0..seeds(2_000)).filter(|seed| recurring_word(*seed)).count();
     assert!(steered > 300, "{steered}");
 }
 
-/// Of pairs that turn a word comes back earlier.
+/// If pairs turn, a word recurs earlier.
 #[test]
 fn the_word_of_a_turn_is_not_taken_for_the_one_that_was() {
     (0..seeds(1_000)).for_each(recurring_turn);
 }
 
-/// A key that was lost with its only memory node does not come back by a hint.
+/// An old hint does not bring back a key that was lost with its only memory node.
 #[test]
 fn a_lost_pair_is_not_written_by_an_old_hint() {
     (0..seeds(200)).for_each(lost_single);
 }
 
-/// The only complete replica of an object does not go while its word stands somewhere.
+/// The only complete replica of an object stays while its word is in any slot.
 #[test]
 fn what_a_dead_speculation_left_survives_a_move() {
     let Some(events) = for_all(seeds(1_000), half_moved) else { return };

@@ -1,4 +1,4 @@
-//! Switches on the links: what they save, and that nothing rests on what they know.
+//! Switches on the links: the phases that they save, and tests that no result depends on their knowledge.
 
 use fusee_core::stats::OpKind;
 use fusee_core::store::{Hint, Sight};
@@ -6,7 +6,7 @@ use fusee_core::view::Geometry;
 use fusee_sim::{Cluster, ClusterOptions, RunOptions, Scenario, Sim, SimStore, Switches, run};
 use fusee_switch::ours::{Options, Ours};
 
-/// Everything lies on both of its nodes.
+/// Makes a cluster of two nodes, each with everything.
 fn cluster(index_replicas: u8, slots: usize) -> Cluster {
     let geometry = Geometry {
         slots_per_bucket: 8,
@@ -30,7 +30,7 @@ fn doubted(hint: Option<Hint>) -> Option<Hint> {
     hint.map(|hint| Hint { seen: Sight::Doubted, ..hint })
 }
 
-/// Phases of the operations of a kind, one after the other.
+/// Counts the phases of successive operations of a kind.
 struct Phases<'s> {
     store: &'s SimStore,
     kind: OpKind,
@@ -66,7 +66,7 @@ fn a_doubted_hint_costs_one_phase_where_the_switch_knows_and_two_where_it_does_n
                 let expected = if slots == 0 || round == 0 { 2 } else { 1 };
                 assert_eq!(phases.next(), expected, "round {round}, room for {slots}");
             }
-            // What is longer than the hint's word says is not brought: another phase.
+            // An object longer than the hint's word says is not steered: one more phase.
             writer.update(b"key", &[9; 300], place).await.unwrap();
             let found = reader.search(b"key", doubted(first)).await.unwrap();
             assert_eq!(found.value(), Some(&[9; 300][..]));
@@ -119,7 +119,7 @@ fn a_hint_that_is_doubted_and_right_counts_as_right() {
     });
 }
 
-/// A session that is never answered well asks no more; and asks again after a while.
+/// A session whose steered READs never succeed stops them, and tries again after a while.
 #[test]
 fn who_asks_in_vain_stops_asking() {
     let cluster = cluster(2, 0);
@@ -137,7 +137,7 @@ fn who_asks_in_vain_stops_asking() {
     });
 }
 
-/// Whatever switches forget, and wherever they have READs go: every history is linearizable. And all of that happens.
+/// Every history is linearizable, whatever switches forget and wherever they steer READs. And all of that happens.
 #[test]
 fn nothing_rests_on_a_switch() {
     let mut sums = std::collections::BTreeMap::new();

@@ -1,20 +1,20 @@
-//! A testbed: the way, bandwidth, and the rates of verbs and of atomics are what they are set to, the slowest of
-//! them decides, and equal runs are equal.
+//! The testbed: way, bandwidth, and the rates of verbs and atomics are the configured ones, the slowest of them
+//! decides, and equal runs are equal.
 
 use fusee_core::verbs::{Batch, Fabric, MnId, Ticket};
 use fusee_sim::{Busy, Cluster, ClusterOptions, Executor, NetworkOptions, Sim, Testbed};
 
-/// A cluster on this hardware, and as many clients, each on a machine of its own.
+/// Makes a cluster on this hardware.
 fn cluster(testbed: Testbed) -> (Sim, Cluster) {
     let sim = Sim::steady();
     let network = NetworkOptions { testbed: Some(testbed), ..NetworkOptions::default() };
     let cluster = Cluster::with_network(&sim, &ClusterOptions::default(), network);
-    // Words of the test's own are written to.
+    // The tests write to arbitrary words.
     cluster.never_watch();
     (sim, cluster)
 }
 
-/// Virtual nanoseconds that `batches` batches take, each made by `fill`, all posted at once by eight clients.
+/// Returns the virtual nanoseconds of `batches` batches, each made by `fill`, all posted at once by eight clients.
 fn time(testbed: Testbed, batches: usize, fill: impl Fn(&mut Batch) -> Ticket) -> u64 {
     let (sim, cluster) = cluster(testbed);
     let clients: Vec<_> = (0..8).map(|_| cluster.client()).collect();
@@ -33,13 +33,13 @@ fn time(testbed: Testbed, batches: usize, fill: impl Fn(&mut Batch) -> Ticket) -
     sim.now() - begun
 }
 
-/// Queues are full but for the first and the last way.
+/// Asserts an approximate time. Queues are full except during the first and the last way.
 fn about(got: u64, expected: u64) {
     assert!(got >= expected && got < expected + expected / 50 + 2_000, "{got}, not {expected}");
 }
 
 const NODE: MnId = MnId(0);
-/// Behind the pool's header, which only its node writes to.
+/// An offset behind the pool's header, which only its node writes to.
 const WORD: u64 = 1 << 16;
 const FREE: Testbed = Testbed::UNLIMITED;
 
@@ -56,7 +56,7 @@ fn atomics_have_a_rate_of_their_own() {
     let cas = |batch: &mut Batch| batch.cas(NODE, WORD, 1, 1);
     about(time(testbed, 2_000, cas), 2_000_000);
     assert_eq!(time(testbed, 2_000, |batch| batch.read(NODE, 0, 8)), 1_600);
-    // Another unit executes what has another address.
+    // Words of other addresses have other units.
     let units = Testbed { atomic_units: 512, ..testbed };
     about(time(units, 2_000, cas), 2_000_000);
     let both = |batch: &mut Batch| {
@@ -75,7 +75,7 @@ fn verbs_have_a_rate() {
 
 #[test]
 fn bytes_take_their_time_on_the_wire() {
-    // 1 Gbit/s: 8 ns a byte. Each of eight clients has its own, the node has one for each direction.
+    // 1 Gbit/s: 8 ns per byte. Each of eight clients has its own link; the node has one for each direction.
     let testbed = Testbed { bandwidth_bps: 1_000_000_000, ..FREE };
     let read = |batch: &mut Batch| batch.read(NODE, 0, 1000);
     about(time(testbed, 500, read), 500 * 8_000);
@@ -84,7 +84,7 @@ fn bytes_take_their_time_on_the_wire() {
         batch.write(NODE, WORD, span);
         batch.read(NODE, 0, 1000)
     };
-    // The first request comes with its WRITE, after 8 us: then both directions are full.
+    // The first request arrives with its WRITE, after 8 us. From then on both directions are full.
     about(time(testbed, 500, both), 501 * 8_000);
     let testbed = Testbed { header_bytes: 1000, ..testbed };
     about(time(testbed, 500, read), 8_000 + 500 * 16_000);
@@ -109,7 +109,8 @@ fn nodes_work_side_by_side() {
     about(time(testbed, 2_000, spread), 2_000_000);
 }
 
-/// Operations of a few clients with several coroutines on the paper's hardware: how long they take, and what was busy.
+/// Runs operations of a few clients with several coroutines on the paper's hardware. Returns their time, the busy
+/// parts, and the end of each operation.
 fn operations() -> (u64, Vec<Busy>, Vec<u64>) {
     let (sim, cluster) = cluster(Testbed::CONNECTX_3);
     let machine = cluster.network().machine();
@@ -144,14 +145,14 @@ fn operations() -> (u64, Vec<Busy>, Vec<u64>) {
 fn equal_runs_are_equal_to_the_nanosecond() {
     let (took, busy, ended) = operations();
     assert_eq!((took, busy.clone(), ended), operations());
-    // Four threads that each have 120 operations, and their verbs.
+    // Four threads with 120 operations each, and their verbs.
     let Testbed { operation_ns, post_ns, .. } = Testbed::CONNECTX_3;
     assert!(took >= 120 * operation_ns, "{took}");
     let cores =
         busy.iter().find(|busy| busy.machine.starts_with("clients") && busy.part == "cores");
     let posting = cores.unwrap().ns - 4 * 120 * operation_ns;
     assert_eq!(posting % post_ns, 0);
-    // A cached get has two verbs, and none has fewer.
+    // A cached get has two verbs, and no operation has fewer.
     assert!(posting >= 4 * 120 * 2 * post_ns, "{posting} ns");
     let atomics = busy.iter().find(|busy| busy.machine == "mn0" && busy.part == "atomics").unwrap();
     assert!(atomics.ns > 0 && atomics.ns < took, "{atomics:?}");

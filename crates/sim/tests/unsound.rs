@@ -1,5 +1,5 @@
-//! What a switch must not do with CASes, and what becomes of our store if it does: random histories that break a
-//! promise, and for each the shortest one. The same histories hold where the switch does what it may.
+//! Forbidden treatment of CASes by a switch, and its effects on the store: random histories that break a promise, and
+//! for each treatment the shortest one. The same histories keep it with a correct switch.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -15,11 +15,11 @@ use crate::support::scripted::generations::{Lives, log_class};
 use crate::support::scripted::{Scene, Stage, VALUE, poll_until, run as end};
 use crate::support::{all_slots, lose_node, small};
 
-/// Seeds, and how many of them have to break a promise.
+/// Number of seeds, and the number of them that must break a promise.
 const SEEDS: u64 = 24;
 const ENOUGH: usize = 3;
 
-/// Without, `nothing_rests_on_a_switch` in `switches.rs` runs the same seeds.
+/// `nothing_rests_on_a_switch` in `switches.rs` runs the same seeds with correct switches.
 #[test]
 fn random_histories_break_a_promise() {
     for unsound in [Unsound::RewritesExpected, Unsound::EarlyLossTrusted, Unsound::CasToWrite] {
@@ -61,7 +61,8 @@ fn value(n: u8) -> Vec<u8> {
     vec![n; VALUE.len()]
 }
 
-/// So many memory nodes, all of which have everything, one switch that all verbs pass, and the CASes that have.
+/// Makes memory nodes that all have everything, and one switch that all verbs pass. Also returns the counter of
+/// passed CASes.
 fn stage(nodes: u8, unsound: Option<Unsound>) -> (Stage, Rc<Cell<usize>>) {
     let options = small(0, nodes);
     let geometry = Geometry { max_value_bytes: 1200, ..options.geometry };
@@ -74,14 +75,14 @@ fn stage(nodes: u8, unsound: Option<Unsound>) -> (Stage, Rc<Cell<usize>>) {
     (stage, cases)
 }
 
-/// What a reader finds that knows nothing.
+/// Returns the value that a new reader finds.
 fn found(stage: &Stage) -> Option<Vec<u8>> {
     let (reader, _) = stage.open(0..0, None);
     let found = end(reader.search(KEY, None)).expect("a SEARCH never fails");
     found.value().map(<[u8]>::to_vec)
 }
 
-/// The places of the one slot that leads to something, the primary first.
+/// Returns the places of the only slot with an object, the primary first.
 fn places(stage: &Stage) -> Vec<Place> {
     let view = stage.cluster.view();
     let network = stage.cluster.network();
@@ -98,12 +99,12 @@ fn update(store: &Scene, n: u8) -> Write<'_> {
     })
 }
 
-/// An index replica beside the primary.
+/// Two index replicas: the primary and one backup.
 ///
-/// 1. A's CAS takes the backup. B's comes next: the switch has it expect A's word, so it replaces that. The answer
-///    shows A's word: B has lost.
-/// 2. A commits, and is done. B sees that on the primary, and is done: A has overwritten its value.
-/// 3. Readers find A's value. The primary is lost, and they find B's, whose object B has set free.
+/// 1. A's CAS takes the backup. B's CAS comes next: the switch makes it expect A's word, so it replaces that. The
+///    answer shows A's word, so B has lost.
+/// 2. A commits, and is done. B sees A's word on the primary, and is done: A has overwritten its value.
+/// 3. Readers find A's value. The primary is lost, and they find B's, though B has freed its object.
 #[test]
 fn with_another_expected_word_a_value_that_was_overwritten_comes_back() {
     for unsound in [None, Some(Unsound::RewritesExpected)] {
@@ -133,11 +134,11 @@ fn with_another_expected_word_a_value_that_was_overwritten_comes_back() {
 
 /// One index replica.
 ///
-/// 1. A's CAS replaces the slot's word. The switch knows from now on who comes too late for that.
-/// 2. The key is updated until that word comes back, as it may: all operations that knew it have ended.
-/// 3. B reads it. The switch answers B's CAS: A was earlier. B is done, and its value was never there.
+/// 1. A's CAS replaces the slot's word. From now on the switch knows that any other CAS from that word is too late.
+/// 2. The key is updated until that word recurs. It may recur, since all operations that knew it have ended.
+/// 3. B reads it. The switch answers B's CAS: A was earlier. B is done, but its value was never in the slot.
 ///
-/// With a backup B waits for the end of a round that nobody has won.
+/// With a backup B waits for the end of a round that has no winner.
 #[test]
 fn with_an_early_answer_an_update_that_was_done_is_not_found() {
     let both = [None, Some(Unsound::EarlyLossTrusted)].map(|unsound| [(1, unsound), (2, unsound)]);
@@ -167,9 +168,9 @@ fn with_an_early_answer_an_update_that_was_done_is_not_found() {
 
 /// One index replica.
 ///
-/// 1. The switch knows the slot's word, which B reads. B's CAS becomes a WRITE, which is on its way for long.
-/// 2. A deletes the key. The slot shows what it did, and A is done.
-/// 3. The WRITE executes, and B is done. The key is there.
+/// 1. The switch knows the slot's word, which B reads. B's CAS becomes a WRITE, which is delayed for long.
+/// 2. A deletes the key. The slot shows A's word, and A is done.
+/// 3. The WRITE executes, and B is done. The key is present again.
 #[test]
 fn with_a_write_instead_of_a_cas_a_key_that_was_deleted_is_found() {
     for unsound in [None, Some(Unsound::CasToWrite)] {

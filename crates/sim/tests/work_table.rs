@@ -1,4 +1,4 @@
-//! The work table: what correlated requests cost, what they answer, and who waits for whom.
+//! The work table: costs and answers of correlated requests, and the order in which they wait for each other.
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use fusee_core::stats::OpKind;
 use fusee_sim::{Cluster, ClusterOptions, RunOptions, Scenario, Sim, SimSession, run};
 use futures_util::future::{join, join_all};
 
-/// Sessions of one process that share a work table, in a cluster where a key with this value exists.
+/// Makes sessions of one process that share a work table, in a cluster where a key with this value exists.
 async fn sessions(cluster: &Cluster, table: &Arc<WorkTable>, count: usize) -> Vec<Rc<SimSession>> {
     let process = cluster.client_process();
     let mut sessions = Vec::new();
@@ -41,7 +41,7 @@ fn with_sessions<T>(
     })
 }
 
-/// Verbs and bytes of a session's SEARCHes so far.
+/// Returns the verbs and bytes of a session's SEARCHes so far.
 fn searched(session: &SimSession) -> (u64, u64) {
     let stats = session.stats();
     let search = stats.kind(OpKind::Search);
@@ -93,7 +93,7 @@ fn sets_that_wait_are_absorbed_by_the_last() {
     });
 }
 
-/// What is absorbed answers what it would have answered by itself.
+/// An absorbed set gives the answer that it would have given by itself.
 #[test]
 fn sets_are_absorbed_by_their_like_only() {
     with_sessions(false, 4, async |sessions, table| {
@@ -108,7 +108,7 @@ fn sets_are_absorbed_by_their_like_only() {
     });
 }
 
-/// A leader that is dropped half-way, or not polled any more, holds nobody up.
+/// A leader that is dropped half-way, or no longer polled, does not hold up any follower.
 #[test]
 fn followers_of_a_leader_that_stops_go_alone() {
     for is_dropped in [true, false] {
@@ -127,14 +127,14 @@ fn followers_of_a_leader_that_stops_go_alone() {
             }
             assert_eq!(value(&sessions[1]).await, b"old");
             assert_eq!(table.stats().misses, 1);
-            // Nobody follows it any more.
+            // From now on no request follows it.
             assert_eq!(value(&sessions[2]).await, b"old");
             assert_eq!(table.stats().misses, 1);
             assert!(puts.as_mut().poll(&mut context).is_pending());
             assert_eq!(value(&sessions[1]).await, b"old");
             sessions[2].update(b"key", b"newer").await.unwrap();
             assert_eq!(value(&sessions[1]).await, b"newer");
-            // It takes effect some time, and perhaps just before the one that others have seen.
+            // The write takes effect at some time, possibly just before the one that others have seen.
             join(pin!(leads), pin!(puts)).await.1.unwrap();
         });
     }
@@ -160,7 +160,7 @@ fn relaxed_gets_believe_what_is_under_way_and_later_writes_fail() {
     });
 }
 
-/// Random requests on a few keys, under faults: every history is linearizable, and each way to follow is gone.
+/// Random requests on a few keys, under faults: every history is linearizable, and every way to follow occurs.
 #[test]
 fn correlated_requests_are_linearizable() {
     let seeds = std::env::var("FUSEE_SIM_SEEDS").map_or(30, |n| n.parse().expect("a number"));

@@ -1,4 +1,4 @@
-//! The metadata server: the index, the entries that are free, and the garbage.
+//! The metadata server: the index, the free entries, and the garbage.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -7,22 +7,22 @@ use super::shape::{Entry, Shape};
 use super::{ENTRIES_AT_A_TIME, RETIRED_TOGETHER};
 use crate::{Key, Server};
 
-/// For how long requests take a core of the metadata server.
+/// Times for which requests occupy a core of the metadata server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
-    /// Where a key's chain is.
+    /// A query for a key's chain.
     pub query: Duration,
-    /// A new key.
+    /// The opening of a new key.
     pub open: Duration,
-    /// Entries, as many as are handed out together.
+    /// An allocation of entries, as many as are handed out together.
     pub allocate: Duration,
-    /// Each entry that is retired.
+    /// The retirement of one entry.
     pub retire: Duration,
 }
 
 impl Costs {
-    /// What a request to retire takes is *fitted* on the six cores at which the metadata server is no longer the limit
-    /// of 64 clients (P §2.2), with YCSB-A; all others are *assumed*.
+    /// The time to retire is *fitted*: with YCSB-A, the metadata server stops being the limit of 64 clients at six
+    /// cores (P §2.2). All others are *assumed*.
     pub const FITTED: Costs = Costs {
         query: Duration::from_nanos(1_500),
         open: Duration::from_micros(3),
@@ -31,20 +31,20 @@ impl Costs {
     };
 }
 
-/// What clients ask the metadata server.
+/// Requests of clients to the metadata server.
 #[derive(Clone, Debug)]
 pub enum Request {
-    /// Where the key's chain is.
+    /// Asks for the key's chain.
     Query(Key),
-    /// The key is to be a new one, with this entry.
+    /// Opens a new key, with this entry.
     Open(Key, Entry),
-    /// Some entries.
+    /// Asks for some entries.
     Allocate,
-    /// Entries that others follow, at most [`RETIRED_TOGETHER`] of them.
+    /// Retires entries that others follow, at most [`RETIRED_TOGETHER`].
     Retire(Vec<Retired>),
 }
 
-/// An entry that another one follows.
+/// An entry that another one follows, and its follower.
 #[derive(Clone, Copy, Debug)]
 pub struct Retired {
     pub(crate) key: Key,
@@ -52,53 +52,53 @@ pub struct Retired {
     pub(crate) new: Entry,
 }
 
-/// What it replies, in the order of [`Request`].
+/// Replies of the metadata server, in the order of [`Request`].
 #[derive(Clone, Debug)]
 pub enum Reply {
-    /// Where the chain of the key is, if there is such a key.
+    /// The chain of the key, if there is such a key.
     Chain(Option<Chain>),
-    /// What became of a new key.
+    /// The result of opening a key.
     Opened(Opened),
-    /// These entries belong to whoever has asked; none if there are none.
+    /// Entries that now belong to the client; empty if none are free.
     Entries(Vec<Entry>),
-    /// It knows.
+    /// The entries are recorded as retired.
     Retired,
 }
 
-/// What the index has of a key.
+/// The index entry of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chain {
-    /// The oldest entry that is not free.
+    /// The oldest entry of the chain that is not free.
     pub(crate) head: Entry,
     /// The number of the key's shortcut.
     pub(crate) shortcut: u32,
 }
 
-/// What became of a new key.
+/// Results of opening a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opened {
-    /// It is there, and this is its shortcut.
+    /// The key is new, and this is its shortcut.
     Now(u32),
-    /// It was there before.
+    /// The key existed before.
     Before,
-    /// There is no shortcut left.
+    /// No shortcut is left.
     Full,
 }
 
-/// The index, and the memory that is free.
+/// The index, and the free memory.
 pub struct MetadataServer {
     shape: Shape,
     costs: Costs,
     chains: HashMap<Key, Chain>,
-    /// Those that were retired last come last.
+    /// The entry that was freed last is at the back.
     free: VecDeque<Entry>,
-    /// Who follows entries whose predecessors are not retired.
+    /// Followers of retired entries whose predecessors are not retired, by the retired entry.
     waiting: HashMap<Entry, Entry>,
     reused: u64,
 }
 
 impl MetadataServer {
-    /// Of a store without keys.
+    /// Makes the server of a store without keys.
     ///
     /// # Panics
     /// If there are fewer memory nodes than replicas, no replica, or more entries than there are addresses.
@@ -114,12 +114,12 @@ impl MetadataServer {
         }
     }
 
-    /// How many entries are free.
+    /// Returns the number of free entries.
     pub fn free(&self) -> usize {
         self.free.len()
     }
 
-    /// How often an entry became free again.
+    /// Returns how often an entry was freed for another use.
     pub fn reused(&self) -> u64 {
         self.reused
     }
@@ -137,14 +137,14 @@ impl MetadataServer {
         Opened::Now(shortcut)
     }
 
-    /// The published server has a list for each replica, and hands out 16 entries of one of them. Here an entry has all
-    /// its replicas, so that fewer of them are as many.
+    /// Hands out entries. The published server has a list for each replica, and hands out 16 entries of one of them.
+    /// Here an entry includes all its replicas, so fewer entries are as many replicas.
     fn allocate(&mut self) -> Vec<Entry> {
         let count = (ENTRIES_AT_A_TIME / self.shape.replicas).max(1).min(self.free.len());
         self.free.drain(..count).collect()
     }
 
-    /// Only the head of a chain becomes free, and then whatever waited for that.
+    /// Records that `new` follows `old`. Frees the head of the chain if it is retired, then each next entry that is.
     fn retire(&mut self, Retired { key, old, new }: Retired) {
         self.waiting.insert(old, new);
         let Some(chain) = self.chains.get_mut(&key) else { return };
@@ -171,7 +171,7 @@ impl Server for MetadataServer {
         }
     }
 
-    /// A word says what is asked and of whom; then come keys and words.
+    /// A request has one word for its kind and its sender; then come keys and pointers.
     fn bytes(&self, request: &Request) -> (u64, u64) {
         let pointers = 8 * self.shape.replicas as u64;
         match request {
@@ -221,15 +221,15 @@ mod tests {
         assert_eq!((entries.len(), server.free()), (8, 12), "16, with both replicas");
         server.serve(Request::Open(1, entries[0]));
         let retired = |i: usize| Retired { key: 1, old: entries[i], new: entries[i + 1] };
-        // Another session was faster.
+        // Another session has retired its entries first.
         server.serve(Request::Retire(vec![retired(2), retired(1)]));
         assert_eq!((server.free(), head(&mut server, 1)), (12, entries[0]));
         server.serve(Request::Retire(vec![retired(0)]));
         assert_eq!((server.free(), head(&mut server, 1)), (15, entries[3]));
-        // What a session has said twice changes nothing.
+        // A repeated request changes nothing.
         server.serve(Request::Retire(vec![retired(0), retired(1)]));
         assert_eq!((server.free(), head(&mut server, 1), server.reused()), (15, entries[3], 3));
-        // They come back in their next lives, after all others.
+        // Freed entries are handed out after all others, with their next versions.
         let again = [allocate(&mut server), allocate(&mut server)].concat();
         assert_eq!(again[12..], [0, 1, 2].map(|i| entries[i].again().unwrap()));
         assert_eq!(allocate(&mut server), []);

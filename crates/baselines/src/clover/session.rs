@@ -1,4 +1,4 @@
-//! What clients do.
+//! A client's operations and background work.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -12,7 +12,7 @@ use crate::cache::Cache;
 use crate::signal::Signal;
 use crate::{Failed, Key, Rpc, Session, key_of, sum, word};
 
-/// After so many requests for entries that came to nothing there are none.
+/// Requests for entries without success after which the store counts as full.
 const MOST_REQUESTS: usize = 1000;
 
 /// A client of the store.
@@ -21,22 +21,22 @@ pub struct Clover<F, R> {
     rpc: R,
     nodes: Vec<MnId>,
     shape: Shape,
-    /// The last entry of each chain, as far as it is known.
+    /// The last known entry of each chain.
     cursors: Cache<Key, Chain>,
-    /// Those that were handed out and are not used.
+    /// Entries that were handed out and are not used yet.
     entries: RefCell<Vec<Entry>>,
-    /// What updates and inserts have left to the background.
+    /// Background work that updates and inserts have left.
     left: RefCell<VecDeque<Left>>,
-    /// Something was left.
+    /// Notified when work was left.
     work: Signal,
-    /// Something of it is done.
+    /// Notified when some of it is done.
     done: Signal,
-    /// Memory for phases.
+    /// Batches for later phases.
     batches: RefCell<Vec<Batch>>,
     counts: Cell<Counts>,
 }
 
-/// How often something happened that costs an operation more than it has to.
+/// Events that make an operation cost more than its minimum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Phases of walks to the ends of chains.
@@ -47,28 +47,28 @@ pub struct Counts {
     pub queries: u64,
     /// Requests for entries.
     pub allocations: u64,
-    /// Entries that were used again while they were READ.
+    /// READs of entries that were reused in the middle of the READ.
     pub torn: u64,
 }
 
-/// What is to be done after an update or insert.
+/// Background work after an update or insert.
 struct Left {
     key: Key,
     shortcut: u32,
     new: Entry,
-    /// What the new entry follows.
+    /// The entry that the new one follows.
     old: Option<Entry>,
 }
 
-/// What a walk has found at an entry.
+/// The result of looking at an entry during a walk.
 enum Step {
-    /// It is the last one.
+    /// The entry is the last one.
     Last,
-    /// It is the last one until somebody commits what follows.
+    /// The entry is the last one until a writer commits its follower.
     Uncommitted,
-    /// Go on there.
+    /// The walk goes on at this entry.
     To(Entry),
-    /// It is in use for something else.
+    /// The entry is used for something else now.
     Gone,
 }
 
@@ -85,11 +85,11 @@ fn step(at: Entry, next: Next, shortcut: Option<Entry>) -> Step {
 }
 
 impl<F: Fabric, R: Rpc<MetadataServer>> Clover<F, R> {
-    /// Of the store on these nodes, with this metadata server. Its [background](Session::background) has to run:
-    /// without it no memory is used again, and after [`BACKLOG`] updates the next one waits for ever.
+    /// Opens the store on these nodes, with this metadata server. Its [background](Session::background) must run:
+    /// without it no memory is reused, and after [`BACKLOG`] updates the next one waits for ever.
     ///
     /// # Panics
-    /// If there are not as many nodes as the shape says, or nothing has such a shape.
+    /// If the number of nodes is not the shape's, or the shape is impossible.
     pub fn new(fabric: F, rpc: R, nodes: &[MnId], shape: Shape) -> Clover<F, R> {
         shape.check();
         assert_eq!(nodes.len(), shape.memory_nodes, "the shape is of another store");
@@ -108,7 +108,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Clover<F, R> {
         }
     }
 
-    /// What has happened since the session began.
+    /// Returns the counts since the session began.
     pub fn counts(&self) -> Counts {
         self.counts.get()
     }
@@ -147,7 +147,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Clover<F, R> {
         }
     }
 
-    /// An entry that nobody knows.
+    /// Returns an entry that no chain has.
     async fn new_entry(&self) -> Result<Entry, Failed> {
         for _ in 0..MOST_REQUESTS {
             if let Some(entry) = self.entries.borrow_mut().pop() {
@@ -157,7 +157,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Clover<F, R> {
             let Reply::Entries(entries) = self.rpc.call(Request::Allocate).await else {
                 unreachable!("entries were asked for");
             };
-            // With its own garbage gone there may be some.
+            // The session's own retired entries may be free once its background work is done.
             let left = self.left.borrow().len();
             if entries.is_empty() && left > 0 {
                 self.done.wait_while(|| self.left.borrow().len() >= left).await;
@@ -167,7 +167,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Clover<F, R> {
         Err(Failed::Full)
     }
 
-    /// Posts WRITEs of a whole entry that none follows.
+    /// Posts WRITEs of a whole entry without a follower.
     fn write(&self, batch: &mut Batch, key: Key, entry: Entry, value: &[u8]) {
         let span = batch.stage(self.shape.entry_bytes());
         let bytes = batch.bytes_mut(span);
@@ -182,7 +182,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Clover<F, R> {
         }
     }
 
-    /// Posts a CAS of the first word of what is taken for the last entry.
+    /// Posts a CAS of the first word of `last`, the presumed end of the chain.
     fn cas(&self, batch: &mut Batch, last: Entry, new: Next) -> Ticket {
         let (node, offset) = self.shape.entry(&self.nodes, last, 0);
         batch.cas(node, offset, Next::none(last).word(), new.word())
@@ -202,7 +202,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Clover<F, R> {
         Ok(batch)
     }
 
-    /// One phase of a walk: READs the start of an entry, and the shortcut on the first one.
+    /// Executes one phase of a walk: READs the start of an entry, and in the first phase the shortcut.
     async fn look(
         &self,
         mut batch: Batch,
@@ -227,18 +227,18 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Clover<F, R> {
         Ok((batch, entry, step))
     }
 
-    /// Where a walk goes on.
+    /// Returns the entry at which a walk goes on.
     async fn go(&self, key: Key, from: Chain, step: Step) -> Chain {
         self.count(|counts| counts.hops += 1);
         match step {
             Step::To(head) => Chain { head, ..from },
             Step::Last | Step::Uncommitted => from,
-            // No key ever goes.
+            // Keys are never deleted, so the query finds the chain.
             Step::Gone => self.query(key).await.unwrap_or(from),
         }
     }
 
-    /// Walks to the last entry, and waits until nobody else is about to follow it.
+    /// Walks to the last entry, and waits until no other writer has an uncommitted follower there.
     async fn walk(
         &self,
         mut batch: Batch,
@@ -257,7 +257,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Clover<F, R> {
         }
     }
 
-    /// The value of the last entry, with that entry.
+    /// Returns the value of the last entry, and that entry.
     async fn read(
         &self,
         mut batch: Batch,
@@ -277,7 +277,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Clover<F, R> {
                     let value = value.to_vec();
                     return Ok((batch, at, value));
                 }
-                // Its first word was READ in time, and the rest too late.
+                // The first word was READ before the entry was reused, the rest after that.
                 self.count(|counts| counts.torn += 1);
                 step = Step::Gone;
             }
@@ -285,7 +285,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Clover<F, R> {
         }
     }
 
-    /// Puts an entry to the end of a chain. Returns the one that was last before.
+    /// Appends an entry to a chain. Returns its predecessor.
     async fn append(
         &self,
         key: Key,
@@ -301,7 +301,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Clover<F, R> {
         let mut batch = self.take_batch();
         self.write(&mut batch, key, new, value);
         if is_one {
-            // The entry is whole before anybody can see it.
+            // The entry must be whole before any reader can reach it.
             batch = self.fabric.execute(batch).await;
             batch.check()?;
             batch.clear();
@@ -336,7 +336,8 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Clover<F, R> {
         if fits { Ok(()) } else { Err(Failed::Length("value")) }
     }
 
-    /// Posts WRITEs of the shortcuts of what was left first, and says what of it is to be retired. Returns how much.
+    /// Posts WRITEs of the shortcuts for the oldest work, and collects the entries to retire. Returns the number of
+    /// items.
     fn turn(&self, batch: &mut Batch, retired: &mut Vec<Retired>) -> usize {
         let left = self.left.borrow();
         let count = left.len().min(RETIRED_TOGETHER);
@@ -374,7 +375,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Session for Clover<F, R> {
         }
         self.done.wait_while(|| self.left.borrow().len() >= BACKLOG).await;
         let new = self.new_entry().await?;
-        // It may be known better by now.
+        // Other operations may have moved the cursor meanwhile.
         let Some(cursor) = self.cursor(key).await else { return Ok(false) };
         let old = self.append(key, cursor, new, value).await?;
         self.cursors.put(key, Chain { head: new, ..cursor });
@@ -402,7 +403,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Session for Clover<F, R> {
             self.leave(Left { key, shortcut, new, old: None });
             return Ok(true);
         }
-        // Nobody has seen it.
+        // No other client has seen the entry: it can be used again.
         self.entries.borrow_mut().push(new);
         if opened == Opened::Full { Err(Failed::Full) } else { Ok(false) }
     }
@@ -415,7 +416,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Session for Clover<F, R> {
         self.cursors.learn_from(&other.cursors);
     }
 
-    /// Shortcuts and garbage. What was begun with is done again by the next one, if this one is dropped.
+    /// Writes shortcuts and retires entries. If this task is dropped, a later one repeats the unfinished items.
     async fn background(&self) {
         let mut batch = Batch::new();
         loop {
@@ -423,7 +424,7 @@ impl<F: Fabric, R: Rpc<MetadataServer>> Session for Clover<F, R> {
             batch.clear();
             let mut retired = Vec::with_capacity(RETIRED_TOGETHER);
             let count = self.turn(&mut batch, &mut retired);
-            // A shortcut that has not been written costs time, no more.
+            // The result is not checked: a missing shortcut only costs time.
             batch = self.fabric.execute(batch).await;
             if !retired.is_empty() {
                 self.rpc.call(Request::Retire(retired)).await;
@@ -457,7 +458,7 @@ mod tests {
         for none in [None, Some(at)] {
             assert_eq!(look(Next::some(at, follower), none), to(follower));
             assert_eq!(look(Next::some(at, follower).uncommitted(), none), "uncommitted");
-            // Another life of the entry: what follows there may be of another key.
+            // The entry has another version: its follower may belong to another key.
             assert_eq!(look(Next::none(before), none), "gone");
             assert_eq!(look(Next::some(before, follower), none), "gone");
             assert_eq!(look(Next::none(before).uncommitted(), none), "gone");

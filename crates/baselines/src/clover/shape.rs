@@ -1,4 +1,4 @@
-//! Where entries and shortcuts are, and the words that name them.
+//! Places of entries and shortcuts, and the words that name them.
 //!
 //! ```text
 //! pool    header of the pool | shortcuts | entries, first replicas | entries, second replicas | ..
@@ -14,17 +14,17 @@ const VERSIONS: u64 = 1 << VERSION_BITS;
 /// Bits of an address.
 const ADDRESS_BITS: u32 = 28;
 
-/// An entry in one of its lives: an address, and a version that grows when the entry is used again. As a word: never 0.
+/// An entry and its version, which grows with each reuse. As a word, it is never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Entry(u64);
 
 impl Entry {
-    /// The first life of the entry with this number.
+    /// Returns the entry with this number in its first version.
     pub(crate) fn first(number: u64) -> Entry {
         Entry((number + 1) << VERSION_BITS)
     }
 
-    /// Its next life, unless it has no more of them.
+    /// Returns the entry with its next version, if there is one.
     pub(crate) fn again(self) -> Option<Entry> {
         (self.version() + 1 < VERSIONS).then_some(Entry(self.0 + 1))
     }
@@ -46,22 +46,22 @@ impl Entry {
     }
 }
 
-/// The first word of an entry: which one follows, and which version this one has.
+/// The first word of an entry: the entry's version and its follower.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Next(u64);
 
 impl Next {
-    /// Of an entry that none follows.
+    /// Returns the word of an entry without a follower.
     pub fn none(of: Entry) -> Next {
         Next(of.version() << 1)
     }
 
-    /// Of an entry that this one follows.
+    /// Returns the word of an entry with this follower.
     pub fn some(of: Entry, next: Entry) -> Next {
         Next(next.0 << (VERSION_BITS + 1) | of.version() << 1)
     }
 
-    /// The same, before whoever puts it there has done so on all replicas.
+    /// Marks the word as uncommitted: its writer has not yet written it to all replicas.
     pub fn uncommitted(self) -> Next {
         Next(self.0 | 1)
     }
@@ -87,7 +87,7 @@ impl Next {
     }
 }
 
-/// How large a store is.
+/// Dimensions of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Memory nodes.
@@ -96,15 +96,15 @@ pub struct Shape {
     pub replicas: usize,
     /// Bytes of every value.
     pub value_bytes: u32,
-    /// Keys that it has room for.
+    /// Keys that the store has room for.
     pub keys: u64,
-    /// Entries besides one for each key.
+    /// Entries beyond one for each key.
     pub spare: u64,
 }
 
 impl Shape {
-    /// Enough spare entries for so many sessions with so many operations at a time, twice: those that they have been
-    /// handed out and not used, and those that wait to be retired. The second half is for entries whose
+    /// Returns a sufficient number of spare entries for these sessions with so many operations at a time: twice the
+    /// entries that sessions hold unused and those that wait to be retired. The second half is for entries whose
     /// predecessors are retired late.
     pub fn spare_for(sessions: usize, operations: usize) -> u64 {
         let each = super::BACKLOG + operations * (super::ENTRIES_AT_A_TIME + 2);
@@ -133,7 +133,7 @@ impl Shape {
         super::VALUE + self.value_bytes.next_multiple_of(8)
     }
 
-    /// Where the replicas of this rank begin on each node.
+    /// Returns the offset of the replicas of this rank on each node.
     fn entries_at(&self, rank: usize) -> u64 {
         let nodes = self.memory_nodes as u64;
         let shortcuts = POOL_HEADER_BYTES + 8 * self.keys.div_ceil(nodes);
@@ -141,7 +141,7 @@ impl Shape {
         shortcuts.next_multiple_of(64) + rank as u64 * replicas
     }
 
-    /// Where a replica of an entry is. The first one has the word that counts.
+    /// Returns the node and offset of a replica of an entry. The first word of replica 0 is the authoritative one.
     pub(crate) fn entry(&self, nodes: &[MnId], entry: Entry, replica: usize) -> (MnId, u64) {
         let count = nodes.len() as u64;
         let node = (entry.number() + replica as u64) % count;
@@ -149,7 +149,7 @@ impl Shape {
         (nodes[node as usize], self.entries_at(replica) + offset)
     }
 
-    /// Where a shortcut is.
+    /// Returns the node and offset of a shortcut.
     pub(crate) fn shortcut(&self, nodes: &[MnId], number: u32) -> (MnId, u64) {
         let count = nodes.len();
         (nodes[number as usize % count], POOL_HEADER_BYTES + 8 * (number as u64 / count as u64))

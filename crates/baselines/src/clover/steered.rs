@@ -1,4 +1,4 @@
-//! What a switch has to know of entries and their words, so that CASes can be steered.
+//! A switch's knowledge of entries and their words, with which it steers CASes.
 
 use fusee_core::verbs::MnId;
 use fusee_switch::clover::{Chains, Entry as At};
@@ -13,8 +13,8 @@ pub struct Words {
 }
 
 impl Shape {
-    /// What a switch has to know; `None` where entries lie on several memory nodes: a verb cannot be steered from one
-    /// to another.
+    /// Returns the knowledge for a switch, or `None` if entries lie on several memory nodes: a switch cannot steer a
+    /// verb from one node to another.
     pub fn words(self) -> Option<Words> {
         (self.memory_nodes == 1 && self.replicas == 1).then_some(Words { shape: self })
     }

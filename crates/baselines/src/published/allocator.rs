@@ -1,6 +1,7 @@
-//! What a memory node's processor does: it gives blocks to clients, or every object where it allocates alone.
+//! A memory node's allocator: it gives blocks to clients, or single objects where it allocates alone.
 //!
-//! The block allocation table, which tells recovery whose a block is, is left out: nobody recovers here.
+//! The paper's block allocation table, which names the owners of blocks for recovery, is left out: nothing recovers
+//! here.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,12 +10,12 @@ use std::time::Duration;
 use super::layout::Layout;
 use crate::Server;
 
-/// What requests take of a core.
+/// Times for which requests occupy a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
-    /// For a block.
+    /// A request for a block.
     pub block: Duration,
-    /// For an object.
+    /// A request for an object.
     pub object: Duration,
 }
 
@@ -25,26 +26,27 @@ impl Default for Costs {
     }
 }
 
-/// What a memory node is asked for.
+/// Requests to a memory node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// A block.
+    /// Asks for a block.
     Block,
-    /// An object, and to take back some of this node's.
+    /// Asks for an object, and gives back free objects of this node.
     Object {
-        /// Its length, in units of 64 bytes.
+        /// Length of the object, in units of 64 bytes.
         units: u8,
-        /// Lengths and addresses of those that are free.
+        /// Lengths and addresses of the free objects.
         freed: Vec<(u8, u64)>,
     },
 }
 
-/// A memory node's allocator, of what has its primary there. It replies with an address; `None` if nothing is left.
+/// The allocator of a memory node, for addresses with their primary there. It replies with an address, or `None` if
+/// nothing is left.
 pub struct Allocator {
     layout: Arc<Layout>,
-    /// Which of the nodes it is.
+    /// The number of the node in the layout.
     number: u64,
-    /// Blocks that it has given.
+    /// Blocks given so far.
     given: u64,
     /// Free objects, by their length.
     free: Vec<VecDeque<u64>>,
@@ -52,7 +54,7 @@ pub struct Allocator {
 }
 
 impl Allocator {
-    /// Of the node with this number in the layout. It needs one core.
+    /// Makes the allocator of the node with this number in the layout. It needs one core.
     pub fn new(layout: Arc<Layout>, number: usize, costs: Costs) -> Allocator {
         let free = vec![VecDeque::new(); usize::from(u8::MAX) + 1];
         Allocator { layout, number: number as u64, given: 0, free, costs }
@@ -91,7 +93,7 @@ impl Server for Allocator {
         }
     }
 
-    /// Words of eight bytes.
+    /// Counts words of eight bytes.
     fn bytes(&self, request: &Request) -> (u64, u64) {
         match request {
             Request::Block => (8, 8),

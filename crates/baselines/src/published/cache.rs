@@ -1,9 +1,9 @@
-//! The adaptive index cache: where a key's slot is, what it showed, and how often that was wrong (P §4.6).
+//! The adaptive index cache: the slot of a key, the word seen there, and how often that was wrong (P §4.6).
 
 use super::object::Word;
 use crate::cache;
 
-/// What is known of a key, by its hash. The key itself is compared with the object's.
+/// The hint of a key, with its statistics. Entries go by the key's hash; readers compare the key with the object's.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     hint: Hint,
@@ -11,7 +11,7 @@ struct Entry {
     invalid: u32,
 }
 
-/// Where a key was.
+/// A slot that had a key, and its word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hint {
     pub slot: u32,
@@ -29,7 +29,7 @@ impl Cache {
         Cache { threshold, entries: cache::Cache::default() }
     }
 
-    /// Counts an access to a key. Where it was, unless that was wrong too often.
+    /// Counts an access to a key. Returns its hint, unless hints of this key were wrong too often.
     pub fn access(&self, hash: u64) -> Option<Hint> {
         let threshold = self.threshold?;
         let entry = self.entries.get(hash)?;
@@ -39,14 +39,14 @@ impl Cache {
         (ratio <= threshold).then_some(entry.hint)
     }
 
-    /// What a key's hint led to was invalid.
+    /// Records that a key's hint was wrong.
     pub fn invalid(&self, hash: u64) {
         if let Some(entry) = self.entries.get(hash) {
             self.entries.put(hash, Entry { invalid: entry.invalid + 1, ..entry });
         }
     }
 
-    /// A key is there.
+    /// Records where a key is.
     pub fn put(&self, hash: u64, slot: u32, word: Word) {
         if self.threshold.is_some() {
             let hint = Hint { slot, word };
@@ -57,7 +57,7 @@ impl Cache {
         }
     }
 
-    /// Takes over what another client knows of keys that this one does not know.
+    /// Takes over the other client's entries for keys that this one does not know.
     pub fn learn_from(&self, other: &Cache) {
         if self.threshold.is_some() {
             self.entries.learn_from(&other.entries);
@@ -76,10 +76,10 @@ mod tests {
         assert_eq!(cache.access(1), Some(Hint { slot: 7, word: Word(70) }));
         cache.invalid(1);
         cache.put(1, 7, Word(71));
-        // One of two.
+        // Of two accesses, one was wrong.
         assert_eq!(cache.access(1), Some(Hint { slot: 7, word: Word(71) }));
         cache.invalid(1);
-        // Two of three.
+        // Of three accesses, two were wrong.
         assert_eq!(cache.access(1), None);
         assert!(cache.access(1).is_some(), "two of four");
         assert_eq!(Cache::new(None).access(1), None);

@@ -1,4 +1,4 @@
-//! A client: its operations, and how it finds keys.
+//! A client's operations, and its search for keys.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use super::object::{KEY_BYTES, Log, Object, Opcode, Pair, Word, fill, look, unit
 use super::rounds::Ended;
 use crate::{Failed, Rpc, Session};
 
-/// Hashes the keys of all clients alike, in every run.
+/// The hash key of all clients, the same in every run.
 const HASH_KEY: HashKey = HashKey::new([0; 16]);
-/// Slots that may hold a key.
+/// The greatest number of slots that may hold a key.
 const MOST_MATCHES: usize = 2 * COMBINED_SLOTS as usize;
 
-/// What happened to a client.
+/// Counts of a client's events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Writes that another one overwrote at once.
+    /// Writes that lost to another writer.
     pub lost: u64,
-    /// READs and CASes that found another writer still at it.
+    /// READs and CASes that found another write unfinished.
     pub polls: u64,
-    /// Hints of the index cache that led to another pair than the key's.
+    /// Hints of the index cache that did not lead to the key's pair.
     pub invalid: u64,
     /// Requests to memory nodes.
     pub requests: u64,
@@ -38,24 +38,24 @@ pub struct Client<F, R> {
     pub(super) layout: Arc<Layout>,
     memory: Memory<R>,
     cache: Cache,
-    /// Those that no operation uses.
+    /// Phases that no operation uses.
     phases: RefCell<Vec<Phase>>,
     counts: Cell<Counts>,
 }
 
-/// Where a key is.
+/// The result of a search for a key.
 enum Located {
-    /// The slot, its word, and the value among the phase's bytes.
+    /// The key's slot, its word, and the value among the phase's bytes.
     At(u32, Word, Span),
-    /// Nowhere; a slot that it can have.
+    /// The key is absent. The slot is free for it.
     Absent(Option<u32>),
 }
 
 impl<F: Fabric, R> Client<F, R> {
-    /// A client with this number, and its way to the [`Allocator`] of each node in the layout's order.
+    /// Makes a client with this number. `allocators` lead to the [`Allocator`] of each node, in the layout's order.
     ///
     /// # Panics
-    /// If there are not as many ways as nodes.
+    /// If there are not as many allocators as nodes.
     pub fn new(fabric: F, layout: Arc<Layout>, allocators: Vec<R>, number: u32) -> Client<F, R> {
         assert_eq!(allocators.len(), layout.nodes().len(), "each memory node has an allocator");
         let cache = Cache::new(layout.parameters().cache_threshold);
@@ -70,7 +70,7 @@ impl<F: Fabric, R> Client<F, R> {
         }
     }
 
-    /// What happened to it so far.
+    /// Returns the counts since the client was made.
     pub fn counts(&self) -> Counts {
         Counts { requests: self.memory.requests(), ..self.counts.get() }
     }
@@ -102,7 +102,7 @@ impl<F: Fabric, R> Client<F, R> {
         }
     }
 
-    /// Finds a key. What was posted before goes with the first phase.
+    /// Finds a key. Verbs that are already posted go with the first phase.
     async fn locate(
         &self,
         phase: &mut Phase,
@@ -126,7 +126,8 @@ impl<F: Fabric, R> Client<F, R> {
         Err(Failed::Stuck)
     }
 
-    /// READs slot and object at once, and what the slot shows if that is another one. `None` if it is not the key's.
+    /// READs slot and object in one phase, then the object of the slot's word if that differs from the hint's.
+    /// Returns `None` if neither is the key's.
     async fn follow(
         &self,
         phase: &mut Phase,
@@ -165,7 +166,7 @@ impl<F: Fabric, R> Client<F, R> {
         phase.batch.read(place.node, place.offset, object.bytes())
     }
 
-    /// What a READ of an object has found, and where the value is among the phase's bytes.
+    /// Returns the result of the READ of an object, with the place of the value among the phase's bytes.
     fn look(&self, phase: &Phase, read: Ticket, key: &[u8]) -> Result<Pair<Span>, Failed> {
         let span = phase.batch.data_span(read)?;
         Ok(match look(phase.batch.bytes(span), key) {
@@ -175,7 +176,8 @@ impl<F: Fabric, R> Client<F, R> {
         })
     }
 
-    /// READs both combined buckets, then all pairs that may be the key's. `None` if one of these was not whole.
+    /// READs both combined buckets, then all pairs with the key's fingerprint. Returns `None` if the key was not
+    /// found and one of the pairs was torn.
     async fn search_buckets(
         &self,
         phase: &mut Phase,
@@ -222,7 +224,7 @@ impl<F: Fabric, R> Client<F, R> {
         Ok(if torn { None } else { absent })
     }
 
-    /// What a write leaves behind it.
+    /// Frees the garbage of a write that has ended.
     fn clean_up(&self, ended: Ended, old: Word, object: Object, is_kept: bool) {
         if ended == (Ended::Won { replaced: true }) && !old.is_free() {
             self.memory.free(old.object());
@@ -234,7 +236,7 @@ impl<F: Fabric, R> Client<F, R> {
 }
 
 impl<F: Fabric, R: Rpc<Allocator>> Client<F, R> {
-    /// Takes an object and posts its WRITEs, and the chores that ride along.
+    /// Allocates an object, and posts its WRITEs and the chores that ride along.
     async fn begin(
         &self,
         phase: &mut Phase,
@@ -259,7 +261,7 @@ impl<F: Fabric, R: Rpc<Allocator>> Client<F, R> {
         Ok(object)
     }
 
-    /// UPDATE, or DELETE if there is no value.
+    /// Executes an UPDATE, or a DELETE if there is no value.
     async fn replace(&self, key: &[u8], value: Option<&[u8]>) -> Result<bool, Failed> {
         let key = self.key(key)?;
         let mut phase = self.phase();

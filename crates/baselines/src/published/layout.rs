@@ -1,4 +1,4 @@
-//! Where slots and objects lie: computed from the parameters, and the same for ever.
+//! The layout of slots and objects. It follows from the parameters and never changes.
 //!
 //! ```text
 //! pool     | header | replicas of subtables ... | replicas of regions ... |
@@ -6,8 +6,8 @@
 //! region   | block | block | ...      block: free bitmap, a bit for 64 bytes | objects
 //! ```
 //!
-//! A number's replica `j` is on node `number + j`, counted round. A key's two combined buckets are a main bucket with
-//! the overflow bucket beside it, so one READ fetches each (RACE hashing, P §4.2).
+//! Replica `j` of number `n` is on node `n + j`, modulo the number of nodes. A key's two combined buckets are each a
+//! main bucket with the overflow bucket beside it, so one READ fetches each (RACE hashing, P §4.2).
 
 use fusee_core::race::Key;
 use fusee_core::verbs::{MnId, POOL_HEADER_BYTES};
@@ -19,17 +19,17 @@ const BUCKET_SLOTS: u32 = 8;
 const GROUP_SLOTS: u32 = 3 * BUCKET_SLOTS;
 /// Slots of a combined bucket.
 pub(super) const COMBINED_SLOTS: u32 = 2 * BUCKET_SLOTS;
-/// Bytes of it.
+/// Bytes of a combined bucket.
 pub(super) const COMBINED_BYTES: u32 = COMBINED_SLOTS * 8;
 
-/// Where everything lies. One for all clients of a store.
+/// The layout of a store, shared by all of its clients.
 #[derive(Clone, Debug)]
 pub struct Layout {
     nodes: Vec<MnId>,
     parameters: Parameters,
     groups: u32,
     subtable_bytes: u64,
-    /// Where regions begin in each pool.
+    /// Offset of the regions in each pool.
     data: u64,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Bucket {
 
 fn groups(parameters: &Parameters) -> u32 {
     let slots = 2 * parameters.keys;
-    // Each subtable has as many, and a key needs two.
+    // All subtables have the same number of groups, and a key needs two groups.
     let groups = slots.div_ceil(u64::from(GROUP_SLOTS)).max(2);
     groups.next_multiple_of(parameters.subtables as u64) as u32
 }
@@ -58,14 +58,14 @@ fn subtable_bytes(parameters: &Parameters) -> u64 {
     u64::from(groups(parameters)) / parameters.subtables as u64 * u64::from(GROUP_SLOTS) * 8
 }
 
-/// Where regions begin: behind the replicas of subtables that a node has at most.
+/// Returns the offset of the regions: behind the greatest number of subtable replicas on one node.
 fn data(parameters: &Parameters, nodes: usize) -> u64 {
     let rows = parameters.subtables.div_ceil(nodes) * parameters.index_replicas;
     (POOL_HEADER_BYTES + rows as u64 * subtable_bytes(parameters)).next_multiple_of(4096)
 }
 
 impl Layout {
-    /// Of a store on these nodes.
+    /// Returns the layout of a store on these nodes.
     pub fn new(nodes: &[MnId], parameters: Parameters) -> Result<Layout, Unfit> {
         parameters::check(&parameters, nodes.len())?;
         Ok(Layout {
@@ -82,17 +82,17 @@ impl Layout {
         data(parameters, nodes) + rows * parameters.region_bytes
     }
 
-    /// Bytes of a block's free bitmap.
+    /// Returns the bytes of a block's free bitmap.
     pub(super) fn bitmap_bytes(block_bytes: u64) -> u64 {
         (block_bytes / UNIT_BYTES / 8).next_multiple_of(UNIT_BYTES)
     }
 
-    /// What the store was made with.
+    /// Returns the parameters of the store.
     pub fn parameters(&self) -> &Parameters {
         &self.parameters
     }
 
-    /// The memory nodes.
+    /// Returns the memory nodes.
     pub fn nodes(&self) -> &[MnId] {
         &self.nodes
     }
@@ -103,7 +103,7 @@ impl Layout {
         (node, number / nodes * replicas as u64 + replica as u64)
     }
 
-    /// A replica of a slot; 0 is the primary.
+    /// Returns the place of a slot's replica; replica 0 is the primary.
     pub(super) fn slot(&self, slot: u32, replica: usize) -> Place {
         let group = slot / GROUP_SLOTS;
         let within = slot % GROUP_SLOTS;
@@ -115,7 +115,7 @@ impl Layout {
         Place { node, offset: POOL_HEADER_BYTES + row * self.subtable_bytes + within }
     }
 
-    /// A replica of what lies at an address; 0 is the primary.
+    /// Returns the place of an address's replica; replica 0 is the primary.
     pub(super) fn data(&self, address: u64, replica: usize) -> Place {
         let region_bytes = self.parameters.region_bytes;
         let region = address / region_bytes;
@@ -124,12 +124,12 @@ impl Layout {
         Place { node, offset: self.data + row * region_bytes + within }
     }
 
-    /// The number of the node that has the primary of an address.
+    /// Returns the number of the node with the primary of an address.
     pub(super) fn primary_of(&self, address: u64) -> usize {
         (address / self.parameters.region_bytes % self.nodes.len() as u64) as usize
     }
 
-    /// The combined buckets of a key. They do not overlap.
+    /// Returns the combined buckets of a key. They do not overlap.
     pub(super) fn buckets(&self, key: &Key<'_>) -> [Bucket; 2] {
         let hash = key.hash();
         let halves = [hash as u32, (hash >> 32) as u32];
@@ -147,7 +147,7 @@ impl Layout {
         })
     }
 
-    /// The addresses of objects of a block.
+    /// Returns the addresses of the objects of a block.
     pub(super) fn objects(&self, block: u64, units: u8) -> impl Iterator<Item = u64> + use<> {
         let bytes = u64::from(units) * UNIT_BYTES;
         let first = block + Layout::bitmap_bytes(self.parameters.block_bytes);
@@ -155,20 +155,21 @@ impl Layout {
         (0..count).map(move |i| first + i * bytes)
     }
 
-    /// Where the bit of an object is, in its block's free bitmap on the primary, and its number in that word.
+    /// Returns the place of the word with an object's bit in its block's free bitmap on the primary, and the number
+    /// of the bit in that word.
     pub(super) fn free_bit(&self, address: u64) -> (Place, u32) {
         let block = address - address % self.parameters.block_bytes;
         let unit = (address - block) / UNIT_BYTES;
         (self.data(block + unit / 64 * 8, 0), (unit % 64) as u32)
     }
 
-    /// Blocks of a region.
+    /// Returns the number of blocks of a region.
     pub(super) fn blocks_per_region(&self) -> u64 {
         self.parameters.region_bytes / self.parameters.block_bytes
     }
 }
 
-/// The slot that a new key takes: in the emptier combined bucket, its main bucket first.
+/// Returns the slot that a new key takes: in the emptier combined bucket, its main bucket first.
 pub(super) fn free_slot(
     buckets: &[Bucket; 2],
     words: &[[u64; COMBINED_SLOTS as usize]; 2],

@@ -1,9 +1,9 @@
-//! Where a client's objects come from and go to: two-level memory management (P §4.4).
+//! A client's allocation and reclaiming of objects: two-level memory management (P §4.4).
 //!
-//! A client asks a memory node for a block and cuts objects from it. Who replaces an object sets its bit in the free
-//! bitmap of its block by FAA; the owner READs bitmaps now and then, takes the bits back by FAA, and uses the objects
-//! again. These are chores: they ride with the first phase of a later write, so they cost verbs and no phase. What the
-//! paper's background threads do is done there.
+//! A client asks a memory node for a block and cuts objects from it. A client that replaces an object sets the
+//! object's bit in the free bitmap of its block by FAA. The owner of the block READs bitmaps now and then, takes the
+//! bits back by FAA, and reuses the objects. These steps are *chores*: they ride with the first phase of a later
+//! write, so they cost verbs but no phase. They replace the background threads of the paper.
 
 use std::cell::{Cell, RefCell};
 use std::collections::hash_map::Entry;
@@ -20,23 +20,23 @@ use super::object::{Object, UNIT_BYTES};
 use super::parameters::Allocation;
 use crate::{Failed, Rpc};
 
-/// Chores that one phase takes along at most.
+/// The greatest number of chores in one phase.
 const MOST_CHORES: usize = 64;
-/// Phases in which a client looks for memory before it says that there is none.
+/// Phases in which a client looks for free objects before the store counts as full.
 const LOOKS: usize = 256;
-/// A block is looked at each time when so many parts of a block were used.
+/// After one eighth of a block's objects has been allocated, the client looks at a block's bitmap.
 const PARTS_PER_LOOK: u64 = 8;
 
-/// What is to be done about memory, sooner or later.
+/// A pending step of memory management.
 #[derive(Clone, Copy, Debug)]
 enum Chore {
-    /// Somebody's object is free.
+    /// Sets the bit of an object that this client has replaced.
     Free(Object),
-    /// An own object that no slot refers to is not in use.
+    /// Clears the used bit of an own object that no slot refers to.
     Reset(Object),
-    /// What is free in an own block?
+    /// READs the free bitmap of an own block.
     Look { units: u8, block: u64 },
-    /// These bits of a word of a free bitmap are the owner's again.
+    /// Clears these bits in a word of a free bitmap: the owner takes back their objects.
     Take { units: u8, block: u64, word: u64, bits: u64 },
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Phase {
 }
 
 impl Phase {
-    /// Executes what was posted.
+    /// Executes the posted verbs.
     pub async fn go<F: Fabric, R>(&mut self, fabric: &F, memory: &Memory<R>) -> Result<(), Failed> {
         let batch = std::mem::take(&mut self.batch);
         self.batch = fabric.execute(batch).await;
@@ -65,21 +65,21 @@ impl Phase {
 struct Slab {
     free: VecDeque<u64>,
     blocks: Vec<u64>,
-    /// The block to be looked at next, and objects allocated since the last look.
+    /// The block to look at next, and the number of objects allocated since the last look.
     cursor: usize,
     since_look: u64,
-    /// The object allocated last.
+    /// The object that was allocated last.
     last: u64,
-    /// Somebody asks for a block; who waits for it.
+    /// A task is asking for a block, and the tasks that wait for it.
     filling: bool,
     waiting: Vec<Waker>,
 }
 
-/// An object with its neighbours in the log's list.
+/// An object with its neighbours in the list of the log.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Allocated {
     pub object: Object,
-    /// 0: not known yet, as it comes from another block.
+    /// 0: not known yet, because the next object comes from another block.
     pub next: u64,
     pub previous: u64,
 }
@@ -88,16 +88,16 @@ pub(super) struct Allocated {
 pub(super) struct Memory<R> {
     layout: Arc<Layout>,
     allocators: Vec<R>,
-    /// The node that is asked next.
+    /// The node to ask next.
     turn: Cell<usize>,
-    /// No node has a block left.
+    /// Set once no node has a block left.
     exhausted: Cell<bool>,
     slabs: RefCell<Vec<Slab>>,
     chores: RefCell<VecDeque<Chore>>,
-    /// Blocks that are being looked at, with the number of chores until that is done. Who looked once more would take
-    /// the same bits twice.
+    /// Blocks with a look in progress, and the number of its unfinished chores. Two looks at the same time would
+    /// take the same bits twice.
     looked_at: RefCell<HashMap<u64, usize>>,
-    /// Objects that go back to each node with the next request, where nodes allocate.
+    /// Objects to give back to each node with the next request, if nodes allocate.
     returned: RefCell<Vec<Vec<(u8, u64)>>>,
     requests: Cell<u64>,
 }
@@ -118,7 +118,7 @@ impl<R> Memory<R> {
         }
     }
 
-    /// Requests to allocators.
+    /// Returns the number of requests to allocators.
     pub fn requests(&self) -> u64 {
         self.requests.get()
     }
@@ -127,7 +127,7 @@ impl<R> Memory<R> {
         self.layout.parameters().allocation == Allocation::TwoLevel
     }
 
-    /// An object that a slot referred to is garbage.
+    /// Frees an object that a slot referred to.
     pub fn free(&self, object: Object) {
         if self.allocates_itself() {
             self.chores.borrow_mut().push_back(Chore::Free(object))
@@ -136,7 +136,7 @@ impl<R> Memory<R> {
         }
     }
 
-    /// An own object is not needed, and no slot refers to it.
+    /// Gives back an own object that no slot refers to.
     pub fn reset(&self, object: Object) {
         self.chores.borrow_mut().push_back(Chore::Reset(object));
     }
@@ -150,7 +150,7 @@ impl<R> Memory<R> {
         }
     }
 
-    /// Has chores ride along, once there are enough.
+    /// Adds chores to the phase, if enough of them are pending.
     pub fn post_chores(&self, phase: &mut Phase) {
         if self.chores.borrow().len() >= self.layout.parameters().frees_at_once {
             self.post_some(phase);
@@ -221,7 +221,7 @@ impl<R> Memory<R> {
         Ok(())
     }
 
-    /// Has a block looked at, if that is not under way.
+    /// Queues a look at a block, unless one is in progress.
     fn look_at(&self, units: u8, block: u64) {
         if let Entry::Vacant(entry) = self.looked_at.borrow_mut().entry(block) {
             entry.insert(1);
@@ -229,7 +229,7 @@ impl<R> Memory<R> {
         }
     }
 
-    /// One of the chores of a look is done.
+    /// Records that one chore of a look is done.
     fn looked(&self, block: u64) {
         let mut looked_at = self.looked_at.borrow_mut();
         if let Entry::Occupied(mut left) = looked_at.entry(block) {
@@ -240,7 +240,7 @@ impl<R> Memory<R> {
         }
     }
 
-    /// The next object of the list, if there is one.
+    /// Takes the next free object of this size, if there is one.
     fn take(&self, units: u8) -> Option<Allocated> {
         let slab = &mut self.slabs.borrow_mut()[usize::from(units)];
         let address = slab.free.pop_front()?;
@@ -258,7 +258,7 @@ impl<R> Memory<R> {
 }
 
 impl<R: Rpc<Allocator>> Memory<R> {
-    /// An object of so many units.
+    /// Allocates an object of `units` units.
     pub async fn allocate<F: Fabric>(&self, fabric: &F, units: u8) -> Result<Allocated, Failed> {
         if !self.allocates_itself() {
             let freed = |node: usize| std::mem::take(&mut self.returned.borrow_mut()[node]);
@@ -299,7 +299,7 @@ impl<R: Rpc<Allocator>> Memory<R> {
         .await;
     }
 
-    /// Asks the nodes in turn until one has something left.
+    /// Asks the nodes in turn until one of them has something left.
     async fn ask(&self, request: impl Fn(usize) -> Request) -> Option<u64> {
         for _ in 0..self.allocators.len() {
             let node = self.turn.get();
@@ -312,7 +312,7 @@ impl<R: Rpc<Allocator>> Memory<R> {
         None
     }
 
-    /// Has free objects: of a new block, or else of those that the client has.
+    /// Gets free objects: from a new block, or else by looks at the client's own blocks.
     async fn fill<F: Fabric>(&self, fabric: &F, units: u8) -> Result<(), Failed> {
         let block = if self.exhausted.get() { None } else { self.ask(|_| Request::Block).await };
         if let Some(block) = block {
@@ -326,7 +326,7 @@ impl<R: Rpc<Allocator>> Memory<R> {
         for _ in 0..LOOKS {
             let blocks = self.slabs.borrow()[usize::from(units)].blocks.clone();
             blocks.into_iter().for_each(|block| self.look_at(units, block));
-            // Others of this client may be about it: then this phase is a pause.
+            // Other tasks of this client may be looking at all blocks. Then this phase is a pause.
             phase.batch.clear();
             let place = self.layout.slot(0, 0);
             phase.batch.read(place.node, place.offset, 8);

@@ -1,8 +1,8 @@
-//! FUSEE as it was published, and the variants that its paper measures it beside.
+//! FUSEE as it was published, and the variants that its paper compares it with.
 //!
 //! A [`Client`] works on memory nodes that only lend memory. There is no master, no lease and no recovery: the
-//! [`Layout`] follows from the [`Parameters`] and stays. Each memory node has an [`Allocator`], the only thing that
-//! takes its processor.
+//! [`Layout`] follows from the [`Parameters`] and never changes. Each memory node has an [`Allocator`], the only use
+//! of its processor.
 //!
 //! | variant | made by | differs in |
 //! |---|---|---|
@@ -13,7 +13,7 @@
 //!
 //! # Phases
 //!
-//! Without conflicts and with `r` replicas of the index. A hint is what the index cache knows; INSERT needs none.
+//! Without conflicts, with `r` replicas of the index. A hint is an entry of the index cache; INSERT needs none.
 //!
 //! | operation | with a hint | without | FUSEE-CR, with a hint |
 //! |---|---|---|---|
@@ -21,47 +21,50 @@
 //! | UPDATE, DELETE | 4; `r` = 1: 2 | 5; `r` = 1: 3 | 1 + `r` |
 //! | INSERT | | 4; `r` = 1: 2 | 1 + `r` |
 //!
-//! The four are: WRITE the object and READ the slot; CAS the backups; WRITE the old value into the log entry of the
-//! object; CAS the primary (P Figure 9). With one index replica the log commit is left out (P §6.1). Rule 2 takes one
-//! phase more, Rule 3 two. A pair with the key's fingerprint takes an INSERT one more, as it compares keys.
+//! The four phases are: WRITE the object and READ the slot; CAS the backups; WRITE the old value into the log entry
+//! of the object; CAS the primary (P Figure 9). With one index replica the log commit is left out (P §6.1). Rule 2
+//! takes one more phase, Rule 3 two more. An INSERT takes one more phase if a pair has the key's fingerprint, to
+//! compare keys.
 //!
-//! # What it keeps
+//! # Promises kept
 //!
-//! Without crashes UPDATE and SEARCH of keys that are there are linearizable in random histories, in each variant, also
-//! where memory is used again soon.
+//! Without crashes, UPDATE and SEARCH of existing keys are linearizable in random histories, in each variant, also if
+//! memory is reused soon.
 //!
-//! # What it breaks
+//! # Promises broken
 //!
-//! Also without crashes. `tests/promises/published/anomalies.rs` shows each with its shortest history.
+//! These failures also happen without crashes. `tests/promises/published/anomalies.rs` shows each with its shortest
+//! history.
 //!
-//! * *Done twice*: INSERT beside INSERT of a key, or DELETE beside DELETE, and both are done. Losers return success,
-//!   and all DELETEs write 0, so that each of two stands on all backups. Not so in FUSEE-CR.
-//! * *Nothing deleted*: UPDATE beside DELETE, both done, and SEARCH finds the key. The DELETE has lost. Not so in
-//!   FUSEE-CR.
-//! * *A pair is lost*: INSERTs of two keys that choose one free slot, both done, and SEARCH finds one key only. Not so
-//!   in FUSEE-CR.
-//! * *A key twice*: INSERT beside INSERT of a key into another slot, both done; after a DELETE, SEARCH finds the key.
-//!   Nobody looks for duplicates, also in FUSEE-CR.
-//! * *For ever lost*: an INSERT has lost, and the winner's key is deleted before it READs the primary. That shows 0
-//!   again, so it never returns.
-//! * *Two last writers*: a CAS of an INSERT reaches a backup when the pair that won there has been deleted. It finds 0
-//!   and wins as well. The backups are no longer equal, and later UPDATEs of the key never return.
-//! * *Uncommitted read*: SEARCH has READ the slot, and then the object, which its owner has used again for the same
-//!   key. Key and crc are right, but the slot does not show it yet, and the next SEARCH finds the value before. So it
-//!   is in each variant.
-//! * *Missed key*: the same, and the object is another key's by then, which looks like a colliding fingerprint: SEARCH
-//!   finds nothing. So it is in each variant.
+//! * *Done twice*: two INSERTs of one key at once, or two DELETEs, both succeed. Losers return success, and all
+//!   DELETEs write 0, so each of two DELETEs sees its word on all backups. FUSEE-CR does not have this failure.
+//! * *Nothing deleted*: an UPDATE and a DELETE at once both succeed, and SEARCH finds the key, since the DELETE has
+//!   lost. FUSEE-CR does not have this failure.
+//! * *A pair is lost*: INSERTs of two keys that choose one free slot both succeed, and SEARCH finds one key only.
+//!   FUSEE-CR does not have this failure.
+//! * *A key twice*: INSERTs of one key into two different slots both succeed. After a DELETE, SEARCH still finds the
+//!   key. No variant looks for duplicates, FUSEE-CR included.
+//! * *For ever lost*: an INSERT has lost, and the winner's key is deleted before the loser READs the primary. The
+//!   primary shows 0 again, so the loser never returns.
+//! * *Two last writers*: a CAS of an INSERT reaches a backup after the pair that won there has been deleted. The CAS
+//!   finds 0 and wins as well. The backups are no longer equal, and later UPDATEs of the key never return.
+//! * *Uncommitted read*: a SEARCH READs the slot, and then the object, which its owner has reused for the same key.
+//!   Key and crc are right, but the slot does not show this object's new use yet, and the next SEARCH finds the
+//!   earlier value. All variants have this failure.
+//! * *Missed key*: the same, but the object has been reused for another key. The SEARCH takes it for a colliding
+//!   fingerprint and finds nothing. All variants have this failure.
 //!
-//! The last two take an object that is freed, reclaimed and written again between two phases of a reader. What never
-//! returns here is given up with [`Failed::Stuck`](crate::Failed::Stuck).
+//! The last two need an object that is freed, reclaimed and written again between two phases of a reader. An
+//! operation that would never return gives up here with [`Failed::Stuck`](crate::Failed::Stuck).
 //!
 //! # How the paper is read
 //!
 //! * The index is sized once: there is no split, and buckets have no header.
-//! * The slot's word tells whether what was cached is valid. The invalidation bit of a pair is left out.
+//! * The slot's word tells whether a hint is valid. The invalidation bit of a pair is left out.
 //! * Losers poll without the "little sleep": a fabric has no clock.
 //! * Background work, the freeing and the reclaiming, rides with the first phase of later writes.
-//! * FUSEE-CR does not commit its log, as the paper counts its phases; who finds another writer at it begins again.
+//! * FUSEE-CR does not commit its log, in line with the paper's count of its phases. A writer that finds another
+//!   writer ahead of it begins again.
 //! * Where memory nodes allocate, objects are freed along with the next request.
 //! * The block allocation table and the heads of the log's lists are left out: only recovery reads them.
 

@@ -1,4 +1,4 @@
-//! Bytes of a slot's word, and of an object.
+//! The bytes of a slot's word and of an object.
 //!
 //! ```text
 //! word     fingerprint 8 | length 8, in units of 64 bytes | address 48         0: a free slot
@@ -6,26 +6,26 @@
 //! log      next 6 | previous 6 | old value 8 | crc of that 1 | opcode 7 bits, used 1 bit
 //! ```
 //!
-//! The crc of an object covers what follows it up to the value's end, not the log entry: the last writer writes that
-//! once more (P §4.5).
+//! The crc of an object covers the bytes behind it up to the end of the value. It does not cover the log entry, which
+//! the last writer changes later (P §4.5).
 
 use std::ops::Range;
 
 use fusee_core::layout::crc32c;
 
-/// Objects lie at multiples of it.
+/// Objects lie at multiples of this.
 pub(super) const UNIT_BYTES: u64 = 64;
 /// Bytes of a key.
 pub(super) const KEY_BYTES: usize = 16;
 const KEY: usize = 8;
 const VALUE: usize = KEY + KEY_BYTES;
 const LOG_BYTES: usize = 22;
-/// From the end of an object.
+/// Distance from the end of an object.
 const OLD_VALUE: usize = 10;
 /// Bytes of the old value with its crc.
 pub(super) const COMMIT_BYTES: u32 = 9;
 
-/// What an operation was, for its log.
+/// The kind of an operation, for its log entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Opcode {
     Insert = 1,
@@ -33,7 +33,7 @@ pub(super) enum Opcode {
     Delete = 3,
 }
 
-/// How long an object is, in units.
+/// Returns the length of an object, in units.
 pub(super) fn units_for(value_bytes: usize) -> u64 {
     ((VALUE + value_bytes + LOG_BYTES) as u64).div_ceil(UNIT_BYTES)
 }
@@ -60,13 +60,13 @@ impl Word {
         Object { address: self.0 & ((1 << 48) - 1), units }
     }
 
-    /// Whether a key with this fingerprint may be behind it.
+    /// Returns whether a key with this fingerprint may be behind the word.
     pub fn may_be(self, fingerprint: u8) -> bool {
         !self.is_free() && self.fingerprint() == fingerprint
     }
 }
 
-/// Where an object lies, and how long it is.
+/// The address and length of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Object {
     pub address: u64,
@@ -78,18 +78,18 @@ impl Object {
         u32::from(self.units) * UNIT_BYTES as u32
     }
 
-    /// The address of the old value in its log entry.
+    /// Returns the address of the old value in the object's log entry.
     pub fn old_value(self) -> u64 {
         self.address + u64::from(self.bytes()) - OLD_VALUE as u64
     }
 
-    /// The address of its used bit.
+    /// Returns the address of the byte with the used bit.
     pub fn used(self) -> u64 {
         self.address + u64::from(self.bytes()) - 1
     }
 }
 
-/// What an object's log entry says when it is written first.
+/// The initial contents of an object's log entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Log {
     pub next: u64,
@@ -97,7 +97,7 @@ pub(super) struct Log {
     pub opcode: Opcode,
 }
 
-/// Makes an object in these bytes.
+/// Fills these bytes with an object.
 pub(super) fn fill(bytes: &mut [u8], key: &[u8], value: &[u8], log: Log) {
     let end = VALUE + value.len();
     bytes[4..KEY].copy_from_slice(&(value.len() as u32).to_le_bytes());
@@ -112,7 +112,7 @@ pub(super) fn fill(bytes: &mut [u8], key: &[u8], value: &[u8], log: Log) {
     *bytes.last_mut().expect("an object has bytes") = (log.opcode as u8) << 1 | 1;
 }
 
-/// The old value as the last writer writes it into its log entry.
+/// Returns the bytes of the old value that the last writer writes into its log entry.
 pub(super) fn commit(old: u64) -> [u8; COMMIT_BYTES as usize] {
     let mut bytes = [0; COMMIT_BYTES as usize];
     bytes[..8].copy_from_slice(&old.to_le_bytes());
@@ -120,18 +120,18 @@ pub(super) fn commit(old: u64) -> [u8; COMMIT_BYTES as usize] {
     bytes
 }
 
-/// What a reader finds in an object.
+/// The result of reading an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Pair<At> {
-    /// The key's value, and where it is.
+    /// The key's value, by its place.
     Of(At),
-    /// Another key's.
+    /// The object belongs to another key.
     Another,
-    /// Nothing whole: it is being written, for another use.
+    /// The object is not whole: it is being written for another use.
     Torn,
 }
 
-/// Looks for a key's value, by the key and the crc (P §4.4).
+/// Looks for a key's value, and checks the key and the crc (P §4.4).
 pub(super) fn look(bytes: &[u8], key: &[u8]) -> Pair<Range<usize>> {
     let word = |at: usize| {
         bytes.get(at..at + 4).map(|b| u32::from_le_bytes(b.try_into().expect("four bytes")))
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(look(&bytes, b"sixteen bytes :)"), Pair::Of(24..29));
         assert_eq!(look(&bytes, b"another one's :("), Pair::Another);
         assert_eq!(bytes[127], 5);
-        // The log entry may be written meanwhile, nothing else.
+        // The old value in the log entry may change later, and nothing else.
         let old = Object { address: 0, units: 2 }.old_value() as usize;
         bytes[old..old + 9].copy_from_slice(&commit(77));
         assert_eq!(look(&bytes, b"sixteen bytes :)"), Pair::Of(24..29));

@@ -1,9 +1,9 @@
-//! What a store is made with, which makes its variants.
+//! The parameters of a store. They also select its variant.
 
 use super::layout::Layout;
 use super::object::{KEY_BYTES, UNIT_BYTES, units_for};
 
-/// How the replicas of a slot come to one word.
+/// The protocol by which the replicas of a slot get one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writes {
     /// SNAPSHOT: the backups all at once, then the last writer's log, then the primary (P §4.3).
@@ -12,7 +12,7 @@ pub enum Writes {
     OneByOne,
 }
 
-/// Who cuts objects from blocks.
+/// The party that cuts objects from blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocation {
     /// Memory nodes give blocks, clients cut them (P §4.4).
@@ -21,7 +21,7 @@ pub enum Allocation {
     ByNodes,
 }
 
-/// What a store is made with.
+/// The parameters of a store.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameters {
     /// Replicas of the index.
@@ -32,31 +32,31 @@ pub struct Parameters {
     pub keys: u64,
     /// The longest value, in bytes.
     pub value_bytes: u32,
-    /// Parts of the index. The primary of the first one is on the first node, that of the next one on the next; the
-    /// backups are on the nodes that follow. One: every primary slot is on the first node.
+    /// Subtables of the index. Subtable `i` has its primary on node `i`, modulo the number of nodes, and its backups
+    /// on the nodes that follow. With one subtable, every primary slot is on the first node.
     pub subtables: usize,
-    /// Regions, the first of which has its primary on the first node, and so on.
+    /// Regions. Region `i` has its primary on node `i`, modulo the number of nodes.
     pub regions: u64,
     /// Bytes of a region; 2 GiB in the paper.
     pub region_bytes: u64,
     /// Bytes of a block, with its free bitmap; 16 MiB in the paper.
     pub block_bytes: u64,
-    /// The part of its accesses beyond which a key whose places were wrong is looked up without the index cache
-    /// (P §4.6); `None`: there is no cache, which is FUSEE-NC.
+    /// The greatest fraction of wrong hints among the accesses to a key; beyond it the key is looked up without the
+    /// index cache (P §4.6). `None`: there is no cache, which is FUSEE-NC.
     pub cache_threshold: Option<f64>,
-    /// How the replicas of a slot are written.
+    /// The protocol by which the replicas of a slot are written.
     pub writes: Writes,
-    /// Who allocates objects.
+    /// The party that allocates objects.
     pub allocation: Allocation,
-    /// Freed objects that a client gathers before it tells.
+    /// Pending chores that a client gathers before it posts them.
     pub frees_at_once: usize,
-    /// READs after which an operation gives up waiting for what does not happen.
+    /// Attempts after which an operation gives up waiting.
     pub patience: u32,
 }
 
 impl Parameters {
-    /// FUSEE as it was published, with so many replicas of the index and of pairs, and room for so many keys with
-    /// values of so many bytes. The threshold is that of the code published with the paper.
+    /// Returns the parameters of FUSEE as it was published. The cache threshold is that of the code published with
+    /// the paper.
     pub fn published(
         index_replicas: usize,
         data_replicas: usize,
@@ -80,89 +80,89 @@ impl Parameters {
         }
     }
 
-    /// FUSEE-CR.
+    /// Changes the protocol to FUSEE-CR.
     pub fn one_by_one(self) -> Parameters {
         Parameters { writes: Writes::OneByOne, ..self }
     }
 
-    /// FUSEE-NC.
+    /// Changes the cache to FUSEE-NC.
     pub fn without_cache(self) -> Parameters {
         Parameters { cache_threshold: None, ..self }
     }
 
-    /// Memory nodes allocate every object.
+    /// Lets memory nodes allocate every object.
     pub fn allocated_by_nodes(self) -> Parameters {
         Parameters { allocation: Allocation::ByNodes, ..self }
     }
 
-    /// Blocks and regions of other lengths.
+    /// Changes the lengths of blocks and regions.
     pub fn with_blocks(self, block_bytes: u64, region_bytes: u64) -> Parameters {
         Parameters { block_bytes, region_bytes, ..self }
     }
 
-    /// As many regions as so many objects of the longest value take, with two blocks for each client that are not
-    /// full. What is freed in blocks of a client that does nothing any more is not used again, so objects are the
-    /// keys, and the updates of a run whose keys one client has loaded.
+    /// Sets the number of regions for so many objects of the longest value, and two blocks that are not full for each
+    /// client. Freed objects in the blocks of an idle client are not reused. If one client has loaded the keys of a
+    /// run, `objects` must therefore count the keys and the updates of the run.
     pub fn with_room_for(self, objects: u64, clients: u64, memory_nodes: usize) -> Parameters {
         let full = objects.div_ceil(self.objects_per_block().max(1));
-        // A DELETE's object is of a size of its own.
+        // The object of a DELETE has a size class of its own, so a client may need a third block.
         let blocks = full + 3 * clients + memory_nodes as u64;
         let regions = (blocks * self.block_bytes).div_ceil(self.region_bytes);
-        // As many on each node.
+        // Each node has the same number of regions.
         Parameters { regions: regions.next_multiple_of(memory_nodes as u64), ..self }
     }
 
-    /// Bytes that each of so many nodes has to lend.
+    /// Returns the bytes that each node has to lend.
     pub fn pool_bytes(&self, memory_nodes: usize) -> u64 {
         Layout::pool_bytes(self, memory_nodes)
     }
 
-    /// Objects of the longest value that a block has.
+    /// Returns the number of objects of the longest value in a block.
     fn objects_per_block(&self) -> u64 {
         let object = units_for(self.value_bytes as usize) * UNIT_BYTES;
         self.block_bytes.saturating_sub(Layout::bitmap_bytes(self.block_bytes)) / object
     }
 
-    /// Bytes of the longest pair.
+    /// Returns the bytes of the longest pair.
     pub fn pair_bytes(&self) -> usize {
         KEY_BYTES + self.value_bytes as usize
     }
 }
 
-/// Why a store cannot be made with its parameters.
+/// Errors in the parameters of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
-    /// More replicas than nodes, none, or more than the protocol's lists hold.
+    /// Replicas are none, more than the nodes, or more than the protocol's lists hold.
     #[error(
         "{replicas} replicas of {what} on {nodes} memory nodes: take 1 to {nodes}, and no more than 8"
     )]
     Replicas {
-        /// Of the index or of pairs.
+        /// The index or pairs.
         what: &'static str,
-        /// How many.
+        /// Number of replicas.
         replicas: usize,
-        /// Memory nodes.
+        /// Number of memory nodes.
         nodes: usize,
     },
-    /// Blocks do not fill a region, or an object does not fit into one.
+    /// Blocks do not fill a region, or an object does not fit into a block.
     #[error(
         "blocks of {block_bytes} bytes in regions of {region_bytes}: take a multiple, and room for an object"
     )]
     Blocks {
-        /// Of a block.
+        /// Bytes of a block.
         block_bytes: u64,
-        /// Of a region.
+        /// Bytes of a region.
         region_bytes: u64,
     },
-    /// A slot cannot say how long such an object is.
+    /// A slot cannot express the length of such an object.
     #[error("values of {0} bytes: at most 16,274 have a length that a slot can tell")]
     Value(u32),
-    /// Addresses have 48 bits, slots 32.
+    /// Addresses exceed 48 bits, or slots 32.
     #[error("the store is larger than slots or addresses can tell: take fewer keys or regions")]
     Size,
 }
 
-/// The store's parameters against the number of nodes.
+/// Checks the parameters for this number of nodes.
 pub(super) fn check(parameters: &Parameters, nodes: usize) -> Result<(), Unfit> {
     let both = [("the index", parameters.index_replicas), ("pairs", parameters.data_replicas)];
     for (what, replicas) in both {

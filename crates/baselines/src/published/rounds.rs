@@ -1,4 +1,4 @@
-//! How a slot's replicas get a new word: SNAPSHOT (P Algorithms 1 and 2), as printed, and FUSEE-CR.
+//! The protocols that write a word to a slot's replicas: SNAPSHOT (P Algorithms 1 and 2), as printed, and FUSEE-CR.
 
 use fusee_core::verbs::{Fabric, Ticket};
 
@@ -8,34 +8,35 @@ use super::object::{COMMIT_BYTES, Object, Word, commit};
 use super::parameters::Writes;
 use crate::Failed;
 
-/// Replicas that a list has room for.
+/// The greatest number of replicas that a list holds.
 pub(super) const MOST_REPLICAS: usize = 8;
 
-/// What became of a write to a slot.
+/// The result of a write to a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// It was the last writer. Whether its CAS of the primary found the old word; SNAPSHOT does not ask.
+    /// The writer was the last one. `replaced`: its CAS of the primary found the old word; SNAPSHOT does not ask.
     Won { replaced: bool },
-    /// Another one was.
+    /// Another writer was the last one.
     Lost,
-    /// Another one is at it: FUSEE-CR begins again.
+    /// Another writer was first: this one begins again (FUSEE-CR).
     Again,
 }
 
-/// The rules' outcome for one writer.
+/// The verdict of the rules for one writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Rule1,
     Rule2,
-    /// Rule 3, if the primary still shows the old word.
+    /// The writer wins by Rule 3, if the primary still shows the old word.
     Rule3,
     Lost {
-        /// If the primary still shows the old word; else it is certain.
+        /// If set, the writer has lost by Rule 3 only if the primary still shows the old word. Otherwise the loss is
+        /// certain.
         by_rule_3: bool,
     },
 }
 
-/// Evaluates the rules (P Algorithm 2), on what the backups hold.
+/// Evaluates the rules (P Algorithm 2) on the words of the backups.
 fn evaluate(list: &[u64], own: u64) -> Verdict {
     let count = |word: u64| list.iter().filter(|w| **w == word).count();
     let most = list.iter().copied().max_by_key(|word| count(*word)).unwrap_or(own);
@@ -53,7 +54,7 @@ fn evaluate(list: &[u64], own: u64) -> Verdict {
 }
 
 impl<F: Fabric, R> Client<F, R> {
-    /// Replaces the old word of a slot by a new one.
+    /// Replaces the old word of a slot by the new one.
     pub(super) async fn write(
         &self,
         phase: &mut Phase,
@@ -79,7 +80,7 @@ impl<F: Fabric, R> Client<F, R> {
             let mut list = [old; MOST_REPLICAS];
             self.cas_backups(phase, slot, &mut list[..backups], new).await?;
             let list = &mut list[..backups];
-            // A CAS that has found the old word has put the new one there.
+            // A CAS that found the old word has replaced it by the new one.
             list.iter_mut().filter(|word| **word == old).for_each(|word| *word = new);
             let verdict = evaluate(list, new);
             if matches!(verdict, Verdict::Rule3 | Verdict::Lost { by_rule_3: true })
@@ -97,7 +98,7 @@ impl<F: Fabric, R> Client<F, R> {
         phase.batch.clear();
         let cas = self.post_cas(phase, slot, 0, [old, new]);
         self.go(phase).await?;
-        // With one replica there is nobody to ask before: the CAS says who was first.
+        // Without backups no earlier phase decides: the CAS of the primary decides.
         match phase.batch.found(cas)? == old {
             false if backups == 0 => Ok(self.lost()),
             replaced => Ok(Ended::Won { replaced }),
@@ -114,8 +115,8 @@ impl<F: Fabric, R> Client<F, R> {
         phase.batch.cas(place.node, place.offset, words[0], words[1])
     }
 
-    /// CASes all backups from what the list expects, where that is not the new word already. The list gets what they
-    /// held.
+    /// CASes all backups from the list's words to the new word, except those that hold it already. Puts the words
+    /// that the backups held into the list.
     async fn cas_backups(
         &self,
         phase: &mut Phase,
@@ -137,7 +138,7 @@ impl<F: Fabric, R> Client<F, R> {
         Ok(())
     }
 
-    /// The last writer makes the old value durable in its log entry (P §4.5).
+    /// Writes the old value into the last writer's log entry, where it is durable (P §4.5).
     async fn commit_log(&self, phase: &mut Phase, object: Object, old: u64) -> Result<(), Failed> {
         phase.batch.clear();
         let bytes = phase.batch.stage(COMMIT_BYTES);
@@ -149,7 +150,7 @@ impl<F: Fabric, R> Client<F, R> {
         self.go(phase).await
     }
 
-    /// What the primary shows.
+    /// Returns the word of the primary.
     async fn primary(&self, phase: &mut Phase, slot: u32) -> Result<u64, Failed> {
         phase.batch.clear();
         let place = self.layout.slot(slot, 0);
@@ -160,7 +161,7 @@ impl<F: Fabric, R> Client<F, R> {
         ))
     }
 
-    /// A loser returns when the primary has changed.
+    /// Waits until the primary has changed, as a loser does.
     async fn wait(&self, phase: &mut Phase, slot: u32, old: u64) -> Result<Ended, Failed> {
         for _ in 0..self.layout.parameters().patience {
             if self.primary(phase, slot).await? != old {
@@ -171,7 +172,8 @@ impl<F: Fabric, R> Client<F, R> {
         Err(Failed::Stuck)
     }
 
-    /// Who has CASed the first backup has the turn; the others are its as soon as they show the old word.
+    /// CASes one replica after the other. The CAS of the first backup decides; the winner CASes the others as soon as
+    /// they show the old word.
     async fn one_by_one(
         &self,
         phase: &mut Phase,
@@ -217,7 +219,7 @@ mod tests {
             (&[4, 5, 5], 5, Verdict::Rule2),
             (&[4, 5, 5], 4, lost),
             (&[4, 5, 6], 4, Verdict::Rule3),
-            // No majority: two of four are not more than half.
+            // Two of four are not more than half.
             (&[4, 5, 5, 6], 5, Verdict::Lost { by_rule_3: true }),
         ] {
             assert_eq!(evaluate(list, own), verdict, "{own} of {list:?}");

@@ -1,4 +1,4 @@
-//! Clover: linearizable without crashes, as many phases as its paper says, and memory that is used again.
+//! Clover: linearizable without crashes, with the phases that its paper states, and with memory that is reused.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -14,7 +14,7 @@ fn shape(replicas: usize, keys: u64, spare: u64) -> Shape {
     Shape { memory_nodes: 3, replicas, value_bytes: VALUE_BYTES as u32, keys, spare }
 }
 
-/// Histories of many seeds: all are linearizable. Returns what has happened in them.
+/// Runs histories of many seeds, asserts that all are linearizable, and returns their counts.
 fn attack(load: Load, shape: Shape, seeds: u64) -> (Counts, u64) {
     let load = Load { pool_bytes: shape.pool_bytes(), ..load };
     let mut all = Counts::default();
@@ -39,7 +39,7 @@ fn attack(load: Load, shape: Shape, seeds: u64) -> (Counts, u64) {
     (all, reused)
 }
 
-/// Leaves its counts behind.
+/// A session that records its counts when it is dropped.
 struct Watched<R: Rpc<MetadataServer>> {
     session: Clover<SimFabric, R>,
     counts: Rc<RefCell<Vec<Counts>>>,
@@ -102,7 +102,7 @@ fn one_chain_is_linearizable() {
     }
 }
 
-/// There are few entries more than the sessions hold: they are used again all the time, and READs meet that.
+/// There are few entries more than the sessions hold: entries are reused all the time, under READs of their old use.
 #[test]
 fn entries_that_are_used_again_are_not_taken_for_what_they_were() {
     for replicas in 1..=2 {
@@ -128,7 +128,7 @@ fn session(quiet: &Quiet, server: &Near<MetadataServer>, shape: Shape) -> NearCl
     Clover::new(quiet.fabric(), server.clone(), quiet.rack.nodes(), shape)
 }
 
-/// Phases of an operation that has to succeed.
+/// Returns the phases of an operation that must succeed.
 fn took<T>(quiet: &Quiet, task: impl Future<Output = Result<T, Failed>>) -> (T, f64) {
     let (result, phases) = quiet.phases(task);
     (result.expect("nothing fails"), phases)
@@ -154,26 +154,26 @@ fn operations_take_the_phases_that_the_paper_says() {
         for number in 10..13 {
             assert_eq!(took(&quiet, first.update(&key(1), &value(number))), (true, update));
         }
-        // There is no shortcut yet but to the first entry: one phase for each of the three that follow.
+        // The shortcut still leads to the first entry: one phase for each of the three that follow.
         assert_eq!(took(&quiet, second.search(&key(1))), (Some(value(12)), 4.0));
         assert_eq!(took(&quiet, second.search(&key(1))), (Some(value(12)), 1.0));
         for number in 13..16 {
             assert_eq!(took(&quiet, first.update(&key(1), &value(number))), (true, update));
         }
         quiet.let_run(10, first.background());
-        // Now there is one, and it is right.
+        // Now the shortcut leads to the last entry.
         assert_eq!(took(&quiet, second.search(&key(1))), (Some(value(15)), 2.0));
-        // An update that is too late: it finds out, goes there, and tries again.
+        // The second session's cursor is behind: its CAS fails, it walks to the last entry, and CASes again.
         assert_eq!(took(&quiet, first.update(&key(1), &value(16))), (true, update));
         let late = took(&quiet, second.update(&key(1), &value(17)));
         assert_eq!(late, (true, update + 3.0));
-        // The shortcut is behind by now: a walk goes back to it, and then over both that follow.
+        // The shortcut is behind the cursor now: the walk goes back to it, and then over both later entries.
         assert_eq!(took(&quiet, first.search(&key(1))), (Some(value(17)), 4.0));
         assert_eq!(first.counts().queries + second.counts().queries, 3);
     }
 }
 
-/// Who knows an entry that was used again meanwhile takes the shortcut, and without one asks where the chain is.
+/// A session whose cursor names a reused entry takes the shortcut. If there is none, the session queries the chain.
 #[test]
 fn a_cursor_that_is_too_old_leads_to_the_shortcut_or_to_a_query() {
     let shape = shape(1, 2, 40);
@@ -200,12 +200,12 @@ fn a_cursor_that_is_too_old_leads_to_the_shortcut_or_to_a_query() {
     assert_eq!(third.counts(), Counts { hops: 1, queries: 1, ..Counts::default() });
 }
 
-/// A fabric whose first long READ takes long: its first word is READ at once, and the rest when somebody says so.
+/// A fabric whose first long READ is slow: it READs the first word at once, and the rest when `is_over` is set.
 struct Slow {
     fabric: SimFabric,
     sim: Sim,
     is_over: Rc<Cell<bool>>,
-    /// What that READ has got.
+    /// The bytes that the slow READ has returned.
     got: Rc<RefCell<Vec<u8>>>,
 }
 
@@ -232,7 +232,7 @@ impl Fabric for Slow {
     }
 }
 
-/// What the published code returns here is the value of another key: its entry is in order, but for its sum.
+/// The published code returns another key's value here: all of the entry is right except the sum.
 #[test]
 fn a_read_that_takes_too_long_is_noticed() {
     let shape = shape(1, 2, 30);
@@ -259,7 +259,7 @@ fn a_read_that_takes_too_long_is_noticed() {
     executor.spawn(process, async {
         sim.sleep(PHASE_NS * 2).await;
         writer.update(&key(1), &value(3)).await.unwrap();
-        // Until the other key has had all entries.
+        // Until the other key has used all entries.
         for number in 100..200 {
             writer.update(&key(2), &value(number)).await.unwrap();
         }
@@ -306,7 +306,7 @@ fn memory_does_not_run_out() {
         drop(executor);
         let server = server.borrow();
         let all = 3 + shape.spare as usize;
-        // Each has been used several times, and what is not free is with the sessions.
+        // Each entry has been used several times, and the entries that are not free belong to the sessions.
         assert!(server.reused() > 4 * all as u64, "{} of {all}", server.reused());
         assert!(server.reused() > 8 * updates - all as u64, "{}", server.reused());
         assert!(server.free() > all / 2, "{} of {all} are free", server.free());
@@ -323,13 +323,13 @@ fn a_store_that_is_full_says_so() {
     took(&quiet, first.insert(&key(1), &value(1)));
     took(&quiet, first.insert(&key(2), &value(2)));
     assert_eq!(quiet.phases(first.insert(&key(3), &value(3))).0, Err(Failed::Full));
-    // 16 of 22 entries are with the first one.
+    // The first session holds 16 of the 22 entries.
     for _ in 0..6 {
         took(&quiet, second.update(&key(1), &value(4)));
     }
     let idle = session(&quiet, &server, shape);
     assert_eq!(quiet.phases(idle.update(&key(1), &value(5))).0, Err(Failed::Full));
-    // With its own garbage gone, there is memory.
+    // Once the second session's garbage is retired, there is memory.
     quiet.let_run(10, second.background());
     took(&quiet, idle.update(&key(1), &value(5)));
 }

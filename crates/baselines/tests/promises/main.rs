@@ -1,5 +1,5 @@
-//! What each system promises, in random histories over an adversarial network and on real fabrics; and how many phases
-//! it takes.
+//! Tests of the promises of each system, in random histories over an adversarial network and on real fabrics; and of
+//! the phases of its operations.
 
 mod clover;
 mod one_object;

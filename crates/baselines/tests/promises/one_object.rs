@@ -1,4 +1,4 @@
-//! One object under a lock, and behind a sequencer: both are linearizable as long as nobody dies.
+//! One object under a lock, and one behind a sequencer: both are linearizable as long as no client dies.
 
 use fusee_baselines::lock::Lock;
 use fusee_baselines::object::{Exclusion, OneObject};

@@ -1,4 +1,4 @@
-//! pDPM-Direct: linearizable without crashes, as many phases as its paper says.
+//! pDPM-Direct: linearizable without crashes, with the phases that its paper states.
 
 use crate::support::{Far, Load, Quiet, VALUE_BYTES, findings, key, value};
 use fusee_baselines::pdpm::{Direct, Directory, Shape};
@@ -51,7 +51,7 @@ fn session(quiet: &Quiet, directory: &Near<Directory>, shape: Shape) -> NearDire
     Direct::new(quiet.fabric(), directory.clone(), quiet.rack.nodes(), shape)
 }
 
-/// Phases of an operation that has to succeed.
+/// Returns the phases of an operation that must succeed.
 fn took<T>(quiet: &Quiet, task: impl Future<Output = Result<T, Failed>>) -> (T, f64) {
     let (result, phases) = quiet.phases(task);
     (result.expect("nothing fails"), phases)
@@ -68,7 +68,7 @@ fn operations_take_the_phases_that_the_paper_says() {
         // Requests take no time here.
         assert_eq!(took(&quiet, first.search(&key(1))), (None, 0.0));
         assert_eq!(took(&quiet, first.insert(&key(1), &value(1))), (true, 4.0));
-        // The lock, and back again.
+        // One phase takes the lock, one releases it.
         assert_eq!(took(&quiet, first.insert(&key(1), &value(2))), (false, 2.0));
         assert_eq!(took(&quiet, second.search(&key(1))), (Some(value(1)), 1.0));
         assert_eq!(took(&quiet, second.update(&key(1), &value(3))), (true, 4.0));
@@ -100,14 +100,14 @@ fn writers_spin_without_a_pause() {
     }
     executor.run(1_000, || ());
     drop(executor);
-    // Whoever is second tries in each of the three phases until the lock is free, and in that in which it gets free.
+    // The second writer spins in each of the three phases with the lock held, the last of which frees it.
     assert_eq!(first.spins() + second.spins(), 3);
 }
 
-/// Where the first key is on its first node.
+/// The offset of the first key's place on its first node.
 const LOCK: u64 = POOL_HEADER_BYTES;
 
-/// What somebody does without a lock, and half of it.
+/// A WRITE of one word without the lock, as one half of a write.
 async fn scribble(fabric: &SimFabric, node: fusee_core::verbs::MnId, offset: u64, word: u64) {
     let mut batch = Batch::new();
     let span = batch.stage(8);
@@ -125,7 +125,7 @@ fn a_search_waits_for_the_lock_and_the_sum() {
     took(&quiet, session.insert(&key(1), &value(7)));
     let fabric = quiet.fabric();
     let node = quiet.rack.nodes()[0];
-    // The lock, and a word of the value.
+    // First the lock is wrong, then a word of the value.
     for (offset, wrong, right) in [(LOCK, 1, 0), (LOCK + 16 + 8, 8, 7)] {
         quiet.phases(scribble(&fabric, node, offset, wrong));
         let before = session.spins();

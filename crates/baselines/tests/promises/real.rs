@@ -1,5 +1,5 @@
 //! The same systems over shared memory and TCP: threads of this process, each with a session, on memory nodes of this
-//! process. What servers do for them they do at once, one request after the other.
+//! process. Servers reply at once, to one request after the other.
 
 use std::net::Ipv4Addr;
 use std::pin::{Pin, pin};
@@ -54,7 +54,7 @@ impl<S: Server> Rpc<S> for Locked<S> {
     }
 }
 
-/// Memory nodes, each of which is served in both ways.
+/// Memory nodes, each served over both fabrics.
 struct Nodes {
     _served: Vec<NodeFabrics>,
     members: Vec<Member>,
@@ -102,7 +102,7 @@ impl Nodes {
     }
 }
 
-/// Runs an operation, and what its session does besides.
+/// Runs an operation, and the background work of its session.
 fn drive<T>(
     fabric: &AnyFabric,
     background: &mut Pin<&mut impl Future<Output = ()>>,
@@ -121,7 +121,7 @@ fn drive<T>(
     }
 }
 
-/// Searches and updates of a few keys by several threads, over a fabric.
+/// Runs searches and updates of a few keys in several threads over a fabric, and checks the history.
 fn is_linearizable<S: Session>(
     kind: FabricKind,
     keys: u64,
@@ -174,7 +174,7 @@ fn is_linearizable<S: Session>(
             history.lock().unwrap().push(record);
         }
     };
-    // The first one inserts the keys.
+    // The first thread inserts the keys.
     work(1);
     thread::scope(|scope| {
         for number in 2..2 + THREADS {

@@ -1,4 +1,4 @@
-//! Random histories of a system's clients over an adversarial network, judged by the checker of linearizability.
+//! Random histories of a system's clients over an adversarial network, checked for linearizability.
 
 use std::cell::{Cell, RefCell};
 
@@ -10,12 +10,12 @@ use fusee_core::verbs::MnId;
 use fusee_linearizability::{Answer, Call, Findings, History, Operation, Record};
 use fusee_sim::{Executor, Nanos, Network, NetworkOptions, Rack, Rng, Sim, SimFabric, Testbed};
 
-/// Bytes of a value: the first eight are what it is known by, and all others are made of them.
+/// Bytes of a value: the first eight are its number, and all others repeat them.
 pub const VALUE_BYTES: usize = 100;
-/// Within so many events a run ends, if it ends.
+/// The greatest number of events of a run.
 const MOST_EVENTS: u64 = 20_000_000;
 
-/// What clients do.
+/// The dimensions of a run, and the operations of its clients.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     pub memory_nodes: u16,
@@ -24,18 +24,18 @@ pub struct Load {
     pub coroutines: usize,
     pub operations: usize,
     pub keys: u64,
-    /// Whether keys are inserted while others use them; else all are there from the beginning.
+    /// Whether keys are inserted while others use them. Otherwise all keys exist from the beginning.
     pub inserts: bool,
     /// Whether the system can delete.
     pub deletes: bool,
 }
 
-/// A value that tells if it was put together of several.
+/// Returns a value that shows whether it is a mixture of several.
 pub fn value(number: u64) -> Vec<u8> {
     number.to_le_bytes().into_iter().cycle().take(VALUE_BYTES).collect()
 }
 
-/// What a value is known by; `None` if it is not whole.
+/// Returns the number of a value, or `None` if it is not whole.
 pub fn number_of(value: &[u8]) -> Option<u64> {
     let number = u64::from_le_bytes(value.get(..8)?.try_into().ok()?);
     (value == self::value(number)).then_some(number)
@@ -47,7 +47,7 @@ pub fn key(number: u64) -> [u8; 16] {
     key
 }
 
-/// What clients saw, with delays and torn verbs by this seed.
+/// Runs clients with delays and torn verbs by this seed, and checks their history.
 pub fn findings<S: Session>(
     seed: u64,
     load: Load,
@@ -56,10 +56,10 @@ pub fn findings<S: Session>(
     findings_on(seed, load, MOST_EVENTS, |_| (), |_| (), open)
 }
 
-/// The same, within so many events, and with something done to the network before and after.
+/// Does the same within `most_events` events, with a hook on the network before and after.
 ///
 /// # Panics
-/// If it does not end.
+/// If the run does not end.
 pub fn findings_on<S: Session>(
     seed: u64,
     load: Load,
@@ -136,7 +136,7 @@ pub fn findings_on<S: Session>(
     history.into_inner().check()
 }
 
-/// The way to a server that is far at times: a request and its reply are on the way for some steps of the process.
+/// A connection to a server whose requests and replies take a random number of the process's steps.
 pub struct Far<S> {
     server: Near<S>,
     rng: Rng,
@@ -163,7 +163,7 @@ impl<S: Server> Rpc<S> for Far<S> {
     }
 }
 
-/// Until the process takes its next step.
+/// Waits until the process takes its next step.
 async fn pause() {
     let mut is_over = false;
     poll_fn(|context| {
@@ -180,7 +180,7 @@ async fn pause() {
 /// One phase on a quiet network, in nanoseconds.
 pub const PHASE_NS: Nanos = 2 * Testbed::UNLIMITED.one_way_ns;
 
-/// Sessions on a network where nothing takes time but phases.
+/// A network on which nothing but phases takes time.
 pub struct Quiet {
     pub rack: Rack,
 }
@@ -196,7 +196,7 @@ impl Quiet {
         self.rack.client_on(self.rack.network().machine()).1
     }
 
-    /// What the task gives, and how many phases it took. Nothing runs beside it.
+    /// Runs a task alone. Returns its result and its number of phases.
     pub fn phases<T>(&self, task: impl Future<Output = T>) -> (T, f64) {
         let sim = self.rack.sim();
         let begun = sim.now();
@@ -211,7 +211,7 @@ impl Quiet {
         (result, (sim.now() - begun) as f64 / PHASE_NS as f64)
     }
 
-    /// Lets a task run that does not end, until so many phases have passed.
+    /// Runs an endless task until so many phases have passed.
     pub fn let_run(&self, phases: u64, task: impl Future<Output = ()>) {
         let sim = self.rack.sim();
         let process = sim.process("background");

@@ -1,5 +1,5 @@
-//! Clover behind a switch that steers its CASes: what was published loses an update, and what waits for answers does
-//! not.
+//! Clover behind a switch that steers its CASes: the published switch loses an update; a switch that waits for
+//! answers does not.
 
 use std::cell::{Cell, RefCell};
 use std::panic::catch_unwind;
@@ -23,7 +23,7 @@ fn switch(shape: Shape, trust: Trust, keys: usize) -> Box<dyn Switch> {
     Box::new(Steering::new(shape.words().expect("one node"), trust, keys))
 }
 
-/// Random histories, over two switches that forget, and links around them.
+/// Runs random histories over two switches that forget, and over links around them.
 fn attack(trust: Trust, seed: u64) -> (Findings, fusee_switch::Counts) {
     let shape = shape(2, 1_500);
     let load = Load {
@@ -76,9 +76,9 @@ fn what_was_published_is_not() {
     assert!(broken > 3 && endless > 3, "{broken} and {endless} of 30 seeds");
 }
 
-/// The shortest history. The chain grows on a path around the switch. A's CAS passes it, and will fail. B's CAS is
-/// steered to A's entry, which is in no chain, and succeeds. B is done, and who searches then finds what was there
-/// before.
+/// The shortest history. The chain grows on a path around the switch. A's CAS passes the switch, and will fail. The
+/// switch steers B's CAS to A's entry, which is in no chain, and the CAS succeeds. B's update is done, but a later
+/// search finds the value before it.
 #[test]
 fn an_update_that_was_done_is_not_found() {
     for trust in [Trust::Sent, Trust::Answered] {
@@ -110,8 +110,8 @@ fn an_update_that_was_done_is_not_found() {
     }
 }
 
-/// Who was steered does not know what its entry follows: where two clients take turns, those of one are never given
-/// free.
+/// A steered client does not know which entry its own one follows. If two clients take turns, the entries of one are
+/// never freed.
 #[test]
 fn memory_is_lost_where_updates_are_steered() {
     for is_steered in [false, true] {

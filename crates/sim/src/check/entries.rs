@@ -1,11 +1,11 @@
-//! At every step: no key is live twice in the primaries of the index, every live entry refers to an
-//! object that is complete on all replicas, and nobody writes to such an object.
+//! A check at every step: no key is live twice in the primaries of the index, every live entry refers to an object
+//! that is complete on all replicas, and no verb writes to such an object.
 //!
-//! The live entries are kept in a map that every change of a primary's slot updates, so the check
-//! costs one object per change, whatever the size of the index.
+//! The live entries are kept in a map that every change of a primary's slot updates. So the check costs one object
+//! per change, whatever the size of the index.
 //!
-//! Where memory rots, one replica of a live object must be complete, and what anybody writes to another is
-//! what was there before.
+//! If memory was damaged, only one replica of a live object must be complete, and WRITEs to other replicas must write
+//! the original bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -18,7 +18,7 @@ use fusee_core::view::{Place, SlotRef, View};
 
 use crate::network::Network;
 
-/// Where a replica begins.
+/// The start of a replica.
 type Start = (MnId, u64);
 
 /// The live entries of the index.
@@ -26,18 +26,18 @@ type Start = (MnId, u64);
 pub(crate) struct Entries {
     view: Option<View>,
     live: BTreeMap<Vec<u8>, SlotRef>,
-    /// Where the replicas of live objects begin, and what they hold.
+    /// The live objects, by the starts of their replicas.
     objects: BTreeMap<Start, (Rc<[u8]>, SlotRef)>,
 }
 
 impl Entries {
-    /// Those that stand in the primaries of a view now.
+    /// Returns the entries in the primaries of a view now.
     ///
     /// # Panics
     /// If a key is live twice, or an entry leads to no object.
     pub fn new(network: &Network, view: &View) -> Entries {
         let mut entries = Entries { view: Some(view.clone()), ..Entries::default() };
-        // Where the primary is lost there is nothing to hold a backup to, until the switch.
+        // A lost primary is left out: no backup is checked until the switch.
         for slot in all_slots(view).filter(|slot| !view.is_without_primary(slot.subtable)) {
             let primary = view.slot_on_primary(slot);
             if !network.has(primary.node) {
@@ -48,12 +48,12 @@ impl Entries {
         entries
     }
 
-    /// The live keys, in order.
+    /// Returns the live keys, in order.
     pub fn keys(&self) -> Vec<Vec<u8>> {
         self.live.keys().cloned().collect()
     }
 
-    /// A word has changed.
+    /// Updates the entries after the change of a word.
     ///
     /// # Panics
     /// If a key is live twice now, or the entry leads to no object.
@@ -71,12 +71,12 @@ impl Entries {
             return;
         }
         let view = self.view.as_ref().expect("there are slots only with a view");
-        // It shows no key, or will not soon.
+        // The word shows no key, or soon will not.
         if view.leads_to_lost(word) || goes_with_its_node(network, view, word) {
             return;
         }
         let (key, parts) = object_of(network, view, word);
-        // What a split has moved stays here until it is cleared: nobody looks for it any more.
+        // An entry that a split has moved stays here until it is cleared, but no reader uses it any more.
         if Buckets::of(&key, view).subtable != slot.subtable {
             return;
         }
@@ -88,10 +88,10 @@ impl Entries {
         }
     }
 
-    /// Somebody writes to a node's memory. `rots`: damage may be repaired there.
+    /// Checks a WRITE to a node's memory. `rots`: it may be a repair of damage.
     ///
     /// # Panics
-    /// If a live object is there.
+    /// If a live object is there, and the WRITE changes it.
     pub fn written(&self, node: MnId, offset: u64, data: &[u8], rots: bool) {
         let end = offset + data.len() as u64;
         let before = self.objects.range(..(node, end)).next_back();
@@ -99,11 +99,12 @@ impl Entries {
             && *on == node
             && start + object.len() as u64 > offset
         {
-            // Of two Moves in place the one that comes too late writes the parity that is there; copy words come from
-            // whichever chunk has them.
+            // Of two Moves in place, the late one writes the parity that is already there. Copy words come from any
+            // chunk that has them.
             let regions = self.view.iter().flat_map(|view| &view.regions);
             let is_moved = regions.into_iter().any(|region| region.is_oriented());
-            // What belongs there: a piece of the object. A copy of many objects goes nowhere where one lives.
+            // The WRITE must be a piece of the live object. A copy of many objects at once never goes where one of
+            // them is live.
             let inside = offset.checked_sub(*start).and_then(|at| object.get(at as usize..));
             let belongs = inside.is_some_and(|rest| {
                 let words = rest.len().saturating_sub(40)..rest.len().saturating_sub(8);
@@ -111,7 +112,7 @@ impl Entries {
                 let is_same = |at: usize| rest.get(at) == Some(&data[at]);
                 (0..data.len()).filter(counts).all(is_same)
             });
-            // A copy word for another turn.
+            // A copy word for another turn is allowed as well.
             let at_end = start + object.len() as u64 - offset;
             let is_copy_word = data.len() == 8 && (8..=40).contains(&at_end);
             assert!(
@@ -122,13 +123,13 @@ impl Entries {
         }
     }
 
-    /// The replicas of live objects: where, and what belongs there.
+    /// Returns the replicas of live objects: their places, and the bytes that belong there.
     pub fn replicas(&self) -> impl Iterator<Item = (Place, &Rc<[u8]>, SlotRef)> {
         let place = |(node, offset): &Start| Place { node: *node, offset: *offset };
         self.objects.iter().map(move |(at, (object, slot))| (place(at), object, *slot))
     }
 
-    /// The slot whose primary is at this place.
+    /// Returns the slot with its primary at this place.
     fn slot_at(&self, place: Place) -> Option<SlotRef> {
         let view = self.view.as_ref()?;
         let bytes = view.geometry.subtable_bytes();
@@ -144,12 +145,12 @@ impl Entries {
     }
 }
 
-/// Whether readers may take a primary's word for an entry.
+/// Returns whether readers may take a primary's word for an entry.
 fn is_live(word: Slot) -> bool {
     !word.is_free() && !word.is_tentative()
 }
 
-/// Whether the pair of a word had no redundancy, and its node is not there any more.
+/// Returns whether the pair of a word had no redundancy and its node is lost.
 fn goes_with_its_node(network: &Network, view: &View, word: Slot) -> bool {
     let region = view.region_of(word.address()).map(|(region, _)| region);
     region.is_some_and(|region| {
@@ -157,17 +158,18 @@ fn goes_with_its_node(network: &Network, view: &View, word: Slot) -> bool {
     })
 }
 
-/// Every slot of a view.
+/// Returns every slot of a view.
 pub(crate) fn all_slots(view: &View) -> impl Iterator<Item = SlotRef> + use<> {
     let slots = view.geometry.subtable_slots() as u32;
     (0..view.subtables.len() as u32)
         .flat_map(move |subtable| (0..slots).map(move |slot| SlotRef { subtable, slot }))
 }
 
-/// What belongs at each place of an object.
+/// The bytes that belong at each place of an object.
 pub(crate) type Parts = Vec<(Place, Rc<[u8]>)>;
 
-/// The copies that a word keeps beside its object, each by the first data chunk that is left and names one.
+/// Returns the copies that a word keeps beside its object. Each is named by the first remaining data chunk with a
+/// valid copy word.
 pub(crate) fn copies_kept_by(network: &Network, view: &View, word: Slot) -> Vec<Identity> {
     let object = view.object_of(word).filter(|object| object.has_copy(word));
     let Some(object) = object else { return Vec::new() };
@@ -177,15 +179,15 @@ pub(crate) fn copies_kept_by(network: &Network, view: &View, word: Slot) -> Vec<
         let mut words = object.copy_words(word).map(at);
         words.find_map(|place| copy_of(identity, number, network.number_at(place)?))
     };
-    // Where there are fewer copies than words, several words name one.
+    // If there are fewer copies than copy words, several words name one copy.
     let named: BTreeSet<Identity> = (0..object.copies()).filter_map(named).collect();
     named.into_iter().collect()
 }
 
-/// The copies of this class that a word keeps, and where they are, but for those that are gone.
+/// Returns the copies of this class that a word keeps, with their places, without lost ones.
 ///
 /// # Panics
-/// If one is there, and none of the pair's.
+/// If another object is at the place of a copy.
 fn copies_of_entry(
     network: &Network,
     view: &View,
@@ -218,10 +220,11 @@ fn copy_of_entry(
     Some((place, bytes))
 }
 
-/// The key of the object that a live word refers to, and what belongs at each of its places, and where it has a copy.
+/// Returns the key of the object of a live word, and the bytes that belong at each of its places and those of its
+/// copies.
 ///
 /// # Panics
-/// If it is not complete on every place that is left, or where memory rots on too few.
+/// If the object is not complete on every remaining place, or, if memory was damaged, on too few.
 pub(crate) fn object_of(network: &Network, view: &View, word: Slot) -> (Vec<u8>, Parts) {
     let bytes = word.class().map_or(0, |class| class.bytes());
     let object = view.object_of(word).expect("a live entry leads into a region");
@@ -244,7 +247,7 @@ pub(crate) fn object_of(network: &Network, view: &View, word: Slot) -> (Vec<u8>,
             }
         });
         let first = good.next().expect("some replica is left");
-        // Rot in the padding is none.
+        // Damage in the padding does not count.
         let differ = good.any(|object| object != first);
         assert!(!differ || network.rots(), "replicas of one object differ");
         let key = Object::decode(&first).expect("it is good").key().to_vec();
@@ -256,8 +259,8 @@ pub(crate) fn object_of(network: &Network, view: &View, word: Slot) -> (Vec<u8>,
     let shown: Vec<(Place, usize, Option<Vec<u8>>)> =
         object.places().zip(numbers).map(|(place, number)| (place, number, shown(place))).collect();
     let mut stripe = Stripe::default();
-    // How long a copy is follows from a chunk, as for readers and repairs: the header of the copy's block may be half
-    // written. Of a data chunk if there is one: parity may be of what was here before.
+    // The length of a copy follows from a chunk, as for readers and repairs: the header of the copy's block may be
+    // half written. A data chunk is preferred, since parity may belong to an earlier object here.
     let mut sized: Option<(usize, SizeClass)> = None;
     for (_, number, bytes) in &shown {
         let Some(bytes) = bytes else { continue };
@@ -294,7 +297,7 @@ pub(crate) fn object_of(network: &Network, view: &View, word: Slot) -> (Vec<u8>,
     let part = |(place, number, standing): &(Place, usize, Option<Vec<u8>>)| {
         let mut belongs = vec![0; bytes as usize];
         whole.chunk(&code, *number, &mut belongs);
-        // Copy words come later.
+        // Copy words are written later.
         let copies = bytes as usize - 40..bytes as usize - 8;
         if let Some(standing) =
             standing.as_ref().filter(|_| object.columns().is_some_and(|c| c.is_oriented()))

@@ -1,5 +1,4 @@
-//! What must hold, apart from what goes wrong: each promise has a checker of its own, and none of
-//! them knows which faults were injected.
+//! Checks of the promises. Each promise has its own checker. None of them knows the injected faults.
 
 pub(crate) mod entries;
 mod quiescence;

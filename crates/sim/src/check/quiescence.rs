@@ -1,20 +1,18 @@
-//! When nothing runs: replicas are equal, nothing that is referenced is free, nothing is lost.
+//! Checks of a cluster at rest: replicas are equal, nothing referenced is free, nothing is lost.
 //!
-//! *Replicas are equal*, all of them: those of the index, word for word, and those of every object that a
-//! live entry leads to. Of a free bitmap only the one on the first replica of its region counts; those of
-//! the others are zeros, so that nothing is taken for free when one of them comes first.
+//! *Replicas are equal*: those of the index, word for word, and those of every object of a live entry. Of free
+//! bitmaps only the one on the first replica of a region counts. The others are zeros, so that nothing is taken for
+//! free when one of them becomes the first.
 //!
-//! *Nothing referenced is free.* Every word of the index keeps an object: the pair that it refers to,
-//! or the log object of whoever freed the slot. No two words keep one. Its free bit is not set, and it
-//! lies before the part of its block that was never allocated. The block has an owner in the tables
-//! of all replicas of its region: else it could be given out again. It need not be the same owner
-//! everywhere, where a message got lost or a client crashed while the block was handed on. But each memory
-//! node goes by what its own table shows.
+//! *Nothing referenced is free.* Every word of the index keeps an object: the pair that it refers to, or the log
+//! object of the operation that freed the slot. No two words keep the same object. Its free bit is not set, and it
+//! lies before the part of its block that was never allocated. The block has an owner in the tables of all replicas
+//! of its region; otherwise it could be allocated again. The owner may differ between replicas if a message was lost
+//! or a client crashed while the block was handed on. But each memory node uses the owners of its own table.
 //!
-//! *Nothing is lost*, where nothing went wrong: every block with an owner is known to the master, and
-//! every object of it is kept by a word, or set free, or was never allocated. Where something did, the same holds of
-//! the objects of blocks of which everything that is free is marked, but for what sessions took along that were
-//! recovered ([`lost_objects`]).
+//! *Nothing is lost*, if there were no faults: every block with an owner is known to the master, and every object of
+//! it is kept by a word, or free, or was never allocated. After faults this holds for the objects of blocks with all
+//! free objects marked, except for the objects that recovered sessions had taken ([`lost_objects`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -31,8 +29,8 @@ use fusee_core::view::{Place, SlotRef, TABLE_ENTRY_BYTES, View};
 use super::entries::{all_slots, copies_kept_by, object_of};
 use crate::cluster::Cluster;
 
-/// Checks a cluster in which nothing runs, and in which every session has ended, by what they left
-/// to the master.
+/// Checks a cluster in which nothing runs and every session has ended. `orphans`: the blocks that the sessions have
+/// left to the master.
 ///
 /// # Panics
 /// If a promise is broken.
@@ -65,11 +63,10 @@ pub fn quiescent(cluster: &Cluster, orphans: &BTreeMap<BlockId, Orphan>) {
     }
 }
 
-/// Checks that every object of every block is kept, marked or new. To be asked where no message was
-/// lost and nobody crashed.
+/// Checks that every object of every block is kept, marked or new. Only for runs without lost messages and crashes.
 ///
 /// # Panics
-/// If one is lost.
+/// If an object is lost.
 pub fn nothing_is_lost(cluster: &Cluster, orphans: &BTreeMap<BlockId, Orphan>) {
     let view = cluster.view().clone();
     let geometry = &view.geometry;
@@ -99,8 +96,8 @@ pub fn nothing_is_lost(cluster: &Cluster, orphans: &BTreeMap<BlockId, Orphan>) {
     }
 }
 
-/// The objects that no word keeps, and that are neither set free nor new, in blocks that no comparison with the index
-/// is due for. Memory nodes and clients may have been lost.
+/// Returns the objects that are neither kept by a word, nor free, nor new, in blocks that need no comparison with the
+/// index. Memory nodes and clients may have been lost.
 pub fn lost_objects(cluster: &Cluster, orphans: &BTreeMap<BlockId, Orphan>) -> Vec<Address> {
     let view = cluster.view().clone();
     let kept = kept(cluster, &view);
@@ -110,7 +107,8 @@ pub fn lost_objects(cluster: &Cluster, orphans: &BTreeMap<BlockId, Orphan>) -> V
         if !region.is_there() || *marked != Some(region.primary_since()) {
             continue;
         }
-        // The table has the last word: who goes by a record of a block that has been given back is refused.
+        // The table takes precedence: a session that relies on a record of a block that has been given back is
+        // refused.
         if owner_at(cluster, &region.places()[0], id.block) != *owner {
             continue;
         }
@@ -123,10 +121,10 @@ pub fn lost_objects(cluster: &Cluster, orphans: &BTreeMap<BlockId, Orphan>) -> V
     lost
 }
 
-/// The objects that the words of the index keep, each with its slot.
+/// Returns the objects that the words of the index keep, each with its slot.
 ///
 /// # Panics
-/// If two keep the same.
+/// If two words keep the same object.
 fn kept(cluster: &Cluster, view: &View) -> BTreeMap<Address, (SlotRef, Slot)> {
     let mut kept = BTreeMap::new();
     for slot in all_slots(view) {
@@ -135,7 +133,7 @@ fn kept(cluster: &Cluster, view: &View) -> BTreeMap<Address, (SlotRef, Slot)> {
         let Some(object) = word.object() else { continue };
         let copies = copies_kept_by(cluster.network(), view, word).into_iter();
         let copies = copies.map(|copy| copy.address());
-        // What is lost with its only node is kept by nobody.
+        // An object that is lost with its only node is not kept.
         let is_there = |at: &Address| view.object(*at, 1).is_some();
         for object in core::iter::once(object).chain(copies).filter(is_there) {
             let before = kept.insert(object, (slot, word));
@@ -145,23 +143,23 @@ fn kept(cluster: &Cluster, view: &View) -> BTreeMap<Address, (SlotRef, Slot)> {
     kept
 }
 
-/// Whether an object is set free.
+/// Returns whether an object is marked as free.
 fn is_marked(cluster: &Cluster, view: &View, object: Address) -> bool {
     let (place, bit) = view.free_bit(object).expect("an object in a block");
     cluster.network().word_at(place).0 & bit != 0
 }
 
-/// The block that an object lies in.
+/// Returns the region and block of an object.
 fn block_of(view: &View, object: Address) -> (u32, u32) {
     let (block, _) = view.geometry.block_of(object).expect("a word leads into a block");
     view.geometry.block_at(block).expect("a block begins there")
 }
 
-/// Checks that every slot holds the same word on all replicas, none is tentative, that every entry leads
-/// to an object that is the same on all of its replicas, and that only first replicas have marks.
+/// Checks that every slot holds the same word on all replicas, no word is tentative, every entry leads to an object
+/// that is the same on all of its replicas, and only first replicas have marks.
 ///
 /// # Panics
-/// If not.
+/// If one of these does not hold.
 pub fn replicas_agree(cluster: &Cluster) {
     let view = cluster.view();
     for slot in all_slots(&view) {
@@ -176,7 +174,8 @@ pub fn replicas_agree(cluster: &Cluster) {
     marks_are_on_first_replicas(cluster, &view);
 }
 
-/// Checks that the entry in a slot is there for its key, and whole on all replicas. Where memory rots, on one.
+/// Checks that the entry in a slot is findable by its key, and whole on all replicas, or on one if memory was
+/// damaged.
 fn objects_agree(cluster: &Cluster, view: &View, slot: SlotRef, word: Slot) {
     let class = word.class().unwrap_or_else(|| panic!("{slot:?} leads nowhere: {word:x?}"));
     let object = view.object(word.address(), class.bytes());
@@ -210,8 +209,8 @@ fn objects_agree(cluster: &Cluster, view: &View, slot: SlotRef, word: Slot) {
     assert!(first.is_some(), "{slot:?} with {word:x?} leads to no object that is whole");
 }
 
-/// An object whose parity may be missing survives the loss of as many nodes as it has copies: it has all data chunks,
-/// and beside them its parity, or all copies that it should have, each on a node of its own.
+/// Checks that an object whose parity may be missing survives the loss of as many nodes as it has copies: it has all
+/// data chunks, and either its parity or all its copies, each on a node of its own.
 fn survives(cluster: &Cluster, view: &View, word: Slot, parts: &[(Place, Rc<[u8]>)]) {
     let object = view.object_of(word).expect("it was there");
     let columns = object.columns().expect("it has chunks");
@@ -235,7 +234,8 @@ fn survives(cluster: &Cluster, view: &View, word: Slot, parts: &[(Place, Rc<[u8]
     assert!(has_parity || has_copies, "{word:?} has neither parity nor its copies beside its data");
 }
 
-/// Every data chunk names all copies of the word's turn, and the same ones: any of them may be the only one left.
+/// Checks that all data chunks name all copies of the word's turn, and the same ones: any chunk may be the only one
+/// left.
 fn copies_are_named(cluster: &Cluster, view: &View, slot: SlotRef, word: Slot) {
     let object = view.object_of(word).expect("it was there");
     let columns = object.columns().expect("it has chunks");
@@ -271,7 +271,7 @@ fn marks_are_on_first_replicas(cluster: &Cluster, view: &View) {
 }
 
 /// # Panics
-/// If the node is gone.
+/// If the node is lost.
 fn bytes_at(cluster: &Cluster, place: Place, bytes: u64) -> Vec<u8> {
     let at = place.offset as usize;
     let found =
@@ -279,8 +279,8 @@ fn bytes_at(cluster: &Cluster, place: Place, bytes: u64) -> Vec<u8> {
     found.expect("the nodes of the view are there")
 }
 
-/// Checks that each memory node goes by the table that its pool shows: should it lead a region, it gives the
-/// blocks out that are free by its own.
+/// Checks that each memory node agrees with the table in its pool: when it leads a region, it hands out the blocks
+/// that are free in its table.
 fn tables_are_shown(cluster: &Cluster, view: &View) {
     for (region, places) in (0u32..).zip(view.regions.iter().map(|region| region.places())) {
         for place in places {
@@ -297,13 +297,13 @@ fn tables_are_shown(cluster: &Cluster, view: &View) {
     }
 }
 
-/// Who owns a block, by the tables of all replicas.
+/// Returns the owners of a block, by the tables of all replicas.
 fn owners_of(cluster: &Cluster, view: &View, region: u32, block: u32) -> BTreeSet<ClientId> {
     let places = view.regions[region as usize].places();
     places.iter().map(|place| owner_at(cluster, place, block)).collect()
 }
 
-/// The owner of a block by the table of one replica of its region.
+/// Returns the owner of a block by the table of one replica of its region.
 fn owner_at(cluster: &Cluster, place: &Place, block: u32) -> ClientId {
     let offset = place.offset + u64::from(block) * TABLE_ENTRY_BYTES;
     let bytes = bytes_at(cluster, Place { offset, ..*place }, TABLE_ENTRY_BYTES);

@@ -1,26 +1,24 @@
-//! When memory is used again no operation runs that could know what was there before.
+//! A check that memory is reused only when no running operation can know its earlier contents.
 //!
-//! An object may be written over when every operation and every job of the master has ended that
-//! had begun before the last slot gave its word up, on any replica: these are all that can know it.
-//! A block that was overwritten by zeros may be used again when all have ended that had begun
-//! before that, unless nothing was written there since there were zeros: nobody can know anything
-//! of it. Nobody has to ask when the product thinks that an object is free: the words in the
-//! index say it, and the WRITEs to objects say when one is used again.
+//! An object may be overwritten once all operations, and all jobs of the master, have ended that began before the
+//! last slot gave up its word, on any replica: only these can know the word. A block that was overwritten by zeros
+//! may be reused once all have ended that began before the zeros. An object that was not written since earlier zeros
+//! is exempt, since no operation can know anything of it. The check does not depend on the tested code's knowledge of
+//! free objects: words in the index show when an object becomes free, and WRITEs to objects show when it is reused.
 //!
-//! A session that is dead runs until it is recovered. A job that failed counts as ended here, though its
-//! verbs may still be under way: that is looser than what is promised.
+//! A dead session counts as running until it is recovered. A failed job counts as ended here, though its verbs may
+//! still be under way: this is weaker than the promise.
 //!
-//! Besides: a bit of a free bitmap is set only where it is not, and cleared only where it is. Else it
-//! is carried into its neighbour. No object begins to live whose bit is set.
+//! The check also covers free bitmaps: a bit is set only if it is clear, and cleared only if it is set, since
+//! otherwise the FAA would carry into the neighbouring bit. No object begins to live while its bit is set.
 //!
-//! *Generations never restart.* Each life of an object takes an epoch at least, no object is written
-//! with an identity that stands in another one on any replica, and none comes back within a window of
-//! epochs after it stood in a slot or in an object. That needs somebody to say which epoch it is: the
-//! master, in what it answers.
+//! *Generations never restart.* Each life of an object takes at least one epoch. No object is written with the
+//! identity of another object on any replica. No identity comes back within a window of epochs after it stood in a
+//! slot or in an object. The master's answers tell the number of the epoch.
 //!
-//! A job of the master puts onto other places what stands on one. Of an object that a dead client left with two
-//! identities, of which neither is in use, it may choose the earlier one: that has not gone, so it does not come back.
-//! Nor has one that a dead client has overwritten by zeros, but not on all replicas.
+//! A job of the master copies contents of one place to other places. If a dead client left an object with two
+//! identities, neither of them in use, the job may choose the earlier one. That identity was never gone, so it does
+//! not come back. The same is true of an identity that a dead client has overwritten by zeros on some replicas only.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,63 +33,63 @@ use fusee_core::view::{Place, View};
 use super::entries::copies_kept_by;
 use crate::network::Network;
 
-/// What was in an object when it became free: its identity, or nothing but zeros.
+/// The contents of an object when it became free: its identity, or only zeros.
 type Left = Option<Identity>;
 
 /// The latest life of an object.
 #[derive(Clone, Copy)]
 struct Life {
     identity: Identity,
-    /// The first bytes of the object: two objects that differ have different ones.
+    /// The first bytes of the object. Different objects have different ones.
     crc: u32,
-    /// When it was written first.
+    /// The epoch in which the object was written first.
     since: u64,
 }
 
-/// What is free since when, and what runs since when.
+/// The free objects and the running operations, with their times.
 #[derive(Default)]
 pub(crate) struct Reuse {
     view: Option<View>,
-    /// The newest epoch; 0 if nobody has told one, and then nothing is known of windows.
+    /// The newest epoch. 0 if none is known; then windows are not checked.
     epoch: u64,
-    /// By address: the life that was written last.
+    /// The life that was written last, by address.
     lives: BTreeMap<u64, Life>,
-    /// In which epoch an identity stood last, of those that do not any more.
+    /// The last epoch of identities that stand nowhere any more.
     stood: BTreeMap<Identity, u64>,
-    /// Grows with everything that happens here.
+    /// A counter that grows with every recorded event.
     clock: u64,
-    /// By session or job, and by what it calls the local epoch: when its operations began, in order.
+    /// The beginnings of running operations in order, by session or job and by its local epoch.
     running: BTreeMap<ClientId, BTreeMap<u64, Vec<u64>>>,
-    /// Which of these are jobs.
+    /// The members of `running` that are jobs.
     jobs: BTreeSet<ClientId>,
-    /// Sessions that are recovered: what they still do has no effect.
+    /// Recovered sessions: their further actions have no effect.
     recovered: BTreeSet<ClientId>,
-    /// By address: when it became free, and what is left there.
+    /// The time at which an object became free, and its contents, by address.
     free: BTreeMap<u64, (u64, Left)>,
-    /// Objects that were written since there were zeros: where they begin, and how long they are.
+    /// Lengths of the objects that were written since there were zeros, by address.
     used: BTreeMap<u64, u64>,
 }
 
 impl Reuse {
-    /// From now on this is where everything lies; nowhere: nothing is checked.
+    /// Checks by the places of this view from now on. `None`: checks nothing.
     pub fn follow(&mut self, view: Option<&View>) {
         self.view = view.cloned();
     }
 
-    /// This is the newest epoch, or an earlier one.
+    /// Notes an epoch, which may be an earlier one.
     pub fn epoch(&mut self, epoch: u64) {
         self.epoch = self.epoch.max(epoch);
     }
 
-    /// An identity stood somewhere until now.
+    /// Notes that an identity stood somewhere until now.
     fn has_stood(&mut self, identity: Identity) {
         self.stood.insert(identity, self.epoch);
     }
 
-    /// An object is written, or a part of it.
+    /// Checks the WRITE of an object, or of a part of it.
     ///
     /// # Panics
-    /// If a word comes back too early.
+    /// If an identity comes back too early.
     fn lives(
         &mut self,
         who: ClientId,
@@ -105,7 +103,7 @@ impl Reuse {
         let at = Address::new(address);
         let Some(generation) = identity.generation_at(at) else { return };
         let crc = header.first_chunk().map_or(0, |crc| u32::from_le_bytes(*crc));
-        // Each chunk has its own.
+        // The chunks of a pair have different CRCs.
         let crc = if self.redundancy_at(at) == Redundancy::Replicated { crc } else { 0 };
         let life = Life { identity, crc, since: epoch };
         let is_put_beside = self.jobs.contains(&who) && self.stands(identity, at, memory);
@@ -116,7 +114,7 @@ impl Reuse {
         }
         if let Some(known) = self.lives.get(&address).copied() {
             if known.identity == identity {
-                // What came to nodes alone that are lost is forgotten.
+                // An identity that reached only lost nodes is forgotten.
                 assert!(
                     known.crc == crc || !self.stands(identity, at, memory),
                     "{who} writes another object to {at} with generation {generation}"
@@ -137,29 +135,29 @@ impl Reuse {
             }
         }
         let stood = self.stood.get(&identity).copied();
-        // A life has more than one word where there are turns.
+        // With turns, a life has more than one word.
         let is_oriented = matches!(self.redundancy_at(at), Redundancy::Oriented(_));
         let lives = if is_oriented { u64::from(Slot::TURNS) } else { 1 };
         assert!(
             epoch == 0 || stood.is_none_or(|stood| stood + WINDOW_EPOCHS / lives <= epoch),
             "{who} writes {at} with generation {generation} in epoch {epoch}, which stood in {stood:?}"
         );
-        // With a lost node its bitmaps are gone.
+        // The bitmaps of a lost node are lost.
         let bit = self.free_bit(at).and_then(|(word, bits)| Some(memory.number_at(word)? & bits));
-        // Its life began while nothing was checked, and somebody repairs what he has read before it was set free.
+        // The life began before the checks, and a repair writes an object that was read before it was freed.
         let is_repaired = !self.lives.contains_key(&address) && self.stands(identity, at, memory);
         let is_used = is_repaired || bit.is_none_or(|bit| bit == 0);
         assert!(is_used, "{who} writes {at}, which is set free");
         self.lives.insert(address, life);
     }
 
-    /// Whether an identity stands in an object. What came to nodes alone that are lost does not: nobody
-    /// knows it, or it would have come to the others.
+    /// Returns whether an identity stands in an object. An identity that reached only lost nodes does not: no
+    /// operation knows it, or it would have reached the other nodes.
     fn stands(&self, identity: Identity, at: Address, memory: &Network) -> bool {
         self.places_of(at).iter().any(|at| memory.identity_at(*at) == Some(identity))
     }
 
-    /// The word of a free bitmap that has an object's bit, on the primary, and the bit.
+    /// Returns the word of the free bitmap on the primary with an object's bit, and the bit.
     fn free_bit(&self, object: Address) -> Option<(Place, u64)> {
         let view = self.view.as_ref()?;
         let (block, word, bits) = view.geometry.free_bit(object)?;
@@ -172,7 +170,7 @@ impl Reuse {
         self.clock
     }
 
-    /// An operation begins to act.
+    /// Begins an operation.
     pub fn began(&mut self, client: ClientId, local_epoch: u64) {
         if !self.recovered.contains(&client) {
             let now = self.tick();
@@ -180,14 +178,14 @@ impl Reuse {
         }
     }
 
-    /// A job of the master begins.
+    /// Begins a job of the master.
     pub fn job_began(&mut self, job: ClientId) {
         self.jobs.insert(job);
         self.began(job, 0);
     }
 
-    /// One of those that began in this local epoch has ended. Which one is not known: the oldest, so that
-    /// nobody is taken to run who does not.
+    /// Ends an operation of this local epoch. It is unknown which one has ended, so the oldest is taken: then no
+    /// ended operation counts as running.
     pub fn ended(&mut self, client: ClientId, local_epoch: u64) {
         let Some(running) = self.running.get_mut(&client) else { return };
         if let Some(since) = running.get_mut(&local_epoch).filter(|since| !since.is_empty()) {
@@ -195,18 +193,18 @@ impl Reuse {
         }
     }
 
-    /// A job has ended.
+    /// Ends a job.
     pub fn idle(&mut self, client: ClientId) {
         self.running.remove(&client);
     }
 
-    /// A session is recovered.
+    /// Notes that a session is recovered.
     pub fn gone(&mut self, client: ClientId) {
         self.running.remove(&client);
         self.recovered.insert(client);
     }
 
-    /// A word has changed.
+    /// Notes the change of a word.
     pub fn changed(&mut self, place: Place, old: Slot, new: Slot, memory: &Network) {
         if old == new || !self.is_slot(place) {
             return;
@@ -232,10 +230,10 @@ impl Reuse {
         }
     }
 
-    /// A number is added to a word.
+    /// Checks an FAA on a word.
     ///
     /// # Panics
-    /// If it is a word of a free bitmap, and the bits are set already, or clear already.
+    /// If the word is part of a free bitmap, and the bits are already set, or already clear.
     pub fn added(&self, place: Place, old: u64, add: u64) {
         let Some((_, offset)) = self.in_block(place) else { return };
         let cleared = add.wrapping_neg();
@@ -243,10 +241,10 @@ impl Reuse {
         assert!(is_good, "{place:?}, at {offset} of its block: {add:#x} is added to {old:#x}");
     }
 
-    /// Somebody begins to write to a node's memory, of which `memory` tells what stands there.
+    /// Checks the beginning of a WRITE. `memory` has the earlier contents.
     ///
     /// # Panics
-    /// If memory is used again that a running operation may know, or an identity too early.
+    /// If the memory is reused while a running operation may know it, or an identity comes back too early.
     pub fn written(
         &mut self,
         who: ClientId,
@@ -280,7 +278,7 @@ impl Reuse {
         let identity = Object::header_identity(header);
         self.lives(who, start, Place { node, offset }, header, memory);
         let known = self.free.get(&start).copied();
-        // Who completes an object of a dead client writes the same once more.
+        // A session that completes an object of a dead client writes the same bytes again.
         let Some((since, _)) = known.filter(|(_, left)| *left != identity) else { return };
         self.free.remove(&start);
         for (client, began) in &self.running {
@@ -292,7 +290,7 @@ impl Reuse {
         }
     }
 
-    /// The replicas of a place in a block, behind its bitmap; else none.
+    /// Returns the replicas of a place in a block behind its bitmap, and none for other places.
     pub fn replicas_of(&self, place: Place) -> Vec<Place> {
         let (Some(view), Some((address, in_block))) = (&self.view, self.in_block(place)) else {
             return Vec::new();
@@ -304,13 +302,13 @@ impl Reuse {
         self.places_of(Address::new(address))
     }
 
-    /// The redundancy of the objects of an address's region.
+    /// Returns the redundancy of the objects in an address's region.
     fn redundancy_at(&self, address: Address) -> Redundancy {
         let found = self.view.as_ref().and_then(|view| view.region_of(address));
         found.map_or(Redundancy::Replicated, |(region, _)| region.redundancy())
     }
 
-    /// On how many places something that is there has to be whole.
+    /// Returns the number of places of an object that must be whole.
     pub fn needed_at(&self, place: Place) -> usize {
         let address = self.in_block(place).map(|(address, _)| Address::new(address & !63));
         match address.map(|address| self.redundancy_at(address)) {
@@ -319,14 +317,14 @@ impl Reuse {
         }
     }
 
-    /// Whether a copy of an EC-oriented object can be at a place.
+    /// Returns whether a place may hold a copy of an EC-oriented object.
     pub fn holds_copies(&self, place: Place) -> bool {
         let address = self.in_block(place).map(|(address, _)| Address::new(address & !63));
         let redundancy = address.map(|address| self.redundancy_at(address));
         matches!(redundancy, Some(Redundancy::Copies(_)))
     }
 
-    /// The replicas of an address.
+    /// Returns the replicas of an address.
     fn places_of(&self, address: Address) -> Vec<Place> {
         let Some(view) = &self.view else { return Vec::new() };
         let bytes = view.geometry.region_bytes;
@@ -335,7 +333,7 @@ impl Reuse {
         region.places().iter().map(at).collect()
     }
 
-    /// Whether a slot of the index is there, on any replica.
+    /// Returns whether a place is a slot of the index, on any replica.
     fn is_slot(&self, place: Place) -> bool {
         let Some(view) = &self.view else { return false };
         let bytes = view.geometry.subtable_bytes();
@@ -345,7 +343,7 @@ impl Reuse {
         })
     }
 
-    /// The address that a place of a region stands for, and how far it is from the start of its block.
+    /// Returns the address of a place in a region, and its distance from the start of its block.
     fn in_block(&self, place: Place) -> Option<(u64, u64)> {
         let view = self.view.as_ref()?;
         let bytes = view.geometry.region_bytes;

@@ -1,4 +1,4 @@
-//! Scans: their pieces are tiny, and one goes through the hands of several sessions.
+//! Scans with tiny pieces, which several sessions continue in turn.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -9,11 +9,11 @@ use super::{Answer, Call, CallOutcome, Operation, Record, Workload, decode, outc
 use crate::environment::SimSession;
 use crate::rng::Rng;
 
-/// A scan that is under way.
+/// A scan in progress.
 pub(super) struct Scan {
     cursor: ScanCursor,
     begun: u64,
-    /// The keys that a piece has shown, and when the last one of those was begun.
+    /// The keys that pieces have shown, each with the time at which its latest piece began.
     shown: BTreeMap<usize, u64>,
 }
 
@@ -24,7 +24,7 @@ impl Scan {
 }
 
 impl Workload {
-    /// A scan that waits, perhaps.
+    /// Returns a waiting scan, in half of the cases.
     pub(super) fn handed_scan(&self, rng: &Rng) -> Option<Scan> {
         let mut handed = self.handed.borrow_mut();
         if handed.is_empty() || rng.one_in(2) {
@@ -33,11 +33,12 @@ impl Workload {
         handed.pop()
     }
 
-    /// The rest of a scan, piece by piece, unless it is handed on before its end, which it is after an error: to a
-    /// session that may know an older view, or a newer one.
+    /// Continues a scan piece by piece. The scan may be handed on before its end, and is handed on after an error: to
+    /// a session that may know an older view, or a newer one.
     ///
-    /// What a piece shows is what a SEARCH may find meanwhile. Of a key that no piece shows a SEARCH would have told at
-    /// some moment of the scan that it is absent; and of one that is shown twice at some moment between the two.
+    /// Every pair of a piece counts as the answer of a SEARCH during the piece. If no piece shows a key, a SEARCH at
+    /// some moment of the scan must find it absent. If two pieces show a key, a SEARCH at some moment between them
+    /// must find it absent.
     pub(super) async fn scan(
         &self,
         rng: &Rng,
@@ -79,7 +80,7 @@ impl Workload {
         CallOutcome::Well
     }
 
-    /// As a text, as whoever keeps one does.
+    /// Hands a scan on as text, like a client that stores its cursor.
     fn hand_on(&self, scan: Scan) {
         let cursor = scan.cursor.to_string().parse().expect("a cursor wrote it");
         self.handed.borrow_mut().push(Scan { cursor, ..scan });

@@ -1,9 +1,8 @@
-//! Looks for the smallest of some seeds of a scenario that fails.
+//! A search for the smallest seed of a scenario that fails.
 //!
-//! Two threads share the seeds, one takes the even ones, the other the odd ones; each stops at the
-//! smallest failure that either has found. So the answer does not depend on how fast they are. A
-//! run has failed if it panics: assertions of the simulator, of the workload and of the store
-//! itself all count.
+//! Two threads share the seeds, one takes the even ones, the other the odd ones. Each stops at the smallest failure
+//! that either has found, so the answer does not depend on their speed. A run fails if it panics: assertions of the
+//! simulator, of the workload and of the store itself all count.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -18,19 +17,19 @@ use crate::scenarios::Scenario;
 
 const THREADS: u64 = 2;
 
-/// A seed that fails, with the first line of what was noticed.
+/// A failing seed, with the first line of its failure.
 pub struct Caught {
     pub seed: u64,
     pub noticed: String,
 }
 
-/// The switch is one per process: whoever holds this may set it.
+/// Locks the mutant switch, of which a process has one. Only the holder of this lock may set it.
 pub fn switch() -> MutexGuard<'static, ()> {
     static SWITCH: Mutex<()> = Mutex::new(());
     SWITCH.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The smallest of these seeds with which `scenario` fails under `mutant`.
+/// Returns the smallest of these seeds with which `scenario` fails under `mutant`.
 pub fn hunt(mutant: Option<Mutant>, scenario: &Scenario, seeds: Range<u64>) -> Option<Caught> {
     silence_expected_panics();
     activate(mutant);
@@ -47,7 +46,7 @@ pub fn hunt(mutant: Option<Mutant>, scenario: &Scenario, seeds: Range<u64>) -> O
     found
 }
 
-/// A thread with the stack of a main thread: checks recurse as they like.
+/// Spawns a thread with the stack of a main thread, since the checks recurse deeply.
 fn spawn<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     task: impl FnOnce() -> T + Send + 'scope,
@@ -69,7 +68,7 @@ fn hunt_every(scenario: &Scenario, first: u64, bound: &AtomicU64) -> Option<Caug
     None
 }
 
-/// How many of the seeds below `seeds` fail.
+/// Counts the seeds below `seeds` that fail.
 pub fn count(mutant: Option<Mutant>, scenario: &Scenario, seeds: u64) -> usize {
     silence_expected_panics();
     activate(mutant);
@@ -87,7 +86,7 @@ pub fn count(mutant: Option<Mutant>, scenario: &Scenario, seeds: u64) -> usize {
     failing
 }
 
-/// One run, with what is taken out at present. `Err` with the first line of what its panic said.
+/// Runs one seed under the active mutant. `Err` has the first line of the panic's message.
 pub fn attempt(scenario: &Scenario, seed: u64) -> Result<(), String> {
     EXPECTED.set(true);
     let result = panic::catch_unwind(AssertUnwindSafe(|| (scenario.run)(seed)));
@@ -100,7 +99,7 @@ pub fn attempt(scenario: &Scenario, seed: u64) -> Result<(), String> {
 }
 
 thread_local! {
-    /// Whether a panic of this thread is what we are after.
+    /// Whether a panic of this thread is an expected failure.
     static EXPECTED: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -1,9 +1,9 @@
-//! A test of the tests: every countermeasure of the protocol is taken out, one at a time, and the
-//! simulator must notice.
+//! A test of the tests: every countermeasure of the protocol is taken out, one at a time, and the simulator must
+//! notice.
 //!
-//! `cargo test -p fusee-sim --test mutants -- --nocapture` prints the list: per countermeasure, the
-//! scenario that is known to miss it, the first seed that fails, and what was noticed. A new
-//! countermeasure needs a scenario here; `survey` says which ones notice it and how often.
+//! `cargo test -p fusee-sim --test mutants -- --nocapture` prints the list: for each countermeasure, its scenario,
+//! the first failing seed, and the failure. A new countermeasure needs a scenario here; `survey` shows which
+//! scenarios notice it, and how often.
 
 mod hunt;
 mod scenarios;
@@ -16,17 +16,16 @@ use fusee_sim::{RunOptions, run, shrink};
 use hunt::{Caught, attempt, hunt, switch};
 use scenarios::Scenario;
 
-/// Seeds per countermeasure. Of the rarest failures there is one in a few hundred seeds.
+/// Seeds per countermeasure. The rarest failures occur once in a few hundred seeds.
 const SEEDS: u64 = 20_000;
 
-/// The same for runs in virtual time, which are a few hundred times longer.
+/// Seeds for runs in virtual time, which are a few hundred times longer.
 const TIMED_SEEDS: u64 = 40;
 
-/// Seeds of each scenario in which nothing may be noticed while nothing is taken out. Most scenarios have a test
-/// of their own, with more.
+/// Seeds of each scenario that must hold without any mutant. Most scenarios have a test of their own with more.
 const SEEDS_UNHARMED: u64 = 250;
 const TIMED_SEEDS_UNHARMED: u64 = 10;
-/// The same for these, of which each takes as long as ten others.
+/// Seeds for these scenarios, which take ten times as long as others.
 const SEEDS_UNHARMED_LONG: u64 = 25;
 const LONG: [&str; 3] = ["copies compared", "forgotten split", "demotion rate"];
 
@@ -34,7 +33,7 @@ const LONG: [&str; 3] = ["copies compared", "forgotten split", "demotion rate"];
 const SURVEYED: u64 = 600;
 const SURVEYED_TIMED: u64 = 60;
 
-/// The scenario that must notice it: the one in which most seeds do.
+/// Returns the scenario that must notice a mutant: the one in which most seeds do.
 fn scenario(mutant: Mutant) -> &'static Scenario {
     use Mutant::*;
     match mutant {
@@ -187,8 +186,8 @@ fn scenario(mutant: Mutant) -> &'static Scenario {
     }
 }
 
-/// Where the hunt for it begins: for what few seeds notice, shortly before one that is known to. Should that change,
-/// the hunt takes longer; `first_seeds` tells where it can begin then.
+/// Returns the seed at which the hunt for a mutant begins: for rare failures, shortly before a seed that is known to
+/// fail. If that seed changes, the hunt takes longer; `first_seeds` finds a new beginning.
 fn begin(mutant: Mutant, scenario: &Scenario) -> u64 {
     use Mutant::*;
     match (mutant, scenario.name) {
@@ -207,7 +206,7 @@ fn begin(mutant: Mutant, scenario: &Scenario) -> u64 {
     }
 }
 
-/// The run in virtual time that must notice it too, if there is one in which many seeds do.
+/// Returns the scenario in virtual time that must notice a mutant too, if many seeds of one do.
 fn timed_scenario(mutant: Mutant) -> Option<&'static Scenario> {
     use Mutant::*;
     Some(match mutant {
@@ -256,7 +255,7 @@ fn every_mutant_is_caught() {
     assert!(missed.is_empty(), "not caught: {missed:#?}");
 }
 
-/// With every countermeasure in place nothing is noticed, whichever seed it is.
+/// With every countermeasure in place no seed fails.
 #[test]
 fn without_a_mutant_nothing_is_caught() {
     let _switch = switch();
@@ -270,7 +269,7 @@ fn without_a_mutant_nothing_is_caught() {
     }
 }
 
-/// A run that fails is shortened, and the shortened one fails in the same way every time.
+/// A failing run is shortened, and the shortened run fails in the same way every time.
 #[test]
 fn a_failure_is_shortened() {
     let _switch = switch();
@@ -291,23 +290,23 @@ fn a_failure_is_shortened() {
     assert!(told, "{failure:?}");
 }
 
-/// Every scenario under every mutant, and how many of its seeds fail. Takes minutes; `ONLY` names mutants,
-/// `IN` scenarios.
+/// Counts the failing seeds of every scenario under every mutant. Takes minutes; `ONLY` names mutants, `IN`
+/// scenarios.
 #[test]
 #[ignore = "tells which scenario to choose, and tests nothing"]
 fn survey() {
     survey_of(&scenarios::STEPWISE, SURVEYED);
 }
 
-/// The same with the runs in virtual time. Takes many minutes.
+/// Does the same with the scenarios in virtual time. Takes many minutes.
 #[test]
 #[ignore = "tells which scenario to choose, and tests nothing"]
 fn survey_timed() {
     survey_of(&scenarios::TIMED, SURVEYED_TIMED);
 }
 
-/// The first of so many `SEEDS` with which each scenario that `IN` names fails, under each mutant that `ONLY` names, or
-/// without any.
+/// Prints the first of `SEEDS` seeds with which each scenario of `IN` fails, under each mutant of `ONLY`, or without
+/// a mutant.
 #[test]
 #[ignore = "tells how rare a failure is, and tests nothing"]
 fn first_seeds() {

@@ -1,8 +1,7 @@
-//! What the hunted code is put through.
+//! The scenarios in which mutants are hunted.
 //!
-//! Each scenario is there because it notices something that no other notices so soon. Those of
-//! `support` go step by step, or are as short; the timed ones are those of `fusee sim`, a few
-//! hundred times longer.
+//! Each scenario notices some mutant sooner than all others do. Those of `support` go step by step, or are as short;
+//! the timed ones are those of `fusee sim`, a few hundred times longer.
 
 use fusee_sim::{RunOptions, run};
 
@@ -16,7 +15,7 @@ use crate::support::{
 /// A family of runs, one per seed.
 pub struct Scenario {
     pub name: &'static str,
-    /// Panics if something is wrong.
+    /// Runs a seed, and panics if a promise is broken.
     pub run: fn(u64),
 }
 
@@ -128,7 +127,7 @@ pub const LATE_REPAIRS: Scenario = named("late repairs", |seed| {
     late_repairs::late_repairs(seed);
 });
 
-/// What the master's jobs ask for comes late.
+/// Requests of the master's jobs arrive late.
 pub const LATE_ORDERS: Scenario = named("late orders", |seed| {
     late_repairs::late_orders(seed);
 });
@@ -358,10 +357,10 @@ pub const TIMED_NONE: Scenario = named("timed none", |seed| timed(fusee_sim::Sce
 pub const TIMED_SCANS: Scenario =
     named("timed scans", |seed| timed(fusee_sim::Scenario::Scans, seed));
 
-/// EC-oriented values that change, and nothing that goes wrong.
+/// EC-oriented values that change, without faults.
 pub const ORIENTED_QUIET: Scenario = named("oriented quiet", |seed| oriented(seed, &[]));
 
-/// The same, with writers that crash.
+/// The same with writers that crash.
 pub const ORIENTED_CRASHES: Scenario =
     named("oriented crashes", |seed| oriented(seed, &[fusee_sim::Fault::ClientCrash]));
 
@@ -376,12 +375,12 @@ fn oriented(seed: u64, with: &[fusee_sim::Fault]) {
 pub const CORRELATED: Scenario =
     named("correlated", |seed| timed(fusee_sim::Scenario::Correlated, seed));
 
-/// A set whose word a change of the view has committed.
+/// A set whose word was committed by a view change.
 pub const SETTLED_SET: Scenario = named("settled set", |_| settled_set::gives_no_value());
 
 pub const TIMED_CUTS: Scenario = named("timed cuts", |seed| timed(fusee_sim::Scenario::Cuts, seed));
 
-/// Writers of coded values that crash, and nothing else that goes wrong.
+/// Writers of coded values that crash, without other faults.
 pub const CODED_CRASHES: Scenario = named("coded crashes", |seed| {
     use fusee_sim::Fault::*;
     let options = RunOptions::new(fusee_sim::Scenario::Redundancy, seed);
@@ -389,8 +388,8 @@ pub const CODED_CRASHES: Scenario = named("coded crashes", |seed| {
     fail_if_broken(&RunOptions { operations: Some(400), without: without.into(), ..options });
 });
 
-/// Memory nodes that are lost have executed and not answered what came last, and no client crashes: what is lost then
-/// is counted exactly.
+/// Lost memory nodes have executed their last verbs without an answer, and no client crashes, so the objects that are
+/// lost are counted exactly.
 pub const MUTED: Scenario = named("muted", |seed| {
     use fusee_sim::Fault::*;
     let options = RunOptions::new(fusee_sim::Scenario::Losses, seed);
@@ -398,13 +397,13 @@ pub const MUTED: Scenario = named("muted", |seed| {
     fail_if_broken(&RunOptions { with: [Mute].into(), without, ..options });
 });
 
-/// Short runs with scans: an index is split at their beginning.
+/// Short runs with scans: the index is split at their beginning.
 pub const SHORT_SCANS: Scenario = named("short scans", |seed| {
     let options = RunOptions::new(fusee_sim::Scenario::Scans, seed);
     fail_if_broken(&RunOptions { operations: Some(400), ..options });
 });
 
-/// Sessions whose memory is short, and to which nodes and the master do not answer at times.
+/// Sessions with little memory, some of whose control messages are lost.
 pub const LOST_ANSWERS: Scenario = named("lost answers", |seed| {
     use fusee_sim::Fault::LostMessage;
     let options = RunOptions::new(fusee_sim::Scenario::Reuse, seed);
@@ -412,7 +411,7 @@ pub const LOST_ANSWERS: Scenario = named("lost answers", |seed| {
     fail_if_broken(&RunOptions { operations, with: [LostMessage].into(), ..options });
 });
 
-/// Short runs: what is left behind at their ends is seen more often.
+/// Short runs: leftovers at their ends are seen more often.
 pub const TIMED_SHORT_CRASHES: Scenario = named("short crashes", |seed| {
     let options = RunOptions::new(fusee_sim::Scenario::Crashes, seed);
     fail_if_broken(&RunOptions { operations: Some(150), ..options });
@@ -423,7 +422,7 @@ pub const TIMED_SHORT_LOSSES: Scenario = named("short losses", |seed| {
     fail_if_broken(&RunOptions { operations: Some(200), ..options });
 });
 
-/// Those of `fusee sim` that have to do with what the mutants break.
+/// The scenarios of `fusee sim` that concern the mutants.
 pub const TIMED: [&Scenario; 19] = [
     &SHORT_SCANS,
     &MUTED,

@@ -1,20 +1,19 @@
 //! The protocol's TLA+ specification (`spec/`), checked by TLC.
 //!
-//! A model is a file in `spec/small` or `spec/large`. One whose name begins with `without-` takes
-//! a countermeasure out, and TLC must find what goes wrong; all others must hold.
+//! A model is a file in `spec/small` or `spec/large`. A model whose name begins with `without-` takes a
+//! countermeasure out, and TLC must find a violation; all other models must hold.
 //!
-//! `cargo test` runs the small models, in a few minutes on two cores. The large ones:
+//! `cargo test` runs the small models, in a few minutes on two cores. To run the large ones:
 //!
 //! ```text
-//! cargo test -p fusee-sim --test spec -- --ignored --nocapture
-//! FUSEE_SPEC_MODELS=crash       only models with this in their name (small and large)
-//! FUSEE_SPEC_SECONDS=480        the time for each large model
-//! FUSEE_SPEC_AGAIN=1            also what was checked before, and has not changed
-//! FUSEE_SPEC_REQUIRED=1         fail where TLC cannot be had, instead of skipping
+//! cargo test -p fusee-sim --test spec -- --ignored --nocapture FUSEE_SPEC_MODELS=crash       only models with this
+//! in their name (small and large) FUSEE_SPEC_SECONDS=480        the time for each large model FUSEE_SPEC_AGAIN=1
+//! also models that were checked before and have not changed FUSEE_SPEC_REQUIRED=1         fail if TLC is not
+//! available, instead of skipping
 //! ```
 //!
-//! Without `java`, or without `mvn` to fetch TLC, there is nothing to run: the test says SKIPPED
-//! and passes. What it prints goes past the test harness's capture, so that it is always seen.
+//! Without `java`, or without `mvn` to fetch TLC, no model can run: the test prints SKIPPED and passes. Its output
+//! bypasses the test harness's capture, so it is always visible.
 
 mod tlc;
 
@@ -27,10 +26,10 @@ use std::time::{Duration, Instant};
 
 use tlc::{Limits, Tlc, Verdict};
 
-/// What a model says when it takes nothing out.
+/// The line of a model that takes nothing out.
 const NOTHING: &str = "Removed = {}";
 
-/// Prints past the capture of the test harness.
+/// Prints a line past the capture of the test harness.
 fn say(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
@@ -39,7 +38,7 @@ fn spec() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../spec")
 }
 
-/// The files of a directory of `spec/` with this extension, in order.
+/// Returns the files of a directory of `spec/` with this extension, in order.
 fn files(dir: &str, extension: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(spec().join(dir)).expect("the specification is in spec/");
     let paths = entries.map(|entry| entry.expect("a directory can be read").path());
@@ -61,7 +60,7 @@ fn next(left: &Mutex<impl Iterator<Item = PathBuf>>) -> Option<PathBuf> {
     left.lock().expect("nobody panics here").next()
 }
 
-/// Runs the models of a directory; returns what was not as it must be.
+/// Runs the models of a directory. Returns the unexpected results.
 fn run(dir: &str, limits: &Limits) -> Vec<String> {
     let tlc = match Tlc::get() {
         Ok(tlc) => tlc,
@@ -87,7 +86,7 @@ fn run(dir: &str, limits: &Limits) -> Vec<String> {
             let as_it_must_be = match &run.verdict {
                 Verdict::Holds => !is_mutant(&model),
                 Verdict::Violated(_) => is_mutant(&model),
-                // A small model must end; how far a large one came is printed.
+                // A small model must finish. For a large one the progress is printed.
                 Verdict::Unfinished => !limits.short,
             };
             if !as_it_must_be {
@@ -104,7 +103,7 @@ fn run(dir: &str, limits: &Limits) -> Vec<String> {
 
 #[test]
 fn small_models_hold_and_their_mutants_do_not() {
-    // On two free cores no model takes 15 s; machines may be busy.
+    // On two free cores no model takes 15 s; but the machine may be busy.
     let time = Duration::from_secs(240);
     let limits = Limits { time, heap_mib: 1024, short: true, workers: 1, together: 2 };
     let wrong = run("small", &limits);
@@ -112,7 +111,7 @@ fn small_models_hold_and_their_mutants_do_not() {
 }
 
 #[test]
-#[ignore = "takes an hour; the models of spec/README.md that are not small"]
+#[ignore = "takes an hour; the models in spec/large"]
 fn large_models_hold_and_their_mutants_do_not() {
     let seconds = std::env::var("FUSEE_SPEC_SECONDS").map(|s| s.parse().expect("a number"));
     let time = Duration::from_secs(seconds.unwrap_or(480));
@@ -121,7 +120,8 @@ fn large_models_hold_and_their_mutants_do_not() {
     assert!(wrong.is_empty(), "not as they must be:\n{}", wrong.join("\n"));
 }
 
-/// Quoted words in these texts, left of `\in Removed` or `\notin Removed`, and those that `Has` asks for.
+/// Returns the switches in a text: quoted words left of `\in Removed` or `\notin Removed`, and those that `Has` asks
+/// for.
 fn switches(text: &str) -> BTreeSet<String> {
     let before = |end: &'static str| text.match_indices(end).map(|(at, _)| &text[..at]);
     let quoted =
@@ -134,8 +134,7 @@ fn switches(text: &str) -> BTreeSet<String> {
     removed.chain(asked).collect()
 }
 
-/// A mutant that is misspelt would take nothing out, and a switch that no model uses proves
-/// nothing.
+/// A misspelt mutant would take nothing out, and a switch that no model uses proves nothing.
 #[test]
 fn every_countermeasure_is_taken_out_by_a_model() {
     let read = |path: &PathBuf| fs::read_to_string(path).expect("the specification is text");

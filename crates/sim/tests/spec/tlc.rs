@@ -1,11 +1,11 @@
-//! TLC, the model checker: where it comes from, and how one model is run.
+//! TLC, the model checker: its download, and the runs of models.
 //!
-//! TLC is a Java archive. Maven's own dependency plugin fetches it, once, into the build's target
-//! directory; its digest is pinned. Everything that TLC writes goes into a directory of its own
-//! that is removed afterwards, and TLC is killed when its time is over.
+//! TLC is a Java archive. Maven's own dependency plugin fetches it, once, into the build's target directory; its
+//! digest is pinned. TLC writes everything into a directory of its own that is removed afterwards, and is killed when
+//! its time is over.
 //!
-//! What it has found of a model stays in the target directory, by the digest of all that it was found from: a model
-//! is checked again when anything of that has changed, or `FUSEE_SPEC_AGAIN` is set.
+//! The result of a model stays in the target directory, under the digest of all its inputs: a model is checked again
+//! when any of them has changed, or if `FUSEE_SPEC_AGAIN` is set.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -27,7 +27,7 @@ const SUCCESS: i32 = 0;
 const DEADLOCK: i32 = 11;
 const SAFETY: i32 = 12;
 
-/// A TLC that can be run.
+/// An available TLC.
 pub struct Tlc {
     jar: PathBuf,
 }
@@ -35,22 +35,22 @@ pub struct Tlc {
 /// Bounds of a run.
 pub struct Limits {
     pub time: Duration,
-    /// Java's heap, MiB.
+    /// Java's heap in MiB.
     pub heap_mib: u32,
-    /// Compile cheaply: best for runs of seconds.
+    /// Whether to compile cheaply: best for runs of seconds.
     pub short: bool,
     /// TLC's workers for a model.
     pub workers: usize,
-    /// Models that are checked at once. Much of a short run is TLC's start, which has one thread.
+    /// Models that are checked at once. TLC's start takes much of a short run, and has one thread.
     pub together: usize,
 }
 
-/// What TLC found.
+/// The result of TLC.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// All states were visited, nothing is wrong.
+    /// All states were visited, without a violation.
     Holds,
-    /// This is violated: an invariant, or "no deadlock".
+    /// The violated property: an invariant, or "no deadlock".
     Violated(String),
     /// The time was over first.
     Unfinished,
@@ -61,7 +61,7 @@ pub struct Run {
     pub verdict: Verdict,
     /// "N generated, N distinct, N left, depth N", as far as TLC came.
     pub states: String,
-    /// `None` if it was found before.
+    /// The time of the run; `None` if the result was stored before.
     pub time: Option<Duration>,
 }
 
@@ -80,12 +80,12 @@ impl fmt::Display for Run {
     }
 }
 
-/// Where builds keep what tests make.
+/// Returns the directory in which builds keep files of tests.
 fn target_tmp() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
 }
 
-/// A directory that is removed in the end.
+/// A directory that is removed when it is dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -98,12 +98,12 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // Nothing depends on it; a panic here would hide the reason of another one.
+        // Nothing depends on it, and a panic here would hide the reason of another one.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// Waits for a process, or kills it. `None`: killed.
+/// Waits for a process, or kills it. Returns `None` if it was killed.
 fn wait(mut child: Child, limit: Duration) -> Option<ExitStatus> {
     let end = Instant::now() + limit;
     loop {
@@ -120,10 +120,10 @@ fn wait(mut child: Child, limit: Duration) -> Option<ExitStatus> {
 }
 
 impl Tlc {
-    /// TLC, fetched if it is not there yet; else why it cannot be had.
+    /// Returns TLC, fetching it if necessary, or the reason why it is not available.
     ///
     /// # Panics
-    /// If what was fetched is not the archive we know.
+    /// If the fetched file is not the pinned archive.
     pub fn get() -> Result<Tlc, String> {
         let runs = |tool: &str, arg: &str| {
             let mut command = Command::new(tool);
@@ -161,10 +161,10 @@ impl Tlc {
         Ok(Tlc { jar })
     }
 
-    /// Checks one model, unless it was checked before as it is now.
+    /// Checks one model, unless a result for the same inputs is stored.
     ///
     /// # Panics
-    /// As [`Tlc::run`].
+    /// Like [`Tlc::run`].
     pub fn check(&self, spec: &Path, config: &Path, limits: &Limits) -> Run {
         let found = Found::of(spec, config);
         if let Some(run) = found.read().filter(|_| std::env::var_os("FUSEE_SPEC_AGAIN").is_none()) {
@@ -178,8 +178,8 @@ impl Tlc {
     /// Runs TLC for one model.
     ///
     /// # Panics
-    /// If TLC itself fails (a specification that cannot be parsed, memory); what it said is kept
-    /// in the target directory.
+    /// If TLC itself fails (a specification that cannot be parsed, memory). Its output is kept in the target
+    /// directory.
     fn run(&self, spec: &Path, config: &Path, limits: &Limits) -> Run {
         let name = config.file_stem().expect("a model has a name").to_string_lossy();
         let scratch = Scratch::new(&format!("tlc-{name}"));
@@ -232,7 +232,7 @@ impl Tlc {
     }
 }
 
-/// Where it stands what was found of a model.
+/// The file with the stored result of a model.
 struct Found(PathBuf);
 
 impl Found {
@@ -265,7 +265,7 @@ impl Found {
         Some(Run { verdict, states: states.to_owned(), time: None })
     }
 
-    /// Of a run that has come to its end.
+    /// Stores the result of a finished run.
     fn keep(&self, run: &Run) {
         let verdict = match &run.verdict {
             Verdict::Holds => "holds",
@@ -274,21 +274,21 @@ impl Found {
         };
         let dir = self.0.parent().expect("it is in a directory");
         fs::create_dir_all(dir).expect("the target directory can be written");
-        // Whole, or not at all.
+        // The rename makes the file appear whole or not at all.
         let part = self.0.with_extension(format!("{}.part", std::process::id()));
         fs::write(&part, format!("{verdict}\n{}", run.states)).expect("it can be written");
         fs::rename(&part, &self.0).expect("a file can be renamed inside of target");
     }
 }
 
-/// The module that a model is of: it says so in a line of its own, if it is not `Models`.
+/// Returns the module of a model: the one named by a line of the model, or `Models`.
 fn module(config: &Path) -> String {
     let text = fs::read_to_string(config).expect("a model is text");
     let named = text.lines().find_map(|line| line.strip_prefix("\\* MODULE "));
     named.unwrap_or("Models").trim().to_owned()
 }
 
-/// What is violated.
+/// Returns the violated property.
 fn violated(text: &str) -> Option<String> {
     text.lines().find_map(|line| {
         if line.starts_with("Error: Deadlock reached") {

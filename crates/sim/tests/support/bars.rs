@@ -1,8 +1,7 @@
-//! Reads beside a primary, when the master is silent: what is read there, and that nobody reads anything
-//! older afterwards.
+//! Backup reads while the master is silent: their results, and that no session reads an older value afterwards.
 //!
-//! Mostly an UPDATE is half-way: its word stands on the backup, and has not come to the primary. *R* does not reach
-//! the primary, *C* does.
+//! In most scenes an UPDATE is half-way: its word is on the backup, but not yet on the primary. Session *R* does not
+//! reach the primary, session *C* does.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -29,7 +28,7 @@ type Found = Result<Option<Vec<u8>>, Error>;
 /// A cluster with one subtable, in which a key has the old value.
 struct Scene<'c> {
     cluster: &'c Cluster,
-    /// Where its slot is: the primary, and the backup.
+    /// The places of the key's slot: the primary, and the backup.
     slot: [Place; 2],
     writer: SimSession,
 }
@@ -40,14 +39,14 @@ async fn open(cluster: &Cluster) -> SimSession {
     session.expect("the master opens sessions")
 }
 
-/// One that the master has never heard.
+/// Opens a session without a valid lease.
 async fn open_unheard(cluster: &Cluster) -> SimSession {
     let process = cluster.client_process();
     let session = cluster.open_unheard(process, cluster.options().session).await;
     session.expect("the master opens sessions")
 }
 
-/// One that renews its lease.
+/// Opens a session that renews its lease.
 async fn open_kept(cluster: &Cluster) -> (SimSession, Rc<Keeper>) {
     let process = cluster.client_process();
     let keeper = cluster.keeper(process, Duration::from_millis(LEASE_MS));
@@ -57,7 +56,7 @@ async fn open_kept(cluster: &Cluster) -> (SimSession, Rc<Keeper>) {
     (session, keeper)
 }
 
-/// It has a block for what it is going to write: without a master it may get none.
+/// Gives the session a block for its later writes: without a master it may get none.
 async fn get_room(session: &SimSession) {
     session.store().insert(b"other", THIRD).await.unwrap();
 }
@@ -89,22 +88,22 @@ impl<'c> Scene<'c> {
         members.iter().map(|member| member.node).filter(|node| *node != self.primary()).collect()
     }
 
-    /// A session does not reach the primary any more.
+    /// Cuts a session off from the primary.
     fn cut(&self, session: &SimSession) {
         self.cluster.network().hold(session.id(), self.primary(), FOR_GOOD);
     }
 
-    /// The master is gone, and all leases are over, also by the clocks of memory nodes.
+    /// Takes the master away, and waits until all leases are over, also by the clocks of memory nodes.
     async fn lose_master(&self) {
         self.cluster.restart_master(FOR_GOOD);
         self.cluster.sim().sleep(2 * LEASE_MS * MS).await;
     }
 
-    /// The writer begins to write the new value, and `then` happens when that stands on the backup only.
+    /// Lets the writer begin to write the new value, and runs `then` while that is on the backup only.
     async fn half_way<T>(&self, then: impl AsyncFnOnce() -> T) -> T {
         let network = self.cluster.network();
         let options = network.options();
-        // Its commit waits for as long as it takes.
+        // The writer's commit waits as long as necessary.
         network.set_options(NetworkOptions { verb_timeout_ns: FOR_GOOD, ..options });
         let writing = self.writer.store().update(b"key", NEW, None);
         let writing = async {
@@ -131,7 +130,7 @@ impl<'c> Scene<'c> {
 }
 
 fn with_cluster(seed: u64, memory_nodes: u16, scene: impl AsyncFnOnce(&Cluster)) {
-    // Of five, two may be lost.
+    // Of five nodes, two may be lost.
     with_replicas(seed, memory_nodes, if memory_nodes > 3 { 3 } else { 2 }, scene);
 }
 
@@ -158,8 +157,8 @@ fn with_replicas(
     cluster.block_on(process, scene(&cluster));
 }
 
-/// Master and primary are gone: everything is read, by who was heard and by who was not, one by one and
-/// together; and nothing of it becomes a hint.
+/// Master and primary are lost. Sessions with and without a valid lease read everything, one by one and together, and
+/// take no hints from that.
 pub fn everything_is_read(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
         let scene = Scene::new(cluster).await;
@@ -201,7 +200,7 @@ pub fn two_nodes_are_too_few(seed: u64) {
         cluster.crash_node(scene.primary());
         assert!(read(&reader).await.is_err());
     });
-    // Nor does who tries it keep others from reading there.
+    // A failed attempt does not keep other sessions from reading at the primary.
     with_cluster(seed, 2, async |cluster| {
         let scene = Scene::new(cluster).await;
         let r = open_unheard(cluster).await;
@@ -213,7 +212,7 @@ pub fn two_nodes_are_too_few(seed: u64) {
     });
 }
 
-/// Who reaches the primary, and is not heard, reads nothing older there.
+/// A session without a valid lease that reaches the primary reads nothing older there.
 fn who_asks_sees_bars(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
         let scene = Scene::new(cluster).await;
@@ -231,7 +230,7 @@ fn who_asks_sees_bars(seed: u64) {
     });
 }
 
-/// One member that does not bar it is enough, of two others.
+/// If one of the two other members does not bar the primary, that prevents backup reads.
 fn half_is_not_enough(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
         let scene = Scene::new(cluster).await;
@@ -252,7 +251,7 @@ fn half_is_not_enough(seed: u64) {
     });
 }
 
-/// Memory nodes' clocks are anybody's: the lease of somebody else is waited for by the session's own.
+/// Clocks of memory nodes are not trusted: a session waits for the end of other leases by its own clock.
 fn bars_wait_for_leases(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
         let scene = Scene::new(cluster).await;
@@ -271,7 +270,7 @@ fn bars_wait_for_leases(seed: u64) {
     });
 }
 
-/// A master that more than half of the members do not hear grants no lease.
+/// A master that is not heard by more than half of the members grants no lease.
 fn leases_rest_on_a_majority(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
         let scene = Scene::new(cluster).await;
@@ -289,7 +288,7 @@ fn leases_rest_on_a_majority(seed: u64) {
     });
 }
 
-/// A master that has slept grants no lease from what it heard before.
+/// A master that has slept grants no lease on the basis of earlier messages.
 pub fn a_sleep_ends_contact(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
         let scene = Scene::new(cluster).await;
@@ -314,7 +313,7 @@ pub fn a_sleep_ends_contact(seed: u64) {
     });
 }
 
-/// The loser of an UPDATE whose winner was read before it began is not done.
+/// An UPDATE is not done if it loses to a word that was read before it began.
 fn losers_ask(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
         let scene = Scene::new(cluster).await;
@@ -339,8 +338,8 @@ fn losers_ask(seed: u64) {
     });
 }
 
-/// The same where the master comes back, and a change stops the loser: it settles what was read, and then bars
-/// are taken back.
+/// The same when the master comes back and a change stops the loser: the change settles the word that was read, and
+/// then bars are withdrawn.
 pub fn the_master_settles(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
         let scene = Scene::new(cluster).await;
@@ -377,7 +376,7 @@ pub fn the_master_settles(seed: u64) {
     });
 }
 
-/// A member that has heard of the change which is to settle what was read still bars the primary.
+/// A member that knows the settling change still bars the primary.
 fn bars_stand_until_all_is_settled(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
         let scene = Scene::new(cluster).await;
@@ -401,10 +400,10 @@ fn bars_stand_until_all_is_settled(seed: u64) {
     });
 }
 
-/// The only backup is lost for the cluster, and reachable for who reads beside its primary: nobody has fenced that
+/// The cluster loses the only backup, but a session that makes backup reads still reaches it: it was not fenced
 /// there.
 fn the_only_backup_is_lost(seed: u64) {
-    // Each node has the objects that its slots lead to.
+    // Each node has the objects of its slots.
     with_replicas(seed, 3, 3, async |cluster| {
         let scene = Scene::new(cluster).await;
         let r = open_unheard(cluster).await;
@@ -431,7 +430,7 @@ fn the_only_backup_is_lost(seed: u64) {
     });
 }
 
-/// Two of three that bar it are lost: two of the three that are left do not.
+/// Of three members that bar the primary two are lost: of the three members left two do not bar it.
 fn lost_members_have_barred(seed: u64) {
     with_cluster(seed, 5, async |cluster| {
         let scene = Scene::new(cluster).await;
@@ -454,7 +453,7 @@ fn lost_members_have_barred(seed: u64) {
     });
 }
 
-/// One of all, by the seed.
+/// Runs one of these scenes, chosen by the seed.
 pub fn bars(seed: u64) {
     let scenes = [
         who_asks_sees_bars,

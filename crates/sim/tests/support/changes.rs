@@ -1,13 +1,12 @@
-//! Memory nodes are lost while clients work, under random schedules, each run from one seed. A run
-//! that breaks a promise panics.
+//! Losses of memory nodes while clients work, under random schedules, each run from one seed. A run that breaks a
+//! promise panics.
 //!
-//! A [`Leader`] stands in for the master: it makes the views and waits for what it must wait
-//! for, with the sessions' own gates in between, and brings every session every view at another
-//! time. A lost node has crashed, or is only cut off: then those who have not heard of it go on
-//! using it. Some clients die, and are recovered when the view is stable again; in any stage another
-//! node may be lost. New replicas are filled while others write.
+//! A [`Leader`] stands in for the master: it makes the views and waits for acknowledgements, with the sessions' own
+//! gates in between, and gives each session each view at another time. A lost node has crashed, or is only cut off:
+//! then sessions at an older view still use it. Some clients die, and are recovered when the view is stable again. In
+//! any stage another node may be lost. New replicas are filled while clients write.
 //!
-//! Always checked: what [`failures`](super::failures) checks, and that everybody comes to an end.
+//! Always checked: the promises of [`failures`](super::failures), and that every task ends.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -27,13 +26,13 @@ use super::crash::{Life, cut_off, idle};
 use super::failures::{Events, Plans, Run};
 use super::{OPERATOR, operator_fabric, replicas_differ, small};
 
-/// Nodes are lost beside working clients. 2 to 5 index replicas.
+/// Nodes are lost while clients work. 2 to 5 index replicas.
 pub fn node_loss(seed: u64) -> Events {
     let plans = if seed.is_multiple_of(3) { Plans::Fights } else { Plans::Mixed };
     lose_nodes(Run::new(seed, 2 + seed as u8 % 4, plans))
 }
 
-/// The same, in any cluster with two replicas of everything.
+/// The same in any cluster with two replicas of everything.
 pub fn lose_nodes(run: Run) -> Events {
     run.work(&[false]);
     for _ in 0..1 + run.rng.below(2) {
@@ -42,7 +41,7 @@ pub fn lose_nodes(run: Run) -> Events {
     run.end()
 }
 
-/// A node is lost, and later the index gets its replicas back on the nodes that are left.
+/// A node is lost, and later the index gets replicas on the remaining nodes.
 pub fn node_loss_and_return(seed: u64) -> Events {
     let run = Run::new(seed, 2 + seed as u8 % 3, Plans::Mixed);
     run.work(&[false]);
@@ -52,7 +51,7 @@ pub fn node_loss_and_return(seed: u64) -> Events {
     run.end()
 }
 
-/// The index grows beside working clients, and nodes are lost meanwhile. 1 to 5 index replicas.
+/// The index grows while clients work and nodes are lost. 1 to 5 index replicas.
 pub fn splits(seed: u64) -> Events {
     let plans = if seed.is_multiple_of(3) { Plans::Fights } else { Plans::Mixed };
     let run = Run::new(seed, 1 + seed as u8 % 5, plans);
@@ -63,19 +62,19 @@ pub fn splits(seed: u64) -> Events {
     run.end()
 }
 
-/// Replicas of subtables and regions move beside working clients, primaries too, and nodes are lost
-/// meanwhile. 1 to 4 index replicas on 5 nodes.
+/// Replicas of subtables and regions move while clients work, primaries too, and nodes are lost meanwhile. 1 to 4
+/// index replicas on 5 nodes.
 pub fn moves(seed: u64) -> Events {
     let plans = if seed.is_multiple_of(3) { Plans::Fights } else { Plans::Mixed };
     let options = small(seed, 1 + seed as u8 % 4);
-    // Room for more regions to come on every node.
+    // Every node has room for further regions.
     let data_replicas = 1 + seed as u8 / 4 % 2;
     let pool_bytes = 3 << 18;
     let options = ClusterOptions { data_replicas, pool_bytes, ..options };
     move_replicas(Run::of(seed, &options, plans))
 }
 
-/// The same, in any cluster.
+/// The same in any cluster.
 pub fn move_replicas(run: Run) -> Events {
     run.work(&[false]);
     for _ in 0..1 + run.rng.below(3) {
@@ -84,8 +83,8 @@ pub fn move_replicas(run: Run) -> Events {
     run.end()
 }
 
-/// As [`splits`], with objects that are damaged on one replica, keys of all lengths, and no node lost. 2 to 5
-/// index replicas.
+/// Like [`splits`], with objects that are damaged on one replica, keys of all lengths, and without losses of nodes. 2
+/// to 5 index replicas.
 pub fn damaged_splits(seed: u64) -> Events {
     let plans = if seed.is_multiple_of(3) { Plans::Fights } else { Plans::Mixed };
     let options = small(seed, 2 + seed as u8 % 4);
@@ -95,7 +94,7 @@ pub fn damaged_splits(seed: u64) -> Events {
     rot(if seed.is_multiple_of(2) { run.with_long_keys() } else { run }, Why::Split)
 }
 
-/// As [`moves`], in the same way.
+/// Like [`moves`], with the same changes.
 pub fn damaged_moves(seed: u64) -> Events {
     let options = small(seed, 2 + seed as u8 % 3);
     let data_replicas = 2 + seed as u8 / 4 % 2;
@@ -123,11 +122,11 @@ pub(super) async fn damage(run: &Run, until: &Cell<bool>) {
     }
 }
 
-/// Most of them are spent waiting.
+/// Steps of a run. Most of them are waits.
 pub(super) const STEPS: u64 = 3_000_000;
 
-/// The node of a primary is cut off from the master, but not from clients. One client hears of it
-/// much sooner than another, and both read what a third one writes.
+/// The node of a primary is cut off from the master, but not from clients. One client learns of it much sooner than
+/// another, and both read while a third one writes.
 pub fn cut_off_primary(seed: u64) -> Events {
     let run = Run::new(seed, 2 + seed as u8 % 4, Plans::Mixed);
     let forever = || Life::new(None, || false);
@@ -167,14 +166,14 @@ pub fn cut_off_primary(seed: u64) -> Events {
     run.end()
 }
 
-/// Pairs without redundancy, whose node is cut off from the master, but not from clients. One client hears of it much
-/// sooner than another; both read what a third one writes, which may die. Later others insert the keys anew, and one
-/// of them dies.
+/// Pairs without redundancy, on a node that is cut off from the master, but not from clients. One client learns of it
+/// much sooner than another; both read while a third one writes, which may die. Later other clients insert the keys
+/// again, and one of them dies.
 pub fn cut_off_single(seed: u64) -> Events {
     cut_off_single_of(seed, true)
 }
 
-/// The same, where nobody says that pairs may be lost, if it is not told: then the history is wrong.
+/// The same. If `is_told` is false the history does not contain the losses, and is wrong.
 pub fn cut_off_single_of(seed: u64, is_told: bool) -> Events {
     let options = small(seed, 2 + seed as u8 % 2);
     let pool_bytes = 2 * options.pool_bytes;
@@ -194,7 +193,7 @@ pub fn cut_off_single_of(seed: u64, is_told: bool) -> Events {
     run.alone(async {
         let view = run.cluster.view().clone();
         let first = view.regions.len() as u32;
-        // One of them is left.
+        // The pairs of only one of these regions are lost.
         let mut regions: Vec<(Redundancy, Vec<Place>)> = Vec::new();
         for region in first..first + 2 {
             let before: Vec<Place> =
@@ -232,7 +231,7 @@ pub fn cut_off_single_of(seed: u64, is_told: bool) -> Events {
             while !leader.is_done.get() {
                 run.workload.run(reader, OpKind::Search, 0).await;
             }
-            // As who follows a get that has found the pair.
+            // Acts like a follower of a get that has found the pair.
             let word = reader.session.store().word_in(first, slot).await.expect("it is read");
             let is_lost = word.is_some_and(|word| run.cluster.view().leads_to_lost(word));
             assert!(!is_lost, "the word of a lost pair counts");
@@ -260,7 +259,7 @@ pub fn cut_off_single_of(seed: u64, is_told: bool) -> Events {
     run.end()
 }
 
-/// A node that has pairs without redundancy.
+/// Returns a node that has pairs without redundancy.
 fn single_pairs_on(run: &Run, view: &View) -> MnId {
     let slots = (0..view.subtables.len() as u32).flat_map(|subtable| {
         (0..view.geometry.subtable_slots() as u32).map(move |slot| SlotRef { subtable, slot })
@@ -280,12 +279,12 @@ enum Why {
     Move,
 }
 
-/// Clients work while the view changes.
+/// Changes the view while clients work.
 fn change(run: &Run, why: Why) {
     change_beside(run, why, false);
 }
 
-/// The same; beside it objects are damaged, or nodes lost.
+/// Does the same while objects are damaged, or nodes lost.
 fn change_beside(run: &Run, why: Why, damages: bool) {
     let rng = &run.rng;
     let clients: Vec<(Client, Life<'_>)> = (0..2 + rng.below(3))
@@ -311,12 +310,12 @@ fn change_beside(run: &Run, why: Why, damages: bool) {
     run.leave_all(&clients);
 }
 
-/// Changes the view.
+/// A stand-in for the master that changes the view.
 pub(super) struct Leader<'r> {
     pub run: &'r Run,
     pub clients: &'r [(Client, Life<'r>)],
     pub is_done: Cell<bool>,
-    /// In one of so many stages another node is lost.
+    /// Another node is lost in one of this many stages.
     pub losses_one_in: usize,
 }
 
@@ -348,7 +347,7 @@ impl Leader<'_> {
         self.is_done.set(true);
     }
 
-    /// The view without a node that something else can take the place of, if there is one.
+    /// Returns the view without a random node, if the rest suffices. The node may crash.
     async fn lose_a_node(&self, view: &View) -> Option<View> {
         let run = self.run;
         let places = view.subtables[run.rng.below(view.subtables.len())].replicas();
@@ -364,7 +363,7 @@ impl Leader<'_> {
         Some(next)
     }
 
-    /// One stage: everybody hears of it, and does what it asks for.
+    /// Executes one stage: publishes the view and does the work of the stage.
     pub async fn take_step(&self, view: View) -> View {
         let run = self.run;
         let stage = view.change.as_ref().expect("it is under way").stage;
@@ -413,7 +412,7 @@ impl Leader<'_> {
         run.count(|e| e.slots_settled += done.expect("everybody has stopped").slots_changed);
     }
 
-    /// The master dies after so many steps of that, if it has not ended then.
+    /// Runs the transformation for this many steps, like a master that then dies.
     pub async fn transform_partly(&self, view: &View, steps: u64) {
         let fabric = operator_fabric(&self.run.cluster);
         let peek = Peek::of(self.run);
@@ -426,7 +425,7 @@ impl Leader<'_> {
         dead.map(|(client, _)| client.client()).collect()
     }
 
-    /// Takes out what a split has moved, and gives up what has been left.
+    /// Clears the entries that a split has moved, and the places that replicas have left.
     async fn clear(&self, view: &View) {
         let run = self.run;
         let fabric = operator_fabric(&run.cluster);
@@ -444,17 +443,17 @@ impl Leader<'_> {
         run.count(|e| e.moved += view.leaving().count() as u64);
     }
 
-    /// The gates of the clients that live.
+    /// Returns the gates of the live clients.
     fn gates(&self) -> impl Iterator<Item = &Gate> {
         let living = self.clients.iter().filter(|(_, life)| !life.crashed());
         living.map(|(client, _)| &**client.session.gate())
     }
 
-    /// Brings everybody a view, one after the other.
+    /// Publishes a view to all clients, one after the other.
     pub async fn publish(&self, view: &View) {
         view.check().expect("it follows from a view that is right");
         let view = Arc::new(view.clone());
-        // Where a place is given up, some hear of it much sooner than others.
+        // If a place is given up, some clients learn of it much later than others.
         let longest = if view.leaving().next().is_some() { 400 } else { 40 };
         for (client, _) in self.clients {
             idle(self.run.rng.below(longest)).await;
@@ -462,7 +461,7 @@ impl Leader<'_> {
         }
     }
 
-    /// Recovers a client that died, when the view is stable.
+    /// Recovers a client after its death, once the view is stable.
     pub async fn bury(&self, client: &Client, life: &Life<'_>) {
         life.ended().await;
         while !self.is_done.get() {
@@ -474,7 +473,7 @@ impl Leader<'_> {
     }
 }
 
-/// Room for one more extent, on up to so many nodes that are none of `not`.
+/// Reserves room for an extent on up to `most` nodes that have none of the places `not`.
 pub(super) fn room(
     run: &Run,
     view: &View,
@@ -520,7 +519,7 @@ fn room_for(
     places
 }
 
-/// The view in which every subtable is going to have one more replica, where there is room.
+/// Returns a view in which every subtable gains a replica, if there is room.
 pub(super) fn grown(run: &Run, view: &View) -> Option<View> {
     let mut joining = Vec::new();
     for (subtable, table) in (0u32..).zip(&view.subtables) {
@@ -532,7 +531,7 @@ pub(super) fn grown(run: &Run, view: &View) -> Option<View> {
     (!joining.is_empty()).then(|| view.growing(&joining, &[]))
 }
 
-/// The view in which replicas of subtables and regions are going to move, where there is room.
+/// Returns a view in which replicas of subtables and regions move, if there is room.
 fn moved(run: &Run, view: &View) -> Option<View> {
     let mv = |of: u32, extent: Extent, places: &[Place]| -> Option<Gain> {
         if run.rng.below(3) == 0 {
@@ -547,7 +546,7 @@ fn moved(run: &Run, view: &View) -> Option<View> {
         .filter_map(|(n, s)| mv(n, Extent::Subtable { subtable: n }, s.replicas()))
         .collect();
     let regions = (0u32..).zip(&view.regions);
-    // Not all of them: there must be blocks to allocate from.
+    // Not all regions move, since allocation needs some.
     let regions: Vec<Gain> = regions
         .filter_map(|(n, r)| mv(n, Extent::Region { region: n, primary: false }, r.places()))
         .take(view.regions.len() / 2)
@@ -556,7 +555,7 @@ fn moved(run: &Run, view: &View) -> Option<View> {
     some.then(|| view.growing(&subtables, &regions))
 }
 
-/// The view in which some subtables are going to be split, where there is room.
+/// Returns a view in which some subtables are split, if there is room.
 fn split(run: &Run, view: &View) -> Option<View> {
     let mut splits = Vec::new();
     for (number, subtable) in (0u32..).zip(&view.subtables) {
@@ -572,11 +571,11 @@ fn split(run: &Run, view: &View) -> Option<View> {
     (!splits.is_empty()).then(|| view.splitting(&splits))
 }
 
-/// How the work of a change reaches the memory nodes: at once, but not without a step.
+/// The connection of a change's jobs to the memory nodes: requests take at least one step.
 pub(super) struct Peek<'r> {
     pub cluster: &'r Cluster,
     pub rng: &'r Rng,
-    /// Jobs that have begun.
+    /// Number of jobs that have begun.
     pub jobs: &'r Cell<u64>,
 }
 
@@ -585,7 +584,7 @@ impl<'r> Peek<'r> {
         Peek { cluster: &run.cluster, rng: &run.rng, jobs: &run.jobs }
     }
 
-    /// Of the next job.
+    /// Returns the orders of the next job.
     pub fn orders(&self) -> Orders<'_, Self> {
         let job = self.jobs.get();
         self.jobs.set(job + 1);

@@ -1,4 +1,4 @@
-//! A copy word that an earlier owner has left, of which only one chunk tells.
+//! A copy word that an earlier owner has left in one chunk only.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use fusee_sim::{Cluster, ClusterOptions, Sim};
 const LEASE: Duration = Duration::from_millis(20);
 const VALUE: [u8; 900] = [1; 900];
 
-/// The owner had begun to give an erasure-coded object copies in place, and died when its word stood in one data chunk.
-/// Whoever moves the object next finds the word, in whichever chunk it is, and moves out of place: else chunks name
+/// The owner began to give an erasure-coded object copies in place, and died when one data chunk had the copy word.
+/// The next Move finds this word, whichever chunk has it, and goes out of place. Otherwise chunks would name
 /// different copies.
 pub fn left_copy_word(seed: u64) {
     let sim = Sim::new(seed);
@@ -63,7 +63,7 @@ pub fn left_copy_word(seed: u64) {
     quiescent(&cluster, &cluster.take_orphans());
 }
 
-/// A copy word of this object, number 0, which names some copy.
+/// Returns a copy word of this object, number 0, that names some copy.
 fn word_of_another(object: Identity) -> u64 {
     let names_one = |word: &u64| copy_of(object, 0, *word).is_some();
     (1..).find(names_one).expect("some word does")

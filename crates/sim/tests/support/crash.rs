@@ -1,28 +1,28 @@
-//! Clients that die: a session's tasks stop together, after a number of steps. And futures that are
-//! cut off or held up, to steer a schedule.
+//! Clients that die: all tasks of a session stop together after a number of steps. Also futures that are cut off or
+//! held up, to steer a schedule.
 //!
-//! A dropped future executes no more verbs, which is what a fence at all memory nodes guarantees.
-//! So a client is fenced when all of its futures are dropped: [`Life::ended`].
+//! A dropped future executes no more verbs, like after a fence at all memory nodes. So a client is fenced when all of
+//! its futures are dropped: [`Life::ended`].
 
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// The life of one client.
+/// The lifetime of a client.
 pub struct Life<'c> {
-    /// Steps that are left; `None`: it does not crash.
+    /// Remaining steps; `None`: the client does not crash.
     steps: Cell<Option<u64>>,
-    /// Whether a step counts that is taken now.
+    /// Whether a step that is taken now counts.
     counts: Box<dyn Fn() -> bool + 'c>,
-    /// Tasks whose futures exist.
+    /// Number of tasks whose futures exist.
     running: Cell<usize>,
     crashed: Cell<bool>,
 }
 
 impl<'c> Life<'c> {
-    /// A client that crashes when it has taken `steps` steps while `counts`, instead of the next
-    /// such step; or never.
+    /// Makes a life that ends after `steps` steps for which `counts` returns true, before the next such step; `None`:
+    /// it never ends.
     pub fn new(steps: Option<u64>, counts: impl Fn() -> bool + 'c) -> Life<'c> {
         Life {
             steps: Cell::new(steps),
@@ -32,7 +32,7 @@ impl<'c> Life<'c> {
         }
     }
 
-    /// A task of this client: ends when `task` does, or is dropped when the client crashes.
+    /// Wraps a task of this client: it ends with `task`, or is dropped when the client crashes.
     pub fn task<'t>(&'t self, task: impl Future<Output = ()> + 't) -> impl Future<Output = ()> {
         self.running.set(self.running.get() + 1);
         let mut task: Option<Pin<Box<dyn Future<Output = ()> + 't>>> = Some(Box::pin(task));
@@ -50,7 +50,7 @@ impl<'c> Life<'c> {
         })
     }
 
-    /// Whether the client lives on for one more step.
+    /// Takes a step. Returns whether the client is alive.
     fn step(&self) -> bool {
         match self.steps.get() {
             Some(left) if !self.crashed.get() && (self.counts)() => {
@@ -62,7 +62,7 @@ impl<'c> Life<'c> {
         !self.crashed.get()
     }
 
-    /// Whether it died while a task of it ran.
+    /// Returns whether the client died while one of its tasks ran.
     pub fn crashed(&self) -> bool {
         self.crashed.get()
     }
@@ -77,7 +77,7 @@ impl<'c> Life<'c> {
     }
 }
 
-/// Lets others run for some steps.
+/// Lets other tasks run for some steps.
 pub async fn idle(steps: usize) {
     let mut left = steps;
     poll_fn(|context| match left {
@@ -95,7 +95,7 @@ fn again(context: &Context<'_>) -> Poll<()> {
     Poll::Pending
 }
 
-/// Runs a future for some steps at most; `None` if it has not ended then and is dropped.
+/// Runs a future for at most this many steps. Returns `None` if the future has not ended by then and was dropped.
 pub async fn cut_off<T>(steps: u64, future: impl Future<Output = T>) -> Option<T> {
     let mut future = Box::pin(future);
     let mut left = steps;
@@ -110,7 +110,7 @@ pub async fn cut_off<T>(steps: u64, future: impl Future<Output = T>) -> Option<T
     .await
 }
 
-/// Stops a future after some steps until somebody lets it go on.
+/// A gate that stops a future after some steps until it is opened.
 #[derive(Default)]
 pub struct Gate {
     held: Cell<bool>,
@@ -141,7 +141,7 @@ impl Gate {
         poll_fn(|context| if self.held.get() { Poll::Ready(()) } else { again(context) }).await;
     }
 
-    /// The same, for some steps at most.
+    /// Does the same for at most this many steps.
     pub async fn held_within(&self, steps: usize) {
         for _ in 0..steps {
             if self.held.get() {
@@ -156,7 +156,7 @@ impl Gate {
         self.open.set(true);
     }
 
-    /// Whether it may go on.
+    /// Returns whether the future may go on.
     pub fn is_open(&self) -> bool {
         self.open.get()
     }

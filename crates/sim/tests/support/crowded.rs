@@ -1,8 +1,8 @@
-//! Keys that hash alike, as somebody chooses them who knows by which secret the cluster hashes.
+//! Keys that hash alike, as an attacker with the cluster's hash key would choose them.
 //!
-//! More of them than there are slots where they may lie: no split of the index separates them. The
-//! last ones are refused by an error of their own, and nothing else is. And should sessions ask
-//! for splits all the same, the master bounds how deep the index becomes.
+//! There are more of them than slots in which they may lie, and no split of the index separates them. The last ones
+//! are refused with an error of their own, and nothing else is refused. If sessions ask for splits nevertheless, the
+//! master bounds the depth of the index.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,19 +16,19 @@ use fusee_sim::{Cluster, ClusterOptions, ProcessId, Sim};
 
 use super::late_repairs::wait_for_all_replicas;
 
-/// Slots that may hold a key: of two combined buckets of two buckets of two.
+/// Slots that may hold a key: two combined buckets, each of two buckets of two slots.
 const SLOTS: usize = 8;
-/// Keys that hash alike, more than fit.
+/// Keys that hash alike: more than fit.
 const ALIKE: usize = SLOTS + 3;
-/// Other keys: so many that the index has to grow for them.
+/// Other keys: enough that the index must grow.
 const OTHERS: u32 = 40;
-/// Bits of the directory that keys which hash alike share: more than the index gets here.
+/// Bits of the directory that keys which hash alike share: more than the index uses here.
 const COMMON_BITS: u32 = 11;
-/// Longer than what is read of an object first.
+/// Longer than the start of an object that is READ first.
 const LONG_KEY_BYTES: usize = 300;
 const LEASE: Duration = Duration::from_millis(50);
 
-/// Keys that may lie in the same slots, however deep the index becomes. Some are long.
+/// Returns keys that may lie in the same slots only, however deep the index becomes. Some are long.
 fn alike(view: &View) -> Vec<Vec<u8>> {
     let first = Key::new(b"first", &view.hash_key);
     let buckets = Buckets::of(first, view);
@@ -66,7 +66,7 @@ fn options() -> ClusterOptions {
     ClusterOptions { geometry, lease_ms, session, ..defaults }
 }
 
-/// Keys that hash alike beside others.
+/// Keys that hash alike, and others.
 pub fn crowded(seed: u64) {
     let sim = Sim::new(seed);
     let cluster = Cluster::new(&sim, &options());
@@ -95,7 +95,7 @@ pub fn crowded(seed: u64) {
         }
         assert!(cluster.view().subtables.len() > before.subtables.len(), "it has grown");
         check_depth(&cluster.view());
-        // Where one goes, another one fits.
+        // After the deletion of one, another one fits.
         session.delete(&keys[0]).await.expect("it is there");
         kept.remove(&keys[0]);
         session.put(refused, b"fits").await.expect("a slot is free");
@@ -110,7 +110,7 @@ pub fn crowded(seed: u64) {
     });
 }
 
-/// A session that knows nothing begins, and finds all that was written.
+/// Opens a new session, which must find all pairs.
 async fn reads_all(cluster: &Cluster, process: ProcessId, kept: &BTreeMap<Vec<u8>, Vec<u8>>) {
     let session = loop {
         match cluster.open(process, cluster.options().session).await {
@@ -131,7 +131,7 @@ fn check_depth(view: &View) {
     assert!(view.depth() <= deepest, "{} bits, {} subtables", view.depth(), view.subtables.len());
 }
 
-/// A session that asks for splits of one subtable, again and again.
+/// A session asks for splits of one subtable again and again.
 pub fn asks_too_much(seed: u64) {
     let sim = Sim::new(seed);
     let cluster = Cluster::new(&sim, &options());
@@ -140,7 +140,7 @@ pub fn asks_too_much(seed: u64) {
         let mut splits = 0;
         loop {
             let view = cluster.view().clone();
-            // Always the half in which the same keys are.
+            // Always the half with the same keys.
             let request = MasterRequest::Split { subtable: view.directory[0], view: view.number };
             match cluster.peek_master(request) {
                 Some(MasterReply::Done) => {}
@@ -153,7 +153,7 @@ pub fn asks_too_much(seed: u64) {
             splits += 1;
             check_depth(&cluster.view());
         }
-        // Each adds a subtable, and so the bound grows with the logarithm of the splits.
+        // Each split adds a subtable, so the bound grows with the logarithm of the number of splits.
         assert!((UNEVEN_BITS..UNEVEN_BITS + 6).contains(&splits), "{splits}");
         let session = cluster.open(process, options().session).await.expect("a master leads");
         session.put(b"key", b"value").await.expect("the cluster goes on");

@@ -1,15 +1,15 @@
-//! Clients and index nodes that fail, under random schedules, each run from one seed. A run that
-//! breaks a promise panics.
+//! Failures of clients and index nodes, under random schedules, each run from one seed. A run that breaks a promise
+//! panics.
 //!
-//! * [`client_crash`]: some clients die at random steps while others go on; each dead one is
-//!   recovered a random time later, beside the living, and its recovery may itself be cut off and
-//!   run again. What it had not used of its blocks goes to others, some of which die as well.
+//! * [`client_crash`]: some clients die at random steps while others go on. Each dead one is recovered a random time
+//!   later, while others live, and its recovery may be cut off and run again. The remainders of its blocks go to
+//!   others, some of which die as well.
 //! * [`insert_crash`]: the same with INSERTs that find each other.
-//! * [`index_node_loss`]: all clients die, then a node of the index is lost, then it is settled
-//!   and the clients are recovered.
+//! * [`index_node_loss`]: all clients die, then a node of the index is lost, then its slots are settled and the
+//!   clients are recovered.
 //!
-//! Always checked: no key is live twice at any step, nobody waits for ever, replicas agree at
-//! rest, every key's history is linearizable, recovery changes nothing the second time.
+//! Always checked: no key is live twice at any step, no task waits for ever, replicas agree at rest, every key's
+//! history is linearizable, and a second recovery changes nothing.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -31,26 +31,26 @@ use super::{
     stepwise_or_immediate,
 };
 
-/// What happened in a run, for tests that want to know whether it was a hard one.
+/// Counts of a run, which show whether it was a hard one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Events {
-    /// Clients that died with an operation under way.
+    /// Clients that died during an operation.
     pub crashed: u64,
-    /// Times that sessions met words whose pairs were lost with their only node.
+    /// Slot words of values lost with their only node that sessions met.
     pub gone: u64,
-    /// Runs of a recovery that were cut off.
+    /// Recoveries that were cut off.
     pub cut_off: u64,
-    /// Rounds that recovery committed, and withdrew, and dropped.
+    /// Rounds that recovery committed.
     pub committed: u64,
     /// See [`Report::withdrawn`].
     pub withdrawn: u64,
     /// See [`Report::dropped`].
     pub dropped: u64,
-    /// Rests of blocks that were handed on.
+    /// Block remainders that were handed on.
     pub handed_on: u64,
     /// Slots that were settled after a memory node was lost.
     pub slots_settled: u64,
-    /// Changes of the view that began anew, because another node was lost.
+    /// View changes that began again because another node was lost.
     pub begun_anew: u64,
     /// Operations that were stopped by a change.
     pub stopped: u64,
@@ -62,18 +62,18 @@ pub struct Events {
     pub searches_now: u64,
     /// Writes that took no more phases than `Op::write_now` does.
     pub writes_now: u64,
-    /// Writes that took the start of an object on another node than the slot for a proof.
+    /// Writes that took the start of an object for a proof of a slot on another node.
     pub proofs_across_nodes: u64,
     /// Writes that began with a speculative write.
     pub speculations: u64,
-    /// Entries that moved when a subtable was split, and replicas that moved.
+    /// Entries moved by splits, and replicas moved.
     pub moved: u64,
     /// Words of live objects that were damaged.
     pub damaged: u64,
 }
 
 impl Events {
-    /// Adds those of another run.
+    /// Adds the counts of another run.
     pub fn add(&mut self, other: &Events) {
         self.crashed += other.crashed;
         self.gone += other.gone;
@@ -96,7 +96,7 @@ impl Events {
     }
 }
 
-/// Runs a scenario for every seed, and says what happened in all of them.
+/// Runs a scenario for every seed, and returns the sum of the counts.
 pub fn for_all(seeds: u64, scenario: fn(u64) -> Events) -> Option<Events> {
     let replay = std::env::var("FUSEE_SIM_SEED").ok();
     let replay: Option<u64> = replay.map(|s| s.parse().expect("FUSEE_SIM_SEED is a number"));
@@ -112,19 +112,18 @@ pub fn for_all(seeds: u64, scenario: fn(u64) -> Events) -> Option<Events> {
     replay.is_none().then_some(events)
 }
 
-/// Clients die beside living ones and are recovered. Neighbouring seeds differ in the number of
-/// index replicas, 1 to 5.
+/// Clients die while others live, and are recovered. Successive seeds differ in the number of index replicas, 1 to 5.
 pub fn client_crash(seed: u64) -> Events {
     crash_and_recover(Run::new(seed, 1 + seed as u8 % 5, Plans::Mixed))
 }
 
-/// The same, with clients that insert and delete one key while others keep the free slots moving:
-/// they stand tentative in several slots, look, and withdraw.
+/// The same with clients that insert and delete one key while others change the free slots: their words are tentative
+/// in several slots; they look, and withdraw.
 pub fn insert_crash(seed: u64) -> Events {
     crash_and_recover(Run::new(seed, 1 + seed as u8 % 5, Plans::Fights))
 }
 
-/// Some clients die, and are recovered beside the others.
+/// Some clients die, and are recovered while others live.
 pub fn crash_and_recover(run: Run) -> Events {
     run.work(&[false]);
     for _ in 0..1 + run.rng.below(2) {
@@ -135,8 +134,8 @@ pub fn crash_and_recover(run: Run) -> Events {
     run.end()
 }
 
-/// All clients die at once, a node of the index is lost and settled, and the clients are
-/// recovered in the view without it. 2 to 5 index replicas.
+/// All clients die at once, a node of the index is lost and its slots are settled, and the clients are recovered in
+/// the view without it. 2 to 5 index replicas.
 pub fn index_node_loss(seed: u64) -> Events {
     all_die_and_a_node(Run::new(seed, 2 + seed as u8 % 4, Plans::Mixed))
 }
@@ -161,40 +160,40 @@ pub fn all_die_and_a_node(run: Run) -> Events {
     run.end()
 }
 
-/// What clients do.
+/// The operations of clients.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Plans {
-    /// Everything, with one of several emphases.
+    /// All kinds, with one of several emphases.
     Mixed,
     /// INSERTs and DELETEs, most of them of key 0.
     Fights,
 }
 
-/// One run: its cluster, its keys, and what has happened in it.
+/// A run: its cluster, its keys, and its counts.
 pub struct Run {
     pub rng: Rng,
     plans: Plans,
     pub cluster: Cluster,
     pub workload: Workload,
     keys: usize,
-    /// Regions that the cluster was formed with.
+    /// Number of regions that the cluster was formed with.
     regions: u32,
-    /// All that there have been.
+    /// All clients so far.
     clients: RefCell<Vec<ClientId>>,
-    /// What they have left of their blocks.
+    /// The blocks that clients have left.
     orphans: RefCell<BTreeMap<BlockId, Orphan>>,
     pub events: Cell<Events>,
-    /// Jobs that have begun in the master's place.
+    /// Number of jobs that have begun in the master's place.
     pub jobs: Cell<u64>,
 }
 
 impl Run {
-    /// A run that has not begun.
+    /// Makes a run.
     pub fn new(seed: u64, index_replicas: u8, plans: Plans) -> Run {
         Run::of(seed, &small(seed, index_replicas), plans)
     }
 
-    /// The same, with keys that are longer than what is read of them first, by a little and by much.
+    /// Uses keys that are longer than the start of an object that is READ first, by a little and by much.
     pub fn with_long_keys(self) -> Run {
         let length = || self.rng.pick(&[100, 112, 113, 200, 300]);
         let key = |i: usize| vec![i as u8; length()];
@@ -202,7 +201,7 @@ impl Run {
         Run { workload, ..self }
     }
 
-    /// The same, of a cluster with these options.
+    /// Makes a run on a cluster with these options.
     pub fn of(seed: u64, options: &ClusterOptions, plans: Plans) -> Run {
         let (rng, cluster) = stepwise_or_immediate(seed, options);
         let n = match plans {
@@ -235,7 +234,7 @@ impl Run {
         client
     }
 
-    /// Keys of the workload.
+    /// Returns the number of keys of the workload.
     pub fn keys(&self) -> usize {
         self.keys
     }
@@ -246,7 +245,7 @@ impl Run {
         self.events.set(events);
     }
 
-    /// What a task does, one operation after the other.
+    /// Draws the operations of a task.
     fn plan(&self) -> Vec<(OpKind, usize)> {
         let any = |n| self.rng.below(n);
         let mixed = [
@@ -265,7 +264,7 @@ impl Run {
         (0..2 + any(5)).map(|_| operation()).collect()
     }
 
-    /// Adds the tasks of one client: up to three operations at a time.
+    /// Adds the tasks of one client: up to three at a time.
     pub fn spawn<'t>(&'t self, stepper: &mut Stepper<'t>, store: &'t Client, life: &'t Life<'t>) {
         for _ in 0..1 + self.rng.below(3) {
             let plan = self.plan();
@@ -282,8 +281,8 @@ impl Run {
         stepper.run(MAX_STEPS, || ());
     }
 
-    /// The life of a client that will crash, half of them while replicas differ: somebody,
-    /// perhaps this client, is within a write round.
+    /// Returns the life of a client that will crash, in half of the cases while replicas differ: then some client,
+    /// perhaps this one, is within a write round.
     pub fn short_life(&self) -> Life<'_> {
         match self.rng.below(2) {
             0 => Life::new(Some(1 + self.rng.below(400) as u64), || true),
@@ -291,8 +290,7 @@ impl Run {
         }
     }
 
-    /// Lets one client per fate work beside the others: `true` means that it dies and is
-    /// recovered.
+    /// Lets one client per fate work; `true`: this client dies and is recovered.
     pub fn work(&self, fates: &[bool]) {
         let life = |dies: &bool| if *dies { self.short_life() } else { Life::new(None, || false) };
         let clients: Vec<(Client, Life<'_>)> =
@@ -310,13 +308,13 @@ impl Run {
         living.for_each(|((client, _), _)| self.leave(client));
     }
 
-    /// Those that live end their sessions.
+    /// Ends the sessions of the live clients.
     pub fn leave_all(&self, clients: &[(Client, Life<'_>)]) {
         let living = clients.iter().filter(|(_, life)| !life.crashed());
         living.for_each(|(client, _)| self.leave(client));
     }
 
-    /// Recovers a client some time after it has died, in up to three runs.
+    /// Recovers a client some time after its death. Up to some earlier recoveries are cut off.
     pub async fn bury(&self, client: ClientId, life: &Life<'_>) {
         life.ended().await;
         self.count(|e| e.crashed += u64::from(life.crashed()));
@@ -350,7 +348,7 @@ impl Run {
         report
     }
 
-    /// What a dead client has not used of its blocks goes to the master, for others.
+    /// Hands the remainders of a dead client's blocks to the master, for others.
     pub fn hand_on(&self, client: ClientId, report: &Report) {
         let geometry = self.cluster.view().geometry;
         let orphan = |block: &BlockReport| {
@@ -365,14 +363,14 @@ impl Run {
         self.close(client, orphans);
     }
 
-    /// A client that lives ends its session.
+    /// Ends the session of a live client.
     pub fn leave(&self, client: &Client) {
         let leaving = self.alone(client.session.leave());
         let store = client.session.store();
         assert!(!store.needs_recovery(), "it has left nothing half-way");
         match leaving {
             Some(leaving) => self.close(leaving.client, leaving.orphans),
-            // It may have blocks of which it does not know.
+            // The session may have blocks that it does not know of.
             None => {
                 let report = self.alone(self.recover(store.client()));
                 assert_eq!((report.committed, report.withdrawn), (0, 0), "{report:?}");
@@ -383,7 +381,7 @@ impl Run {
 
     fn close(&self, client: ClientId, mut orphans: Vec<Orphan>) {
         self.orphans.borrow_mut().extend(orphans.iter().map(|left| (left.block, *left)));
-        // The master has not heard of others, which came by views that somebody made in its stead.
+        // The master does not know later regions, which came with views that the test made.
         orphans.retain(|left| left.block.region < self.regions);
         let answer = self.cluster.peek_master(MasterRequest::Close {
             client,
@@ -393,12 +391,12 @@ impl Run {
         assert_eq!(answer, Some(MasterReply::Done));
     }
 
-    /// Runs a task that nothing runs beside, and gives its result.
+    /// Runs a task without any other, and returns its result.
     pub fn alone<T>(&self, task: impl Future<Output = T>) -> T {
         alone(&self.rng, task)
     }
 
-    /// At rest, recovery of any client that ever was finds nothing to do.
+    /// Checks that at rest the recovery of any earlier client finds nothing to do.
     fn recover_again(&self) {
         let before = index(&self.cluster);
         for client in self.clients.borrow().iter().copied() {
@@ -409,7 +407,7 @@ impl Run {
         assert!(before == index(&self.cluster), "recovery at rest changed the index");
     }
 
-    /// Some clients work and die at the same step.
+    /// Lets some clients work and die at the same step.
     fn work_and_die(&self) {
         let clients: Vec<Client> = (0..1 + self.rng.below(4)).map(|_| self.client()).collect();
         let life = self.short_life();
@@ -419,7 +417,7 @@ impl Run {
         self.count(|e| e.crashed += u64::from(life.crashed()));
     }
 
-    /// A node of the index is lost, and the rest of its subtables settled, in one run or several.
+    /// Loses a node of the index, and settles the rest of its subtables, in one run or several.
     fn settle(&self, lost: MnId) {
         self.cluster.crash_node(lost);
         let fabric = operator_fabric(&self.cluster);
@@ -441,7 +439,7 @@ impl Run {
         forget(&self.cluster, lost);
     }
 
-    /// Reads every key, and judges the whole history.
+    /// Reads every key, and checks the whole history.
     pub fn end(&self) -> Events {
         let store = self.client();
         self.alone(async {

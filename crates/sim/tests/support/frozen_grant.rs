@@ -1,7 +1,8 @@
-//! More regions are being copied than one ALLOC names, and a session needs a block meanwhile.
+//! A session needs a block while more regions are being copied than one ALLOC names.
 //!
-//! A memory node that is not told of a region gives a block of it. The new replica's table of owners has been filled
-//! by then, and says that the block is free: should that replica lead, it gives the block to others.
+//! A memory node that is not told of a region grants a block of it. By then the table of owners on the new replica is
+//! filled, and shows the block as free. If that replica led the region later, it would grant the block to another
+//! session.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use fusee_sim::{Client, Cluster, ClusterOptions};
 
 use super::{OPERATOR, alone, stepwise};
 
-/// A session inserts a pair while all regions but one are copied to a third memory node, and more of them afterwards.
+/// A session inserts a pair while all regions but one are copied to a third memory node, and more pairs afterwards.
 pub fn frozen_grant(seed: u64) {
     let options = ClusterOptions {
         memory_nodes: 3,
@@ -53,7 +54,7 @@ pub fn frozen_grant(seed: u64) {
     let gains: Vec<Gain> = all.filter(|region| *region != left_out).map(gain).collect();
     view = view.growing(&[], &gains).advanced();
     publish(&cluster, &client, &view);
-    // Nothing stands there, so the tables are all that there is to copy.
+    // The regions are empty, so only the tables must be copied.
     for Gain { of: region, joining, .. } in gains {
         let source = view.regions[region as usize].primary().node;
         let asked = ask(&cluster, source, JobRequest::OwnersOf { region });
@@ -66,7 +67,7 @@ pub fn frozen_grant(seed: u64) {
         view = view.advanced();
         publish(&cluster, &client, &view);
     }
-    // In what it has got meanwhile nothing is placed before.
+    // Blocks that the session has got meanwhile may be empty until here, and the check looks at objects only.
     for key in 0..30 {
         alone(&rng, client.insert(&[key], &value)).expect("there is room");
     }

@@ -1,5 +1,5 @@
-//! The cluster is gone: its memory nodes and its master answer nobody any more. What waits ends by its own clock,
-//! whatever it tries meanwhile, and by the deadline of its caller where there is one.
+//! The whole cluster is lost: its memory nodes and its master answer no more. Waiting operations end by their own
+//! clock, whatever they try meanwhile, and by the deadline of their caller if there is one.
 
 use std::pin::{Pin, pin};
 use std::time::Duration;
@@ -14,10 +14,10 @@ const KEY: &[u8] = b"key";
 const LEASE: Duration = Duration::from_millis(50);
 const OP_TIMEOUT: Duration = Duration::from_millis(600);
 const DEADLINE: Duration = Duration::from_millis(90);
-/// What an operation takes beside its waits: a lease to learn that nobody answers, and the phases that are under way.
+/// Time of an operation besides its waits: a lease to learn that no process answers, and the phases in flight.
 const SLACK: Duration = Duration::from_millis(30);
 const FOR_GOOD: Nanos = 1 << 50;
-/// What an attempt takes.
+/// Time of an attempt.
 const ATTEMPT_NS: Nanos = 5_000_000;
 
 async fn operate(session: &SimSession, which: u64) -> Result<(), Error> {
@@ -32,7 +32,7 @@ async fn operate(session: &SimSession, which: u64) -> Result<(), Error> {
     }
 }
 
-/// An operation, beside others of its session.
+/// Runs an operation timed together with others of its session.
 async fn timed(session: &SimSession, which: u64) -> Result<(), Error> {
     session.timed(pin!(operate(session, which))).await
 }
@@ -44,7 +44,7 @@ async fn within<F: Future<Output = Result<(), Error>>>(
     session.within(DEADLINE, operation).await
 }
 
-/// An operation that does more than to wait between its waits, and does not stop by itself.
+/// An operation that does more than wait between its waits, and does not stop by itself.
 async fn insists(sim: &Sim, session: &SimSession) {
     let host = session.store().host();
     for attempt in 0.. {
@@ -55,7 +55,7 @@ async fn insists(sim: &Sim, session: &SimSession) {
     }
 }
 
-/// Some operations begin when the cluster is gone.
+/// Operations begin after the loss of the cluster.
 pub fn gone(seed: u64) {
     let sim = Sim::new(seed);
     let defaults = ClusterOptions::default();
@@ -105,7 +105,7 @@ pub fn gone(seed: u64) {
         let begun = sim.now();
         session.timed(pin!(insists(&sim, &session))).await;
         let took = Duration::from_nanos(sim.now() - begun);
-        // The first attempts are quick, and look at no clock.
+        // The first attempts are quick, and do not check the clock.
         let quick = Duration::from_nanos(64 * ATTEMPT_NS);
         assert!(took <= OP_TIMEOUT + quick + SLACK, "it has insisted for {took:?}");
     });

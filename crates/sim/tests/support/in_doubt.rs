@@ -1,9 +1,9 @@
-//! A writer whose CAS of a backup is on its way for long, and is given up: while it may still execute, the
-//! view changes because another node is lost.
+//! A writer whose CAS of a backup is delayed for long, and is given up. While the CAS may still execute, the view
+//! changes because another node is lost.
 //!
-//! In virtual time, with the master's own logic. If the writer said that it had stopped, the replicas would
-//! be made equal without the late CAS, which would execute when nobody looks any more. So it does not say
-//! so, and is fenced before.
+//! In virtual time, with the master's own logic. If the writer reported that it has stopped, the replicas would be
+//! made equal without the late CAS, which would then execute unnoticed. So the writer does not report that, and is
+//! fenced first.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ use fusee_sim::{Cluster, ClusterOptions, Nanos, NetworkOptions, Sim};
 use super::late_repairs::wait_for_all_replicas;
 
 const KEY: &[u8] = b"key";
-/// How late the CAS comes: much later than everything else is over.
+/// Delay of the CAS: much longer than everything else takes.
 const LATE_NS: Nanos = 400_000_000;
 const LEASE: Duration = Duration::from_millis(20);
 
-/// The first backup is far away from the writer, and the node of another replica dies. Returns whether
-/// the late CAS was refused.
+/// Delays the writer's link to the first backup, and crashes the node of another replica. Returns whether the late
+/// CAS was refused.
 pub fn in_doubt(seed: u64) -> bool {
     let sim = Sim::new(seed);
     let defaults = ClusterOptions::default();
@@ -51,7 +51,7 @@ pub fn in_doubt(seed: u64) -> bool {
         let dying = async {
             sim.sleep(sim.rng().below_u64(2_000_000)).await;
             cluster.crash_node(dies);
-            // From the moment on at which the replicas are made equal, as soon as it can.
+            // Releases the link as soon as possible after the replicas begin to be made equal.
             while cluster.view().number < number + 2 {
                 sim.sleep(1_000).await;
             }

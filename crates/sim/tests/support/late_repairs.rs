@@ -1,9 +1,8 @@
-//! A master that dies in the middle of a repair, while what it has posted is on its way for long:
-//! the next master has put everything right, and clients have written again, when it arrives.
+//! A master that dies in the middle of a repair, while its verbs are delayed for long. They arrive after the next
+//! master has repaired everything and clients have written again.
 //!
-//! In virtual time, with the master's own logic. A late WRITE of a copy would bring back, on one
-//! replica, what stood there before the clients wrote. So nothing of the earlier repairs may
-//! execute any more.
+//! In virtual time, with the master's own logic. A late WRITE of a copy would bring back, on one replica, the
+//! contents before the clients' writes. So no verb of the earlier repairs may execute any more.
 
 use fusee_control::master::MasterReply;
 use fusee_core::verbs::ClientId;
@@ -11,13 +10,13 @@ use fusee_sim::check::{quiescent, replicas_agree};
 use fusee_sim::{Cluster, ClusterOptions, Nanos, NetworkOptions, ProcessId, Sim};
 
 const KEYS: [&[u8]; 3] = [b"one", b"two", b"three"];
-/// How late verbs come at most: much longer than everything else takes.
+/// The greatest delay of verbs: much longer than everything else takes.
 const LATE_NS: Nanos = 60_000_000;
-/// How long the master may take until everything is put right.
+/// Time within which the master must have repaired everything.
 const REPAIR_LIMIT_NS: Nanos = 5_000_000_000;
 
-/// A memory node is lost and another one joins; the master dies in one of the repairs that follow.
-/// Returns whether a verb of the dead one was refused.
+/// A memory node is lost and another one joins; the master dies in one of the following repairs. Returns whether a
+/// verb of the dead master was refused.
 pub fn late_repairs(seed: u64) -> bool {
     let sim = Sim::new(seed);
     let options = ClusterOptions { lease_ms: Some(20), ..ClusterOptions::default() };
@@ -50,9 +49,9 @@ pub fn late_repairs(seed: u64) -> bool {
 /// Pairs that fill some blocks of every region.
 const MANY: u8 = 60;
 
-/// A memory node is lost and another one joins. What one of the repairs that follow asks of memory nodes comes late:
-/// when it was given up, and done again by the same master or another one, and a session has got blocks since.
-/// Returns whether anything was late.
+/// A memory node is lost and another one joins. Requests of one of the following repairs to memory nodes arrive late:
+/// after the repair was given up and repeated, by the same master or another one, and a session has got blocks since.
+/// Returns whether any request was late.
 pub fn late_orders(seed: u64) -> bool {
     let sim = Sim::new(seed);
     let options =
@@ -82,7 +81,7 @@ pub fn late_orders(seed: u64) -> bool {
             cluster.hold_orders(node, 0);
         }
         wait_for_all_replicas(&cluster).await;
-        // It may have started again just now.
+        // The master may have restarted just now.
         let session = loop {
             match cluster.open(process, options.session).await {
                 Ok(session) => break session,
@@ -101,7 +100,7 @@ pub fn late_orders(seed: u64) -> bool {
     sim.counts().late_orders.get() > 0
 }
 
-/// A session writes all keys and ends.
+/// Writes all keys in a session, and ends it.
 async fn put_all(cluster: &Cluster, process: ProcessId, value: &[u8]) {
     let session = cluster.open(process, cluster.options().session).await;
     let session = session.expect("a master leads");
@@ -112,8 +111,7 @@ async fn put_all(cluster: &Cluster, process: ProcessId, value: &[u8]) {
     assert_eq!(cluster.peek_master(goodbye), Some(MasterReply::Done));
 }
 
-/// The name under which the master does one of its next repairs, while it does; `None` if it does
-/// not do so many.
+/// Waits for one of the master's next repairs, and returns its name; `None` if the master has fewer repairs.
 async fn one_of_the_repairs(cluster: &Cluster) -> Option<ClientId> {
     let skipped = cluster.sim().rng().below(4);
     for _ in 0..skipped {
@@ -124,7 +122,7 @@ async fn one_of_the_repairs(cluster: &Cluster) -> Option<ClientId> {
     cluster.repairer()
 }
 
-/// Looks every microsecond, for up to as long as a memory node may be silent.
+/// Polls every microsecond, for up to as long as a memory node may be silent.
 async fn wait_for(cluster: &Cluster, is_so: impl Fn(&Cluster) -> bool) {
     let until = cluster.sim().now() + 20_000_000;
     while !is_so(cluster) && cluster.sim().now() < until {
@@ -141,7 +139,7 @@ fn hold_some_links(cluster: &Cluster, repairer: ClientId) {
     }
 }
 
-/// Until the view is stable and nothing has a replica less than it should.
+/// Waits until the view is stable and all replicas are complete in number.
 pub async fn wait_for_all_replicas(cluster: &Cluster) {
     let until = cluster.sim().now() + REPAIR_LIMIT_NS;
     let options = cluster.options();

@@ -1,14 +1,13 @@
-//! Random and steered histories without time, for the tests that count steps; and one with time,
+//! Random and steered histories without time, for the tests that count steps; and some with time, such as
 //! [`late_repairs`].
 //!
-//! The others run on a [stepwise](Cluster::stepwise) cluster: each poll of an operation lets one
-//! piece of one verb happen, so every interleaving of steps has a seed. The runs in virtual time
-//! (`fusee_sim::run`) are longer and have all the faults; these are shorter, so that there are
-//! more of them, and they use what sessions do not: hints of any age, clients that stop at a given
-//! step.
+//! Those without time run on a [stepwise](Cluster::stepwise) cluster: each poll of an operation executes one piece of
+//! one verb, so every interleaving of steps has a seed. The runs in virtual time (`fusee_sim::run`) are longer and
+//! have all the faults. These are shorter and more numerous, and use features that sessions do not: hints of any age,
+//! clients that stop at a given step.
 //!
-//! No key is ever live twice, and every live entry leads to a complete object: the cluster itself
-//! checks that at every change of a primary's slot.
+//! The cluster itself checks, at every change of a primary's slot, that no key is ever live twice and every live
+//! entry leads to a complete object.
 #![allow(dead_code, reason = "every test takes what it needs")]
 
 pub mod bars;
@@ -54,20 +53,20 @@ use fusee_core::verbs::{ClientId, MnId};
 use fusee_core::view::{Geometry, Place, SlotRef, Subtable, View};
 use fusee_sim::{Client, Cluster, ClusterOptions, NetworkOptions, Rng, Sim, SimFabric, Stepper};
 
-/// Runs that take longer are stuck.
+/// A run with more steps is stuck.
 pub const MAX_STEPS: u64 = 300_000;
 
-/// Names the one who recovers and settles; no session has it.
+/// The id under which tests recover and settle; no session has it.
 const OPERATOR: ClientId = ClientId(u32::MAX - 1);
 
-/// A cluster in which no time passes, and the chance that decides about it.
+/// Makes a cluster without time, and returns its random numbers.
 pub fn stepwise(seed: u64, options: &ClusterOptions) -> (Rng, Cluster) {
     let sim = Sim::new(seed);
     let cluster = Cluster::stepwise(&sim, options);
     (sim.rng().clone(), cluster)
 }
 
-/// The same; in one of three clusters clients execute verbs themselves, as over shared memory.
+/// Does the same. In one of three clusters clients execute verbs themselves, as over shared memory.
 pub fn stepwise_or_immediate(seed: u64, options: &ClusterOptions) -> (Rng, Cluster) {
     let (rng, cluster) = stepwise(seed, options);
     let network = cluster.network();
@@ -78,7 +77,7 @@ pub fn stepwise_or_immediate(seed: u64, options: &ClusterOptions) -> (Rng, Clust
     (rng, cluster)
 }
 
-/// Five nodes, and an index of 6 or 12 slots: every key's two buckets are half of it.
+/// Returns options for five nodes, and an index of 6 or 12 slots: every key's two buckets are half of it.
 pub fn small(seed: u64, index_replicas: u8) -> ClusterOptions {
     let geometry = Geometry {
         slots_per_bucket: 1 + Rng::named(seed, "shape").below(2) as u8,
@@ -90,7 +89,7 @@ pub fn small(seed: u64, index_replicas: u8) -> ClusterOptions {
     ClusterOptions { memory_nodes: 5, index_replicas, geometry, pool_bytes, ..defaults }
 }
 
-/// Runs a task that nothing runs beside, and gives its result.
+/// Runs a task without any other, and returns its result.
 pub fn alone<T>(rng: &Rng, task: impl Future<Output = T>) -> T {
     let result = Cell::new(None);
     let mut stepper = Stepper::new(rng);
@@ -99,13 +98,13 @@ pub fn alone<T>(rng: &Rng, task: impl Future<Output = T>) -> T {
     result.into_inner().expect("it ended")
 }
 
-/// Access to the memory nodes for who is no client.
+/// Returns a fabric that belongs to no client.
 pub fn operator_fabric(cluster: &Cluster) -> SimFabric {
     SimFabric::new(cluster.network(), OPERATOR)
 }
 
-/// Clients, each with a block for small objects: the later ones have larger addresses, and so
-/// larger identities.
+/// Makes clients that each have a block for small objects. Later ones have larger addresses, and so larger
+/// identities.
 pub fn clients_in_order<const N: usize>(rng: &Rng, cluster: &Cluster) -> [Client; N] {
     let mut clients = [(); N].map(|()| cluster.client());
     for client in &clients {
@@ -116,7 +115,7 @@ pub fn clients_in_order<const N: usize>(rng: &Rng, cluster: &Cluster) -> [Client
     clients
 }
 
-/// The blocks of a client, as the memory nodes' block tables show them.
+/// Returns the blocks of a client, as in the memory nodes' block tables.
 pub fn blocks_of(cluster: &Cluster, client: ClientId) -> Vec<Address> {
     let at = |node| match cluster.peek_node(node, NodeRequest::BlocksOf { clients: vec![client] }) {
         Some(NodeReply::Blocks(blocks)) => blocks,
@@ -130,26 +129,26 @@ pub fn blocks_of(cluster: &Cluster, client: ClientId) -> Vec<Address> {
     blocks.iter().map(|b| geometry.block_address(b.region, b.block)).collect()
 }
 
-/// Every slot of a view.
+/// Returns every slot of a view.
 pub fn all_slots(view: &View) -> impl Iterator<Item = SlotRef> + use<> {
     let slots = view.geometry.subtable_slots() as u32;
     (0..view.subtables.len() as u32)
         .flat_map(move |subtable| (0..slots).map(move |slot| SlotRef { subtable, slot }))
 }
 
-/// The words of a slot at the nodes that live.
+/// Returns the words of a slot on the live nodes.
 fn words_of(cluster: &Cluster, view: &View, slot: SlotRef) -> Vec<Slot> {
     let lives = |place: &Place| cluster.network().has(place.node);
     view.slot_places(slot).filter(lives).map(|place| cluster.network().word_at(place)).collect()
 }
 
-/// The words of all slots of all replicas.
+/// Returns the words of all slots on all replicas.
 pub fn index(cluster: &Cluster) -> Vec<Slot> {
     let view = cluster.view();
     all_slots(&view).flat_map(|slot| words_of(cluster, &view, slot)).collect()
 }
 
-/// Whether the replicas of a slot differ now: some client is within a write round.
+/// Returns whether the replicas of any slot differ: then some client is within a write round.
 pub fn replicas_differ(cluster: &Cluster) -> bool {
     let view = cluster.view();
     all_slots(&view).any(|slot| {
@@ -158,7 +157,7 @@ pub fn replicas_differ(cluster: &Cluster) -> bool {
     })
 }
 
-/// Makes the next view, without a node that was lost.
+/// Makes the next view, without a lost node.
 pub fn forget(cluster: &Cluster, lost: MnId) {
     let mut view = cluster.view().clone();
     view.number += 1;
@@ -174,9 +173,8 @@ pub fn forget(cluster: &Cluster, lost: MnId) {
     cluster.set_view(view);
 }
 
-/// Takes away the node of an index replica, settles every slot by the rules and any of the choices
-/// that they leave, and makes the next view. For use when no client runs; those of the old view
-/// must not be used again.
+/// Loses the node of an index replica, settles every slot with any choice that the rules allow, and makes the next
+/// view. Only while no client runs; clients of the old view must not be used again.
 pub fn lose_index_replica(rng: &Rng, cluster: &Cluster) {
     let lost = {
         let view = cluster.view();
@@ -186,7 +184,7 @@ pub fn lose_index_replica(rng: &Rng, cluster: &Cluster) {
     lose_node(rng, cluster, lost);
 }
 
-/// The same of a certain node.
+/// Does the same with a given node.
 pub fn lose_node(rng: &Rng, cluster: &Cluster, lost: MnId) {
     let view = cluster.view().clone();
     cluster.crash_node(lost);

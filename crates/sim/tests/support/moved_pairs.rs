@@ -1,7 +1,7 @@
-//! A pair changes its redundancy while others write it, and a memory node is lost perhaps.
+//! A pair that changes its redundancy while other sessions write it. A memory node may be lost meanwhile.
 //!
-//! Few operations at a time, on one key, begin within one round trip; so rounds are contended in every way, and a
-//! loss finds most of them open.
+//! A few operations on one key begin within one round trip, so rounds are contended in every way, and a loss finds
+//! most of them open.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -21,28 +21,28 @@ use fusee_sim::{Cluster, ClusterOptions, NetworkOptions, Rng, Sim, SimSession, W
 use futures_util::future::join_all;
 
 const LEASE: Duration = Duration::from_millis(20);
-/// Longer than every value has to be that is coded.
+/// Lengths of values: each is long enough to be coded.
 const FILLERS: [usize; 4] = [600, 700, 800, 900];
 const KINDS: [OpKind; 10] =
     [Update, Update, Update, Upsert, Move, Move, Move, Delete, Search, Search];
 const SESSIONS: usize = 4;
 const BURSTS: usize = 8;
-/// Until everything is put right.
+/// Time within which the cluster must be repaired.
 const PATIENCE_NS: u64 = 2_000_000_000;
 
-/// Bursts of operations on one key, by a few sessions. `is_lossy`: in the middle of one of them a memory node is lost.
+/// Bursts of operations on one key, by a few sessions. `is_lossy`: a memory node is lost in the middle of one burst.
 pub fn moved_pairs(seed: u64, is_lossy: bool) {
     let redundancies = vec![Redundancy::Replicated, Redundancy::Coded(coding())];
     run(seed, is_lossy, redundancies, (&KINDS, 1));
 }
 
-/// The same, but all act at once, mostly with Moves, and it is a backup that is lost then, perhaps one of a majority.
+/// The same, but all sessions act at once, mostly with Moves. The lost node is a backup, perhaps one of a majority.
 pub fn moved_at_once(seed: u64) {
     let redundancies = vec![Redundancy::Replicated, Redundancy::Coded(coding())];
     run(seed, true, redundancies, (&[Update, Move, Move, Move, Move, Move], 16));
 }
 
-/// The same of a pair that becomes EC-oriented and erasure-coded by turns, in place where that can be.
+/// The same for a pair that becomes EC-oriented and erasure-coded in turns, in place if possible.
 pub fn turned_pairs(seed: u64, is_lossy: bool) {
     let oriented =
         Redundancy::Oriented(Orientation::new(2, coding()).expect("so many replicas can be"));
@@ -55,7 +55,7 @@ fn coding() -> Coding {
     Coding::new(2, 1).expect("there is such a code")
 }
 
-/// Operations of these kinds, so many times as close to each other as otherwise.
+/// Runs operations of these kinds, with their beginnings `haste` times closer together.
 fn run(seed: u64, is_lossy: bool, redundancies: Vec<Redundancy>, (kinds, haste): (&[OpKind], u64)) {
     let sim = Sim::new(seed);
     let rng = Rng::named(seed, "moved pairs");
@@ -68,7 +68,7 @@ fn run(seed: u64, is_lossy: bool, redundancies: Vec<Redundancy>, (kinds, haste):
     let geometry = Geometry { block_bytes: 1 << 13, max_value_bytes: 1024, ..defaults.geometry };
     let options = ClusterOptions {
         memory_nodes: 6,
-        // Who has a minority of three or four backups has lost, and its word stands there.
+        // With a minority of three or four backups a writer has lost, and its word is still there.
         index_replicas: if haste > 1 { 4 + seed as u8 % 2 } else { 2 + seed as u8 % 4 },
         geometry,
         lease_ms: Some(LEASE.as_millis() as u64),
@@ -87,10 +87,10 @@ fn run(seed: u64, is_lossy: bool, redundancies: Vec<Redundancy>, (kinds, haste):
             keeper.open(session.gate().clone());
             sessions.push(Rc::new(session));
         }
-        // Of one session's Moves two run at once as well.
+        // Two Moves of one session run at once as well.
         let twice = sessions.iter().take(2).flat_map(|session| [session.clone(), session.clone()]);
         let acting = if turns { twice.collect() } else { sessions.clone() };
-        // Regions for both come with the first pairs that need them.
+        // Regions for both redundancies come with the first pairs that need them.
         workload.run(&rng, &sessions[0], Upsert, 0).await;
         for _ in 0..4 {
             workload.run(&rng, &sessions[0], Move, 0).await;
@@ -127,8 +127,8 @@ fn run(seed: u64, is_lossy: bool, redundancies: Vec<Redundancy>, (kinds, haste):
     quiescent(&cluster, &cluster.take_orphans());
 }
 
-/// Waits until a round is contended, and a little longer, and loses a backup that has the word of most, which may have
-/// won by it. If there is no such round for a while: any backup.
+/// Waits until a round is contended, and a little longer. Then loses a backup with the most frequent word, which may
+/// have won by it. Without such a round: any backup.
 async fn lose_of_majority(cluster: &Cluster, rng: &Rng) {
     let sim = cluster.sim();
     let view = cluster.view().clone();
@@ -156,7 +156,7 @@ async fn lose_of_majority(cluster: &Cluster, rng: &Rng) {
     cluster.crash_node(lost);
 }
 
-/// Each session does one thing, at about the same time.
+/// Runs about one operation per session, at about the same time.
 async fn burst(
     sim: &Sim,
     rng: &Rng,
@@ -197,8 +197,8 @@ async fn wait_for_repair(cluster: &Cluster) {
     }
 }
 
-/// One session fills a small pool with EC-oriented pairs until there is no room, again and again: as the last resort
-/// its blocks are compared with the index, and what no word keeps is used again.
+/// One session fills a small pool with EC-oriented pairs until there is no room, again and again. As a last resort
+/// its blocks are compared with the index, and objects that no word keeps are reused.
 pub fn copies_compared(seed: u64) {
     let sim = Sim::new(seed);
     let rng = Rng::named(seed, "copies compared");
@@ -241,8 +241,8 @@ pub fn copies_compared(seed: u64) {
     replicas_agree(&cluster);
 }
 
-/// Pairs with two copies, some of them erasure-coded in place by now, and some of these EC-oriented again. Two memory
-/// nodes are lost at once, whichever they are, with a spare or without; others come later.
+/// Pairs with two copies; some of them have become erasure-coded in place, and some of these EC-oriented again. Any
+/// two memory nodes are lost at once, with a spare or without; others join later.
 pub fn two_nodes_lost(seed: u64) {
     const PAIRS: usize = 8;
     let sim = Sim::new(seed);
@@ -301,7 +301,8 @@ pub fn two_nodes_lost(seed: u64) {
         check(&versions).await;
         wait_for_repair(&cluster).await;
         check(&versions).await;
-        // With fewer copies, where there are nodes for these; refused, where there are for none, nor room for a block.
+        // Pairs get fewer copies if there are nodes for these. They are refused if there are nodes for none, or no
+        // room for a block.
         for number in (0..PAIRS).step_by(2) {
             let put = store.upsert_as(&key(number)[..], &value(number, 2), oriented, None).await;
             match put {
@@ -337,8 +338,8 @@ pub fn two_nodes_lost(seed: u64) {
     quiescent(&cluster, &cluster.take_orphans());
 }
 
-/// Where the parity of an EC-oriented pair will be stands that of another value, under the same identity, as after 128
-/// lives. A data chunk is damaged: the copy says what the value is, however many parity chunks agree.
+/// The places of an EC-oriented pair's future parity hold the parity of another value under the same identity, as
+/// after 128 lives. A data chunk is damaged: the copy decides the value, however many parity chunks agree.
 pub fn older_parity(seed: u64) {
     let sim = Sim::new(seed);
     let defaults = ClusterOptions::default();
@@ -358,7 +359,7 @@ pub fn older_parity(seed: u64) {
         let older = [8; 900];
         let written = store.insert_as(b"key", &value, oriented).await.expect("there is room");
         let hint = written.place.expect("it has been put somewhere");
-        // No client of one cluster meets what another one has left within a run.
+        // Within a run no client meets such leftovers of the same identity.
         cluster.never_watch();
         let view = store.view();
         let object = view.object_of(hint.word).expect("it leads there");
@@ -382,8 +383,8 @@ pub fn older_parity(seed: u64) {
     });
 }
 
-/// A client has died while it wrote the header of a block anew: on no column it is whole. One node is lost, and when
-/// its chunks are made anew on a spare one, another: what lives in the block is there.
+/// A client has died while it rewrote the header of a block: no column has a whole header. One node is lost, and
+/// after its chunks are restored on a spare one, another. The live objects of the block are readable.
 pub fn torn_headers(seed: u64) {
     let sim = Sim::new(seed);
     let rng = Rng::named(seed, "torn headers");
@@ -406,7 +407,7 @@ pub fn torn_headers(seed: u64) {
         let view = store.view();
         let (block, _) = view.geometry.block_of(word.address()).expect("it lies in a block");
         for header in view.block(block).expect("it is in a region").places() {
-            // What a WRITE leaves of which the last word, with the CRC, is still to come.
+            // This is a WRITE without its last word, which has the CRC.
             cluster.network().flip(header.plus(BLOCK_HEADER_BYTES - 8), u64::MAX << 32);
         }
         let columns = || {
@@ -430,8 +431,8 @@ pub fn torn_headers(seed: u64) {
     replicas_agree(&cluster);
 }
 
-/// A pair whose block is not in use any more is moved in place, and its session dies in the middle: what stands of the
-/// new word is found all the same.
+/// A pair whose block is no longer in use is moved in place, and its session dies in the middle. Recovery finds
+/// everything of the new word nevertheless.
 pub fn resting_block(seed: u64) {
     let sim = Sim::new(seed);
     let rng = Rng::named(seed, "resting block");
@@ -485,8 +486,8 @@ pub fn resting_block(seed: u64) {
     replicas_agree(&cluster);
 }
 
-/// Of a pair without parity a chunk and the copy are damaged, and the node of another chunk does not answer its reader:
-/// that is no damage, and another session may read the pair.
+/// A chunk and the copy of a pair without parity are damaged, and the node of another chunk does not answer its
+/// reader. Silence is not damage: another session may be able to read the pair.
 pub fn silent_chunk(seed: u64) {
     let sim = Sim::new(seed);
     let defaults = ClusterOptions::default();
@@ -504,7 +505,7 @@ pub fn silent_chunk(seed: u64) {
         keeper.open(session.gate().clone());
         let store = session.store();
         let put = store.insert_as(b"key", &[7; 900], oriented).await.expect("there is room");
-        // The regions that it needs are new, and a change looks at what it finds.
+        // The regions of the pair are new, and a change checks their contents.
         sim.sleep(PATIENCE_NS / 4).await;
         assert!(cluster.view().change.is_none());
         let word = put.place.expect("it is there").word;

@@ -1,7 +1,7 @@
-//! What sessions do by themselves keeps its rate, and counters say what has moved.
+//! Rates of the Moves that sessions make by themselves, and the counters of moved values.
 //!
-//! Rates are bounds on bytes in any time, not only on average: so these runs measure what a session has done by its
-//! own account, in virtual time, beside what it may do.
+//! Rates bound the bytes in any period, not only on average. So these runs compare the session's own count with the
+//! bound all the time, in virtual time.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::scripted::{VALUE, run};
 
 const VALUE_BYTES: usize = 3_000;
 const BYTES_PER_S: u64 = 20_000;
-/// What was not used adds up for so long.
+/// Seconds for which an unused rate accumulates.
 const SAVED_S: f64 = 1.0;
 const KEYS: u32 = 60;
 
@@ -28,7 +28,7 @@ fn redundancy(text: &str) -> Redundancy {
     text.parse().expect("it is one")
 }
 
-/// A cluster whose sessions demote or promote at this rate.
+/// Makes a cluster whose sessions demote or promote at this rate.
 fn cluster(sim: &Sim, policy: Policy, written: &str) -> Cluster {
     let defaults = ClusterOptions::default();
     let geometry = Geometry {
@@ -56,12 +56,12 @@ fn cluster(sim: &Sim, policy: Policy, written: &str) -> Cluster {
     Cluster::new(sim, &options)
 }
 
-/// So many bytes may have moved after a time.
+/// Returns the greatest number of bytes that may have moved after this time.
 fn most(seconds: f64) -> u64 {
     (BYTES_PER_S as f64 * (seconds + SAVED_S)) as u64 + VALUE_BYTES as u64
 }
 
-/// Writes in a row while memory is short: each would demote some pairs.
+/// Successive writes while memory is short: each of them would demote some pairs.
 pub fn demotion(seed: u64) {
     let sim = Sim::new(seed);
     let demotion = Some(Demotion { above_percent: 1, bytes_per_s: BYTES_PER_S });
@@ -91,7 +91,7 @@ pub fn demotion(seed: u64) {
     });
 }
 
-/// Reads of many coded pairs, each often enough to be promoted.
+/// Reads of many coded pairs, each often enough for a promotion.
 pub fn promotion(seed: u64) {
     let sim = Sim::new(seed);
     let promotion = Some(Promotion {
@@ -124,7 +124,7 @@ pub fn promotion(seed: u64) {
     });
 }
 
-/// Of every operation what it counts is what went over its fabric.
+/// The counters of every operation equal the traffic of its fabric.
 pub fn counters(seed: u64) {
     let lives = Lives::new(seed);
     let store = &lives.store;

@@ -1,10 +1,10 @@
-//! Memory that is used again, step by step: few keys, objects of which three fit in a block, and
-//! somebody who stands in for the keepers and the master and lets epochs pass.
+//! Reuse of memory, step by step: few keys, three objects to a block, and epochs that pass as if there were keepers
+//! and a master.
 //!
-//! Every client soon collects what it has freed, so an address comes back after a few writes, often
-//! into the same slot, while others still know what it was before: readers between a slot and its
-//! object, writers with hints of any age, losers of rounds, clients that stop for long. Some clients
-//! die and are recovered; others go on with their blocks, which are in doubt.
+//! Every client soon reclaims the objects that it has freed, so an address recurs after a few writes, often in the
+//! same slot, while other clients still know its earlier contents: readers between a slot and its object, writers
+//! with hints of any age, losers of rounds, clients that stop for long. Some clients die and are recovered; others go
+//! on with their blocks, which are unverified.
 
 use std::cell::{Cell, RefCell};
 
@@ -18,7 +18,7 @@ use super::crash::{Life, idle};
 use super::failures::{Events, Plans, Run};
 use super::small;
 
-/// Three objects of a value with this filler fit in a block.
+/// Sizes of which three objects fit in a block.
 const FILLER: &[usize] = &[1100];
 
 /// Clients write and read, and some die. 1 to 4 index replicas.
@@ -27,7 +27,7 @@ pub fn reuse(seed: u64) -> Events {
     use_again(tight(seed, ClusterOptions { data_replicas, ..small(seed, 1 + seed as u8 % 4) }))
 }
 
-/// The same, in any cluster that is [`tight`].
+/// The same in any cluster that is [`tight`].
 pub fn use_again(run: Run) -> Events {
     let rng = &run.rng;
     let dying = rng.below(3);
@@ -67,7 +67,7 @@ pub fn use_again(run: Run) -> Events {
     run.end()
 }
 
-/// So little memory that it is used again; in half of the runs it is often short.
+/// Makes a run with so little memory that it is reused; in half of the runs it is often short.
 pub fn tight(seed: u64, options: ClusterOptions) -> Run {
     let region_bytes = 1 << (14 + seed / 8 % 2);
     let geometry = Geometry { max_value_bytes: 1200, region_bytes, ..options.geometry };
@@ -78,7 +78,7 @@ pub fn tight(seed: u64, options: ClusterOptions) -> Run {
     run
 }
 
-/// What a task does: mostly writes of the same key.
+/// Draws the operations of a task: mostly writes of one key.
 fn plan(run: &Run) -> Vec<(OpKind, usize)> {
     let any = |n| run.rng.below(n);
     let emphasis = [
@@ -90,11 +90,11 @@ fn plan(run: &Run) -> Vec<(OpKind, usize)> {
     (0..8 + any(30)).map(|_| (emphasis[any(4)], any(2) * any(run.keys()))).collect()
 }
 
-/// Lets epochs pass, as keepers and the master do together.
+/// Lets epochs pass, like keepers and the master together.
 struct Epochs<'r> {
     run: &'r Run,
     clients: &'r [(Client, Life<'r>)],
-    /// Which clients have died and are recovered.
+    /// Whether each client has died and is recovered.
     gone: RefCell<Vec<bool>>,
     is_done: Cell<bool>,
 }
@@ -105,9 +105,9 @@ impl<'r> Epochs<'r> {
         Epochs { run, clients, gone, is_done: Cell::new(false) }
     }
 
-    /// Asks one question after the other, for all sessions, until nobody works any more.
+    /// Asks one question after the other, for all sessions, until all clients have ended.
     async fn pass(&self) {
-        // With every question the epoch that was the newest then.
+        // The newest epoch at the time of each question.
         let mut asked: Vec<u64> = Vec::new();
         let mut newest = self.gates().map(Gate::epoch).max().unwrap_or(0);
         while !self.is_done.get() {
@@ -119,7 +119,7 @@ impl<'r> Epochs<'r> {
             newest += 1;
             for (client, life) in self.clients {
                 idle(self.run.rng.below(8)).await;
-                // Who is dead acts as it did.
+                // A dead client stays in its epoch.
                 if !life.crashed() {
                     client.session.gate().publish_epoch(newest);
                 }
@@ -139,7 +139,7 @@ impl<'r> Epochs<'r> {
         }
     }
 
-    /// The gates of those who live, or may have left something half-way.
+    /// Returns the gates of clients that live, or may have left something half-way.
     fn gates(&self) -> impl Iterator<Item = &Gate> {
         let gone = self.gone.borrow().clone();
         let left = self.clients.iter().zip(gone).filter(|(_, gone)| !gone);

@@ -1,7 +1,6 @@
 //! Operations under random schedules, and all clients crashing at once, each run from one seed.
 //!
-//! What is checked: at every step, no key live twice; at the end, replicas that agree; and in all,
-//! a linearizable history per key.
+//! Checked: at every step, no key is live twice; at the end, replicas agree; and each key has a linearizable history.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -14,10 +13,10 @@ use super::crash::idle;
 use super::workload::Workload;
 use super::{MAX_STEPS, alone, lose_index_replica, small, stepwise_or_immediate};
 
-/// What one task does, one operation after another.
+/// The operations of one task, in order.
 type Plan = Vec<(OpKind, usize)>;
 
-/// One run: its cluster and its keys. Key 0 is the one that most operations want.
+/// A run: its cluster and its keys. Most operations are on key 0.
 struct Run {
     rng: Rng,
     cluster: Cluster,
@@ -26,7 +25,7 @@ struct Run {
 }
 
 impl Run {
-    /// Neighbouring seeds differ in the number of index replicas.
+    /// Makes a run. Successive seeds differ in the number of index replicas.
     fn new(seed: u64, replicas: &[u8], keys: fn(&Rng) -> (usize, usize)) -> Run {
         let index_replicas = replicas[seed as usize % replicas.len()];
         let (rng, cluster) = stepwise_or_immediate(seed, &small(seed, index_replicas));
@@ -39,7 +38,7 @@ impl Run {
         (0..at_least + self.rng.below(4)).map(|_| self.cluster.client()).collect()
     }
 
-    /// One of these, drawn by weight.
+    /// Draws a kind of operation by weight.
     fn draw(&self, mix: &[(OpKind, usize)]) -> OpKind {
         let mut left = self.rng.below(mix.iter().map(|(_, weight)| weight).sum());
         for (kind, weight) in mix {
@@ -57,14 +56,14 @@ impl Run {
         }
     }
 
-    /// Runs one plan with nobody beside it.
+    /// Runs one plan without any other task.
     fn alone(&self, store: &Client, plan: Plan) {
         let mut stepper = Stepper::new(&self.rng);
         stepper.spawn(self.follow(store, plan));
         stepper.run(MAX_STEPS, || ());
     }
 
-    /// Every other key, drawn, exists before.
+    /// Inserts about half of the keys.
     fn fill(&self, store: &Client) {
         let some = (0..self.keys).filter(|_| self.rng.below(2) == 0);
         self.alone(store, some.map(|key| (Insert, key)).collect());
@@ -78,7 +77,7 @@ impl Run {
         stepper
     }
 
-    /// Runs the tasks to their end, reads every key, and judges.
+    /// Runs the tasks to their end, reads every key, and checks the history.
     fn conclude(&self, tasks: Stepper<'_>, reader: &Client) {
         tasks.run(MAX_STEPS, || ());
         replicas_agree(&self.cluster);
@@ -86,7 +85,7 @@ impl Run {
         self.workload.assert_linearizable();
     }
 
-    /// All clients have crashed: a node of the index is lost, and new clients go on.
+    /// Loses a node of the index after all clients have crashed, and lets new clients go on.
     fn lose_a_replica(&self) {
         lose_index_replica(&self.rng, &self.cluster);
         replicas_agree(&self.cluster);
@@ -94,7 +93,7 @@ impl Run {
         self.conclude(self.tasks(&stores, self.mixed_plans()), &stores[0]);
     }
 
-    /// Plans of 2 to 4 tasks that mix everything, with one of several emphases.
+    /// Draws plans of 2 to 4 tasks with all operations, with one of several emphases.
     fn mixed_plans(&self) -> Vec<Plan> {
         let weights = [
             [3, 2, 1, 3, 2, 1],
@@ -111,8 +110,8 @@ impl Run {
             .collect()
     }
 
-    /// Plans of 3 tasks that insert and delete key 0, and of up to 2 more that keep the slots
-    /// around it moving with other keys.
+    /// Draws plans of 3 tasks that insert and delete key 0, and of up to 2 more that change the slots around it with
+    /// other keys.
     fn fighting_plans(&self) -> Vec<Plan> {
         let fight = [(Insert, 2), (Delete, 2), (Search, 1)];
         let churn = [(Insert, 1), (Delete, 1)];
@@ -127,9 +126,9 @@ impl Run {
             .collect()
     }
 
-    /// Begins 4 to 9 operations one after another. Those on key 0 stop after a few steps, mostly
-    /// when they have just read which slots are free; those on other keys mostly end, and change
-    /// just that. Returns what has not ended.
+    /// Begins 4 to 9 operations one after another. Those on key 0 stop after a few steps, mostly when they have just
+    /// read which slots are free. Those on other keys mostly end, and change which slots are free. Returns the
+    /// operations that have not ended.
     fn burst<'t>(&'t self, stores: &'t [Client]) -> Stepper<'t> {
         let mix = [(Insert, 6), (Upsert, 1), (Delete, 2), (Search, 1)];
         let others = [(Insert, 1), (Delete, 1)];
@@ -147,25 +146,25 @@ impl Run {
         stepper
     }
 
-    /// Up to `steps` steps of one task. Returns whether it has ended.
+    /// Takes up to `steps` steps of one task. Returns whether it has ended.
     fn step(&self, mut task: Pin<&mut impl Future<Output = ()>>, steps: usize) -> bool {
         let mut context = Context::from_waker(Waker::noop());
         (0..steps).any(|_| task.as_mut().poll(&mut context) == Poll::Ready(()))
     }
 }
 
-/// 1 to 3 keys, sometimes with the same buckets and fingerprint.
+/// Draws 1 to 3 keys, sometimes with the same buckets and fingerprint.
 fn few_keys(rng: &Rng) -> (usize, usize) {
     let n = 1 + rng.below(3);
     if rng.below(2) == 0 { (n, 0) } else { (1, n - 1) }
 }
 
-/// 3 to 5 keys with the same buckets and fingerprint.
+/// Draws 3 to 5 keys with the same buckets and fingerprint.
 fn alike_keys(rng: &Rng) -> (usize, usize) {
     (3 + rng.below(3), 0)
 }
 
-/// 3 to 6 keys without any relation.
+/// Draws 3 to 6 keys without any relation.
 fn more_keys(rng: &Rng) -> (usize, usize) {
     (1, 2 + rng.below(4))
 }
@@ -206,7 +205,7 @@ pub fn rounds(seed: u64) {
     run.conclude(run.tasks(&stores, plans), &stores[0]);
 }
 
-/// As [`mixed`]; all clients crash at some step, and a node of the index is lost.
+/// Like [`mixed`]; all clients crash at some step, and a node of the index is lost.
 pub fn crash(seed: u64) {
     let run = Run::new(seed, &[2, 3, 4, 5], few_keys);
     let stores = run.sessions(1);
@@ -217,7 +216,7 @@ pub fn crash(seed: u64) {
     run.lose_a_replica();
 }
 
-/// As [`bursts`]; all clients crash, and a node of the index is lost.
+/// Like [`bursts`]; all clients crash, and a node of the index is lost.
 pub fn bursts_crash(seed: u64) {
     let run = Run::new(seed, &[2, 3, 4, 5], alike_keys);
     let stores = run.sessions(1);
@@ -228,8 +227,8 @@ pub fn bursts_crash(seed: u64) {
     run.lose_a_replica();
 }
 
-/// As [`mixed`], while objects are damaged on one replica. At the end most are; one SEARCH of each key repairs
-/// what it meets, so that a second one meets nothing.
+/// Like [`mixed`], while objects are damaged on one replica. At the end most objects are damaged. One SEARCH of each
+/// key repairs the damage that it meets, so a second SEARCH meets none.
 pub fn damage(seed: u64) {
     let run = Run::new(seed, &[1, 2, 3, 4, 5], few_keys);
     let stores = run.sessions(1);

@@ -1,4 +1,4 @@
-//! A cluster in virtual time whose master looks for damage, and memory that is damaged while nobody uses it.
+//! A cluster in virtual time whose master looks for damage, and memory that is damaged while it is not used.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -10,12 +10,12 @@ use fusee_core::view::{Geometry, Place, SlotRef};
 use fusee_sim::{Cluster, ClusterOptions, Sim, SimSession};
 use futures_util::future::join;
 
-/// Within so many milliseconds the master has looked everywhere, twice.
+/// Milliseconds within which the master has looked everywhere, twice.
 const PATIENCE_MS: u64 = 2_000;
 pub const KEYS: usize = 12;
 const LEASE: Duration = Duration::from_millis(20);
 
-/// A cluster, its pairs, and where these are.
+/// A cluster, its pairs, and their places.
 pub struct Held {
     pub cluster: Cluster,
     pub store: Rc<SimSession>,
@@ -26,7 +26,7 @@ pub fn key(number: usize) -> String {
     format!("key {number}")
 }
 
-/// Lets a test have a cluster that is scrubbed, with some pairs, of which some have been deleted.
+/// Runs a test on a cluster with scrubbing and with some pairs; other pairs have been deleted.
 pub fn held(seed: u64, index_replicas: u8, test: impl AsyncFnOnce(&Held)) {
     let defaults = ClusterOptions::default();
     let geometry = Geometry { groups_per_subtable: 8, slots_per_bucket: 4, ..defaults.geometry };
@@ -60,7 +60,7 @@ pub fn held(seed: u64, index_replicas: u8, test: impl AsyncFnOnce(&Held)) {
 }
 
 impl Held {
-    /// Lets the cluster be until something holds, and its view is stable.
+    /// Waits until `holds` returns true and the view is stable.
     pub async fn until(&self, what: &str, holds: impl Fn() -> bool) {
         let is_stable = || self.cluster.view().change.is_none();
         for _ in 0..PATIENCE_MS {
@@ -94,7 +94,7 @@ impl Held {
     }
 }
 
-/// Free words that no writer put there come onto a replica of entries: zeros, and those of others.
+/// Writes free words that no writer has written to a replica of entries: zeros, and words of other objects.
 pub fn free_words(seed: u64, replicas: u8) {
     held(seed, replicas, async |held| {
         held.cluster.never_watch();
@@ -112,7 +112,7 @@ pub fn free_words(seed: u64, replicas: u8) {
     });
 }
 
-/// Any bit of the word of any replica of an entry; of those numbered `bits`.
+/// Flips each bit of `bits` in the word of each replica of an entry, and waits until it is settled.
 pub fn settles(seed: u64, replicas: u8, bits: impl Iterator<Item = usize>) {
     held(seed, replicas, async |held| {
         held.cluster.never_watch();
@@ -129,9 +129,8 @@ pub fn settles(seed: u64, replicas: u8, bits: impl Iterator<Item = usize>) {
     });
 }
 
-/// The same, on backups, while other slots of the subtable are written all the time; each write is
-/// found. (A writer may take a damaged slot of a primary for a free one.) Returns how many writes
-/// there were.
+/// Does the same on backups, while other slots of the subtable are written all the time. Every write must be found.
+/// (A writer may take a damaged slot of a primary for a free one.) Returns the number of writes.
 pub fn settles_beside_writes(seed: u64, replicas: u8, bits: impl Iterator<Item = usize>) -> usize {
     let written = Cell::new(0);
     held(seed, replicas, async |held| {

@@ -1,8 +1,8 @@
-//! A set that a change of the view has committed in its stead, while a get of the same process rides on it.
+//! A set that a view change has committed, while a get of the same process rides on it.
 //!
-//! Nothing of it tells when that was: before the get began, somebody else may have READ the word, and replaced it. In
-//! whole clusters that takes a change that settles on the word of a set, and a get and a write of others between
-//! then and the end of the set, so the table is asked by itself.
+//! The time of that commit is unknown: before the get began, another session may have READ the word and replaced it.
+//! In whole clusters this takes a change that settles on the word of a set, and a get and a write of others between
+//! that and the end of the set. So this test uses the table alone.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use fusee_core::view::SlotRef;
 use futures_util::future::FutureExt;
 
 /// # Panics
-/// If the get takes its value.
+/// If the get takes the set's value.
 pub fn gives_no_value() {
     for has_committed in [true, false] {
         let table = Arc::new(WorkTable::new(false));

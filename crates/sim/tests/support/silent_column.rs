@@ -1,4 +1,4 @@
-//! A coded pair is read while the node of one of its chunks does not answer, and no change of the view comes.
+//! Reads of a coded pair while the node of one of its chunks does not answer, without a view change.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ const LEASE: Duration = Duration::from_millis(20);
 /// Longer than the run.
 const HELD_NS: u64 = 10_000_000_000;
 
-/// The pair is erasure-coded, or EC-oriented; there is a hint, or none. The master hears the node all the time.
+/// The pair is erasure-coded or EC-oriented, and read with and without a hint. The master hears the node all the
+/// time.
 pub fn silent_column(seed: u64) {
     let sim = Sim::new(seed);
     let lease_ms = Some(LEASE.as_millis() as u64);

@@ -1,10 +1,10 @@
 //! Updates and deletes that begin with a speculative write, under random schedules and steered by hand.
 //!
-//! The scenarios are those of [`failures`](super::failures), [`changes`](super::changes) and
-//! [`reuse`](super::reuse), in clusters where speculative writes hold: of as many memory nodes as slots have
-//! replicas, or a few more, so that some objects lie beside all backups of a slot and others do
-//! not. All operations get hints, nobody shares memory. The network lets any part of a batch arrive late or,
-//! when its client dies, never: a WRITE here and the CAS behind it there.
+//! The scenarios are those of [`failures`](super::failures), [`changes`](super::changes) and [`reuse`](super::reuse),
+//! in clusters where speculative writes are possible: with as many memory nodes as slots have replicas, or a few
+//! more, so that some objects lie on the nodes of all backups of a slot and others do not. All operations get hints,
+//! and no cluster shares its memory. The network lets any part of a batch arrive late or, if its client dies, never:
+//! for example a WRITE to one node and the CAS behind it to another.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -34,7 +34,7 @@ use super::{
     small, stepwise,
 };
 
-/// Longer than anything takes where no time passes.
+/// Longer than anything takes in a cluster without time.
 const HELD_NS: Nanos = 1 << 60;
 const LEASE: Duration = Duration::from_millis(20);
 
@@ -47,7 +47,7 @@ fn shape(seed: u64) -> ClusterOptions {
     ClusterOptions { memory_nodes, data_replicas, ..small(seed, index_replicas) }
 }
 
-/// A run whose writes speculate where they can.
+/// Changes a run so that its writes are speculative where possible.
 fn speculating(run: Run) -> Run {
     let network = run.cluster.network();
     network.set_options(NetworkOptions { immediate: false, ..network.options() });
@@ -59,7 +59,7 @@ fn plans(seed: u64) -> Plans {
     if (seed / 8).is_multiple_of(3) { Plans::Fights } else { Plans::Mixed }
 }
 
-/// Clients die beside living ones and are recovered.
+/// Clients die while others live, and are recovered.
 pub fn crash(seed: u64) -> Events {
     failures::crash_and_recover(speculating(Run::of(seed, &shape(seed), plans(seed))))
 }
@@ -69,28 +69,27 @@ pub fn index_loss(seed: u64) -> Events {
     failures::all_die_and_a_node(speculating(Run::of(seed, &shape(seed), Plans::Mixed)))
 }
 
-/// Memory nodes are lost beside working clients, of which some die.
+/// Memory nodes are lost while clients work, some of which die.
 pub fn loss(seed: u64) -> Events {
     changes::lose_nodes(speculating(Run::of(seed, &shape(seed), plans(seed))))
 }
 
-/// Replicas of subtables and regions move beside working clients, of which some die.
+/// Replicas of subtables and regions move while clients work, some of which die.
 pub fn moves(seed: u64) -> Events {
     let options = ClusterOptions { pool_bytes: 3 << 18, ..shape(seed) };
     changes::move_replicas(speculating(Run::of(seed, &options, plans(seed))))
 }
 
-/// Memory is short and used again.
+/// Memory is short and reused.
 pub fn used_again(seed: u64) -> Events {
     reuse::use_again(speculating(tight(seed, shape(seed))))
 }
 
-/// A word that was seen a window ago comes back, and stands on a backup when its writer has not
-/// committed it yet. Who knows it from then takes the backup over, as if the round of that word had begun.
+/// A word that was seen a window ago recurs, and is on a backup while its writer has not committed it yet. A session
+/// that knows the word from then takes the backup over, as if the round of that word had begun.
 ///
-/// The lives of the object are not lived: the word is learnt from a run that went the same way, and
-/// the hint is made up. Returns whether the word stood on a backup, and not on the
-/// primary, when the operation with the old hint began.
+/// The run skips the lives of the object: the word is learnt from a run that went the same way, and the hint is made
+/// up. Returns whether the word was on a backup, and not on the primary, when the operation with the old hint began.
 pub fn recurring_word(seed: u64) -> bool {
     let options = ClusterOptions { memory_nodes: 2, data_replicas: 2, ..small(seed, 2) };
     let prepared = || {
@@ -124,7 +123,7 @@ pub fn recurring_word(seed: u64) -> bool {
     stepper.run(MAX_STEPS, || ());
     replicas_agree(&cluster);
     let found = alone(&rng, writer.search(&keys[0], None)).unwrap();
-    // As a loser it may have taken effect before the other one.
+    // As a loser the update may have taken effect before the other one.
     assert!(
         found.value().is_some_and(|value| value != b"first"),
         "{found:?}",
@@ -133,7 +132,7 @@ pub fn recurring_word(seed: u64) -> bool {
     steered.get()
 }
 
-/// Three memory nodes and a master, with so many replicas of everything.
+/// Returns options for three memory nodes and a master, with this number of replicas of everything.
 fn timed(replicas: u8) -> ClusterOptions {
     let defaults = ClusterOptions::default();
     ClusterOptions {
@@ -146,14 +145,14 @@ fn timed(replicas: u8) -> ClusterOptions {
     }
 }
 
-/// As [`recurring_word`], of the word that an EC-oriented pair takes in place, seen for half a window: so many
-/// epochs are enough there, since a life has several words. In virtual time.
+/// Like [`recurring_word`], for the word of an EC-oriented pair after a Move in place, seen half a window ago: there
+/// half of the epochs suffice, since a life has several words. In virtual time.
 pub fn recurring_turn(seed: u64) {
     turned(seed, turned(seed, None));
 }
 
-/// A pair becomes erasure-coded in place, and is overwritten meanwhile with a hint of the word that it takes, if that
-/// is known. Returns that word.
+/// Makes a pair erasure-coded in place. If `again` is known, overwrites the pair meanwhile with a hint of that word.
+/// Returns the word of the Move.
 fn turned(seed: u64, again: Option<Hint>) -> Option<Hint> {
     const KEY: &[u8] = b"key";
     let again = again.map(|again| Hint { seen: Sight::Since(1), ..again });
@@ -175,7 +174,7 @@ fn turned(seed: u64, again: Option<Hint>) -> Option<Hint> {
         let other = open().await;
         let put = writer.store().upsert_as(KEY, &[1; 700], oriented, None).await;
         put.expect("there is room");
-        // So that it has a block.
+        // So that the session has a block.
         let put = other.store().upsert_as(b"other", &[2; 700], Redundancy::Replicated, None).await;
         put.expect("there is room");
         let turn = writer.store().set_redundancy(KEY, Redundancy::Coded(coding), None);
@@ -201,8 +200,8 @@ fn turned(seed: u64, again: Option<Hint>) -> Option<Hint> {
     turned
 }
 
-/// A pair without redundancy is lost with its memory node, and somebody has found that the key does not exist. Who has
-/// a hint of it from before finds that as well, by whatever it does. In virtual time.
+/// A pair without redundancy is lost with its memory node, and a session has found that the key is absent. A session
+/// with an earlier hint must find the key absent as well, with any operation. In virtual time.
 pub fn lost_single(seed: u64) {
     const KEY: &[u8] = b"key";
     let sim = Sim::new(seed);
@@ -221,7 +220,7 @@ pub fn lost_single(seed: u64) {
         let store = writer.store();
         let put = store.upsert_as(KEY, &[1; 100], Redundancy::None, None).await;
         let hint = put.expect("there is room").place.expect("it is there");
-        // So that it has a block.
+        // So that the session has a block.
         let put = store.upsert_as(b"other", &[2; 100], Redundancy::Replicated, None).await;
         put.expect("there is room");
         let object = cluster.view().object_of(hint.word).expect("it leads there").places().next();
@@ -246,10 +245,9 @@ pub fn lost_single(seed: u64) {
     replicas_agree(&cluster);
 }
 
-/// A writer dies within its speculative write when the word stands on a backup, and its object is complete on
-/// that node only: the link to the other one was held. Then just that replica of the region moves
-/// away, filled from the other one. Three index and two data replicas, and a key whose slot has its
-/// backups on the region's nodes.
+/// A writer dies within its speculative write when the word is on a backup, and its object is complete on that node
+/// only: the link to the other node was held. Then this replica of the region moves away, filled from the other one.
+/// Three index and two data replicas, and a key whose slot has its backups on the region's nodes.
 pub fn half_moved(seed: u64) -> Events {
     let options = ClusterOptions {
         memory_nodes: 3,
@@ -303,9 +301,10 @@ pub fn half_moved(seed: u64) -> Events {
     run.end()
 }
 
-/// A deleter dies within its speculative write when its word stands on a backup, and its log object is complete beside
-/// that one only, the first. Then the primary is lost, and the word is what the slot gets: whoever replaces it frees
-/// the log object, so that this must not seem new when the other node is lost as well. In virtual time.
+/// A deleter dies within its speculative write when its word is on a backup, and its log object is complete only on
+/// the node of that backup, the first. Then the primary is lost, and the slot gets this word. The session that
+/// replaces the word frees the log object, so the object must not seem new when the other node is lost as well. In
+/// virtual time.
 pub fn half_deleted(seed: u64) {
     let sim = Sim::new(seed);
     let options = ClusterOptions { data_replicas: 2, index_keys: 100, ..timed(3) };
@@ -336,7 +335,8 @@ pub fn half_deleted(seed: u64) {
             let Either::Right(((), deletes)) = select(deletes, pin!(stands)).await else {
                 panic!("a node does not answer");
             };
-            // Else it has begun otherwise, since its log object does not lie beside the backups.
+            // Otherwise the DELETE did not begin speculatively, since its log object does not lie on the nodes of the
+            // backups.
             let log = word().object().and_then(|log| view.object(log, HEADER_BYTES));
             let is_beside = |log: ObjectAt<'_>| log.places().all(|at| at.node != primary);
             if !word().is_free() || !log.is_some_and(is_beside) {

@@ -1,4 +1,4 @@
-//! Two Moves in place of one session: one has read the slot before the other one commits, and begins when that has
+//! Two Moves in place of one session: one has read the slot before the other one commits, and begins after that has
 //! ended.
 
 use std::time::Duration;
@@ -18,8 +18,8 @@ const LEASE: Duration = Duration::from_millis(20);
 const HELD_NS: u64 = 10_000_000;
 const VALUE: [u8; 900] = [1; 900];
 
-/// The second Move has READ slot and chunks but for one, which is on a node without the slot and answers late. It finds
-/// the word that the first one has put there, and not its own.
+/// The second Move has READ the slot and all chunks but one, which is on a node without the slot and answers late. It
+/// finds the word of the first Move in the slot, and must not take it for its own.
 pub fn stale_move(seed: u64) {
     let sim = Sim::new(seed);
     let defaults = ClusterOptions::default();
@@ -41,7 +41,7 @@ pub fn stale_move(seed: u64) {
     let keeper = cluster.keeper(process, LEASE);
     let coding = Coding::new(2, 1).expect("there is such a code");
     let oriented = Redundancy::Oriented(Orientation::new(2, coding).expect("it can be"));
-    // Back and forth: to its parity, and to its copies again.
+    // First to parity, then to copies again.
     let ways = [Redundancy::Coded(coding), oriented];
     let begun = seed as usize / 3 % 2;
     cluster.block_on(process, async {
@@ -85,7 +85,7 @@ pub fn stale_move(seed: u64) {
     quiescent(&cluster, &cluster.take_orphans());
 }
 
-/// A pair with a data chunk on a node that has no replica of its slot: its key, where it is, and that node.
+/// Makes a pair with a data chunk on a node without a replica of its slot. Returns its key, its hint, and that node.
 pub async fn pair_apart(
     cluster: &Cluster,
     session: &SimSession,
@@ -95,7 +95,7 @@ pub async fn pair_apart(
         let key = format!("key {number}").into_bytes();
         let put =
             session.store().insert_as(&key[..], &VALUE, redundancy).await.expect("there is room");
-        // The first one brings regions.
+        // The first pair brings regions.
         cluster.sim().sleep(20_000_000).await;
         assert!(cluster.view().change.is_none());
         let hint = put.place.expect("it is there");

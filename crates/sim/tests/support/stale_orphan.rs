@@ -1,7 +1,8 @@
-//! A block that the master still takes for orphaned has come back to the pool, and a session asks both of them.
+//! A block that has come back to the pool while the master still takes it for orphaned, and a session that asks both.
 //!
-//! One of its operations gets the block from the pool, while another one is given it by the master, as what
-//! an earlier owner has left. Only one of the two may have it: else it is twice in the session's slabs.
+//! One operation of the session gets the block from the pool, while the master gives the same block to another
+//! operation as an earlier owner's. Only one of the two may take it: otherwise the block would be in the session's
+//! slabs twice.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ const LEASE: Duration = Duration::from_secs(1);
 /// Lengths of two values of different size classes.
 const LENGTHS: [usize; 2] = [10, 300];
 
-/// Two operations of a session look for memory side by side. `is_own`: what is left is the session's own.
+/// Two operations of a session look for memory concurrently. `is_own`: the orphaned block was the session's own.
 pub fn stale_orphan(seed: u64, is_own: bool) {
     let sim = Sim::new(seed);
     let defaults = ClusterOptions::default();

@@ -1,8 +1,7 @@
-//! Histories that random schedules hardly ever come to, steered by hand: single operations are
-//! stopped at the step that matters, and what is left goes on in a random order.
+//! Histories that random schedules hardly ever reach, steered by hand: single operations are stopped at the critical
+//! step, and the rest goes on in a random order.
 //!
-//! Every history takes a seed and returns whether it went the intended way; it panics if the
-//! store answered or did what it must not.
+//! Every history takes a seed and returns whether it went the intended way. It panics if the store broke a promise.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -21,7 +20,7 @@ use super::workload::Workload;
 use super::{MAX_STEPS, alone, clients_in_order, small, stepwise, stepwise_or_immediate};
 
 const KEY: &[u8] = b"key";
-/// Longer than anything takes where no time passes.
+/// Longer than anything takes in a cluster without time.
 const HELD_NS: Nanos = 1 << 60;
 
 /// A running INSERT or other operation, one step per poll.
@@ -41,7 +40,7 @@ impl<'s> Task<'s> {
         Task { future: Box::pin(future), result: None }
     }
 
-    /// Takes up to `steps` steps, while `go_on`.
+    /// Takes up to `steps` steps while `go_on` returns true.
     fn step(&mut self, steps: usize, go_on: impl Fn() -> bool) {
         let mut context = Context::from_waker(Waker::noop());
         for _ in 0..steps {
@@ -55,7 +54,7 @@ impl<'s> Task<'s> {
     }
 }
 
-/// Runs the tasks to their end. Returns what they answered.
+/// Runs the tasks to their end. Returns their results.
 fn finish<const N: usize>(
     mut tasks: [Task<'_>; N],
     cluster: &Cluster,
@@ -72,15 +71,14 @@ fn finish<const N: usize>(
     tasks.map(|t| t.result.expect("every operation ends"))
 }
 
-/// The slot that an INSERT takes in an empty index.
+/// Returns the slot that an INSERT takes in an empty index.
 fn first_choice(key: &[u8]) -> SlotRef {
     let (rng, cluster) = stepwise(0, &ClusterOptions::default());
     let store = cluster.client();
     alone(&rng, store.insert(key, b"value")).unwrap().place.unwrap().slot
 }
 
-/// Where `KEY` goes in an empty index, and two more keys that go there, with fingerprints of their
-/// own.
+/// Returns the slot of `KEY` in an empty index, and two more keys with the same slot but other fingerprints.
 fn rivals() -> &'static (SlotRef, [Vec<u8>; 2]) {
     static RIVALS: OnceLock<(SlotRef, [Vec<u8>; 2])> = OnceLock::new();
     RIVALS.get_or_init(|| {
@@ -95,13 +93,12 @@ fn rivals() -> &'static (SlotRef, [Vec<u8>; 2]) {
     })
 }
 
-/// A look counts only after the own word stands on the first backup.
+/// A look counts only after the session's own word is on the first backup.
 ///
-/// A and C fight for a slot with different keys; C gets the first backup, A the second. A's CAS
-/// on the first backup fails, so the look behind it proves nothing. Now D inserts A's key into
-/// another slot (D began when the first slot was still taken by a key that is gone since) and
-/// sees nothing of A on the first backup. A wins by Rule 3, having the smaller identity. Only the
-/// look behind its repair of the first backup shows D's entry.
+/// A and C compete for a slot with different keys; C gets the first backup, A the second. A's CAS on the first backup
+/// fails, so the look behind it proves nothing. Now D inserts A's key into another slot (D began when the first slot
+/// was still taken by a key that has been deleted since) and sees nothing of A on the first backup. A wins by Rule 3,
+/// with the smaller identity. Only the look behind its repair of the first backup shows D's entry.
 pub fn early_look(seed: u64) -> bool {
     let (slot, [gone, other]) = rivals();
     let (rng, cluster) = stepwise(seed, &ClusterOptions::default());
@@ -133,10 +130,10 @@ pub fn early_look(seed: u64) -> bool {
 
 /// A slot that is free on the first backup may still be live on the primary.
 ///
-/// D is about to insert a key; the slot of its first choice is taken by a key that is gone when A
-/// inserts D's key there. E deletes it again, and stops when the backups show the slot free and
-/// the primary does not yet. D, who goes for another slot, sees on the first backup that slot
-/// free: only its second READ of the primary shows that the key is still live.
+/// D is about to insert a key. The slot of its first choice is taken by a key that is deleted when A inserts D's key
+/// there. E deletes D's key again, and stops when the backups show the slot free and the primary does not yet. D goes
+/// for another slot, and sees on the first backup that the first one is free: only its second READ of the primary
+/// shows that the key is still live.
 pub fn freed_slot(seed: u64) -> bool {
     let (slot, [gone, _]) = rivals();
     let (rng, cluster) = stepwise(seed, &ClusterOptions::default());
@@ -146,7 +143,7 @@ pub fn freed_slot(seed: u64) -> bool {
     let mut late = Task::insert(d, KEY);
     late.step(4 + rng.below(10), || true);
     alone(&rng, e.delete(gone, None)).unwrap();
-    // Does not end here if D has come too far.
+    // A's INSERT does not end here if D has come too far.
     let mut first = Task::insert(a, KEY);
     first.step(400, || true);
 
@@ -163,12 +160,12 @@ pub fn freed_slot(seed: u64) -> bool {
     steered
 }
 
-/// What a look sees on a backup may lead to an object that is complete on that node only.
+/// A word that a look sees on a backup may lead to an object that is complete on that node only.
 ///
-/// D is about to insert a key; the slot of its first choice is taken by a key that is gone when A
-/// inserts D's key there. A updates it by a speculative write, of which nothing comes to the primary's node:
-/// the link is held. D, who goes for another slot, sees A's word on the first backup. On the other
-/// node the object is not there, and would be taken for another key's.
+/// D is about to insert a key. The slot of its first choice is taken by a key that is deleted when A inserts D's key
+/// there. A updates the key by a speculative write, of which nothing reaches the primary's node: the link is held. D
+/// goes for another slot, and sees A's word on the first backup. The object is missing on the other node, where D
+/// would take it for another key's.
 pub fn speculated_entry(seed: u64) -> bool {
     let (slot, [gone, _]) = rivals();
     let replicas =
@@ -208,8 +205,8 @@ pub fn speculated_entry(seed: u64) -> bool {
     steered
 }
 
-/// A client that has stopped with a tentative entry makes the other INSERTs of its key withdraw
-/// again and again, beside INSERTs of other keys that want the same slot.
+/// A client that has stopped with a tentative entry makes the other INSERTs of its key withdraw again and again,
+/// while INSERTs of other keys compete for the same slot.
 pub fn standstill(seed: u64) -> bool {
     let (_, [gone, other]) = rivals();
     let index_replicas = 2 + seed as u8 % 4;
@@ -244,10 +241,10 @@ pub fn standstill(seed: u64) -> bool {
     steered
 }
 
-/// INSERTs and DELETEs of one key with their answers.
+/// The results of the INSERTs and DELETEs of one key.
 type Answers<'a> = (&'a [u8], &'a [Result<(), Error>], &'a [Result<(), Error>]);
 
-/// Of each key, as many INSERTs succeeded as DELETEs, or one more if it is live.
+/// Asserts for each key that as many INSERTs succeeded as DELETEs, or one more if the key is live.
 fn assert_balance(cluster: &Cluster, answers: &[Answers<'_>]) {
     let live = cluster.live_keys();
     for (key, inserts, deletes) in answers {
@@ -262,15 +259,14 @@ fn assert_balance(cluster: &Cluster, answers: &[Answers<'_>]) {
 
 /// The start of an object proves nothing if it may have been read before the slot.
 ///
-/// An object comes back in a generation that it has had before, for another key with the same
-/// fingerprint, under the same slot. Who has a hint from that time, and writes the first key, reads the
-/// object from one node and the slot from another. The object is read while it is half
-/// written: the generation is the new one, the key that of the life before, which is the key of the
-/// hint. The slot is read when the new key is there. Nobody has ever inserted the first key as far
-/// as anybody can tell, and the second one must stay.
+/// An object recurs with an earlier generation, for another key with the same fingerprint, under the same slot. A
+/// session with a hint from that time writes the first key. It READs the object from one node and the slot from
+/// another. It READs the object while that is half written: the generation is the new one, the key still that of the
+/// life before, which is the key of the hint. It READs the slot after the new key is there. As far as any session can
+/// tell, the first key was never inserted, and the second one must stay.
 ///
-/// The thirty-two lives of the object are not lived: its bytes are put there, and the hint is made up.
-/// Returns whether the two nodes are different ones, and verbs to them know no order.
+/// The run skips the thirty-two lives of the object: its bytes are written directly, and the hint is made up. Returns
+/// whether the two nodes differ, and verbs to them are not ordered.
 pub fn early_prefix(seed: u64) -> bool {
     let options = ClusterOptions { data_replicas: 1, ..small(seed, 1 + seed as u8 % 3) };
     let prepared = || {

@@ -1,8 +1,7 @@
-//! Changes of the view that random schedules hardly ever come to, steered by hand: who dies, and
-//! which nodes are lost, is chosen so that something is in doubt when it matters.
+//! View changes that random schedules hardly ever reach, steered by hand: the dying clients and lost nodes are chosen
+//! so that something is in doubt at the critical time.
 //!
-//! How far everybody comes in between is drawn from the seed, so not every run goes the intended
-//! way.
+//! The seed decides how far each task gets in between, so not every run goes the intended way.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -19,9 +18,9 @@ use super::crash::{Life, idle};
 use super::failures::{Events, Plans, Run};
 use super::{blocks_of, replicas_differ, small};
 
-/// A writer dies between its CASes on the backups, and the primary is lost: what the backups come
-/// to is open until they are made equal. Others read meanwhile, one key or many; then another node is lost,
-/// mostly that of the first backup. 3 to 5 index replicas.
+/// A writer dies between its CASes on the backups, and the primary is lost: the result on the backups is open until
+/// they are made equal. Others read meanwhile, one key or many. Then another node is lost, mostly that of the first
+/// backup. 3 to 5 index replicas.
 pub fn doubtful_backups(seed: u64) -> Events {
     // Two nodes may be lost.
     let options = ClusterOptions { data_replicas: 3, ..small(seed, 3 + seed as u8 % 3) };
@@ -62,8 +61,8 @@ pub fn doubtful_backups(seed: u64) -> Events {
     run.end()
 }
 
-/// A writer dies between its CASes on the backups. A change that loses nothing settles the slot, and its master dies
-/// within that, while others read. Then the primary is lost, and a backup with it. 3 or 4 index replicas.
+/// A writer dies between its CASes on the backups. A change without a loss settles the slot, and its master dies
+/// doing so, while others read. Then the primary and a backup are lost. 3 or 4 index replicas.
 pub fn settler_dies(seed: u64) -> Events {
     // Two nodes are lost.
     let data_replicas = 3;
@@ -110,7 +109,7 @@ pub fn settler_dies(seed: u64) -> Events {
     run.end()
 }
 
-/// The view without the node that holds this replica of key 0's subtable. There must be others.
+/// Returns the view without the node of this replica of key 0's subtable. There must be others.
 fn without_replica(run: &Run, view: &View, replica: usize) -> View {
     let subtable = run.workload.subtable_of(0, view);
     let lost = view.subtables[subtable as usize].replicas()[replica].node;
@@ -120,8 +119,8 @@ fn without_replica(run: &Run, view: &View, replica: usize) -> View {
     view.without(&[lost]).expect("there are others")
 }
 
-/// A region moves away from its first place, and in *switched* one client hears of it much sooner than
-/// another: the one writes, the other reads. 2 to 4 index replicas.
+/// A region moves away from its first place. In *switched* the writer learns of it much sooner than the reader. 2 to
+/// 4 index replicas.
 pub fn left_behind(seed: u64) -> Events {
     let data_replicas = 1 + seed as u8 % 2;
     let options =
@@ -175,9 +174,9 @@ pub fn left_behind(seed: u64) -> Events {
     run.end()
 }
 
-/// A replica of a region is lost to the master, but not to others: it is only cut off. One client hears of
-/// that much sooner than another: the one writes, the other reads, at the lost replica too. Returns whether
-/// a write waited for that. Two index replicas, none of them there; 2 or 3 data replicas.
+/// The master loses a replica of a region, which clients still reach: the node is only cut off. The writer learns of
+/// that much sooner than the reader, which also reads the lost replica. Two index replicas, on other nodes; 2 or 3
+/// data replicas. Returns whether the seed has such a node.
 pub fn beside_lost_replica(seed: u64) -> bool {
     let options = ClusterOptions { data_replicas: 2 + seed as u8 % 2, ..small(seed, 2) };
     let run = Run::of(seed, &options, Plans::Mixed);

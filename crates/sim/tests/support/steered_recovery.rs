@@ -1,8 +1,8 @@
-//! Recovery in histories that random schedules hardly ever come to, steered by hand: an operation
-//! is held up at the step that matters until somebody else has come where he should.
+//! Recovery in histories that random schedules hardly ever reach, steered by hand: an operation is held up at the
+//! critical step until another one has come to the intended point.
 //!
-//! How many steps it takes before it is held up is drawn from the seed, so not every run goes the
-//! intended way; the tests count those that do by what recovery reports.
+//! The seed decides after how many steps an operation is held up, so not every run goes the intended way. The tests
+//! count the intended runs by the reports of recovery.
 
 use std::cell::Cell;
 
@@ -16,16 +16,16 @@ use super::failures::{Events, Plans, Run};
 use super::replicas_differ;
 use super::workload::Workload;
 
-/// A client A begins to insert a key, finds its first choice taken, and is held up. That slot
-/// becomes free, and B inserts the key there. A goes on, takes its second choice, and dies before
-/// it has withdrawn what it must not commit. 2 to 5 index replicas.
+/// Client A begins to insert a key, finds its first choice taken, and is held up. That slot becomes free, and B
+/// inserts the key there. A goes on, takes its second choice, and dies before it has withdrawn that, though it must
+/// not commit it. 2 to 5 index replicas.
 pub fn late_insert_crash(seed: u64) -> Events {
     let run = Run::new(seed, 2 + seed as u8 % 4, Plans::Mixed);
     let rng = &run.rng;
     let cluster = &run.cluster;
     let clients = clients_in_order(rng, cluster);
     let [a, b, helper] = &clients;
-    // Same buckets, so the same first choice.
+    // Keys with the same buckets have the same first choice.
     let keys = Workload::keys(&cluster.view(), 2, 0);
     let [key, gone] = &keys[..] else { unreachable!("as many as were asked for") };
     run.alone(async { helper.insert(gone, b"gone").await.map(drop).unwrap() });
@@ -36,19 +36,19 @@ pub fn late_insert_crash(seed: u64) -> Events {
     let mut stepper = Stepper::new(rng);
     let steps = 2 + rng.below(12) as u64;
     stepper.spawn(life.task(async {
-        // It may find the key.
+        // A may find the key.
         let _ = gate.hold(steps, a.insert(key, b"A")).await;
     }));
     stepper.spawn(async {
         gate.held().await;
         helper.delete(gone, None).await.map(drop).unwrap();
-        // It may find the key too, if A was that fast. The gate is closed behind it.
+        // B may find the key too, if A was that fast. The gate is closed behind it.
         let inserted = other.hold(u64::MAX, b.insert(key, b"B")).await;
         assert!(matches!(inserted, Ok(_) | Err(Error::AlreadyExists)), "{inserted:?}");
     });
     stepper.spawn(async {
         gate.held().await;
-        // Not for ever: if A stands in the slot already, B waits for it.
+        // This wait is bounded: if A's word is in the slot already, B waits for A.
         other.held_within(2_000).await;
         gate.open();
     });
@@ -59,11 +59,10 @@ pub fn late_insert_crash(seed: u64) -> Events {
     run.events.get()
 }
 
-/// A dead client D stands on one of two backups. Its recovery has looked at the slot and is held
-/// up. W, with a smaller identity, wins the round by Rule 3 and commits; then Y, with a larger
-/// one, takes a backup for the next round. If recovery goes on now and takes that for a part of
-/// its own round, it believes that D has won by Rule 3: only the READ of the primary says that the
-/// round is over.
+/// The word of a dead client D is on one of two backups. Its recovery has looked at the slot and is held up. W, with
+/// a smaller identity, wins the round by Rule 3 and commits. Then Y, with a larger identity, takes a backup for the
+/// next round. If recovery takes this for a part of D's round, it concludes that D has won by Rule 3: only the READ
+/// of the primary shows that the round is over.
 pub fn recovery_overtaken(seed: u64) -> Events {
     let run = Run::new(seed, 3, Plans::Mixed);
     let rng = &run.rng;
@@ -94,7 +93,7 @@ pub fn recovery_overtaken(seed: u64) -> Events {
         next.hold(rng.below(25) as u64, y.update(key, b"third", None)).await.unwrap();
     });
     stepper.spawn(async {
-        // Not for ever: if D has won already, W waits for its recovery.
+        // This wait is bounded: if D has won already, W waits for its recovery.
         next.held_within(2_000).await;
         recovery.open();
         idle(rng.below(30)).await;

@@ -1,5 +1,5 @@
-//! When memory is used again, steered by hand: what is freed, and marked, between a look at a free bitmap and
-//! the moment that this look stands for.
+//! Reuse of memory, steered by hand: objects are freed and marked between a look at a free bitmap and the moment for
+//! which this look counts.
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -9,14 +9,14 @@ use fusee_sim::{Client, Cluster, ClusterOptions, Nanos, NetworkOptions, Rng};
 
 use super::{alone, small, stepwise};
 
-/// Longer than anything takes where no time passes.
+/// Longer than anything takes in a cluster without time.
 const HELD_NS: Nanos = 1 << 60;
-/// Three objects of such a value fit in a block.
+/// A value of which three objects fit in a block.
 const VALUE: [u8; 1100] = [1; 1100];
-/// How long before its end a look is held up.
+/// The greatest number of steps before its end at which a look is held up.
 const STEPS: u64 = 12;
 
-/// A client that is about to look at the bitmap of its first block, in the tail of an INSERT.
+/// Makes a client that is about to look at the bitmap of its first block, at the end of an INSERT.
 fn prepared(seed: u64) -> (Rng, Cluster, [Client; 3]) {
     let options = small(seed, 2);
     let geometry = Geometry { max_value_bytes: 1200, region_bytes: 1 << 15, ..options.geometry };
@@ -31,10 +31,10 @@ fn prepared(seed: u64) -> (Rng, Cluster, [Client; 3]) {
     (rng, cluster, clients)
 }
 
-/// The owner of a block looks for what is free in it, and the look is on its way for long. Meanwhile an epoch
-/// begins, somebody reads, somebody else replaces what is read and marks it as free, and everything ends that
-/// belonged to the epoch before. What the look sees then may be used again only when the reader has come to
-/// its end. Returns whether the owner had yet to look when it was held up.
+/// The owner of a block READs its free bitmap, and this look is delayed for long. Meanwhile an epoch begins, one
+/// session reads, another replaces the object that is being read and marks it as free, and all operations of the
+/// epoch before end. Objects found by the look may be reused only when the reader has ended. Returns whether the
+/// owner was held up before its look.
 pub fn early_mark(seed: u64) -> bool {
     let mut context = Context::from_waker(Waker::noop());
     let steps = {
@@ -73,7 +73,7 @@ pub fn early_mark(seed: u64) -> bool {
     drop(alone(&rng, writer.session.leave()));
     nodes.iter().for_each(|(node, _)| network.release(owner.client(), *node));
     alone(&rng, looking).expect("there is room");
-    // All that belonged to the epoch before has ended; the reader belongs to this one.
+    // All operations of the epoch before have ended; the reader belongs to this epoch.
     assert!(gates.iter().all(|gate| gate.heartbeat().pinned_in == 1));
     gates.iter().for_each(|gate| gate.questions.tell_passed(1, 1));
     for key in [b"f", b"g", b"h", b"i"] {

@@ -1,5 +1,5 @@
-//! A write whose CAS of the primary executes, and is not answered before the primary is lost: who frees what it has
-//! replaced.
+//! A write whose CAS of the primary executes, but is not answered before the primary is lost. Some session must free
+//! the replaced object.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use super::late_repairs::wait_for_all_replicas;
 const LEASE: Duration = Duration::from_millis(20);
 const VALUE: [u8; 900] = [1; 900];
 
-/// The object that is replaced lies in a block of another session: it is set free there, once.
+/// The replaced object lies in a block of another session: its bit is set there, once.
 pub fn suspended_commit(seed: u64) {
     let sim = Sim::new(seed);
     let rng = Rng::named(seed, "suspended");
@@ -77,7 +77,8 @@ pub fn suspended_commit(seed: u64) {
     assert_eq!(lost_objects(&cluster, &orphans), []);
 }
 
-/// A pair of which neither the object nor its free bit is on the node of its slot's primary: its key, and where it is.
+/// Makes a pair with neither its object nor its free bit on the node of its slot's primary. Returns its key and its
+/// hint.
 async fn pair_apart(owner: &SimSession) -> (Vec<u8>, Hint) {
     let is_apart = |view: &View, hint: Hint| {
         let primary = view.slot_on_primary(hint.slot).node;

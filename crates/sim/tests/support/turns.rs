@@ -1,5 +1,5 @@
-//! What a master does about wishes: many ask for the same, one kind of change is wanted all the time, a master that
-//! forgets who asked, one that gets little time.
+//! The master's treatment of requests for changes: many requests for one change, one kind of change that is requested
+//! all the time, a master that forgets the requests, a master with little time.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::late_repairs::wait_for_all_replicas;
 
 const LEASE: Duration = Duration::from_millis(50);
 const MS: Nanos = 1_000_000;
-/// Changes until each kind has had a turn, and one has begun anew.
+/// Changes until each kind has had a turn, and one kind its second.
 const PATIENT_CHANGES: usize = 5;
 /// Sessions that die together.
 const DYING: usize = 20;
@@ -29,7 +29,7 @@ fn ask_for_split(cluster: &Cluster, subtable: u32) {
     cluster.peek_master(MasterRequest::Split { subtable, view });
 }
 
-/// Many find one subtable full, some while it is being split: it is split once.
+/// Many sessions find one subtable full, some while it is being split: it is split once.
 pub fn split_once(seed: u64) {
     let sim = Sim::new(seed);
     let cluster = Cluster::new(&sim, &options());
@@ -48,7 +48,7 @@ pub fn split_once(seed: u64) {
     });
 }
 
-/// Splits are wanted all the time, and replicas are missing: these come nevertheless.
+/// Splits are requested all the time while replicas are missing: the replicas are added nevertheless.
 pub fn replicas_have_turns(seed: u64) {
     let sim = Sim::new(seed);
     let cluster = Cluster::new(&sim, &options());
@@ -76,7 +76,7 @@ pub fn replicas_have_turns(seed: u64) {
     });
 }
 
-/// How many replicas the index and the regions lack.
+/// Returns the number of replicas that the index and the regions lack.
 fn missing_replicas(cluster: &Cluster) -> usize {
     let view = cluster.view();
     let index = usize::from(cluster.options().index_replicas);
@@ -86,7 +86,7 @@ fn missing_replicas(cluster: &Cluster) -> usize {
     subtables.chain(regions).map(|(wanted, there)| wanted.saturating_sub(there)).sum()
 }
 
-/// A master that is replaced forgets who asked for a larger index. The writer asks again, and does not wait in vain.
+/// A restarted master forgets the requests for a larger index. The writer asks again, and does not wait in vain.
 pub fn forgotten_split(seed: u64) {
     let sim = Sim::new(seed);
     let cluster = Cluster::new(&sim, &options());
@@ -98,7 +98,7 @@ pub fn forgotten_split(seed: u64) {
         keeper.open(session.gate().clone());
         let before = cluster.view().subtables.len();
         for number in 0..KEYS {
-            // Away for less than a lease.
+            // The master is away for less than a lease.
             if number % 8 == 0 {
                 cluster.restart_master(10 * MS);
             }
@@ -109,7 +109,7 @@ pub fn forgotten_split(seed: u64) {
     });
 }
 
-/// Many sessions die while one lives. Memory nodes forget the dead ones, and go on serving the one that lives.
+/// Many sessions die while one lives. Memory nodes forget the dead ones, and keep serving the live one.
 pub fn many_deaths(seed: u64) {
     let sim = Sim::new(seed);
     let cluster = Cluster::new(&sim, &options());
@@ -120,7 +120,7 @@ pub fn many_deaths(seed: u64) {
         keeper.open(session.gate().clone());
         for _ in 0..8 {
             for _ in 0..DYING {
-                // Nobody speaks for it.
+                // No keeper renews its lease.
                 let dying = cluster.open(cluster.client_process(), options().session).await;
                 dying.expect("a master leads").put(b"key", b"value").await.expect("it lives yet");
             }
@@ -132,13 +132,13 @@ pub fn many_deaths(seed: u64) {
         }
         for (node, _) in cluster.node_processes() {
             let remembered = cluster.network().remembered(node);
-            // Those of the last times were yet to be recovered when it learnt who lives.
+            // The sessions of the last rounds were not yet recovered when the node learnt which sessions live.
             assert!(remembered < 4 * DYING, "{node} remembers {remembered} clients");
         }
     });
 }
 
-/// A master that gets no more than moments notices all the same that a memory node is gone, and that others are not.
+/// A master that runs only for moments still notices that a memory node is lost, and that the others are not.
 pub fn starved_master(seed: u64) {
     let sim = Sim::new(seed);
     let cluster = Cluster::new(&sim, &options());
@@ -159,7 +159,7 @@ pub fn starved_master(seed: u64) {
     });
 }
 
-/// The master is away for most of a lease, and then there for a moment.
+/// Stops the master for most of a lease, and then lets it run for a moment.
 async fn has_a_moment(sim: &Sim, cluster: &Cluster) {
     cluster.stop_master();
     sim.sleep(3 * LEASE.as_nanos() as Nanos / 4).await;
@@ -167,8 +167,8 @@ async fn has_a_moment(sim: &Sim, cluster: &Cluster) {
     sim.sleep(3 * MS).await;
 }
 
-/// The moments of a master that is away nearly all the time are too short for what memory nodes say, as where these
-/// have to connect anew each time. That is not yet silence.
+/// A master is away nearly all the time, and its moments are too short for heartbeats of memory nodes, as if these
+/// had to connect again each time. This does not count as silence.
 pub fn unheard_nodes(seed: u64) {
     let sim = Sim::new(seed);
     let cluster = Cluster::new(&sim, &options());
@@ -181,7 +181,7 @@ pub fn unheard_nodes(seed: u64) {
         }
         nodes.iter().for_each(|(node, _)| cluster.reach_node(*node));
         sim.sleep(4 * LEASE.as_nanos() as Nanos).await;
-        // Who was expelled is there under another name.
+        // An expelled node would come back under another name.
         let is_member = |node: &MnId| cluster.view().member(*node).is_some();
         assert!(nodes.iter().all(|(node, _)| is_member(node)), "one that lives was taken for gone");
     });

@@ -1,5 +1,5 @@
-//! A session that nobody has heard for a lease, and memory nodes that stand at its view, at a later one,
-//! or do not answer: what it answers, and what that costs.
+//! Answers, and their costs, of a session whose lease has run out, with memory nodes that are at its view, at a later
+//! view, or silent.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn cluster(sim: &Sim, memory_nodes: u16, index_replicas: u8) -> Cluster {
     Cluster::new(sim, &options)
 }
 
-/// What every kind of operation says that answers from READs. `None`: it gave up.
+/// Returns the answers of every kind of operation that answers from READs. `None`: the operation gave up.
 fn answers(cluster: &Cluster, client: &Client) -> [Option<bool>; 5] {
     let gave_up = |error: &Error| matches!(error, Error::GaveUp { .. });
     cluster.block_on(client.process, async {
@@ -52,7 +52,7 @@ fn answers(cluster: &Cluster, client: &Client) -> [Option<bool>; 5] {
     })
 }
 
-/// One memory node after the other stands at a later view.
+/// Memory nodes change to a later view, one after the other.
 fn fewer_and_fewer_vouch(seed: u64, members: u16, index_replicas: u8) {
     let sim = Sim::new(seed);
     let cluster = cluster(&sim, members, index_replicas);
@@ -79,7 +79,7 @@ fn silent_nodes_do_not_vouch(seed: u64) {
         let found = client.search(key, None).await;
         found.map(|found| found.value().is_some())
     };
-    // The first one may ask before the memory nodes have heard of the first view.
+    // The first search may ask before the memory nodes know the first view.
     assert_eq!(cluster.block_on(client.process, search(b"absent")), Ok(false));
     let phases = || client.stats().kind(OpKind::Search).phases;
     let before = phases();
@@ -95,15 +95,15 @@ fn silent_nodes_do_not_vouch(seed: u64) {
     assert!(matches!(answer, Err(Error::GaveUp { .. })), "{answer:?}");
 }
 
-/// Keys that are read while a memory node is gone, and so many bytes of each value.
+/// Number of keys that are read while a memory node is lost, and bytes of each value.
 const KEYS: u8 = 8;
 const VALUE_BYTES: usize = 300;
 /// Days, in nanoseconds.
 const FOR_GOOD: u64 = 1 << 50;
 
-/// The master is gone, and of three memory nodes one that leads no subtable. Each object has a
-/// replica on another node, from which it is read. Returns how many have one there, and none on the node that
-/// shows their slot: any would do for those.
+/// The master is away, and one of three memory nodes is lost that leads no subtable. Each object is read from its
+/// replica on another node. Returns the number of objects that have a replica on the lost node and none on the node
+/// that shows their slot: the others could be read from any replica.
 pub fn objects_are_read_from_the_replicas_that_are_left(seed: u64) -> usize {
     let sim = Sim::new(seed);
     let cluster = cluster(&sim, 3, 2);
@@ -112,7 +112,7 @@ pub fn objects_are_read_from_the_replicas_that_are_left(seed: u64) -> usize {
     let view = cluster.view().clone();
     let mut places = Vec::new();
     for key in 0..KEYS {
-        // Each of them has a block of its own.
+        // Each writer has a block of its own.
         let writer = cluster.client();
         let value = [key; VALUE_BYTES];
         cluster.block_on(writer.process, writer.insert(&[key + 1], &value)).unwrap();
@@ -147,7 +147,7 @@ pub fn objects_are_read_from_the_replicas_that_are_left(seed: u64) -> usize {
     exposed
 }
 
-/// All of it, with as many memory nodes as there may be.
+/// Runs all of these, with each possible number of memory nodes.
 pub fn unheard(seed: u64) {
     for index_replicas in [1, 2] {
         (2..=5).for_each(|members| fewer_and_fewer_vouch(seed, members, index_replicas));

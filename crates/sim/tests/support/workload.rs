@@ -1,13 +1,12 @@
 //! Random operations on a few keys, recorded as one history per key.
 //!
-//! A [`Workload`] is shared by all clients of a run. It draws values (each names its write) and
-//! hints: the newest place where anybody saw the key, an older one, or none, so that operations
-//! meet hints that are wrong in every way. Each invocation and each return is an event with a time
-//! of its own, so what did not overlap is not taken for concurrent. An operation whose task is
-//! dropped stays in the history without an answer.
+//! All clients of a run share one [`Workload`]. It draws values (each names its write) and hints: the newest place
+//! where any client saw the key, an older one, or none, so operations meet hints that are wrong in every way. Each
+//! invocation and each return has a time of its own, so operations that did not overlap are not taken for concurrent.
+//! An operation whose task is dropped stays in the history without an answer.
 //!
-//! Answers that no history could contain are a panic at once: torn values, a SEARCH of many keys
-//! that answers for one of them twice or never, and every error but a full index.
+//! Answers that no history may contain cause a panic at once: torn values, a SEARCH of many keys that answers for one
+//! of them twice or never, and every error but a full index.
 
 use std::cell::{Cell, RefCell};
 
@@ -21,17 +20,17 @@ use fusee_core::view::View;
 use fusee_linearizability::{Answer, Call, Operation, Value, check};
 use fusee_sim::{Client, Rng, SimStore};
 
-/// Keys, where they were seen, and what was done to them.
+/// Keys, hints for them, and the history of operations.
 pub struct Workload {
     rng: Rng,
     keys: Vec<Vec<u8>>,
-    /// By key, oldest first, with who has seen it.
+    /// Hints by key, oldest first, each with the client that has seen it.
     hints: RefCell<Vec<Vec<(ClientId, Hint)>>>,
     with_hints: Cell<bool>,
     fillers: Cell<&'static [usize]>,
-    /// What values are written with.
+    /// The redundancy of written values.
     redundancy: Cell<Redundancy>,
-    /// By key. `None`: an operation that certainly had no effect.
+    /// The operations by key; `None` for one that certainly had no effect.
     history: RefCell<Vec<Vec<Option<Operation>>>>,
     time: Cell<u64>,
     values: Cell<Value>,
@@ -39,11 +38,11 @@ pub struct Workload {
     out_of_memory: Cell<u64>,
 }
 
-/// An operation in the history: its key and its place among the operations of that key.
+/// An operation in the history: its key, and its index among the operations of that key.
 type Entry = (usize, usize);
 
 impl Workload {
-    /// A workload on `keys`. Half of all workloads use hints.
+    /// Makes a workload on `keys`. Half of all workloads use hints.
     pub fn new(rng: &Rng, keys: Vec<Vec<u8>>) -> Workload {
         Workload {
             rng: rng.clone(),
@@ -60,57 +59,58 @@ impl Workload {
         }
     }
 
-    /// As in a run: `colliding` keys with the same buckets and the same fingerprint, and `others`.
+    /// Returns the keys of a run: `colliding` ones with the same buckets and the same fingerprint, and `others`.
     pub fn keys(view: &View, colliding: usize, others: usize) -> Vec<Vec<u8>> {
         fusee_sim::Workload::keys(view, colliding, others)
     }
 
-    /// All operations that can use a hint may get one from now on.
+    /// Lets all operations that can use a hint get one from now on.
     pub fn use_hints(&self) {
         self.with_hints.set(true);
     }
 
-    /// Values are longer than their names by one of these from now on.
+    /// Makes values longer than their names by one of these lengths from now on.
     pub fn use_fillers(&self, fillers: &'static [usize]) {
         self.fillers.set(fillers);
     }
 
-    /// Values have this redundancy from now on.
+    /// Gives values this redundancy from now on.
     pub fn use_redundancy(&self, redundancy: Redundancy) {
         self.redundancy.set(redundancy);
     }
 
-    /// A memory node is lost with all pairs that have no redundancy: each key may go, once, from now on.
+    /// Records the loss of a memory node with all its pairs without redundancy: each key may become absent once, from
+    /// now on.
     pub fn pairs_are_lost(&self) {
         for key in 0..self.keys.len() {
             self.invoke(key, Call::Delete);
         }
     }
 
-    /// Writes into objects that had been used before.
+    /// Returns the number of writes into reused objects.
     pub fn reused(&self) -> u64 {
         self.reused.get()
     }
 
-    /// Writes that found no memory.
+    /// Returns the number of writes that found no memory.
     pub fn out_of_memory(&self) -> u64 {
         self.out_of_memory.get()
     }
 
-    /// A key.
+    /// Returns a key.
     pub fn key(&self, key: usize) -> &[u8] {
         &self.keys[key]
     }
 
-    /// The subtable that a key belongs to.
+    /// Returns the subtable of a key.
     pub fn subtable_of(&self, key: usize, view: &View) -> u32 {
         Buckets::of(&self.keys[key], view).subtable
     }
 
-    /// One operation on one key. A SEARCH of many keys takes them all, and some of them twice.
+    /// Runs one operation on one key. A SEARCH of many keys takes them all, and some of them twice.
     ///
     /// # Panics
-    /// If it answers what it never may.
+    /// If the answer is one that no operation may give.
     pub async fn run(&self, store: &Client, kind: OpKind, key: usize) {
         let value = self.values.get() + 1;
         self.values.set(value);
@@ -162,7 +162,7 @@ impl Workload {
         self.answer(entry, answer);
     }
 
-    /// Where memory does not rot, nobody finds damage.
+    /// Asserts that a session finds damage only if memory was damaged.
     fn assert_sound(store: &SimStore) {
         let damaged = store.stats().damage().found;
         assert!(damaged == 0 || store.fabric().rots(), "{damaged} replicas seem to be damaged");
@@ -212,7 +212,7 @@ impl Workload {
         self.hints.borrow_mut()[key].extend(hint.map(|hint| (client, hint)));
     }
 
-    /// What is certain about it is so for the session that has seen it.
+    /// Draws a hint. It is certain only for the session that has seen it.
     fn hint(&self, key: usize, client: ClientId) -> Option<Hint> {
         let hints = &self.hints.borrow()[key];
         if !self.with_hints.get() || hints.is_empty() || self.rng.below(4) == 0 {
@@ -242,7 +242,7 @@ impl Workload {
         operation.as_mut().expect("it runs").returned = Some((self.now(), answer));
     }
 
-    /// The bytes of a value: its name, and a filler of random length.
+    /// Returns the bytes of a value: its name, and a filler of random length.
     fn encode(&self, value: Value) -> Vec<u8> {
         let filler = self.rng.pick(self.fillers.get());
         let mut bytes = value.to_le_bytes().to_vec();
@@ -253,7 +253,7 @@ impl Workload {
     /// Checks every key's history.
     ///
     /// # Panics
-    /// If one is not linearizable.
+    /// If the history of any key is not linearizable.
     pub fn assert_linearizable(&self) {
         for (key, history) in self.history.borrow().iter().enumerate() {
             let history: Vec<Operation> = history.iter().flatten().copied().collect();

@@ -1,4 +1,4 @@
-//! What the published protocol breaks without any crash, each with its shortest history.
+//! Failures of the published protocol without any crash, each with its shortest history.
 
 use std::cell::Cell;
 
@@ -9,10 +9,10 @@ use fusee_linearizability::{Answer, Call, Record, Refutation};
 use super::parameters;
 use super::scene::{Act, Scene};
 
-/// Halfway between the execution of a phase and the arrival of its answers: the next phase can be held.
+/// A time between the execution of a phase and the arrival of its answers: from then on the next phase can be held.
 const EXECUTED_NS: u64 = 1_200;
 
-/// Both do something with one key at once, after one of them has done this.
+/// Runs two calls on one key at once, after the calls of `before`.
 fn at_once(parameters: Parameters, before: &[Call], calls: [Call; 2]) -> Option<Refutation> {
     let scene = Scene::new(parameters);
     let scene_ = &scene;
@@ -35,7 +35,7 @@ fn calls(refutation: &Refutation) -> Vec<Call> {
     refutation.explanation.iter().map(|record| record.operation.call).collect()
 }
 
-/// The loser of an INSERT returns as if it had been overwritten, though there cannot be two of a key.
+/// The loser of two INSERTs returns as if it had been overwritten, though a key can be inserted only once.
 #[test]
 fn two_inserts_of_a_key_are_both_done() {
     for replicas in 1..=3 {
@@ -47,7 +47,7 @@ fn two_inserts_of_a_key_are_both_done() {
     }
 }
 
-/// All DELETEs write 0, so each of two stands on all backups.
+/// All DELETEs write 0, so each of two DELETEs sees its word on all backups.
 #[test]
 fn two_deletes_of_a_key_are_both_done() {
     for replicas in 1..=3 {
@@ -59,7 +59,7 @@ fn two_deletes_of_a_key_are_both_done() {
     }
 }
 
-/// The loser of a DELETE returns as if it had been overwritten, but an UPDATE overwrites nothing that is not there.
+/// A DELETE that loses returns as if it had been overwritten, though an UPDATE cannot follow a DELETE of its key.
 #[test]
 fn a_delete_that_loses_to_an_update_has_deleted_nothing() {
     for replicas in 1..=2 {
@@ -74,7 +74,7 @@ fn a_delete_that_loses_to_an_update_has_deleted_nothing() {
     }
 }
 
-/// Two keys choose one free slot. There is a pair of such keys among a few.
+/// Two keys choose one free slot. There is a pair of such keys among the first few.
 #[test]
 fn an_insert_that_loses_to_another_key_has_inserted_nothing() {
     let lost = |parameters: Parameters, other: u64| {
@@ -102,8 +102,8 @@ fn an_insert_that_loses_to_another_key_has_inserted_nothing() {
     }
 }
 
-/// What a SEARCH finds after two INSERTs of a key and a DELETE, where one INSERT saw a slot that another key had, and
-/// the other one saw it free.
+/// Returns the result of a SEARCH after two INSERTs of a key and a DELETE. One INSERT saw a slot that another key
+/// had; the other INSERT saw the slot free.
 fn inserted_twice(parameters: Parameters, other: u64) -> (Option<Answer>, Option<Refutation>) {
     let scene = Scene::new(parameters);
     let last = Cell::new(None);
@@ -122,7 +122,7 @@ fn inserted_twice(parameters: Parameters, other: u64) -> (Option<Answer>, Option
             last_.set(scene_.act(2, 1, Call::Search).await.ok());
         }),
         Box::pin(async move {
-            // When the other key is there.
+            // After the other key is inserted.
             let phases = scene_.phases_of_a_write();
             scene_.sleep(phases * 1_600).await;
             scene_.act(1, 1, Call::Insert(2)).await.unwrap();
@@ -131,7 +131,7 @@ fn inserted_twice(parameters: Parameters, other: u64) -> (Option<Answer>, Option
     (last.get(), scene.refutation())
 }
 
-/// SNAPSHOT settles who writes a slot; nobody looks whether the key is in another one.
+/// SNAPSHOT decides on one slot only; it does not look for the key in other slots.
 #[test]
 fn a_key_is_inserted_twice_and_comes_back_after_its_delete() {
     for parameters in [parameters(1), parameters(2), parameters(2).one_by_one()] {
@@ -143,9 +143,9 @@ fn a_key_is_inserted_twice_and_comes_back_after_its_delete() {
     }
 }
 
-/// An INSERT, client 1's, that stands on one backup only, beside another one of the key that wins by Rule 3 and whose
-/// key is deleted then: all replicas of the slot show 0 again, as when the first one began. It goes on when what is
-/// held has been released. What becomes of it, and of an UPDATE then.
+/// Steers client 1's INSERT during another INSERT of the key. The first one has its word on one backup only. The
+/// other one wins by Rule 3, and its key is deleted: all replicas of the slot show 0 again, as at the beginning. Then
+/// client 1 goes on as its links are released. Returns the results of its INSERT and of a later UPDATE.
 fn beside_a_whole_life(held_first: u16, held_then: u16) -> [Result<Answer, Failed>; 2] {
     let scene = Scene::new(parameters(3));
     let answers = Cell::new([Ok(Answer::Absent); 2]);
@@ -161,7 +161,7 @@ fn beside_a_whole_life(held_first: u16, held_then: u16) -> [Result<Answer, Faile
             scene_.sleep(EXECUTED_NS).await;
             scene_.hold(1, held_first);
             scene_.sleep(1_600).await;
-            // Client 1 stands on the first backup, and not yet on the second.
+            // Client 1 has CASed the first backup, and not yet the second.
             scene_.act(0, 1, Call::Insert(1)).await.unwrap();
             scene_.act(0, 1, Call::Delete).await.unwrap();
             scene_.release(1, held_then);
@@ -170,7 +170,7 @@ fn beside_a_whole_life(held_first: u16, held_then: u16) -> [Result<Answer, Faile
         }),
         Box::pin(async move { set(0, scene_.act(1, 1, Call::Insert(2)).await) }),
         Box::pin(async move {
-            // When the other client has CASed the backups as well.
+            // By now the other client has CASed the backups as well.
             scene_.sleep(EXECUTED_NS + 1_600 + 4_000).await;
             if held_first != held_then {
                 scene_.hold(1, held_then);
@@ -181,21 +181,21 @@ fn beside_a_whole_life(held_first: u16, held_then: u16) -> [Result<Answer, Faile
     answers.get()
 }
 
-/// 0 comes back, so the slot looks as if the round went on: the loser waits for a winner that is long gone.
+/// The slot shows 0 again, as if the round went on: the loser waits for a winner that has finished long ago.
 #[test]
 fn an_insert_that_lost_waits_for_ever_at_a_slot_that_is_free_again() {
     assert_eq!(beside_a_whole_life(2, 0)[0], Err(Failed::Stuck));
 }
 
-/// 0 comes back, so a late CAS succeeds, and its writer takes itself for the last writer of a round that is over. The
-/// backups are no longer equal, and nobody can win there who has not the smallest word.
+/// The slot shows 0 again, so a late CAS succeeds, and its writer takes itself for the last writer of a round that is
+/// over. The backups are no longer equal, and only a writer with the smallest word can win there.
 #[test]
 fn a_late_cas_wins_a_round_that_is_over_and_leaves_the_slot_stuck() {
     assert_eq!(beside_a_whole_life(2, 2), [Ok(Answer::Done), Err(Failed::Stuck)]);
 }
 
-/// Client 1 has READ the slot, and READs the object after so many UPDATEs by its owner, of this key first and of
-/// another key then, of which the last one has not CASed the slot yet.
+/// Steers client 1's SEARCH: it READs the slot, and READs the object only after `updates` UPDATEs by the object's
+/// owner, one of this key and the others of the key `updated`. The last UPDATE has not CASed its slot yet.
 fn reads_late(parameters: Parameters, updated: u64, updates: u64) -> Option<Refutation> {
     let scene = Scene::new(parameters);
     let scene_ = &scene;
@@ -229,8 +229,8 @@ fn reads_late(parameters: Parameters, updated: u64, updates: u64) -> Option<Refu
     scene.refutation()
 }
 
-/// An object is used again while somebody who has READ the slot is about to READ it: key and crc are right, but the
-/// slot does not show it yet. A SEARCH that comes later finds the value before.
+/// An object is reused while a reader of its slot is about to READ it: key and crc are right, but the slot does not
+/// show the new use yet. A later SEARCH finds the earlier value.
 #[test]
 fn a_search_reads_an_object_that_is_used_again_and_not_yet_committed() {
     for parameters in variants() {
@@ -246,7 +246,7 @@ fn a_search_reads_an_object_that_is_used_again_and_not_yet_committed() {
     }
 }
 
-/// The object is another key's by then, which looks like another key of the same fingerprint.
+/// The object belongs to another key by then. The SEARCH takes it for a key with the same fingerprint.
 #[test]
 fn a_search_misses_a_key_whose_object_is_used_again_for_another_one() {
     for parameters in variants() {
@@ -257,7 +257,7 @@ fn a_search_misses_a_key_whose_object_is_used_again_for_another_one() {
     }
 }
 
-/// Those whose UPDATE takes two phases with one replica of the index.
+/// Returns the variants whose UPDATE takes two phases with one replica of the index.
 fn variants() -> [Parameters; 3] {
     let published = Parameters { patience: 1_000, ..parameters(1) };
     [published.clone(), published.clone().one_by_one(), published.allocated_by_nodes()]

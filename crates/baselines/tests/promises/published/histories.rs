@@ -1,5 +1,5 @@
-//! Random histories over an adversarial network: UPDATE and SEARCH are linearizable in every variant, also where
-//! memory is used again soon; INSERT and DELETE are not.
+//! Random histories over an adversarial network: UPDATE and SEARCH are linearizable in every variant, also if memory
+//! is reused soon; INSERT and DELETE are not.
 
 use fusee_baselines::published::Parameters;
 
@@ -51,8 +51,8 @@ fn updates_in_objects_that_nodes_allocate_are_linearizable() {
     updates_are_linearizable(Parameters::allocated_by_nodes);
 }
 
-/// How many of so many random histories with all operations are not linearizable. Blocks are so large that nothing is
-/// used again.
+/// Counts the random histories with all operations that are not linearizable. Blocks are so large that nothing is
+/// reused.
 fn broken(seeds: u64, variant: impl Fn(usize) -> Parameters) -> usize {
     let is_broken = |seed: &u64| {
         let parameters = variant(1 + *seed as usize % 3).with_blocks(1 << 18, 1 << 18);
@@ -62,13 +62,13 @@ fn broken(seeds: u64, variant: impl Fn(usize) -> Parameters) -> usize {
     (0..seeds).filter(is_broken).count()
 }
 
-/// The [anomalies](super::anomalies) of losers are so frequent that no history is without.
+/// The [anomalies](super::anomalies) of losers are so frequent that every history has one.
 #[test]
 fn inserts_and_deletes_as_published_break_every_history() {
     assert_eq!(broken(6, parameters), 6);
 }
 
-/// What is left of them one by one: keys that are there twice.
+/// One by one, only one anomaly is left: keys that are there twice.
 #[test]
 fn inserts_and_deletes_one_by_one_break_some_histories() {
     let broken = broken(60, |replicas| parameters(replicas).one_by_one());

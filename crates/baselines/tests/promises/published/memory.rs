@@ -1,4 +1,4 @@
-//! Where objects come from: requests, reuse, and what there is no room for.
+//! Allocation of objects: requests, reuse, and errors when there is no room.
 
 use fusee_baselines::published::{Counts, Layout, Parameters, Unfit};
 use fusee_baselines::{Failed, Session};
@@ -10,7 +10,7 @@ use crate::support::{VALUE_BYTES, key, value};
 
 const NODES: u16 = 2;
 
-/// Two clients: the first one does this.
+/// Runs `act` with two clients, in the process of the first one.
 fn run(parameters: Parameters, act: impl AsyncFnOnce(Store, Store) -> Counts) -> Counts {
     let sim = Sim::steady();
     let network = NetworkOptions { testbed: Some(Testbed::UNLIMITED), ..NetworkOptions::default() };
@@ -41,7 +41,7 @@ async fn inserts(store: &Store) {
     }
 }
 
-/// 21 objects fit into a block of these tests.
+/// A block of these tests has 21 objects.
 #[test]
 fn a_client_asks_for_a_block_and_uses_its_objects_again() {
     let counts = run(parameters(2), async |one, _| {
@@ -63,7 +63,7 @@ fn where_nodes_allocate_every_object_is_a_request() {
     assert_eq!(counts.requests, 1_004);
 }
 
-/// Each region has four blocks, of which one client has one and the other one all others.
+/// The region has four blocks. One client has one of them, the other client the rest.
 #[test]
 fn a_client_goes_on_with_what_it_has_where_no_block_is_left() {
     let parameters = Parameters { regions: 1, keys: 200, ..parameters(2) };
@@ -74,7 +74,7 @@ fn a_client_goes_on_with_what_it_has_where_no_block_is_left() {
         }
         assert_eq!(other.insert(&key(67), &value(67)).await, Err(Failed::Full));
         updates(&one, 1_000).await;
-        // What the other one has replaced is free in the first one's block, and the other way round.
+        // Objects that one client has replaced are free in the other client's blocks, and vice versa.
         assert_eq!(one.update(&key(9), &value(1)).await, Ok(true));
         updates(&one, 3).await;
         assert_eq!(other.insert(&key(67), &value(67)).await, Ok(true));
@@ -89,7 +89,7 @@ fn a_client_finds_at_once_what_another_one_knows() {
         other.learn_from(&one);
         assert_eq!(other.search(&key(1)).await, Ok(Some(value(1))));
         assert_eq!(other.counts().invalid, 0);
-        // Both know what both have found out.
+        // A client does not learn what the other one finds out later.
         updates(&one, 4).await;
         assert_eq!(other.search(&key(1)).await, Ok(Some(value(1))));
         other.counts()
@@ -129,7 +129,7 @@ fn parameters_that_make_no_store_are_refused() {
     assert_eq!(unfit(Parameters { regions: 1 << 20, ..fits }), Unfit::Size);
 }
 
-/// Bytes of a rack for a figure: what is asked for, twice, some blocks for each client, and the index.
+/// A store for a figure needs the bytes of its objects twice, some blocks for each client, and the index.
 #[test]
 fn a_store_for_a_figure_takes_what_its_pairs_take() {
     let parameters = Parameters::published(1, 2, 100_000, 1_008).with_blocks(1 << 18, 1 << 25);

@@ -1,4 +1,4 @@
-//! FUSEE as it was published: what its variants promise, what they break, and what they cost.
+//! FUSEE as it was published: promises kept and broken by its variants, and their costs.
 
 mod anomalies;
 mod histories;
@@ -17,7 +17,7 @@ use crate::support::VALUE_BYTES;
 
 pub type Store = Client<SimFabric, Near<Allocator>>;
 
-/// So many replicas of the index, two of pairs, and small blocks of which there are enough.
+/// Returns parameters with so many replicas of the index, two of pairs, and plenty of small blocks.
 pub fn parameters(index_replicas: usize) -> Parameters {
     Parameters { regions: 60, frees_at_once: 1, patience: 10_000, ..small(index_replicas) }
 }

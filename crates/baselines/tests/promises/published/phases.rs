@@ -14,8 +14,8 @@ use crate::support::{key, value};
 const NODES: u16 = 3;
 const PHASE_NS: u64 = 1_600;
 
-/// Of a search with a hint and of one of another client without, of a search that finds nothing, an insert, an update,
-/// and a delete.
+/// Returns the phases of a search with a hint, a search by another client without a hint, a search that finds
+/// nothing, an insert, an update, and a delete.
 fn phases(parameters: Parameters) -> [u64; 6] {
     let sim = Sim::steady();
     let network = NetworkOptions {
@@ -77,7 +77,7 @@ fn one_by_one_each_index_replica_takes_a_phase() {
     assert_eq!(phases(parameters(3).one_by_one()), [1, 2, 1, 4, 4, 4]);
 }
 
-/// Without a cache an UPDATE reads the buckets beside its WRITE, and then the pair, to compare the key.
+/// Without a cache an UPDATE READs the buckets in the phase of its WRITE, and then the pair, to compare the key.
 #[test]
 fn without_the_cache_search_update_and_delete_take_one_more() {
     assert_eq!(phases(parameters(1).without_cache()), [2, 2, 1, 2, 3, 3]);
@@ -85,13 +85,13 @@ fn without_the_cache_search_update_and_delete_take_one_more() {
     assert_eq!(phases(parameters(3).without_cache()), [2, 2, 1, 4, 5, 5]);
 }
 
-/// The allocators of this test take no time: one more request for each object is not seen here.
+/// The allocators of this test take no time: the additional requests do not count here.
 #[test]
 fn who_allocates_changes_no_phase() {
     assert_eq!(phases(parameters(2).allocated_by_nodes()), [1, 2, 1, 4, 4, 4]);
 }
 
-/// Of an INSERT whose slot's first backup another INSERT has taken, and no other one.
+/// Returns the phases of an INSERT during another INSERT that has taken the slot's first backup only.
 fn phases_beside_another(replicas: usize) -> u64 {
     let scene = Scene::new(parameters(replicas));
     let phases = Cell::new(0);
@@ -99,7 +99,7 @@ fn phases_beside_another(replicas: usize) -> u64 {
     let phases_ = &phases;
     scene.play(vec![
         Box::pin(async move {
-            // The other one has READ the slot, and then stands on the first backup.
+            // The other client READs the slot, and then CASes the first backup only.
             scene_.sleep(PHASE_NS * 3 / 4).await;
             (2..replicas as u16).for_each(|node| scene_.hold(1, node));
             scene_.sleep(PHASE_NS).await;
@@ -115,7 +115,7 @@ fn phases_beside_another(replicas: usize) -> u64 {
     phases.get()
 }
 
-/// The first one has the smaller word: its object lies in an earlier region.
+/// The first client has the smaller word: its object lies in an earlier region.
 #[test]
 fn rule_2_takes_one_more_and_rule_3_two() {
     assert_eq!(phases_beside_another(4), 5);

@@ -1,4 +1,4 @@
-//! Histories that are steered by hand: three clients, and links that are held for a while.
+//! Histories that are steered by hand: three clients, and links that can be held.
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use fusee_sim::{Executor, NetworkOptions, ProcessId, Rack, Sim};
 use super::{Store, open};
 use crate::support::{key, number_of, value};
 
-/// Nodes, if that is enough for the replicas.
+/// The number of nodes, unless there are more replicas.
 const NODES: usize = 3;
 
 /// Three clients of a store; a phase takes 1,600 ns, half of that one way.
@@ -48,7 +48,7 @@ impl Scene {
         Scene { sim, rack, parameters, members, history: RefCell::default(), ticks: Cell::new(0) }
     }
 
-    /// Has a client do something with a key.
+    /// Lets a client do something with a key.
     pub async fn act(&self, client: usize, number: u64, call: Call) -> Result<Answer, Failed> {
         let store = &self.members[client].1;
         let key = key(number);
@@ -75,7 +75,7 @@ impl Scene {
         answer
     }
 
-    /// Of an INSERT or UPDATE whose hint is right, while nobody is in its way.
+    /// Returns the phases of an INSERT, or of an UPDATE with a right hint, without conflicts.
     pub fn phases_of_a_write(&self) -> u64 {
         match (self.parameters.index_replicas, self.parameters.writes) {
             (1, _) => 2,
@@ -93,7 +93,7 @@ impl Scene {
         self.sim.sleep(ns).await;
     }
 
-    /// Nothing of a client gets through to a node until it is released.
+    /// Holds everything between a client and a node until it is released.
     pub fn hold(&self, client: usize, node: u16) {
         self.rack.network().hold(ClientId(client as u32 + 1), MnId(node), 900_000_000);
     }
@@ -102,7 +102,7 @@ impl Scene {
         self.rack.network().release(ClientId(client as u32 + 1), MnId(node));
     }
 
-    /// Plays several acts at once, until all have ended.
+    /// Plays several acts at once until all have ended.
     pub fn play(&self, acts: Vec<Act<'_>>) {
         let mut executor = Executor::new(&self.sim);
         for (number, act) in acts.into_iter().enumerate() {
@@ -111,7 +111,7 @@ impl Scene {
         executor.run(10_000_000, || ());
     }
 
-    /// The shortest history that shows it, if what happened is not linearizable.
+    /// Returns the shortest history that shows that the events were not linearizable, if they were not.
     pub fn refutation(self) -> Option<Refutation> {
         self.history.take().check().refutation.map(|refutation| *refutation)
     }

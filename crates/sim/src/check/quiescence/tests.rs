@@ -1,4 +1,4 @@
-//! The checks at rest notice a difference on any replica, whichever it is.
+//! The checks at rest notice a difference on any replica.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -9,13 +9,13 @@ use super::*;
 use crate::cluster::ClusterOptions;
 use crate::engine::Sim;
 
-/// What the check says, if anything.
+/// Returns the message of the failed check, if it fails.
 fn noticed(cluster: &Cluster) -> Option<String> {
     let panic = catch_unwind(AssertUnwindSafe(|| replicas_agree(cluster))).err()?;
     panic.downcast_ref::<String>().cloned()
 }
 
-/// Flips a bit while the check looks.
+/// Returns that message for a cluster with one flipped bit.
 fn noticed_with(cluster: &Cluster, place: Place, bit: u64) -> Option<String> {
     let word = cluster.network().word_at(place).0;
     cluster.overwrite(place, word ^ bit);

@@ -1,4 +1,4 @@
-//! What is found by a second look: comparisons with the index, and replicas that are damaged.
+//! Findings that need a re-read: comparisons with the index, and damaged replicas.
 
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -12,11 +12,11 @@ use fusee_core::view::Place;
 
 use super::{Scene, Script, Stage, VALUE, poll_until, run};
 
-/// While an object is written whose word stands nowhere yet, another operation is short of memory and compares
-/// the block with the index. That object is not garbage.
+/// While an object is being written whose word is not in the index yet, another operation is short of memory and
+/// compares the block with the index. That object is not garbage.
 pub fn beside_a_write(seed: u64) {
     let stage = Stage::new(seed);
-    // What is free in its block nobody knows.
+    // The block is unverified.
     let (store, script) = stage.open(0..1, None);
     let store = Rc::new(store);
     run(store.insert(b"a", &VALUE)).expect("there is room");
@@ -54,8 +54,8 @@ pub fn beside_a_write(seed: u64) {
     stage.check(&run(store.leave()));
 }
 
-/// A word stands on a backup alone, left by a write that lost its round and whose client has died. If the primary
-/// is lost now, it may be the one that is settled on, so its object is not garbage.
+/// A word is on a backup alone, left by a write that lost its round and whose client has died. If the primary is lost
+/// now, the slot may be settled on this word, so its object is not garbage.
 pub fn lost_word(seed: u64) {
     let stage = Stage::new(seed);
     let (store, script) = stage.open(0..1, None);
@@ -76,8 +76,8 @@ pub fn lost_word(seed: u64) {
     assert!(!stage.is_marked(lost.word.address()), "it is taken for garbage");
 }
 
-/// A replica is damaged, and its repair is on its way for long. It may execute as long as whoever has posted
-/// it acts, so that the object is not used again before.
+/// A replica is damaged, and its repair is delayed for long. The repair may execute as long as its session acts, so
+/// the object must not be reused before.
 pub fn late_repair(seed: u64) {
     let stage = Stage::new(seed);
     let primary_since = stage.cluster.view().regions[0].primary_since();
@@ -86,7 +86,7 @@ pub fn late_repair(seed: u64) {
     let view = stage.cluster.view().clone();
     let hint = run(writer.search(b"a", None)).expect("it is there").hint().expect("it is there");
     let places = view.object(hint.word.address(), 64).expect("it is there").places();
-    // Whichever is read first.
+    // The loop covers the replica that is read first.
     for (i, place) in places.enumerate() {
         let key = Place { offset: place.offset + 24, ..place };
         stage.cluster.network().flip(key, 1 << 40);
@@ -104,8 +104,8 @@ pub fn late_repair(seed: u64) {
     panic!("no replica is read");
 }
 
-/// An object is on its way for long, and the session takes it for lost: no word refers to it, and the INSERT has
-/// failed. The session may not leave: in the block of the next owner it would still execute.
+/// The WRITE of an object is delayed for long, and its session takes it for lost: no word refers to the object, and
+/// the INSERT has failed. The session must not leave: the WRITE could execute in the block of the next owner.
 pub fn late_object(seed: u64) {
     let stage = Stage::new(seed);
     let primary_since = stage.cluster.view().regions[0].primary_since();
@@ -117,8 +117,8 @@ pub fn late_object(seed: u64) {
     assert!(script.late() > 0 && store.needs_recovery());
 }
 
-/// An object is written, and the READ that follows has no answer: the write has failed, and nothing of it is on its
-/// way. The session goes on, and the object is free again.
+/// An object is written, and the following READ has no answer: the write has failed, and none of its verbs may
+/// execute later. The session goes on, and the object is free again.
 pub fn unanswered_read(seed: u64) {
     let (stage, store, script) = before_a_second_phase(seed);
     script.lose(|verb| verb.is_read() && verb.bytes() > 1000);
@@ -130,8 +130,8 @@ pub fn unanswered_read(seed: u64) {
     stage.check(&run(store.leave()));
 }
 
-/// The same, but its caller does not wait any longer: what was written belongs to nothing. The session leaves it to
-/// recovery, or sees to it itself.
+/// The same, but the caller drops the write: no operation needs the written object. The session leaves it to
+/// recovery, or frees it itself.
 pub fn dropped_write(seed: u64) {
     let (stage, store, script) = before_a_second_phase(seed);
     let [phases, ..] = script.moved();
@@ -144,7 +144,7 @@ pub fn dropped_write(seed: u64) {
     }
 }
 
-/// A pair is there whose object a write has to READ, since it has no hint, when it has written its own.
+/// Makes a pair whose object a write must READ, since it has no hint, after it has written its own object.
 fn before_a_second_phase(seed: u64) -> (Stage, Scene, Rc<Script>) {
     let stage = Stage::new(seed);
     let primary_since = stage.cluster.view().regions[0].primary_since();
@@ -153,7 +153,7 @@ fn before_a_second_phase(seed: u64) -> (Stage, Scene, Rc<Script>) {
     (stage, store, script)
 }
 
-/// The first block comes with a region that is yet to come. Epochs pass meanwhile: who waits for it holds none.
+/// The first block comes with a new region. Epochs pass meanwhile: a session that waits for the region is not pinned.
 pub fn region_to_come(seed: u64) {
     let stage = Stage::new(seed);
     let (store, script) = stage.open(0..1, None);
@@ -163,7 +163,7 @@ pub fn region_to_come(seed: u64) {
     assert_eq!(script.epoch(), before + 3);
 }
 
-/// A region is long in coming. Meanwhile what the session has freed itself can be used.
+/// A new region takes long. Meanwhile the session can use memory that it has freed itself.
 pub fn own_memory_first(seed: u64) {
     let stage = Stage::new(seed);
     let primary_since = stage.cluster.view().regions[0].primary_since();

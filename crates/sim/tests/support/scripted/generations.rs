@@ -1,6 +1,6 @@
-//! Generations never restart: a word comes back when a whole window of epochs is over, whoever has the
-//! block meanwhile. The cluster checks that at every WRITE to an object; the scripts only have to use
-//! one block again and again.
+//! Generations never restart: a word recurs only after a whole window of epochs, whichever session has the block
+//! meanwhile. The cluster checks that at every WRITE to an object; the scripts only have to use one block again and
+//! again.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -13,10 +13,10 @@ use fusee_core::view::Place;
 
 use super::{Scene, Script, Stage, VALUE, poll_until, run};
 
-/// Of another size class than [`VALUE`]: one object fits in a block.
+/// A value of another size class than [`VALUE`]: a block has one such object.
 pub(super) const LARGE: [u8; 2500] = [2; 2500];
 
-/// Two sessions of one cluster, in which epochs pass.
+/// A session of a stage in which epochs pass.
 pub struct Lives {
     pub stage: Rc<Stage>,
     pub store: Scene,
@@ -24,12 +24,12 @@ pub struct Lives {
 }
 
 impl Lives {
-    /// A session with one block for objects of [`VALUE`], and one for log objects of DELETEs.
+    /// Makes a session with one block for objects of [`VALUE`], and one for log objects of DELETEs.
     pub fn new(seed: u64) -> Lives {
         Lives::of(Stage::new(seed))
     }
 
-    /// The same in this cluster.
+    /// Does the same on this stage.
     pub fn of(stage: Stage) -> Lives {
         let stage = Rc::new(stage);
         let primary_since = Some(stage.cluster.view().regions[0].primary_since());
@@ -39,7 +39,7 @@ impl Lives {
         Lives { stage, store, script }
     }
 
-    /// So many epochs may pass while the session waits.
+    /// Lets up to this many epochs pass while the session waits.
     pub fn lets_pass(&self, epochs: u64) {
         for _ in 0..epochs {
             let stage = self.stage.clone();
@@ -65,7 +65,7 @@ impl Lives {
         self.script.then_nothing();
     }
 
-    /// The block is emptied for an object of another class. How many epochs that took.
+    /// Empties the block for an object of another class. Returns the number of epochs that passed.
     pub fn uses_for_another_class(&self, epochs: u64) -> u64 {
         let before = self.script.epoch();
         self.lets_pass(epochs);
@@ -94,8 +94,8 @@ pub(super) fn block(stage: &Stage, number: u32) -> Address {
     stage.cluster.view().geometry.block_address(0, number)
 }
 
-/// INSERTs of a key that is there write an object each, which nobody learns of. It is not written again in
-/// the same epoch.
+/// Each INSERT of an existing key writes an object that no other session learns of. The object is not written again
+/// in the same epoch.
 pub fn given_back(seed: u64) {
     let lives = Lives::new(seed);
     run(lives.store.insert(b"a", &VALUE)).expect("there is room");
@@ -107,7 +107,7 @@ pub fn given_back(seed: u64) {
     }
 }
 
-/// A block is emptied and used for another class: its generations go on where they were.
+/// A block is emptied and used for another class: its generations continue.
 pub fn emptied(seed: u64) {
     let lives = Lives::new(seed);
     run(lives.store.insert(b"a", &VALUE)).expect("there is room");
@@ -119,8 +119,8 @@ pub fn emptied(seed: u64) {
     assert!((7..=21).contains(&base), "21 lives of three objects, and {base} of one of them");
 }
 
-/// One object lives while the others have as many lives as there are generations. When all are free, what
-/// follows their generation is what stood in that one a moment before: the block waits.
+/// One object stays in its first life while the others have as many lives as there are generations. When all are
+/// free, the next generation of the one is the latest generation of the others: the block must wait.
 pub fn laggard(seed: u64) {
     let lives = Lives::new(seed);
     far_apart(&lives);
@@ -128,8 +128,8 @@ pub fn laggard(seed: u64) {
     assert!(epochs >= WINDOW_EPOCHS, "it has waited for {epochs} only");
 }
 
-/// The same, and another master takes over before the window is over. Its epochs are far ahead, and not all have
-/// heard of it: somebody may still go by a word that it saw a moment ago.
+/// The same, and another master takes over before the window is over. Its epochs are far ahead, and not all sessions
+/// know it: one may still use a word that it saw a moment ago.
 pub fn takeover(seed: u64) {
     let lives = Lives::new(seed);
     far_apart(&lives);
@@ -155,14 +155,14 @@ pub fn takeover(seed: u64) {
     assert!(epochs < 64, "all have heard, and it waits on: {epochs} epochs");
 }
 
-/// A block comes to somebody else whose objects have had more lives than their headers tell: what stands there is
-/// followed by the next generation, not by the base's, which stood there a few lives ago.
+/// A block is handed to another session. Its objects have had more lives than the header shows. The next generation
+/// follows that of the object, not that of the base, which the object had a few lives ago.
 pub fn wrapped(seed: u64) {
     let lives = Lives::new(seed);
     for key in [b"a", b"b"] {
         run(lives.store.insert(key, &VALUE)).expect("there is room");
     }
-    // Two objects take turns, and are a few lives past their first generation.
+    // Two objects alternate, and are a few lives past their first generation.
     (0..2 * u32::from(Slot::GENERATIONS) + 16).for_each(|_| lives.update(b"b"));
     assert!(lives.header().base.is_wrapped);
     let rests = run(lives.store.leave());
@@ -178,15 +178,14 @@ fn far_apart(lives: &Lives) {
     for key in [b"a", b"b"] {
         run(lives.store.insert(key, &VALUE)).expect("there is room");
     }
-    // Two objects take turns.
+    // Two objects alternate.
     (0..2 * u32::from(Slot::GENERATIONS) - 2).for_each(|_| lives.update(b"b"));
     assert!(lives.header().base.is_wrapped);
     lives.delete(b"a");
     lives.delete(b"b");
 }
 
-/// The owner of a block dies when it has emptied it. Who has the block next knows nothing but what its header
-/// says.
+/// The owner of a block dies after emptying it. The next owner knows only the header.
 pub fn dies_when_it_is_empty(seed: u64) {
     let lives = Lives::new(seed);
     run(lives.store.insert(b"a", &VALUE)).expect("there is room");
@@ -196,8 +195,8 @@ pub fn dies_when_it_is_empty(seed: u64) {
     assert!(epochs < 64, "nothing was to wait for a window: {epochs}");
 }
 
-/// The same, of a block that waits for its window. Who has it next is short of its own class, and waits as
-/// well, and for no more than what is left.
+/// The same with a block that waits for its window. Its next owner is short of the block's own class, and waits as
+/// well, but only for the rest of the window.
 pub fn inherited_while_it_waits(seed: u64) {
     let lives = Lives::new(seed);
     far_apart(&lives);
@@ -205,7 +204,7 @@ pub fn inherited_while_it_waits(seed: u64) {
     assert!((WINDOW_EPOCHS - 64..WINDOW_EPOCHS + 64).contains(&epochs), "{epochs} epochs");
 }
 
-/// How many epochs passed before somebody else could use the block.
+/// Returns the number of epochs that passed before another session could use the block.
 fn dies_and_is_inherited(lives: Lives) -> u64 {
     let lives = dies_when_empty(lives);
     let before = lives.script.epoch();
@@ -214,7 +213,7 @@ fn dies_and_is_inherited(lives: Lives) -> u64 {
     lives.script.epoch() - before
 }
 
-/// The owner dies when the block is empty. Who has it next.
+/// Lets the owner die when the block is empty. Returns the next owner.
 pub(super) fn dies_when_empty(lives: Lives) -> Lives {
     {
         lives.lets_pass(64);

@@ -1,4 +1,4 @@
-//! Free bitmaps: marks that stand where nobody looks any more, and marks that come late.
+//! Free bitmaps: marks on a replica that is no longer read, and marks that come late.
 
 use std::rc::Rc;
 
@@ -6,7 +6,7 @@ use fusee_core::verbs::Op;
 
 use super::{Scene, Script, Stage, VALUE, run};
 
-/// Four pairs in two blocks; the first one is replaced, and its object marked. The session has seen that.
+/// Makes four pairs in two blocks. The first pair is replaced, its object is marked, and the session has seen that.
 fn prepared(stage: &Stage, before_the_mark: impl FnOnce(&Script)) -> (Scene, Rc<Script>) {
     let primary_since = stage.cluster.view().regions[0].primary_since();
     let (store, script) = stage.open(0..4, Some(primary_since));
@@ -18,8 +18,8 @@ fn prepared(stage: &Stage, before_the_mark: impl FnOnce(&Script)) -> (Scene, Rc<
     (store, script)
 }
 
-/// Objects are marked as free; then the region has another first replica, whose bitmap is empty. Whoever goes
-/// on with the blocks must not take that one for complete.
+/// Objects are marked as free; then the region has another first replica with an empty bitmap. The next owner of the
+/// blocks must not take this bitmap for complete.
 pub fn left_behind(seed: u64) {
     let stage = Stage::new(seed);
     let (store, script) = prepared(&stage, |_| ());
@@ -29,8 +29,8 @@ pub fn left_behind(seed: u64) {
     stage.check(&rests);
 }
 
-/// What was seen on the bitmap of one replica is to be used again when another one comes first: there is
-/// nothing to clear there.
+/// Objects seen as free on one replica's bitmap are to be reused when another replica comes first: there is no bit to
+/// clear there.
 pub fn seen_elsewhere(seed: u64) {
     let stage = Stage::new(seed);
     let (store, script) = prepared(&stage, |_| ());
@@ -43,8 +43,8 @@ pub fn seen_elsewhere(seed: u64) {
     assert_eq!(stage.values(&store, b"abcd").len(), 4);
 }
 
-/// A mark is on its way for long, and its session takes it for lost. Others may not take that for settled,
-/// whatever the session does next: they would set the same bit.
+/// A mark is delayed for long, and its session takes it for lost. Other sessions must not take the freeing for
+/// settled, whatever the session does next: they would set the same bit.
 pub fn late_mark(seed: u64) {
     let stage = Stage::new(seed);
     let loses = |script: &Script| script.lose(|verb| matches!(verb.op, Op::Faa { .. }));

@@ -1,10 +1,10 @@
-//! A session whose surroundings are a script: when a block comes, when an epoch is over, which verbs are lost
-//! and execute later, which view is the newest. For traps of memory that random schedules do not come to.
+//! A session whose environment is a script: it decides when a block comes, when an epoch is over, which verbs are
+//! lost and execute later, and which view is the newest. For memory errors that random schedules do not reach.
 //!
-//! The surroundings check what sessions promise them ([`Host`]): while a verb may still execute, the session
-//! acts, and does not say that all it has freed is marked; a block is asked for by who acts. The cluster
-//! checks the rest, as in every run: bits of free bitmaps are set where they are clear, and every entry leads
-//! to its object.
+//! The environment checks the promises of sessions ([`Host`](fusee_core::host)): while a verb may still execute, the
+//! session is pinned, and does not report that everything it has freed is marked; a session that asks for a block is
+//! pinned. The cluster checks the rest, as in every run: bits of free bitmaps are set where they are clear, and every
+//! entry leads to its object.
 //!
 //! Each script has its mutant, and comes to the same end with every seed.
 
@@ -37,10 +37,10 @@ use fusee_sim::{Cluster, ClusterOptions, SimFabric};
 
 use super::{all_slots, small, stepwise};
 
-/// Three objects of such a value fit in a block.
+/// A value of which three objects fit in a block.
 pub const VALUE: [u8; 1100] = [1; 1100];
 const KEY_BYTES: usize = 1;
-/// Polls that are more than anything takes here.
+/// More polls than anything takes here.
 const POLLS: usize = 100_000;
 
 type Step = Box<dyn FnOnce()>;
@@ -49,31 +49,31 @@ type Step = Box<dyn FnOnce()>;
 struct Late {
     verb: Verb,
     bytes: Vec<u8>,
-    /// Since when what it belongs to acts.
+    /// The local epoch of its operation.
     since: u64,
 }
 
-/// What the surroundings of a session do.
+/// The environment of a session.
 pub struct Script {
     view: RefCell<Arc<View>>,
     local_epoch: Cell<u64>,
     pinned: Cell<Option<u64>>,
     freed: Cell<Option<u64>>,
-    /// The name of this moment; marks before these are over.
+    /// The current mark; earlier marks may have passed.
     mark: Cell<u64>,
     passed: Cell<u64>,
     grants: RefCell<VecDeque<BlockGrant>>,
-    /// Blocks that came back. Whoever asks then gets the first of them.
+    /// Blocks that came back. The next request gets the first of them.
     pool: RefCell<VecDeque<Address>>,
-    /// How often who asks for a block is told that one is to come.
+    /// Number of requests for a block that are put off.
     put_off: Cell<u32>,
-    /// Grows whenever all operations have ended.
+    /// The current epoch. It grows whenever all operations have ended.
     epoch: Cell<u64>,
-    /// Before this epoch none runs any more.
+    /// The epoch before which no operation runs any more.
     passed_epoch: Cell<u64>,
-    /// What happens while the session waits. Nothing more: then it has waited long enough.
+    /// Steps that happen while the session waits. Once none are left, the session gives up.
     steps: RefCell<VecDeque<Step>>,
-    /// Whether a batch with such a verb is lost.
+    /// Selects the lost batches: those with such a verb.
     loses: Cell<fn(&Verb) -> bool>,
     late: RefCell<Vec<Late>>,
     damage: Cell<Damage>,
@@ -82,25 +82,25 @@ pub struct Script {
 }
 
 impl Script {
-    /// While the session waits, this happens next.
+    /// Adds a step that happens while the session waits.
     pub fn then(&self, step: impl FnOnce() + 'static) {
         self.steps.borrow_mut().push_back(Box::new(step));
     }
 
-    /// Batches with such a verb are lost from now on.
+    /// Loses batches with such a verb from now on.
     pub fn lose(&self, verbs: fn(&Verb) -> bool) {
         self.loses.set(verbs);
     }
 
-    /// How many verbs are on their way that the session takes for lost.
+    /// Returns the number of verbs that the session takes for lost and that may still execute.
     pub fn late(&self) -> usize {
         self.late.borrow().len()
     }
 
-    /// All epochs so far are over, and what was freed in them is marked.
+    /// Ends all epochs so far. Everything that was freed in them is marked.
     ///
     /// # Panics
-    /// If that is not so.
+    /// If an operation is running, or something is not marked.
     pub fn pass(&self) {
         assert_eq!(self.pinned.get(), None, "an operation acts");
         assert_eq!(self.freed.get(), None, "something is not marked");
@@ -110,33 +110,33 @@ impl Script {
         self.passed_epoch.set(self.epoch.get());
     }
 
-    /// Another master leads, whose epochs are far ahead. Somebody has not heard of it.
+    /// Lets another master lead, whose epochs are far ahead. Some session does not know it yet.
     pub fn jump(&self) {
         self.epoch.set(self.epoch.get() + (1 << 16));
     }
 
-    /// The epoch that operations belong to.
+    /// Returns the epoch to which operations belong.
     pub fn epoch(&self) -> u64 {
         self.epoch.get()
     }
 
-    /// Whether epochs may pass: nothing runs, and all is marked.
+    /// Returns whether epochs may pass: no operation runs, and everything is marked.
     pub fn is_idle(&self) -> bool {
         self.pinned.get().is_none() && self.freed.get().is_none()
     }
 
-    /// Nothing happens any more while the session waits.
+    /// Removes all steps.
     pub fn then_nothing(&self) {
         self.steps.borrow_mut().clear();
     }
 
-    /// Epochs go on where they were for another session.
+    /// Continues the epochs of another session's script.
     pub fn follow(&self, other: &Script) {
         self.epoch.set(other.epoch.get() + 1);
         self.passed_epoch.set(self.epoch.get());
     }
 
-    /// Who asks for this class gets a block of which nothing was used.
+    /// Grants an unused block for this class.
     pub fn grant(&self, class: SizeClass, address: Address, marked: Option<u64>) {
         let grant = BlockGrant {
             redundancy: Redundancy::Replicated,
@@ -149,7 +149,7 @@ impl Script {
         self.grants.borrow_mut().push_back(grant);
     }
 
-    /// The same, of a block that somebody has left.
+    /// Grants a block that another session has left.
     pub fn grant_remainder(&self, rest: &Remainder) {
         let Remainder { block: address, class, first, marked } = *rest;
         let grant = BlockGrant {
@@ -163,29 +163,29 @@ impl Script {
         self.grants.borrow_mut().push_back(grant);
     }
 
-    /// So many requests for a block come before there is one.
+    /// Puts off this many requests for a block.
     pub fn put_off(&self, requests: u32) {
         self.put_off.set(requests);
     }
 
-    /// This is the newest view from now on.
+    /// Publishes a view as the newest.
     pub fn publish(&self, view: &View) {
         *self.view.borrow_mut() = Arc::new(view.clone());
         self.local_epoch.set(self.local_epoch.get() + 1);
     }
 
-    /// Phases, verbs and bytes that the session has posted.
+    /// Returns the phases, verbs and bytes that the session has posted.
     pub fn moved(&self) -> [u64; 3] {
         self.moved.get()
     }
 
-    /// What the session found damaged.
+    /// Returns the damage that the session has found.
     pub fn damage(&self) -> Damage {
         self.damage.get()
     }
 }
 
-/// The surroundings, as the session sees them.
+/// The environment as the session's host.
 pub struct Scripted(Rc<Script>);
 
 impl Waiting for Scripted {
@@ -347,7 +347,7 @@ impl Reports for Scripted {
     fn report_unreachable(&self, _: MnId) {}
 }
 
-/// The way to the memory nodes, on which batches are lost.
+/// A fabric that loses batches.
 pub struct Lossy {
     inner: SimFabric,
     script: Rc<Script>,
@@ -377,7 +377,7 @@ impl Fabric for Lossy {
     }
 }
 
-/// A cluster, and who is alone in it.
+/// A cluster for scripted sessions.
 pub struct Stage {
     pub cluster: Cluster,
     sessions: Cell<u32>,
@@ -387,7 +387,8 @@ pub struct Stage {
 pub type Scene = Store<Lossy, Scripted>;
 
 impl Stage {
-    /// Three nodes or more, two replicas of everything; of this value three objects fit in a block.
+    /// Makes a stage with three nodes or more, and two replicas of everything. Three objects of [`VALUE`] fit in a
+    /// block.
     pub fn new(seed: u64) -> Stage {
         let options = small(seed, 2);
         let geometry =
@@ -400,14 +401,14 @@ impl Stage {
         Stage { cluster, sessions: Cell::new(0) }
     }
 
-    /// A session, and what happens around it. Objects of [`VALUE`] get these blocks of region 0, and what
-    /// is known about their bitmaps.
+    /// Opens a session with its script. Objects of [`VALUE`] get these blocks of region 0. `marked`: the knowledge
+    /// about their bitmaps.
     pub fn open(&self, blocks: Range<u32>, marked: Option<u64>) -> (Scene, Rc<Script>) {
         let class = Object::class(KEY_BYTES, VALUE.len()).expect("there is such a class");
         self.open_for(class, blocks, marked)
     }
 
-    /// The same, for objects of this class.
+    /// Does the same for objects of this class.
     pub fn open_for(
         &self,
         class: SizeClass,
@@ -449,13 +450,13 @@ impl Stage {
         (Store::new(fabric, Scripted(script.clone()), client, view), script)
     }
 
-    /// Nobody's id so far.
+    /// Returns an unused client id.
     pub fn next_client(&self) -> ClientId {
         self.sessions.set(self.sessions.get() + 1);
         ClientId((1 << 20) + self.sessions.get())
     }
 
-    /// Another replica comes first in region 0, with a bitmap of zeros.
+    /// Makes another replica of region 0 the first, with a bitmap of zeros.
     pub fn move_region(&self, scripts: &[&Script]) {
         let mut view = self.cluster.view().clone();
         view.number += 1;
@@ -466,7 +467,7 @@ impl Stage {
         scripts.iter().for_each(|script| script.publish(&view));
     }
 
-    /// The objects that words of the index keep.
+    /// Returns the objects that words of the index keep.
     fn kept(&self) -> BTreeSet<u64> {
         let view = self.cluster.view();
         let word = |place: Place| self.cluster.network().word_at(place);
@@ -484,8 +485,8 @@ impl Stage {
         self.cluster.network().word_at(at).0 & bit != 0
     }
 
-    /// Whoever goes on with these blocks finds all that is free there, if it is told that it does; and
-    /// nothing is free that somebody keeps.
+    /// Checks that the next owner of these blocks finds all their free objects, if their bitmaps count as complete,
+    /// and that no kept object is free.
     pub fn check(&self, rests: &[Remainder]) {
         let kept = self.kept();
         let view = self.cluster.view();
@@ -506,7 +507,7 @@ impl Stage {
         }
     }
 
-    /// What these keys lead to, as a reader finds it.
+    /// Returns the values of these keys, as a reader finds them.
     pub fn values(&self, store: &Scene, keys: &[u8]) -> BTreeMap<u8, Vec<u8>> {
         let value = |key: &u8| {
             let found = run(store.search(&[*key][..], None)).expect("a SEARCH never fails");
@@ -528,7 +529,7 @@ pub fn run<T>(future: impl Future<Output = T>) -> T {
     panic!("it does not end");
 }
 
-/// Polls a future until something holds. Its result, if it ended before.
+/// Polls a future until `holds` returns true. Returns the future's result if it ended before.
 pub fn poll_until<'f, T>(
     future: &mut Pin<Box<dyn Future<Output = T> + 'f>>,
     holds: impl Fn() -> bool,

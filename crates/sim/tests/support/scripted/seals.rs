@@ -1,5 +1,5 @@
-//! Sealed blocks: who leaves says so before it marks what nobody has written, and not before it has read
-//! the header. And what recovery makes of a block whose objects are zeros.
+//! Sealed blocks: a leaving session seals a block before it marks unwritten objects, and not before it has read the
+//! header. Also the recovery of blocks whose objects are zeros.
 
 use std::rc::Rc;
 
@@ -12,8 +12,8 @@ use fusee_sim::SimFabric;
 use super::generations::{LARGE, Lives, block, class, dies_when_empty, large_class};
 use super::{VALUE, run};
 
-/// A session has objects that it gave back, and leaves. It marks them, and whoever goes on with the block may
-/// die before it begins: its header must be sealed.
+/// A session has objects that it gave back, and leaves. It marks them, and the next owner of the block may die before
+/// it begins: the header must be sealed.
 pub fn leaves(seed: u64) {
     let lives = Lives::new(seed);
     run(lives.store.insert(b"a", &VALUE)).expect("there is room");
@@ -25,7 +25,7 @@ pub fn leaves(seed: u64) {
     assert_eq!((header.sealed, header.fresh), (true, 2), "bits are set of what is no slot's");
 }
 
-/// A block came that had been used and is all zeros. Its owner uses one object, and dies.
+/// A session gets a block that had been used and is all zeros, uses one object, and dies.
 pub fn zeros(seed: u64) {
     let lives = Lives::new(seed);
     for key in [b"a", b"b", b"c"] {
@@ -40,7 +40,7 @@ pub fn zeros(seed: u64) {
     assert_eq!(first_new(&lives), 3, "three objects had been allocated");
 }
 
-/// A client dies within the WRITE of an object: one replica has its identity, and no more of it.
+/// A client dies within the WRITE of an object: one replica has the object's identity only.
 pub fn torn(seed: u64) {
     let lives = Lives::new(seed);
     run(lives.store.insert(b"a", &VALUE)).expect("there is room");
@@ -52,8 +52,8 @@ pub fn torn(seed: u64) {
     assert_eq!(first_new(&lives), 2, "who goes on would write the same identity");
 }
 
-/// A client gave an object back, which nobody had written, and dies while it tells its block to be sealed: one replica
-/// has heard. What that one says was allocated is not new, although the other one is to go by.
+/// A client gave back an object that was never written, and dies while it seals the block: one replica has the new
+/// header. Objects that this header shows as allocated are not new, although recovery uses the other header.
 pub fn half_sealed(seed: u64) {
     let lives = Lives::new(seed);
     run(lives.store.insert(b"a", &VALUE)).expect("there is room");
@@ -69,7 +69,7 @@ pub fn half_sealed(seed: u64) {
     assert_eq!(first_new(&lives), 2, "two objects had been allocated");
 }
 
-/// From where on the first block is new, when its owner has died.
+/// Returns the first new object of the first block, after the death of its owner.
 fn first_new(lives: &Lives) -> u32 {
     let (stage, view) = (&lives.stage, lives.stage.cluster.view().clone());
     let fabric = SimFabric::new(stage.cluster.network(), stage.next_client());
@@ -81,7 +81,7 @@ fn first_new(lives: &Lives) -> u32 {
     first
 }
 
-/// Whoever gets a block cannot read its header for some time.
+/// A session cannot read the header of its new block for some time.
 pub fn unread(seed: u64) {
     let lives = Lives::new(seed);
     run(lives.store.insert(b"a", &VALUE)).expect("there is room");
@@ -102,7 +102,7 @@ pub fn unread(seed: u64) {
     its.grant_remainder(rest);
     its.lose(is_header_read);
     its.grant(large_class(), block(&stage, 3), None);
-    // While it waits for the header, another operation of the session looks at its blocks.
+    // While the session waits for the header, another of its operations looks at its blocks.
     let store = Rc::new(store);
     its.then({
         let store = store.clone();

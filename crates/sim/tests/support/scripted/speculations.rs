@@ -1,4 +1,4 @@
-//! Words that are not committed: what they lead to may be nowhere else yet.
+//! Words that are not committed: their objects may be on no other node yet.
 
 use fusee_core::data::Region;
 use fusee_core::layout::{Address, BlockShape, Identity, Object, Opcode, Pair, Slot};
@@ -13,9 +13,9 @@ use super::{Stage, run};
 /// So large that only its start is read to compare its key.
 const VALUE: [u8; 3000] = [1; 3000];
 
-/// A write that was speculative has died: its word stands on the backup, its object beside it and nowhere else. Who
-/// inserts another key that shares its fingerprint reads the object whole on all replicas. That one is
-/// incomplete is no damage, and not to be repaired: only whoever goes on with the round completes it.
+/// A client has died within its speculative write: its word is on the backup, its object on that node and on no
+/// other. An INSERT of another key with the same fingerprint reads the object whole on all replicas. The incomplete
+/// replica is no damage and must not be repaired: only the session that continues the round completes it.
 pub fn half_written(seed: u64) {
     let options = small(seed, 2);
     let geometry = Geometry { max_value_bytes: 3200, region_bytes: 1 << 15, ..options.geometry };
@@ -53,9 +53,9 @@ pub fn half_written(seed: u64) {
     }
 }
 
-/// A speculative write by a newer view is under way: its word stands on the backup, and its object is whole beside it.
-/// By the view of a session that inserts another key with this fingerprint the object has no replica there, and where
-/// it has one nothing has come yet. It looks again until the round is over.
+/// A speculative write by a newer view is under way: its word is on the backup, and its object is whole on that node.
+/// By the view of a session that inserts another key with this fingerprint the object has no replica there, and the
+/// replica elsewhere is not written yet. The session reads again until the round is over.
 pub fn of_a_newer_view(seed: u64) {
     let options = ClusterOptions { memory_nodes: 2, data_replicas: 1, ..small(seed, 2) };
     let stage = Stage::of(seed, &options);
