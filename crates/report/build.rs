@@ -1,7 +1,7 @@
-//! Lets the reports of release builds name the commit they were built from: a figure means little without it.
+//! Lets the reports of release builds name the commit they were built from, without which a figure means little.
 //!
-//! `FUSEE_COMMIT` says it where there is no repository. Debug builds measure nothing, and are not built again
-//! for every commit.
+//! `FUSEE_COMMIT` names it if there is no repository. Debug builds measure nothing,
+//! and are not rebuilt for every commit.
 
 use std::env;
 use std::path::Path;
@@ -19,7 +19,7 @@ fn main() {
     if !is_release || env::var_os("FUSEE_COMMIT").is_some() {
         return;
     }
-    // Sources without a repository of their own may lie in somebody else's.
+    // Sources without a repository of their own may lie inside another one.
     if git(&["ls-files", "--error-unmatch", "build.rs"]).is_none() {
         return;
     }

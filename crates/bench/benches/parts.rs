@@ -1,5 +1,5 @@
-//! What operations are made of, one part at a time. `cargo bench -p fusee-bench` measures; `cargo test` runs
-//! each once, so that none rots.
+//! Parts of operations, measured one at a time. `cargo bench -p fusee-bench` measures; `cargo test` runs each once, so
+//! that none rots.
 
 use std::hint::black_box;
 
@@ -25,7 +25,7 @@ fn key(number: u32) -> [u8; 16] {
     key
 }
 
-/// Numbers below a bound that come in no order.
+/// Returns numbers below a bound, in no order.
 fn scattered(below: u32) -> impl Iterator<Item = u32> {
     let mut state = 0u32;
     std::iter::repeat_with(move || {

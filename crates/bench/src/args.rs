@@ -1,4 +1,4 @@
-//! What several benchmarks can be told.
+//! Arguments that several benchmarks share.
 
 use std::fmt::Display;
 
@@ -27,8 +27,8 @@ pub struct ClusterArgs {
     #[arg(long, default_value = "auto")]
     pub fabric: FabricChoice,
 
-    /// A switch in the path to the memory nodes of --master (`fusee switch`): where it is, and the fabric is tcp; or
-    /// `wire`, and the fabric is verbs
+    /// A switch in the path to the memory nodes (`fusee switch`): its address, for the fabric tcp; or `wire`, for the
+    /// fabric verbs
     #[arg(long, requires = "master", value_name = "HOST:PORT|wire")]
     pub switch: Option<String>,
 
@@ -101,7 +101,7 @@ pub struct LoadArgs {
     #[arg(long, value_name = "RATIO", default_value_t = Options::default().cache_threshold)]
     pub cache_threshold: f64,
 
-    /// What requests of a process for one key at one time do: off, strict or relaxed; not over shm
+    /// Treatment of simultaneous requests of a process for one key: off, strict or relaxed; not over shm
     #[arg(long, value_name = "TABLE", default_value = "off")]
     #[serde(serialize_with = "serialize_display")]
     pub work_table: WorkTable,
@@ -112,7 +112,7 @@ fn serialize_display<T: Display, S: Serializer>(value: &T, to: S) -> Result<S::O
 }
 
 impl LoadArgs {
-    /// Checks what clap cannot.
+    /// Checks the arguments that clap cannot check.
     pub fn check(&self) -> Result<(), Failure> {
         if self.pair_bytes < MIN_PAIR_BYTES {
             return Err(Failure::usage(format!(

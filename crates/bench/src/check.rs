@@ -1,8 +1,8 @@
-//! `--check`: is what really happened linearizable?
+//! `--check`: the judgement whether the history of a run is linearizable.
 //!
 //! Real processes, real memory, real time: the recorded history of a run is judged by the same
-//! checker as the simulator's. It sees what the verification of the final state cannot: a stale
-//! read in the middle, a key that came back for a moment, two INSERTs that both succeeded.
+//! checker as the simulator's. It finds errors that the verification of the final state cannot: a
+//! stale read in the middle, a key that came back for a moment, two INSERTs that both succeeded.
 
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -12,26 +12,26 @@ use serde::Serialize;
 
 use super::record::{Entry, Packed, name_of};
 
-/// What the check found.
+/// The result of the check.
 #[derive(Clone, Debug, Serialize)]
 pub struct CheckReport {
     /// Operations that were checked, loading and reading back included.
     pub operations: u64,
     /// Keys that were checked.
     pub keys: u64,
-    /// Those that began before an earlier one on the same key had ended.
+    /// Operations that began before an earlier one on the same key had ended.
     pub overlapping: u64,
     /// Writes of unknown outcome among the operations.
     pub pending: u64,
-    /// How long the check took.
+    /// The duration of the check.
     pub duration_s: f64,
-    /// The most situations that a key may have been in at a time: how much overlapped.
+    /// The most situations that a key may have been in at a time: a measure of the overlap.
     pub peak_frontier: usize,
     /// Keys on which too many operations overlapped to tell.
     pub undecided_keys: u64,
     /// Keys whose history is not linearizable.
     pub violations: u64,
-    /// Operations on the first of these that show it, one a line.
+    /// Operations on the first of these keys that show the violation, one a line.
     pub explanation: Option<String>,
 }
 
@@ -69,7 +69,7 @@ impl CheckReport {
         self.violations == 0 && self.undecided_keys == 0
     }
 
-    /// Why a run with this history fails.
+    /// Returns why a run with this history fails.
     pub fn problems(&self) -> Option<String> {
         (!self.is_clean()).then(|| {
             format!(
@@ -81,7 +81,7 @@ impl CheckReport {
         })
     }
 
-    /// For people.
+    /// Returns the lines for people.
     pub fn table(&self) -> String {
         let mut text = format!(
             "checked     {} operations on {} keys, {} overlapped earlier ones, {} pending: {} \
@@ -145,7 +145,7 @@ mod tests {
         assert!(report.table().contains("do not quote"));
     }
 
-    /// Two values that two reads found, exchanged: as if a write had been late.
+    /// Two values of two reads, exchanged: as if a write had been late.
     #[test]
     fn a_doctored_history_is_reported() {
         let mut doctored = entries();

@@ -1,7 +1,7 @@
 //! One of several client processes of a benchmark: `fusee bench client`, which is not for people.
 //!
 //! It joins the cluster, runs its share of the workers through the phases, in step with the other
-//! processes, and hands over what they counted and recorded. See [`super::message`].
+//! processes, and hands over their counts and records. See [`super::message`].
 
 use std::io::{BufRead, Write, stdin, stdout};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -18,7 +18,7 @@ use super::record::Packed;
 use super::worker::Board;
 use fusee_workload::Keys;
 
-/// Runs it.
+/// Runs the process.
 pub fn run() -> Result<(), Failure> {
     let result = take_part();
     if let Err(failure) = &result {
@@ -71,7 +71,7 @@ fn take_part() -> Result<(), Failure> {
     hand_over(&outcome.entries)
 }
 
-/// Obeys the benchmark.
+/// Obeys the commands of the benchmark.
 fn listen(go: &Sender<()>) {
     for line in stdin().lock().lines() {
         match line.as_deref() {
@@ -80,11 +80,11 @@ fn listen(go: &Sender<()>) {
             _ => break,
         }
     }
-    // It is gone, and nobody wants the results.
+    // The benchmark has ended, so the results have no reader.
     std::process::exit(1);
 }
 
-/// Every phase begins when the benchmark says so.
+/// Waits for the benchmark's command before every phase.
 struct InStep(Receiver<()>);
 
 impl Steps for InStep {
@@ -93,7 +93,7 @@ impl Steps for InStep {
     }
 
     fn begin(&mut self) {
-        // If nobody listens any more, the end of the input ends the process.
+        // If the benchmark has ended, the end of the input ends this process.
         let _ = say(&Said::Ready);
         let _ = self.0.recv();
     }

@@ -17,25 +17,25 @@
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// How much earlier than measured a write may have begun, for the verifier.
+/// The time by which a write may have begun earlier than measured, for the verifier.
 pub const SLACK_NS: u64 = 1000;
-/// The same of the shared clock, for the check of the whole history. The longer, the more is
-/// taken for concurrent that was not.
+/// The same for the shared clock, for the check of the whole history. The longer it is, the more
+/// operations are falsely taken for concurrent.
 pub const SHARED_SLACK_NS: u64 = 100;
 
-/// Nanoseconds since it was made; the same for all its clones.
+/// Nanoseconds since the clock was made; the same for all its clones.
 #[derive(Clone, Debug)]
 pub enum Clock {
     /// For this process.
     Alone {
-        /// Counts.
+        /// The counter.
         clock: quanta::Clock,
-        /// What it said in the beginning.
+        /// Its value in the beginning.
         origin: u64,
     },
     /// For all processes of this host.
     Shared {
-        /// What the monotonic clock said in the beginning.
+        /// The value of the monotonic clock in the beginning.
         origin_ns: u64,
     },
 }
@@ -48,12 +48,12 @@ impl Clock {
         Clock::Alone { clock, origin }
     }
 
-    /// The same time in all processes that are told the same [`monotonic_ns`].
+    /// Returns the same time in all processes that pass the same [`monotonic_ns`].
     pub fn shared(origin_ns: u64) -> Clock {
         Clock::Shared { origin_ns }
     }
 
-    /// Nanoseconds.
+    /// Returns the nanoseconds.
     pub fn now(&self) -> u64 {
         let since = match self {
             Clock::Alone { clock, origin } => clock.delta_as_nanos(*origin, clock.raw()),
@@ -63,7 +63,7 @@ impl Clock {
     }
 }
 
-/// The system's monotonic clock.
+/// Returns the time of the system's monotonic clock.
 pub fn monotonic_ns() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

@@ -1,9 +1,9 @@
 //! The cluster that a benchmark measures.
 //!
-//! An embedded cluster is sized from the workload: every write takes a new object, and there is room
-//! for all writes of a run, so that nothing depends on how fast memory comes back (`bench churn` measures
-//! that). Pools are taken from the system as they are used; what a run cannot use up costs nothing. If
-//! what it could use up exceeds the memory of the machine, it is refused before it starts.
+//! An embedded cluster is sized from the workload: every write takes a new object, and there is room for all writes of
+//! a run, so that nothing depends on how fast memory comes back (`bench churn` measures that). The system provides
+//! pages of a pool when they are used, so pages that a run does not touch cost nothing. A run that could use up more
+//! than the memory of the machine is refused before it starts.
 
 use fusee_cli::connect;
 use fusee_cli::failure::Failure;
@@ -26,10 +26,10 @@ use fusee_workload::KEY_BYTES;
 
 /// Share of the available memory that a run may use, in percent.
 const USABLE_PERCENT: u64 = 85;
-/// Retries after conflicts write new objects: so much more than the writes that are asked for.
+/// Retries after conflicts write new objects: an addition to the requested writes, in percent.
 const RETRIES_PERCENT: u64 = 25;
 
-/// A growing index is at least so full, but for its first subtables.
+/// A growing index is at least this full, except for its first subtables.
 const LEAST_LOAD_PERCENT: u64 = 25;
 
 /// The writes that a run may make.
@@ -41,7 +41,7 @@ pub struct Demand {
     pub index_keys: u64,
     /// Objects with a pair, for INSERTs and UPDATEs.
     pub pairs: u64,
-    /// How pairs survive failures.
+    /// The redundancy of the pairs.
     pub redundancy: Redundancy,
     /// Objects with a key only, for DELETEs.
     pub deletes: u64,
@@ -58,7 +58,7 @@ pub struct Plan {
     pub pool_bytes: u64,
     /// Memory of all nodes that a run will really touch, in bytes.
     pub touched_bytes: u64,
-    /// With less memory a node cannot hold one region and its part of the index.
+    /// The memory that a node needs for one region and its part of the index.
     pub least_pool_bytes: u64,
 }
 
@@ -68,7 +68,7 @@ pub fn bytes_per_pair(pair_bytes: usize, data_replicas: u8) -> u64 {
     class.map_or(u64::MAX, |class| class.bytes()).saturating_mul(data_replicas.into())
 }
 
-/// How many pairs a run may write without using more than the memory that is available.
+/// Returns the number of pairs that a run may write without using more than the available memory.
 pub fn affordable_pairs(load: &LoadArgs, cluster: &ClusterArgs, available: Option<u64>) -> u64 {
     let usable = available.unwrap_or(u64::MAX) / 100 * USABLE_PERCENT;
     // Half a share for the index, the rests of blocks and the logs of the benchmark.
@@ -115,7 +115,7 @@ pub fn plan(demand: Demand, load: &LoadArgs, cluster: &ClusterArgs) -> Result<Pl
     // region more, as extents are aligned.
     let regions_per_node = extents.div_ceil(nodes) + 1;
     let region_bytes = regions_per_node * geometry.region_bytes;
-    // Room for the index to grow into, with a region or two more taken meanwhile.
+    // Room for the index to grow, and for a region or two that are reserved meanwhile.
     let pool_bytes = region_bytes + index_bytes + 2 * grown_bytes;
     let touched_bytes = (pair_blocks * places + delete_blocks * replicas) * geometry.block_bytes
         + (index_bytes + grown_bytes) * u64::from(cluster.index_replicas());
@@ -123,7 +123,7 @@ pub fn plan(demand: Demand, load: &LoadArgs, cluster: &ClusterArgs) -> Result<Pl
     Ok(Plan { geometry, pool_bytes, touched_bytes, least_pool_bytes })
 }
 
-/// Bytes of one replica of what the index may grow to, beyond what it is made for.
+/// Returns the bytes that one replica of the index may grow, beyond the size it is made for.
 fn grown_index_bytes(demand: &Demand, geometry: &Geometry) -> u64 {
     if demand.keys <= demand.index_keys {
         return 0;
@@ -155,10 +155,10 @@ fn blocks(
     Ok(objects.div_ceil(shape.objects.into()) + sessions)
 }
 
-/// Options of which a smaller value makes a run of operations fit.
+/// Options with smaller values that make a run fit.
 const LESS: &str = "--operations, --keys, --pair-bytes or --data-replicas";
 
-/// Refuses what does not fit into the memory; `less` names the options to lower.
+/// Refuses a run that does not fit into the memory; `less` names the options to lower.
 pub fn check_memory(touched_bytes: u64, less: &str, available: Option<u64>) -> Result<(), Failure> {
     let Some(available) = available else { return Ok(()) };
     let usable = available / 100 * USABLE_PERCENT;
@@ -175,14 +175,14 @@ pub fn check_memory(touched_bytes: u64, less: &str, available: Option<u64>) -> R
 
 /// The cluster that is measured.
 pub struct Target {
-    /// A member of it. Leaves before the servers end.
+    /// A client of the cluster. Dropped before the servers end.
     pub client: Client,
-    /// Its processes, if they were started for the purpose.
+    /// The processes of the cluster, if the benchmark started them.
     pub servers: Option<Servers>,
 }
 
 impl Target {
-    /// For the report.
+    /// Describes the cluster for the report.
     pub fn describe(&self, cluster: &ClusterArgs) -> Setup {
         let started = self.servers.is_some();
         Setup::of(&self.client, started, cluster.master.is_none() && !started)
@@ -217,7 +217,7 @@ pub fn open(
     };
     check_pool(pool_bytes, plan.least_pool_bytes)?;
     if cluster.pool.is_some() {
-        // What the run cannot use up costs nothing, so that is no error.
+        // Pages that the run does not touch cost nothing, so this is only a warning.
         memory::warn_of_pools(pool_bytes, cluster.memory_nodes.into());
     }
     check_memory(touched_bytes, LESS, available)?;
@@ -264,7 +264,7 @@ pub fn open(
     Ok(Target { client, servers: None })
 }
 
-/// Bytes of the longest key that the cluster takes.
+/// Returns the length of the longest key that the cluster takes.
 pub fn max_key_bytes(cluster: &ClusterArgs) -> Result<usize, Failure> {
     let geometry = match &cluster.master {
         None => EmbeddedOptions::default().geometry,
@@ -276,13 +276,13 @@ pub fn max_key_bytes(cluster: &ClusterArgs) -> Result<usize, Failure> {
     Ok(geometry.max_key_bytes as usize)
 }
 
-/// Refuses pairs that a cluster cannot hold at a time, were it empty. What is replaced is used again there,
-/// so the writes of a run may be many times as much.
+/// Refuses pairs that even an empty cluster cannot hold at a time. Memory of replaced pairs is used again there,
+/// so the writes of a run may take many times as much.
 fn check_capacity(demand: Demand, load: &LoadArgs, view: &View) -> Result<(), Failure> {
     let geometry = &view.geometry;
     let value_bytes = load.pair_bytes - KEY_BYTES;
     let blocks = blocks(geometry, demand.redundancy, demand.keys, value_bytes, 0)?;
-    // Of the replicated regions that there are; those to come have as many.
+    // The replicas of the existing replicated regions; new ones have as many.
     let replicated = view.regions.iter().filter(|r| r.redundancy() == Redundancy::default());
     let replicas = replicated.map(|region| region.places().len()).max().unwrap_or(1);
     let replicas = demand.redundancy.places(replicas);
@@ -299,7 +299,7 @@ fn check_capacity(demand: Demand, load: &LoadArgs, view: &View) -> Result<(), Fa
     )))
 }
 
-/// Refuses a pool that cannot hold anything: that of --pool.
+/// Refuses a --pool that is too small to hold anything.
 fn check_pool(pool_bytes: u64, least: u64) -> Result<(), Failure> {
     if pool_bytes >= least {
         return Ok(());

@@ -1,9 +1,9 @@
-//! Runs the phases of a benchmark on threads, each with a session and some coroutines.
+//! The phases of a benchmark on threads, each with a session and some coroutines.
 //!
-//! Every thread opens its session, then all go through the phases together: nobody starts a phase
-//! before everybody has finished the one before. A phase is timed from the moment when the last
-//! thread is ready to the moment when the last one is done. The sessions stay the same, so what
-//! their caches learned while loading is known when the run begins.
+//! Every thread opens its session; then all go through the phases together: no thread starts a
+//! phase before all have finished the previous one. A phase is timed from the moment when the last
+//! thread is ready to the moment when the last one is done. The sessions stay the same, so their
+//! caches still know in the run what they learned while loading.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,62 +26,62 @@ use super::verify::{Log, Mismatch, Verifier, self_check};
 use super::worker::{Board, Worker};
 use fusee_workload::Keys;
 
-/// Reads that verification has under way at a time.
+/// Reads of the verification that run at the same time.
 const VERIFY_COROUTINES: u64 = 16;
-/// After so many keys the bar of the verification moves.
+/// Keys after which the bar of the verification moves.
 const VERIFY_SHOWN: u64 = 1024;
 
-/// How many workers, and where.
+/// The number of workers, and their place among those of all processes.
 #[derive(Clone, Copy, Debug)]
 pub struct Crew {
     /// Threads, each with a session.
     pub threads: usize,
     /// Workers of a thread.
     pub coroutines: usize,
-    /// Threads of other processes that come before these.
+    /// Threads of other processes that are counted before these.
     pub first_thread: usize,
 }
 
-/// Takes part in the phases, from outside of the threads.
+/// An observer of the phases, outside of the threads.
 pub trait Steps {
-    /// Whether to draw the progress.
+    /// Returns whether to draw the progress.
     fn shows_progress(&self) -> bool {
         true
     }
 
-    /// Everybody is ready for the next phase, which begins when this returns.
+    /// Is called when all threads are ready for the next phase, which begins when this returns.
     fn begin(&mut self) {}
 
-    /// A phase has ended; it took this time of the monotonic clock.
+    /// Is called when a phase has ended. Times are of the monotonic clock.
     fn ended(&mut self, _from_ns: u64, _to_ns: u64) {}
 }
 
-/// Nobody does.
+/// No observer.
 impl Steps for () {}
 
-/// What all phases gave.
+/// The results of all phases.
 pub struct Outcome {
     /// By phase.
     pub results: Vec<PhaseResult>,
     /// By worker.
     pub logs: Vec<Log>,
-    /// What was kept of the operations, by worker and in the order of their ends.
+    /// The recorded operations, by worker and in the order of their ends.
     pub entries: Vec<Packed>,
 }
 
 /// The costs of a phase, by kind of operation.
 pub type Costs = [KindStats; OpKind::ALL.len()];
 
-/// What a phase gave.
+/// The result of a phase.
 #[derive(Clone, Debug, Default)]
 pub struct PhaseResult {
     /// From the first operation to the end of the last.
     pub duration: Duration,
     /// Latencies, errors, mismatches.
     pub tally: Tally,
-    /// Phases, verbs and bytes. The maximum of a kind that an earlier phase had too covers both.
+    /// Phases, verbs and bytes. If an earlier phase had the same kind, the maximum covers both.
     pub costs: Costs,
-    /// What became of accesses to the index caches, if the workers ran in this process.
+    /// The outcomes of accesses to the index caches, if the workers ran in this process.
     pub cache: CacheStats,
 }
 
@@ -90,7 +90,7 @@ pub struct PhaseResult {
 #[repr(align(64))]
 pub struct Counter(pub AtomicU64);
 
-/// What threads share.
+/// The state that threads share.
 struct Stage<'a, S> {
     store: &'a S,
     board: &'a Board,
@@ -156,7 +156,7 @@ fn into_inner<T>(mutex: Mutex<T>) -> T {
     mutex.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends the process when its thread panics: the others would wait for it for ever.
+/// Ends the process when its thread panics: the others would wait for that thread for ever.
 struct NobodyWaitsForever;
 
 impl Drop for NobodyWaitsForever {
@@ -257,19 +257,19 @@ fn add_costs(costs: &mut Costs, before: &Stats, after: &Stats) {
     }
 }
 
-/// What reading all keys back gave.
+/// The result of reading all keys back.
 #[derive(Default)]
 pub struct Verified {
     /// Errors and mismatches.
     pub tally: Tally,
     /// Keys that were read.
     pub keys: u64,
-    /// The reads, if the board keeps all operations.
+    /// The reads, if the board keeps records of all operations.
     pub entries: Vec<Packed>,
 }
 
-/// Reads every key that was ever inserted through a new session, which remembers nothing, and
-/// compares it with the logs. Ends at the first error, or when somebody asks meanwhile.
+/// Reads every key that was ever inserted, through a new session with an empty cache, and compares
+/// it with the logs. Ends at the first error, or when the user interrupts.
 pub fn verify(store: &impl Store, board: &Board, logs: Vec<Log>) -> Result<Verified, Failure> {
     let keys = board.frontier.claimed();
     let reader = logs.len() as u64;
@@ -328,14 +328,14 @@ pub fn verify(store: &impl Store, board: &Board, logs: Vec<Log>) -> Result<Verif
     Ok(verified.into_inner())
 }
 
-/// Removes keys `0..keys` as far as they exist, and those that follow: a benchmark that was
-/// interrupted may have left them.
+/// Removes the keys `0..keys` that exist, and those that follow: an interrupted benchmark may have
+/// left them.
 pub fn clean_up<S: Store>(store: &S, keys: u64) -> Result<(), Failure> {
     clean_up_named(store, &Keys::Numbered, keys, VERIFY_COROUTINES)
 }
 
-/// The same of keys that are called so; of those that follow it looks for one among so many. None
-/// follow those of files.
+/// Does the same with keys of these names. Keys of files have no followers; of others, the next one
+/// is looked for among `holes` keys.
 pub fn clean_up_named<S: Store>(
     store: &S,
     names: &Keys,
@@ -374,7 +374,7 @@ pub mod tests {
     use crate::clock::Clock;
     use crate::message::Run;
 
-    /// Has keys come and go on a store that is empty, and judges all that it answers.
+    /// Lets keys come and go on an empty store, and judges all its answers.
     pub fn drive(store: &impl Store) {
         let mut board = Board::new(64, 1);
         board.clock = Clock::shared(monotonic_ns());

@@ -1,4 +1,4 @@
-//! What several processes found, put together as if it had been one: those of one host
+//! The results of several processes, put together as if of one: processes of one host
 //! ([`super::processes`]), or drivers on several ([`super::meeting`]).
 
 use std::time::Duration;
@@ -14,36 +14,36 @@ use super::verify::Log;
 /// Phases that every process goes through.
 pub const PHASES: usize = 2;
 
-/// What all processes gave together.
+/// The results of all processes together.
 pub struct Gathered {
-    /// As if it had been one process.
+    /// The results as if of one process.
     pub outcome: Outcome,
-    /// Keys are below.
+    /// The bound of key numbers, exclusive.
     pub keys: u64,
     /// Whether one of them ended early, because of errors.
     pub broken: bool,
 }
 
-/// What one of them gave.
+/// The results of one process.
 pub struct Share {
-    /// Which.
+    /// The part of that process.
     pub part: Part,
     /// By phase: begin and end, of a clock that is the same for all.
     pub times: Vec<(u64, u64)>,
     /// Counts.
     pub results: Results,
-    /// What it recorded.
+    /// The recorded operations.
     pub entries: Vec<Packed>,
 }
 
 impl Share {
-    /// How long it took for a phase.
+    /// Returns the duration of a phase.
     pub fn duration(&self, phase: usize) -> Duration {
         let (from, to) = self.times.get(phase).copied().unwrap_or_default();
         Duration::from_nanos(to.saturating_sub(from))
     }
 
-    /// As a client process tells it.
+    /// Returns the bytes, in the format of a client process.
     pub fn to_bytes(&self) -> Result<Vec<u8>, String> {
         let mut bytes = Vec::new();
         let times = self.times.iter().map(|&(from_ns, to_ns)| Said::Ended { from_ns, to_ns });
@@ -55,7 +55,7 @@ impl Share {
         Ok(bytes)
     }
 
-    /// What [`Share::to_bytes`] made.
+    /// Reads the bytes of [`Share::to_bytes`].
     pub fn from_bytes(part: Part, mut bytes: &[u8]) -> Result<Share, String> {
         let mut times = Vec::new();
         loop {
@@ -70,7 +70,7 @@ impl Share {
     }
 }
 
-/// Puts together what so many workers found.
+/// Puts together the results of `workers` workers.
 pub fn gather(shares: Vec<Share>, workers: usize) -> Gathered {
     let mut results = vec![PhaseResult::default(); PHASES];
     for (phase, result) in results.iter_mut().enumerate() {

@@ -5,13 +5,12 @@
 //! every value that is read is checked, and in the end all keys are read back and compared with
 //! what was acknowledged; a run with a single error or mismatch fails.
 //!
-//! Reading order: `fusee_workload` (what is asked), `value` and `verify` (how it is checked),
-//! `store` and `redundant` (what is driven), `worker`, `phase` and `driver` (how it is done), `message`,
-//! `client_process`, `processes` and `gather` (the same in several processes), `meeting` (and on several
-//! hosts), `cluster` (on what), `record` and `check` (whether the history is linearizable), `tally`,
-//! `series`, `spread` and `report` (what comes out), and the benchmarks themselves, in `suite`: some show
-//! what the store does, some
-//! (`limit`, `counts`, `peers`, `raw`) what its operations cost beside other things.
+//! Reading order: `fusee_workload` (the requests), `value` and `verify` (how results are checked), `store` and
+//! `redundant` (the stores), `worker`, `phase` and `driver` (how the load is run), `message`, `client_process`,
+//! `processes` and `gather` (the same in several processes), `meeting` (and on several hosts), `cluster` (the cluster
+//! to measure), `record` and `check` (whether the history is linearizable), `tally`, `series`, `spread` and `report`
+//! (the results), and the benchmarks themselves, in `suite`: some show what the store does, some (`limit`, `counts`,
+//! `peers`, `raw`) compare the cost of its operations with other costs.
 //!
 //! The processes that a benchmark starts, clients and servers, run this same executable: they are
 //! commands of `fusee`.
@@ -71,7 +70,7 @@ pub enum Benchmark {
     Churn(churn::Args),
     /// Ask for one key several times at once: what a work table saves
     Correlated(correlated::Args),
-    /// Read short values beside somebody who reads and writes long ones: what the longest gets take
+    /// Read short values beside a session that reads and writes long ones: what the longest gets take
     Noise(noise::Args),
     /// Start clients, sessions and programs that read and write one key: what comes before the first answer
     Cold(cold::Args),
@@ -98,7 +97,7 @@ pub enum Benchmark {
     /// One of the processes of `--processes`; not for people
     #[command(hide = true, after_help = "Example: started by `fusee bench ycsb --processes 2`")]
     Client,
-    /// What `counts` has valgrind run, and `profile` perf; not for people
+    /// The work that `counts` runs under valgrind, and `profile` under perf; not for people
     #[command(hide = true)]
     Work(counts::WorkArgs),
     /// The client of `recovery` that is killed; not for people
@@ -107,7 +106,7 @@ pub enum Benchmark {
 }
 
 impl Benchmark {
-    /// Runs it.
+    /// Runs the benchmark.
     pub fn run(self) -> Result<(), Failure> {
         match self {
             Benchmark::Ycsb(args) => ycsb::run(&args),

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use fusee_workload::KEY_BYTES;
 
-/// What the cluster is like.
+/// The size of the cluster and of its pairs.
 #[derive(clap::Args, Clone, Copy, Debug, Serialize)]
 pub struct Size {
     /// Pairs
@@ -38,7 +38,7 @@ pub struct Size {
     pub huge_pages: bool,
 }
 
-/// Memory nodes of a cluster, if nothing else is said.
+/// Memory nodes of a cluster, by default.
 pub const NODES: u16 = 3;
 
 impl Size {
@@ -52,22 +52,21 @@ impl Size {
     }
 }
 
-/// A key's bytes. Other benchmarks write the number in decimal digits; here a key costs nothing to
-/// make, since that would be counted.
+/// Returns a key. Other benchmarks write the number in decimal digits; here a key costs nothing to make, since that
+/// would be counted.
 pub fn key(number: u32) -> [u8; KEY_BYTES] {
     let mut bytes = *b"key-000000000000";
     bytes[8..].copy_from_slice(&u64::from(number).to_le_bytes());
     bytes
 }
 
-/// Numbers below a bound, in random order, so many.
+/// Returns `count` numbers below a bound, in random order.
 pub fn numbers(below: u32, count: u32, seed: u64) -> Vec<u32> {
     let mut rng = SmallRng::seed_from_u64(seed);
     (0..count).map(|_| rng.random_range(0..below)).collect()
 }
 
-/// The way through a list that knows where it goes on only once a byte is there, which the last step has
-/// brought.
+/// The way through a list in which the next place depends on a byte that the last step has read.
 pub struct Chain {
     pub at: usize,
     none: usize,
@@ -85,31 +84,31 @@ impl Chain {
     }
 }
 
-/// The last byte, if there is one.
+/// Returns the last byte, if there is one.
 pub fn last(bytes: &[u8]) -> u8 {
     bytes.last().copied().unwrap_or(0)
 }
 
-/// A cluster in which all keys are, and a session that knows where.
+/// A cluster that holds all keys, and a session that knows their places.
 pub struct Loaded {
     pub session: Session,
     pub value: Vec<u8>,
-    // Ends after its session.
+    // Dropped after its session.
     pub client: Client,
 }
 
 impl Loaded {
-    /// Over shared memory.
+    /// Starts it over shared memory.
     pub fn new(size: &Size) -> Result<Loaded, Failure> {
         Loaded::over(size, FabricKind::Shm)
     }
 
-    /// The same, over this fabric.
+    /// Starts it over this fabric.
     pub fn over(size: &Size, fabric: FabricKind) -> Result<Loaded, Failure> {
         Loaded::with_keys(size, fabric, NODES, key)
     }
 
-    /// With keys that are made of their number like this.
+    /// Starts it with keys that this function makes of their number.
     pub fn with_keys(
         size: &Size,
         fabric: FabricKind,
@@ -162,7 +161,7 @@ impl Loaded {
         })
     }
 
-    /// Inserts these keys, one after the other: none of them is there.
+    /// Inserts these keys, one after the other: none of them exists.
     pub fn inserts(&self, numbers: &[u32]) -> Result<(), Failure> {
         self.session.block_on(async {
             for number in numbers {
@@ -172,7 +171,7 @@ impl Loaded {
         })
     }
 
-    /// Deletes these keys, one after the other: all of them are there.
+    /// Deletes these keys, one after the other: all of them exist.
     pub fn deletes(&self, numbers: &[u32]) -> Result<(), Failure> {
         self.session.block_on(async {
             for number in numbers {

@@ -1,9 +1,9 @@
-//! What the benchmark and its client processes say to each other.
+//! Messages between the benchmark and its client processes.
 //!
-//! On the client's standard input: its [`Spec`], one line of JSON; then `go` once for every phase,
-//! and `stop` if it is to end early. On its standard output one line of JSON for every [`Said`],
-//! and after `Results` so many packed entries. The end of its input ends a client, so none
-//! outlives the benchmark; nothing is left on disk.
+//! The client's standard input carries its [`Spec`], one line of JSON; then `go` once for every
+//! phase, and `stop` if the client is to end early. Its standard output carries one line of JSON
+//! for every [`Said`], and after `Results` the packed entries, as many as it announces. A client
+//! ends at the end of its input, so none outlives the benchmark; nothing is left on disk.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,31 +21,31 @@ use fusee_workload::{Chooser, Distribution, Part, Trace, Workload};
 
 /// The line that starts a phase.
 pub const GO: &str = "go";
-/// The line that ends one early.
+/// The line that ends a phase early.
 pub const STOP: &str = "stop";
 
-/// Which operations to run; the same for all processes but for the share.
+/// The operations to run; the same for all processes except for the share.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Run {
     /// The name of the workload.
     pub workload: Workload,
-    /// Keys that are loaded, by all.
+    /// Keys that are loaded, by all processes.
     pub keys: u64,
-    /// Which of them are asked for.
+    /// The distribution of the requests over the keys.
     pub distribution: Distribution,
-    /// Its skew.
+    /// The skew of the distribution.
     pub theta: f64,
     /// Start of all random sequences.
     pub seed: u64,
     /// Operations of the run phase: the process's own, or those of all if they come from files.
     pub operations: u64,
-    /// Its length, if it is limited.
+    /// Length of the run phase, if it is limited.
     pub seconds: Option<f64>,
-    /// Where keys and operations come from, if they are not drawn.
+    /// The files of keys and operations, if these are not drawn at random.
     pub files: Option<Files>,
     /// Workers of all processes.
     pub workers: u64,
-    /// Whether each process asks for the keys that it has loaded alone.
+    /// Whether each process requests only the keys that it has loaded.
     pub own_keys: bool,
 }
 
@@ -56,12 +56,12 @@ pub struct Files {
     pub load: PathBuf,
     /// The operations to run.
     pub trans: PathBuf,
-    /// Longer keys are refused.
+    /// The length above which keys are refused.
     pub max_key_bytes: usize,
 }
 
 impl Files {
-    /// Reads them.
+    /// Reads the files.
     pub fn read(&self) -> Result<Arc<Trace>, Failure> {
         let trace = Trace::open(&self.load, &self.trans, self.max_key_bytes);
         trace.map(Arc::new).map_err(|error| Failure::usage(error.to_string()))
@@ -69,7 +69,8 @@ impl Files {
 }
 
 impl Run {
-    /// Loading and running, of what was read of the files if there are some.
+    /// Returns the phases: loading, and running. `trace` is the content of the files, if there are
+    /// any.
     pub fn phases(&self, part: Part, trace: Option<&Arc<Trace>>) -> [Phase; 2] {
         let workers = self.workers;
         let operations = self.operations;
@@ -93,78 +94,78 @@ impl Run {
     }
 }
 
-/// What a client process is to do.
+/// The task of a client process.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Spec {
     /// Address of the master.
     pub master: String,
     /// shm, tcp, verbs or auto.
     pub fabric: String,
-    /// Which switch is in the path, if any.
+    /// The switch in the path, if any.
     pub switch: Option<String>,
-    /// Keys whose place a process remembers, or a session.
+    /// Entries of the index cache of a process or of a session.
     pub cache_entries: usize,
-    /// Whether it is a session.
+    /// Whether the cache belongs to a session.
     pub cache_per_session: bool,
-    /// When the cache is bypassed.
+    /// The threshold above which a key bypasses the cache.
     pub cache_threshold: f64,
     /// off, strict or relaxed.
     pub work_table: String,
     /// Bytes of key and value together.
     pub pair_bytes: usize,
-    /// Its own threads.
+    /// Threads of this process.
     pub threads: usize,
-    /// Those of the processes before it.
+    /// Threads of the processes before this one.
     pub first_thread: usize,
     /// Workers of a thread.
     pub coroutines: usize,
-    /// Which process it is.
+    /// The part of this process.
     pub part: Part,
-    /// With its own share of the operations.
+    /// The operations, with the share of this process.
     pub run: Run,
-    /// What to hand over in the end.
+    /// The records to hand over in the end.
     pub keep: Keep,
-    /// Where all their times begin.
+    /// The time from which all recorded times are counted.
     pub origin_ns: u64,
 }
 
-/// What a client process tells.
+/// A message of a client process.
 #[derive(Debug, Deserialize, Serialize)]
 pub enum Said {
-    /// The next phase may begin.
+    /// The process is ready for the next phase.
     Ready,
-    /// It has ended, and took this time of the monotonic clock.
+    /// The phase has ended. Times are of the monotonic clock.
     Ended {
         /// When it began.
         from_ns: u64,
         /// When it ended.
         to_ns: u64,
     },
-    /// All have ended.
+    /// All phases have ended.
     Results(Results),
     /// The process ends with this code.
     Failed {
         /// The exit code.
         code: u8,
-        /// Why.
+        /// The reason.
         message: String,
     },
 }
 
-/// What all phases gave.
+/// The results of all phases.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Results {
     /// By phase.
     pub phases: Vec<PhaseCounts>,
-    /// Keys that it has claimed, of its own.
+    /// Keys that the process has claimed of its own.
     pub claimed: u64,
-    /// Whether it ended early, because of errors.
+    /// Whether the process ended early because of errors.
     pub broken: bool,
-    /// How many packed entries follow.
+    /// The number of packed entries that follow.
     pub entries: u64,
 }
 
-/// What a phase gave.
+/// The results of one phase.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct PhaseCounts {
     tally: Tally,
@@ -173,7 +174,7 @@ pub struct PhaseCounts {
 }
 
 impl PhaseCounts {
-    /// Of a phase of this process.
+    /// Converts the result of a phase of this process.
     pub fn new(result: &PhaseResult) -> PhaseCounts {
         let costs = result
             .costs
@@ -181,12 +182,12 @@ impl PhaseCounts {
         PhaseCounts { tally: result.tally.clone(), costs }
     }
 
-    /// Errors and successes.
+    /// Returns the errors and successes.
     pub fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    /// Adds it to those of other processes.
+    /// Adds the counts to those of other processes.
     pub fn add_to(self, sum: &mut PhaseResult) {
         sum.tally.merge(&self.tally);
         let costs: &mut Costs = &mut sum.costs;

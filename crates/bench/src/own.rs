@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::args::{ClusterArgs, LoadArgs, MIN_PAIR_BYTES};
 use super::cluster::{self, Demand, Target};
 
-/// The cluster, and the pairs to put into it. Reports tell what cluster came of it.
+/// The cluster, and the pairs to put into it. Reports describe the resulting cluster.
 #[derive(Args, Clone, Debug, Serialize)]
 pub struct OwnCluster {
     /// shm, tcp, verbs, or auto, which means shm
@@ -53,7 +53,7 @@ impl OwnCluster {
         self.memory_nodes.unwrap_or(3)
     }
 
-    /// As the other benchmarks describe it.
+    /// Returns the arguments in the form of the other benchmarks.
     pub fn cluster(&self) -> ClusterArgs {
         ClusterArgs {
             master: None,
@@ -66,7 +66,8 @@ impl OwnCluster {
         }
     }
 
-    /// Starts it for a load of so many threads. The demand must count at least one other process.
+    /// Starts the cluster for a load of `threads` threads. The demand must count at least one other
+    /// process.
     pub fn open(
         &self,
         demand: Demand,
@@ -80,13 +81,13 @@ impl OwnCluster {
         Ok((target, servers))
     }
 
-    /// Bytes of a value.
+    /// Returns the bytes of a value.
     pub fn value_bytes(&self) -> usize {
         self.pair_bytes.saturating_sub(MIN_PAIR_BYTES) + super::value::HEADER_BYTES
     }
 }
 
-/// A load of so many threads, each with one operation at a time.
+/// Returns a load of this number of threads, each with one operation at a time.
 pub fn load(pair_bytes: usize, threads: u16, seed: u64) -> Result<LoadArgs, Failure> {
     let options = Options::default();
     let load = LoadArgs {

@@ -1,4 +1,4 @@
-//! Phases of a benchmark: what every worker does, and for how long.
+//! Phases of a benchmark: the job of every worker, and its duration.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use fusee_workload::{Chooser, Request, Trace, Workload};
 /// Operations that a thread takes from the common budget at a time.
 const CHUNK: u64 = 32;
 
-/// What the workers do.
+/// The job of the workers.
 #[derive(Clone, Debug)]
 pub enum Job {
     /// Insert new keys, up to this number of the process's own keys.
@@ -28,36 +28,36 @@ pub enum Job {
     Search,
     /// Delete the keys that the worker inserted.
     Delete,
-    /// A mix of operations on everybody's keys.
+    /// A mix of operations on the keys of all workers.
     Ycsb {
-        /// Which mix.
+        /// The mix.
         workload: Workload,
-        /// On which keys.
+        /// The choice of keys.
         chooser: Chooser,
         /// The keys that all processes loaded.
         keys: u64,
-        /// Whether the process asks for its own keys alone.
+        /// Whether the process requests only its own keys.
         own: bool,
     },
-    /// The operations of files, each worker its own.
+    /// The operations of files, a part for each worker.
     Trace {
         /// The operations.
         trace: Arc<Trace>,
-        /// Workers of all processes, which share them.
+        /// Workers of all processes, which share the operations.
         workers: u64,
         /// Operations of all of them together.
         operations: u64,
     },
 }
 
-/// A job and its end: whichever of these comes first.
+/// A job and its end: the first of these limits.
 #[derive(Clone, Debug)]
 pub struct Phase {
-    /// What the workers do.
+    /// The job.
     pub job: Job,
     /// Operations of all workers together.
     pub operations: u64,
-    /// How long they start new operations.
+    /// The time in which workers start new operations.
     pub time: Option<Duration>,
 }
 
@@ -69,7 +69,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Of so many operations.
+    /// Returns a budget of this number of operations.
     pub fn new(total: u64) -> Budget {
         Budget { taken: AtomicU64::new(0), total }
     }
@@ -82,7 +82,7 @@ pub struct Share<'a> {
 }
 
 impl Share<'_> {
-    /// Nothing yet.
+    /// Returns an empty share.
     pub fn of(budget: &Budget) -> Share<'_> {
         Share { budget, left: Cell::new(0) }
     }
@@ -129,7 +129,7 @@ impl Phase {
         }
     }
 
-    /// One operation; returns its end, or `None` if there is nothing left to do.
+    /// Runs one operation; returns its end, or `None` if there is nothing left to do.
     async fn step<S: Session>(
         &self,
         board: &Board,
@@ -146,7 +146,7 @@ impl Phase {
                     return Some(worker.insert_new(key).await);
                 }
                 let loaded = board.part.count(*keys);
-                // Of the keys that came later a process knows its own.
+                // Of the keys that came later a process knows only its own.
                 let more = board.frontier.acknowledged().saturating_sub(loaded);
                 let first = if *own { loaded } else { *keys };
                 let key = match chooser.next(&mut worker.rng, first + more) {

@@ -1,8 +1,8 @@
-//! Runs the client processes of a benchmark, from outside.
+//! The client processes of a benchmark, from outside.
 //!
 //! Every process is this same executable ([`super::client_process`]), in a process group of its
-//! own, so that Ctrl-C in a terminal reaches the benchmark alone, which tells the others. They go
-//! through the phases in step; then what they found is put together ([`super::gather`]).
+//! own, so that Ctrl-C in a terminal reaches only the benchmark, which tells the others. They go
+//! through the phases in step; then their results are put together ([`super::gather`]).
 //! A process that ends early ends the benchmark: its records are lost with it.
 
 use std::collections::VecDeque;
@@ -20,10 +20,10 @@ use super::gather::{Gathered, PHASES, Share, gather};
 use super::message::{GO, Results, STOP, Said, Spec};
 use super::record::{ENTRY_BYTES, Packed};
 
-/// How often to look whether the user wants to stop.
+/// The period of looks whether the user wants to stop.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Runs a process for each of these, through all phases. There are so many workers in all.
+/// Runs a process for each spec, through all phases. `workers` is the number of workers in all.
 pub fn run(specs: &[Spec], workers: usize) -> Result<Gathered, Failure> {
     let mut crew = Processes::start(specs)?;
     let mut times: Vec<Vec<(u64, u64)>> = specs.iter().map(|_| Vec::new()).collect();
@@ -50,21 +50,21 @@ pub fn run(specs: &[Spec], workers: usize) -> Result<Gathered, Failure> {
     Ok(gather(shares.collect(), workers))
 }
 
-/// What a process told.
+/// A message of a process.
 pub enum Heard {
-    /// Something on the way.
+    /// A message on the way.
     Said(Said),
-    /// All that it found.
+    /// All its results.
     Results(Results, Vec<Packed>),
 }
 
-/// From which process, and what; the error is that it ended, or talks nonsense.
+/// The process, and its message; the error is that it ended, or sent something invalid.
 type Message = (usize, Result<Heard, String>);
 
 struct Processes {
     children: Vec<(Child, Option<ChildStdin>)>,
     heard: Receiver<Message>,
-    /// By process: what it told and nobody has asked for yet. One may be ahead of the others.
+    /// By process: messages that were not read yet. One process may be ahead of the others.
     told: Vec<VecDeque<Result<Heard, String>>>,
     stopped: bool,
 }
@@ -108,7 +108,7 @@ impl Processes {
 
     fn tell_one(&mut self, number: usize, line: &str) {
         if let Some(stdin) = &mut self.children[number].1 {
-            // One that is gone is noticed by the end of its output.
+            // If the process has ended, the end of its output shows it.
             let _ = writeln!(stdin, "{line}").and_then(|()| stdin.flush());
         }
     }
@@ -117,7 +117,8 @@ impl Processes {
         (0..self.children.len()).for_each(|number| self.tell_one(number, line));
     }
 
-    /// Waits for what every process tells next, which must be what is wanted; gives it by process.
+    /// Waits for the next message of every process, which must be the wanted one; returns them by
+    /// process.
     fn each<T>(&mut self, wanted: impl Fn(usize, Heard) -> Option<T>) -> Result<Vec<T>, Failure> {
         let mut got = Vec::new();
         for number in 0..self.children.len() {
@@ -137,7 +138,7 @@ impl Processes {
         Ok(got)
     }
 
-    /// What a process tells next. Ends as soon as any of them has ended early.
+    /// Returns the next message of a process. Ends as soon as any of them has ended early.
     fn next(&mut self, number: usize) -> Result<Result<Heard, String>, Failure> {
         loop {
             if let Some(heard) = self.told[number].pop_front() {
@@ -164,7 +165,7 @@ impl Processes {
         }
     }
 
-    /// Lets them end.
+    /// Waits until the processes end.
     fn wait(&mut self) {
         for (child, _) in &mut self.children {
             let _ = child.wait();
@@ -172,7 +173,7 @@ impl Processes {
     }
 }
 
-/// Passes on what a process tells, until it has told everything.
+/// Passes on the messages of a process, until it has sent everything.
 fn listen(number: usize, stdout: ChildStdout, tell: &Sender<Message>) {
     let mut stdout = BufReader::new(stdout);
     loop {
@@ -184,7 +185,7 @@ fn listen(number: usize, stdout: ChildStdout, tell: &Sender<Message>) {
     }
 }
 
-/// Reads what a process tells next.
+/// Reads the next message of a process.
 pub fn hear(stdout: &mut impl BufRead) -> Result<Heard, String> {
     let mut line = String::new();
     match stdout.read_line(&mut line) {

@@ -9,10 +9,10 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::driver::Counter;
 use super::phase::{Job, Phase};
 
-/// How often the bar moves.
+/// The period of the bar.
 const TICK: Duration = Duration::from_millis(100);
 
-/// An empty bar on standard error, if that is wanted and a terminal.
+/// Returns an empty bar on standard error, if `shown` and standard error is a terminal.
 pub fn bar(name: &'static str, total: u64, shown: bool) -> ProgressBar {
     let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
     let style = ProgressStyle::with_template("{prefix:7} {wide_bar} {percent:3} % {msg}");
@@ -25,12 +25,12 @@ pub fn bar(name: &'static str, total: u64, shown: bool) -> ProgressBar {
 pub struct Progress<'a> {
     bar: ProgressBar,
     counters: &'a [Counter],
-    /// If the phase ends by time.
+    /// The time of a phase that ends by time.
     time: Option<Duration>,
 }
 
 impl<'a> Progress<'a> {
-    /// Draws an empty bar on standard error, if that is wanted and a terminal.
+    /// Draws an empty bar on standard error, if `shown` and standard error is a terminal.
     pub fn start(phase: &Phase, counters: &'a [Counter], shown: bool) -> Progress<'a> {
         let name = match &phase.job {
             Job::Insert { .. } => "insert",

@@ -1,12 +1,12 @@
-//! What was done, for the check of the whole history: one [`Entry`] per operation.
+//! Records of operations, for the check of the whole history: one [`Entry`] per operation.
 //!
-//! A run of millions of operations keeps them all, so they are packed into 32 bytes:
+//! A run of millions of operations keeps all entries, so they are packed into 32 bytes:
 //!
 //! ```text
 //! | key 32, worker 32 | value 64 | invoked 56, call 8 | returned 56, answer 8 |
 //! ```
 //!
-//! A value is known by who wrote it and by the number of the write among the writer's (see
+//! A value is identified by its writer and by the number of the write among the writer's (see
 //! [`super::value`]): 24 and 40 bits. Times are nanoseconds of a clock that all processes share.
 
 use fusee_linearizability::{Answer, Call, Operation, Record, Value};
@@ -17,12 +17,12 @@ use super::verify::{Effect, Write, WriteOutcome};
 
 /// Bytes of a packed entry.
 pub const ENTRY_BYTES: usize = 32;
-/// Keys are below.
+/// The bound of key numbers, exclusive.
 pub const MAX_KEYS: u64 = 1 << 32;
-/// Workers are below.
+/// The bound of worker numbers, exclusive.
 pub const MAX_WORKERS: u64 = 1 << WORKER_BITS;
 
-/// By how much the monotonic clocks of two hosts differ in speed, at most: each may be corrected by
+/// The difference in speed of the monotonic clocks of two hosts, at most: each may be corrected by
 /// 0.05 % (`adjtimex(2)`), its crystal included.
 pub const MAX_DRIFT_PER_MILLE: u64 = 1;
 
@@ -30,25 +30,25 @@ const SEQUENCE_BITS: u32 = 40;
 const WORKER_BITS: u32 = u64::BITS - SEQUENCE_BITS;
 const TIME_BITS: u32 = 56;
 
-/// What to keep of what workers do.
+/// The operations of which workers keep records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub enum Keep {
-    /// Nothing: the logs of the writes suffice.
+    /// None: the logs of the writes suffice.
     Nothing,
-    /// Writes, for somebody else to make logs of.
+    /// Writes, from which another process makes logs.
     Writes,
     /// Every operation.
     All,
 }
 
-/// How an operation ended.
+/// The end of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// With this answer, at this time.
     Answered(u64, Answer),
-    /// It may have taken effect, or may still.
+    /// The operation may have taken effect, or may still.
     Unknown,
-    /// It had no effect.
+    /// The operation had no effect.
     NotApplied,
 }
 
@@ -59,15 +59,15 @@ pub struct Entry {
     pub key: u64,
     /// The number of the worker.
     pub worker: u64,
-    /// What it asked for.
+    /// The request.
     pub call: Call,
-    /// When.
+    /// The time of the call.
     pub invoked: u64,
-    /// What came of it.
+    /// The result.
     pub end: End,
 }
 
-/// What a value is known by.
+/// Returns the identification of a value.
 pub fn value_of(writer: u64, sequence: u64) -> Value {
     writer << SEQUENCE_BITS | sequence & ((1 << SEQUENCE_BITS) - 1)
 }
@@ -78,7 +78,7 @@ impl From<Origin> for Answer {
     }
 }
 
-/// For people: write 17 of worker 3 is `w3.17`.
+/// Names a value for people: write 17 of worker 3 is `w3.17`.
 pub fn name_of(value: Value) -> String {
     format!("w{}.{}", value >> SEQUENCE_BITS, value & ((1 << SEQUENCE_BITS) - 1))
 }
@@ -88,7 +88,7 @@ pub fn name_of(value: Value) -> String {
 pub struct Packed([u64; 4]);
 
 impl Packed {
-    /// The bytes, as they go from process to process on one host.
+    /// Returns the bytes, as they go from process to process on one host.
     pub fn to_bytes(self) -> [u8; ENTRY_BYTES] {
         let mut bytes = [0; ENTRY_BYTES];
         for (chunk, word) in bytes.chunks_exact_mut(8).zip(self.0) {
@@ -97,7 +97,7 @@ impl Packed {
         bytes
     }
 
-    /// The entry of these bytes.
+    /// Reads an entry from these bytes.
     pub fn from_bytes(bytes: &[u8; ENTRY_BYTES]) -> Packed {
         let (words, _) = bytes.as_chunks::<8>();
         let mut packed = [0; 4];
@@ -109,8 +109,9 @@ impl Packed {
 }
 
 impl Entry {
-    /// The same by another clock, which the one of the entry may be ahead of by `least` to `most`,
-    /// up to [`MAX_DRIFT_PER_MILLE`] of the time since its begin: it began and ended within.
+    /// Returns the entry by another clock. The entry's clock may be ahead of that by `least` to
+    /// `most`, and by up to [`MAX_DRIFT_PER_MILLE`] of the time since its begin: the operation
+    /// began and ended within the returned times.
     pub fn by_another_clock(self, least: u64, most: u64) -> Entry {
         let invoked = self.invoked.saturating_sub(most);
         let end = match self.end {
@@ -174,7 +175,8 @@ impl From<Packed> for Entry {
 }
 
 impl Entry {
-    /// For the check of the history; `None` if it certainly was as if it had never been.
+    /// Converts the entry for the check of the history; `None` if the operation was not applied, or is
+    /// a read without an answer.
     pub fn record(&self) -> Option<Record> {
         let returned = match self.end {
             End::Answered(time, answer) => Some((time, answer)),
@@ -187,7 +189,7 @@ impl Entry {
         Some(Record { key: self.key, client: self.worker as u32, operation })
     }
 
-    /// For the log of the worker's writes; `None` if it is none.
+    /// Converts the entry for the log of the worker's writes; `None` if it is no write.
     pub fn write(&self) -> Option<Write> {
         let effect = match self.call {
             Call::Search => return None,

@@ -1,6 +1,6 @@
-//! Pairs of a redundancy: a store that writes them, and how many memory nodes they survive.
+//! Pairs of one redundancy: a store that writes them, and the number of memory nodes they survive.
 //!
-//! Which redundancies there are only the client knows: benchmarks take whatever it understands.
+//! Only the client knows which redundancies there are: benchmarks take all that it understands.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -19,7 +19,7 @@ pub struct Redundant<'a> {
     pub redundancy: Redundancy,
 }
 
-/// A session of it.
+/// A session of this store.
 pub struct RedundantSession {
     pub session: fusee_client::Session,
     redundancy: Redundancy,
@@ -73,9 +73,10 @@ impl Session for RedundantSession {
     }
 }
 
-/// So many memory nodes may be lost at once, whichever they are, where regions have so many replicas.
+/// Returns how many memory nodes may be lost at once, whichever they are, where regions have this
+/// many replicas.
 pub fn survivable_losses(redundancy: Redundancy, data_replicas: u8) -> usize {
-    // The cluster does without such a region; its pairs are gone.
+    // The cluster goes on without such a region; its pairs are lost.
     if redundancy == Redundancy::None {
         return 0;
     }
@@ -89,7 +90,7 @@ pub fn survivable_losses(redundancy: Redundancy, data_replicas: u8) -> usize {
     (1..=count).take_while(|losses| survives(*losses)).count()
 }
 
-/// For reports: as the command line has it.
+/// Serializes a value for reports in the form of the command line.
 pub fn by_name<S: Serializer>(value: &impl Display, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(value)
 }

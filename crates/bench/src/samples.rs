@@ -1,4 +1,4 @@
-//! Repeated measurements of one thing, round by round: what is compared is of the same round.
+//! Repeated measurements of one thing, round by round: comparisons are of the same round.
 
 use crate::spread::Spread;
 
@@ -7,17 +7,17 @@ use crate::spread::Spread;
 pub struct Samples(Vec<f64>);
 
 impl Samples {
-    /// Adds what the next round gave.
+    /// Adds the value of the next round.
     pub fn push(&mut self, value: f64) {
         self.0.push(value);
     }
 
-    /// Every value over the other one of the same round.
+    /// Returns every value over the other one of the same round.
     pub fn over(&self, other: &Samples) -> Samples {
         Samples(self.0.iter().zip(&other.0).map(|(a, b)| a / b).collect())
     }
 
-    /// Every value and the other one of the same round, added up.
+    /// Returns the sums of every value and the other one of the same round.
     pub fn plus(&self, other: &Samples) -> Samples {
         Samples(self.0.iter().zip(&other.0).map(|(a, b)| a + b).collect())
     }

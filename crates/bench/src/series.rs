@@ -1,11 +1,11 @@
 //! Latencies over time, taken from threads that go on working.
 //!
-//! Every thread notes its operations in a [`Meter`]; whoever draws the time series takes what is in
-//! all of them once in an interval. Operations are kept apart by whether the view was *changing*
+//! Every thread notes its operations in a [`Meter`]; the time series takes the contents of all
+//! meters once in an interval. Operations are kept apart by whether the view was *changing*
 //! meanwhile, as the session itself saw it: a view with a change under way was in force when the
 //! operation began, or a newer view came before it had ended. That costs two loads of a word per
-//! operation. A session hears of a change some time after the master has begun it and of its end
-//! some time after it is over, which is what its operations depend on.
+//! operation. A session learns of the begin of a change, and of its end, some time after the
+//! master; its operations depend on the time when it learns.
 //!
 //! An operation belongs to the interval in which it ended.
 
@@ -18,23 +18,23 @@ use serde::Serialize;
 use super::tally::{Latencies, Tally};
 use super::worker::Worker;
 
-/// What was noted in some time.
+/// Operations that ended in some time.
 #[derive(Debug, Default)]
 pub struct Sample {
     /// Operations during which the view was at rest.
     pub calm: Tally,
-    /// Operations during which it was changing, if only for a part of them.
+    /// Operations during all or part of which it was changing.
     pub changing: Tally,
 }
 
 impl Sample {
-    /// Adds what another thread or interval gave.
+    /// Adds the operations of another thread or interval.
     pub fn merge(&mut self, other: &Sample) {
         self.calm.merge(&other.calm);
         self.changing.merge(&other.changing);
     }
 
-    /// All operations.
+    /// Returns all operations.
     pub fn all(&self) -> Tally {
         let mut all = self.calm.clone();
         all.merge(&self.changing);
@@ -42,12 +42,12 @@ impl Sample {
     }
 }
 
-/// What a thread has noted since it was asked last.
+/// The operations that a thread has noted since they were taken last.
 #[derive(Debug, Default)]
 pub struct Meter(Mutex<Sample>);
 
 impl Meter {
-    /// Takes what is there.
+    /// Takes the contents.
     pub fn take(&self) -> Sample {
         std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -59,14 +59,14 @@ impl Meter {
     }
 }
 
-/// Takes what is in all of them.
+/// Takes the contents of all meters.
 pub fn take_all(meters: &[Meter]) -> Sample {
     let mut all = Sample::default();
     meters.iter().for_each(|meter| all.merge(&meter.take()));
     all
 }
 
-/// Notes the operations of a session.
+/// Notes the operations of a session in a meter.
 pub struct Noting<'a> {
     session: &'a Session,
     meter: &'a Meter,
@@ -74,13 +74,13 @@ pub struct Noting<'a> {
 }
 
 impl<'a> Noting<'a> {
-    /// Into this meter.
+    /// Notes into this meter.
     pub fn new(client: &Client, session: &'a Session, meter: &'a Meter) -> Noting<'a> {
         Noting { session, meter, view: client.view() }
     }
 
-    /// Runs an operation of a worker of the session, and notes it if it succeeds. Gives the time of
-    /// its end.
+    /// Runs an operation of a worker of the session, and notes it if it succeeds. Returns the time
+    /// of its end.
     pub fn run<'w>(
         &mut self,
         worker: &mut Worker<'w, Session>,
@@ -96,7 +96,7 @@ impl<'a> Noting<'a> {
         end
     }
 
-    /// Whether there is a newer view.
+    /// Returns whether there is a newer view.
     fn hear(&mut self) -> bool {
         let newer = self.session.newer_view(self.view.number);
         let came = newer.is_some();
@@ -112,7 +112,7 @@ impl<'a> Noting<'a> {
 pub struct Latency {
     /// Operations that succeeded.
     pub count: u64,
-    /// Of them, by the second.
+    /// Operations that succeeded, by the second.
     pub per_s: f64,
     /// Median, in microseconds.
     pub p50_us: f64,
@@ -137,7 +137,7 @@ impl Latency {
         }
     }
 
-    /// For people, as one line of a table under [`Latency::HEADER`].
+    /// Returns one line of a table for people, under [`Latency::HEADER`].
     pub fn row(&self) -> String {
         format!(
             "{:>12} {:>10.1} {:>10.1} {:>10.1} {:>11.1}",
@@ -145,14 +145,14 @@ impl Latency {
         )
     }
 
-    /// What stands above [`Latency::row`].
+    /// The header of [`Latency::row`].
     pub const HEADER: &str = "       count     p50 us     p99 us   p99.9 us      max us";
 }
 
-/// By kind of operation, in the paper's names.
+/// Latencies by kind of operation, in the paper's names.
 pub type Operations = BTreeMap<&'static str, Latency>;
 
-/// The latencies of a tally that was filled for so long.
+/// Returns the latencies of a tally that was filled for this time.
 pub fn operations(tally: &Tally, seconds: f64) -> Operations {
     let kinds = OpKind::ALL.into_iter();
     kinds
@@ -160,7 +160,7 @@ pub fn operations(tally: &Tally, seconds: f64) -> Operations {
         .collect()
 }
 
-/// Up to so many of the rows of a series, evenly spread, the last one included.
+/// Returns up to `most` of the rows of a series, evenly spread, the last one included.
 pub fn thinned<T>(rows: &[T], most: usize) -> impl Iterator<Item = &T> {
     let step = rows.len().div_ceil(most.max(1)).max(1);
     let skipped = rows.len().checked_sub(1).map_or(0, |last| last % step);

@@ -1,4 +1,4 @@
-//! Repeated measurements of one thing: the middle of them, and how far they lie apart.
+//! Repeated measurements of one thing: the median, and the extremes.
 
 use serde::Serialize;
 
@@ -11,7 +11,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// `None` of nothing.
+    /// Returns the spread of these values; `None` if there are none.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
         let mut sorted: Vec<f64> = values.into_iter().collect();
         sorted.sort_by(f64::total_cmp);

@@ -1,11 +1,11 @@
-//! What is driven: a store, and a thread's way into it.
+//! The store under test, and a thread's access to it.
 //!
-//! Workers ([`crate::worker`]), phases, verification and the stores beside FUSEE know a store by
-//! these traits alone. To drive another one, implement [`Store`] and [`Session`] for it; to let it
-//! take part in `bench peers`, also [`Pipelined`] and [`crate::suite::peers::Peer`].
+//! Workers ([`crate::worker`]), phases, verification and the stores beside FUSEE use a store through these traits
+//! alone. To drive another store, implement [`Store`] and [`Session`] for it; to let it take part in `bench peers`,
+//! also [`Pipelined`] and [`crate::suite::peers::Peer`].
 //!
-//! Calls are resolved at compile time, and FUSEE's own futures are returned as they are: driving it
-//! through the traits costs what driving its sessions costs.
+//! Calls are resolved at compile time, and FUSEE's own futures are returned unchanged: driving it through the traits
+//! costs as much as driving its sessions.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -19,22 +19,22 @@ use crate::suite::peers::Values;
 
 /// A store, as its clients see it.
 pub trait Store: Sync {
-    /// A thread's way into it.
+    /// A thread's access to the store.
     type Session: Session;
 
     /// Opens a session for the thread that calls this.
     fn open(&self) -> Result<Self::Session, <Self::Session as Session>::Error>;
 }
 
-/// A thread's way into a store, with as many operations under way as futures are polled on it.
+/// A thread's access to a store, with as many operations under way as futures are polled on it.
 pub trait Session {
-    /// How an operation fails.
+    /// The error of an operation.
     type Error: OperationError;
 
     /// Runs operations to their end.
     fn block_on<T>(&self, operations: impl Future<Output = T>) -> T;
 
-    /// Reads a key; `found` gets its value, or `None`, while that is where it was read to.
+    /// Reads a key; `found` gets its value, or `None`. The value is borrowed from the buffer it was read to.
     fn get_with<R>(
         &self,
         key: &[u8],
@@ -50,16 +50,16 @@ pub trait Session {
     /// Removes a key that exists.
     fn delete(&self, key: &[u8]) -> impl Future<Output = Result<(), Self::Error>>;
 
-    /// Whether an operation may end without ever having waited. Then the workers of a session have
-    /// to give way to each other.
+    /// Whether an operation may end without ever having waited. Then the workers of a session have to give way to each
+    /// other.
     fn is_immediate(&self) -> bool;
 
-    /// What its operations have cost, as far as the store counts that.
+    /// Returns the costs of its operations, as far as the store counts them.
     fn stats(&self) -> Stats {
         Stats::default()
     }
 
-    /// What became of accesses to its index cache, if it has one.
+    /// Returns the counts of accesses to its index cache, if it has one.
     fn cache_stats(&self) -> CacheStats {
         CacheStats::default()
     }
@@ -67,8 +67,8 @@ pub trait Session {
 
 /// Sessions that send several requests before they wait for answers, in their own best way.
 pub trait Pipelined: Session {
-    /// Executes requests on keys that exist, with so many in flight. Every update writes the key's value,
-    /// and every get must find one that is as long, and ends as it does.
+    /// Executes requests on keys that exist, with `depth` in flight. Every update writes the key's value, and every get
+    /// must find a value of the same length and the same end.
     ///
     /// # Panics
     /// If a key is not there, or has another value.
@@ -78,27 +78,27 @@ pub trait Pipelined: Session {
 /// A request on a key that exists.
 #[derive(Clone, Copy, Debug)]
 pub enum Request {
-    /// Read it.
+    /// Read the key.
     Get(Key),
-    /// Replace its value.
+    /// Replace the value of the key.
     Update(Key),
 }
 
 /// A key of the benchmarks.
 pub type Key = [u8; fusee_workload::KEY_BYTES];
 
-/// How an operation failed, for whoever counts and judges it.
+/// The error of an operation, as it is counted and judged.
 pub trait OperationError: Display {
     /// A short name, for counting.
     fn kind(&self) -> &'static str;
 
-    /// What the operation answered, if the failure is an answer: the key exists, or it does not.
+    /// Returns the answer of the operation, if the failure is an answer: the key exists, or it does not.
     fn answer(&self) -> Option<Answer>;
 
-    /// Whether a write that failed so may have taken effect, or may still.
+    /// Returns whether the failed write may have taken effect, or may still.
     fn may_have_effect(&self) -> bool;
 
-    /// Whether the store is full. Every such answer may take as long as the store looks for room.
+    /// Returns whether the store is full. Such an answer may take as long as the store looks for room.
     fn is_full(&self) -> bool;
 }
 

@@ -1,4 +1,4 @@
-//! What the workers count: latencies, errors, mismatches.
+//! Counts of the workers: latencies, errors, mismatches.
 //!
 //! A latency is the time from calling an operation until its result is there, measured with the
 //! processor's time-stamp counter. It includes whatever the other coroutines of the same session
@@ -17,7 +17,7 @@ use super::verify::Mismatch;
 
 /// Examples of errors and mismatches that are kept in words.
 const MAX_EXAMPLES: usize = 5;
-/// Latencies above count as this.
+/// Latencies above this count as this.
 const MAX_LATENCY_NS: u64 = 600_000_000_000;
 /// Digits to which latencies are kept.
 const SIGNIFICANT_DIGITS: u8 = 3;
@@ -25,7 +25,7 @@ const SIGNIFICANT_DIGITS: u8 = 3;
 /// Latencies in nanoseconds.
 pub type Latencies = Histogram<u64>;
 
-/// None yet.
+/// Returns latencies without entries.
 pub fn empty_latencies() -> Latencies {
     Histogram::new_with_max(MAX_LATENCY_NS, SIGNIFICANT_DIGITS).expect("constants are in range")
 }
@@ -37,7 +37,7 @@ pub struct Tally {
     latencies: [Option<Latencies>; OpKind::ALL.len()],
     /// Failed operations by the kind of error.
     pub errors: BTreeMap<String, u64>,
-    /// Wrong reads by what was wrong.
+    /// Wrong reads by the kind of mismatch.
     pub mismatches: BTreeMap<String, u64>,
     /// A few of them in words.
     pub examples: Vec<String>,
@@ -57,7 +57,7 @@ impl Tally {
         self.example(|| format!("{} of key number {key}: {error}", kind.name()));
     }
 
-    /// Counts a read that returned what it must not.
+    /// Counts a read that returned an inadmissible value.
     pub fn mismatch(&mut self, key: u64, mismatch: &Mismatch) {
         *self.mismatches.entry(mismatch.kind().to_string()).or_default() += 1;
         self.example(|| format!("mismatch at key number {key}: {mismatch}"));

@@ -1,8 +1,8 @@
-//! Programs of others and directories that are there for a while, and gone in the end, whatever that
-//! end is.
+//! Temporary processes of other programs, and temporary directories, which are removed in the end
+//! in any case.
 //!
-//! Who holds a [`Temporary`] ends it by dropping it. A signal ends this process without dropping
-//! anything: then all of them are ended here.
+//! Dropping a [`Temporary`] ends it. A signal ends this process without dropping anything: then all
+//! of them are ended here.
 
 use std::io;
 use std::net::TcpListener;
@@ -14,7 +14,7 @@ use fusee_cli::failure::Failure;
 use fusee_cli::interrupt;
 use tempfile::TempDir;
 
-/// All that there are.
+/// All that exist.
 static ALL: Mutex<Vec<Option<Held>>> = Mutex::new(Vec::new());
 
 fn all() -> MutexGuard<'static, Vec<Option<Held>>> {
@@ -23,7 +23,7 @@ fn all() -> MutexGuard<'static, Vec<Option<Held>>> {
 
 struct Held {
     process: Option<Child>,
-    // In the end.
+    // Dropped last.
     _directory: TempDir,
 }
 
@@ -44,12 +44,12 @@ pub struct Temporary {
 }
 
 impl Temporary {
-    /// A directory.
+    /// Makes a directory.
     pub fn directory() -> io::Result<Temporary> {
         Temporary::new(|_| Ok(None))
     }
 
-    /// A program that is told nothing and says nothing, with a directory.
+    /// Starts a program without input and output, with a directory.
     pub fn process(
         program: &str,
         args: impl FnOnce(&Path) -> Vec<String>,
@@ -61,7 +61,7 @@ impl Temporary {
         })
     }
 
-    /// A program that says what it says into files of its directory: see [`Temporary::said`].
+    /// Starts a program with its output in files of its directory: see [`Temporary::said`].
     pub fn speaking(command: &mut Command) -> io::Result<Temporary> {
         Temporary::new(|path| {
             let file = |name| std::fs::File::create(path.join(name));
@@ -71,7 +71,7 @@ impl Temporary {
     }
 
     fn new(start: impl FnOnce(&Path) -> io::Result<Option<Child>>) -> io::Result<Temporary> {
-        // Whoever ends all of them waits for this one.
+        // The end of all waits for this one.
         let mut all = all();
         let directory = tempfile::tempdir()?;
         let path = directory.path().to_owned();
@@ -85,19 +85,19 @@ impl Temporary {
         &self.path
     }
 
-    /// Of the process.
+    /// Returns the id of the process.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// How the process ended, if it has.
+    /// Returns the status with which the process ended, if it has.
     pub fn ended(&self) -> io::Result<Option<ExitStatus>> {
         let mut all = all();
         let process = all[self.number].as_mut().and_then(|held| held.process.as_mut());
         process.map_or(Ok(None), Child::try_wait)
     }
 
-    /// What it has said, with what it complained about.
+    /// Returns its standard output and its standard error so far.
     pub fn said(&self) -> (String, String) {
         let text = |name| std::fs::read(self.path.join(name)).unwrap_or_default();
         let text = |name| String::from_utf8_lossy(&text(name)).into_owned();
@@ -117,17 +117,17 @@ pub fn end_with_signals() -> Result<(), Failure> {
     interrupt::end_after(|| {
         let mut all = all();
         all.clear();
-        // Never given back: nobody starts another one.
+        // Never unlocked: no other one is started.
         std::mem::forget(all);
     })
 }
 
-/// A port that is free at the moment.
+/// Returns a port that is free at the moment.
 pub fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }
 
-/// Whether there is such a program.
+/// Returns whether the program is installed.
 pub fn is_installed(program: &str) -> bool {
     let dirs = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&dirs).any(|dir| dir.join(program).is_file())

@@ -1,13 +1,13 @@
-//! Values that tell where they come from, and notice when they were mixed.
+//! Values that name their write, and that reveal a mixture of two writes.
 //!
 //! ```text
 //! offset 0          8              16               24
 //!        | key no 8 | writer id 8  | sequence no 8  | fill words ... |
 //! ```
 //!
-//! The fill follows from the three numbers, every word another one. So a value that was put
+//! The fill follows from the three numbers, and all its words differ. So a value that was put
 //! together from two writes, or cut short, or belongs to another key, is recognised by itself,
-//! without asking who wrote what.
+//! without knowing which writes there were.
 
 /// Bytes before the fill; a value has at least this many.
 pub const HEADER_BYTES: usize = 24;
@@ -19,18 +19,18 @@ pub fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// Which write a value comes from.
+/// The write that a value comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Origin {
     /// The number of the key.
     pub key: u64,
-    /// Who wrote.
+    /// The number of the writer.
     pub writer: u64,
     /// The number of the write among the writer's.
     pub sequence: u64,
 }
 
-/// What is wrong with a value taken by itself.
+/// The error of a value that is not whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Torn;
 
@@ -135,7 +135,7 @@ mod tests {
         let two = value(1, 2, 4, 128);
         for cut in (8..128).step_by(8) {
             let mixed = [&one[..cut], &two[cut..]].concat();
-            // Up to the sequence number both are the same: cut there, it is simply the second.
+            // Up to the sequence number both are the same: a cut there gives the second value.
             let expected =
                 if cut <= 16 { Ok(Origin { key: 1, writer: 2, sequence: 4 }) } else { Err(Torn) };
             assert_eq!(Origin::decode(&mixed, 128), expected, "cut at {cut}");

@@ -31,21 +31,21 @@ pub struct Raw {
     batch: Batch,
     pairs: Vec<Pair>,
     object_bytes: u32,
-    /// Objects that no pair is in: what is written there damages none.
+    /// Objects without a pair: writes there damage none.
     free: Vec<Places>,
-    /// Which of them the next update writes: one after the other, as a slab hands them out.
+    /// The object that the next update writes: one after the other, as a slab hands them out.
     next: usize,
-    // In the end.
+    // Dropped last.
     loaded: Loaded,
 }
 
-/// Where a pair is: no more than a hint says, already looked up in the view.
+/// The places of a pair: no more than a hint says, already looked up in the view.
 #[derive(Clone, Copy, Debug)]
 pub struct Pair {
     word: Slot,
     /// The slot on the primary, then on the backups.
     slots: Places,
-    /// The object's replicas; the one that is read first.
+    /// The object's replicas, the one that is read first.
     objects: Places,
 }
 
@@ -72,7 +72,7 @@ fn failed(what: impl Display) -> Failure {
     Failure::operation(format!("a raw verb failed: {what}"))
 }
 
-/// What comes of a phase: over shared memory at its first poll.
+/// Waits for a phase: over shared memory it ends at its first poll.
 fn wait<T>(fabric: &AnyFabric, future: impl Future<Output = T>) -> T {
     let waker = fabric.waker();
     let mut future = pin!(future);
@@ -122,7 +122,8 @@ impl Raw {
         numbers.iter().map(|number| self.find(&key(*number), view)).collect()
     }
 
-    /// Fails if a pair is not what was put: raw verbs must leave the store as it is.
+    /// Fails if a pair does not hold the value that was put: raw verbs must leave the store
+    /// unchanged.
     pub fn verify(&self) -> Result<(), Failure> {
         let Loaded { session, value, .. } = &self.loaded;
         session.block_on(async {
@@ -137,7 +138,7 @@ impl Raw {
         })
     }
 
-    /// Looks for a key as one would without a hint.
+    /// Looks for a key as an operation without a hint would.
     fn find(&mut self, key: &[u8], view: &View) -> Result<Pair, Failure> {
         let buckets = Buckets::of(key, view);
         let primary = view.subtables[buckets.subtable as usize].primary();
@@ -183,7 +184,7 @@ impl Raw {
         self.batch.check().map_err(|failure| failed(format!("{failure:?}")))
     }
 
-    /// READ of the slot and of the object: one phase. Gives the last byte.
+    /// READs the slot and the object in one phase. Returns the last byte.
     pub fn get(&mut self, pair: &Pair) -> Result<u8, Failure> {
         self.batch.clear();
         let slot = pair.slots.places[0];
@@ -194,8 +195,8 @@ impl Raw {
         Ok(last(self.batch.data(object).expect("checked")))
     }
 
-    /// WRITE of a free object to its replicas, READ of the slot; CAS of the backups; CAS of the
-    /// primary. The words of the slots stay what they are.
+    /// WRITEs a free object to its replicas and READs the slot; then CASes the backups; then CASes
+    /// the primary. The words of the slots stay the same.
     pub fn update(&mut self, pair: &Pair) -> Result<(), Failure> {
         self.batch.clear();
         let span = self.batch.stage(self.object_bytes);
@@ -221,7 +222,7 @@ impl Raw {
         self.phase()
     }
 
-    /// One verb, on the first pair.
+    /// Executes one verb, on the first pair.
     pub fn verb(&mut self, verb: Verb) -> Result<(), Failure> {
         let Pair { word, slots, objects } = self.pairs[0];
         let slot = slots.places[0];
@@ -247,7 +248,7 @@ impl Raw {
     }
 }
 
-/// A verb, with its bytes. They leave the slot as it is.
+/// A verb, with its length. It leaves the slot as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verb {
     Read(u32),

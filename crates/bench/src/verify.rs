@@ -1,35 +1,35 @@
-//! Did the store keep what it acknowledged? A check of the final state against all writes.
+//! A check of the final state against all writes: the store must have kept what it acknowledged.
 //!
-//! Every writer logs its writes: which key, when the call began, when it returned, and how. Times
-//! are of one clock for all threads. Once everybody is done each key is read back, and its value
-//! names the write it comes from. That write is *admissible* if no write of the same key that was
-//! acknowledged began after it had ended: any such write came later in every order that respects
-//! real time, so its value, or a still later one, must be there instead. Writes that overlapped
-//! may have taken effect in either order.
+//! Every writer logs its writes: the key, when the call began, when it returned, and how. All
+//! threads use one clock. After the last write each key is read back, and its value names the write
+//! that made it. That write is *admissible* unless an acknowledged write of the same key began after
+//! it had ended. Such a later write comes after it in every order that respects real
+//! time, so the later value, or a still later one, must be there instead. Overlapping writes may
+//! have taken effect in either order.
 //!
-//! * A write with an unknown outcome may take effect at any time from its start on: it stays
-//!   admissible for ever, and excludes nothing, as it may never have taken effect.
+//! * A write with an unknown outcome may take effect at any time after its start: it stays
+//!   admissible for ever, and excludes no other write, as it may never have taken effect.
 //! * A write that failed without effect is never admissible.
-//! * Loading a key is a write like any other. A delete is a write of nothing; before its first
-//!   write a key is as if deleted at time 0.
+//! * Loading a key is a write like any other. A delete is a write of no value. Before its first
+//!   write a key counts as deleted at time 0.
 //!
-//! This finds lost updates, values that came back after having been replaced, values of other
-//! keys, torn values, and keys that vanished or that survived their delete.
+//! This finds lost updates, values that came back after they had been replaced, values of other
+//! keys, torn values, keys that vanished, and keys that survived their delete.
 
 use super::value::{Origin, Torn};
 
-/// How a write ended.
+/// The outcome of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteOutcome {
-    /// It was acknowledged at this time.
+    /// The write was acknowledged at this time.
     Acknowledged(u64),
-    /// It may have taken effect, or may still.
+    /// The write may have taken effect, or may still do so.
     Unknown,
-    /// It had no effect.
+    /// The write had no effect.
     NotApplied,
 }
 
-/// What a write leaves behind.
+/// The state that a write leaves behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// The value that its writer and sequence number make.
@@ -38,16 +38,16 @@ pub enum Effect {
     Absent,
 }
 
-/// A write in the log of its writer; its index there is its sequence number.
+/// A write in the log of its writer; its index in the log is its sequence number.
 #[derive(Clone, Copy, Debug)]
 pub struct Write {
     /// The number of the key.
     pub key: u64,
-    /// What it does.
+    /// The state that the write leaves behind.
     pub effect: Effect,
-    /// When the call began.
+    /// The time at which the call began.
     pub start: u64,
-    /// How it ended.
+    /// The outcome.
     pub fate: WriteOutcome,
 }
 
@@ -69,22 +69,22 @@ impl Log {
     }
 }
 
-/// What is wrong with the final state of a key.
+/// A fault in the final state of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Mismatch {
-    /// Length or fill are not those of any write.
+    /// Length or fill match no write.
     #[error("the value is torn: its bytes do not come from one write")]
     Torn,
-    /// Another key's value stands here.
+    /// The value belongs to another key.
     #[error("the value belongs to key number {key}")]
     ForeignKey {
-        /// Whose it is.
+        /// The number of that key.
         key: u64,
     },
-    /// The value names a write that nobody made, or that had no effect.
+    /// The value names a write that never happened, or that had no effect.
     #[error("the value of write {sequence} of writer {writer}, which had no effect")]
     NeverWritten {
-        /// Who is said to have written it.
+        /// The writer that the value names.
         writer: u64,
         /// The number of the write.
         sequence: u64,
@@ -92,18 +92,18 @@ pub enum Mismatch {
     /// A newer acknowledged write is lost, or this value came back.
     #[error("the value of write {sequence} of writer {writer}, although a newer one was confirmed")]
     Overwritten {
-        /// Who wrote it.
+        /// The writer of the value.
         writer: u64,
         /// The number of the write.
         sequence: u64,
     },
-    /// There should be a value.
+    /// The key must have a value, and has none.
     #[error("the key is missing")]
     Missing,
 }
 
 impl Mismatch {
-    /// A short name for counting.
+    /// Returns a short name for counting.
     pub fn kind(&self) -> &'static str {
         match self {
             Mismatch::Torn => "torn",
@@ -115,16 +115,16 @@ impl Mismatch {
     }
 }
 
-/// What the writes of one key demand.
+/// The demands of all writes of one key.
 #[derive(Clone, Copy, Debug, Default)]
 struct KeyState {
-    /// When the last acknowledged write began. Whatever ended before is excluded.
+    /// The time at which the last acknowledged write began. Writes that ended before are excluded.
     last_start: u64,
-    /// When the last write that removes the key ended.
+    /// The end of the last write that removes the key.
     absent_end: u64,
 }
 
-/// Judges final states.
+/// The judge of final states.
 #[derive(Debug)]
 pub struct Verifier {
     logs: Vec<Log>,
@@ -132,7 +132,8 @@ pub struct Verifier {
 }
 
 impl Verifier {
-    /// For the keys `0..keys`; the index of a log is the id of its writer.
+    /// Takes the logs of all writes of the keys `0..keys`; the index of a log is the id of its
+    /// writer.
     ///
     /// # Panics
     /// If a log names a key that is out of range.
@@ -155,8 +156,8 @@ impl Verifier {
         Verifier { logs, keys: states }
     }
 
-    /// Judges what a read of this key returned once all writes had ended. Values have
-    /// `value_len` bytes.
+    /// Judges the result of a read of this key after all writes had ended. Values have `value_len`
+    /// bytes.
     pub fn check(&self, key: u64, found: Option<&[u8]>, value_len: usize) -> Result<(), Mismatch> {
         let state = self.keys[key as usize];
         let Some(value) = found else {
@@ -195,7 +196,7 @@ mod tests {
 
     const LEN: usize = 64;
 
-    /// A history by hand: each entry is (writer, key, effect, start, fate).
+    /// Builds a history: each entry is (writer, key, effect, start, fate).
     fn verifier(writes: &[(usize, u64, Effect, u64, WriteOutcome)]) -> Verifier {
         let writers = writes.iter().map(|w| w.0 + 1).max().unwrap_or(0);
         let mut logs = vec![Log::default(); writers];
@@ -244,7 +245,7 @@ mod tests {
         assert_eq!(check(&v, 0, 0), Ok(()));
         assert_eq!(check(&v, 1, 0), Ok(()));
         assert_eq!(check(&v, 2, 0), Ok(()));
-        // A fourth that begins when two of them have ended leaves the third admissible.
+        // A fourth write that begins when two of them have ended leaves the third admissible.
         let v = verifier(&[
             (0, 1, Value, 10, Ack(30)),
             (1, 1, Value, 20, Ack(40)),
@@ -259,7 +260,7 @@ mod tests {
 
     #[test]
     fn an_older_value_that_came_back_is_noticed() {
-        // The two last writes overlap each other, but not the one that resurfaces.
+        // The last two writes overlap each other, but not the one that resurfaces.
         let v = verifier(&[
             (0, 1, Value, 10, Ack(20)),
             (1, 1, Value, 30, Ack(50)),
@@ -276,7 +277,7 @@ mod tests {
         assert_eq!(v.check(1, Some(&value(1, 0, 0)[..63]), LEN), Err(Mismatch::Torn));
         let foreign = value(2, 0, 1);
         assert_eq!(v.check(1, Some(&foreign), LEN), Err(Mismatch::ForeignKey { key: 2 }));
-        // Key 1 in the value, but that write went to key 2.
+        // The value names key 1, but that write went to key 2.
         let never = Err(Mismatch::NeverWritten { writer: 0, sequence: 1 });
         assert_eq!(check(&v, 0, 1), never);
     }
@@ -301,7 +302,7 @@ mod tests {
         assert_eq!(check(&v, 1, 0), Ok(()));
         assert_eq!(check(&v, 2, 0), Ok(()));
         assert_eq!(check(&v, 0, 0), Err(Mismatch::Overwritten { writer: 0, sequence: 0 }));
-        // Nor does a newer acknowledged write exclude it: it may take effect late.
+        // A newer acknowledged write does not exclude it either: it may take effect late.
         let v = verifier(&[(1, 1, Value, 30, Unknown), (0, 1, Value, 90, Ack(95))]);
         assert_eq!(check(&v, 1, 0), Ok(()));
         assert_eq!(check(&v, 0, 0), Ok(()));
@@ -316,7 +317,7 @@ mod tests {
         // The value of a delete does not exist.
         assert_eq!(check(&v, 0, 1), Err(Mismatch::NeverWritten { writer: 0, sequence: 1 }));
         assert_eq!(v.check(2, None, LEN), Ok(()));
-        // An insert of unknown outcome: both.
+        // After an insert of unknown outcome, the key may be there or not.
         let v = verifier(&[(0, 1, Value, 10, Unknown)]);
         assert_eq!(v.check(1, None, LEN), Ok(()));
         assert_eq!(check(&v, 0, 0), Ok(()));

@@ -1,5 +1,5 @@
-//! One client of a benchmark: a coroutine on a session of any store, which operates, times, logs and
-//! checks.
+//! One client of a benchmark: a coroutine on a session of any store, which runs operations, and times, logs and checks
+//! them.
 //!
 //! Every value that a worker writes names the write (see [`super::value`]), every write is logged
 //! with its times and outcome (see [`super::verify`]), and every value that is read is checked to
@@ -25,33 +25,33 @@ use super::value::{HEADER_BYTES, Origin, mix};
 use super::verify::{Effect, Log, Mismatch, Write, WriteOutcome, self_check};
 use fusee_workload::{Frontier, KEY_BYTES, Keys, Part};
 
-/// A run stops early after so many failed operations: something is broken, and with a timeout
-/// for each it could take for ever.
+/// Failed operations after which a run stops early: something is broken, and with a timeout for each the run could take
+/// for ever.
 const MAX_ERRORS: u64 = 1000;
 
-/// A run that is out of memory stops after so many of those: nobody makes room, and each takes as long as
-/// the cluster looks for some.
+/// Refusals for lack of memory after which a run stops: no memory will be freed, and each refusal takes as long as the
+/// cluster looks for some.
 const MAX_REFUSALS: u64 = 16;
 
-/// What all workers share.
+/// The state that all workers share.
 pub struct Board {
-    /// For times that are compared across threads.
+    /// The clock of times that are compared across threads.
     pub clock: Clock,
-    /// Which of the process's own keys exist.
+    /// The process's own keys that exist.
     pub frontier: Frontier,
-    /// Which process of those that share the workload this is.
+    /// The part of this process among those that share the workload.
     pub part: Part,
-    /// What to keep of every operation, beside the logs.
+    /// The operations to record, beside the logs.
     pub keep: Keep,
-    /// What the keys are called.
+    /// The names of the keys.
     pub keys: Keys,
-    /// Whether all keys may be there or not: then both answers are right.
+    /// Whether any key may exist or not: then both answers are right.
     pub keys_come_and_go: bool,
     /// Bytes of key and value together.
     pub pair_bytes: usize,
     /// Start of all random sequences.
     pub seed: u64,
-    /// Set by others to have the phases end.
+    /// Set by others to end the phases.
     pub is_over: Arc<AtomicBool>,
     errors: AtomicU64,
     /// Keys whose insert failed: they may be missing.
@@ -78,22 +78,22 @@ impl Board {
         }
     }
 
-    /// Bytes of the value of a key.
+    /// Returns the length of the value of a key.
     pub fn value_bytes(&self, key: u64) -> usize {
         self.pair_bytes - self.keys.name(key).len()
     }
 
-    /// Whether this key may be there or not.
+    /// Returns whether this key may exist or not.
     fn comes_and_goes(&self, key: u64) -> bool {
         self.keys_come_and_go || self.keys.come_and_go(key)
     }
 
-    /// Whether so much went wrong that going on is pointless.
+    /// Returns whether so much went wrong that going on is pointless.
     pub fn is_broken(&self) -> bool {
         self.errors.load(Ordering::Relaxed) >= MAX_ERRORS
     }
 
-    /// Whether to start no more operations, for reasons of this process or of others.
+    /// Returns whether to start no more operations, for reasons of this process or of others.
     pub fn has_ended(&self) -> bool {
         self.is_broken() || self.is_over.load(Ordering::Relaxed)
     }
@@ -117,11 +117,11 @@ pub struct Worker<'a, S> {
     log: Log,
     entries: Vec<Packed>,
     value: Vec<u8>,
-    /// For its choices.
+    /// The random numbers for its choices.
     pub rng: SmallRng,
-    /// The keys that it inserted and has not deleted, where a phase works on its own keys.
+    /// The keys that it has inserted and not deleted, where a phase works on its own keys.
     pub own_keys: Vec<u64>,
-    /// The last operation that succeeded: what it was and how long it took, in nanoseconds.
+    /// The last operation that succeeded: its kind and its time in nanoseconds.
     pub latest: Option<(OpKind, u64)>,
     takes_turns: bool,
 }
@@ -150,18 +150,18 @@ impl<'a, S: Session> Worker<'a, S> {
         }
     }
 
-    /// Its number among all workers.
+    /// Returns its number among all workers.
     pub fn number(&self) -> u64 {
         self.writer
     }
 
-    /// Its number, its writes, and what is kept of what it did.
+    /// Returns its number, the log of its writes, and its recorded operations.
     pub fn into_log(self) -> (u64, Log, Vec<Packed>) {
         (self.writer, self.log, self.entries)
     }
 
-    /// Lets the other workers of the session run: where an operation may end without ever having
-    /// waited, a worker that is waiting for its turn in a conflict would starve.
+    /// Lets the other workers of the session run: where an operation may end without ever having waited, a worker that
+    /// is waiting for its turn in a conflict would starve.
     pub async fn take_turns(&self) {
         if !self.takes_turns {
             return;
@@ -177,7 +177,7 @@ impl<'a, S: Session> Worker<'a, S> {
         .await;
     }
 
-    /// Reads a key that exists, and checks what comes. Returns the time of the end.
+    /// Reads a key that exists, and checks the result. Returns the time of the end.
     pub async fn search(&mut self, key: u64) -> u64 {
         let bytes = self.board.keys.name(key);
         let len = self.board.pair_bytes - bytes.len();
@@ -260,7 +260,7 @@ impl<'a, S: Session> Worker<'a, S> {
         self.wrote(OpKind::Delete, key, Call::Delete, start, result)
     }
 
-    /// Makes the next value; returns what it is known by.
+    /// Makes the next value; returns its identification.
     fn next_value(&mut self, key: u64) -> u64 {
         let sequence = self.log.next_sequence();
         let len = self.board.value_bytes(key);

@@ -1,4 +1,4 @@
-//! The command line: which commands there are, and who carries them out.
+//! The command line: all commands, and their dispatch.
 
 use std::path::PathBuf;
 
@@ -23,36 +23,36 @@ const BENCH_EXAMPLE: &str = if cfg!(feature = "bench") {
 /// FUSEE: a key-value store whose memory nodes only lend memory
 #[derive(Parser, Debug)]
 #[command(name = "fusee", version, arg_required_else_help = true, propagate_version = true)]
-// The last of several counts, so that aliases and scripts can set defaults.
+// The last of repeated flags counts, so that aliases and scripts can set defaults.
 #[command(args_override_self = true)]
 #[command(after_help = format!("{EXAMPLES}{BENCH_EXAMPLE}\n{EXIT_CODES}"))]
 pub struct Cli {
-    /// Log more; twice for even more. RUST_LOG, if set, decides instead
+    /// Log more; twice for even more. RUST_LOG, if set, overrides it
     #[arg(short, long, global = true, action = ArgAction::Count)]
     pub verbose: u8,
 
-    /// The file of the cluster's secret, or of a key of it (`fusee secret`); servers need the secret itself
+    /// File of the cluster's secret, or of a key derived from it (`fusee secret`); servers need the secret itself
     #[arg(long, global = true, env = secret::VARIABLE, value_name = "FILE")]
     pub secret: Option<PathBuf>,
 
-    /// Speak TLS: the file of the certificates of the authorities (PEM) that servers' certificates have to be of
+    /// Use TLS; PEM file of the CA certificates that sign servers
     #[arg(long, global = true, env = tls::CA, value_name = "FILE")]
     pub tls_ca: Option<PathBuf>,
 
-    /// For servers: the file of their certificate (PEM), and of those between that and its authority's
+    /// For servers: PEM file of their certificate, followed by any intermediate certificates
     #[arg(long, global = true, env = tls::CERT, value_name = "FILE", hide_short_help = true)]
     pub tls_cert: Option<PathBuf>,
 
-    /// For servers: the file of the key of that certificate (PEM)
+    /// For servers: PEM file of the certificate's private key
     #[arg(long, global = true, env = tls::KEY, value_name = "FILE", hide_short_help = true)]
     pub tls_key: Option<PathBuf>,
 
-    /// What to do
+    /// Command to run
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What other stores call commands.
+/// Names that other stores give to commands, with the names here.
 const SYNONYMS: [(&str, &str); 11] = [
     ("set", "put"),
     ("add", "insert"),
@@ -67,13 +67,13 @@ const SYNONYMS: [(&str, &str); 11] = [
     ("backup", "export"),
 ];
 
-/// What a command is called here that other stores call so.
+/// Returns the command that other stores call `name`.
 pub fn known_as(name: &str) -> Option<&'static str> {
     SYNONYMS.iter().find(|(other, _)| *other == name).map(|(_, known)| *known)
 }
 
 impl Cli {
-    /// Of this process. What makes no sense ends it, with a message.
+    /// Parses the command line of this process. An invalid one ends the process with a message.
     pub fn of_process() -> Cli {
         let matches = without_empty_variables(Cli::command()).try_get_matches();
         let cli = matches.and_then(|matches| Cli::from_arg_matches(&matches));
@@ -81,7 +81,7 @@ impl Cli {
     }
 }
 
-/// A variable that is set to nothing says nothing, whichever it is.
+/// Ignores environment variables with empty values, in all subcommands.
 fn without_empty_variables(command: clap::Command) -> clap::Command {
     let is_empty = |arg: &clap::Arg| {
         let value = arg.get_env().and_then(std::env::var_os);
@@ -92,7 +92,7 @@ fn without_empty_variables(command: clap::Command) -> clap::Command {
     command.mut_subcommands(without_empty_variables)
 }
 
-/// Names the command that was meant, where its name is like no other.
+/// Suggests the command for a name of another store, which is too unlike ours for clap to suggest it.
 fn with_synonym(mut error: clap::Error) -> clap::Error {
     if error.kind() == ErrorKind::InvalidSubcommand
         && let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidSubcommand)
@@ -104,7 +104,7 @@ fn with_synonym(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// What to do.
+/// Commands of the program.
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Start a master and memory nodes on this machine, to play with, until Ctrl-C
@@ -118,12 +118,12 @@ pub enum Command {
     /// Check the settings of a server, or show them
     #[command(subcommand)]
     Config(config::ConfigCommand),
-    /// Form a new cluster: once, after its master was started over an empty store
+    /// Form a new cluster, once, after its master was started with an empty store
     Form(form::Args),
-    /// Make the secret of a cluster, or a key of it
+    /// Create the secret of a cluster, or a key derived from it
     #[command(subcommand)]
     Secret(crate::secret::SecretCommand),
-    /// Give a cluster up, with all that it holds; shows what that is, unless it is told more
+    /// Destroy a cluster with all its data; without options only show what would be lost
     Destroy(destroy::Args),
     /// Print the value of a key
     Get(kv::GetArgs),
@@ -135,46 +135,46 @@ pub enum Command {
     Put(kv::WriteArgs),
     /// Remove a key that exists
     Delete(kv::DeleteArgs),
-    /// Say how values survive failures, or change it
+    /// Show or change how values survive failures
     #[command(subcommand)]
     Redundancy(kv::RedundancyCommand),
     /// Print all keys, or those with a prefix
     Keys(backup::keys::KeysArgs),
     /// Count all pairs, or those with a prefix
     Count(backup::keys::CountArgs),
-    /// Write all pairs into a file, while others read and write
+    /// Write all pairs to a file, while clients read and write
     Export(backup::export::Args),
-    /// Read the pairs of an export into this cluster
+    /// Write the pairs of an export into this cluster
     Import(backup::import::Args),
-    /// Form a cluster after a stop of everything, with the pairs of an export
+    /// Form a new cluster from an export, after everything has stopped
     Restore(backup::restore::Args),
-    /// Type commands, one a line
+    /// Run commands from a prompt, one a line
     Shell(shell::Args),
     /// Show the cluster's memory nodes, addresses, usage and sessions
     Status(status::Args),
     /// Show what happened to the cluster: joins, losses, repairs, drains, splits, expired sessions
     Events(events::Args),
-    /// Take a memory node out of the cluster: what it holds moves to others first
+    /// Take a memory node out of the cluster, after its data has moved to others
     Drain(drain::Args),
-    /// Measure, and verify every value on the way
+    /// Run benchmarks, which verify every value
     #[cfg(feature = "bench")]
     #[command(subcommand)]
     Bench(fusee_bench::Benchmark),
-    /// Run the papers' evaluations again, on modelled hardware in virtual time
+    /// Repeat the papers' evaluations, on modelled hardware in virtual time
     #[cfg(feature = "lab")]
     #[command(subcommand)]
     Lab(fusee_lab::Lab),
-    /// Attack the protocol: whole clusters under simulated faults, from one seed each
+    /// Test the protocol: simulate whole clusters under faults, each from one seed
     #[cfg(feature = "sim")]
     Sim(crate::sim::Args),
-    /// Print a script that has a shell complete these commands
+    /// Print a shell completion script
     Completions(manual::CompletionsArgs),
     /// Write manual pages, one for each command
     Man(manual::ManArgs),
 }
 
 impl Command {
-    /// What it logs by itself.
+    /// Returns what the command logs by default.
     pub fn usual_log(&self) -> Usual {
         match self {
             Command::Master(_) | Command::MemoryNode(_) | Command::Switch(_) => Usual::Everything,
@@ -186,7 +186,7 @@ impl Command {
         }
     }
 
-    /// Whether it runs until it is told to stop, and others need it.
+    /// Whether the command runs until it is stopped, and other processes depend on it.
     pub fn serves(&self) -> bool {
         match self {
             Command::Up(_) | Command::Master(_) | Command::MemoryNode(_) | Command::Switch(_) => {
@@ -197,7 +197,7 @@ impl Command {
         }
     }
 
-    /// Whether a panic in one of its threads ends it. Tools that run the store inside of themselves look at panics.
+    /// Whether a panic in any thread ends the process. Tools that run the store inside themselves handle panics.
     pub fn ends_with_its_parts(&self) -> bool {
         match self {
             #[cfg(feature = "bench")]
@@ -210,7 +210,7 @@ impl Command {
         }
     }
 
-    /// Does it.
+    /// Runs the command.
     pub fn run(self, verbose: u8) -> Result<(), Failure> {
         match self {
             Command::Up(args) => up::run(&args, verbose),

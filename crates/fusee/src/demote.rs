@@ -1,8 +1,8 @@
-//! `fusee redundancy demote`: many pairs become erasure-coded, those first that were written longest ago.
+//! `fusee redundancy demote`: makes many pairs erasure-coded, the oldest first.
 //!
-//! The index is read once, and what it shows is moved from the oldest blocks on, some pairs side by side. What is
-//! written meanwhile stays as it is written. Progress goes to standard error; a signal ends it after the Moves that are
-//! under way, with the report of what was done.
+//! The index is read once. Then the pairs found there are moved, beginning with the oldest blocks, several
+//! side by side. Pairs that are written meanwhile stay as written. Progress goes to standard error. A signal
+//! ends the command after the running Moves, with a report of what was done.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
@@ -18,12 +18,12 @@ use serde::Serialize;
 
 /// Pairs that are moved side by side.
 const TOGETHER: usize = 8;
-/// How often progress is shown.
+/// Time between two updates of the progress.
 const PERIOD: Duration = Duration::from_millis(500);
-/// After so many failures in a row nothing will go better.
+/// Consecutive failures after which the command gives up.
 const FAILURES_IN_A_ROW: usize = 32;
 
-/// What to demote.
+/// Arguments of `fusee redundancy demote`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
     fusee redundancy demote                                  EC-oriented pairs, to their own codes\n  \
@@ -36,7 +36,8 @@ const FAILURES_IN_A_ROW: usize = 32;
     Exit codes: 0 done; 1 something failed, or memory is full; 2 wrong usage; 3 the cluster cannot\n\
     be reached; 128 and the number of the signal that ended it.")]
 pub struct Args {
-    /// What pairs become, like `ec:4+2` [default: EC-oriented ones what they are laid out for, and others stay]
+    /// Erasure code for the pairs, like `ec:4+2` [default: EC-oriented pairs get the code they are laid out
+    /// for, others stay]
     #[arg(long, value_name = "REDUNDANCY", value_parser = code)]
     to: Option<Redundancy>,
 
@@ -44,15 +45,15 @@ pub struct Args {
     #[arg(long, value_name = "BYTES", default_value = "0")]
     from_size: Bytes,
 
-    /// Stop after so many pairs, like `1000`, or so many bytes of values, like `10GiB`
+    /// Stop after this many pairs, like `1000`, or this many bytes of values, like `10GiB`
     #[arg(long, value_name = "PAIRS|BYTES")]
     limit: Option<Limit>,
 
-    /// Bytes of values a second, at most [default: as fast as can be]
+    /// Bytes of values to move a second, at most [default: unlimited]
     #[arg(long, value_name = "BYTES")]
     rate: Option<Bytes>,
 
-    /// Only say what would be moved
+    /// Only report what would be moved
     #[arg(long)]
     dry_run: bool,
 
@@ -64,7 +65,7 @@ pub struct Args {
     connect: ConnectArgs,
 }
 
-/// Where to stop.
+/// A number of pairs or bytes to stop after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Limit {
     Pairs(u64),
@@ -89,22 +90,22 @@ fn code(text: &str) -> Result<Redundancy, String> {
     }
 }
 
-/// What came of it.
+/// Result of the command.
 #[derive(Debug, Default, Serialize)]
 struct Report {
     dry_run: bool,
-    /// Whether a signal has ended it.
+    /// Whether a signal ended the command.
     interrupted: bool,
-    /// Pairs that the index showed, which could be demoted.
+    /// Pairs in the index that could be demoted.
     found: u64,
-    /// Those that were moved, or would be.
+    /// Pairs that were moved, or would be.
     moved: u64,
     /// The bytes of their values.
     value_bytes: u64,
-    /// Memory that they take less than before.
+    /// Memory that was saved; negative if the pairs take more than before.
     saved_bytes: i64,
     skipped: Skipped,
-    /// Somebody has written them meanwhile.
+    /// Pairs that another write has replaced meanwhile.
     overtaken: u64,
     failed: u64,
     /// The last failure.
@@ -186,7 +187,7 @@ impl Report {
     }
 }
 
-/// Demotes.
+/// Runs `fusee redundancy demote`.
 pub fn run(args: &Args) -> Result<(), Failure> {
     if args.rate == Some(Bytes(0)) {
         return Err(Failure::usage("--rate is 0; it must be at least 1"));
@@ -211,7 +212,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     while !left.is_empty() && !interrupt::requested() && in_a_row < FAILURES_IN_A_ROW {
         let room = match args.limit {
             _ if report.is_full(args.limit) => break,
-            // Values of some length: not many more than were asked for.
+            // The lengths are unknown: one pair at a time exceeds the limit by less than one value.
             Some(Limit::Bytes(_)) => 1,
             Some(Limit::Pairs(pairs)) => usize::try_from(pairs - report.moved).unwrap_or(TOGETHER),
             None => TOGETHER,
@@ -251,7 +252,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// Sleeps until so many bytes may have been moved since the beginning, or until a signal comes.
+/// Sleeps until `bytes` are due at `rate` since the beginning, or until a signal comes.
 fn keep_pace(begun: Instant, bytes: u64, rate: u64) {
     let due = Duration::from_secs_f64(bytes as f64 / rate as f64);
     while let Some(wait) = due.checked_sub(begun.elapsed()).filter(|wait| !wait.is_zero())
@@ -261,7 +262,7 @@ fn keep_pace(begun: Instant, bytes: u64, rate: u64) {
     }
 }
 
-/// How far it is, on standard error.
+/// Progress on standard error.
 struct Progress {
     is_shown: bool,
     last: Option<Instant>,

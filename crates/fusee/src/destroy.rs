@@ -1,8 +1,8 @@
-//! `fusee destroy`: gives a cluster up, once, with all that its memory nodes hold.
+//! `fusee destroy`: gives up a cluster with all that its memory nodes hold.
 //!
-//! By itself it only shows what would be lost. It destroys if it is told so, and what living memory nodes
-//! hold only if it is told twice, the second time by the name of the cluster. It is the way out of a cluster
-//! that has lost its last replicas, and nothing that a server can be started with.
+//! Without options it only shows what would be lost. `--destroy-data` destroys the cluster, unless living memory
+//! nodes hold data; in that case the cluster must also be named with `--cluster`. The command is the way out of a
+//! cluster that has lost its last replicas. No server has an option for this.
 
 use fusee_cli::connect::{self, DEFAULT_MASTER};
 use fusee_cli::failure::Failure;
@@ -16,7 +16,7 @@ use fusee_core::verbs::ClusterId;
 
 use crate::drain::TIMEOUT;
 
-/// What to destroy.
+/// Arguments of `fusee destroy`.
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Examples:\n  fusee destroy                     show what would be lost, and change nothing\n  \
@@ -27,11 +27,11 @@ use crate::drain::TIMEOUT;
     Exit codes: 0 destroyed; 1 nothing was changed; 2 wrong usage; 3 the master cannot be reached."
 )]
 pub struct Args {
-    /// Do it, unless memory nodes that hold data answer
+    /// Destroy the cluster, unless memory nodes that hold data answer
     #[arg(long)]
     destroy_data: bool,
 
-    /// The cluster, as `fusee status` names it: do it also if memory nodes that hold data answer
+    /// The cluster, as `fusee status` names it: destroy it even if memory nodes that hold data answer
     #[arg(long, value_name = "ID", value_parser = cluster_id, requires = "destroy_data")]
     cluster: Option<ClusterId>,
 
@@ -46,7 +46,7 @@ fn cluster_id(text: &str) -> Result<ClusterId, String> {
     cluster.ok_or_else(|| "write the 16 digits that `fusee status` shows".into())
 }
 
-/// Shows what there is to lose, and destroys it if it is told to.
+/// Shows what would be lost, and destroys the cluster if the options say so.
 pub fn run(args: &Args) -> Result<(), Failure> {
     connect::check_address(&args.master)?;
     let runtime = secret::runtime("fusee-destroy")?;
@@ -82,7 +82,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     }
 }
 
-/// What would be lost.
+/// Describes what would be lost.
 fn losses(cluster: ClusterId, status: &Status) -> String {
     let view = status.view.as_ref();
     let count = |of: fn(&View) -> usize, what| counted(view.map_or(0, of) as u64, what);

@@ -1,7 +1,7 @@
 //! `fusee drain`: takes a memory node out of the cluster in good order.
 //!
-//! The master is told, and does it whether anybody watches or not; this command then shows how much is
-//! left, until the cluster goes on without the node. Interrupting it changes nothing.
+//! The master drains the node, with or without this command, which then shows how much is left until the
+//! cluster goes on without the node. Interrupting the command changes nothing.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -17,14 +17,14 @@ use fusee_control::rpc::MasterClient;
 use fusee_core::verbs::MnId;
 use serde::Serialize;
 
-/// How long to wait for each answer.
+/// Deadline of each answer.
 pub const TIMEOUT: Duration = Duration::from_secs(3);
-/// How often to look.
+/// Pause between two requests.
 const PERIOD: Duration = Duration::from_millis(200);
-/// For so long the master may be away.
+/// Time for which the master may be unreachable.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What to drain.
+/// Arguments of `fusee drain`.
 #[derive(clap::Args, Debug)]
 #[command(
     after_help = "Examples:\n  fusee drain mn2\n  fusee drain mn2 --master 10.0.0.1:7400 --json\n  \
@@ -39,11 +39,11 @@ pub struct Args {
     #[arg(value_name = "NODE", value_parser = node_name)]
     node: MnId,
 
-    /// Take the drain back: the node stays, and gets its share again
+    /// Cancel the drain: the node stays, and gets its share of the data again
     #[arg(long)]
     cancel: bool,
 
-    /// Return as soon as the master has taken note of it
+    /// Return once the master has recorded the request
     #[arg(long)]
     no_wait: bool,
 
@@ -56,13 +56,13 @@ pub struct Args {
     master: String,
 }
 
-/// How it ended.
+/// Result of the command.
 #[derive(Debug, Serialize)]
 struct Report {
     node: String,
     /// `draining`, `drained` or `in_view`.
     state: &'static str,
-    /// What was there at the beginning.
+    /// Subtables and regions of the node at the beginning.
     subtables: u64,
     regions: u64,
     /// From the request to the end, in seconds.
@@ -74,7 +74,7 @@ fn node_name(text: &str) -> Result<MnId, String> {
     number.map(MnId).map_err(|_| "write it like mn2; `fusee status` shows the names".into())
 }
 
-/// Drains a node, or takes that back.
+/// Drains a node, or cancels its drain.
 pub fn run(args: &Args) -> Result<(), Failure> {
     connect::check_address(&args.master)?;
     let runtime = secret::runtime("fusee-drain")?;
@@ -111,7 +111,7 @@ fn text(report: &Report) -> String {
     }
 }
 
-/// Waits until the node is drained, and shows how far it is.
+/// Waits until the node is drained, and shows progress.
 fn watch(args: &Args, master: &MasterClient, first: (u64, u64)) -> Result<&'static str, Failure> {
     let node = args.node;
     let mut shown = None;
@@ -119,7 +119,7 @@ fn watch(args: &Args, master: &MasterClient, first: (u64, u64)) -> Result<&'stat
     loop {
         let status = match ask_status(master, &args.master) {
             Ok(status) => status,
-            // It may be restarting, or another one is about to lead.
+            // The master may be restarting, or another one is about to lead.
             Err(failure) if heard.elapsed() > PATIENCE => return Err(failure),
             Err(_) => {
                 std::thread::sleep(PERIOD);
@@ -146,7 +146,7 @@ fn watch(args: &Args, master: &MasterClient, first: (u64, u64)) -> Result<&'stat
     }
 }
 
-/// Progress goes to standard error, on a terminal always to the same line.
+/// Shows progress on standard error; on a terminal, always on the same line.
 pub fn show(line: &str) {
     if std::io::stderr().is_terminal() {
         stderr::text(&format!("\r\x1b[K{line}"));

@@ -1,4 +1,4 @@
-//! `fusee events`: what happened to the cluster, as the master keeps it.
+//! `fusee events`: the events of the cluster that the master keeps.
 
 use std::thread::sleep;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -11,14 +11,14 @@ use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::rpc::{MasterClient, RpcError};
 use serde::Serialize;
 
-/// How long to wait for an answer.
+/// Deadline of each answer.
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// How often to ask for more.
+/// Pause between two requests of `--follow`.
 const PERIOD: Duration = Duration::from_millis(500);
-/// For so long the master may be away while its events are followed.
+/// Time for which the master may be unreachable while its events are followed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Which events.
+/// Arguments of `fusee events`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  fusee events\n  \
     fusee events --follow                      and what happens from now on, until Ctrl-C\n  \
@@ -28,19 +28,19 @@ const PATIENCE: Duration = Duration::from_secs(60);
     one goes on. Times are the master's. `--json` prints one object a line: serial, time, at_ms, level,\n\
     topic, text.")]
 pub struct Args {
-    /// Go on until interrupted
+    /// Go on with new events, until interrupted
     #[arg(long, short)]
     follow: bool,
 
-    /// So many of the newest, at first
+    /// Begin with this many of the newest events
     #[arg(long, value_name = "N")]
     last: Option<usize>,
 
-    /// Only what is worth a look
+    /// Print only warnings
     #[arg(long)]
     warnings: bool,
 
-    /// Only what is about these
+    /// Print only events of these topics
     #[arg(long, value_delimiter = ',', value_parser = topic, value_name = "TOPIC,..")]
     topic: Vec<Topic>,
 
@@ -60,7 +60,7 @@ fn topic(text: &str) -> Result<Topic, String> {
     })
 }
 
-/// An event as programs read it.
+/// An event in JSON.
 #[derive(Debug, Serialize)]
 pub struct EventReport<'a> {
     /// RFC 3339, in UTC.
@@ -75,21 +75,22 @@ impl<'a> From<&'a ClusterEvent> for EventReport<'a> {
     }
 }
 
-/// RFC 3339, in UTC, with milliseconds.
+/// Formats a time as RFC 3339, in UTC, with milliseconds.
 fn time(at_ms: u64) -> String {
-    // The bytes come from elsewhere: a time that is none is shown as the last one that there is.
+    // The time comes from the network: if it is too large, it is shown as the end of the year 9999.
     let at = UNIX_EPOCH.checked_add(Duration::from_millis(at_ms.min(253_402_300_799_999)));
     humantime::format_rfc3339_millis(at.unwrap_or(SystemTime::UNIX_EPOCH)).to_string()
 }
 
 fn line(event: &ClusterEvent) -> String {
     let mark = if event.level == Level::Warn { "WARN" } else { "" };
-    // Texts may quote what memory nodes said.
+    // The text may quote a memory node, so it may contain control characters.
     let text: String = event.text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     format!("{}  {:<7} {mark:<4} {text}\n", time(event.at_ms), event.topic.name())
 }
 
-/// Asks for all that a master has after this serial. Its store may be another one than before, and begin anew.
+/// Returns all events that the master has after this serial. If its store was replaced by another one,
+/// returns all of that.
 pub async fn ask(master: &MasterClient, after: u64) -> Result<Vec<ClusterEvent>, RpcError> {
     let mut known = after;
     let mut all = Vec::new();
@@ -140,7 +141,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
                 let text: String = shown[skipped..].iter().map(|event| show(args, event)).collect();
                 output::text(&text)?;
             }
-            // It may be restarting, or another one is about to lead.
+            // The master may be restarting, or another one is about to lead.
             Err(_) if !first && heard.elapsed() < PATIENCE => {}
             Err(error) => return Err(connect::explain(&args.master, &error)),
         }

@@ -1,8 +1,7 @@
 //! `fusee form`: forms a new cluster, once.
 //!
-//! A master over an empty store waits for this command. It is never a side effect of starting something:
-//! a master that was started over the wrong store must not take the memory nodes of a cluster that is
-//! alive.
+//! A master with an empty store waits for this command. Starting a server never forms a cluster: a master
+//! that was started with the wrong store must not take the memory nodes of a living cluster.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -20,12 +19,12 @@ use serde::Serialize;
 
 use crate::drain::show;
 
-/// How long to wait for each answer.
+/// Deadline of each answer.
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// How often to look.
+/// Pause between two requests.
 const PERIOD: Duration = Duration::from_millis(50);
 
-/// Where to form a cluster.
+/// Arguments of `fusee form`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  fusee form\n  fusee form --master 10.0.0.1:7400 --json\n  \
     fusee form --no-wait              the memory nodes are started later\n  \
@@ -39,7 +38,7 @@ pub struct Args {
     #[arg(long, env = "FUSEE_MASTER", default_value = DEFAULT_MASTER, value_name = "HOST:PORT,..")]
     master: String,
 
-    /// The number of the cluster, 16 hexadecimal digits, not all 0 [default: random]
+    /// Id of the cluster: 16 hexadecimal digits, not all 0 [default: random]
     #[arg(long, value_name = "ID", value_parser = cluster_id)]
     id: Option<ClusterId>,
 
@@ -47,7 +46,7 @@ pub struct Args {
     #[arg(long, conflicts_with = "id")]
     if_unformed: bool,
 
-    /// Return as soon as the master has taken note of it, before the memory nodes have joined
+    /// Return once the master has recorded the request, before memory nodes have joined
     #[arg(long)]
     no_wait: bool,
 
@@ -56,7 +55,7 @@ pub struct Args {
     json: bool,
 }
 
-/// What was formed.
+/// Result of the command.
 #[derive(Debug, Serialize)]
 struct Report {
     cluster: String,
@@ -90,7 +89,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     })
 }
 
-/// A cluster's number as it is shown.
+/// Parses the id of a cluster, as it is shown.
 fn cluster_id(text: &str) -> Result<ClusterId, String> {
     let is_whole = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let word = u64::from_str_radix(text, 16).ok().filter(|_| is_whole);
@@ -98,7 +97,7 @@ fn cluster_id(text: &str) -> Result<ClusterId, String> {
     cluster.ok_or_else(|| "write 16 hexadecimal digits, not all 0, like 5f0c3a9e27d1b864".into())
 }
 
-/// Forms a cluster, unless there is one. Which there is then.
+/// Forms a cluster, unless there is one. Returns the one that exists then.
 fn form_if_unformed(master: &MasterClient, address: &str) -> Result<ClusterId, Failure> {
     if let Some(cluster) = ask_status(master, address)?.cluster {
         return Ok(cluster);
@@ -106,7 +105,7 @@ fn form_if_unformed(master: &MasterClient, address: &str) -> Result<ClusterId, F
     let cluster = random_cluster();
     match ask(master, address, cluster) {
         Ok(()) => Ok(cluster),
-        // Somebody else may have been faster.
+        // Another process may have been faster.
         Err(refused) => ask_status(master, address)?.cluster.ok_or(refused),
     }
 }
@@ -118,7 +117,8 @@ pub fn form(master: &MasterClient, address: &str, is_quiet: bool) -> Result<(), 
     wait(address, is_quiet, master, cluster)
 }
 
-/// A request that may have been lost is repeated: it names the cluster.
+/// Asks the master to form this cluster. A request that may have been lost is repeated, which is safe: it
+/// names the cluster.
 fn ask(master: &MasterClient, address: &str, cluster: ClusterId) -> Result<(), Failure> {
     loop {
         interrupt::failure().map_or(Ok(()), Err)?;
@@ -150,7 +150,7 @@ fn wait(
                 format!("{joined} of {expected} memory nodes have joined")
             }
             Ok(MasterReply::Refused { reason }) => {
-                // Other memory nodes may help; not so if the master takes its word back.
+                // More memory nodes may help, unless the master now refuses to form this cluster at all.
                 ask(master, address, cluster)?;
                 format!("cannot be formed yet: {}", flags::in_text(&reason))
             }

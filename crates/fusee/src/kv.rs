@@ -1,7 +1,7 @@
 //! `fusee get`, `insert`, `update`, `put`, `delete`: one operation each.
 //!
-//! Values go through as they are, byte by byte: `fusee get k > file` and
-//! `fusee put k --value-file file` are inverse. Only on a terminal a line end follows the value.
+//! Values pass unchanged, byte by byte: `fusee get k > file` and `fusee put k --value-file file` are inverse.
+//! Only on a terminal, `get` adds the end of a line.
 
 use std::ffi::OsString;
 use std::fs::{File, Metadata};
@@ -20,10 +20,10 @@ use crate::demote;
 /// A key on the command line.
 #[derive(Args, Clone, Debug)]
 pub struct KeyArgs {
-    /// The key: text, or any bytes that the shell can give
+    /// The key, as text or any bytes that the shell passes
     key: OsString,
 
-    /// The key is given in hexadecimal digits, like 00ff2a
+    /// Read the key as hexadecimal digits, like 00ff2a
     #[arg(long)]
     hex: bool,
 }
@@ -38,13 +38,13 @@ impl KeyArgs {
         })
     }
 
-    /// For people.
+    /// Returns the key as text, for messages.
     fn shown(&self) -> String {
         self.key.to_string_lossy().into_owned()
     }
 }
 
-/// Which key to print.
+/// Arguments of `fusee get`.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  fusee get greeting\n  fusee get --hex 00ff2a > value.bin\n\n\
     Exit code 1 if there is no such key.")]
@@ -55,7 +55,7 @@ pub struct GetArgs {
     connect: ConnectArgs,
 }
 
-/// What to write.
+/// Arguments of `fusee put`, `insert` and `update`.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples (put, insert and update alike):\n  \
     fusee put greeting hello\n  \
@@ -75,10 +75,10 @@ pub struct WriteArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "value")]
     value_file: Option<PathBuf>,
 
-    /// How the value survives failures: `replicated`; `ec:K+M`, K data and M parity chunks on K + M memory
-    /// nodes, any K of which make the value; `eor:R:K+M`, K data chunks and R - 1 copies, which become that in place (R
-    /// is 2 or 3, K at least R, M at least R - 1); or `none`: it goes with the one memory node that has it, and the
-    /// key does not exist any more [default: what the pair has already, or what the cluster's rules say]
+    /// Redundancy of the value: `replicated`; `ec:K+M`, K data and M parity chunks on K + M memory nodes, any
+    /// K of which restore the value; `eor:R:K+M`, K data chunks and R - 1 copies, which can become `ec:K+M`
+    /// in place (R is 2 or 3, K at least R, M at least R - 1); or `none`, on one memory node, after whose
+    /// loss the key no longer exists [default: that of the existing pair, else by the cluster's rules]
     #[arg(long, value_name = "REDUNDANCY")]
     redundancy: Option<Redundancy>,
 
@@ -86,7 +86,7 @@ pub struct WriteArgs {
     connect: ConnectArgs,
 }
 
-/// What to do about redundancy.
+/// Subcommands of `fusee redundancy`.
 #[derive(Subcommand, Debug)]
 pub enum RedundancyCommand {
     /// Print the redundancy of a key's value: `replicated`, `none`, or like `ec:4+2` or `eor:2:4+2`
@@ -98,7 +98,7 @@ pub enum RedundancyCommand {
         #[command(flatten)]
         connect: ConnectArgs,
     },
-    /// Give a key's value another redundancy; the value stays
+    /// Change the redundancy of a key's value; the value stays
     #[command(after_help = "Examples:\n  fusee redundancy set picture ec:4+2\n  \
         fusee redundancy set picture eor:2:4+2\n  fusee redundancy set picture replicated\n\n\
         Prints what came of it: `moved`, `unchanged` where the value had it already, or `overtaken` where\n\
@@ -107,18 +107,18 @@ pub enum RedundancyCommand {
     Set {
         #[command(flatten)]
         key: KeyArgs,
-        /// `replicated`; `ec:K+M`, K data and M parity chunks on K + M memory nodes; `eor:R:K+M`, K data chunks and
-        /// R - 1 copies, which become the former in place (R is 2 or 3, K at least R, M at least R - 1); or `none`, on
-        /// one memory node, with which it goes
+        /// `replicated`; `ec:K+M`, K data and M parity chunks on K + M memory nodes; `eor:R:K+M`, K data
+        /// chunks and R - 1 copies, which can become `ec:K+M` in place (R is 2 or 3, K at least R, M at least
+        /// R - 1); or `none`, on one memory node, after whose loss the key no longer exists
         redundancy: Redundancy,
         #[command(flatten)]
         connect: ConnectArgs,
     },
-    /// Make many pairs erasure-coded, to save memory: those first that were written longest ago
+    /// Make many pairs erasure-coded, to save memory; the oldest first
     Demote(demote::Args),
 }
 
-/// Says how values survive failures, or changes it.
+/// Shows or changes how values survive failures.
 pub fn redundancy(command: &RedundancyCommand) -> Result<(), Failure> {
     match command {
         RedundancyCommand::Demote(args) => demote::run(args),
@@ -140,12 +140,13 @@ pub fn redundancy(command: &RedundancyCommand) -> Result<(), Failure> {
 }
 
 impl WriteArgs {
-    /// Where the value comes from. A file is opened here, so that one that is not there is told first.
+    /// Returns the source of the value. A file is opened here, so that a missing one is reported before the
+    /// client connects.
     fn source(&self) -> Result<Source<'_>, Failure> {
         if let Some(path) = &self.value_file {
             let name = path.display().to_string();
             let file = File::open(path).map_err(|error| cannot_read(&name, &error))?;
-            // A pipe has no length; what it holds is seen as it comes.
+            // The length of a pipe is unknown until it is read.
             let bytes = file.metadata().ok().filter(Metadata::is_file).map(|about| about.len());
             return Ok(Source::Stream { name, bytes, reader: Box::new(file) });
         }
@@ -165,14 +166,14 @@ enum Source<'a> {
     Text(&'a str),
     Stream {
         name: String,
-        /// If that is known before it is read.
+        /// The length, if it is known before the value is read.
         bytes: Option<u64>,
         reader: Box<dyn Read>,
     },
 }
 
 impl Source<'_> {
-    /// Reads no more than a value may have: what comes may have no end.
+    /// Reads the value, but at most one byte more than the maximum: the input may be endless.
     fn read(self, max_bytes: usize) -> Result<Vec<u8>, Failure> {
         let (name, bytes, reader) = match self {
             Source::Text(text) => return Ok(text.as_bytes().to_vec()),
@@ -200,7 +201,7 @@ fn cannot_read(name: &str, error: &io::Error) -> Failure {
     Failure::operation(format!("cannot read {name}: {error}"))
 }
 
-/// What to remove.
+/// Arguments of `fusee delete`.
 #[derive(Args, Debug)]
 #[command(after_help = "Example:\n  fusee delete greeting\n\nExit code 1 if there is no such key.")]
 pub struct DeleteArgs {
@@ -210,14 +211,14 @@ pub struct DeleteArgs {
     connect: ConnectArgs,
 }
 
-/// How to write.
+/// Kinds of writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
     /// The key must not exist.
     Insert,
     /// The key must exist.
     Update,
-    /// Either.
+    /// The key may exist or not.
     Put,
 }
 
@@ -255,7 +256,7 @@ pub fn delete(args: &DeleteArgs) -> Result<(), Failure> {
     args.connect.connect()?.delete(&key).map_err(|error| explain(&args.key.shown(), error))
 }
 
-/// A failed operation on a key, with the next step.
+/// Returns the failure of an operation on a key, with advice on the next step.
 pub fn explain(key: &str, error: Error) -> Failure {
     match error {
         Error::NotFound => absent(key),
@@ -266,12 +267,12 @@ pub fn explain(key: &str, error: Error) -> Failure {
     }
 }
 
-/// There is no such key.
+/// Returns the failure for a key that does not exist.
 pub fn absent(key: &str) -> Failure {
     Failure::operation(format!("key `{key}` not found"))
 }
 
-/// The bytes of an even number of hexadecimal digits.
+/// Returns the bytes of an even number of hexadecimal digits.
 pub fn from_hex(text: &str) -> Option<Vec<u8>> {
     let digits: Option<Vec<u8>> =
         text.chars().map(|c| c.to_digit(16).map(|digit| digit as u8)).collect();

@@ -1,10 +1,10 @@
 //! The one binary: servers, tools, benchmarks and simulator of FUSEE.
 //!
-//! Everything here parses, connects, prints and counts. The protocol is in `fusee-core`, what
-//! programs import is `fusee-client`, the servers are `fusee-master` and `fusee-memory-node`. The
-//! benchmarks (`fusee-bench`), the simulator (`fusee-sim`), the lab (`fusee-lab`) and TLS are features, on by default.
+//! This crate parses, connects, prints and counts. The protocol is in `fusee-core`, programs import
+//! `fusee-client`, the servers are `fusee-master` and `fusee-memory-node`. The benchmarks (`fusee-bench`), the
+//! simulator (`fusee-sim`), the lab (`fusee-lab`) and TLS are features, on by default.
 #![forbid(unsafe_code)]
-#![deny(clippy::print_stdout, clippy::print_stderr)] // They panic where nothing takes it.
+#![deny(clippy::print_stdout, clippy::print_stderr)] // These macros panic if the output is closed.
 
 mod backup;
 mod cli;

@@ -1,6 +1,6 @@
-//! `fusee completions` and `fusee man`: what a package ships beside the program.
+//! `fusee completions` and `fusee man`: files that a package ships beside the program.
 //!
-//! Both are made from the command line itself, so they say what this build knows and nothing else.
+//! Both are made from the command line itself, so they match this build.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use fusee_cli::output;
 
 use crate::cli::Cli;
 
-/// For which shell.
+/// Arguments of `fusee completions`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
     fusee completions bash > ~/.local/share/bash-completion/completions/fusee\n  \
@@ -24,7 +24,7 @@ pub struct CompletionsArgs {
     shell: Shell,
 }
 
-/// Where manual pages go.
+/// Arguments of `fusee man`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
     fusee man ~/.local/share/man/man1\n  \
@@ -42,8 +42,8 @@ pub fn completions(args: &CompletionsArgs) -> Result<(), Failure> {
     output::text(&with_nodes(args.shell, &String::from_utf8_lossy(&script)))
 }
 
-/// The script, which also asks the master for the names of memory nodes where `fusee drain` is completed. The master
-/// is the one that the line or the environment names; where none answers within a second, nothing is completed.
+/// Makes a completion script ask the master for names of memory nodes after `fusee drain`. The master is the
+/// one that the line or the environment names; if it does not answer within a second, nothing is completed.
 fn with_nodes(shell: Shell, script: &str) -> String {
     match shell {
         Shell::Bash => {
@@ -57,7 +57,7 @@ fn with_nodes(shell: Shell, script: &str) -> String {
             let Some(at) = script.find(start) else { return script.to_owned() };
             let (before, after) = script.split_at(at);
             let node = after.replacen(end, ":{compadd -- $(_fusee_nodes $words)}'", 1);
-            // The functions are there before the last lines, which call the first one.
+            // The functions must stand before the last lines, which call the first one.
             let first = node.rfind("if [ \"$funcstack[1]\"").unwrap_or(node.len());
             let (functions, call) = node.split_at(first);
             format!("{before}{functions}{NODES}\n{call}")
@@ -67,7 +67,7 @@ fn with_nodes(shell: Shell, script: &str) -> String {
     }
 }
 
-/// Prints the names of the memory nodes, for a line of these words.
+/// Shell function that prints the names of the memory nodes, for a command line of these words.
 const NODES: &str = r#"
 _fusee_nodes() {
     local asked=(fusee status --json) word previous=
@@ -124,7 +124,7 @@ pub fn man(args: &ManArgs) -> Result<(), Failure> {
     clap_mangen::generate_to(whole(Cli::command()), &args.directory).map_err(failed)
 }
 
-/// What `-h` leaves out has a text in a page, which would lack it.
+/// Unhides all options: one that `-h` leaves out would have no text in its manual page.
 fn whole(command: Command) -> Command {
     command.mut_args(|arg| arg.hide_short_help(false)).mut_subcommands(whole)
 }

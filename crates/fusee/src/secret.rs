@@ -1,4 +1,4 @@
-//! `fusee secret`: makes the secret of a cluster, and keys of it.
+//! `fusee secret`: creates the secret of a cluster, and keys derived from it.
 
 use std::path::PathBuf;
 
@@ -7,18 +7,18 @@ use fusee_auth::{Secret, Who};
 use fusee_cli::failure::Failure;
 use fusee_cli::{output, secret};
 
-/// What to make.
+/// Subcommands of `fusee secret`.
 #[derive(Subcommand, Debug)]
 pub enum SecretCommand {
-    /// Make a secret, once for a cluster: its masters and memory nodes have it
+    /// Create a secret, once for a cluster; its masters and memory nodes need it
     #[command(after_help = "Example:\n  fusee secret new /etc/fusee/secret\n\n\
         The file is readable for its user only; whoever has it may do everything.\n\n\
         Exit codes: 0 done; 1 the file is there already, or cannot be written; 2 wrong usage.")]
     New {
-        /// The file, which must not be there yet
+        /// File to write, which must not exist
         file: PathBuf,
     },
-    /// Make a key of the secret, for programs and tools: it opens less than the secret
+    /// Derive a key from the secret, with fewer rights, for programs and tools
     #[command(after_help = "Examples:\n  \
         fusee secret key client app.key --secret /etc/fusee/secret\n  \
         fusee secret key admin operator.key --secret /etc/fusee/secret\n\n\
@@ -27,23 +27,23 @@ pub enum SecretCommand {
         secret: to take one back, make a new secret.\n\n\
         Exit codes: 0 done; 1 the file is there already, or cannot be written; 2 wrong usage.")]
     Key {
-        /// Whose
+        /// Kind of key
         of: Of,
-        /// The file, which must not be there yet
+        /// File to write, which must not exist
         file: PathBuf,
     },
 }
 
-/// Whose key.
+/// Kinds of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Of {
-    /// Of programs that use the store
+    /// For programs that use the store
     Client,
-    /// Of whoever forms, drains and gives up clusters
+    /// For operators: it may also form, drain and destroy clusters
     Admin,
 }
 
-/// Makes it.
+/// Runs `fusee secret`.
 pub fn run(command: &SecretCommand) -> Result<(), Failure> {
     let failed = |error: fusee_auth::KeyError| Failure::operation(error.to_string());
     match command {

@@ -1,10 +1,10 @@
-//! Which crate may need which: a server ships neither benchmarks nor the simulator.
+//! Allowed dependencies between crates: a server ships neither benchmarks nor the simulator.
 
 use std::path::Path;
 
 use toml::{Table, Value};
 
-/// Crates of which servers and clients are made.
+/// Crates that servers and clients consist of.
 const PRODUCTION: [&str; 12] = [
     "core",
     "control",
@@ -30,7 +30,7 @@ const LABORATORY: [&str; 7] = [
     "fusee-report",
 ];
 
-/// What a crate needs to be built; not what its tests need.
+/// Returns the dependencies of a crate, without those of its tests.
 fn dependencies(name: &str) -> Table {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("crates lie side by side");
     let text = std::fs::read_to_string(crates.join(name).join("Cargo.toml")).unwrap();
@@ -56,7 +56,7 @@ fn benchmarks_and_simulator_do_not_need_each_other() {
     assert!(!dependencies("bench").contains_key("fusee-sim"));
     assert!(!dependencies("sim").contains_key("fusee-bench"));
     assert!(!dependencies("lab").contains_key("fusee-bench"));
-    // Baselines run over any fabric.
+    // Baselines run over any fabric, not only over the simulated one.
     assert!(!dependencies("baselines").contains_key("fusee-sim"));
 }
 

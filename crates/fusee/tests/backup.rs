@@ -1,4 +1,4 @@
-//! `fusee export`, `import`, `keys` and `count`, as their users run them.
+//! `fusee export`, `import`, `keys` and `count`, as users run them.
 
 use std::fs;
 use std::process::Stdio;
@@ -20,7 +20,7 @@ fn some_pairs(up: &Up) {
     up.run(&["put", "--hex", "00ff0a", "binary"]).expect_code(0);
 }
 
-/// The exports in a directory, by name.
+/// Returns the names of the exports in a directory, sorted.
 fn exports(directory: &str) -> Vec<String> {
     let names = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
     let mut names: Vec<String> = names.map(|name| name.into_string().unwrap()).collect();
@@ -28,7 +28,7 @@ fn exports(directory: &str) -> Vec<String> {
     names
 }
 
-/// A file without pairs, but so many that were damaged.
+/// Writes an export without pairs, which counts this many as damaged.
 fn empty_export(scratch: &Scratch, damaged: u64) -> String {
     let name = scratch.path().join("empty.fusee").display().to_string();
     let head = Head { cluster: 1, begun: 0, number: 0 };
@@ -66,7 +66,7 @@ fn pairs_go_into_a_file_and_into_a_cluster_of_another_geometry() {
     let longer = up.scratch.file("longer", &bytes);
     up.run(&["import", &longer, "--check"]).expect_error(1, "behind its end");
     up.run(&["restore", "/dev/stdin"]).expect_error(2, "from a file");
-    // One that lacks pairs is no reason to give a cluster up.
+    // An export that lacks pairs is no reason to give up a cluster.
     let lacking = empty_export(&up.scratch, 2);
     let refused = up.run(&["restore", &lacking, "--destroy-data"]);
     refused.expect_error(1, "2 pairs missing, since they were damaged when it was made; --partial");
@@ -84,7 +84,7 @@ fn pairs_go_into_a_file_and_into_a_cluster_of_another_geometry() {
     assert_eq!(other.run(&["get", "picture"]).stdout, [7; 100_000]);
     assert_eq!(other.run(&["redundancy", "get", "picture"]).text(), "ec:2+1\n");
 
-    // Through pipes, and by the rules of a cluster that has no memory nodes for the code.
+    // Through pipes, to a cluster with too few memory nodes for the code: its rules decide.
     let small = Up::start(&["--memory-nodes", "2"]);
     let stream = other.run(&["export", "-"]).expect_code(0);
     let report = finish_with(&mut small.command(&["import", "-", "--json"]), &stream.stdout);
@@ -126,7 +126,7 @@ fn an_export_that_is_interrupted_is_gone_on_with() {
     some_pairs(&up);
     let file = up.scratch.path().join("pairs.fusee").display().to_string();
     up.run(&["export", &file, "--resume"]).expect_error(1, "pairs.fusee.part");
-    // As one that was killed while it wrote a block: the end of what was whole is found again.
+    // As left by a process that was killed while it wrote a block: the end of the whole part is found again.
     up.run(&["export", &file]).expect_code(0);
     let bytes = fs::read(&file).unwrap();
     fs::remove_file(&file).unwrap();
@@ -136,11 +136,11 @@ fn an_export_that_is_interrupted_is_gone_on_with() {
     assert_eq!(report["pairs"], 14);
     let checked = up.run(&["import", &file, "--check", "--json"]).expect_code(0).json();
     assert_eq!((&checked["pairs"], &checked["whole"]), (&14.into(), &true.into()));
-    // One that was written to its end, and has not got its name.
+    // Written to its end, but not renamed.
     fs::rename(&file, format!("{file}.part")).unwrap();
     up.run(&["export", &file, "--resume"]).expect_code(0);
     assert_eq!(fs::read(&file).unwrap().len(), bytes.len());
-    // Of one that is damaged nothing counts that comes behind, and it goes on from there.
+    // Everything behind damage is discarded, and the export goes on from there.
     let mut rotten = fs::read(&file).unwrap();
     rotten[100] ^= 1;
     fs::remove_file(&file).unwrap();
@@ -148,13 +148,13 @@ fn an_export_that_is_interrupted_is_gone_on_with() {
     let report = up.run(&["export", &file, "--resume", "--json"]).expect_code(0).json();
     assert_eq!(report["pairs"], 14);
     up.run(&["import", &file, "--check"]).expect_code(0);
-    // However much stands behind that: it was of another time.
+    // Also if more bytes follow the damage than before.
     rotten.extend(vec![0; 100_000]);
     fs::remove_file(&file).unwrap();
     fs::write(format!("{file}.part"), &rotten).unwrap();
     up.run(&["export", &file, "--resume"]).expect_code(0);
     up.run(&["import", &file, "--check"]).expect_code(0);
-    // Not with that of another cluster.
+    // The part of another cluster is refused.
     let other = Up::start(&[]);
     fs::rename(&file, format!("{file}.part")).unwrap();
     other.run(&["export", &file, "--resume"]).expect_error(1, "of cluster");
@@ -175,8 +175,8 @@ fn an_export_that_says_to_be_of_the_end_of_time_is_gone_on_with() {
     up.run(&["import", &file, "--check"]).expect_code(0);
 }
 
-/// A key that was deleted and inserted while it was exported is there twice; the later one is the newer one, whichever
-/// redundancy each has.
+/// A key that was deleted and inserted during the export is in it twice; the later entry is the newer one,
+/// whichever redundancy each has.
 #[test]
 fn of_a_key_that_is_there_twice_the_later_one_counts() {
     let up = Up::start(&["--pool=512MiB"]);
@@ -219,7 +219,7 @@ fn the_export_that_was_just_made_stays_whatever_names_and_clocks_say() {
     let export = |more: &[&str]| up.run(&[&["export", "--dir", &directory], more].concat());
     up.run(&["put", "k", "old"]).expect_code(0);
     export(&["--keep", "1"]).expect_code(0);
-    // As by a clock that was years ahead, and one more of a program that knew no numbers.
+    // One named as by a clock that was years ahead, and one of an older program, without a number.
     let [first] = &exports(&directory)[..] else { panic!("one export") };
     let (cluster, _) = first.strip_prefix("fusee-").unwrap().split_once('-').unwrap();
     let late = format!("{directory}/fusee-{cluster}-000001-20991231T000000Z.fusee");
@@ -228,7 +228,7 @@ fn the_export_that_was_just_made_stays_whatever_names_and_clocks_say() {
     let head = Head { cluster: cluster_word, begun: 5_000_000_000, number: 0 };
     let unnumbered = format!("{directory}/fusee-{cluster}-20991231T000000Z.fusee");
     Writer::begin(fs::File::create(unnumbered).unwrap(), &head).unwrap().end(0).unwrap();
-    // What is left of one that was killed.
+    // The part of an export that was killed.
     let part = format!("{directory}/fusee-{cluster}-000002-20991231T000000Z.fusee.part");
     fs::write(&part, b"FUSEEXPT").unwrap();
 
@@ -241,19 +241,19 @@ fn the_export_that_was_just_made_stays_whatever_names_and_clocks_say() {
     let checked = up.run(&["import", &directory, "--check", "--json"]).expect_code(0).json();
     assert_eq!(checked["pairs"], 2);
 
-    // Another cluster takes them only if it is told.
+    // Another cluster imports them only if it is told to.
     let other = Up::start(&["--pool=256MiB", "--memory-nodes=2"]);
     other.run(&["import", &directory]).expect_error(1, &format!("`--of {cluster}` takes"));
     let taken = other.run(&["import", &directory, "--of", cluster]).expect_code(0);
     assert!(taken.stderr.contains("is the newest export of cluster"), "{}", taken.stderr);
     assert_eq!(other.run(&["get", "k"]).expect_code(0).stdout, b"new");
-    // Its own are no reason to remove others.
+    // Its own exports do not cause the removal of others.
     other.run(&["export", "--dir", &directory, "--keep", "1"]).expect_code(0);
     assert_eq!(exports(&directory).len(), 2);
     up.run(&["import", &directory, "--check"]).expect_error(1, "several clusters");
     let own = up.run(&["import", &directory, "--json"]).expect_code(0).json();
     assert_eq!(own["of_cluster"], cluster);
-    // What is not whole counts for nothing.
+    // An export that is not whole is ignored.
     let file = format!("{directory}/{newest}");
     let bytes = fs::read(&file).unwrap();
     fs::write(&file, &bytes[..bytes.len() - 1]).unwrap();
@@ -304,7 +304,7 @@ fn a_restore_that_waits_for_memory_nodes_ends_with_one_signal() {
     assert_eq!(wait(&mut restore).code(), Some(130));
 }
 
-/// Before the work, and not after it.
+/// The refusal comes before the work, and not after it.
 #[test]
 fn a_link_that_leads_nowhere_is_no_new_file() {
     let up = Up::start(&["--pool=256MiB", "--memory-nodes=1"]);

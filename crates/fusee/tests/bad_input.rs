@@ -1,4 +1,4 @@
-//! What must not work, and how it says so.
+//! Invalid input, and the errors that it causes.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -22,18 +22,18 @@ fn keys_and_values_over_the_limits_are_refused() {
     let over = up.scratch.file("over", &vec![7; MOST + 1]);
     let output = up.run(&["put", "k", "--value-file", &over]);
     output.expect_error(1, "the value has 2097153 bytes, the cluster's maximum is 2097152");
-    // What has no end is read no further than a value may go.
+    // Endless input is read only up to the maximum length of a value.
     up.run(&["put", "k", "--value-file", "/dev/zero"])
         .expect_error(1, "/dev/zero has more than 2097152 bytes");
     let much = finish_with(&mut up.command(&["put", "k", "-"]), &vec![7; 4 << 20]);
     much.expect_error(1, "standard input has more than 2097152 bytes");
-    // Keys are bytes; a shell can give most.
+    // Keys are bytes; a shell can pass most of them.
     let bytes = std::ffi::OsStr::from_bytes(b"k\xff\xfe");
     finish(up.command(&["put"]).arg(bytes).arg("raw")).expect_code(0);
     assert_eq!(up.run(&["get", "--hex", "6bfffe"]).expect_code(0).stdout, b"raw");
     let key = "k".repeat((64 << 10) + 1);
     up.run(&["put", &key, "v"]).expect_error(1, "the key has 65537 bytes");
-    // What was refused changed nothing.
+    // The refused commands changed nothing.
     assert_eq!(up.run(&["get", "k"]).expect_code(0).stdout, vec![7; MOST]);
 }
 
@@ -97,7 +97,7 @@ fn a_listener_that_says_something_else_is_no_master() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     thread::spawn(move || {
-        // Kept open: the end of a connection would be another case.
+        // Kept open: closed connections would be another case.
         let mut streams = Vec::new();
         for mut stream in listener.incoming().flatten() {
             let _ = stream.write_all(b"220 mail.example ESMTP\r\n");

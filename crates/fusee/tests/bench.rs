@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::common::{Output, Up, finish, fusee};
 
-/// Many clients on few keys, so that most operations meet another one.
+/// Many clients on few keys, so that most operations have a concurrent one on the same key.
 const HOT: [&str; 10] = [
     "--keys",
     "20",
@@ -56,7 +56,7 @@ fn ycsb_keeps_every_acknowledged_write_with_other_replication() {
         }
     }
     ycsb("a", &["--memory-nodes", "5", "--index-replicas", "5", "--data-replicas", "3"]);
-    // As many replicas as there can be.
+    // As many replicas as memory nodes.
     for nodes in [1, 2] {
         let report = ycsb("a", &["--memory-nodes", &nodes.to_string()]);
         assert_eq!(report["cluster"]["index_replicas"], nodes);
@@ -128,7 +128,7 @@ fn the_ycsb_report_says_what_was_measured() {
         assert!(us("p99_us") <= us("p999_us") && us("p999_us") <= us("max_us"), "{operation:#}");
     }
     assert_eq!(count, 8000);
-    // What an operation costs at least: one round trip to read, three to update.
+    // The minimum cost of operations: one round trip to read, three to update.
     assert!(report["per_operation"]["search"]["phases_mean"].as_f64().unwrap() >= 1.0);
     assert!(report["per_operation"]["update"]["phases_mean"].as_f64().unwrap() >= 3.0);
     assert_eq!(report["load"]["per_operation"]["insert"]["count"], 20);
@@ -192,7 +192,7 @@ fn an_existing_cluster_is_measured_and_left_as_it_was() {
     assert_eq!(up.run(&["get", "mine"]).expect_code(0).stdout, b"kept");
     run_against(&up, &["--operations", "100", "--keep"]).expect_code(0);
     assert_eq!(up.run(&["get", "user000000000001"]).expect_code(0).stdout.len(), 1008);
-    // What a run left behind does not disturb the next.
+    // Pairs that a run left behind do not disturb the next one.
     run_against(&up, &["--operations", "100", "--fabric", "tcp"]).expect_code(0);
 }
 
@@ -203,7 +203,7 @@ fn writes_of_others_are_noticed() {
         (&["put", "user000000000007", "garbage"][..], "torn"),
         (&["delete", "user000000000007"][..], "missing"),
     ] {
-        // On a machine that is busy enough the run may have ended when the other process comes to write.
+        // On a busy machine the run may have ended before the other process writes.
         let disturbed = || {
             let line = ["--workload", "c", "--seconds", "3"];
             thread::scope(|scope| {
@@ -244,8 +244,8 @@ fn impossible_benchmarks_are_refused_before_they_start() {
     }
 }
 
-/// A memory node dies in the middle: nothing can be verified or removed any more, but what was
-/// measured is still told.
+/// A memory node dies during the run: nothing can be verified or removed any more, but the measurements are
+/// still reported.
 #[test]
 fn a_memory_node_that_dies_does_not_take_the_report_with_it() {
     let up = Up::start(&["--pool", "512MiB", "--memory-nodes", "1"]);
@@ -303,18 +303,18 @@ fn pairs_that_a_running_cluster_cannot_hold_are_refused_first() {
 #[test]
 fn a_run_out_of_memory_stops_soon() {
     let up = Up::start(&["--pool", "160MiB", "--memory-nodes", "3"]);
-    // They fit into what is lent, but not into whole regions.
+    // The pairs would fit into the pools, but not into whole regions.
     let line = ["bench", "ycsb", "--workload", "c", "--keys", "200000", "--operations", "1000"];
     let mut command = fusee(&line);
     let output = finish(command.args(["--json", "--master", &up.master])).expect_code(1);
     let report = output.json();
     let errors = report["errors"]["total"].as_u64().unwrap();
-    // Each session ends with its first refusals: nothing goes on to try the tens of thousands that are left.
+    // Each session ends at its first refusals, and does not try the tens of thousands of remaining pairs.
     assert!((1..200).contains(&errors), "{report:#}");
     assert_eq!(report["errors"]["by_kind"]["out_of_memory"], errors, "{report:#}");
 }
 
-/// It runs: the system gives memory as it is used.
+/// The run succeeds: the system provides memory as it is used.
 #[test]
 fn a_pool_above_the_machines_memory_is_warned_of() {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap();

@@ -1,4 +1,4 @@
-//! `fusee bench cache`: a tiny run, and what its report shows.
+//! `fusee bench cache`: a tiny run, and its report.
 
 use std::fs;
 use std::process::Stdio;
@@ -41,14 +41,14 @@ fn the_threshold_trades_wasted_reads_for_round_trips() {
         assert_eq!(number(always, "bypassed_mean"), 0.0, "{always:#}");
         let phases = |row| number(row, "phases_mean");
         if always["workload"] == "c" {
-            // Nobody writes: a session reads the index once for every key that it did not insert.
+            // Without writes, a session reads the index once for every key that it did not insert.
             assert_eq!((wasted(always), wasted(never)), (0.0, 0.0), "{always:#}");
             assert!(phases(always) < 1.1 && phases(off) >= 2.0, "{always:#}, {off:#}");
             continue;
         }
         assert!(phases(always) < phases(off), "{always:#}, {off:#}");
         if always["fabric"] == "shm" {
-            // So short a run may be over before a second thread gets a processor.
+            // A run this short may end before a second thread gets a processor.
             continue;
         }
         // 4 sessions write the same keys.
@@ -80,7 +80,7 @@ fn the_table_is_for_people_and_nonsense_is_refused() {
     }
 }
 
-/// What there is until then is drawn, and says so.
+/// The results so far are drawn, and marked as incomplete.
 #[test]
 fn a_picture_of_an_interrupted_run_says_so() {
     let scratch = Scratch::new();

@@ -1,4 +1,4 @@
-//! `fusee bench ycsb --check`: real processes, and every operation judged.
+//! `fusee bench ycsb --check`: real processes, with a check of every operation.
 
 use std::fs;
 use std::process::Stdio;
@@ -9,11 +9,11 @@ use serde_json::Value;
 
 use crate::common::{Scratch, Up, eventually, finish, fusee, is_alive, signal, wait};
 
-/// Few keys, so that most operations meet another one.
+/// Few keys, so that most operations have a concurrent one on the same key.
 const HOT: [&str; 9] =
     ["bench", "ycsb", "--check", "--keys", "5", "--operations", "6000", "--json", "--seed=3"];
 
-/// A run without any error, every operation of which was checked.
+/// Returns the report of a run, which must have no error and must have checked every operation.
 #[track_caller]
 fn checked(more: &[&str]) -> Value {
     let report = finish(fusee(&HOT).args(more)).expect_code(0).json();
@@ -22,7 +22,7 @@ fn checked(more: &[&str]) -> Value {
     let check = &report["check"];
     assert_eq!((&check["violations"], &check["undecided_keys"]), (&0.into(), &0.into()));
     assert_eq!((&check["pending"], &check["explanation"]), (&0.into(), &Value::Null));
-    // The loading, the run, and the reading back.
+    // Operations of the loading, of the run, and of the final reads.
     let operations = report["operations"].as_u64().unwrap() + 5 + check["keys"].as_u64().unwrap();
     assert_eq!(check["operations"], operations, "{report:#}");
     report
@@ -48,7 +48,7 @@ fn two_processes_over_tcp_are_linearizable() {
     }
 }
 
-/// Threads of each process share a table; the processes do not.
+/// Threads of one process share a table; the processes do not.
 #[test]
 fn two_processes_with_strict_work_tables_are_linearizable() {
     for workload in ["a", "churn"] {
@@ -100,7 +100,7 @@ fn a_run_ends_when_no_more_is_recorded() {
     assert_eq!(report["check"]["operations"], 1000);
 }
 
-/// Writes of others are no part of the history: it cannot be explained, and says so.
+/// Writes of others are not in the history: it cannot be explained, and the report says so.
 #[test]
 fn what_others_write_is_a_violation() {
     let up = Up::start(&["--pool", "512MiB"]);
@@ -108,7 +108,7 @@ fn what_others_write_is_a_violation() {
     let more = ["--master", &up.master, "--seconds", "3", "--processes", "2"];
     let output = thread::scope(|scope| {
         let running = scope.spawn(|| finish(fusee(&line).args(more)));
-        // As soon as it is there: how long it takes to start depends on what else runs.
+        // As soon as the key is there: the time to start depends on the load of the machine.
         while up.run(&["delete", "user000000000002"]).code != Some(0) {
             assert!(!running.is_finished(), "{}", running.join().unwrap().stderr);
             thread::sleep(Duration::from_millis(50));
@@ -137,7 +137,7 @@ fn the_table_says_that_a_checked_run_is_no_measurement() {
     assert!(text.contains("2 processes, together 4 threads"), "{text}");
 }
 
-/// The processes that a process started, and theirs.
+/// Returns the children of a process, and their children.
 fn descendants(parent: u32) -> Vec<u32> {
     let started_by = |pid: &u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -202,7 +202,7 @@ fn impossible_checks_are_refused() {
     ] {
         finish(fusee(&["bench", "ycsb"]).args(more)).expect_error(2, says);
     }
-    // Not for people, and it says so.
+    // The command is not for people, and says so.
     finish(&mut fusee(&["bench", "client"])).expect_error(2, "for the benchmark itself");
     let help = finish(&mut fusee(&["bench", "--help"])).expect_code(0).text();
     let lists = |line: &str| line.trim_start().starts_with("client ");

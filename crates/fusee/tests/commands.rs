@@ -1,5 +1,5 @@
-//! What the program does, run as it is by its users. One test program: most of these tests wait for processes, and so
-//! they do side by side. `cargo test -p fusee --test commands up::` runs those of `up.rs`.
+//! Tests of the program as users run it. They form one test program, because most of them wait for processes,
+//! and so they do side by side. `cargo test -p fusee --test commands up::` runs those of `up.rs`.
 
 mod arrows;
 mod backup;
@@ -37,6 +37,7 @@ mod logs;
 mod manual;
 mod memory;
 mod page;
+mod plain;
 mod policy;
 mod redundancy;
 mod secrets;

@@ -1,5 +1,5 @@
-//! What operations cost, beside their raw verbs, other stores and other transports: each benchmark once,
-//! tiny, so that none rots. What it measures is not judged.
+//! Benchmarks that compare operations with their raw verbs, with other stores and other transports. Each runs
+//! once, tiny, to show that it works. Its results are not judged.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -19,7 +19,7 @@ fn limit_measures_everything() {
     for what in ["memcpy_ns", "raw_get_ns", "get_ns", "raw_update_ns", "update_ns"] {
         assert!(report[what]["median"].as_f64().unwrap() > 0.0, "{what}: {report}");
     }
-    // Raw verbs damage no pair, so nothing is to be said of any.
+    // Raw verbs damage no pair, so there is no warning.
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     let table = bench("limit --keys 100 --rounds 1 --operations 50 --pair-bytes 64");
     let table = String::from_utf8(table.stdout).unwrap();
@@ -41,7 +41,7 @@ fn correlated_requests_are_measured_with_every_table() {
         };
         rows.iter().find(is_it).expect("it is there")["verbs"].as_f64().unwrap()
     };
-    // Slot and four chunks; a follower READs the slot, or nothing.
+    // A get READs the slot and four chunks; a follower READs the slot (strict) or nothing (relaxed).
     assert!(verbs("get_after_get", "off") > 19.0, "{report}");
     assert!(verbs("get_after_get", "strict") < 10.0, "{report}");
     assert!(verbs("get_after_get", "relaxed") < 6.0, "{report}");
@@ -74,7 +74,7 @@ fn short_values_are_measured_beside_long_ones() {
 
 #[test]
 fn time_is_told_apart_by_parts() {
-    // Not everywhere is perf, or may it be used.
+    // perf may be missing, or forbidden.
     let home = Scratch::new();
     let mut command = fusee(&["bench", "profile", "--keys=2000", "--operations=20000", "--json"]);
     let output = command.env("HOME", home.path()).output().unwrap();
@@ -113,7 +113,7 @@ fn cold_starts_are_measured_step_by_step() {
 
 #[test]
 fn peers_do_the_same_work() {
-    // Those that are not installed are named.
+    // Peers that are not installed are named.
     let output = bench("peers --keys 100 --rounds 2 --operations 60 --depths 1,16 --json");
     assert!(output.status.success(), "{output:?}");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -122,7 +122,7 @@ fn peers_do_the_same_work() {
     let absent = report["absent"].as_array().unwrap().len();
     for run in runs {
         assert_eq!(run["ns"].as_object().unwrap().len() + absent, 7, "{report}");
-        // Whoever has a server of its own.
+        // Stores with a server of their own.
         for name in ["fusee-tcp", "redis-tcp", "memcached-unix"] {
             let is_there = !run["ns"][name].is_null();
             assert_eq!(run["server_cpu_ns"][name].is_object(), is_there, "{report}");
@@ -137,7 +137,7 @@ fn peers_do_the_same_work() {
         table.contains("YCSB A, 3 threads, 16 in flight") && table.contains("x fusee-tcp"),
         "{table}"
     );
-    // Fewer requests than connections, and not as many for each.
+    // Depths below the number of connections, and not a multiple of it.
     let one_node = bench(
         "peers --keys 50 --rounds 1 --operations 20 --depths 1,4 --connections 3 --memory-nodes 1 \
          --index-replicas 1 --data-replicas 1",
@@ -163,7 +163,7 @@ fn is_installed(program: &str) -> bool {
     std::env::split_paths(&dirs).any(|dir| dir.join(program).is_file())
 }
 
-/// Measures verbs of ours, beside those of others.
+/// Measures our verbs and those of others.
 fn raw(transports: &str) {
     let small = "raw --rounds 2 --operations 500 --trips 20 --bytes 8,65536 --json --only";
     let output = bench(&format!("{small} {transports}"));
@@ -205,7 +205,7 @@ fn what_is_not_installed_is_named_with_a_way_out() {
     }
 }
 
-/// Processes whose parent this is.
+/// Returns the children of a process.
 fn children(parent: u32) -> Vec<String> {
     let tasks = format!("/proc/{parent}/task");
     let tasks = std::fs::read_dir(tasks).into_iter().flatten().flatten();
@@ -219,7 +219,7 @@ fn a_signal_leaves_no_process_behind() {
     let mut command = fusee(&["bench", "peers"]);
     command.args(["--keys=1000", "--rounds=1000000", "--only=redis-unix,memcached-unix"]);
     let mut perf = command.stderr(Stdio::piped()).spawn().unwrap();
-    // Once all are loaded, or not installed.
+    // Once all servers are loaded, or known to be missing.
     let lines = BufReader::new(perf.stderr.take().unwrap()).lines().map(Result::unwrap);
     let mut lines = lines.skip_while(|line| !line.starts_with("YCSB"));
     assert!(lines.next().is_some());

@@ -1,18 +1,17 @@
-//! Every command that the documents show is one that the program knows: its subcommands and options are.
+//! Every command shown in the documents exists, with its subcommands and options.
 //!
-//! What a command does is for other tests. Each one is run with `--help` behind it, which it prints once
-//! all before it has been understood. Values that stand for others, like `N` or `HOST:PORT`, may be
-//! refused.
+//! Other tests cover what commands do. Here each one is run with `--help` appended, which prints the help once
+//! all arguments before it have been parsed. Placeholders, like `N` or `HOST:PORT`, may be refused.
 
 use std::fs::{read_dir, read_to_string};
 use std::path::{Path, PathBuf};
 
 use crate::common::{finish, fusee};
 
-/// How the program is started in documents.
+/// Ways to start the program in documents.
 const STARTS: [&str; 3] =
     ["fusee ", "cargo run --release -- ", "cargo run --release --locked -p fusee -- "];
-/// What is no part of a command any more.
+/// Text that ends a command.
 const ENDS: [&str; 8] = [" #", " |", "  ", ";", " >", " <", " &", "..."];
 
 #[test]
@@ -53,7 +52,7 @@ fn collect(directory: &Path, files: &mut Vec<PathBuf>) {
     for entry in read_dir(directory).unwrap_or_else(|e| panic!("{}: {e}", directory.display())) {
         let path = entry.expect("the directory can be read").path();
         match path.is_dir() {
-            // Results and decisions are of their day.
+            // Results and decisions describe the past.
             true if path.ends_with("decisions") || path.ends_with("results") => {}
             true => collect(&path, files),
             false if path.extension().is_some_and(|extension| extension == "md") => {
@@ -64,12 +63,12 @@ fn collect(directory: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Whether a subcommand is a word like `NAME`.
+/// Whether the command contains a placeholder, like `NAME`.
 fn stands_for_others(command: &str) -> bool {
     command.split_whitespace().any(|word| word.chars().all(|letter| letter.is_ascii_uppercase()))
 }
 
-/// The arguments of the program's commands: of lines of code blocks, then of pieces of code in the text.
+/// Returns the arguments of the commands in code blocks, then of those in code within the text.
 fn shown(text: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut prose = String::new();
@@ -89,7 +88,7 @@ fn shown(text: &str) -> Vec<String> {
 
 fn arguments(code: &str) -> Option<String> {
     let mut code = code.trim().trim_start_matches("$ ");
-    // Settings of the environment.
+    // Variables of the environment.
     while let Some((first, rest)) = code.split_once(' ')
         && first.contains('=')
         && first.starts_with(|letter: char| letter.is_ascii_uppercase())

@@ -1,4 +1,4 @@
-//! `fusee bench ycsb --join`: drivers that meet in the store.
+//! `fusee bench ycsb --join`: drivers that meet in the store, and run together.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -33,7 +33,7 @@ fn output(mut child: Child) -> Output {
     Output { code: status.code(), stdout, stderr }
 }
 
-/// Starts drivers at once; gives what the first one printed, then what the others did.
+/// Starts drivers at once. Returns the report of the first one, then those of the others.
 #[track_caller]
 fn together(up: &Up, drivers: usize, more: &[&str]) -> (Value, Vec<Value>) {
     let children: Vec<Child> = (0..drivers).map(|_| start(driver(up, drivers, more))).collect();
@@ -45,7 +45,7 @@ fn together(up: &Up, drivers: usize, more: &[&str]) -> (Value, Vec<Value>) {
     (first.clone(), others)
 }
 
-/// Nothing is left of pairs and meetings.
+/// Asserts that no pairs and no meetings are left.
 #[track_caller]
 fn expect_empty(up: &Up) {
     up.run(&["get", "fusee-bench/ycsb"]).expect_code(1);
@@ -58,7 +58,7 @@ fn expect_empty(up: &Up) {
     }
 }
 
-/// Waits until the meeting has begun: a driver has updated some key.
+/// Waits until the keys are loaded, and so long that the run has probably begun.
 fn wait_for_run(up: &Up) {
     eventually("keys are loaded", || up.run(&["get", "user000000000119"]).code == Some(0));
     thread::sleep(Duration::from_millis(300));
@@ -75,7 +75,7 @@ fn three_drivers_give_one_report_of_the_sum() {
             assert_eq!(report["operations"], 3001, "{report:#}");
             assert_eq!(report["load"]["per_operation"]["insert"]["count"], 120);
             let inserts = report["per_operation"]["insert"]["count"].as_u64().unwrap_or(0);
-            // Those that a driver would have inserted next are looked for as well.
+            // The keys that each driver would have inserted next are looked up as well.
             assert!(report["verified_keys"].as_u64().unwrap() >= 120 + inserts, "{report:#}");
             let drivers = report["together"]["drivers"].as_array().unwrap();
             let parts: Vec<u64> =
@@ -84,7 +84,7 @@ fn three_drivers_give_one_report_of_the_sum() {
             assert!(parts.iter().all(|part| (1000..=1001).contains(part)), "{parts:?}");
             let skew = report["together"]["skew_us"].as_array().unwrap();
             assert!(skew.iter().all(|us| (0.1..5e6).contains(&us.as_f64().unwrap())), "{skew:?}");
-            // The others tell their own part.
+            // The other drivers report their own parts.
             let mut told: Vec<(u64, u64)> = others
                 .iter()
                 .map(|o| (o["driver"].as_u64().unwrap(), o["part"]["operations"].as_u64().unwrap()))
@@ -116,7 +116,7 @@ fn drivers_share_the_lines_of_files() {
     let report = report.iter().find(|value| value.get("benchmark").is_some()).unwrap();
     assert_eq!(report["operations"], 101, "{report:#}");
     assert_eq!((&report["verified_keys"], &report["mismatches"]), (&40.into(), &0.into()));
-    // A file of the same name may have something else in it.
+    // A file of the same name may have other content.
     let first = drive(&trans);
     eventually("a driver has come", || up.run(&["get", "fusee-bench/ycsb"]).code == Some(0));
     let other = scratch.file("other", lines("READ", 101).as_bytes());
@@ -159,7 +159,7 @@ fn a_driver_that_does_not_come_is_not_waited_for_for_ever() {
     expect_empty(&up);
 }
 
-/// Kills one of three, the first or another one; the others say which.
+/// One of three drivers is killed, the first or another one; the others report which.
 #[test]
 fn a_driver_that_is_killed_ends_the_run_of_the_others() {
     let up = cluster();
@@ -167,7 +167,7 @@ fn a_driver_that_is_killed_ends_the_run_of_the_others() {
         let more = ["--workload", "d", "--seconds", "60", "--pair-bytes", "64"];
         let mut drivers = Vec::new();
         for _ in 0..3 {
-            // In turn, so that it is known which is the first.
+            // One after the other, so that the first one is known.
             drivers.push(start(driver(&up, 3, &more)));
             eventually("it has come", || up.run(&["get", "fusee-bench/ycsb"]).code == Some(0));
         }
@@ -187,7 +187,7 @@ fn a_driver_that_is_killed_ends_the_run_of_the_others() {
     }
 }
 
-/// All drivers of a meeting are killed: what they left is not joined.
+/// All drivers of a meeting are killed. Later drivers do not join it.
 #[test]
 fn a_meeting_that_was_left_over_is_not_joined() {
     let up = cluster();

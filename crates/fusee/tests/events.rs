@@ -1,4 +1,4 @@
-//! `fusee events`, of a cluster whose memory node is killed, and of a master that starts again.
+//! `fusee events` of a cluster that loses a memory node, and of a master that starts again.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! `fusee bench failover` and `fusee bench recovery`: real processes are killed, nothing is lost.
+//! `fusee bench failover` and `fusee bench recovery`: real processes are killed, and nothing is lost.
 
 use serde_json::Value;
 

@@ -1,4 +1,4 @@
-//! Memory that is full, or too little for the replicas: status, page, metrics and errors say so, and why.
+//! Full memory, or too little for all replicas: status, page, metrics and errors report it, with the reason.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -10,11 +10,11 @@ use serde_json::Value;
 use crate::common::http::{get, json};
 use crate::common::{Scratch, eventually, finish, fusee};
 
-/// A master and memory nodes of small regions.
+/// A master, and memory nodes with small regions.
 struct Servers {
     master: String,
     http: SocketAddr,
-    /// The master first.
+    /// All servers, the master first.
     children: Vec<Child>,
     scratch: Scratch,
 }
@@ -28,7 +28,7 @@ impl Drop for Servers {
     }
 }
 
-/// Starts a server; what it announces.
+/// Starts a server. Returns its announcement.
 fn start(line: &[&str]) -> (Child, Value) {
     let mut command = fusee(line);
     command.args(["--announce", "--stop-with-stdin"]).stdin(Stdio::piped());
@@ -71,7 +71,7 @@ impl Servers {
         json(self.http, "/status.json")
     }
 
-    /// Puts until that fails.
+    /// Puts pairs until that fails.
     fn fill(&self, client: &Client) -> Error {
         let value = vec![7; 100_000];
         let failed =
@@ -80,7 +80,7 @@ impl Servers {
     }
 }
 
-/// The value of a sample.
+/// Returns the value of a sample.
 fn sample(metrics: &str, name: &str) -> f64 {
     let found = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     found.unwrap_or_else(|| panic!("no {name} in:\n{metrics}")).parse().unwrap()
@@ -138,7 +138,7 @@ fn a_store_that_lacks_memory_nodes_says_how_many_and_goes_on() {
     assert_eq!(status["health"], "degraded", "{status}");
     assert!(!status["reasons"].to_string().contains("room"), "{status}");
     assert!(get(servers.http, "/readyz").contains(wanted));
-    // There is room, and so it is used.
+    // There is room, so writes succeed.
     for n in 0..200 {
         client.put(format!("key{n}").as_bytes(), &[7; 100_000]).unwrap();
     }

@@ -1,4 +1,4 @@
-//! `fusee bench growth`: the index grows under load, every key is there, nothing is left behind.
+//! `fusee bench growth`: the index grows under load, no key is missing, and nothing is left behind.
 
 use std::fs;
 use std::process::Stdio;
@@ -12,7 +12,7 @@ use crate::common::{Scratch, Up, finish, fusee, signal};
 /// More than the 24,576 slots of a subtable hold.
 const KEYS: u64 = 40_000;
 
-/// What every report must show.
+/// Checks what all reports must show.
 fn check(report: &Value, keys: u64) {
     assert_eq!((&report["errors"]["total"], &report["mismatches"]), (&0.into(), &0.into()));
     assert_eq!((&report["verified_keys"], &report["interrupted"]), (&keys.into(), &false.into()));
@@ -57,7 +57,7 @@ fn an_index_of_one_subtable_grows_under_load() {
         assert!(grown > 0 && report["stages"]["changes"].as_u64().unwrap() > 0, "{report:#}");
         let full = growth[0]["load_factor"].as_f64().unwrap();
         assert!((0.3..1.0).contains(&full), "{full}");
-        // Whoever finds no room waits for the change.
+        // Inserts that find no room wait for the change.
         assert!(report["changing"]["insert"]["max_us"].as_f64() > Some(0.0), "{report:#}");
         let svg = fs::read_to_string(&plot).unwrap();
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{svg}");

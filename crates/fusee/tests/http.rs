@@ -12,25 +12,25 @@ pub fn page_of(up: &Up) -> SocketAddr {
     up.report["master"]["http"].as_str().unwrap().parse().unwrap()
 }
 
-/// The value of a sample.
+/// Returns the value of a sample.
 #[track_caller]
 fn value(metrics: &str, sample: &str) -> f64 {
     let found = metrics.lines().find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
     found.unwrap_or_else(|| panic!("no {sample} in:\n{metrics}")).parse().unwrap()
 }
 
-/// Some operations, of a session that lives long enough to tell of them.
+/// Runs some operations, in a session that lives long enough to report them.
 pub fn load(up: &Up, writes: usize) {
     let lines: String = (0..writes).map(|n| format!("put key{} value{n}\n", n % 100)).collect();
     finish_with(&mut up.command(&["shell"]), lines.as_bytes()).expect_code(0);
 }
 
-/// What Prometheus' own tool says of a page, or of files.
+/// Has Prometheus' own tool check a page, or files.
 fn promtool(arguments: &[&str], input: &str) {
     let mut command = Command::new("promtool");
     if command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_err() {
         assert!(std::env::var_os("FUSEE_PROMTOOL_REQUIRED").is_none(), "no promtool");
-        // Not by println, which the test program keeps to itself.
+        // Not by println, which the test harness captures.
         let _told = Write::write_fmt(
             &mut std::io::stderr(),
             format_args!("SKIPPED: no promtool to check metrics and rules with\n"),
@@ -52,7 +52,7 @@ fn a_master_shows_its_cluster() {
     let status = json(at, "/status.json");
     assert_eq!(status, {
         let mut same = up.run(&["status", "--json"]).expect_code(0).json();
-        // These go on.
+        // These fields go on changing.
         for field in ["view_age_ms", "epoch", "scrub", "work", "memory_nodes", "sessions_opened"] {
             same[field] = status[field].clone();
         }
@@ -79,7 +79,7 @@ fn a_master_shows_its_cluster() {
     }
     assert!(value(&metrics, "fusee_region_bytes{redundancy=\"replicated\"}") > 0.0);
     assert!(value(&metrics, "fusee_phases_total{kind=\"upsert\"}") > 0.0);
-    // Each session opens one, and tells of itself until it ends.
+    // Each session sends one Open, and reports until it ends.
     let answers = |part: &str| value(&metrics, &format!("fusee_master_request_seconds_{part}"));
     let opened = answers("count{request=\"Open\"}");
     assert!(opened >= 1.0 && answers("sum{request=\"Open\"}") > 0.0);
@@ -101,7 +101,7 @@ fn a_master_shows_its_cluster() {
     promtool(&["check", "metrics"], &get(at, "/metrics"));
 }
 
-/// Each counter lies between what the status says of it before and after.
+/// Each counter lies between its values in the status before and after.
 fn counters_show_what_they_are_named_after(at: SocketAddr) {
     let [before, metrics, after] =
         ["/status.json", "/metrics", "/status.json"].map(|page| get(at, page));
@@ -166,10 +166,10 @@ fn strangers_may_look_and_nothing_else() {
     for header in ["content-security-policy: default-src 'none'", "nosniff", "no-store"] {
         assert!(answer.head.contains(header), "{header}: {}", answer.head);
     }
-    // No identity of a memory node: who knows one may read and write its memory.
+    // No identity of a memory node: with it, a stranger could read and write the node's memory.
     let status = get(at, "/status.json");
     assert!(!status.contains("identity"), "{status}");
-    // What is no request, too long, or never comes to its end.
+    // Bytes that are no request, a head that is too long, and requests that never end.
     let mut garbage = TcpStream::connect(at).unwrap();
     garbage.write_all(&[0x16, 3, 1, 0, 200, 1, 0]).unwrap();
     let mut long = TcpStream::connect(at).unwrap();
@@ -191,7 +191,7 @@ fn strangers_may_look_and_nothing_else() {
     up.run(&["put", "k", "v"]).expect_code(0);
 }
 
-/// A page of another site whose name leads here by now (DNS rebinding) has a browser ask in that site's name.
+/// As under DNS rebinding: the name of another site leads here, and a browser sends requests for that site.
 #[test]
 fn a_request_for_another_host_is_not_answered() {
     let up = Up::start(&["--pool", "512MiB", "--memory-nodes", "1"]);
@@ -251,7 +251,7 @@ fn dashboards_and_rules_ask_for_metrics_that_there_are() {
             words.filter(|word| word.starts_with("fusee_") && !word.starts_with("fusee_node"))
         {
             asked += 1;
-            // A histogram is asked for by its buckets.
+            // Queries name the buckets of a histogram.
             let word = word.strip_suffix("_bucket").unwrap_or(word);
             assert!(metrics.contains(&format!("# TYPE {word} ")), "{name} asks for {word}");
         }

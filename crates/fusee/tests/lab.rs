@@ -12,7 +12,7 @@ fn figures_are_listed_and_unknown_ones_refused() {
     let text = finish(&mut fusee(&["lab", "list"])).expect_code(0).text();
     assert!(text.contains("F14") && text.contains("memory nodes"), "{text}");
     finish(&mut fusee(&["lab", "figure", "99"])).expect_error(2, "there are F2, F3");
-    // It is of a real machine.
+    // That table is about a real machine.
     finish(&mut fusee(&["lab", "table", "1"])).expect_error(2, "no table 1 here");
     finish(&mut fusee(&["lab", "figure", "14", "--seeds", "0"])).expect_error(2, "--seeds");
     let unknown = ["lab", "figure", "14", "--testbed", "apt"];
@@ -31,7 +31,7 @@ fn a_table_is_found_by_its_paper() {
     assert_eq!(holding.count(), 3, "{table}");
 }
 
-/// Latencies of one client take the fewest events of all figures.
+/// The latencies of one client take the fewest events of all figures.
 #[test]
 fn a_figure_is_the_same_bytes_every_time() {
     let args = ["lab", "figure", "19", "--seeds", "1", "--operations", "1000", "--json"];
@@ -41,14 +41,14 @@ fn a_figure_is_the_same_bytes_every_time() {
     let figure: Value = serde_json::from_str(&first).unwrap();
     assert_eq!(figure["source"], "simulated");
     assert_eq!(figure["rows"].as_array().unwrap().len(), 100);
-    // Whether they hold is for the figures to say.
+    // Whether the statements hold is judged elsewhere.
     let statements = figure["statements"].as_array().unwrap();
     assert!(statements.iter().all(|statement| statement["value"].is_number()), "{figure}");
     let says = |holds: bool| statements.iter().filter(|of| of["holds"] == holds).count();
     assert!(says(true) > says(false), "{statements:?}");
 }
 
-/// A page has the figures that a folder has, with their pictures.
+/// A page contains the figures of a folder, with their pictures.
 #[test]
 fn a_page_is_made_of_a_folder() {
     let folder = Scratch::new();
@@ -68,7 +68,7 @@ fn a_page_is_made_of_a_folder() {
     finish(&mut fusee(&["lab", "report", path])).expect_error(1, "F3.json");
 }
 
-/// What is there when a signal comes is told, and that it is not all.
+/// After a signal, the results so far are printed, and marked as incomplete.
 #[test]
 fn a_signal_ends_a_figure_with_what_is_there() {
     let args = ["lab", "figure", "18", "--seeds", "100", "--json"];

@@ -4,8 +4,7 @@
 //! Documentation has 100, and 160 where Markdown cannot break: table rows, code blocks, and lines
 //! that are one link or one piece of code. Columns are characters, not bytes.
 //!
-//! Works in any checkout, with git or without it. Build directories and hidden ones are
-//! skipped.
+//! The test works in any checkout, with git or without it. It skips build directories and hidden ones.
 
 use std::fs::{read_dir, read_to_string};
 use std::path::{Path, PathBuf};
@@ -16,7 +15,7 @@ const SOURCE: usize = 120;
 const TEXT: usize = 100;
 /// Columns of a line of Markdown that cannot be broken.
 const UNBROKEN: usize = 160;
-/// Written by `tests/campaign`, with its command lines.
+/// Files written by `tests/campaign`, with its command lines.
 const GENERATED: [&str; 2] = ["docs/results/campaign.md", "docs/results/switches.md"];
 
 /// No line is too long.
@@ -64,16 +63,16 @@ fn each_kind_of_line_has_its_limit() {
     assert_eq!(too_long(&"x".repeat(121)), [(1, 121, SOURCE)]);
 }
 
-/// Where the repository is.
-fn root() -> PathBuf {
+/// Returns the root of the repository.
+pub fn root() -> PathBuf {
     let package = std::env::var("CARGO_MANIFEST_DIR").ok();
     let package = package.or(option_env!("CARGO_MANIFEST_DIR").map(String::from));
     let package = PathBuf::from(package.expect("Cargo says where the package is"));
     package.ancestors().nth(2).expect("the package is crates/fusee").to_path_buf()
 }
 
-/// All sources and documents below a directory.
-fn collect(directory: &Path, files: &mut Vec<PathBuf>) {
+/// Adds all sources and documents below a directory.
+pub fn collect(directory: &Path, files: &mut Vec<PathBuf>) {
     let entries = read_dir(directory).unwrap_or_else(|e| panic!("{}: {e}", directory.display()));
     for entry in entries {
         let entry = entry.expect("the directory can be read");
@@ -89,13 +88,13 @@ fn collect(directory: &Path, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Lines of source that are too long: number, columns, limit.
+/// Returns the lines of source that are too long: number, columns, limit.
 fn too_long(text: &str) -> Vec<(usize, usize, usize)> {
     let lines = text.lines().enumerate().map(|(i, line)| (i + 1, line.chars().count(), SOURCE));
     lines.filter(|(_, columns, most)| columns > most).collect()
 }
 
-/// The same, of Markdown.
+/// Returns the lines of Markdown that are too long, likewise.
 fn too_long_text(text: &str) -> Vec<(usize, usize, usize)> {
     let mut long = Vec::new();
     let mut fenced = false;
@@ -105,7 +104,7 @@ fn too_long_text(text: &str) -> Vec<(usize, usize, usize)> {
         let trimmed = line.trim();
         let is_fence = trimmed.starts_with("```");
         fenced ^= is_fence;
-        // Four spaces begin code behind an empty line; in a list they are its text.
+        // Four spaces begin a code block after an empty line, but not in a list.
         let indented = line.starts_with("    ") && !listed && (blank || trimmed.is_empty());
         let unbroken = fenced || indented || trimmed.starts_with('|') || is_one_piece(trimmed);
         let most = if unbroken { UNBROKEN } else { TEXT };
@@ -122,8 +121,7 @@ fn too_long_text(text: &str) -> Vec<(usize, usize, usize)> {
     long
 }
 
-/// Whether a line is one link or one piece of code, and at most a mark of a list before it and
-/// punctuation behind it.
+/// Whether a line is one link or one piece of code, apart from a list mark before it and punctuation behind it.
 fn is_one_piece(line: &str) -> bool {
     let line = line.trim_start_matches(['*', '-', ' ']).trim_end_matches([',', '.', ':', ';', ')']);
     let is_link = line.starts_with('[') && line.matches("](").count() == 1 && {

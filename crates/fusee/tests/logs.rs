@@ -1,5 +1,6 @@
-//! Standard error and output that take nothing: a full disk (`/dev/full`), a reader that has gone, one that stands
-//! still. No server ends or waits for it, no command fails otherwise; and strangers write no log without end.
+//! Standard error and output that take nothing: a full disk (`/dev/full`), a closed pipe, a reader that has
+//! stopped reading. Because of this no server ends or waits, and no command ends in another way. And strangers
+//! cannot make a log grow without end.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
@@ -21,16 +22,16 @@ fn full() -> Stdio {
     File::create("/dev/full").unwrap().into()
 }
 
-/// Standard error that nobody reads any more.
+/// Standard error with a reader that has gone.
 fn closed() -> Stdio {
     let (_, writer) = pipe().unwrap();
     writer.into()
 }
 
-/// A pipe that takes no byte more, until somebody reads.
+/// A full pipe: it takes no byte until one is read.
 fn stalled() -> (PipeReader, PipeWriter) {
     let (reader, writer) = pipe().unwrap();
-    // Opened anew, it does not block; what a server writes to does.
+    // The new descriptor does not block; that of the server does.
     let path = format!("/proc/self/fd/{}", writer.as_raw_fd());
     let mut filler = OpenOptions::new();
     let mut filler = filler.write(true).custom_flags(O_NONBLOCK).open(path).unwrap();
@@ -40,14 +41,14 @@ fn stalled() -> (PipeReader, PipeWriter) {
     (reader, writer)
 }
 
-/// The control ports of all servers.
+/// Returns the control ports of all servers.
 fn ports(up: &Up) -> Vec<String> {
     let nodes = up.report["memory_nodes"].as_array().unwrap().iter();
     let nodes = nodes.map(|node| node["control"].as_str().unwrap().to_owned());
     std::iter::once(up.master.clone()).chain(nodes).collect()
 }
 
-/// What is worth a line of the log.
+/// Sends bytes that cause a line in the log.
 fn annoy(port: &str) {
     let mut stream = TcpStream::connect(port).expect("the port is open");
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -66,7 +67,7 @@ fn serves_on(up: &Up) {
     assert_eq!(status["ready"], true, "{status}");
 }
 
-/// A number of the master's metrics.
+/// Returns a number from the master's metrics.
 fn metric(up: &Up, name: &str) -> u64 {
     let at = up.report["master"]["http"].as_str().unwrap().parse().unwrap();
     let page = http::get(at, "/metrics");
@@ -80,7 +81,7 @@ fn a_log_that_takes_nothing(stderr: Stdio) {
         (0..3).for_each(|_| annoy(&port));
     }
     serves_on(&up);
-    // For longer than a lease.
+    // Longer than a lease.
     sleep(Duration::from_millis(1500));
     ports(&up).iter().for_each(|port| annoy(port));
     serves_on(&up);
@@ -97,7 +98,7 @@ fn servers_go_on_whose_log_nobody_reads_any_more() {
     a_log_that_takes_nothing(closed());
 }
 
-/// Also they end when they are told to.
+/// The servers also end when they are told to.
 #[test]
 fn servers_go_on_while_the_reader_of_their_log_stands_still() {
     let (mut reader, writer) = stalled();
@@ -138,7 +139,7 @@ fn strangers_write_a_bounded_part_of_the_log_and_what_is_left_out_is_counted() {
     assert!(log.contains("more lines like this one: control connection refused"), "{log}");
 }
 
-/// How a command ends that cannot tell anything, within a minute.
+/// Returns the exit code of a command with this standard error.
 fn code(mut command: Command, stderr: Stdio, input: &str) -> Option<i32> {
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(stderr);
     let mut child = command.spawn().unwrap();
@@ -169,7 +170,7 @@ fn exit_codes_are_the_same_where_standard_error_takes_nothing() {
     }
 }
 
-/// Nor does one that reads no more of what a command prints make it fail.
+/// A command does not fail because its output is closed.
 #[test]
 fn commands_end_quietly_whose_output_nobody_reads() {
     let up = Up::start(&["--pool=256MiB", "--memory-nodes=2", "--index-keys=1000"]);
@@ -183,7 +184,7 @@ fn commands_end_quietly_whose_output_nobody_reads() {
     for line in [&["get", "k"][..], &["status"], &["keys"], &["--help"]] {
         assert_eq!(unread(line), (Some(0), String::new()), "{line:?}");
     }
-    // But for an export, which is not whole then.
+    // Except for an export, which is not whole then.
     let (code, says) = unread(&["export", "-"]);
     assert!(code == Some(1) && says.contains("cannot be written"), "{code:?}: {says}");
 }
@@ -206,7 +207,7 @@ fn exports_on_a_schedule_go_on_after_one_whose_failure_could_not_be_told() {
     assert_eq!(wait(&mut child).code(), Some(130));
 }
 
-/// As when a connection to another machine breaks: the terminal has gone, and SIGHUP comes.
+/// As when a connection to another machine breaks: the terminal is gone, and SIGHUP comes.
 #[test]
 fn what_runs_in_a_terminal_that_has_gone_ends_and_leaves_nothing_behind() {
     let mut up = Up::start_with(&SMALL, closed());

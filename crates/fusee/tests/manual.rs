@@ -1,4 +1,4 @@
-//! What packages ship beside the program: completions, manual pages, and settings that servers take.
+//! Files that packages ship beside the program: completions, manual pages, and settings of servers.
 
 use std::fs::{self, read_to_string};
 use std::path::Path;
@@ -21,14 +21,14 @@ fn completions_know_every_command() {
     finish(&mut fusee(&["completions", "dos"])).expect_error(2, "invalid value 'dos'");
 }
 
-/// Names of memory nodes are the master's to tell; where it does not answer there are none.
+/// The master supplies the names of memory nodes; if it does not answer, there are none.
 #[test]
 fn completions_know_the_memory_nodes() {
     let up = Up::start(&["--pool", "512MiB"]);
     let scratch = Scratch::new();
     let path = scratch.path().join("completions");
     fs::write(&path, finish(&mut fusee(&["completions", "bash"])).expect_code(0).stdout).unwrap();
-    // What bash does at a tab.
+    // As bash does at a tab.
     let script = r#"source "$1"; line=$2; COMP_LINE=$line COMP_POINT=${#line}
         read -ra COMP_WORDS <<< "$line"; [[ $line != *" " ]] || COMP_WORDS+=("")
         COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
@@ -79,7 +79,7 @@ fn every_command_has_a_manual_page() {
     finish(&mut fusee(&["man", missing])).expect_error(1, missing);
 }
 
-/// Servers start with the settings of the Debian package as they are, and know those in comments.
+/// Servers start with the settings of the Debian package, and with those in its comments.
 #[test]
 fn servers_take_the_settings_of_the_package() {
     let scratch = Scratch::new();
@@ -90,7 +90,7 @@ fn servers_take_the_settings_of_the_package() {
     let [ca, cert, key] = ["ca", "cert", "key"].map(|name| certificates.path(name));
     let files = [("secret", secret), ("ca.pem", ca), ("server.pem", cert), ("server.key", key)];
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/debian");
-    // Ports that the files name may be taken.
+    // The ports in the files may be taken.
     let http = ["--http", "127.0.0.1:0"];
     let master = ["master", "--listen", "127.0.0.1:0", "--data-dir", directory];
     let node = ["memory-node", "--shm-dir", directory, "--pool", "64MiB"];
@@ -98,7 +98,7 @@ fn servers_take_the_settings_of_the_package() {
         let text = read_to_string(root.join(file)).unwrap();
         let is_setting = |line: &str| line.starts_with("#[") || line.contains(" = ");
         let all = text.lines().filter(|line| is_setting(line) && !line.starts_with("# "));
-        // What is elsewhere cannot be tried here, nor what belongs to it.
+        // Settings that need other machines, or a shared store, cannot be tried here.
         let is_shared =
             |line: &str| line.starts_with("#store-") || line.starts_with("#lease-ttl-s");
         let is_here = |line: &&str| !line.contains("10.0.0.") && !is_shared(line);
@@ -106,7 +106,7 @@ fn servers_take_the_settings_of_the_package() {
         assert!(all.iter().any(|line| line.starts_with('#')), "{file} shows settings in comments");
         let all = all.iter().map(|line| line.trim_start_matches('#').to_owned() + "\n");
         for text in [text.clone(), all.collect()] {
-            // Where nobody has made them, they are other files.
+            // Files of an installation are replaced by those of the test.
             let text = files.iter().fold(text, |text, (name, file)| {
                 text.replace(&format!("/etc/fusee/{name}"), file.to_str().unwrap())
             });

@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use crate::common::{Up, eventually, signal};
 
-/// What an object holds beside key and value.
+/// Bytes of an object besides key and value.
 const OVERHEAD: u64 = 33;
 const KEY: u64 = 16;
-/// Values such that pairs fill objects of these sizes.
+/// Sizes of objects, which the pairs fill.
 const SMALL: u64 = 128;
 const LARGE: u64 = 64 << 10;
 
@@ -48,7 +48,7 @@ fn sum(of: &Value, list: &str, field: &str) -> u64 {
     of[list].as_array().unwrap().iter().map(|one| number(one, field)).sum()
 }
 
-/// What `--memory` says over one fabric, if its sums are right.
+/// Returns the report of `--memory` over one fabric, after a check of its sums.
 #[track_caller]
 fn memory(up: &Up, fabric: &str) -> Value {
     let line = ["status", "--memory", "--json", "--fabric", fabric];
@@ -84,7 +84,7 @@ fn owner<'m>(memory: &'m Value, session: &str) -> &'m Value {
     found.unwrap_or_else(|| panic!("{session} owns nothing in {memory}"))
 }
 
-/// Objects that are neither marked nor new.
+/// Returns the number of objects that are neither marked nor new.
 fn in_use(class: &Value) -> u64 {
     number(class, "objects") - number(class, "marked_objects") - number(class, "new_objects")
 }
@@ -113,12 +113,12 @@ fn the_numbers_add_up_and_follow_what_is_written() {
     }
     assert_eq!(number(&full, "blocks") - number(&full, "free_blocks"), 2);
 
-    // What was replaced is marked, but for less than a batch of marks.
+    // Replaced objects are marked, except for an incomplete batch of marks.
     write(&small, "small", 0..300, SMALL);
     let replaced = memory(&up, "tcp");
     let marked = number(class(&replaced, SMALL), "marked_objects");
     assert!((300 - 63..=300).contains(&marked), "{replaced}");
-    // Who leaves marks everything and says what is new: all the rest is in use.
+    // A session that ends marks all freed objects and records the new ones: all others are in use.
     delete(&small, "small", 900..1000);
     let id = small.id().to_string();
     drop(small);
@@ -130,7 +130,7 @@ fn the_numbers_add_up_and_follow_what_is_written() {
     assert_eq!((&departed["state"], &departed["blocks"]), (&"departed".into(), &2.into()));
     assert_eq!(departed["handed_on"], 2);
 
-    // Many times as much as the blocks hold that it takes: memory was used again.
+    // Writes of many times the memory of the blocks: objects were used again.
     let writes = 3000;
     for _ in 0..writes / 50 {
         write(&large, "large", 0..50, LARGE);

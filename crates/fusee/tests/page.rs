@@ -1,6 +1,6 @@
 //! The page of a master, in a real browser: headless Chromium, by WebDriver.
 //!
-//! `FUSEE_SCREENSHOTS=DIR` keeps pictures of it: `tests/page/screenshots` makes those of the documents.
+//! `FUSEE_SCREENSHOTS=DIR` keeps pictures of the page; `tests/page/screenshots` makes those of the documents.
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
@@ -20,14 +20,14 @@ struct Browser {
 }
 
 impl Browser {
-    /// `None` where there is none.
+    /// Starts a browser; `None` if there is none.
     fn start() -> Option<Browser> {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let mut driver = Command::new("chromedriver");
         driver.arg(format!("--port={}", free.port())).stdout(Stdio::null()).stderr(Stdio::null());
         let Ok(driver) = driver.spawn() else {
             assert!(std::env::var_os("FUSEE_BROWSER_REQUIRED").is_none(), "no chromedriver");
-            // Not by println, which the test program keeps to itself.
+            // Not by println, which the test harness captures.
             let _told = std::io::Write::write_fmt(
                 &mut std::io::stderr(),
                 format_args!("SKIPPED: no chromedriver, so nobody looks at the page\n"),
@@ -75,8 +75,7 @@ impl Browser {
         format!("/element/{}", id.as_str().unwrap())
     }
 
-    /// The text that somebody sees there; nothing of what is hidden. In one step: the page is drawn anew each
-    /// second.
+    /// Returns the visible text of an element. It takes one step, because the page is drawn anew every second.
     fn text(&self, selector: &str) -> String {
         let text = self.run(&format!(
             "const found = document.querySelector('{selector}'); \
@@ -94,7 +93,7 @@ impl Browser {
         self.ask("POST", "/execute/sync", &json!({"script": script, "args": []}))
     }
 
-    /// Keeps a picture, if somebody wants it.
+    /// Keeps a picture if `FUSEE_SCREENSHOTS` is set.
     fn keep(&self, name: &str) {
         let Some(directory) = std::env::var_os("FUSEE_SCREENSHOTS") else { return };
         let picture = self.ask("GET", "/screenshot", &Value::Null);
@@ -108,7 +107,7 @@ impl Browser {
         assert!(child.wait().unwrap().success());
     }
 
-    /// What the browser complained about: errors of the script, what its policy refused.
+    /// Returns the complaints of the browser: errors of the script, and content that its policy refused.
     fn complaints(&self) -> Vec<String> {
         let log = self.ask("POST", "/se/log", &json!({"type": "browser"}));
         log.as_array().unwrap().iter().map(Value::to_string).collect()
@@ -125,7 +124,7 @@ impl Drop for Browser {
     }
 }
 
-/// Values at the pointer, times in whole seconds, and reads below writes.
+/// Asserts that the charts show values at the pointer, times in whole seconds, and reads below writes.
 fn its_charts_can_be_read(browser: &Browser) {
     let told = "const chart = document.querySelector('#throughput'), box = chart.getBoundingClientRect(); \
          chart.dispatchEvent(new PointerEvent('pointermove', {clientX: box.right - 12, clientY: box.top + 40})); \
@@ -152,7 +151,7 @@ fn its_charts_can_be_read(browser: &Browser) {
     assert!(browser.text("#footer").contains(env!("CARGO_PKG_VERSION")));
 }
 
-/// Tabs have addresses, and on a narrow screen nothing but tables scrolls sideways.
+/// Tabs have addresses, and on a narrow screen only tables scroll sideways.
 #[test]
 fn a_tab_is_opened_by_its_address_on_a_narrow_screen() {
     let Some(browser) = Browser::start() else { return };

@@ -1,4 +1,4 @@
-//! The policy for redundancy on real processes: rules of the cluster, demotion on request and by itself, promotion.
+//! The policy for redundancy on real processes: rules of the cluster, demotion on request and automatically, promotion.
 
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ fn redundancy(text: &str) -> Redundancy {
     text.parse().unwrap()
 }
 
-/// What pairs of a redundancy take: how many there are, and their memory.
+/// Returns the number of pairs of a redundancy, and their memory.
 fn memory_of(up: &Up, redundancy: &str) -> (u64, u64) {
     let report = up.run(&["status", "--memory", "--json"]).expect_code(0).json();
     let all = report["redundancies"].as_array().unwrap().clone();
@@ -94,7 +94,7 @@ fn rules_of_the_cluster_count_for_everybody_and_are_shown() {
     up.run(&["update", "b", &"y".repeat(20_000)]).expect_code(0);
     assert_eq!(has("b"), "ec:2+1\n", "it keeps what it has");
     let status = || up.run(&["status", "--json"]).expect_code(0).json();
-    // A session tells with its heartbeats; the command that wrote has ended soon after.
+    // Sessions report with their heartbeats; the commands above ended before theirs.
     let report = status();
     assert_eq!(report["redundancy"]["fallback"], "replicated");
     assert_eq!(report["redundancy"]["rules"][1]["from"], 16384);
@@ -117,7 +117,7 @@ fn rules_of_the_cluster_count_for_everybody_and_are_shown() {
     finish(&mut fusee(&bad)).expect_error(2, "rules[1].from is 4096");
 }
 
-/// A master and memory nodes with small regions.
+/// A master, and memory nodes with small regions.
 struct Small {
     scratch: Scratch,
     children: Vec<Child>,
@@ -182,14 +182,14 @@ impl Drop for Small {
     }
 }
 
-/// Bytes of values that fill a cluster.
+/// Length of the values that fill a cluster.
 const BYTES: usize = 7_000;
 
-/// Fills the cluster with EC-oriented pairs until nothing more goes in; how many did.
+/// Fills the cluster with EC-oriented pairs until it takes no more. Returns their number.
 fn fill(client: &Client, patience: Duration) -> u32 {
     let end = Instant::now() + patience;
     for n in 0.. {
-        // How full the memory nodes are is looked at some times a second.
+        // The used share of the memory nodes is checked only some times a second.
         std::thread::sleep(Duration::from_millis(4));
         while let Err(error) = client.put(&key(n), &value(n, BYTES)) {
             assert_eq!(error, Error::OutOfMemory);

@@ -1,4 +1,4 @@
-//! `fusee bench redundancy`: a small run. How long things take is not judged, what they read and write is.
+//! `fusee bench redundancy`: a small run. Its times are not judged, but its reads and writes are.
 
 use std::fs;
 
@@ -43,7 +43,7 @@ fn transitions_move_what_the_layouts_and_the_paper_say() {
                 (&table_1.into(), &6.into())
             );
             let number = |name: &str| way[name].as_f64().unwrap();
-            // A slot or two more; and whoever has to wait for a block reads the value again.
+            // A slot or two are added; and a session that has to wait for a block reads the value again.
             let over = number("lengths") / number("lengths_by_class");
             assert!((1.0..1.5).contains(&over), "{over}: {report:#}");
             assert!(number("lengths_by_class") < 1.125 * table_1 + 0.1, "{report:#}");

@@ -1,4 +1,4 @@
-//! Clusters with a secret: who has it or a key of it is heard, and strangers are not, whatever they try.
+//! Clusters with a secret: clients with the secret or a key of it are served, and strangers are not, whatever they try.
 
 use fusee_auth::NodeKey;
 use fusee_client::{Client, FabricKind, Options};
@@ -53,7 +53,7 @@ fn each_key_opens_what_it_is_for() {
     with("client", &["drain", "mn0"]).expect_error(3, "`admin`");
     with("client", &["destroy", "--destroy-data"]).expect_error(3, "`admin`");
     with("client", &["form"]).expect_error(3, "`admin`");
-    // It is heard, and refused for what it asks.
+    // The key is accepted, and the request refused for another reason.
     with("admin", &["form"]).expect_error(1, "cluster");
     with("admin", &["drain", "mn0", "--no-wait"]).expect_error(1, "mn0");
 
@@ -62,7 +62,7 @@ fn each_key_opens_what_it_is_for() {
     let other = Secret::new();
     let line = ["get", "key", "--secret", &other.file("client")];
     up.run(&line).expect_error(3, "another secret");
-    // Who has a key does not believe a cluster without.
+    // A client with a key does not trust a cluster without a secret.
     let open = Up::start(&["--fabric", "tcp"]);
     let line = ["put", "key", "mine", "--secret", &secret.file("client")];
     open.run(&line).expect_error(3, "no secret");
@@ -106,13 +106,13 @@ fn strangers_get_nothing_whatever_they_ask() {
         assert!(matches!(answer, Err(RpcError::Keys { .. })), "{request:?}: {answer:?}");
     }
 
-    // The port of the memory itself: a peer that does not know the node's key learns nothing of the node.
+    // The port of the memory: a peer without the node's key learns nothing of the node.
     let tcp = up.report["memory_nodes"][0]["tcp"].as_str().unwrap();
     for name in [0_u64, 1, u64::MAX] {
         let (_stream, _call, said) = nic::call(tcp, name);
         assert_eq!(said, [&b"FUSEtcp3"[..], &[1, 0, 0, 0], &[0; 64]].concat());
     }
-    // Nor does one that knows the identity, as from etcd or the wire, and has no key of the secret.
+    // Nor does a peer that knows the identity, from etcd or the wire, but has no key of the secret.
     let file = secret.file("client");
     let keys = fusee_auth::Keys::of_client(file.as_ref()).unwrap();
     let options = Options::default().with_keys(keys.clone()).with_fabric(FabricKind::Tcp);

@@ -46,7 +46,7 @@ impl Drop for Server {
 
 fn status(master: &str) -> Value {
     let output = finish(&mut fusee(&["status", "--json", "--master", master]));
-    // 1 while there is no cluster that serves.
+    // The exit code is 1 while no cluster serves.
     let report = output.json();
     output.expect_code(i32::from(report["ready"] != true));
     report
@@ -115,7 +115,7 @@ fn servers_form_a_cluster_and_stop_cleanly() {
     assert_eq!((&forming["ready"], &forming["view"]), (&false.into(), &0.into()));
     assert_eq!(forming["cluster"], formed["cluster"]);
     finish(&mut fusee(&["status", "--master", &address])).expect_error(1, "is forming");
-    // Only one, ever; but who asks for that one again gets it.
+    // A master forms only one cluster; the same request succeeds again.
     finish(&mut fusee(&form)).expect_error(1, formed["cluster"].as_str().unwrap());
     let other = [&form[..], &["--id", "00000000000000ac"]].concat();
     finish(&mut fusee(&other)).expect_error(1, "00000000000000ab");

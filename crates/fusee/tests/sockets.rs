@@ -1,4 +1,4 @@
-//! The sockets of shared memory as processes meet them: removed under a living memory node, or closed to a user.
+//! The sockets of shared memory: removed under a living memory node, or closed to a user.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -22,7 +22,7 @@ fn a_socket_that_is_removed_comes_back_and_is_missed_meanwhile() {
     assert_eq!(up.run(&["get", "key", "--fabric", "shm"]).expect_code(0).stdout, b"value");
     assert_eq!(up.run(&["get", "key"]).expect_code(0).stderr, "");
 
-    // It cannot be made again where something else is.
+    // It cannot be made again if there is another file with its name.
     fs::remove_file(&sockets[0]).unwrap();
     fs::write(&sockets[0], "other").unwrap();
     eventually("the status says so", || {
@@ -41,7 +41,7 @@ fn a_socket_that_is_removed_comes_back_and_is_missed_meanwhile() {
     });
 }
 
-/// `auto` says once that it does without shared memory, where that was to be expected, and why.
+/// If shared memory was to be expected, `auto` says once that it is not used, and why.
 #[test]
 fn a_client_without_a_socket_takes_tcp_and_says_so() {
     let up = Up::start(&["--pool", "512MiB"]);
@@ -60,7 +60,7 @@ fn a_client_without_a_socket_takes_tcp_and_says_so() {
     assert_eq!(up.run(&["get", "key"]).expect_code(0).stderr, "");
 }
 
-/// A user that has no right to the sockets, or that the memory node may not end, takes TCP.
+/// A user without rights to the sockets, or with processes that the memory node may not end, takes TCP.
 #[test]
 fn another_user_takes_tcp_and_is_told() {
     let is_root = fs::metadata("/proc/self").is_ok_and(|about| about.uid() == 0);
@@ -74,7 +74,7 @@ fn another_user_takes_tcp_and_is_told() {
     for directory in directory.ancestors().take_while(|path| path.starts_with(up.scratch.path())) {
         fs::set_permissions(directory, PermissionsExt::from_mode(0o755)).unwrap();
     }
-    // A copy, where that user can reach it.
+    // A copy that this user can reach.
     let program = up.scratch.path().join("fusee");
     fs::copy(env!("CARGO_BIN_EXE_fusee"), &program).unwrap();
     fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
@@ -88,7 +88,7 @@ fn another_user_takes_tcp_and_is_told() {
     assert_eq!(got.stderr.matches("shared memory is not used").count(), 1, "{}", got.stderr);
     assert_eq!(get("tcp").expect_code(0).stderr, "");
     get("shm").expect_error(3, "Permission denied");
-    // All members are as well as before: none was reported.
+    // All members are as healthy as before: none was reported.
     let status = up.run(&["status", "--json"]).expect_code(0).json();
     assert_eq!(status["health"], "whole", "{status}");
 }

@@ -1,5 +1,5 @@
-//! What strangers and broken peers cost real servers: connections that say nothing, frames that never come whole.
-//! What servers hold is read from `/proc`.
+//! The cost of strangers and broken peers to real servers: silent connections, and frames that never become
+//! whole. The resources of servers are read from `/proc`.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -14,12 +14,12 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::common::{Up, nic};
 
-/// What a client of the master says first.
+/// The first bytes of a client of the master.
 const HELLO: &[u8] =
     b"FUSEE\x0b\x02\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
 const MIB: u64 = 1 << 20;
 
-/// A line of a process's status, in bytes.
+/// Returns a line of a process's status, in bytes.
 fn held(pid: u32, what: &str) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(what)).unwrap();
@@ -40,14 +40,14 @@ fn is_served(up: &Up) {
     assert_eq!(value.text().trim(), "value");
 }
 
-/// As many descriptors as this process may have, at most so many, with some left.
+/// Raises the limit of descriptors. Returns `wanted`, or what the limit allows, with some left.
 fn descriptors(wanted: usize) -> usize {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
     maximum.map_or(wanted, |most| wanted.min(most.saturating_sub(200) as usize))
 }
 
-/// 640 MiB of frames are announced to a master that may take another 200 MiB of addresses.
+/// 640 MiB of frames are announced to a master that may take another 200 MiB of address space.
 #[test]
 fn an_announced_frame_costs_a_master_nothing() {
     let up = Up::start(&["--memory-nodes", "1", "--index-replicas", "1", "--data-replicas", "1"]);
@@ -80,14 +80,14 @@ fn silent_connections_do_not_keep_others_from_a_master() {
     drop(silent);
 }
 
-/// A hundred WRITEs of 16 MiB that lack their end: 1.6 GiB have come, or wait in sockets.
+/// A hundred WRITEs of 16 MiB without their ends: 1.6 GiB have arrived, or wait in sockets.
 #[test]
 fn half_received_writes_cost_a_memory_node_a_bounded_part() {
     let up = Up::start(&["--memory-nodes", "1", "--index-replicas", "1", "--data-replicas", "1"]);
     let pid = up.pids()[1];
     let client = Client::connect(&up.master).unwrap();
     let member = client.view().members[0].clone();
-    // Warm.
+    // To warm up.
     is_served(&up);
     let before = held(pid, "RssAnon");
     let mut half = Vec::new();
@@ -101,14 +101,14 @@ fn half_received_writes_cost_a_memory_node_a_bounded_part() {
         stream.set_nonblocking(true).unwrap();
         let bytes = [head, vec![0; (16 << 20) - 100]].concat();
         let mut sent = 0;
-        // The memory node reads no further, so no more goes after a while.
+        // The memory node reads no further, so nothing more is sent after a while.
         for _ in 0..20 {
             match stream.write(&bytes[sent..]) {
                 Ok(more) => sent += more,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     sleep(Duration::from_millis(1));
                 }
-                // It holds what others wait for.
+                // It was closed, because others wait for the memory that it holds.
                 Err(_) => break,
             }
         }

@@ -1,4 +1,4 @@
-//! `fusee bench sweep`: every axis once, tiny. What it measures is not judged.
+//! `fusee bench sweep`: every axis once, tiny. The results are not judged.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -84,7 +84,7 @@ fn an_interrupted_sweep_reports_and_leaves() {
     command.args(["--rounds=1000", "--seconds=0.05", "--warm-up=0.05"]);
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = child.spawn().unwrap();
-    // It says so once it listens for signals; then there are rounds, or it still loads.
+    // The line comes once the command listens for signals; after that it loads, or runs rounds.
     let mut said = String::new();
     BufReader::new(child.stderr.as_mut().unwrap()).read_line(&mut said).unwrap();
     assert!(said.contains("loading"), "{said}");

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::common::{Up, eventually, signal, wait};
 
-/// A switch of a cluster, which prints what it has done at its end.
+/// A switch of a cluster, which prints a report at its end.
 struct Switch {
     child: Child,
     out: BufReader<ChildStdout>,
@@ -28,7 +28,7 @@ impl Switch {
         Switch { child, out, address }
     }
 
-    /// Ends it. What it has done.
+    /// Ends the switch. Returns its report.
     fn stop(mut self) -> Value {
         signal("TERM", self.child.id());
         assert_eq!(wait(&mut self.child).code(), Some(0));
@@ -109,7 +109,7 @@ fn without_the_switch_a_session_fails_and_with_the_next_one_it_works() {
     let on = |fabric: &str, at: &str| up.run(&["get", "key", "--fabric", fabric, "--switch", at]);
     on("tcp", "wire").expect_error(2, "is for verbs");
     on("tcp", "somewhere").expect_error(2, "is no address");
-    // What was written does not depend on it.
+    // Written pairs do not depend on the switch.
     assert_eq!(up.run(&["get", "key"]).expect_code(0).text().trim(), "value");
     let again = Switch::start(&up, &address);
     eventually("the next switch serves", || {
@@ -119,8 +119,8 @@ fn without_the_switch_a_session_fails_and_with_the_next_one_it_works() {
         .expect_error(2, "is for tcp, and --fabric is shm");
 }
 
-/// Few keys, which every session changes, as if they were processes: hints are stale nearly always. With the switch a
-/// stale one costs no phase where it knows better.
+/// All sessions change the same few keys, as processes would, so hints are nearly always stale. With the
+/// switch, a stale hint costs no phase if the switch knows better.
 #[test]
 fn hot_keys_take_fewer_phases_behind_a_switch() {
     let up = Up::start(&["--memory-nodes", "2", "--fabric", "tcp", "--switch"]);
@@ -154,8 +154,8 @@ fn hot_keys_take_fewer_phases_behind_a_switch() {
     assert!(with[1] < without[1], "{with:?} with the switch, {without:?} without");
 }
 
-/// Whether it is told to stop or killed in the middle of a benchmark: the operations that are cut off fail, and what
-/// was seen of all is linearizable.
+/// A switch is told to stop, or killed, during a benchmark: the operations that are cut off fail, and the
+/// history is linearizable.
 #[test]
 fn a_switch_that_ends_under_load_loses_nothing() {
     for name in ["TERM", "KILL"] {
@@ -180,7 +180,7 @@ fn a_switch_that_ends_under_load_loses_nothing() {
         let report: Value = serde_json::from_str(&text).expect("a report");
         assert_eq!(report["check"]["violations"], 0, "{report:#}");
         assert_eq!(up.run(&["get", "before"]).expect_code(0).text().trim(), "1");
-        // The next one serves at the same address.
+        // Another switch serves at the same address.
         let again = Switch::start(&up, &switch.address);
         up.run(&["get", "--switch", &again.address, "before"]).expect_code(0);
     }

@@ -1,4 +1,4 @@
-//! Clusters whose servers speak TLS: who does the same is served, and who does not is told.
+//! Clusters with servers that speak TLS: clients that do the same are served, and others are told why not.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
@@ -15,7 +15,7 @@ use super::http::page_of;
 pub mod testing;
 use testing::Certificates;
 
-/// Files of a cluster, as the flags name them.
+/// Files of a cluster, by the names of the flags.
 struct Files {
     certificates: Certificates,
     scratch: Scratch,
@@ -42,7 +42,7 @@ impl Files {
         Up::start(&[&["--secret", &self.secret(), "--fabric", "tcp"][..], &tls].concat())
     }
 
-    /// A command of somebody who has the secret, and this file of authorities.
+    /// Runs a command with the secret, and this file of authorities.
     fn run(&self, up: &Up, ca: &str, line: &[&str]) -> Output {
         up.run(&[line, &["--secret", &self.secret(), "--tls-ca", ca]].concat())
     }
@@ -77,13 +77,13 @@ fn a_cluster_works_over_tls_and_others_are_told() {
     let plain = Up::start(&["--fabric", "tcp"]);
     plain.run(&["get", "key", "--tls-ca", &ca]).expect_error(3, "speaks no TLS");
 
-    // The port of the memory: a plain hello is refused whatever it says, with the number that means TLS.
+    // The port of the memory: any plain hello is refused, with the number that means TLS.
     let tcp = up.report["memory_nodes"][0]["tcp"].as_str().unwrap();
     let (_stream, _call, said) = nic::call(tcp, 1);
     assert_eq!((said.len(), &said[8..12]), (nic::ANSWER_BYTES, &[3, 0, 0, 0][..]));
 }
 
-/// What a master shows needs no certificate for the address that it listens at; what it looks for as a client does.
+/// The pages of a master need no certificate for its address; those that it gathers as a client do.
 #[test]
 fn masters_show_their_cluster_over_tls() {
     let files = Files::new();
@@ -123,7 +123,7 @@ fn a_node_that_dies_is_done_without_over_tls() {
     let begun = Instant::now();
     let mut after = 0;
     while after < 100 {
-        // Whoever meets the loss may have to try again.
+        // Writes that meet the loss may have to be repeated.
         match client.put(&key(after), b"after") {
             Ok(_) => after += 1,
             Err(error) => assert!(begun.elapsed() < Duration::from_secs(30), "{error}"),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::common::{Up, eventually, finish, finish_with, fusee, is_alive, signal, wait};
 
-/// The servers are gone, and the directory too.
+/// Asserts that the servers have ended, and that the directory is gone.
 #[track_caller]
 fn expect_nothing_left(up: &Up, pids: &[u32]) {
     for pid in pids {
@@ -36,7 +36,7 @@ fn other_processes_put_and_get_on_both_fabrics() {
     use_every_operation(&up, "shm");
     use_every_operation(&up, "tcp");
     use_every_operation(&up, "auto");
-    // What one fabric wrote the other reads.
+    // Each fabric reads pairs that were written over another one.
     up.run(&["put", "k", "v", "--fabric", "shm"]).expect_code(0);
     assert_eq!(up.run(&["get", "k", "--fabric", "tcp"]).expect_code(0).stdout, b"v");
 }
@@ -57,7 +57,7 @@ fn values_go_through_byte_by_byte() {
 
 #[test]
 fn status_shows_the_cluster() {
-    // Looks for damage take names of sessions.
+    // The scrubber would take ids of sessions.
     let up = Up::start(&["--pool=512MiB", "--memory-nodes=2", "--scrub-bytes-per-s=0"]);
     up.run(&["put", "k", "v"]).expect_code(0);
     let status = up.run(&["status", "--json"]).expect_code(0).json();
@@ -79,7 +79,7 @@ fn status_shows_the_cluster() {
     assert_eq!(owned, 1);
     let table = up.run(&["status"]).expect_code(0).text();
     assert!(table.contains("mn1") && table.contains("ready, view 1"), "{table}");
-    // A memory node that has gone is shown as such.
+    // A lost memory node is shown as such.
     signal("KILL", up.pids()[2]);
     eventually("the cluster goes on without mn1", || {
         let status = up.run(&["status", "--json"]).json();
@@ -191,7 +191,7 @@ fn a_small_pool_is_enough_for_few_keys() {
     up.run(&["put", "k", "v"]).expect_code(0);
 }
 
-/// Where it was the last time, if it can be.
+/// The page has the same address each time, if possible.
 #[test]
 fn the_page_is_beside_the_master() {
     let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -204,7 +204,7 @@ fn the_page_is_beside_the_master() {
     assert!(page == format!("127.0.0.1:{}", port + 10) || !is_free(), "{page}, master at {port}");
 }
 
-/// Keys and values are bytes, in lines of a pipe as well.
+/// Keys and values are bytes, also in lines from a pipe.
 #[test]
 fn a_shell_takes_lines_that_are_no_text() {
     let up = Up::start(&["--pool=256MiB", "--memory-nodes=1"]);
@@ -218,7 +218,7 @@ fn a_shell_takes_lines_that_are_no_text() {
     up.run(&["stats"]).expect_error(2, "'status'");
 }
 
-/// Whatever a variable means, one that is set to nothing says nothing.
+/// An empty variable counts as unset, whichever it is.
 #[test]
 fn variables_without_a_value_say_nothing() {
     let up = Up::start(&["--pool=256MiB", "--memory-nodes=1"]);
@@ -234,7 +234,7 @@ fn variables_without_a_value_say_nothing() {
     empty(&mut show);
     let shown = finish(show.env("FUSEE_MASTER", "")).expect_code(0).text();
     assert!(shown.contains("# secret is not set"), "{shown}");
-    // Without an address the usual one.
+    // Without an address, the default one.
     finish(fusee(&["status"]).env("FUSEE_MASTER", "")).expect_code(3);
 }
 

@@ -1,7 +1,7 @@
-//! The verbs fabric from the command line: processes, an RDMA device, and memory nodes that do nothing.
+//! The verbs fabric from the command line: processes, an RDMA device, and memory nodes without work.
 //!
-//! Needs an RDMA device; without one it says so, and fails if `FUSEE_RDMA_REQUIRED` is 1. `tests/rdma/run` has
-//! two, to be given this test and the binary (`--copy`).
+//! The tests need an RDMA device; without one they say so, and fail if `FUSEE_RDMA_REQUIRED` is 1.
+//! `tests/rdma/run` has two devices, and takes this test and the binary (`--copy`).
 
 mod common;
 
@@ -14,7 +14,7 @@ use fusee_client::{Client, FabricKind, Options};
 fn has_device() -> bool {
     let found = fs::read_dir("/sys/class/infiniband").is_ok_and(|mut all| all.next().is_some());
     if !found {
-        // Not by println, which the test program keeps to itself.
+        // Not by println, which the test harness captures.
         let _told = std::io::Write::write_fmt(
             &mut std::io::stderr(),
             format_args!("SKIPPED: no RDMA device, so no cluster over verbs\n"),
@@ -52,7 +52,7 @@ fn other_processes_put_and_get_over_verbs() {
         run(&["delete", "k"]).expect_code(0);
         run(&["get", "k"]).expect_error(1, "key `k` not found");
     }
-    // By the processor nobody may.
+    // No fabric that needs the node's processor is offered.
     for fabric in ["shm", "tcp"] {
         let refused = up.run(&["get", "k", "--fabric", fabric]);
         refused.expect_error(3, "does not offer this fabric");
@@ -77,7 +77,7 @@ fn what_two_processes_do_over_verbs_is_linearizable() {
     }
 }
 
-/// How long processes have been on a processor.
+/// Returns the processor time that processes have used.
 fn processor_time(pids: &[u32]) -> Duration {
     let ticks = |pid: &u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
@@ -85,11 +85,11 @@ fn processor_time(pids: &[u32]) -> Duration {
         let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
         fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
     };
-    // A hundred a second, as everywhere on Linux.
+    // Linux counts a hundred ticks a second.
     Duration::from_millis(pids.iter().map(ticks).sum::<u64>() * 10)
 }
 
-/// What an operation needs of a memory node, its card does (here: the kernel, in interrupts).
+/// The device does all that an operation needs of a memory node (here: the kernel, in interrupts).
 #[test]
 fn memory_nodes_do_nothing_while_others_read() {
     if !has_device() {
@@ -109,7 +109,7 @@ fn memory_nodes_do_nothing_while_others_read() {
         }
         processor_time(nodes) - before
     };
-    // They renew their leases, which takes its time on an emulated machine.
+    // Idle nodes renew their leases, which takes time on an emulated machine.
     let idle = during(&mut || std::thread::sleep(Duration::from_millis(50)));
     let mut reads = 0;
     let busy = during(&mut || {
@@ -120,6 +120,6 @@ fn memory_nodes_do_nothing_while_others_read() {
     });
     println!("{reads} reads in 3 s; the memory nodes' processor time: {busy:?}, idle {idle:?}");
     assert!(reads > 1000, "{reads} reads are too few to tell");
-    // Interrupts are billed to whomever they meet.
+    // Interrupts are billed to the processes that they interrupt.
     assert!(busy < idle + Duration::from_millis(150), "{busy:?}, and {idle:?} while nobody read");
 }

@@ -8,7 +8,7 @@ use crate::common::{Scratch, Up, finish, fusee};
 
 const KEYS: usize = 50;
 
-/// Keys in the form of YCSB's, one of them as long as the prototype's never were.
+/// Returns a key in the form of YCSB's; one of them is longer than any of the prototype's.
 fn name(number: usize) -> String {
     match number {
         7 => format!("user{}", "7".repeat(300)),
@@ -16,7 +16,7 @@ fn name(number: usize) -> String {
     }
 }
 
-/// A file to load, and one with searches and updates of all keys, and inserts and deletes of few.
+/// Writes a file to load, and one with searches and updates of all keys, and inserts and deletes of a few.
 fn files(scratch: &Scratch) -> [String; 4] {
     let mut load = "\"recordcount\"=\"50\"\n".to_owned();
     let mut trans = String::new();
@@ -60,7 +60,7 @@ fn every_line_is_done_once() {
         let report = run(&files, more);
         counts(&report, [50, 50, 5, 5]);
         assert_eq!(report["ended_by"], "operations");
-        // Those that were inserted as well.
+        // Inserted keys are verified as well.
         assert_eq!(report["verified_keys"], KEYS + 5);
         assert_eq!(report["settings"]["keys"], KEYS);
     }
@@ -72,7 +72,7 @@ fn the_file_is_done_over_and_over_if_more_is_asked_for() {
     let files = files(&scratch);
     let report = run(&files, &["--operations", "330", "--threads", "3", "--coroutines", "2"]);
     counts(&report, [150, 150, 15, 15]);
-    // Half of it.
+    // Half of the file.
     assert_eq!(run(&files, &["--operations", "55"])["operations"], 55);
     let report = run(&files, &["--seconds", "0.5"]);
     assert!(report["operations"].as_u64().unwrap() > LINES, "{report:#}");
@@ -104,7 +104,7 @@ fn nothing_of_the_files_is_left_in_a_cluster() {
     }
     run(&files, &["--master", &up.master, "--keep", "--operations", "1"]);
     assert_eq!(up.run(&["get", &name(0)]).expect_code(0).stdout.len(), 1024 - name(0).len());
-    // What a run left behind does not disturb the next.
+    // Pairs that a run left behind do not disturb the next one.
     run(&files, &["--master", &up.master]);
 }
 
@@ -119,7 +119,7 @@ fn a_pair_that_somebody_else_wrote_is_noticed() {
     let output = std::thread::scope(|scope| {
         let line = [&line[..], &["--load-file", &load, "--trans-file", &trans]].concat();
         let running = scope.spawn(move || finish(&mut fusee(&line)));
-        // It may take its time to begin: `get` finds the key once it is loaded.
+        // Loading may take a while: `get` finds the key once it is loaded.
         crate::common::eventually("it is loaded", || up.run(&["get", "a"]).code == Some(0));
         up.run(&["put", "a", "garbage"]).expect_code(0);
         running.join().unwrap()

@@ -1,11 +1,11 @@
-//! The lab: the papers' evaluations, run again on modelled hardware in virtual time.
+//! The lab: the papers' evaluations, repeated on modelled hardware in virtual time.
 //!
-//! A figure is a list of setups, each a whole cluster of ours or of another system with its clients, on a testbed
-//! ([`fusee_sim::Testbed`]), and of statements of the paper's text. Nothing is measured on hardware here, and every
-//! result says so. Equal arguments give equal bytes.
+//! A figure is a list of setups, and of statements of the paper's text. A setup is a whole cluster with its
+//! clients, of ours or of another system, on a testbed ([`fusee_sim::Testbed`]). Nothing is measured on
+//! hardware here, and every result says so. Equal arguments give equal bytes.
 //!
-//! Reading order: `setup` (what is measured), `subject` and `theirs` (whose clients), `measure` (how), `figures` (what
-//! for), `run`, `report` and `page` (how it is told).
+//! Reading order: `setup` (setups and their results), `subject` and `theirs` (the systems), `measure`,
+//! `figures`, `run`, `report` and `page` (output).
 
 mod figures;
 mod measure;
@@ -28,10 +28,10 @@ pub use measure::{Failed, measure};
 use run::Outcome;
 pub use setup::{Latency, Load, Measured, Setup, System, Use};
 
-/// What to do in the lab.
+/// Subcommands of `fusee lab`.
 #[derive(Subcommand, Debug)]
 pub enum Lab {
-    /// Run a figure of a paper again
+    /// Repeat a figure of a paper
     #[command(after_help = "Examples:\n  \
         fusee lab list\n  \
         fusee lab figure 14\n  \
@@ -39,22 +39,22 @@ pub enum Lab {
         fusee lab figure F18 --seeds 5 --json\n\n\
         Everything is simulated, in virtual time: the same arguments give the same bytes.")]
     Figure(Numbered),
-    /// Run a table of a paper again
+    /// Repeat a table of a paper
     #[command(after_help = "Example:\n  \
         fusee lab table 1 --paper elasticmem\n\n\
         Table 1 of FUSEE, the recovery of a client, is of a real machine: `fusee bench recovery` measures it.\n\
         So are Tables 2 and 3 of ElasticMem: `fusee bench correlated`.")]
     Table(Numbered),
-    /// Run all figures again
+    /// Repeat all figures
     All(Options),
-    /// Make one page of the figures in a folder, each beside what the papers say of it
+    /// Make a page of the figures in a folder, with the statements of the papers
     Report(ReportArgs),
-    /// Say which figures there are
+    /// List the figures
     #[command(after_help = "Example:\n  fusee lab list")]
     List,
 }
 
-/// How figures are run and told.
+/// Options of runs, and of their output.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = "Example:\n  \
     fusee lab all --json > lab.json\n\n\
@@ -64,11 +64,11 @@ pub struct Options {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
     seeds: u64,
 
-    /// Operations that are counted, of all clients of a point together [default: as the figure says]
+    /// Operations to count, of all clients of a point together [default: by figure]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1_000..=100_000_000))]
     operations: Option<u64>,
 
-    /// Hardware to run on, other than the paper's; then its sentences are not judged
+    /// Hardware to model instead of the paper's; its statements are not judged then
     #[arg(long, value_parser = testbed)]
     testbed: Option<&'static str>,
 
@@ -81,14 +81,14 @@ pub struct Options {
     out: Option<PathBuf>,
 }
 
-/// The name of a testbed, if it is one.
+/// Parses the name of a testbed.
 fn testbed(name: &str) -> Result<&'static str, String> {
     let names = || Testbed::ALL.map(|testbed| testbed.name).join(", ");
     let found = Testbed::named(name).map(|testbed| testbed.name);
     found.ok_or_else(|| format!("there is no testbed {name}; there are {}", names()))
 }
 
-/// Which page.
+/// Arguments of `fusee lab report`.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = "Example:\n  \
     fusee lab all --out lab && fusee lab report lab\n\n\
@@ -99,7 +99,7 @@ pub struct ReportArgs {
     folder: PathBuf,
 }
 
-/// Which paper a number is of.
+/// A paper with figures.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Paper {
     /// FUSEE (FAST '23)
@@ -110,14 +110,14 @@ pub enum Paper {
     Switch,
 }
 
-/// Which figure or table.
+/// A figure or table.
 #[derive(clap::Args, Clone, Debug)]
 pub struct Numbered {
-    /// Its number, or its name as in the list; of ElasticMem's figures, the experiment's number
+    /// Its number, or its name as in the list; for figures of ElasticMem, the experiment's number
     #[arg(value_name = "NUMBER")]
     number: String,
 
-    /// Which paper the number is of
+    /// Paper of the number
     #[arg(long, value_enum, default_value = "fusee")]
     paper: Paper,
 
@@ -126,7 +126,7 @@ pub struct Numbered {
 }
 
 impl Numbered {
-    /// What the number names, or what to ask instead. By paper, names begin with one of `prefixes`.
+    /// Returns the figure of this number, or an error that lists all. `prefixes` are those of names, by paper.
     fn found(&self, kind: &str, prefixes: [&str; 3]) -> Result<&'static figures::Figure, Failure> {
         let name = self.number.to_ascii_uppercase();
         let prefix = prefixes[self.paper as usize];
@@ -139,7 +139,7 @@ impl Numbered {
 }
 
 impl Lab {
-    /// Does it.
+    /// Runs the command.
     pub fn run(&self) -> Result<(), Failure> {
         match self {
             Lab::Figure(of) => run_all([of.found("figure", ["F", "E", "S"])?], &of.options),
@@ -163,7 +163,7 @@ fn run_all(
     for figure in figures {
         let outcome = run::run(figure, options)?;
         let json = serde_json::to_string(&outcome).expect("numbers and texts");
-        // First: what a full disk does not take is told all the same.
+        // Printed before the files are written, which may fail on a full disk.
         output::line(&if options.json { json.clone() } else { report::text(&outcome) })?;
         if let Some(folder) = &options.out {
             write(&folder.join(format!("{}.json", figure.id)), &json)?;
@@ -189,7 +189,7 @@ fn drawn(outcome: &Outcome) -> Result<String, Failure> {
     report::picture(outcome).map_err(failed)
 }
 
-/// Makes the page of the figures in a folder, in their order here.
+/// Makes the page of the figures in a folder, in the order of the list.
 fn report_of(folder: &Path) -> Result<(), Failure> {
     let mut outcomes: Vec<Outcome> = Vec::new();
     for figure in figures::all() {

@@ -1,4 +1,4 @@
-//! Measures a setup: loads the keys, lets clients learn where they are, and counts operations.
+//! The measurement of a setup: loads the keys, lets clients learn where they are, and counts operations.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -21,29 +21,29 @@ use crate::setup::{
 use crate::subject::{Operations, Ours, Subject};
 use crate::theirs;
 
-/// Of as many operations as are counted this part ends before: until the clients are out of step.
+/// Divisor of the number of counted operations. The quotient of them runs before, until clients are out of step.
 const WARM_UP: u64 = 8;
 /// Events between two questions whether to stop.
 const EVENTS_PER_LOOK: u64 = 1 << 12;
-/// After so long a coroutine of a guest looks again whether the session is open.
+/// Time after which a guest looks again whether its session is open.
 const NEXT_LOOK: Nanos = 10_000;
 
-/// Why there is no measurement.
+/// Reasons for a missing measurement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failed {
-    /// Somebody asked to stop.
+    /// `stop` returned true.
     Stopped,
     /// An operation failed, which is a fault of the model or of the store.
     Operation(String),
 }
 
-/// Measures a setup, unless `stop` says so.
+/// Measures a setup, unless `stop` returns true.
 pub fn measure(setup: &Setup, stop: &dyn Fn() -> bool) -> Result<Measured, Failed> {
     let network = NetworkOptions {
         testbed: Some(setup.hardware()),
         delays: false,
         tearing: false,
-        // Within a window of a timeline it is known that a node does not answer.
+        // It must be known within a window of a timeline that a node does not answer.
         verb_timeout_ns: setup.timeline.map_or(1_000_000_000, |timeline| timeline.window_ns()),
         ..NetworkOptions::default()
     };
@@ -102,7 +102,7 @@ pub(crate) fn measure_in<S: Subject>(
         })
         .collect();
     let hosts = &members[..setup.clients];
-    // One for all: keepers live as long as it does.
+    // One executor for all: keepers live as long as it does.
     let mut executor = Executor::new(sim);
     for member in &members {
         executor.spawn_background(member.process, run.beside(member));
@@ -154,7 +154,7 @@ pub(crate) fn measure_in<S: Subject>(
     })
 }
 
-/// A client process, which keeps its session.
+/// A client process, with its session.
 struct Member<S: Subject> {
     process: ProcessId,
     seat: S::Seat,
@@ -177,27 +177,27 @@ struct Run<'r, S> {
     subject: &'r S,
     setup: &'r Setup,
     frontier: Frontier,
-    /// As it is before anything is drawn: to make it takes long.
+    /// A chooser before any draw, to be cloned, because making one takes long.
     chooser: Chooser,
-    /// So many operations end before any counts.
+    /// Operations that end before any counts.
     warm_up: u64,
     /// Operations that have ended.
     done: Cell<u64>,
-    /// Keys that have had their turn, where each has one: they are deleted or moved.
+    /// Keys that have been used, if each is used once: for deletes and Moves.
     taken: Cell<u64>,
-    /// Operations whose key was inserted and is not there.
+    /// Operations on keys that were inserted and not found.
     missed: Cell<u64>,
-    /// Since when operations that end are counted.
+    /// Time from which operations that end are counted.
     begun: Cell<Nanos>,
-    /// When the last one that counts ended. Others were under way, as all the time before.
+    /// Time at which the last counted operation ended. Others were under way, as at any time before.
     ended: Cell<Nanos>,
     /// Operations in each window of the timeline.
     windows: RefCell<Vec<u64>>,
-    /// What was posted in between.
+    /// Verbs that were posted in between.
     posted: Cell<Posted>,
-    /// What was busy in between.
+    /// Busy parts of the hardware in between.
     busy: RefCell<Vec<Busy>>,
-    /// By the names of what was done.
+    /// Latencies by the name of the operation.
     latencies: RefCell<BTreeMap<&'static str, Vec<Nanos>>>,
     failed: RefCell<Option<String>>,
 }
@@ -211,7 +211,7 @@ impl<S: Subject> Run<'_, S> {
         vec![7; self.setup.value_bytes()]
     }
 
-    /// Lets what was spawned come to its end.
+    /// Runs spawned tasks to their end.
     fn go(
         &self,
         executor: &mut Executor<'_>,
@@ -231,7 +231,7 @@ impl<S: Subject> Run<'_, S> {
         Ok(())
     }
 
-    /// What a session does beside its operations, from when it is open.
+    /// Runs the background work of a session from when it is open.
     async fn beside(&self, member: &Member<S>) {
         while member.session.get().is_none() {
             self.subject.sim().sleep(NEXT_LOOK).await;
@@ -290,7 +290,7 @@ impl<S: Subject> Run<'_, S> {
         }
     }
 
-    /// Inserts a key, and again if the system loses it.
+    /// Inserts a key, again and again if the system loses it.
     async fn load(&self, session: &S::Session, key: &[u8], value: &[u8]) -> Result<(), String> {
         if !session.execute(Request::Insert, key, value).await? {
             return Err("there is such a key".into());
@@ -303,7 +303,7 @@ impl<S: Subject> Run<'_, S> {
         Ok(())
     }
 
-    /// Has a client look at every key.
+    /// Has a client search for every key.
     async fn look_at_all(&self, member: &Member<S>) {
         for key in 0..self.setup.keys {
             let found = member.session().execute(Request::Search, &key_bytes(key), &[]).await;
@@ -324,7 +324,7 @@ impl<S: Subject> Run<'_, S> {
         }
     }
 
-    /// Whether a client goes on: until all operations are done, or the timeline is over, or it goes.
+    /// Whether a client goes on: until all operations are done, the timeline is over, or the guest leaves.
     fn goes_on(&self, member: &Member<S>) -> bool {
         let Some(timeline) = self.setup.timeline else {
             return self.done.get() < self.warm_up + self.setup.operations;
@@ -336,13 +336,13 @@ impl<S: Subject> Run<'_, S> {
         self.subject.sim().now() < self.begun.get() + until as u64 * timeline.window_ns()
     }
 
-    /// Operations a second in every window.
+    /// Returns the operations a second of every window.
     fn timeline(&self) -> Vec<f64> {
         let seconds = self.setup.timeline.map_or(1.0, |of| of.window_ns() as f64 / 1e9);
         self.windows.borrow().iter().map(|count| *count as f64 / seconds).collect()
     }
 
-    /// A client that comes later: it opens its session then, and knows what a host knows.
+    /// Runs a client that comes later: it opens its session then, and learns where keys are from a host.
     async fn visit(&self, host: &Member<S>, member: &Member<S>, stream: usize) {
         let timeline = self.setup.timeline.expect("guests come in a timeline");
         let sim = self.subject.sim();
@@ -359,7 +359,7 @@ impl<S: Subject> Run<'_, S> {
         self.operate(member, stream).await;
     }
 
-    /// One operation after the other, as long as there are any left.
+    /// Runs one operation after the other, as long as any are left.
     async fn operate(&self, member: &Member<S>, stream: usize) {
         let Setup { load, seed, .. } = *self.setup;
         let session = member.session();
@@ -404,7 +404,7 @@ impl<S: Subject> Run<'_, S> {
         }
     }
 
-    /// Counts an operation that has ended, if it is one of those that count.
+    /// Counts an operation that has ended, unless it ended too early or too late.
     fn ended(&self, step: Step, took: Nanos) {
         let done = self.done.get() + 1;
         self.done.set(done);
@@ -441,7 +441,7 @@ fn switched(switches: &Switches) -> Switched {
     Switched { asked, steered, held, bytes: switches.bytes() }
 }
 
-/// What operations of each kind have cost so far, by name, as far as it is known.
+/// Returns the cost of operations so far, by the name of their kind, as far as known.
 fn costs<S: Subject>(hosts: &[Member<S>]) -> BTreeMap<&'static str, KindStats> {
     let requests = [Request::Search, Request::Update, Request::Insert, Request::Delete];
     let steps = requests.map(Step::Request).into_iter().chain([Step::Move(Redundancy::None)]);
@@ -484,7 +484,7 @@ fn summed_up(
     latencies.into_iter().map(of).collect()
 }
 
-/// For each kind of machine and part the one that was used most.
+/// Returns the most used part of each kind, for each kind of machine.
 fn uses(busy: &[Busy], took: Nanos) -> Vec<Use> {
     let mut uses: Vec<Use> = Vec::new();
     for busy in busy {

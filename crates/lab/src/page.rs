@@ -1,11 +1,11 @@
-//! All figures as one page, each beside what the papers' text says of it.
+//! All figures on one page, with the statements of the papers' text.
 
 use std::fmt::{self, Write};
 
 use crate::figures::Kind;
 use crate::run::{Judged, Outcome};
 
-/// The page, with everything that it needs in itself.
+/// Returns the page, which needs no other file.
 pub fn page(outcomes: &[Outcome], pictures: &[String]) -> String {
     let mut page = String::new();
     write(&mut page, outcomes, pictures).expect("a String takes everything");
@@ -98,23 +98,23 @@ fn statement(page: &mut String, judged: &Judged) -> fmt::Result {
     )
 }
 
-/// What became of a statement.
+/// The verdict on a statement.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// It was predicted, and holds.
     Holds,
-    /// It was predicted, and does not.
+    /// It was predicted, and does not hold.
     Fails,
     /// A parameter was fitted on it: it proves nothing.
     Calibrated,
-    /// A parameter was fitted on it, in vain.
+    /// A parameter was fitted on it, and it does not hold nevertheless.
     Missed,
     /// Nothing was measured.
     None,
 }
 
 impl Verdict {
-    /// Of a statement.
+    /// Returns the verdict on a statement.
     pub fn of(judged: &Judged) -> Verdict {
         match (judged.value, judged.kind, judged.holds) {
             (None, ..) => Verdict::None,
@@ -125,7 +125,7 @@ impl Verdict {
         }
     }
 
-    /// In words.
+    /// Returns the verdict in words.
     pub fn in_words(self) -> &'static str {
         match self {
             Verdict::Holds => "holds",
@@ -167,7 +167,7 @@ figure stands what the paper's text says of it, as a number. Curves of the paper
 parameter of the model was fitted on proves nothing, and is <b class=calibrated>calibrated</b>.</p>
 ";
 
-/// Text between tags.
+/// Text, escaped for HTML.
 struct Escaped<'t>(&'t str);
 
 impl fmt::Display for Escaped<'_> {

@@ -1,4 +1,4 @@
-//! What a figure is told as: a table for people, and a picture.
+//! The output of a figure: a table for people, and a picture.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use fusee_report::plot::{Chart, Drawn, Horizontal, Line, Panel};
 use crate::page::Verdict;
 use crate::run::{Judged, Outcome, Row};
 
-/// A figure as a table, with what became of the paper's statements below it.
+/// Returns a figure as a table, with the verdicts on the paper's statements below it.
 pub fn text(outcome: &Outcome) -> String {
     let mut text = String::new();
     let mut line = |words: String| writeln!(text, "{words}").expect("a String takes everything");
@@ -46,7 +46,7 @@ fn statement_in_words(statement: &Judged) -> String {
     format!("  {verdict}: {of}: {says} ({section}): {value}, {expected} expected")
 }
 
-/// A figure as a picture in SVG: equal outcomes give equal bytes.
+/// Returns a figure as a picture in SVG. Equal outcomes give equal bytes.
 pub fn picture(outcome: &Outcome) -> Drawn<String> {
     let mut lines: Vec<Line> = Vec::new();
     for Row { series, x, value, least, most, .. } in &outcome.rows {

@@ -1,4 +1,4 @@
-//! Runs figures: their points on all processors, for every seed, and judges what the papers state.
+//! Runs of figures: their points for every seed, on all processors, and the verdicts on the papers' statements.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,84 +17,84 @@ use crate::figures::{Expected, Figure, Kind, Medians, Point, Statement};
 use crate::measure::{Failed, measure};
 use crate::setup::{Measured, Setup, System, Use};
 
-/// A point with what came of it.
+/// A point with its result.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
-    /// Which line it belongs to.
+    /// The line that it belongs to.
     pub series: String,
-    /// Where it stands.
+    /// Its place on the horizontal axis.
     pub x: f64,
-    /// What is drawn: the median over the seeds.
+    /// The value that is drawn: the median over the seeds.
     pub value: f64,
-    /// The least.
+    /// The least value.
     pub least: f64,
-    /// The most.
+    /// The largest value.
     pub most: f64,
-    /// The part of the hardware that was busiest, and for how much of the time.
+    /// The busiest part of the hardware, with its share of the time.
     pub busiest: String,
-    /// Which of the figure's measurements it is of.
+    /// Index of its measurement in the figure.
     pub measurement: usize,
 }
 
-/// A setup with what came of it.
+/// A setup with its results.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measurement {
-    /// What was measured.
+    /// The setup.
     pub setup: Setup,
-    /// With each seed, beginning with the setup's.
+    /// Results for each seed, beginning with the setup's.
     pub measured: Vec<Measured>,
 }
 
-/// What became of a statement.
+/// A statement with its verdict.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Judged {
-    /// Of which system.
+    /// The system that it is judged for.
     pub of: String,
-    /// In our words.
+    /// The statement in our words.
     pub says: String,
-    /// Where it stands.
+    /// The section with the statement.
     pub section: String,
     /// Whether it could have failed.
     pub kind: Kind,
-    /// What it has to be.
+    /// The condition on the number.
     pub expected: Expected,
-    /// What it is; `None` if it was not measured.
+    /// The number; `None` if it was not measured.
     pub value: Option<f64>,
     /// Whether it holds.
     pub holds: bool,
 }
 
-/// A figure with what came of it.
+/// A figure with its results.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
-    /// Which.
+    /// Id of the figure.
     pub figure: String,
-    /// What it shows.
+    /// Its subject.
     pub about: String,
-    /// What its points differ in.
+    /// The name of the horizontal axis.
     pub x: String,
-    /// What is drawn.
+    /// The quantity that is drawn.
     pub quantity: String,
-    /// Where everything comes from: nothing is measured on hardware here.
+    /// Origin of the numbers: nothing is measured on hardware here.
     pub source: String,
-    /// The commit that this program was built of; `None` if it does not know.
+    /// The commit that this program was built from; `None` if that is unknown.
     pub commit: Option<String>,
-    /// How often each point was measured.
+    /// Number of measurements of each point.
     pub seeds: u64,
     /// Points.
     pub rows: Vec<Row>,
-    /// What they are of.
+    /// Measurements of the points.
     #[serde(skip_deserializing)]
     pub measurements: Vec<Measurement>,
     /// Statements.
     pub statements: Vec<Judged>,
-    /// What is missing, or unlike the paper.
+    /// Gaps, and differences from the paper.
     pub remarks: Vec<String>,
-    /// A signal came: not all points are there.
+    /// Whether a signal came, so that points are missing.
     pub interrupted: bool,
 }
 
-/// Runs a figure. Points that are there when a signal comes are told.
+/// Runs a figure. If a signal comes, the outcome has the points so far.
 pub fn run(figure: &Figure, options: &Options) -> Result<Outcome, Failure> {
     let Options { seeds, operations, testbed, .. } = *options;
     let mut points = (figure.points)();
@@ -102,7 +102,7 @@ pub fn run(figure: &Figure, options: &Options) -> Result<Outcome, Failure> {
         setup.operations = operations.unwrap_or(setup.operations);
         setup.testbed = testbed.unwrap_or(setup.testbed);
     }
-    // Several points may be of one measurement.
+    // Several points may be drawn from one measurement.
     let mut setups: Vec<Setup> = Vec::new();
     for point in &points {
         if !setups.contains(&point.setup) {
@@ -188,7 +188,7 @@ fn quantity(points: &[Point]) -> String {
     names.into_iter().collect::<Vec<_>>().join("; ")
 }
 
-/// What came of one point, with all seeds.
+/// Returns the result of one point, over all seeds.
 fn row(point: &Point, measurements: &[Measurement]) -> Option<Row> {
     let measurement = measurements.iter().position(|of| of.setup == point.setup)?;
     let measured = &measurements[measurement].measured;
@@ -208,7 +208,7 @@ fn row(point: &Point, measurements: &[Measurement]) -> Option<Row> {
     })
 }
 
-/// What was busiest with the first seed.
+/// Returns the busiest part of the hardware, with the first seed.
 fn busiest(measured: &[Measured]) -> String {
     let busiest = measured.first().map(|measured| &measured.busiest);
     let words = |of: &Use| format!("{} of {}, {:.0} %", of.part, of.machine, of.share * 100.0);
@@ -220,7 +220,7 @@ fn judge(figure: &Figure, medians: &Medians) -> Vec<Judged> {
         let value = (statement.value)(medians, of);
         let holds = value.is_some_and(|value| statement.expected.holds(value));
         let Statement { says, section, expected, .. } = *statement;
-        // Parameters are fitted on what was published. Ours is what comes of them.
+        // Parameters are fitted on the published system. Ours is a prediction from them.
         let kind = if of == System::Fusee.name() { Kind::Predicted } else { statement.kind };
         let of = of.into();
         let says = says.into();

@@ -1,4 +1,4 @@
-//! What is measured: a system on modelled hardware, and what its clients do. And what comes of it.
+//! Setups: a system on modelled hardware, and the work of its clients. And the results of a measurement.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use fusee_sim::{ClusterOptions, Nanos, Rng, Testbed};
 use fusee_workload::{Distribution, KEY_BYTES, Request, Workload};
 use serde::Serialize;
 
-/// Whose clients are measured.
+/// Systems that can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum System {
@@ -33,13 +33,13 @@ pub enum System {
 }
 
 impl System {
-    /// Whether a key that was inserted may not be found, which is no error then: what FUSEE as published breaks
-    /// ([`fusee_baselines::published`]).
+    /// Whether a key that was inserted may not be found, which is no error then: FUSEE as published breaks this
+    /// promise ([`fusee_baselines::published`]).
     pub(crate) fn misses_keys(self) -> bool {
         matches!(self, System::Published | System::OneByOne | System::NodesAllocate)
     }
 
-    /// As it is called in figures.
+    /// Returns its name in figures.
     pub fn name(self) -> &'static str {
         match self {
             System::Fusee => "ours",
@@ -54,23 +54,23 @@ impl System {
     }
 }
 
-/// Which operations clients do.
+/// The operations of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
-    /// Those of a YCSB workload.
+    /// Operations of a YCSB workload.
     Ycsb(Workload),
-    /// Of one kind. What is inserted is new, and no key is deleted twice.
+    /// Operations of one kind. Inserted keys are new, and no key is deleted twice.
     Only(Request),
     /// One key after the other gets a redundancy.
     Moves {
-        /// That which all have got before, after they were loaded.
+        /// The redundancy of all keys before, which they get after they are loaded.
         from: Redundancy,
-        /// That which they get.
+        /// The redundancy that they get.
         to: Redundancy,
     },
 }
 
-/// What a client does next.
+/// The next step of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Request(Request),
@@ -78,7 +78,7 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    /// As it is called in figures.
+    /// Returns its name in figures.
     pub fn name(self) -> &'static str {
         match self {
             Step::Request(Request::Search) => "search",
@@ -91,7 +91,7 @@ impl Step {
 }
 
 impl Load {
-    /// Draws the next one.
+    /// Draws the next step.
     pub(crate) fn draw(self, rng: &Rng) -> Step {
         match self {
             Load::Ycsb(workload) => Step::Request(rng.with(|rng| workload.draw(rng))),
@@ -100,7 +100,7 @@ impl Load {
         }
     }
 
-    /// How the keys are chosen that are there already.
+    /// Returns the distribution by which existing keys are chosen.
     pub(crate) fn distribution(self) -> Distribution {
         match self {
             Load::Ycsb(workload) => workload.distribution(),
@@ -119,53 +119,53 @@ impl fmt::Display for Load {
     }
 }
 
-/// A switch between clients and memory nodes, and how many keys it has room for.
+/// A switch between clients and memory nodes, with its capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Switching {
     /// For Clover, as published.
     Sent {
-        /// Keys whose chains it knows.
+        /// Keys with chains that it knows.
         keys: usize,
     },
     /// For Clover, safe.
     Answered {
-        /// Keys whose chains it knows.
+        /// Keys with chains that it knows.
         keys: usize,
     },
     /// For our store.
     Ours {
-        /// Slots whose objects it knows.
+        /// Slots with objects that it knows.
         slots: usize,
         /// Rounds that it orders.
         rounds: usize,
     },
 }
 
-/// What happens while clients work, and when: a run of so many windows of equal length, which are counted one by one.
+/// An event while clients work. The run consists of windows of equal length, which are counted one by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Timeline {
-    /// How long a window is, in microseconds.
+    /// Length of a window, in microseconds.
     pub window_us: u64,
-    /// How many there are.
+    /// Number of windows.
     pub windows: usize,
-    /// What happens.
+    /// The event.
     pub what: Happening,
-    /// At the beginning of which window.
+    /// The window at the beginning of which it happens.
     pub at: usize,
 }
 
-/// What happens in the middle of a run.
+/// An event in the middle of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Happening {
     /// This memory node dies, with its memory.
     NodeCrashes(u16),
-    /// More clients come, and go again.
+    /// More clients come, and leave again.
     Guests {
-        /// How many.
+        /// Number of these clients.
         clients: usize,
-        /// At the beginning of which window they go.
+        /// The window at the beginning of which they leave.
         until: usize,
     },
 }
@@ -175,7 +175,7 @@ impl Timeline {
         self.window_us * 1000
     }
 
-    /// How many clients come.
+    /// Returns the number of clients that come.
     pub(crate) fn guests(&self) -> usize {
         match self.what {
             Happening::Guests { clients, .. } => clients,
@@ -184,10 +184,10 @@ impl Timeline {
     }
 }
 
-/// What is measured: hardware, cluster and load. The defaults are the paper's (P §6.1 to §6.3).
+/// A setup to measure: hardware, cluster and load. The defaults are the paper's (P §6.1 to §6.3).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Setup {
-    /// Whose clients.
+    /// The system.
     pub system: System,
     /// The hardware, by name.
     pub testbed: &'static str,
@@ -203,33 +203,33 @@ pub struct Setup {
     pub index_replicas: u8,
     /// Replicas of pairs.
     pub data_replicas: u8,
-    /// What the pairs have that are there from the beginning.
+    /// Redundancy of the pairs that are loaded.
     #[serde(serialize_with = "in_words")]
     pub redundancy: Redundancy,
-    /// Keys that are there from the beginning.
+    /// Keys that are loaded.
     pub keys: u64,
     /// Bytes of a key and its value.
     pub pair_bytes: usize,
-    /// Which operations.
+    /// Operations of the clients.
     #[serde(serialize_with = "in_words")]
     pub load: Load,
-    /// How skewed the keys are.
+    /// Skew of the keys.
     pub theta: f64,
     /// Operations of all clients together that are counted.
     pub operations: u64,
-    /// Cores of the server that some systems have.
+    /// Cores of the metadata server, in systems with one.
     pub metadata_cores: usize,
     /// Whether clients remember where keys are.
     pub cached: bool,
     /// See [`fusee_client::Options::cache_threshold`].
     pub cache_threshold: f64,
-    /// What is in the path, if anything.
+    /// The switch in the path, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub switch: Option<Switching>,
-    /// What happens meanwhile. Then it says for how long clients work, not the number of operations.
+    /// An event during the run. If there is one, its timeline limits the work of clients, not the number of operations.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeline: Option<Timeline>,
-    /// Of what is drawn: keys and kinds of operations.
+    /// Seed of everything that is drawn: keys and kinds of operations.
     pub seed: u64,
 }
 
@@ -264,45 +264,45 @@ impl Default for Setup {
     }
 }
 
-/// Nobody waits for so long.
+/// A time limit that no operation reaches.
 const LONG: Duration = Duration::from_secs(100);
-/// Of a block, where pairs are not long.
+/// Size of a block, unless pairs are long.
 const BLOCK_BYTES: u64 = 1 << 18;
-/// Pairs for which a block has room at least.
+/// Pairs for which a block has room, at least.
 const PAIRS_IN_BLOCK: u64 = 16;
-/// No block is larger (see [`Geometry`]).
+/// Maximum size of a block (see [`Geometry`]).
 const MAX_BLOCK_BYTES: u64 = 16 << 20;
-/// A region's bytes, if it has at least so many blocks then.
+/// Size of a region, unless it would have fewer blocks than this.
 const REGION_BYTES: u64 = 1 << 25;
 const BLOCKS_IN_REGION: u64 = 8;
-/// Each node has room for so many besides.
+/// Regions that each node has room for in addition.
 const SPARE_REGIONS: u64 = 16;
-/// Where pairs are not replicated: every redundancy has regions of its own.
+/// The same if pairs are not replicated: every redundancy has regions of its own.
 const SPARE_CODED_REGIONS: u64 = 64;
 
 impl Setup {
-    /// The hardware.
+    /// Returns the hardware.
     ///
     /// # Panics
-    /// If it has no such name.
+    /// If no testbed has this name.
     pub fn hardware(&self) -> Testbed {
         Testbed::named(self.testbed).expect("a testbed's name")
     }
 
-    /// Bytes of a value.
+    /// Returns the length of a value.
     pub fn value_bytes(&self) -> usize {
         self.pair_bytes - KEY_BYTES
     }
 
-    /// Who is silent for so long is gone: of a timeline as much as a second is of ten.
+    /// Returns the lease: a second, or a tenth of the timeline.
     pub(crate) fn lease_ms(&self) -> u64 {
         self.timeline.map_or(1_000, |of| (of.windows as u64 * of.window_us) / 10_000)
     }
 
-    /// How sessions work.
+    /// Returns the options of sessions.
     pub(crate) fn session(&self) -> LogicOptions {
         LogicOptions {
-            // New keys come to those that were there.
+            // Inserted keys are added to those that were loaded.
             cache_entries: if self.cached { 2 * self.keys as usize } else { 0 },
             cache_threshold: self.cache_threshold,
             op_timeout: LONG,
@@ -314,7 +314,7 @@ impl Setup {
         }
     }
 
-    /// The cluster: with room for all pairs, and for blocks of every client.
+    /// Returns the cluster, with room for all pairs, and for blocks of every client.
     pub(crate) fn cluster(&self) -> ClusterOptions {
         let pairs = 2 * self.keys * self.pair_bytes as u64;
         let block_bytes = (PAIRS_IN_BLOCK * self.pair_bytes as u64)
@@ -348,85 +348,85 @@ impl Setup {
     }
 }
 
-/// What came of it. Everything is in virtual time.
+/// Results of a measurement, all in virtual time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measured {
     /// Operations that were counted.
     pub operations: u64,
-    /// How long they took.
+    /// Time that they took.
     pub virtual_ns: Nanos,
     /// Operations a second.
     pub ops_per_s: f64,
     /// Operations a second in each window of the timeline.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub timeline: Vec<f64>,
-    /// By kind, in order of the names.
+    /// Latencies by kind, in the order of names.
     pub latencies: Vec<Latency>,
-    /// Verbs of sessions, per operation; what they do in the background is among them.
+    /// Verbs of sessions per operation, including those of background work.
     pub verbs: f64,
-    /// Bytes that these touched, per operation.
+    /// Bytes that these verbs touched, per operation.
     pub bytes: f64,
     /// Hints of the index cache that were wrong, per operation.
     pub wrong_hints: f64,
-    /// Operations whose key was inserted and is not there: more than none only in systems that lose some.
+    /// Operations on keys that were inserted and not found: 0 except in systems that lose keys.
     pub missed: u64,
-    /// The part of the hardware that was busiest, and for how much of the time.
+    /// The busiest part of the hardware, with its share of the time.
     pub busiest: Use,
-    /// For each kind of machine and part the busiest of these.
+    /// The busiest part of each kind, for each kind of machine.
     pub uses: Vec<Use>,
-    /// What the switch has done, if there is one.
+    /// The work of the switch, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub switch: Option<Switched>,
     /// Events of the simulation.
     pub events: u64,
 }
 
-/// What a switch has done, also before anything was counted.
+/// The work of a switch, including the time before anything was counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Switched {
-    /// Verbs that would have been steered, had it known where to.
+    /// Verbs that would have been steered if the switch had known where to.
     pub asked: u64,
     /// Verbs that were steered.
     pub steered: u64,
     /// Times that a verb had to wait.
     pub held: u64,
-    /// Bytes that it takes for what it knows in the end.
+    /// Bytes of its state at the end.
     pub bytes: u64,
 }
 
 impl Measured {
-    /// Of one kind of operation, if there was any.
+    /// Returns the latency of one kind of operation, if there was any.
     pub fn latency(&self, kind: &str) -> Option<&Latency> {
         self.latencies.iter().find(|latency| latency.kind == kind)
     }
 }
 
-/// Of one kind of operation.
+/// The latency of one kind of operation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Latency {
-    /// Which.
+    /// The kind.
     pub kind: &'static str,
-    /// How many.
+    /// Number of operations.
     pub count: u64,
     /// The median.
     pub p50_ns: Nanos,
-    /// One of a hundred takes longer.
+    /// The time that one of a hundred exceeds.
     pub p99_ns: Nanos,
-    /// Phases, on average, also of operations that did not count; if the system tells them.
+    /// Mean phases, also of operations that were not counted; `None` if the system does not report them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phases: Option<f64>,
-    /// Bytes of pools that they touched, in the same way. What sessions do besides is not among them.
+    /// Mean bytes of pools that they touched, likewise, without background work of sessions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<f64>,
 }
 
-/// How much a part of the hardware was used.
+/// The use of a part of the hardware.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Use {
-    /// Whose.
+    /// The machine.
     pub machine: String,
-    /// Which part.
+    /// The part.
     pub part: &'static str,
-    /// Of 1.
+    /// Share of the time, from 0 to 1.
     pub share: f64,
 }

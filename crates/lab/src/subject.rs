@@ -1,4 +1,4 @@
-//! What is measured: our store, or another system on the same hardware.
+//! Systems to measure: our store, or another system on the same hardware.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -16,18 +16,18 @@ use fusee_workload::Request;
 
 use crate::setup::{Setup, Step};
 
-/// A system on a testbed, whose clients are measured.
+/// A system on a testbed, with clients to measure.
 pub(crate) trait Subject {
-    /// What a client process has before its session is open.
+    /// State of a client process before its session is open.
     type Seat;
-    /// What a client has.
+    /// A session of a client.
     type Session: Operations;
 
     fn sim(&self) -> &Sim;
 
     fn network(&self) -> &Network;
 
-    /// A client process on a machine.
+    /// Creates a client process on a machine.
     fn seat(&self, machine: MachineId) -> (ProcessId, Self::Seat);
 
     /// Opens its session.
@@ -37,15 +37,15 @@ pub(crate) trait Subject {
         seat: &Self::Seat,
     ) -> impl Future<Output = Result<Self::Session, String>>;
 
-    /// A memory node dies then, with its memory.
+    /// Has a memory node die after this time, with its memory.
     fn crash_after(&self, node: MnId, delay: Nanos);
 }
 
-/// A session, whatever the system.
+/// A session of any system.
 pub(crate) trait Operations {
     fn client(&self) -> ClientId;
 
-    /// Does something to a key. Whether the key was there, or not there if it is inserted.
+    /// Does something to a key. Returns whether the key existed, or, for an insert, whether it did not.
     fn execute(
         &self,
         request: Request,
@@ -53,27 +53,27 @@ pub(crate) trait Operations {
         value: &[u8],
     ) -> impl Future<Output = Result<bool, String>>;
 
-    /// Gives a key's value another redundancy, which it has not.
+    /// Gives a key's value a redundancy that it does not have.
     fn set_redundancy(
         &self,
         key: &[u8],
         redundancy: Redundancy,
     ) -> impl Future<Output = Result<(), String>>;
 
-    /// Knows from now on where keys are that another one knows.
+    /// Learns where keys are from another session.
     fn learn_from(&self, other: &Self);
 
-    /// Hints of its cache that were wrong so far.
+    /// Returns the number of wrong hints of its cache so far.
     fn wrong_hints(&self) -> u64;
 
-    /// What operations of a kind have cost so far, if it is known.
+    /// Returns the cost of operations of a kind so far, if it is known.
     fn cost(&self, step: Step) -> Option<KindStats>;
 
-    /// What it does beside its operations.
+    /// Does the session's work besides its operations.
     fn background(&self) -> impl Future<Output = ()>;
 }
 
-/// Ours.
+/// Our store.
 pub(crate) struct Ours {
     cluster: Cluster,
     session: LogicOptions,
@@ -164,7 +164,7 @@ impl Operations for SimSession {
         Some(*self.stats().kind(kind))
     }
 
-    /// Its keeper does that.
+    /// Its keeper does this work.
     async fn background(&self) {}
 }
 
@@ -175,7 +175,7 @@ pub(crate) struct Theirs<O> {
 }
 
 impl<S, O: Fn(&Rack, SimFabric) -> S> Theirs<O> {
-    /// With memory nodes of so many bytes; `make` adds its servers.
+    /// Creates memory nodes with pools of this size; `make` adds the servers.
     pub fn new(
         setup: &Setup,
         network: NetworkOptions,

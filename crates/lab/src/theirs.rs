@@ -1,4 +1,4 @@
-//! The baselines on a testbed: how large each is made, and what its servers run on.
+//! The baselines on a testbed: their sizes, and the machines of their servers.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -20,10 +20,10 @@ use crate::measure::{Failed, measure_in};
 use crate::setup::{Load, Measured, Setup, Switching};
 use crate::subject::{Subject, Theirs};
 
-/// Whoever has to be asked to stop.
+/// A function that returns whether to stop.
 type Stop<'s> = &'s dyn Fn() -> bool;
 
-/// Keys that come while clients work: those that count, those before, and those under way.
+/// Returns the number of keys that clients insert: counted ones, those before, and those under way.
 fn new_keys(setup: &Setup) -> u64 {
     let inserts = match setup.load {
         Load::Only(Request::Insert) => true,
@@ -34,7 +34,7 @@ fn new_keys(setup: &Setup) -> u64 {
     if inserts { setup.operations + setup.operations / 4 + under_way } else { 0 }
 }
 
-/// One object, for one client at a time.
+/// Measures one object, which one client at a time may use.
 pub(crate) fn one_object<X: Exclusion>(
     setup: &Setup,
     network: NetworkOptions,
@@ -58,7 +58,7 @@ pub(crate) fn clover(
         value_bytes: setup.value_bytes() as u32,
         keys: setup.keys + new_keys(setup),
         spare: clover::Shape::spare_for(setup.clients, setup.coroutines)
-            // Of what is steered some is never given free.
+            // Some of the objects that are steered are never freed.
             + setup.switch.map_or(0, |_| 2 * setup.operations),
     };
     let costs = clover::Costs::FITTED;
@@ -79,7 +79,7 @@ pub(crate) fn clover(
     if let Some((trust, keys)) = trust {
         let words = shape.words().expect("a switch is for one memory node");
         let mut switch = fusee_switch::clover::Clover::new(words, trust, keys);
-        // What it does not know all the time makes what was published fail.
+        // As published, the switch fails with keys that it does not know all the time.
         if trust == Trust::Sent && (keys as u64) < setup.keys {
             switch = switch.only(most_used(setup, keys));
         }
@@ -111,7 +111,7 @@ pub(crate) fn pdpm_direct(
     measure_in(&subject, setup, stop)
 }
 
-/// The keys that are used most, so many of them.
+/// Returns the most used keys, this many.
 fn most_used(setup: &Setup, keys: usize) -> Vec<u128> {
     let rng = Rng::named(setup.seed, "most used");
     let mut counts = BTreeMap::new();
@@ -121,16 +121,16 @@ fn most_used(setup: &Setup, keys: usize) -> Vec<u128> {
     }
     let mut all: Vec<(u64, u64)> = counts.into_iter().map(|(key, count)| (count, key)).collect();
     all.sort_unstable_by_key(|of| std::cmp::Reverse(*of));
-    // None is like all.
+    // An empty list would stand for all keys.
     let named = |(_, key): &(u64, u64)| u128::from_le_bytes(key_bytes(*key));
     all.iter().take(keys.max(1)).map(named).collect()
 }
 
-/// Bytes of a block, and of a region, of FUSEE as published: smaller than the paper's, as ours are.
+/// Sizes of blocks and regions of FUSEE as published: smaller than the paper's, like ours.
 const BLOCK_BYTES: u64 = 1 << 18;
 const REGION_BYTES: u64 = 1 << 25;
 
-/// FUSEE as published, as `variant` makes it.
+/// Measures FUSEE as published, in this variant.
 pub(crate) fn published(
     setup: &Setup,
     variant: impl Fn(Parameters) -> Parameters,
@@ -148,7 +148,7 @@ pub(crate) fn published(
         cache_threshold: setup.cached.then_some(setup.cache_threshold),
         ..variant(parameters)
     };
-    // Every operation may take an object that is not used again.
+    // Every operation may take an object that is not reused.
     let objects = keys + setup.operations + setup.operations / 4;
     let parameters = parameters.with_blocks(BLOCK_BYTES, REGION_BYTES).with_room_for(
         objects,
@@ -179,13 +179,13 @@ pub(crate) fn published(
     measure_in(&subject, setup, stop)
 }
 
-/// The way of a client to a server.
+/// The path of a client to a server.
 struct Reached<S> {
     network: Network,
     client: ClientId,
     machine: MachineId,
     server: Rc<RefCell<S>>,
-    /// What each way takes besides that of the NICs.
+    /// Time that each way takes in addition to that of the NICs.
     besides: Nanos,
 }
 
@@ -199,7 +199,7 @@ impl<S> Reached<S> {
         Reached { network: network.clone(), client, machine, server: server.clone(), besides: 0 }
     }
 
-    /// Through two kernels.
+    /// Adds the time of two kernels.
     fn over_sockets(self) -> Reached<S> {
         let besides = self.network.options().testbed.map_or(0, |testbed| testbed.message_ns);
         Reached { besides, ..self }

@@ -1,10 +1,10 @@
-//! What a setup measures is what its hardware allows, and equal setups measure the same.
+//! Measurements reach the limits of the hardware, and equal setups give equal results.
 
 use fusee_lab::{Failed, Load, Measured, Setup, System, measure};
 use fusee_sim::Testbed;
 use fusee_workload::{Request, Workload};
 
-/// Small enough for a test.
+/// Returns a setup that is small enough for a test.
 fn small() -> Setup {
     Setup { machines: 2, clients: 16, keys: 2_000, operations: 20_000, ..Setup::default() }
 }
@@ -40,7 +40,7 @@ fn clients_are_the_limit_where_nothing_else_is() {
 fn bandwidth_is_the_limit_of_long_pairs() {
     let setup = Setup { pair_bytes: 16_384, theta: 0.0, coroutines: 32, ..small() };
     let measured = measured(&setup);
-    // Two nodes that send; an object is rounded up to its size class.
+    // Two nodes send; an object is rounded up to its size class.
     let limit = 2.0 * Testbed::CONNECTX_3.bandwidth_bps as f64 / (8.0 * 18_500.0);
     let share = measured.ops_per_s / limit;
     assert!((0.9..=1.0).contains(&share), "{share} of what two NICs can send");
@@ -83,7 +83,7 @@ fn every_workload_runs() {
 
 #[test]
 fn an_operation_that_fails_is_no_measurement() {
-    // Its keys may be gone.
+    // Its keys may have been deleted.
     let setup = Setup { load: Load::Ycsb(Workload::Churn), operations: 3_000, ..small() };
     assert!(matches!(measure(&setup, &|| false), Err(Failed::Operation(_))));
     assert_eq!(measure(&small(), &|| true), Err(Failed::Stopped));
@@ -96,7 +96,7 @@ fn one_kind_of_operation_is_a_load() {
         let latencies = measured(&setup).latencies;
         assert_eq!(latencies.iter().map(|of| of.count).collect::<Vec<_>>(), [1_000], "{request:?}");
     }
-    // There are 2,000.
+    // There are only 2,000 keys.
     let setup = Setup { load: Load::Only(Request::Delete), operations: 3_000, ..small() };
     assert!(matches!(measure(&setup, &|| false), Err(Failed::Operation(_))));
 }
@@ -107,13 +107,13 @@ fn one_object_is_updated_by_one_client_at_a_time() {
     let alone = Setup { load: update, keys: 1, operations: 1_000, cached: false, ..small() };
     for system in [System::Lock, System::Sequencer] {
         let measured = measured(&Setup { system, ..alone.clone() });
-        // While one has the object it writes and gives it back: two phases.
+        // The client that has the object writes it, and releases it: two phases.
         let most = 1e9 / (4.0 * Testbed::CONNECTX_3.one_way_ns as f64);
         assert!(measured.ops_per_s < most, "{system:?}: {}", measured.ops_per_s);
     }
 }
 
-/// A session whose only block is full offers it to others; it takes it back for a Move.
+/// A session with a full block, its only one, offers it to others, and takes it back for a Move.
 #[test]
 fn long_values_move_in_place_as_short_ones_do() {
     let [oriented, coded] = ["eor:2:5+1", "ec:5+1"].map(|text| text.parse().unwrap());
@@ -135,7 +135,7 @@ fn long_values_move_in_place_as_short_ones_do() {
         let moves = measured(&setup);
         let moves = moves.latency("move").expect("there are such");
         assert_eq!(moves.phases, Some(4.0), "{kib} KiB");
-        // All chunks once, and as much parity as a chunk is long.
+        // All chunks once, and parity of the length of a chunk.
         let lengths = moves.bytes.expect("they are counted") / (kib << 10) as f64;
         assert!((1.2..1.35).contains(&lengths), "{lengths} lengths of {kib} KiB");
     }

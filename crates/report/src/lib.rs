@@ -1,4 +1,4 @@
-//! What the results of benchmarks and of the lab have in common: where they come from, and pictures of them.
+//! Origin and pictures of results, for benchmarks and the lab.
 #![forbid(unsafe_code)]
 
 pub mod machine;

@@ -1,4 +1,4 @@
-//! The machine that a benchmark runs on: what a result means nothing without.
+//! The machine of a benchmark, without which a result means nothing.
 
 use std::fs;
 use std::thread::available_parallelism;
@@ -6,7 +6,7 @@ use std::thread::available_parallelism;
 use fusee_cli::memory;
 use serde::Serialize;
 
-/// What a reader of a result must know.
+/// Properties of a machine that a reader of a result must know.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     /// Model name of the processor.
@@ -18,7 +18,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This one.
+    /// Returns this machine.
     pub fn here() -> Machine {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model = cpuinfo.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':'));
@@ -30,13 +30,13 @@ impl Machine {
     }
 }
 
-/// The commit that a release build was made of.
+/// Returns the commit that a release build was made from.
 pub fn commit() -> Option<&'static str> {
     option_env!("FUSEE_COMMIT")
 }
 
 impl Machine {
-    /// In one line, with the program that ran there.
+    /// Returns it in one line, with the version of the program.
     pub fn in_words(&self) -> String {
         let commit = commit().map(|commit| format!(" ({commit})"));
         let version = env!("CARGO_PKG_VERSION");

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use crate::requests::{KEY_BYTES, key_bytes};
 use crate::trace::Trace;
 
-/// What the keys are called.
+/// The names of keys.
 #[derive(Clone, Debug, Default)]
 pub enum Keys {
-    /// As [`key_bytes`] has it.
+    /// Names that [`key_bytes`] makes.
     #[default]
     Numbered,
-    /// As files have it.
+    /// Names from files.
     Named(Arc<Trace>),
 }
 
@@ -21,15 +21,15 @@ pub enum Keys {
 pub enum KeyName<'a> {
     /// Made from the number.
     Made([u8; KEY_BYTES]),
-    /// As it stands in a file.
+    /// Read from a file.
     Read(&'a [u8]),
 }
 
 impl Keys {
-    /// The bytes of a key.
+    /// Returns the bytes of a key.
     ///
     /// # Panics
-    /// If the keys come from files that do not have so many.
+    /// If the keys come from files that have fewer.
     pub fn name(&self, key: u64) -> KeyName<'_> {
         match self {
             Keys::Numbered => KeyName::Made(key_bytes(key)),
@@ -37,8 +37,7 @@ impl Keys {
         }
     }
 
-    /// Whether this key may be there or not, because the operations of the files insert or delete
-    /// it.
+    /// Whether this key may exist or not, because the operations of the files insert or delete it.
     pub fn come_and_go(&self, key: u64) -> bool {
         match self {
             Keys::Numbered => false,

@@ -1,6 +1,6 @@
-//! What the YCSB workloads ask for: which operations, of which keys, in which distribution.
+//! Requests of the YCSB workloads: operations, keys, and their distributions.
 //!
-//! Nothing here knows what is asked: a store that is measured, or one that is simulated.
+//! This crate does not depend on the store, which may be measured or simulated.
 
 mod keys;
 mod requests;

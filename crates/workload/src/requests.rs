@@ -1,4 +1,4 @@
-//! What the YCSB workloads ask for: the mix of operations, and which keys exist.
+//! Requests of the YCSB workloads: the mix of operations, and the keys that exist.
 //!
 //! | workload | SEARCH | UPDATE | INSERT | requests |
 //! |---|---|---|---|---|
@@ -9,13 +9,13 @@
 //! | `updX` | 100-X % | X % | | Zipfian |
 //! | `churn` | 30 % | 20 % | 25 % | Zipfian |
 //!
-//! `churn` is not YCSB's: its INSERTs, and as many DELETEs, are of the keys that were loaded, so
-//! a key may be there or not, and both are right.
+//! `churn` is not YCSB's: its INSERTs, and as many DELETEs, are of the keys that were loaded, so a key may
+//! exist or not, and both answers are right.
 //!
 //! Key number n is `user` and n in 12 digits: 16 bytes.
 //!
-//! In workload D keys come into being during the run. A new key may be asked for once all keys
-//! below it have been inserted: the [`Frontier`] is what YCSB calls the acknowledged counter.
+//! In workload D keys are added during the run. A new key may be requested once all keys below it have been
+//! inserted: the [`Frontier`] is YCSB's acknowledged counter.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -32,7 +32,7 @@ pub const KEY_BYTES: usize = 16;
 /// Key numbers are below this.
 pub const MAX_KEYS: u64 = 1_000_000_000_000;
 
-/// The bytes of key number `key`.
+/// Returns the bytes of key number `key`.
 pub fn key_bytes(key: u64) -> [u8; KEY_BYTES] {
     let mut bytes = *b"user000000000000";
     let mut rest = key;
@@ -89,7 +89,7 @@ impl Workload {
         }
     }
 
-    /// The share of updates.
+    /// Returns the percentage of updates.
     pub fn updates_percent(self) -> u64 {
         match self {
             Workload::A => 50,
@@ -100,7 +100,7 @@ impl Workload {
         }
     }
 
-    /// The share of inserts.
+    /// Returns the percentage of inserts.
     pub fn inserts_percent(self) -> u64 {
         match self {
             Workload::D => 5,
@@ -109,22 +109,22 @@ impl Workload {
         }
     }
 
-    /// The share of deletes.
+    /// Returns the percentage of deletes.
     pub fn deletes_percent(self) -> u64 {
         if self == Workload::Churn { 25 } else { 0 }
     }
 
-    /// Whether inserts are of new keys.
+    /// Whether it inserts new keys.
     pub fn adds_keys(self) -> bool {
         self == Workload::D
     }
 
-    /// Whether keys that were loaded may be gone.
+    /// Whether keys that were loaded may be deleted.
     pub fn removes_keys(self) -> bool {
         self == Workload::Churn
     }
 
-    /// The distribution of its requests, unless another is asked for.
+    /// Returns the default distribution of its requests.
     pub fn distribution(self) -> Distribution {
         if self == Workload::D { Distribution::Latest } else { Distribution::Zipfian }
     }
@@ -177,37 +177,36 @@ impl FromStr for Workload {
     }
 }
 
-/// One of the processes that share a workload. Of the keys it inserts every so many-th: its own
-/// keys are `0, 1, 2, ..` to itself.
+/// One of the processes that share a workload. It inserts every `of`-th key, and counts its own keys as `0, 1, 2, ..`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub struct Part {
-    /// Which, from 0.
+    /// Number of this process, from 0.
     pub number: u64,
-    /// Of how many.
+    /// Number of processes.
     pub of: u64,
 }
 
 impl Part {
-    /// The only one.
+    /// The only process.
     pub const WHOLE: Part = Part { number: 0, of: 1 };
 
-    /// The number of its own `index`-th key.
+    /// Returns the number of its own `index`-th key.
     pub fn key(self, index: u64) -> u64 {
         index * self.of + self.number
     }
 
-    /// Which of its own keys this is.
+    /// Returns the index of a key among its own.
     pub fn index(self, key: u64) -> u64 {
         key / self.of
     }
 
-    /// How many of the keys `0..keys` are its own.
+    /// Returns how many of the keys `0..keys` are its own.
     pub fn count(self, keys: u64) -> u64 {
         (keys + self.of - 1 - self.number) / self.of
     }
 }
 
-/// Which keys exist: `0..acknowledged()` do.
+/// The keys that exist: `0..acknowledged()`.
 #[derive(Debug)]
 pub struct Frontier {
     next: AtomicU64,
@@ -217,7 +216,7 @@ pub struct Frontier {
 }
 
 impl Frontier {
-    /// The keys `0..keys` exist.
+    /// Creates a frontier above the keys `0..keys`, which exist.
     pub fn new(keys: u64) -> Frontier {
         Frontier {
             next: AtomicU64::new(keys),
@@ -231,7 +230,7 @@ impl Frontier {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Takes the next key to insert, unless there are so many already.
+    /// Takes the next key to insert, unless `keys` have been taken already.
     pub fn claim_below(&self, keys: u64) -> Option<u64> {
         let below = |next| (next < keys).then_some(next + 1);
         self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, below).ok()
@@ -245,16 +244,16 @@ impl Frontier {
         while beyond.remove(&acknowledged) {
             acknowledged += 1;
         }
-        // Release: who sees the number also sees what happened before these inserts ended.
+        // Release: a reader of the number also sees what happened before these inserts ended.
         self.acknowledged.store(acknowledged, Ordering::Release);
     }
 
-    /// The number of keys that may be asked for.
+    /// Returns the number of keys that may be requested.
     pub fn acknowledged(&self) -> u64 {
         self.acknowledged.load(Ordering::Acquire)
     }
 
-    /// The number of keys ever claimed.
+    /// Returns the number of keys ever claimed.
     pub fn claimed(&self) -> u64 {
         self.next.load(Ordering::Relaxed)
     }

@@ -6,13 +6,13 @@
 //! UPDATE user8517097267634966620
 //! ```
 //!
-//! A line is an operation, perhaps a table, and a key; what stands in brackets behind it, the
-//! fields, is not kept. Lines that are empty or begin with `*`, `"`, `[` or `#` are what YCSB prints
-//! around the operations: properties, statistics, comments. All else is refused, with the line.
+//! A line is an operation, perhaps a table, and a key; the fields in brackets behind it are not kept. Lines
+//! that are empty or begin with `*`, `"`, `[` or `#` are YCSB's output around the operations: properties,
+//! statistics, comments. Any other line is an error, which shows the line.
 //!
-//! There are two files: one of INSERTs, whose keys are loaded, and one of operations to run. Keys
-//! get numbers in the order in which they appear, those that are loaded first. A key that the
-//! second file names must be inserted by one of the two, or the files do not belong together.
+//! There are two files: one of INSERTs, with the keys to load, and one of operations to run. Keys get numbers
+//! in the order in which they appear, loaded ones first. Every key in the second file must be inserted by one
+//! of the two files; otherwise they do not belong together.
 //!
 //! Files are read in one pass; a line has at most [`MAX_LINE_BYTES`]. A key takes its bytes and
 //! eight more, an operation four bytes.
@@ -26,26 +26,26 @@ use twox_hash::XxHash3_128;
 
 use crate::requests::Request;
 
-/// Bytes of a line, its end not counted.
+/// Maximum bytes of a line, its end not counted.
 pub const MAX_LINE_BYTES: usize = 1 << 20;
-/// Keys of both files together are below.
+/// Maximum number of keys of both files together.
 pub const MAX_TRACE_KEYS: usize = 1 << KEY_BITS;
-/// Operations are below.
+/// Maximum number of operations.
 pub const MAX_TRACE_OPERATIONS: usize = u32::MAX as usize;
 
 const KEY_BITS: u32 = 30;
-/// So much of a line is shown where it is refused.
+/// Bytes of a refused line that are shown.
 const SHOWN_BYTES: usize = 40;
 
-/// Why files are refused.
+/// Reasons to refuse files.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// The system does not give the file, or not all of it.
+    /// A file that cannot be read, or not to its end.
     #[error("cannot read {file}: {error}")]
     Read {
-        /// Its name.
+        /// The file's name.
         file: String,
-        /// Why.
+        /// The error of the system.
         error: io::Error,
     },
     /// A line that cannot be used.
@@ -55,10 +55,10 @@ pub enum TraceError {
         file: String,
         /// The number of the line, from 1.
         line: u64,
-        /// What is wrong with it.
+        /// The problem of the line.
         problem: Problem,
     },
-    /// There is nothing to do.
+    /// A file without operations.
     #[error("{file} has no operations; expected lines like `{}`", if *.loads { LOAD_LINE } else { LINE })]
     Empty {
         /// The file's name.
@@ -71,16 +71,16 @@ pub enum TraceError {
 const LINE: &str = "READ usertable user1";
 const LOAD_LINE: &str = "INSERT usertable user1";
 
-/// What is wrong with a line.
+/// Problems of a line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// No operation that is known.
+    /// No known operation.
     #[error("expected INSERT, READ, UPDATE or DELETE, then a key, found `{found}`")]
     NoOperation {
-        /// The begin of the line.
+        /// The beginning of the line.
         found: String,
     },
-    /// The operation is the line.
+    /// An operation without a key.
     #[error("expected a key behind {operation}, as in `{LINE}`")]
     NoKey {
         /// The first word.
@@ -89,39 +89,39 @@ pub enum Problem {
     /// More than a table and a key.
     #[error("expected a table and a key, then nothing or fields in brackets, found `{found}`")]
     TooManyWords {
-        /// The begin of the line.
+        /// The beginning of the line.
         found: String,
     },
-    /// It needs an ordered index.
+    /// A scan, which needs an ordered index.
     #[error(
         "SCAN is no operation of this store, which has no order of keys; expected a workload with \
          scanproportion=0"
     )]
     Scan,
-    /// A line without an end, or no text.
+    /// A line that is too long, perhaps of a file that is no text.
     #[error("the line has more than {MAX_LINE_BYTES} bytes; expected one operation a line")]
     LineTooLong,
-    /// The cluster would refuse it.
+    /// A key that the cluster would refuse.
     #[error("the key has {bytes} bytes; expected at most {max_bytes}, which this cluster takes")]
     KeyTooLong {
-        /// Its length.
+        /// The length of the key.
         bytes: usize,
         /// The limit.
         max_bytes: usize,
     },
-    /// In the file that is loaded.
+    /// Another operation than INSERT in the file to load.
     #[error("expected INSERTs alone in the file to load, found {operation}")]
     NotInsert {
         /// The first word.
         operation: String,
     },
-    /// In the file that is loaded.
+    /// A key that is twice in the file to load.
     #[error("`{key}` is inserted a second time; expected every key once in the file to load")]
     Twice {
         /// The key.
         key: String,
     },
-    /// The files do not belong together.
+    /// A key that neither file inserts: they do not belong together.
     #[error(
         "expected a key that one of the files inserts; nothing inserts `{key}` (are the files of \
          the same workload?)"
@@ -130,12 +130,12 @@ pub enum Problem {
         /// The key.
         key: String,
     },
-    /// More than can be numbered.
+    /// More keys or operations than can be numbered.
     #[error("expected at most {max} {what}")]
     TooMany {
         /// Keys or operations.
         what: &'static str,
-        /// How many there can be.
+        /// The maximum.
         max: usize,
     },
 }
@@ -145,15 +145,15 @@ pub enum Problem {
 pub struct Trace {
     names: Names,
     loaded: u64,
-    /// The kind in the upper bits, the number of the key below.
+    /// The kind in the upper bits, and the number of the key below.
     operations: Vec<u32>,
     counts: [u64; 4],
-    /// By key, one bit: whether an operation inserts or deletes it.
+    /// A bit for each key: whether an operation inserts or deletes it.
     unsettled: Vec<u64>,
     digest: u64,
 }
 
-/// The bytes of all keys, one behind the other.
+/// The bytes of all keys, one after the other.
 #[derive(Debug, Default)]
 struct Names {
     bytes: Vec<u8>,
@@ -173,7 +173,7 @@ impl Names {
 }
 
 impl Trace {
-    /// Reads both files, for a cluster that takes keys of so many bytes.
+    /// Reads both files, for a cluster with keys of at most this length.
     pub fn open(load: &Path, trans: &Path, max_key_bytes: usize) -> Result<Trace, TraceError> {
         let open = |path: &Path| {
             let file = path.display().to_string();
@@ -185,7 +185,7 @@ impl Trace {
         Trace::read((&load, loads), (&trans, runs), max_key_bytes)
     }
 
-    /// Reads both, each with its name.
+    /// Reads both files, each with its name.
     pub fn read(
         load: (&str, impl BufRead),
         trans: (&str, impl BufRead),
@@ -204,17 +204,17 @@ impl Trace {
         reading.finish(loaded, trans.0)
     }
 
-    /// Keys of both files; their numbers are below.
+    /// Returns the number of keys of both files, which are numbered from 0.
     pub fn keys(&self) -> u64 {
         self.names.ends.len() as u64
     }
 
-    /// Keys to load: the first ones.
+    /// Returns the number of keys to load, which have the lowest numbers.
     pub fn loaded(&self) -> u64 {
         self.loaded
     }
 
-    /// The bytes of a key.
+    /// Returns the bytes of a key.
     ///
     /// # Panics
     /// If there is no such key.
@@ -222,29 +222,29 @@ impl Trace {
         self.names.get(number as usize)
     }
 
-    /// Bytes of the longest key.
+    /// Returns the length of the longest key.
     pub fn longest_key_bytes(&self) -> usize {
         (0..self.names.ends.len()).map(|key| self.names.get(key).len()).max().unwrap_or(0)
     }
 
-    /// Whether the operations insert or delete this key, so that it may be there or not.
+    /// Whether the operations insert or delete this key, so that it may exist or not.
     pub fn comes_and_goes(&self, key: u64) -> bool {
         self.unsettled[key as usize / 64] >> (key % 64) & 1 == 1
     }
 
-    /// Operations of the second file.
+    /// Returns the number of operations of the second file.
     pub fn operations(&self) -> u64 {
         self.operations.len() as u64
     }
 
-    /// How many of them are of this kind.
+    /// Returns the number of operations of this kind.
     pub fn count(&self, request: Request) -> u64 {
         self.counts[request as usize]
     }
 
-    /// What a worker does in its `turn`, one of `workers`, of so many operations of all together:
-    /// worker w does the lines w, w + `workers`, w + 2 `workers`, and so on, and begins again
-    /// behind the last one.
+    /// Returns the operation of one of `workers` workers in its `turn`, if that is among the first `operations`
+    /// of all together. Worker w does the lines w, w + `workers`, w + 2 `workers`, and so on, and begins again
+    /// after the last one.
     pub fn turn(
         &self,
         worker: u64,
@@ -266,13 +266,13 @@ impl Trace {
         Some((REQUESTS[(word >> KEY_BITS) as usize], u64::from(word) & (MAX_TRACE_KEYS as u64 - 1)))
     }
 
-    /// The same for the same keys and operations, on any host.
+    /// Returns a digest that is the same for the same keys and operations, on any host.
     pub fn digest(&self) -> u64 {
         self.digest
     }
 }
 
-/// By number.
+/// Kinds of operations, by number.
 const REQUESTS: [Request; 4] = [Request::Search, Request::Update, Request::Insert, Request::Delete];
 
 #[derive(Default)]
@@ -282,9 +282,9 @@ struct Reading {
     names: Names,
     operations: Vec<u32>,
     counts: [u64; 4],
-    /// Those that the second file inserts or deletes.
+    /// Keys that the second file inserts or deletes, as bits.
     unsettled: Vec<u64>,
-    /// Keys that nothing has inserted so far, and the first line that names each.
+    /// Keys that no line has inserted so far, and the first line that names each.
     wanting: HashMap<u32, u64>,
 }
 
@@ -322,7 +322,7 @@ impl Reading {
         Ok(())
     }
 
-    /// The number of a key, which is a new one if it has none.
+    /// Returns the number of a key, a new one if it has none.
     fn number(&mut self, key: &[u8]) -> Result<u32, Problem> {
         if let Some(number) = self.numbers.get(key) {
             return Ok(*number);
@@ -364,7 +364,7 @@ impl Reading {
     }
 }
 
-/// Has every line read, without its end, with its number from 1.
+/// Passes each line to `read`, without its end, with its number from 1.
 fn each_line(
     file: &str,
     mut input: impl BufRead,
@@ -389,7 +389,7 @@ fn each_line(
     Ok(())
 }
 
-/// Whether a line is no operation, but what YCSB prints around them.
+/// Whether a line is no operation, but part of YCSB's output around them.
 fn is_around(line: &[u8]) -> bool {
     matches!(line.trim_ascii_start().first(), None | Some(b'*' | b'"' | b'[' | b'#'))
 }
@@ -419,7 +419,7 @@ fn operation(line: &[u8]) -> Result<(Request, &[u8]), Problem> {
     }
 }
 
-/// The begin of something that came from a file, fit for a terminal.
+/// Returns the beginning of bytes from a file, fit for a terminal.
 fn shown(bytes: &[u8]) -> String {
     let more = if bytes.len() > SHOWN_BYTES { "..." } else { "" };
     format!("{}{more}", bytes[..bytes.len().min(SHOWN_BYTES)].escape_ascii())

@@ -1,4 +1,4 @@
-//! Which key comes next: uniform, Zipfian, or the latest.
+//! Distributions of the next key: uniform, Zipfian, or latest.
 //!
 //! The Zipfian generator is Gray's ("Quickly generating billion-record synthetic databases",
 //! SIGMOD '94), the one that YCSB uses: rank 0 is the most popular, and drawing costs one power.
@@ -8,8 +8,8 @@
 //! apart. YCSB scrambles by a hash modulo the number of keys, which makes some keys collide and
 //! leaves others untouched; a permutation keeps the distribution as it is.
 //!
-//! *Latest* (workload D) counts ranks back from the key that was inserted last. The number of
-//! keys grows meanwhile, and the generator's constants with it, one term a key.
+//! *Latest* (workload D) counts ranks back from the key that was inserted last. As keys are added, the
+//! generator's constants are extended by one term a key.
 
 use rand::{Rng, RngExt};
 
@@ -48,7 +48,7 @@ impl Zipfian {
         self.eta = (1.0 - (2.0 / n).powf(1.0 - self.theta)) / (1.0 - zeta_2 / self.zeta);
     }
 
-    /// The rank for a uniform draw from `0.0..1.0`.
+    /// Returns the rank for a uniform draw from `0.0..1.0`.
     pub fn rank(&self, uniform: f64) -> u64 {
         let scaled = uniform * self.zeta;
         if scaled < 1.0 || self.items == 1 {
@@ -75,15 +75,15 @@ pub struct Scramble {
 }
 
 impl Scramble {
-    /// A permutation that depends on the seed.
+    /// Creates a permutation that depends on the seed.
     pub fn new(items: u64, seed: u64) -> Scramble {
-        // Near the golden ratio, consecutive ranks spread as evenly as they can.
+        // A factor near the golden ratio spreads consecutive ranks as evenly as possible.
         let golden = (items as f64 * 0.618_033_988_75) as u64;
         let factor = (golden.max(1)..).find(|f| gcd(*f, items) == 1).unwrap_or(1);
         Scramble { items, factor, shift: seed % items }
     }
 
-    /// Where a rank goes.
+    /// Returns the key number of a rank.
     pub fn apply(&self, rank: u64) -> u64 {
         let product = u128::from(rank) * u128::from(self.factor) + u128::from(self.shift);
         (product % u128::from(self.items)) as u64
@@ -94,7 +94,7 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// The shape of the requests.
+/// Distributions of requests.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize, serde::Deserialize,
 )]
@@ -120,7 +120,7 @@ pub enum Chooser {
 }
 
 impl Chooser {
-    /// For the keys `0..keys`. All choosers with the same seed have the same hot keys.
+    /// Creates a chooser for the keys `0..keys`. All choosers with the same seed have the same hot keys.
     pub fn new(distribution: Distribution, keys: u64, theta: f64, seed: u64) -> Chooser {
         match distribution {
             Distribution::Uniform => Chooser::Uniform,
@@ -131,7 +131,7 @@ impl Chooser {
         }
     }
 
-    /// A key number below `limit`, the number of keys there are now, which never falls.
+    /// Draws a key number below `limit`, the present number of keys, which never falls.
     pub fn next(&mut self, rng: &mut impl Rng, limit: u64) -> u64 {
         match self {
             Chooser::Uniform => rng.random_range(0..limit),

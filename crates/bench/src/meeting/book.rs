@@ -1,13 +1,13 @@
-//! What a meeting keeps in the store.
+//! The keys and values of a meeting in the store.
 //!
 //! ```text
-//! fusee-bench/NAME               the id of the meeting: who inserts this key has opened it
+//! fusee-bench/NAME               the id of the meeting: the driver that inserts this key opens it
 //! fusee-bench/NAME/ID/N          the page of driver N, which that driver alone writes
 //! fusee-bench/NAME/ID/N/results  a piece of what it hands over, until the first driver takes it
 //! ```
 //!
-//! The store is linearizable and an INSERT never makes a key twice: of several drivers one opens
-//! the meeting, and each seat is taken once.
+//! The store is linearizable and an INSERT never makes a key twice: exactly one of several drivers
+//! opens the meeting, and each seat is taken once.
 
 use std::fmt;
 
@@ -19,39 +19,40 @@ use serde_json::{Map, Value};
 
 /// Bytes of a piece of results, at most.
 const PIECE_BYTES: usize = 1 << 20;
-/// Bytes before it: its number, and whether it is the last.
+/// Bytes before the results: the number of the piece, and whether it is the last.
 const PIECE_HEADER_BYTES: usize = 5;
 
-/// What a driver tells the others.
+/// The page of a driver, which tells the others its state.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Page {
-    /// Changes while the driver lives.
+    /// A number that changes while the driver lives.
     pub beat: u64,
-    /// Where it runs.
+    /// The host of the driver.
     pub host: String,
-    /// Which process it is.
+    /// The id of its process.
     pub pid: u32,
-    /// What it was told to do.
+    /// The arguments of the driver.
     pub settings: Map<String, Value>,
-    /// The last step, from 1, that it is ready for; of the first driver: that has begun.
+    /// The last step, from 1, that the driver is ready for; on the page of the first driver, the
+    /// last step that has begun.
     pub step: u32,
     /// The driver whose user has ended the run.
     pub interrupted: Option<usize>,
-    /// How the meeting has ended for it.
+    /// The end of the meeting as this driver sees it.
     pub end: Option<End>,
 }
 
-/// How a meeting ends.
+/// The end of a meeting.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub enum End {
-    /// The run is over; of the first driver: with this problem.
+    /// The run is over; on the page of the first driver: with this problem.
     Done(Option<String>),
-    /// It cannot go on, because of this.
+    /// The driver cannot go on, for this reason.
     Failed(String),
 }
 
 impl Page {
-    /// Of this process.
+    /// Builds the page of this process.
     pub fn new(settings: Map<String, Value>) -> Page {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let host = host.trim().to_owned();
@@ -77,19 +78,19 @@ pub struct Book {
 pub struct Piece {
     /// Its number, from 0.
     pub number: u32,
-    /// Whether it is the last.
+    /// Whether this is the last piece.
     pub is_last: bool,
-    /// What it has.
+    /// The results in this piece.
     pub bytes: Vec<u8>,
 }
 
 impl Book {
-    /// Of a meeting with this id, which need not exist.
+    /// Returns the keys of a meeting with this id, which need not exist.
     pub fn new(client: Client, name: &str, id: u64) -> Book {
         Book { client, name: name.to_owned(), id }
     }
 
-    /// The id of the meeting.
+    /// Returns the id of the meeting.
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -106,17 +107,17 @@ impl Book {
         format!("fusee-bench/{}/{:016x}/{driver}/results", self.name, self.id).into_bytes()
     }
 
-    /// The id of the meeting that is open, if one is.
+    /// Returns the id of the open meeting, if there is one.
     pub fn open_id(&self) -> Result<Option<u64>, Failure> {
         self.read(&self.head_key())
     }
 
-    /// Opens this meeting, unless another one is open. Returns whether it has.
+    /// Opens this meeting, unless another one is open. Returns whether this one is open.
     pub fn open(&self) -> Result<bool, Failure> {
         match self.client.insert(&self.head_key(), &json(&self.id)?) {
             Ok(()) => Ok(true),
             Err(Error::AlreadyExists) => Ok(false),
-            // It may have taken effect: what stands there tells.
+            // The INSERT may have taken effect: the stored id shows it.
             Err(error) => match self.open_id() {
                 Ok(Some(id)) => Ok(id == self.id),
                 _ => Err(cannot("open", &error)),
@@ -124,7 +125,7 @@ impl Book {
         }
     }
 
-    /// Opens this meeting in the place of one that was left over.
+    /// Opens this meeting in the place of an abandoned one.
     pub fn take_over(&self) -> Result<(), Failure> {
         match self.client.update(&self.head_key(), &json(&self.id)?) {
             Ok(()) | Err(Error::NotFound) => Ok(()),
@@ -132,7 +133,7 @@ impl Book {
         }
     }
 
-    /// Takes a seat, unless it is taken. Returns whether it has.
+    /// Takes a seat, unless it is taken. Returns whether this driver has the seat.
     pub fn sit_down(&self, driver: usize, page: &Page) -> Result<bool, Failure> {
         match self.client.insert(&self.page_key(driver), &json(page)?) {
             Ok(()) => Ok(true),
@@ -141,7 +142,7 @@ impl Book {
         }
     }
 
-    /// Writes a driver's page; `false` if somebody has removed it.
+    /// Writes a driver's page; `false` if the page has been removed.
     pub fn write(&self, driver: usize, page: &Page) -> Result<bool, Failure> {
         match self.client.update(&self.page_key(driver), &json(page)?) {
             Ok(()) => Ok(true),
@@ -150,12 +151,13 @@ impl Book {
         }
     }
 
-    /// The page of a driver, if it sits there.
+    /// Returns the page of a driver, if it has one.
     pub fn page(&self, driver: usize) -> Result<Option<Page>, Failure> {
         self.read(&self.page_key(driver))
     }
 
-    /// Puts down a piece of results, unless the one before it is still there. Returns whether it has.
+    /// Stores a piece of results, unless the previous one is still there. Returns whether it was
+    /// stored.
     pub fn put_down(&self, driver: usize, piece: &Piece) -> Result<bool, Failure> {
         let header = piece.number.to_le_bytes();
         let value = [&header[..], &[piece.is_last.into()], &piece.bytes].concat();
@@ -166,7 +168,7 @@ impl Book {
         }
     }
 
-    /// Takes a piece of results up, if there is one.
+    /// Takes and removes a piece of results, if there is one.
     pub fn take_up(&self, driver: usize) -> Result<Option<Piece>, Failure> {
         let key = self.results_key(driver);
         let value = self.client.get(&key).map_err(|error| cannot("take results", &error))?;
@@ -180,19 +182,20 @@ impl Book {
         Ok(Some(Piece { number, is_last: is_last != 0, bytes: bytes.to_vec() }))
     }
 
-    /// Bytes of a piece, at most.
+    /// Returns the maximum length of a piece.
     pub fn piece_bytes(&self) -> usize {
         let max = self.client.view().geometry.max_value_bytes as usize;
         max.saturating_sub(PIECE_HEADER_BYTES).clamp(1, PIECE_BYTES)
     }
 
-    /// Removes what is a driver's.
+    /// Removes the keys of a driver.
     pub fn leave(&self, driver: usize) -> Result<(), Failure> {
         self.remove(&self.results_key(driver))?;
         self.remove(&self.page_key(driver))
     }
 
-    /// Removes all of a meeting of so many drivers. The first key goes first, so that nobody joins.
+    /// Removes all keys of a meeting of this number of drivers: the first key first, so that no
+    /// driver joins.
     pub fn remove_all(&self, drivers: usize) -> Result<(), Failure> {
         if self.open_id()? == Some(self.id) {
             self.remove(&self.head_key())?;

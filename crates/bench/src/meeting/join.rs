@@ -1,11 +1,11 @@
-//! How drivers find each other: one opens the meeting, the others sit down.
+//! Joining a meeting: one driver opens it, the others take seats.
 //!
-//! A meeting is joined only while its first driver lives, that is, while that driver's page changes
-//! before our eyes. One that was left over by a driver that died is taken over: its id is replaced,
-//! and everything else of a meeting stands under its id. Two drivers that take it over at once read
-//! the id again after [`SETTLE`]; the one whose id is not there joins the other. Should one be so
-//! late that it replaces the id of a meeting that has begun, then the first driver of that meeting
-//! notices, and ends it.
+//! A driver joins a meeting only while the first driver lives, that is, while it sees that driver's
+//! page change. A meeting that a dead driver left behind is taken over: its id is replaced, and all
+//! other keys of a meeting contain its id. Two drivers that take it over at once read the id again
+//! after [`SETTLE`]; the one that does not find its own id joins the other. If one is so late that
+//! it replaces the id of a meeting that has begun, the first driver of that meeting notices, and
+//! ends it.
 
 use std::time::{Duration, Instant};
 
@@ -18,33 +18,33 @@ use super::book::{Book, Page};
 
 /// Drivers of a meeting, at most.
 pub const MAX_DRIVERS: u16 = 256;
-/// A first driver whose page has not changed for so long is dead. More than [`super::SILENCE`]: by
+/// The silence after which a first driver is taken for dead. Longer than [`super::SILENCE`]: by
 /// then the other drivers of that meeting have noticed as well.
 pub const LEFT_OVER: Duration = Duration::from_secs(10);
-/// After a meeting was taken over, others may do the same for so long.
+/// The time after a takeover in which others may take over too.
 const SETTLE: Duration = Duration::from_millis(500);
-/// How often to look.
+/// The period of looks.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Who comes together, and for what.
+/// The participants and the purpose of a meeting.
 pub struct Invitation<'a> {
     /// The name of the meeting.
     pub name: &'a str,
-    /// So many drivers.
+    /// The number of drivers.
     pub drivers: usize,
-    /// What all of them must be told to do.
+    /// The settings, which must be the same for all drivers.
     pub settings: Map<String, Value>,
-    /// How long to wait for the others.
+    /// The time limit for the others to come.
     pub timeout: Duration,
 }
 
 /// A seat at a meeting.
 pub struct Seat {
-    /// What the meeting keeps.
+    /// The keys of the meeting.
     pub book: Book,
-    /// Which driver this is; the first has opened the meeting.
+    /// The number of this driver; the first, 0, has opened the meeting.
     pub number: usize,
-    /// Its page.
+    /// The page of this driver.
     pub page: Page,
 }
 
@@ -68,7 +68,7 @@ pub fn sit_down(client: &Client, invitation: &Invitation<'_>) -> Result<Seat, Fa
             }
             First::LeftOver => {}
             First::Lives(first) => {
-                // One that has begun or ends is waited for: runs may follow each other.
+                // A meeting that has begun or is ending is waited for: runs may follow each other.
                 if first.end.is_none() && first.interrupted.is_none() && first.step == 0 {
                     compare(&invitation.settings, &first)?;
                     for number in 1..invitation.drivers {
@@ -91,7 +91,7 @@ pub fn sit_down(client: &Client, invitation: &Invitation<'_>) -> Result<Seat, Fa
 }
 
 fn open(own: &Book, page: &Page) -> Result<bool, Failure> {
-    // The page comes first: who finds the meeting finds its first driver.
+    // The page comes first: a driver that finds the meeting then finds its first driver.
     own.sit_down(0, page)?;
     let opened = own.open();
     if !matches!(opened, Ok(true)) {
@@ -108,7 +108,8 @@ fn take_over(own: &Book, left_over: &Book, page: &Page) -> Result<bool, Failure>
         own.leave(0)?;
         return Ok(false);
     }
-    // The id there is not that of the meeting any more: only what stands under its id goes.
+    // The id in the first key is not that of the old meeting any more: only keys with its id are
+    // removed.
     left_over.remove_all(MAX_DRIVERS.into())?;
     Ok(true)
 }
@@ -119,7 +120,7 @@ enum First {
     Gone,
 }
 
-/// Looks at the first driver until it shows that it lives, or that it does not.
+/// Watches the first driver until it turns out to be alive or dead.
 fn watch(book: &Book) -> Result<First, Failure> {
     let begun = Instant::now();
     let before = book.page(0)?;
@@ -143,7 +144,7 @@ fn pause() -> Result<(), Failure> {
     interrupt::failure().map_or(Ok(()), Err)
 }
 
-/// Refuses other settings than the first driver's.
+/// Refuses settings that differ from the first driver's.
 fn compare(own: &Map<String, Value>, first: &Page) -> Result<(), Failure> {
     let names = own.keys().chain(first.settings.keys());
     for name in names {

@@ -1,22 +1,23 @@
-//! Drivers on several hosts, which meet in the store that they measure.
+//! Drivers on several hosts that meet in the store that they measure.
 //!
-//! They need one place where exactly one of them opens a meeting, and where all see what each has
-//! written: an INSERT and a linearizable store give that. The master could, with a new version of
-//! its protocol, for something that is no part of a store.
+//! They need a place where exactly one of them opens a meeting, and where each sees the writings of
+//! all others. INSERT and a linearizable store provide this. The master could provide it too, but
+//! would need a new version of its protocol for something that is no part of a store.
 //!
-//! The first driver has opened the meeting; the others watch its page, and it watches theirs. A
-//! thread of each driver writes its own page and reads the others ([`talk`]).
+//! The first driver is the one that opens the meeting. The others watch its page, and it watches
+//! theirs. A thread of each driver writes the driver's own page and reads the others ([`talk`]).
 //!
-//! *Begin together.* A driver is *ready* for a step; once all are, the first driver writes that the
-//! step has begun. No clocks are compared. Each driver notes, by its own clock, when it last asked
-//! in vain: as the store is linearizable, the step had not begun before that. So it began at most as
-//! much later as its own begin is after that point: its *lateness*, an upper bound. The skew of a
-//! step is at most the largest lateness of all drivers.
+//! *Begin together.* A driver is *ready* for a step; once all are ready, the first driver writes
+//! that the step has begun. No clocks are compared. Each driver notes, by its own clock, when it
+//! last asked and saw that the step had not begun: as the store is linearizable, the step really
+//! had not begun then. The time from that point to the driver's own begin is its *lateness*: an
+//! upper bound of how much later it began than the step. The skew of a step is at most the largest
+//! lateness of all drivers.
 //!
-//! *End.* A driver whose page has not changed for [`SILENCE`], by the clock of whoever watches, is
-//! taken for dead, and so is the run: the first driver says so, and all others leave; if it is the
-//! first driver that is silent, each of them notices by itself. The user of any driver may end the
-//! run early.
+//! *End.* A driver is taken for dead if its page has not changed for [`SILENCE`], by the clock of
+//! the driver that watches it. Then the run has failed: the first driver writes so, and all others
+//! leave. If the first driver is the silent one, each of the others notices this by itself. The
+//! user of any driver may end the run early.
 
 mod book;
 mod join;
@@ -36,9 +37,9 @@ pub use book::{End, Page};
 pub use join::{Invitation, MAX_DRIVERS};
 use talk::Talk;
 
-/// A driver that has been silent for so long is dead.
+/// The silence after which a driver is taken for dead.
 pub const SILENCE: Duration = Duration::from_secs(5);
-/// How often to look for something that takes its time.
+/// The period of looks at something that takes long.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// A seat at a meeting that goes on.
@@ -49,9 +50,9 @@ pub struct Meeting {
     name: String,
     talk: Talk,
     step: u32,
-    /// By step: when it began and ended, since it had certainly not begun.
+    /// By step: its begin and end, counted from a moment when it had certainly not begun.
     times: Vec<(u64, u64)>,
-    /// By the monotonic clock: when the first step had not begun, and when it had.
+    /// By the monotonic clock: a moment when the first step had not begun, and one when it had.
     first_step: Option<(u64, u64)>,
 }
 
@@ -80,12 +81,12 @@ impl Meeting {
         })
     }
 
-    /// Which driver this is, from 0.
+    /// Returns the number of this driver, from 0.
     pub fn number(&self) -> usize {
         self.number
     }
 
-    /// Waits until all have come. Only the first driver can.
+    /// Waits until all drivers have come. Only for the first driver.
     pub fn wait_for_all(&mut self, timeout: Duration) -> Result<(), Failure> {
         let end = Instant::now() + timeout;
         loop {
@@ -122,17 +123,17 @@ impl Meeting {
         self.talk.failure().map_or(Ok(()), |why| Err(Failure::operation(why)))
     }
 
-    /// Who they are, by number.
+    /// Returns the pages of the drivers, by number.
     pub fn pages(&self) -> Vec<Option<Page>> {
         self.talk.pages()
     }
 
-    /// The driver whose user has ended the run, if one has.
+    /// Returns the driver whose user has ended the run, if there is one.
     pub fn interrupted(&self) -> Option<usize> {
         self.talk.interrupted()
     }
 
-    /// A driver, for people.
+    /// Names a driver for people.
     pub fn name_of(&self, driver: usize) -> String {
         match self.pages().get(driver) {
             Some(Some(page)) => format!("driver {driver} ({page})"),
@@ -140,18 +141,19 @@ impl Meeting {
         }
     }
 
-    /// By step: begin and end, in nanoseconds since the step had certainly not begun anywhere.
+    /// Returns begin and end by step, in nanoseconds since a moment when the step had certainly not
+    /// begun anywhere.
     pub fn times(&self) -> &[(u64, u64)] {
         &self.times
     }
 
-    /// By the monotonic clock of this host: when the first step had certainly not begun anywhere,
-    /// and when it had. Empty if there was no step.
+    /// Returns two moments by the monotonic clock of this host: one when the first step had
+    /// certainly not begun anywhere, and one when it had. Both are 0 if there was no step.
     pub fn first_step(&self) -> (u64, u64) {
         self.first_step.unwrap_or_default()
     }
 
-    /// Hands over what this driver found, for the first one.
+    /// Hands over the results of this driver to the first one.
     pub fn hand_over(&self, bytes: &[u8]) -> Result<(), Failure> {
         let pieces = bytes.chunks(self.book.piece_bytes());
         let last = pieces.len().saturating_sub(1);
@@ -166,14 +168,14 @@ impl Meeting {
         Ok(())
     }
 
-    /// Takes what a driver hands over.
+    /// Takes the results of a driver.
     pub fn take(&self, driver: usize) -> Result<Vec<u8>, Failure> {
         let mut bytes = Vec::new();
         let mut wanted = 0;
         loop {
             self.going_on()?;
             match self.book.take_up(driver)? {
-                // One that came twice: its INSERT had an unknown outcome.
+                // A piece that came twice: its INSERT had an unknown outcome.
                 Some(piece) if piece.number != wanted => {}
                 Some(piece) => {
                     bytes.extend(piece.bytes);
@@ -187,8 +189,8 @@ impl Meeting {
         }
     }
 
-    /// Ends the meeting, by its first driver: all others are told how, and leave. Then, before
-    /// another meeting can be opened, `clean_up` removes what the run has left in the store.
+    /// Ends the meeting, by its first driver: all others learn how, and leave. Then, before another
+    /// meeting can be opened, `clean_up` removes what the run has left in the store.
     pub fn close(
         self,
         end: End,
@@ -204,8 +206,8 @@ impl Meeting {
         self.book.remove_all(self.drivers).and(cleaned)
     }
 
-    /// Leaves the meeting once the first driver has ended it; tells how it has. If it is the first
-    /// driver that died, `clean_up` is for whoever is left, and the meeting goes as well.
+    /// Leaves the meeting once the first driver has ended it, and returns how it has ended. If the
+    /// first driver died, one of the remaining drivers runs `clean_up` and removes the meeting.
     pub fn leave(self, clean_up: impl FnOnce() -> Result<(), Failure>) -> Result<End, Failure> {
         let end = loop {
             if let Some(end) = self.talk.first_end() {
@@ -226,7 +228,7 @@ impl Meeting {
         Ok(end)
     }
 
-    /// Tells the first driver that this one cannot go on.
+    /// Reports to the first driver that this one cannot go on.
     pub fn give_up(&self, why: &Failure) {
         self.talk.end(End::Failed(why.to_string()));
     }
@@ -243,7 +245,7 @@ impl Steps for Meeting {
     }
 
     fn ended(&mut self, from_ns: u64, to_ns: u64) {
-        // Of a step that nobody began, since the meeting had ended, nothing is known.
+        // If the meeting ended before this step began, no moment is known.
         let not_yet = self.talk.not_yet(self.step).unwrap_or(from_ns).min(from_ns);
         self.first_step.get_or_insert((not_yet, from_ns));
         self.times.push((from_ns - not_yet, to_ns.saturating_sub(not_yet)));

@@ -12,20 +12,20 @@ use super::SILENCE;
 use super::book::{Book, End, Page};
 use crate::clock::monotonic_ns;
 
-/// How often a page changes, whatever happens.
+/// The period at which a page changes in any case.
 const BEAT: Duration = Duration::from_millis(250);
-/// How often the pages of others are read.
+/// The period at which the pages of others are read.
 const LOOK: Duration = Duration::from_millis(50);
-/// The same while somebody waits for a step.
+/// The same period while this driver waits for a step.
 const LOOK_WHILE_WAITING: Duration = Duration::from_micros(500);
 
-/// A look that comes later counts as if it had come now.
+/// A look that comes later than this counts as if it had come after this time.
 const LONGEST_LOOK: Duration = Duration::from_millis(500);
 
-/// What a driver's page told.
+/// The content of a driver's page when it was read last.
 struct Seen {
     page: Page,
-    /// For how long it has not changed, as far as somebody looked.
+    /// The time without a change, as far as this driver was looking.
     silent: Duration,
     looked: Instant,
 }
@@ -33,15 +33,15 @@ struct Seen {
 #[derive(Default)]
 struct State {
     own: Page,
-    /// Whether the page is to be written.
+    /// Whether the page has to be written.
     is_news: bool,
-    /// By driver, one's own included.
+    /// By driver, including this one.
     seats: Vec<Option<Seen>>,
     /// The step that this driver is ready for.
     ready: u32,
-    /// By step: when it had not begun, by the monotonic clock.
+    /// By step: a moment when it had not begun, by the monotonic clock.
     begun: Vec<u64>,
-    /// Why the meeting cannot go on.
+    /// The reason why the meeting cannot go on.
     failure: Option<String>,
     interrupted: Option<usize>,
     is_over: bool,
@@ -58,9 +58,9 @@ impl Seen {
         Seen { page, silent: Duration::ZERO, looked: Instant::now() }
     }
 
-    /// Notes what the page says now; returns for how long it has said the same.
+    /// Notes the present content of the page; returns for how long it has been the same.
     fn look(&mut self, page: Page) -> Duration {
-        // Who was asleep has not looked, and knows nothing of the others' silence.
+        // A driver that slept has not looked, and knows nothing of the others' silence.
         let since = self.looked.elapsed().min(LONGEST_LOOK);
         let is_same = page.beat == self.page.beat;
         self.silent = if is_same { self.silent + since } else { Duration::ZERO };
@@ -69,7 +69,7 @@ impl Seen {
     }
 }
 
-/// The thread, and what it knows.
+/// The thread, and the state that it shares.
 pub struct Talk {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -92,7 +92,7 @@ impl Shared {
 }
 
 impl Talk {
-    /// Starts to talk.
+    /// Starts the thread.
     pub fn start(
         book: Book,
         number: usize,
@@ -110,47 +110,47 @@ impl Talk {
         Talk { shared, thread: Some(std::thread::spawn(move || speaker.run())) }
     }
 
-    /// Waits until everybody is ready for this step, or the run has ended.
+    /// Waits until all drivers are ready for this step, or the run has ended.
     pub fn begin(&self, step: u32) {
         let mut state = self.shared.state();
         state.ready = step;
         self.shared.changed.notify_all();
         while state.begun.len() < step as usize && !self.shared.ended.load(Ordering::Relaxed) {
-            // A time limit: what ends the run may come without this lock.
+            // A time limit: the end of the run may be signalled without this lock.
             let waited = self.shared.changed.wait_timeout(state, LOOK);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// When a step had not begun, by the monotonic clock.
+    /// Returns a moment when the step had not begun, by the monotonic clock.
     pub fn not_yet(&self, step: u32) -> Option<u64> {
         self.shared.state().begun.get(step as usize - 1).copied()
     }
 
-    /// The pages of the drivers that have come, one's own included; those that are not the first
-    /// know theirs and its.
+    /// Returns the pages of the drivers that have come, including this one. Other drivers than the
+    /// first know only their own page and that of the first.
     pub fn pages(&self) -> Vec<Option<Page>> {
         let state = self.shared.state();
         state.seats.iter().map(|seen| seen.as_ref().map(|seen| seen.page.clone())).collect()
     }
 
-    /// Why the meeting cannot go on.
+    /// Returns the reason why the meeting cannot go on.
     pub fn failure(&self) -> Option<String> {
         self.shared.state().failure.clone()
     }
 
-    /// Whose user has ended the run.
+    /// Returns the driver whose user has ended the run.
     pub fn interrupted(&self) -> Option<usize> {
         self.shared.state().interrupted
     }
 
-    /// How the first driver has ended the meeting.
+    /// Returns how the first driver has ended the meeting.
     pub fn first_end(&self) -> Option<End> {
         let state = self.shared.state();
         state.seats.first()?.as_ref()?.page.end.clone()
     }
 
-    /// Tells the others how the meeting ends.
+    /// Writes to the others how the meeting ends.
     pub fn end(&self, end: End) {
         let mut state = self.shared.state();
         state.own.end = Some(end);
@@ -158,7 +158,7 @@ impl Talk {
         self.shared.changed.notify_all();
     }
 
-    /// Says nothing any more.
+    /// Stops the thread.
     pub fn stop(&self) {
         self.shared.state().is_over = true;
         self.shared.changed.notify_all();
@@ -169,21 +169,21 @@ impl Drop for Talk {
     fn drop(&mut self) {
         self.stop();
         if let Some(thread) = self.thread.take() {
-            // Its panic has been told.
+            // The panic has been reported.
             let _ = thread.join();
         }
     }
 }
 
-/// What the thread does.
+/// The thread itself.
 struct Speaker {
     shared: Arc<Shared>,
     book: Book,
     number: usize,
     drivers: usize,
-    /// When the next step had not begun.
+    /// A moment when the next step had not begun.
     not_yet_ns: u64,
-    /// The step that the first driver wants to begin, and when it first tried to say so.
+    /// The step that the first driver wants to begin, and when it first tried to write so.
     attempt: Option<(u32, u64)>,
 }
 
@@ -213,7 +213,7 @@ impl Speaker {
         }
     }
 
-    /// Writes the page, if it is time.
+    /// Writes the page if it is due.
     fn write(&mut self, written: &mut Option<Instant>) -> Result<(), Failure> {
         let Some(page) = self.news(*written) else { return Ok(()) };
         let at_ns = monotonic_ns();
@@ -234,7 +234,7 @@ impl Speaker {
         Ok(())
     }
 
-    /// The page, if it is to be written.
+    /// Returns the page if it has to be written.
     fn news(&self, written: Option<Instant>) -> Option<Page> {
         let mut state = self.shared.state();
         let state = &mut *state;
@@ -269,7 +269,7 @@ impl Speaker {
         }
     }
 
-    /// Reads the pages of the others: the first driver all, all others the first.
+    /// Reads the pages of others: the first driver reads all, the others read that of the first.
     fn read(&mut self) -> Result<(), Failure> {
         let drivers = if self.number == 0 { 1..self.drivers } else { 0..1 };
         for driver in drivers {
@@ -286,7 +286,7 @@ impl Speaker {
         let name = format!("driver {driver} ({page})");
         if driver == 0 {
             self.begin(page.step, self.not_yet_ns);
-            // No later step has begun: it takes this driver, which is not ready for it.
+            // No later step has begun: a step needs this driver, which is not ready for it.
             self.not_yet_ns = asked_ns;
         }
         let mut state = self.shared.state();
@@ -325,7 +325,7 @@ impl Speaker {
         };
         let has_ended = page.end.is_some();
         let name = format!("driver {driver} ({page})");
-        // Of the first driver the last word is kept: how the meeting has ended.
+        // The last page of the first driver is kept: it shows how the meeting has ended.
         if driver != 0 {
             *seat = None;
         }

@@ -25,7 +25,7 @@ fn nothing_is_left(client: &Client, id: u64) {
     }
 }
 
-/// Steps begin together, results of many pieces come whole, and each is told how it ended.
+/// Steps begin together, results of many pieces arrive complete, and each driver learns the end.
 #[test]
 fn drivers_meet_step_hand_over_and_part() {
     let client = Client::embedded(EmbeddedOptions::default()).unwrap();
@@ -65,7 +65,7 @@ fn drivers_meet_step_hand_over_and_part() {
     nothing_is_left(&client, id);
 }
 
-/// The first driver goes without a word: the other one notices, and tidies up.
+/// If the first driver vanishes without a word, the other one notices, and cleans up.
 #[test]
 fn who_is_left_alone_tidies_up() {
     let client = Client::embedded(EmbeddedOptions::default()).unwrap();

@@ -1,8 +1,8 @@
-//! What a benchmark tells: a table for people, or one JSON object for programs, and a picture.
+//! Reports of benchmarks: a table for people, or one JSON object for programs, and a picture.
 //!
-//! A benchmark has arguments, a run, and what it found ([`Findings`]). All else is here, the same
-//! for all: the machine, the commit and the command, the cluster, the verdict, the order of the
-//! table, `--json`, `--plot`, and the exit code.
+//! A benchmark has arguments, a run, and results ([`Findings`]). The rest is here, the same for
+//! all: the machine, the commit and the command, the cluster, the verdict, the order of the table,
+//! `--json`, `--plot`, and the exit code.
 //!
 //! Units are in the names: `_us` microseconds, `_s` seconds, `_bytes` bytes. Operations have the
 //! paper's names: search, insert, update, delete.
@@ -23,7 +23,7 @@ pub use operations::{OperationReport, PhaseReport, operations_table};
 pub use setup::{ClusterReport, Setup};
 pub use verdict::{Errors, Verdict, attempt};
 
-/// How the result is told.
+/// The form of the report.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Output {
     /// Print one JSON object instead of a table
@@ -32,13 +32,13 @@ pub struct Output {
 }
 
 impl Output {
-    /// Whether it is for programs.
+    /// Whether the report is for programs.
     pub fn is_json(&self) -> bool {
         self.json
     }
 }
 
-/// The same, for what can be drawn.
+/// The form of a report that can be drawn.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub struct Drawing {
     /// Draw it into this file, as SVG
@@ -49,53 +49,54 @@ pub struct Drawing {
     output: Output,
 }
 
-/// What a benchmark found.
+/// The results of a benchmark.
 pub trait Findings: Serialize + Sized {
-    /// What was asked for: the arguments, usually.
+    /// The settings of the run: the arguments, usually.
     type Settings: Serialize;
 
-    /// The first line of the table: what was done.
+    /// Returns the first line of the table.
     fn title(report: &Report<'_, Self>) -> String;
 
-    /// What stands below the cluster and above the verdict, in lines.
+    /// Returns the lines below the cluster and above the verdict.
     fn summary(_report: &Report<'_, Self>) -> String {
         String::new()
     }
 
-    /// What stands below the verdict: the rows.
+    /// Returns the rows below the verdict.
     fn rows(_report: &Report<'_, Self>) -> String {
         String::new()
     }
 
-    /// The picture, if it can be drawn.
+    /// Returns the picture, if the results can be drawn.
     fn chart(_report: &Report<'_, Self>) -> Option<Chart> {
         None
     }
 
-    /// Whether the user of another process ended it early.
+    /// Returns whether the user of another process ended the run early.
     fn was_interrupted(&self) -> bool {
         false
     }
 
-    /// Why the run fails, beside what the verdict says.
+    /// Returns why the run fails, beside the reasons of the verdict.
     fn problems(&self) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// What a benchmark found, with all that a reader has to know. Its fields are those of the JSON.
+/// The results of a benchmark, with all that a reader has to know. Its fields are those of the
+/// JSON.
 #[derive(Serialize)]
 pub struct Report<'a, F: Findings> {
     benchmark: &'static str,
     version: &'static str,
-    /// Of a release build.
+    /// The commit of a release build.
     commit: Option<&'static str>,
     command: String,
     pub settings: &'a F::Settings,
     pub machine: Machine,
     #[serde(flatten)]
     pub setup: Option<Setup>,
-    /// Whether the user ended it.
+    /// Whether the user ended the run.
     pub interrupted: bool,
     #[serde(flatten)]
     pub findings: F,
@@ -117,20 +118,20 @@ impl Shell {
         Shell { name, drawing, machine: Machine::here() }
     }
 
-    /// Begins one that can be drawn. Where the picture cannot be written that is told now, not after
-    /// the run.
+    /// Begins a benchmark that can be drawn. If the picture cannot be written, this fails now, not
+    /// after the run.
     pub fn begin_drawing(name: &'static str, drawing: &Drawing) -> Result<Shell, Failure> {
         plot::check(drawing.plot.as_ref())?;
         Ok(Shell { drawing: drawing.clone(), ..Shell::begin(name, &drawing.output) })
     }
 
-    /// Bytes of memory that are available, if the system tells.
+    /// Returns the bytes of available memory, if the system tells them.
     pub fn available(&self) -> Option<u64> {
         self.machine.available_memory_bytes
     }
 
-    /// Draws and prints what was found, on which cluster, and how it was judged. Fails if anything
-    /// was wrong, or the run is not whole.
+    /// Draws and prints the results, with the cluster and the verdict. Fails if anything was wrong,
+    /// or the run is not complete.
     pub fn tell<F: Findings>(
         self,
         settings: &F::Settings,
@@ -176,12 +177,12 @@ impl<F: Findings> Report<'_, F> {
         self.setup.as_ref().map_or("", |setup| &setup.fabric)
     }
 
-    /// For a title, if the user ended the run.
+    /// Returns an addition to a title, if the user ended the run.
     pub fn ended_early(&self) -> &'static str {
         if self.interrupted { ", INTERRUPTED" } else { "" }
     }
 
-    /// For people.
+    /// Returns the table for people.
     fn table(&self) -> String {
         let cluster = self.setup.as_ref().map(Setup::line).unwrap_or_default();
         let verdict = self.verdict.as_ref().map(Verdict::table).unwrap_or_default();
@@ -211,7 +212,7 @@ impl<F: Findings> Report<'_, F> {
     }
 }
 
-/// The command line of this process.
+/// Returns the command line of this process.
 fn command() -> String {
     let arguments = std::env::args().skip(1);
     std::iter::once("fusee".to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")

@@ -1,4 +1,4 @@
-//! Operations of a phase: what they took, and what they cost.
+//! Operations of a phase: their latencies and their costs.
 //!
 //! Costs (phases, verbs) count every operation that ended, latencies those that succeeded.
 
@@ -11,10 +11,10 @@ use serde::Serialize;
 use crate::driver::PhaseResult;
 use crate::tally::Latencies;
 
-/// A distribution function has a point per hundredth, and these.
+/// A distribution function has a point per hundredth, and these points.
 const CDF_TAIL: [f64; 4] = [0.995, 0.999, 0.9999, 1.0];
 
-/// What one kind of operation took and cost.
+/// Latencies and costs of one kind of operation.
 #[derive(Clone, Debug, Serialize)]
 pub struct OperationReport {
     /// Operations that succeeded.
@@ -64,7 +64,7 @@ impl OperationReport {
     }
 }
 
-/// What a phase gave.
+/// The results of a phase.
 #[derive(Clone, Debug, Serialize)]
 pub struct PhaseReport {
     /// Operations that succeeded.
@@ -78,7 +78,7 @@ pub struct PhaseReport {
 }
 
 impl PhaseReport {
-    /// Of a phase, with distribution functions or without.
+    /// Reports a phase, with distribution functions or without.
     pub fn new(result: &PhaseResult, with_cdf: bool) -> PhaseReport {
         let operations = result.tally.operations();
         let duration_s = result.duration.as_secs_f64();
@@ -96,7 +96,7 @@ impl PhaseReport {
     }
 }
 
-/// A table of operations for people.
+/// Returns a table of operations for people.
 pub fn operations_table<'a>(
     rows: impl IntoIterator<Item = (&'a str, &'a OperationReport, Option<f64>)>,
 ) -> String {
@@ -129,7 +129,7 @@ pub fn operations_table<'a>(
 mod tests {
     use super::*;
 
-    /// What was measured on a machine with other work, in nanoseconds and seconds.
+    /// Figures of a machine with other work, in nanoseconds and seconds.
     #[test]
     fn columns_stay_apart_however_long_their_numbers_are() {
         let of = OperationReport {

@@ -3,24 +3,25 @@
 use fusee_client::Client;
 use serde::Serialize;
 
-/// What was measured: a cluster, and the way to it.
+/// The measured cluster, and the way to it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Setup {
     /// The fabric, or several by name.
     pub fabric: String,
-    /// If there was one cluster, or several that are alike.
+    /// The cluster, if there was one, or several that are alike.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster: Option<ClusterReport>,
 }
 
 impl Setup {
-    /// The cluster of a client: whether it is in this process, or was started as processes.
+    /// Describes the cluster of a client: whether it is in this process, or was started as
+    /// processes.
     pub fn of(client: &Client, started: bool, embedded: bool) -> Setup {
         let cluster = Some(ClusterReport::of(client, started, embedded));
         Setup { fabric: client.fabric().to_string(), cluster }
     }
 
-    /// For people.
+    /// Returns the line for people.
     pub fn line(&self) -> String {
         let Some(cluster) = &self.cluster else { return String::new() };
         format!(
@@ -56,7 +57,7 @@ pub struct ClusterReport {
 }
 
 impl ClusterReport {
-    /// That of a client.
+    /// Describes the cluster of a client.
     pub fn of(client: &Client, started: bool, embedded: bool) -> ClusterReport {
         let view = client.view();
         ClusterReport {

@@ -1,4 +1,4 @@
-//! Whether the store kept what it acknowledged.
+//! The verdict whether the store kept what it acknowledged.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::tally::Tally;
 
-/// What went wrong.
+/// Failed operations.
 #[derive(Clone, Debug, Serialize)]
 pub struct Errors {
     /// Operations that failed.
@@ -17,14 +17,14 @@ pub struct Errors {
     pub by_kind: BTreeMap<String, u64>,
 }
 
-/// Whether the store kept what it acknowledged.
+/// The verdict whether the store kept what it acknowledged.
 #[derive(Clone, Debug, Serialize)]
 pub struct Verdict {
     /// Operations that failed, of all phases.
     pub errors: Errors,
     /// Keys that were read back at the end.
     pub verified_keys: u64,
-    /// Values that must not be there, during the run or at the end.
+    /// Inadmissible values, during the run or at the end.
     pub mismatches: u64,
     /// By what was wrong.
     pub mismatches_by_kind: BTreeMap<String, u64>,
@@ -35,7 +35,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Of a tally of everything.
+    /// Judges a tally of all phases.
     pub fn new(tally: &Tally, verified_keys: u64, problems: Vec<String>) -> Verdict {
         Verdict {
             errors: Errors { total: tally.error_count(), by_kind: tally.errors.clone() },
@@ -47,7 +47,7 @@ impl Verdict {
         }
     }
 
-    /// For people.
+    /// Returns the lines for people.
     pub fn table(&self) -> String {
         let mut text = format!(
             "verified    {} keys read back, {} mismatches, {} errors\n",
@@ -61,7 +61,7 @@ impl Verdict {
         }
         text
     }
-    /// Why a run with this verdict fails.
+    /// Returns why a run with this verdict fails.
     pub fn problems(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         if self.errors.total > 0 || self.mismatches > 0 {
@@ -72,8 +72,7 @@ impl Verdict {
     }
 }
 
-/// What is left to do once the measurement is over. A step that fails does not take the report
-/// with it.
+/// Does a step after the measurement. If it fails, the report still appears, with this problem.
 pub fn attempt<T: Default>(problems: &mut Vec<String>, step: Result<T, Failure>) -> T {
     step.unwrap_or_else(|failure| {
         problems.push(failure.to_string());

@@ -1,14 +1,14 @@
-//! `fusee bench capacity`: how many pairs fit, by redundancy.
+//! `fusee bench capacity`: the number of pairs that fit, by redundancy.
 //!
-//! For each redundancy a cluster of its own, inside this process, which is filled until it refuses: memory
-//! of one redundancy is never given to another. All that fits is read back and judged.
+//! Each redundancy has a cluster of its own, inside this process, which is filled until it refuses: memory of one
+//! redundancy is never given to another. All pairs are read back and judged.
 //!
-//! What does not hold pairs is told apart. A cluster is formed with a replicated region for each node
-//! ([`fusee_master`]'s plan), so coded pairs do not get that memory: with few regions in a pool that is
-//! much of it. Of each region the block table takes the room of one block. Objects are rounded up to
-//! their size class, and a block to whole objects. Defaults are chosen so that values of 1 MiB lose
-//! the same there whatever their redundancy: 7 objects of 1.125 MiB, or 28 of 288 KiB, fill a block of
-//! 8 MiB alike; and regions are small, so that the replicated ones take little.
+//! Memory without pairs is reported by its use. A cluster is formed with a replicated region for each node
+//! ([`fusee_master`]'s plan), so coded pairs do not get that memory: with few regions in a pool that is much of it. Of
+//! each region the block table takes the room of one block. Objects are rounded up to their size class, and a block to
+//! whole objects. Defaults are chosen so that values of 1 MiB lose the same there whatever their redundancy: 7 objects
+//! of 1.125 MiB, or 28 of 288 KiB, fill a block of 8 MiB alike; and regions are small, so that the replicated ones take
+//! little.
 
 use std::fmt::Write as _;
 
@@ -32,7 +32,7 @@ use crate::tally::Tally;
 use crate::value::HEADER_BYTES;
 use fusee_workload::KEY_BYTES;
 
-/// How to run it.
+/// The arguments.
 #[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
     fusee bench capacity\n  \
@@ -41,7 +41,7 @@ use fusee_workload::KEY_BYTES;
     Exit code 1 if an operation failed for another reason than want of memory, a pair cannot be\n\
     read back, or none fits.")]
 pub struct Args {
-    /// How pairs survive failures, as with `fusee put`; the first is what the others are compared with
+    /// Redundancies, as with `fusee put`; the others are compared with the first
     #[arg(long, value_delimiter = ',', value_name = "REDUNDANCY",
           default_values = ["replicated", "ec:4+2"])]
     #[serde(skip)]
@@ -144,12 +144,12 @@ impl Args {
         Geometry::with_blocks(self.region_bytes.0, self.block_bytes.0)
     }
 
-    /// Memory that all nodes lend.
+    /// Returns the memory that all nodes lend.
     fn lent_bytes(&self) -> u64 {
         self.pool.0.saturating_mul(self.memory_nodes.into())
     }
 
-    /// More pairs than can fit.
+    /// Returns a number of pairs above what can fit.
     fn most_pairs(&self) -> u64 {
         self.lent_bytes() / (self.value_bytes.0 + KEY_BYTES as u64) + 1
     }
@@ -178,21 +178,21 @@ impl Args {
     }
 }
 
-/// What a full cluster holds.
+/// The contents of a full cluster.
 #[derive(Debug, Serialize)]
 struct Full {
     #[serde(serialize_with = "by_name")]
     redundancy: Redundancy,
     pairs: u64,
-    /// Over those of the first redundancy.
+    /// The pairs over those of the first redundancy.
     ratio: f64,
     /// Memory of all nodes, for each pair.
     lent_bytes_per_pair: f64,
-    /// What a pair takes by its layout on all places, without anything that is rounded.
+    /// Bytes of a pair by its layout on all places, without rounding.
     object_bytes: u64,
-    /// Rounded up to whole objects in a block.
+    /// Bytes of a pair when blocks are rounded to whole objects.
     block_bytes: f64,
-    /// On all places: regions of this redundancy, regions of others, and what is in none.
+    /// On all places: regions of this redundancy, regions of others, and memory in no region.
     region_bytes: u64,
     other_region_bytes: u64,
     rest_bytes: u64,
@@ -226,14 +226,14 @@ impl Full {
     }
 }
 
-/// What came out.
+/// The results.
 #[derive(Debug, Serialize)]
 struct Found {
     lent_bytes: u64,
     full: Vec<Full>,
 }
 
-/// What all clusters add to.
+/// The sums over all clusters.
 #[derive(Default)]
 struct Sum {
     tally: Tally,
@@ -242,7 +242,7 @@ struct Sum {
     setup: Option<Setup>,
 }
 
-/// Runs it and prints a report.
+/// Runs the benchmark and prints its report.
 pub fn run(args: &Args) -> Result<(), Failure> {
     args.check()?;
     let shell = Shell::begin("capacity", &args.output);
@@ -264,7 +264,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     shell.tell(args, sum.setup, found, Some(verdict))
 }
 
-/// Fills a cluster, and reads all of it back.
+/// Fills a cluster, and reads all pairs back.
 fn fill(args: &Args, redundancy: Redundancy, sum: &mut Sum) -> Result<Full, Failure> {
     let client = args.open()?;
     sum.setup = Some(Setup::of(&client, false, true));
@@ -280,7 +280,7 @@ fn fill(args: &Args, redundancy: Redundancy, sum: &mut Sum) -> Result<Full, Fail
     let present: Vec<u64> = (0..filled.taken).filter(|key| model.is_present(*key)).collect();
     let pairs = present.len() as u64;
     let keys = Keys::listed(present);
-    // New sessions, which remember nothing.
+    // New sessions, with empty caches.
     let checked = Crew::run(&client, &model, load, |crew| crew.give(Task::Check, keys, |_| {}))?;
     for done in [&filled, &checked] {
         sum.tally.merge_failures(&done.tally);

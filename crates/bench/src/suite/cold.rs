@@ -1,9 +1,9 @@
-//! `fusee bench cold`: what comes before the first answer.
+//! `fusee bench cold`: the time before the first answer.
 //!
 //! In every round a client joins the cluster as if its program had just been started, with connections, threads and a
 //! session of its own, reads a key and writes it twice, and leaves. Then a client that stays opens another session,
-//! which writes a key and ends. At last the program itself is run, to read and to write one. So a machine that is busy
-//! for a while slows all of it alike.
+//! which writes a key and ends. At last the program itself is run, to read and to write a key. So a machine that is
+//! busy for a while slows all steps alike.
 
 use std::env;
 use std::fmt::Write as _;
@@ -26,7 +26,7 @@ use crate::spread::Spread;
 
 const KEY: &str = "a key of a cold start";
 
-/// How to run it.
+/// The arguments.
 #[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
     fusee bench cold\n  \
@@ -57,7 +57,7 @@ pub struct Args {
     output: Output,
 }
 
-/// What is timed.
+/// The steps that are timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Step {
@@ -101,7 +101,7 @@ struct Row {
     fabric: String,
     step: Step,
     us: Spread,
-    /// A tenth took as long, or longer.
+    /// The 90th percentile.
     p90_us: f64,
 }
 
@@ -132,7 +132,7 @@ impl Times {
     }
 }
 
-/// Runs it and prints a report.
+/// Runs the benchmark and prints its report.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let shell = Shell::begin("cold", &args.output);
     interrupt::watch()?;
@@ -192,7 +192,7 @@ fn session(client: &Client, value: &[u8], times: &mut Times) -> Result<(), Error
     Ok(())
 }
 
-/// What a shell script pays.
+/// Runs the program as a shell script does.
 fn program(
     master: &str,
     fabric: FabricKind,

@@ -1,9 +1,9 @@
 //! `fusee bench correlated`: requests for one key at one time, with and without a work table (E §6,
 //! experiment 3).
 //!
-//! In every round each redundancy and each kind of table is asked in turn for a set with three gets
-//! right behind it, and for four gets, all of them from one session. So a machine that is busy for a while slows
-//! all alike. The time of a request begins when it is issued; *overall* is until the last one is answered.
+//! In every round each redundancy and each kind of table gets a set with three gets right behind it, and four gets, all
+//! of them from one session. So a machine that is busy for a while slows all alike. The time of a request begins when
+//! it is issued; *overall* lasts until the last one is answered.
 
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -25,7 +25,7 @@ use crate::report::{Findings, Output, Report, Setup, Shell};
 use crate::samples::Samples;
 use crate::spread::Spread;
 
-/// How to run it.
+/// The arguments.
 #[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
     fusee bench correlated\n  \
@@ -64,7 +64,7 @@ pub struct Args {
     output: Output,
 }
 
-/// What is issued at one time.
+/// The requests that are issued at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Case {
@@ -82,7 +82,7 @@ impl Case {
         }
     }
 
-    /// Tables 2 and 3 of the paper, with its table: microseconds of each request, and overall.
+    /// Returns the figures of tables 2 and 3 of the paper, with its table: microseconds of each request, and overall.
     fn paper_us(self) -> [f64; 5] {
         match self {
             Case::GetAfterSet => [952.0, 13.0, 7.0, 6.0, 1038.0],
@@ -96,18 +96,18 @@ const TABLES: [WorkTable; 3] = [WorkTable::Off, WorkTable::Strict, WorkTable::Re
 /// Requests at one time.
 const REQUESTS: usize = 4;
 
-/// What one case took, by one redundancy and table.
+/// The figures of one case, by one redundancy and table.
 #[derive(Debug, Serialize)]
 struct Row {
     case: Case,
     redundancy: String,
     table: String,
-    /// Of each request, in the order in which they were issued.
+    /// By request, in the order in which they were issued.
     request_us: Vec<Spread>,
     overall_us: Spread,
-    /// Of the same round.
+    /// Over the time without a table in the same round.
     overall_over_off: Spread,
-    /// Of all four, in the mean.
+    /// Mean of all four requests.
     verbs: f64,
     bytes: f64,
 }
@@ -119,7 +119,7 @@ struct Found {
     wrong_values: u64,
 }
 
-/// Runs it and prints a report.
+/// Runs the benchmark and prints its report.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let shell = Shell::begin("correlated", &args.output);
     let (servers, master) = match &args.master {
@@ -160,7 +160,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     shell.tell(args, setup, found, None)
 }
 
-/// A cluster for values of this length by (k, m, r) = (4, 1, 2).
+/// Starts a cluster for values of this length by (k, m, r) = (4, 1, 2).
 fn start(args: &Args) -> Result<Servers, Failure> {
     let geometry = Geometry::default();
     let chunks = args.redundancy.iter().map(|redundancy| match redundancy {
@@ -200,7 +200,7 @@ struct Series {
     wrong_values: u64,
 }
 
-/// What a request came to, and how long it took.
+/// The result of a request, and its time.
 type Timed = (Result<Option<Vec<u8>>, Error>, f64);
 
 impl Series {
@@ -212,7 +212,7 @@ impl Series {
         args: &Args,
     ) -> Result<Series, Failure> {
         let session = client.session()?;
-        // Short: it stands in every chunk.
+        // The key is short, as every chunk contains it.
         let key = format!("{redundancy} {table} {}", case as u8).into_bytes();
         let value = vec![0; args.value_bytes as usize];
         session.block_on(session.put_with(&key, &value, redundancy))?;
@@ -270,7 +270,7 @@ impl Series {
         Ok(())
     }
 
-    /// Verbs and bytes of its session so far, of sets and gets.
+    /// Returns verbs and bytes of its session so far, of sets and gets.
     fn cost(&self) -> (u64, u64) {
         let stats = self.session.stats();
         let kinds = [OpKind::Search, OpKind::Upsert].map(|kind| *stats.kind(kind));

@@ -1,9 +1,8 @@
-//! `fusee bench limit`: how close operations come to their raw verbs.
+//! `fusee bench limit`: the time of operations beside the time of their raw verbs.
 //!
-//! In every round each thing is done so many times, on random keys, one after the other; ratios are of
-//! the same round. So a machine that is busy for a while slows both. *One after the other* is meant: which
-//! key is next depends on what the last READ brought, else a processor overlaps some of them, the more
-//! the shorter they are.
+//! In every round each thing is done a number of times, on random keys, one after the other; ratios are of the same
+//! round. So a machine that is busy for a while slows both. The next key depends on the data of the last READ:
+//! otherwise a processor would overlap some operations, the more the shorter they are.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -17,7 +16,7 @@ use crate::samples::Samples;
 use crate::spread::Spread;
 use crate::verbs::Raw;
 
-/// How to run it.
+/// The arguments.
 #[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
     fusee bench limit\n  \
@@ -50,12 +49,12 @@ struct Found {
     get_ns: Spread,
     raw_update_ns: Spread,
     update_ns: Spread,
-    /// Of the same round.
+    /// Ratios of the same round.
     get_over_raw: Spread,
     update_over_raw: Spread,
 }
 
-/// Runs it and prints a report.
+/// Runs the benchmark and prints its report.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let shell = Shell::begin("limit", &args.output);
     let size = args.size;
@@ -111,7 +110,7 @@ fn time<T>(
     Ok(())
 }
 
-/// Plain copies of as much as a get brings, from as large a memory.
+/// Plain copies of as many bytes as a get reads, from a memory of the same size.
 struct Copies {
     from: Vec<u8>,
     into: Vec<u8>,

@@ -1,10 +1,10 @@
 //! The microbenchmark (P §6.2).
 //!
-//! Latency: one client does each of INSERT, UPDATE, SEARCH and DELETE so many times, one after
+//! Latency: one client does each of INSERT, UPDATE, SEARCH and DELETE a number of times, one after
 //! the other, on distinct keys. Throughput: all clients insert distinct keys for half a second,
-//! then each updates and then reads its own keys for some seconds, and then deletes them for half
-//! a second. After each part all keys are read back: those that are left must hold what was
-//! written last, the others must be gone.
+//! then each updates and then reads its own keys for some seconds, and then deletes them for half a
+//! second. After each part all keys are read back: those that are left must hold the value written
+//! last, the others must be absent.
 
 use std::time::Duration;
 
@@ -25,14 +25,14 @@ use crate::tally::Tally;
 use crate::worker::Board;
 use fusee_report::machine::Machine;
 
-/// How long keys are inserted, and deleted.
+/// The time of the inserts, and of the deletes.
 const INSERT_TIME: Duration = Duration::from_millis(500);
-/// More inserts than a processor does in that time.
+/// More inserts than a processor can do in that time.
 const MOST_INSERTS_PER_CORE: u64 = 150_000;
-/// More updates than a processor does in a second.
+/// More updates than a processor can do in a second.
 const MOST_UPDATES_PER_CORE_AND_SECOND: f64 = 400_000.0;
 
-/// How to run the microbenchmark.
+/// The arguments.
 #[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
     fusee bench micro\n  \
@@ -63,7 +63,7 @@ pub struct Args {
     output: Output,
 }
 
-/// What all clients together may write, so that it fits into the memory.
+/// The writes of all clients together that fit into the memory.
 struct Limits {
     keys: u64,
     updates: u64,
@@ -116,8 +116,8 @@ impl Args {
 /// The names of the phases, in order.
 const NAMES: [&str; 4] = ["insert", "update", "search", "delete"];
 
-/// What came out: the phases in the order in which they ran. What was not measured yet when the user
-/// ended it counts 0 operations.
+/// The results: the phases in the order in which they ran. A phase that the user's interruption cut
+/// off counts 0 operations.
 #[derive(Serialize)]
 struct Found {
     latency: Vec<NamedPhase>,
@@ -159,7 +159,7 @@ fn rows(phases: &[NamedPhase]) -> impl Iterator<Item = (&str, &OperationReport, 
     })
 }
 
-/// One part of the benchmark, on keys of its own.
+/// Runs one part of the benchmark, on keys of its own.
 fn part(
     client: &Client,
     args: &Args,
@@ -177,7 +177,7 @@ fn part(
     let verified = attempt(problems, driver::verify(client, &board, outcome.logs));
     total.tally.merge_failures(&verified.tally);
     total.verified_keys += verified.keys;
-    // Whatever the time did not suffice to delete.
+    // Keys that were not deleted in time.
     attempt(problems, driver::clean_up(client, board.frontier.claimed()));
     let mut named = Vec::new();
     for (operation, result) in NAMES.into_iter().zip(&outcome.results) {
@@ -187,7 +187,7 @@ fn part(
     Ok(named)
 }
 
-/// What both parts gave, beside their measurements.
+/// The sums over both parts, beside their measurements.
 #[derive(Default)]
 struct Total {
     tally: Tally,

@@ -1,4 +1,4 @@
-//! The benchmarks, one module each: arguments, run, and what comes out.
+//! The benchmarks, one module each: arguments, run, and results.
 
 pub mod cache;
 pub mod capacity;

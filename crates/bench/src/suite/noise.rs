@@ -1,4 +1,4 @@
-//! `fusee bench noise`: how long gets of short values take beside somebody who moves long ones.
+//! `fusee bench noise`: latencies of short gets beside a session that moves long values.
 //!
 //! In every round one session reads short values, one after the other, first alone, then beside another session that
 //! reads a long value all the time, then beside one that writes it. So a machine that is busy for a while slows all
@@ -26,7 +26,7 @@ use crate::tally::empty_latencies;
 /// Short values.
 const KEYS: u32 = 1_000;
 
-/// How to run it.
+/// The arguments.
 #[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
     fusee bench noise\n  \
@@ -65,7 +65,7 @@ pub struct Args {
     output: Output,
 }
 
-/// What the other session does.
+/// The load of the other session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Noise {
@@ -85,7 +85,7 @@ impl Noise {
         }
     }
 
-    /// Does it until it is told to stop; how often.
+    /// Makes the load until it is told to stop; returns the number of operations.
     fn make(self, client: &Client, value: &[u8], stop: &AtomicBool) -> Result<u64, Error> {
         let session = client.session()?;
         let mut done = 0;
@@ -112,7 +112,7 @@ struct Found {
     rows: Vec<Row>,
 }
 
-/// Gets of short values beside this, of all rounds.
+/// Gets of short values beside this load, of all rounds.
 #[derive(Debug, Serialize)]
 struct Row {
     beside: Noise,
@@ -121,11 +121,11 @@ struct Row {
     p99_us: f64,
     p999_us: f64,
     longest_us: f64,
-    /// Bytes of long values in a second.
+    /// Bytes of long values per second.
     long_bytes_per_s: f64,
 }
 
-/// Runs it and prints a report.
+/// Runs the benchmark and prints its report.
 pub fn run(args: &Args) -> Result<(), Failure> {
     if !(args.seconds > 0.0 && args.seconds < 1e6) {
         return Err(Failure::usage("--seconds must be more than 0"));
@@ -198,7 +198,7 @@ fn key(number: u32) -> Vec<u8> {
     format!("a short value {number}").into_bytes()
 }
 
-/// Reads one after the other for so long.
+/// Makes reads one after the other for this time.
 fn reads(seconds: f64, mut read: impl FnMut(u32) -> Result<(), Error>) -> Result<(), Error> {
     let end = Instant::now() + Duration::from_secs_f64(seconds);
     let mut number = 0;
@@ -209,7 +209,7 @@ fn reads(seconds: f64, mut read: impl FnMut(u32) -> Result<(), Error>) -> Result
     Ok(())
 }
 
-/// Measures beside a noise; how many long values were moved meanwhile.
+/// Measures beside a load; returns how many long values were moved meanwhile.
 fn beside(
     client: &Client,
     noise: Noise,
@@ -227,7 +227,7 @@ fn beside(
     })
 }
 
-/// A cluster whose blocks have room for the long values.
+/// Starts a cluster whose blocks have room for the long values.
 fn start(args: &Args) -> Result<Servers, Failure> {
     let Geometry { region_bytes, block_bytes, max_value_bytes, .. } = Geometry::default();
     let most = args.long_bytes.0.max(args.value_bytes.0).max(max_value_bytes.into());

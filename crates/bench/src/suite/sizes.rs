@@ -1,10 +1,10 @@
-//! `fusee bench sizes`: what pairs of some sizes take of the pools.
+//! `fusee bench sizes`: the bytes of the pools that pairs of some sizes take.
 //!
-//! Drawn sizes, no cluster: the layouts decide. An *object* is as long as the size class that the
-//! pair falls into, with header and log entry; a *block* holds so many objects of one class, its
-//! header, its bitmap, and a rest at its end. So the bytes of blocks are those of full ones, on all
-//! places of a redundancy. A pair that is too short for it is replicated. What comes on top: a session
-//! holds one block for every class and redundancy that it writes, full or not.
+//! Sizes are drawn, and no cluster runs: the layouts decide. An *object* is as long as the size
+//! class of the pair, with header and log entry; a *block* holds objects of one class, its header,
+//! its bitmap, and a rest at its end. The bytes of blocks are those of full blocks, on all places
+//! of a redundancy. A pair that is too short for the redundancy is replicated. In addition, a
+//! session holds one block for every class and redundancy that it writes, full or not.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -22,7 +22,7 @@ use serde::Serialize;
 use crate::redundant::by_name;
 use crate::report::{Findings, Output, Report, Shell};
 
-/// How to run it.
+/// The arguments.
 #[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
     fusee bench sizes --values fixed:100,log-uniform:1-65536 --json\n  \
@@ -36,7 +36,7 @@ pub struct Args {
     #[serde(skip)]
     values: Vec<Sizes>,
 
-    /// How pairs survive failures, as with `fusee put`, like replicated,ec:4+2
+    /// Redundancies, as with `fusee put`, like replicated,ec:4+2
     #[arg(long, value_delimiter = ',', value_name = "REDUNDANCY", default_values = ["replicated"])]
     #[serde(skip)]
     redundancy: Vec<Redundancy>,
@@ -80,7 +80,7 @@ pub enum Sizes {
 }
 
 impl Sizes {
-    /// Draws one.
+    /// Draws a size.
     pub fn draw(self, rng: &mut SmallRng) -> u32 {
         match self {
             Sizes::Fixed(bytes) => bytes,
@@ -134,13 +134,13 @@ impl fmt::Display for Sizes {
     }
 }
 
-/// What pairs of one distribution take.
+/// The memory of pairs of one distribution.
 #[derive(Debug, Serialize)]
 struct Row {
     values: String,
     #[serde(serialize_with = "by_name")]
     redundancy: Redundancy,
-    /// Pairs that have it; the others are replicated.
+    /// Pairs with this redundancy; the others are replicated.
     pairs_of_it: u64,
     /// Keys and values.
     user_bytes: u64,
@@ -153,13 +153,13 @@ struct Row {
     classes: usize,
 }
 
-/// What came out.
+/// The results.
 #[derive(Debug, Serialize)]
 struct Found {
     distributions: Vec<Row>,
 }
 
-/// Draws the sizes and prints a report.
+/// Draws the sizes and prints the report.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let shell = Shell::begin("sizes", &args.output);
     let of_each = |sizes: &Sizes| {
@@ -327,7 +327,7 @@ mod tests {
             assert!(seen[3..=9].iter().all(|n| *n > 100) && seen[..3] == [0; 3], "{seen:?}");
             assert_eq!(seen.iter().sum::<u32>(), 10_000);
         }
-        // As many below 1 KiB as above.
+        // As many sizes below 1 KiB as above.
         let octaves = Sizes::LogUniform(1, (1 << 20) - 1);
         let below = (0..10_000).filter(|_| octaves.draw(&mut rng) < 1 << 10).count();
         assert!((4_700..5_300).contains(&below), "{below}");

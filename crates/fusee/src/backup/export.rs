@@ -1,7 +1,7 @@
-//! `fusee export`: all pairs, while others read and write, into a file.
+//! `fusee export`: writes all pairs to a file, while others read and write.
 //!
-//! A file is called `FILE.part` until it is whole, and on the disk. So whatever is called `FILE` is whole; what is
-//! left of an export that was interrupted can be gone on with.
+//! Until it is whole and on the disk, a file is called `FILE.part`. So any `FILE` is whole, and the part of
+//! an interrupted export can be resumed.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -24,7 +24,7 @@ use serde::Serialize;
 
 use super::{Progress, rate, snapshots, when};
 
-/// Where to.
+/// Arguments of `fusee export`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
     fusee export pairs.fusee\n  \
@@ -37,23 +37,23 @@ use super::{Progress, rate, snapshots, when};
     Exit codes: 0 done; 1 something failed, or pairs are damaged on all replicas and missing; 2 wrong\n\
     usage; 3 the cluster cannot be reached; 128 and the number of the signal that ended it.")]
 pub struct Args {
-    /// The file, which must not be there yet; - is standard output
+    /// File to write, which must not exist; - is standard output
     #[arg(required_unless_present = "dir", value_name = "FILE")]
     file: Option<PathBuf>,
 
-    /// Go on with an export to this file that was interrupted
+    /// Resume an interrupted export to this file
     #[arg(long)]
     resume: bool,
 
-    /// Into this directory, under a name that says of which cluster it is, its number there, and when it was begun
+    /// Export into this directory; the file's name tells its cluster, number, and time
     #[arg(long, value_name = "DIR", conflicts_with = "file")]
     dir: Option<PathBuf>,
 
-    /// Again and again, until a signal comes: so long after each beginning the next one begins, like `30min` or `1h`
+    /// Export repeatedly until a signal comes, with this time from one start to the next, like `30min` or `1h`
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     every: Option<Duration>,
 
-    /// Keep so many exports of the cluster in the directory, this one among them, and remove older ones
+    /// Keep this many exports of the cluster in the directory, the new one included, and remove older ones
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     keep: Option<u32>,
 
@@ -66,25 +66,25 @@ pub struct Args {
 }
 
 impl Args {
-    /// Whether it goes on until a signal comes.
+    /// Whether exports repeat until a signal comes.
     pub fn repeats(&self) -> bool {
         self.every.is_some()
     }
 }
 
-/// What came of an export.
+/// Result of an export.
 #[derive(Debug, Serialize)]
 struct Report {
     file: String,
     cluster: String,
-    /// False if a signal has ended it.
+    /// False if a signal ended the export.
     whole: bool,
     pairs: u64,
     bytes: u64,
     damaged: u64,
     seconds: f64,
     pairs_per_s: f64,
-    /// Exports that were too many, and what was left of interrupted ones.
+    /// Removed files: exports over the limit, and parts of interrupted ones.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     removed: Vec<String>,
 }
@@ -103,12 +103,12 @@ impl Report {
     }
 }
 
-/// Exports.
+/// Runs `fusee export`.
 pub fn run(args: &Args) -> Result<(), Failure> {
     if args.every.is_some_and(|every| every < Duration::from_secs(1)) {
         return Err(Failure::usage("--every is at least 1s"));
     }
-    // clap takes what is required for given where it excludes something that is.
+    // Not by clap's `requires`: a required argument counts as given if it conflicts with one that is.
     if args.dir.is_none() && (args.every.is_some() || args.keep.is_some()) {
         return Err(Failure::usage("--every and --keep are for exports into a directory: --dir"));
     }
@@ -138,7 +138,7 @@ fn cluster_of(client: &Client) -> u64 {
     client.view().cluster.word()
 }
 
-/// Of an export that begins now.
+/// Returns the head of an export that begins now.
 fn head_of(client: &Client, number: u32) -> Head {
     Head { cluster: cluster_of(client), begun: now(), number }
 }
@@ -147,7 +147,7 @@ fn cannot(path: &Path, error: &dyn std::fmt::Display) -> Failure {
     Failure::operation(format!("{}: {error}", path.display()))
 }
 
-/// All that is left of it, or until a signal comes. Returns whether it is done.
+/// Writes the rest of the export, or until a signal comes. Returns whether it is done.
 fn write<W: Write>(
     args: &Args,
     client: &Client,
@@ -176,7 +176,7 @@ fn report(client: &Client, file: String, whole: bool, totals: Totals, seconds: f
     Report { file, cluster, whole, pairs, bytes, damaged, seconds, pairs_per_s, removed }
 }
 
-/// To standard error where the pairs go to standard output.
+/// Shows a report; on standard error if the pairs go to standard output.
 fn tell(args: &Args, report: &Report, is_out_taken: bool) -> Result<(), Failure> {
     let text = if args.json {
         serde_json::to_string(report).expect("numbers and names") + "\n"
@@ -214,7 +214,7 @@ fn to_stdout(args: &Args, client: &Client) -> Result<(), Failure> {
     tell(args, &report(client, "standard output".into(), true, totals, seconds), true)
 }
 
-/// The name of a file that is not whole yet.
+/// Returns the name that a file has until it is whole.
 fn part_of(file: &Path) -> PathBuf {
     let mut name: OsString = file.into();
     name.push(snapshots::PART);
@@ -233,12 +233,12 @@ fn to_file(args: &Args, client: &Client, file: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Whether something has this name, be it a link that leads nowhere.
+/// Whether a file or link has this name, even a broken link.
 fn is_there(file: &Path) -> bool {
     file.symlink_metadata().is_ok()
 }
 
-/// One export into a file.
+/// Exports into a file, once.
 fn into(args: &Args, client: &Client, head: Head, file: &Path) -> Result<Report, Failure> {
     let part = part_of(file);
     if is_there(file) {
@@ -254,7 +254,7 @@ fn into(args: &Args, client: &Client, head: Head, file: &Path) -> Result<Report,
         error => cannot(&part, &error),
     };
     let mut options = OpenOptions::new();
-    // Nobody else reads what the pairs hold.
+    // Only this user may read the pairs.
     options.read(true).write(true).mode(0o600);
     let export = if args.resume {
         let opened = options.open(&part).map_err(|error| cannot(&part, &error))?;
@@ -262,7 +262,7 @@ fn into(args: &Args, client: &Client, head: Head, file: &Path) -> Result<Report,
         let (resumed, head) = Export::resume(opened, cluster_of(client)).map_err(failed)?;
         let export = match resumed {
             Resumed::Part(export) => export,
-            // It has not got its name.
+            // Only the renaming is left to do.
             Resumed::Whole(written, totals) => {
                 name_it(&written, &part, file).map_err(|error| cannot(file, &error))?;
                 let name = file.display().to_string();
@@ -289,14 +289,14 @@ fn into(args: &Args, client: &Client, head: Head, file: &Path) -> Result<Report,
         Export::begin(opened, &head)
     };
     let went = export.and_then(|export| finish(args, client, export, &part, file));
-    // What is left of one of many is of no use, and takes the room of the next one, which begins anew.
+    // In a directory an unfinished part is useless: the next export begins anew, and needs its room.
     if args.dir.is_some() && !went.as_ref().is_ok_and(|report| report.whole) {
         let _gone = fs::remove_file(&part);
     }
     went.map_err(failed)
 }
 
-/// Writes what is left, up to a signal.
+/// Writes the rest, or until a signal comes.
 fn finish(
     args: &Args,
     client: &Client,
@@ -317,7 +317,7 @@ fn finish(
     Ok(report(client, file.display().to_string(), true, totals, seconds))
 }
 
-/// Nobody else writes into it, or removes it as what is left of an interrupted export.
+/// Locks the part, so that no other process writes into it, or removes it as a remainder of an interrupted export.
 fn hold(file: &File, part: &Path) -> Result<(), Failure> {
     let taken =
         |_| Failure::operation(format!("{}: another process writes it now", part.display()));
@@ -329,12 +329,12 @@ fn hold(file: &File, part: &Path) -> Result<(), Failure> {
     }
 }
 
-/// What was written is on the disk before it has its name, and so is the name.
+/// Renames the part. The data is on the disk before, and the name afterwards.
 fn name_it(written: &File, part: &Path, file: &Path) -> io::Result<()> {
     written.sync_all()?;
-    // Nobody else may have made it meanwhile.
+    // Another process may have created the file meanwhile.
     match rustix::fs::renameat_with(CWD, part, CWD, file, RenameFlags::NOREPLACE) {
-        // Not every file system can.
+        // Not every file system supports this.
         Err(Errno::INVAL | Errno::NOSYS) if !is_there(file) => fs::rename(part, file)?,
         renamed => renamed?,
     }
@@ -355,7 +355,7 @@ fn to_directory(args: &Args, client: Client, directory: &Path) -> Result<(), Fai
             return Err(interrupted);
         }
         let Some(every) = args.every else { return went };
-        // It goes on: the next one may do better.
+        // The next export may succeed.
         if let Err(failure) = went {
             stderr::tell(&format!("error: {failure}"));
         }
@@ -368,11 +368,11 @@ fn to_directory(args: &Args, client: Client, directory: &Path) -> Result<(), Fai
     }
 }
 
-/// One export into a directory.
+/// Exports into a directory, once.
 fn snapshot(args: &Args, client: &Client, directory: &Path) -> Result<(), Failure> {
     let cluster = cluster_of(client);
     let failed = |error| cannot(directory, &error);
-    // They take the room of this one.
+    // Old parts occupy room that this export needs.
     let parts = snapshots::remove_parts(directory, cluster).map_err(failed)?;
     let number = snapshots::next_number(directory, cluster).map_err(failed)?;
     let head = head_of(client, number);
@@ -382,7 +382,7 @@ fn snapshot(args: &Args, client: &Client, directory: &Path) -> Result<(), Failur
         return Ok(());
     }
     let mut removed = parts;
-    // What this one lacks an older one may have.
+    // If this export lacks pairs, an older one may have them.
     if let Some(kept) = args.keep.filter(|_| report.damaged == 0) {
         let old = snapshots::keep_newest(directory, cluster, kept as usize, &file);
         removed.extend(old.map_err(failed)?);

@@ -1,6 +1,6 @@
-//! `fusee import`: the pairs of an export, into this cluster.
+//! `fusee import`: writes the pairs of an export into this cluster.
 //!
-//! A file is read to its end before anything is written, so that one that is damaged, or not whole, changes nothing.
+//! A file is read to its end before anything is written, so a damaged or unfinished one changes nothing.
 //! Standard input is written as it comes.
 
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ use serde::Serialize;
 use super::snapshots::Found;
 use super::{Progress, rate, snapshots, when};
 
-/// From where, and how.
+/// Arguments of `fusee import`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
     fusee import pairs.fusee\n  \
@@ -36,11 +36,11 @@ use super::{Progress, rate, snapshots, when};
     Exit codes: 0 done; 1 something failed, or the export is damaged or not whole; 2 wrong usage; 3 the\n\
     cluster cannot be reached; 128 and the number of the signal that ended it.")]
 pub struct Args {
-    /// The file; a directory with exports, of which the newest of this cluster is taken; or - for standard input
+    /// The file; a directory of exports, for the newest of this cluster; or - for standard input
     #[arg(value_name = "FILE|DIR")]
     file: PathBuf,
 
-    /// Only say whether the export is good
+    /// Only check whether the export is good
     #[arg(long)]
     check: bool,
 
@@ -55,29 +55,29 @@ pub struct Args {
     connect: ConnectArgs,
 }
 
-/// How pairs are written.
+/// Options that `import` and `restore` share.
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub struct How {
-    /// What becomes of keys that are there: they get the value of the export, or keep theirs
+    /// For keys that exist: replace their values, or keep them
     #[arg(long, default_value = "replace", value_name = "HOW")]
     existing: ExistingArg,
 
-    /// The redundancy of pairs: what they had, as far as there are memory nodes enough; or what the rules of the
-    /// cluster say
+    /// Redundancy of the pairs: as exported, if there are enough memory nodes (kept); or by the rules of the
+    /// cluster (rules)
     #[arg(long, default_value = "kept", value_name = "HOW")]
     redundancy: RedundancyArg,
 
-    /// Of a directory, the exports of this cluster, as their names have it [default: of the one that they come into]
+    /// In a directory, use the exports of this cluster, as their names show it [default: the one to import into]
     #[arg(long, value_name = "CLUSTER", value_parser = cluster_id)]
     pub of: Option<ClusterId>,
 
-    /// Also an export that was interrupted, cut off or damaged: what there is of it, and good; and to restore, one that
-    /// lacks pairs
+    /// Also accept an interrupted, truncated or damaged export, as far as it is good; for restore, also one
+    /// that lacks pairs
     #[arg(long)]
     partial: bool,
 }
 
-/// As the status and the names of exports have it.
+/// Parses the id of a cluster, as the status and the names of exports show it.
 fn cluster_id(text: &str) -> Result<ClusterId, String> {
     let word = u64::from_str_radix(text, 16).ok().filter(|_| text.len() == 16);
     word.and_then(ClusterId::from_word)
@@ -96,11 +96,11 @@ enum RedundancyArg {
     Rules,
 }
 
-/// What came of an import.
+/// Result of an import.
 #[derive(Debug, Serialize)]
 struct Report {
     file: String,
-    /// The cluster that was exported, and when that was begun, in seconds since 1970.
+    /// The cluster that was exported, and the beginning of the export in seconds since 1970.
     of_cluster: String,
     begun: u64,
     /// Whether the export has its end.
@@ -108,7 +108,7 @@ struct Report {
     /// Pairs and bytes that were read.
     pairs: u64,
     bytes: u64,
-    /// Pairs that the export lacks, since they were damaged.
+    /// Pairs that the export lacks because they were damaged.
     damaged: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     written: Option<Written>,
@@ -137,7 +137,7 @@ impl Report {
             let whole = if self.whole { "whole" } else { "not whole, but good as far as it goes" };
             return format!("{file}: {pairs} of cluster {of_cluster}, {bytes}; {whole}\n");
         };
-        // Of a file that was not read to its end nobody knows how many there are.
+        // If the file was not read to its end, the number of its pairs is unknown.
         let of = if self.whole { "of" } else { "of the first" };
         let mut text = format!(
             "{file}: {} {of} {} written, in {seconds:.1} s, {pairs_per_s:.0} a second\n",
@@ -155,10 +155,10 @@ impl Report {
     }
 }
 
-/// Imports.
+/// Runs `fusee import`.
 pub fn run(args: &Args) -> Result<(), Failure> {
     interrupt::watch()?;
-    // Without a cluster that asks, or that is named, a directory may have exports of one only.
+    // The cluster selects exports of a directory, unless `--of` does. With neither, all must be of one cluster.
     let asks = !args.check && args.how.of.is_none() && args.file.is_dir();
     let client = asks.then(|| args.connect.connect()).transpose()?;
     let asking = client.as_ref().map(|client| client.view().cluster);
@@ -188,7 +188,8 @@ fn tell(is_json: bool, report: &Report) -> Result<(), Failure> {
     }
 }
 
-/// The newest export in a directory, of this cluster; of whichever, if there are those of one only.
+/// Returns the newest export of this cluster in a directory; without a cluster, the newest of all, which must
+/// be of one cluster.
 fn newest(
     directory: &Path,
     cluster: Option<ClusterId>,
@@ -231,17 +232,17 @@ fn newest(
     Ok(newest.path.clone())
 }
 
-/// Where the pairs come from.
+/// The source of the pairs.
 struct Source {
     name: String,
-    /// If it can be read twice.
+    /// The file, if it can be read twice.
     file: Option<File>,
-    /// Else: what was read of it is gone.
+    /// Otherwise the stream, which can be read only once.
     stream: Option<Box<dyn Read>>,
 }
 
 impl Source {
-    /// What is named so; of a directory, the newest export of this cluster.
+    /// Opens this path; for a directory, the newest export of this cluster.
     fn of(path: &Path, cluster: Option<ClusterId>, is_quiet: bool) -> Result<Source, Failure> {
         if path.as_os_str() == "-" {
             let stream: Box<dyn Read> = Box::new(stdin().lock());
@@ -258,7 +259,7 @@ impl Source {
         })
     }
 
-    /// From its beginning.
+    /// Returns a reader from the beginning.
     fn open(&mut self) -> Result<Box<dyn Read>, Failure> {
         let Some(file) = &self.file else {
             return Ok(self.stream.take().expect("it is read once"));
@@ -272,12 +273,12 @@ impl Source {
         Failure::operation(format!("{}: {error}", self.name))
     }
 
-    /// Reads it to its end.
+    /// Reads the export to its end.
     fn check(&mut self, partial: bool, is_quiet: bool) -> Result<Report, Failure> {
         self.each(partial, ("checked", is_quiet), |_| Ok(None))
     }
 
-    /// Writes its pairs.
+    /// Writes the pairs of the export.
     fn import(&mut self, client: &Client, how: How, is_quiet: bool) -> Result<Report, Failure> {
         let import = Import {
             existing: match how.existing {
@@ -299,7 +300,7 @@ impl Source {
         })
     }
 
-    /// Shows all blocks, or those up to a signal.
+    /// Shows each block, up to the end or a signal.
     fn each(
         &mut self,
         partial: bool,
@@ -350,7 +351,7 @@ impl Source {
     }
 }
 
-/// For `restore`: checks a file, then has a cluster made for it, and writes its pairs there.
+/// Imports for `fusee restore`: checks the file, has a cluster formed, and writes the pairs there.
 pub fn restore(
     (path, of_cluster): (&Path, Option<ClusterId>),
     how: How,
@@ -365,7 +366,7 @@ pub fn restore(
     if let Some(interrupted) = interrupt::failure() {
         return Err(interrupted);
     }
-    // An older one may have them.
+    // An older export may have these pairs.
     if report.damaged > 0 && !how.partial {
         return Err(Failure::operation(format!(
             "{}; --partial takes it. Nothing was changed",

@@ -1,4 +1,4 @@
-//! `fusee keys`, `fusee count`: which keys there are, and how many.
+//! `fusee keys` and `fusee count`: print keys, and count them.
 
 use fusee_cli::connect::ConnectArgs;
 use fusee_cli::failure::Failure;
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::Progress;
 
-/// Which keys.
+/// Arguments of `fusee keys`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  fusee keys\n  fusee keys --prefix user: | head\n  \
     fusee keys --hex --prefix 00ff\n\n\
@@ -19,7 +19,7 @@ pub struct KeysArgs {
     #[command(flatten)]
     which: Which,
 
-    /// Stop after so many
+    /// Stop after this many
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
 
@@ -27,7 +27,7 @@ pub struct KeysArgs {
     connect: ConnectArgs,
 }
 
-/// Which pairs to count.
+/// Arguments of `fusee count`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  fusee count\n  fusee count --prefix user: --json\n\n\
     All pairs are read, as by `fusee keys`.")]
@@ -49,7 +49,7 @@ struct Which {
     #[arg(long, value_name = "TEXT", default_value = "")]
     prefix: String,
 
-    /// The prefix is given in hexadecimal digits, and keys are shown so
+    /// Read the prefix, and show keys, as hexadecimal digits
     #[arg(long)]
     hex: bool,
 }
@@ -73,8 +73,8 @@ impl Which {
         })
     }
 
-    /// Shows the pairs of every piece of a scan, until there are no more or `goes_on` says so. Returns how many are
-    /// damaged.
+    /// Shows the pairs of each piece of a scan, until its end or until `goes_on` returns false. Returns the
+    /// number of damaged pairs.
     fn each(
         &self,
         client: &Client,
@@ -94,7 +94,7 @@ impl Which {
     }
 }
 
-/// Shows the pairs of a piece of a scan whose keys begin so. Returns how many are damaged.
+/// Shows the pairs of one piece of a scan with keys that begin with `prefix`. Returns the number of damaged pairs.
 fn piece(
     client: &Client,
     cursor: &mut ScanCursor,
@@ -108,7 +108,7 @@ fn piece(
     })?)
 }
 
-/// Shows all pairs whose keys begin so. Returns how many are damaged.
+/// Shows all pairs with keys that begin with `prefix`. Returns the number of damaged pairs.
 pub fn each(
     client: &Client,
     prefix: &[u8],
@@ -149,7 +149,7 @@ pub fn keys(args: &KeysArgs) -> Result<(), Failure> {
     missing(damaged)
 }
 
-/// Prints how many there are.
+/// Prints the number of pairs.
 pub fn count(args: &CountArgs) -> Result<(), Failure> {
     let client = args.connect.connect()?;
     interrupt::watch()?;
@@ -180,7 +180,7 @@ pub fn count(args: &CountArgs) -> Result<(), Failure> {
     missing(damaged)
 }
 
-/// A failure if pairs are damaged.
+/// Returns a failure if pairs are damaged.
 pub fn missing(damaged: u64) -> Result<(), Failure> {
     match damaged {
         0 => Ok(()),

@@ -1,4 +1,4 @@
-//! All pairs of a cluster: `fusee export`, `import`, `restore`, `keys`, `count`.
+//! Commands on all pairs of a cluster: `fusee export`, `import`, `restore`, `keys`, `count`.
 
 pub mod export;
 pub mod import;
@@ -12,10 +12,10 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use fusee_cli::quantity::{Bytes, counted};
 use fusee_cli::stderr;
 
-/// How often progress is shown.
+/// Time between two updates of the progress.
 const PERIOD: Duration = Duration::from_millis(500);
 
-/// How far it is, on standard error.
+/// Progress on standard error.
 struct Progress {
     is_shown: bool,
     begun: Instant,
@@ -28,7 +28,7 @@ impl Progress {
         Progress { is_shown, begun: Instant::now(), last: None }
     }
 
-    /// `done`: which part of it, if that is known.
+    /// Shows the progress if an update is due. `done` is the share of the index that was read, if known.
     fn show(&mut self, verb: &str, pairs: u64, bytes: u64, done: Option<f64>) {
         let is_due = self.last.is_none_or(|last| last.elapsed() >= PERIOD);
         if !self.is_shown || !is_due {
@@ -55,15 +55,15 @@ impl Progress {
     }
 }
 
-/// A time in seconds since 1970, which may be anything: as people read it.
+/// Formats a time in seconds since 1970, which may be any number.
 fn when(seconds: u64) -> String {
-    /// The last one with four digits of the year.
+    /// The last second of the year 9999.
     const LAST: u64 = 253_402_300_799;
     let time = UNIX_EPOCH + Duration::from_secs(seconds.min(LAST));
     humantime::format_rfc3339_seconds(time).to_string()
 }
 
-/// A number of pairs in a second.
+/// Returns the number of pairs a second.
 fn rate(pairs: u64, seconds: f64) -> f64 {
     pairs as f64 / seconds.max(1e-9)
 }

@@ -1,7 +1,7 @@
-//! `fusee restore`: a cluster after a stop of everything, from an export.
+//! `fusee restore`: forms a cluster from an export, after everything has stopped.
 //!
-//! It is what one would do by hand, in this order: look whether the export is good, give up what is left of the cluster
-//! that is gone, form a new one, import. Whatever a living memory node holds is not touched.
+//! It does what an operator would do by hand: check the export, give up the rest of the lost cluster, form a
+//! new one, import. Data that a living memory node holds is left untouched.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,10 +18,10 @@ use super::import::{self, How};
 use crate::drain::TIMEOUT;
 use crate::form;
 
-/// Between two questions.
+/// Pause between two requests.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// From what.
+/// Arguments of `fusee restore`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
     fusee restore /backups --destroy-data      after a stop of everything, from the newest export\n  \
@@ -31,11 +31,11 @@ const PAUSE: Duration = Duration::from_millis(100);
     Exit codes: 0 done; 1 nothing was changed, or something failed; 2 wrong usage; 3 the cluster cannot be\n\
     reached; 128 and the number of the signal that ended it.")]
 pub struct Args {
-    /// The export, or a directory with exports: the newest is taken, of the cluster that the master has
+    /// The export, or a directory of exports, for the newest of the master's cluster
     #[arg(value_name = "FILE|DIR")]
     file: PathBuf,
 
-    /// Give the cluster up that the master has, all of whose data is gone
+    /// Give up the master's cluster, of which all data is lost
     #[arg(long)]
     destroy_data: bool,
 
@@ -50,7 +50,7 @@ pub struct Args {
     connect: ConnectArgs,
 }
 
-/// Restores.
+/// Runs `fusee restore`.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let address = &args.connect.master;
     connect::check_address(address)?;
@@ -66,7 +66,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     })
 }
 
-/// The master has no cluster any more.
+/// Has the master give up its cluster, if it has one.
 fn give_up(args: &Args, master: &MasterClient, cluster: Option<ClusterId>) -> Result<(), Failure> {
     let Some(cluster) = cluster else { return Ok(()) };
     if !args.destroy_data {

@@ -1,10 +1,11 @@
-//! A directory of exports: their names, which is the newest, and which are too old.
+//! A directory of exports: their names, their order, and the removal of old ones.
 //!
-//! Clocks go wrong, are set back, and differ between machines. So each export gets a number when it is begun, one more
-//! than any other of its cluster in the directory has. It stands in the file, and orders them; exports of versions
-//! without numbers come before, in the order of the times in their heads. A name repeats for people what the file says.
+//! Clocks go wrong, are set back, and differ between machines. So an export gets a number when it begins, one
+//! more than the highest of its cluster in the directory. The number is stored in the file, and orders the
+//! exports. Exports of versions without numbers come first, in the order of the times in their heads. The
+//! name only repeats for people what the file says.
 //!
-//! Only an export that is whole, by its head and its end, counts. What has another name is left alone.
+//! Only an export with both head and end is whole, and counts. Files with other names are left alone.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader};
@@ -15,7 +16,7 @@ use fusee_backup::format::{FormatError, Head, head_of_whole};
 use super::when;
 
 const SUFFIX: &str = ".fusee";
-/// Of a file that is not whole yet.
+/// Suffix of a file that is not whole yet.
 pub const PART: &str = ".part";
 
 /// An export that is whole.
@@ -23,26 +24,26 @@ pub const PART: &str = ".part";
 pub struct Snapshot {
     /// The file.
     pub path: PathBuf,
-    /// What it says of itself.
+    /// The head of the file.
     pub head: Head,
 }
 
-/// What there is in a directory.
+/// Exports in a directory.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// The oldest first.
+    /// Whole exports, the oldest first.
     pub whole: Vec<Snapshot>,
-    /// Files with a name of an export that are none, or not whole.
+    /// Files that are named like exports, and are damaged or not whole.
     pub others: Vec<(PathBuf, FormatError)>,
 }
 
-/// The name of an export in a directory.
+/// Returns the name of an export in a directory.
 pub fn name(head: &Head) -> String {
     let time = when(head.begun).replace([':', '-'], "");
     format!("fusee-{:016x}-{:06}-{time}{SUFFIX}", head.cluster, head.number)
 }
 
-/// All exports in a directory.
+/// Returns all exports in a directory.
 pub fn all(directory: &Path) -> io::Result<Found> {
     let mut found = Found::default();
     for path in named(directory, |name| is_name(name, None))? {
@@ -58,15 +59,15 @@ pub fn all(directory: &Path) -> io::Result<Found> {
     Ok(found)
 }
 
-/// The number of the next export of a cluster.
+/// Returns the number of the next export of a cluster.
 pub fn next_number(directory: &Path, cluster: u64) -> io::Result<u32> {
     let all = all(directory)?.whole.into_iter().map(|snapshot| snapshot.head);
     let numbers = all.filter(|head| head.cluster == cluster).map(|head| head.number);
     Ok(numbers.max().unwrap_or(0).saturating_add(1))
 }
 
-/// Removes exports of a cluster, all but so many of the newest, of which the one that was just made is one. Returns
-/// those that are gone.
+/// Removes all but the `kept` newest exports of a cluster; `made`, the latest,
+/// is one of them. Returns the removed files.
 pub fn keep_newest(
     directory: &Path,
     cluster: u64,
@@ -89,14 +90,14 @@ pub fn keep_newest(
     Ok(gone)
 }
 
-/// Removes what is left of exports of a cluster into this directory that were interrupted and that no process writes
-/// any more: the next one begins anew. Returns those that are gone.
+/// Removes parts of interrupted exports of a cluster that no process writes any more: the next export begins
+/// anew. Returns the removed files.
 pub fn remove_parts(directory: &Path, cluster: u64) -> io::Result<Vec<PathBuf>> {
     let is_part =
         |name: &str| name.strip_suffix(PART).is_some_and(|name| is_name(name, Some(cluster)));
     let mut gone = Vec::new();
     for path in named(directory, is_part)? {
-        // Whoever writes it holds it.
+        // The process that writes a part locks it.
         if File::options().write(true).open(&path).is_ok_and(|part| part.try_lock().is_ok()) {
             fs::remove_file(&path)?;
             gone.push(path);
@@ -105,7 +106,7 @@ pub fn remove_parts(directory: &Path, cluster: u64) -> io::Result<Vec<PathBuf>> 
     Ok(gone)
 }
 
-/// The files in a directory whose names are such.
+/// Returns the files in a directory that have such names.
 fn named(directory: &Path, is_such: impl Fn(&str) -> bool) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -117,7 +118,7 @@ fn named(directory: &Path, is_such: impl Fn(&str) -> bool) -> io::Result<Vec<Pat
     Ok(found)
 }
 
-/// Whether an export in a directory is called so; before there were numbers, names had none.
+/// Whether an export in a directory may have this name. Old names lack the number.
 fn is_name(name: &str, cluster: Option<u64>) -> bool {
     let rest = name.strip_prefix("fusee-").and_then(|rest| rest.strip_suffix(SUFFIX));
     let parts: Vec<&str> = rest.unwrap_or_default().split('-').collect();
@@ -150,7 +151,7 @@ mod tests {
             Directory(path)
         }
 
-        /// An empty export under its own name, or another.
+        /// Creates an empty export with this name.
         fn add(&self, head: &Head, name: &str) -> PathBuf {
             let path = self.0.join(name);
             Writer::begin(File::create(&path).unwrap(), head).unwrap().end(0).unwrap();
@@ -175,7 +176,8 @@ mod tests {
     #[test]
     fn files_say_which_is_newer_whatever_their_names_and_clocks_say() {
         let directory = Directory::new("snapshots-order");
-        // Without numbers, one of them renamed to a later time; then with, and a clock that was set back.
+        // Two without numbers, one of them renamed to a later time; then two with numbers, the last by a
+        // clock that was set back.
         let late = "fusee-0000000000000001-20990101T000000Z.fusee";
         let first = directory.add(&head(1, 0, 1_780_000_000), late);
         let second = "fusee-0000000000000001-20260101T000000Z.fusee";

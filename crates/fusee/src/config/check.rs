@@ -1,4 +1,4 @@
-//! `fusee config check`.
+//! `fusee config check`: finds mistakes in a file of settings.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use super::{About, Server};
 use crate::server::settings::problem::{Problem, Problems};
 use crate::server::settings::{Given, Settings, names};
 
-/// Which file.
+/// Arguments of `fusee config check`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
     fusee config check /etc/fusee/master.toml\n  \
@@ -22,10 +22,10 @@ use crate::server::settings::{Given, Settings, names};
     names, such as the secret, is read. Nothing is started or changed.\n\n\
     Exit codes: 0 nothing is wrong; 1 something is; 2 wrong usage.")]
 pub struct Args {
-    /// The file
+    /// File to check
     file: PathBuf,
 
-    /// Whose file it is [default: whose settings it has]
+    /// Server that the file is for [default: the one that knows most of its settings]
     #[arg(long = "for", value_name = "SERVER")]
     server: Option<Server>,
 
@@ -41,7 +41,7 @@ struct Report<'a> {
     problems: &'a [Problem],
 }
 
-/// Checks it.
+/// Runs `fusee config check`.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let server = args.server.map_or_else(|| guess(&args.file), Ok)?;
     let Problems(problems) = server.answer(Check(&args.file));
@@ -86,7 +86,7 @@ impl About for Names {
     }
 }
 
-/// Whose settings a file has: those of the server that knows most of its names.
+/// Guesses the server that a file is for: the one that knows most of the names in it.
 fn guess(path: &Path) -> Result<Server, Failure> {
     let wrong = |why: String| Failure::usage(format!("{}: {why}", path.display()));
     let text = std::fs::read_to_string(path);
@@ -103,7 +103,7 @@ fn guess(path: &Path) -> Result<Server, Failure> {
         counts.iter().filter(|(known, _)| *known == most).map(|(_, server)| *server).collect();
     match best[..] {
         [server] => Ok(server),
-        // What is no TOML is so for whichever server.
+        // A file that is not TOML is wrong for any server.
         [server, ..] if !mistakes.is_empty() => Ok(server),
         _ => Err(wrong(
             "its names are those of several servers; say with --for whether it is of a master, memory-node or switch"

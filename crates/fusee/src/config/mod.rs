@@ -1,6 +1,6 @@
-//! `fusee config`: checks files of settings, and shows what is in force.
+//! `fusee config`: checks files of settings, and shows the settings in force.
 //!
-//! Both know of a server's settings what its command line and its file know, and nothing else.
+//! Both use the servers' own declarations of their settings, so they accept exactly what a server accepts.
 
 mod check;
 mod show;
@@ -11,16 +11,16 @@ use fusee_cli::failure::Failure;
 use crate::server::settings::Settings;
 use crate::server::{master, memory_node, switch};
 
-/// What to do.
+/// Subcommands of `fusee config`.
 #[derive(Subcommand, Debug)]
 pub enum ConfigCommand {
-    /// Check the file of a server: every mistake is named with its place
+    /// Check a server's file of settings, and report every mistake with its place
     Check(check::Args),
-    /// Show the settings that a server would be started with, and where each comes from
+    /// Show the settings that a server would start with, and the origin of each
     Show(show::Args),
 }
 
-/// Does it.
+/// Runs `fusee config`.
 pub fn run(command: &ConfigCommand) -> Result<(), Failure> {
     match command {
         ConfigCommand::Check(args) => check::run(args),
@@ -39,7 +39,7 @@ enum Server {
     Switch,
 }
 
-/// Something about the settings of whichever server.
+/// A question about the settings of any server.
 trait About {
     type Answer;
     fn of<S: Settings>(self) -> Self::Answer;

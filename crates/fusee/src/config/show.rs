@@ -1,4 +1,4 @@
-//! `fusee config show`.
+//! `fusee config show`: prints the settings in force.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::server::settings::{Given, Origin, Settings, is_live};
 use crate::server::{master, memory_node, switch};
 
-/// Of which server.
+/// Arguments of `fusee config show`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
     fusee config show master --config /etc/fusee/master.toml\n  \
@@ -29,17 +29,17 @@ pub struct Args {
     server: Server,
 }
 
-/// Whose settings, and its command line.
+/// A server, with its command line.
 #[derive(Subcommand, Debug)]
 #[command(disable_help_subcommand = true)]
 enum Server {
-    /// Of a master
+    /// Show the settings of a master
     #[command(after_help = "Example:\n  fusee config show master --config /etc/fusee/master.toml")]
     Master(Given<master::Settings>),
-    /// Of a memory node
+    /// Show the settings of a memory node
     #[command(after_help = "Example:\n  fusee config show memory-node --pool 64GiB")]
     MemoryNode(Given<memory_node::Settings>),
-    /// Of a switch
+    /// Show the settings of a switch
     #[command(after_help = "Example:\n  fusee config show switch --slots 1000")]
     Switch(Given<switch::Settings>),
 }
@@ -51,11 +51,11 @@ struct Row {
     value: Value,
     #[serde(flatten)]
     origin: Origin,
-    /// Whether a running server takes another value over.
+    /// Whether a running server can take over a new value.
     live: bool,
 }
 
-/// Shows them.
+/// Runs `fusee config show`.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let rows = match &args.server {
         Server::Master(given) => rows(given)?,
@@ -80,7 +80,7 @@ fn rows<S: Settings>(given: &Given<S>) -> Result<Vec<Row>, Failure> {
     Ok(effective.values().into_iter().map(row).collect())
 }
 
-/// As a file that sets the same: names of tables come last, in their table.
+/// Returns a file that sets the same values. Tables come last, each with its names.
 fn file(rows: &[Row]) -> String {
     let mut text = String::new();
     let is_below = |row: &&Row| row.name.contains('.');
@@ -107,7 +107,7 @@ fn line(name: &str, row: &Row) -> String {
     }
 }
 
-/// A value as TOML. JSON is that too, but for objects and numbers of bytes that people read.
+/// A value as TOML: its JSON, except for objects, and for numbers of bytes, which get units.
 struct Shown<'a> {
     name: &'a str,
     value: &'a Value,

@@ -1,4 +1,4 @@
-//! What a master shows: the cluster.
+//! The pages of a master: the state of the cluster.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -17,11 +17,11 @@ use super::{Page, Pages, metrics};
 use crate::events;
 use crate::status::{self, Report};
 
-/// How long a memory node may take to say how full it is.
+/// Deadline of a memory node's answer about its usage.
 const NODE_DEADLINE: Duration = Duration::from_millis(500);
-/// How long a master may take.
+/// Deadline of a master's answers.
 const MASTER_DEADLINE: Duration = Duration::from_secs(2);
-/// How often the history gets another sample.
+/// Time between two samples of the history.
 const PERIOD: Duration = Duration::from_secs(1);
 
 const INDEX: &str = include_str!("page/index.html");
@@ -33,11 +33,11 @@ const STYLE: &str = include_str!("page/page.css");
 pub struct ClusterPages {
     runtime: Runtime,
     master: MasterClient,
-    /// The address of this master, as it names itself where it leads.
+    /// The address of this master, as it calls itself while it leads.
     own: String,
-    /// How long its answers take.
+    /// Answer times of control requests.
     times: RequestTimes,
-    /// The cluster as it was a moment ago, or why it is not known.
+    /// The latest report of the cluster, or the reason why there is none.
     seen: Recent<Result<Arc<Report>, RpcError>>,
     events: Recent<Result<Arc<Vec<ClusterEvent>>, RpcError>>,
     history: Arc<Mutex<History>>,
@@ -45,7 +45,8 @@ pub struct ClusterPages {
 }
 
 impl ClusterPages {
-    /// Of this master, whose client is named as it listens. The history begins now.
+    /// Creates the pages of a master, with a client that has the address at which this master listens. The
+    /// history begins now.
     pub fn new(runtime: &Runtime, master: MasterClient, times: RequestTimes) -> ClusterPages {
         let own = master.addr().to_owned();
         let master = master.with_deadline(MASTER_DEADLINE);
@@ -64,12 +65,12 @@ impl ClusterPages {
     }
 
     async fn metrics(&self) -> String {
-        // Of several masters the one that leads shows the cluster, or it would be counted twice.
+        // Of several masters only the leader shows the cluster, or it would be counted twice.
         let report = self.look().await.ok().filter(|report| report.master == self.own);
         metrics::of(report.as_deref(), &self.times.all())
     }
 
-    /// What the page asks for, each second.
+    /// Returns the answer that the page requests every second.
     async fn status(&self) -> Page {
         match self.look().await {
             Ok(report) => Page::json(&*report),
@@ -103,7 +104,7 @@ impl Pages for ClusterPages {
                 Ok(text) => Page::ok(prometheus::CONTENT_TYPE, text),
                 Err(error) => Page::health(Err(error)),
             },
-            // It works also where no master leads.
+            // A master is healthy also while no master leads.
             "/healthz" => Page::health(match self.look().await {
                 Ok(report) => return Some(well(&report)),
                 Err(RpcError::NoLeader { .. }) => Ok(()),
@@ -124,14 +125,14 @@ impl Pages for ClusterPages {
     }
 }
 
-/// The master is well, whatever becomes of the cluster: another one would find it as it is.
+/// Answers that the master is healthy, even if the cluster is not: another master would find it in the same state.
 fn well(report: &Report) -> Page {
     let reasons =
         report.reasons.iter().map(|reason| format!("\n{}: {reason}", report.health.name()));
     Page::text(StatusCode::OK, format!("ok{}", reasons.collect::<String>()))
 }
 
-/// Keeps the history, as long as somebody has it.
+/// Adds a sample to the history every second, until the history is dropped.
 async fn remember(master: MasterClient, own: String, history: std::sync::Weak<Mutex<History>>) {
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,4 +1,4 @@
-//! What the cluster did in the last minutes, a second at a time, for the page.
+//! The activity of the cluster in the last minutes, second by second, for the page.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use serde::Serialize;
 /// Seconds that are kept.
 const KEPT: usize = 600;
 
-/// The sums at a time.
+/// Totals at one time.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     at_ms: u64,
@@ -16,28 +16,28 @@ struct Sample {
     damaged: u64,
 }
 
-/// The last minutes.
+/// Samples of the last minutes.
 #[derive(Debug, Default)]
 pub struct History(VecDeque<Sample>);
 
-/// Rates, each as long as `at_ms`.
+/// Rates; every list is as long as `at_ms`.
 #[derive(Debug, Serialize, PartialEq)]
 pub struct Rates {
     /// The ends of the seconds, in milliseconds since 1970.
     at_ms: Vec<u64>,
-    /// Searches, writes and others, a second.
+    /// Searches, writes and other operations a second.
     reads: Vec<f64>,
     writes: Vec<f64>,
     others: Vec<f64>,
-    /// Mean phases of an operation; 0 where there was none.
+    /// Mean phases of an operation; 0 if there was none.
     phases: Vec<f64>,
-    /// Percent of the accesses that asked an index cache and found a hint that was right; 0 where none asked.
+    /// Percent of the accesses to index caches that found a right hint; 0 if there was no access.
     hits: Vec<f64>,
     conflicts: Vec<f64>,
     damaged: Vec<f64>,
 }
 
-/// What a kind of operation counts as.
+/// Returns the class of a kind of operation: 0 for searches, 1 for writes, 2 for others.
 fn class(kind: OpKind) -> usize {
     match kind {
         OpKind::Search | OpKind::SearchMany => 0,
@@ -47,9 +47,9 @@ fn class(kind: OpKind) -> usize {
 }
 
 impl History {
-    /// Adds what there is now.
+    /// Adds the present totals.
     pub fn add(&mut self, at_ms: u64, work: Work, damaged: u64) {
-        // Another master, or another clock: nothing from before compares with it.
+        // A lower total or an earlier time means another master or clock: older samples do not compare with it.
         let is_later = self.0.back().is_none_or(|last| {
             let begins = |kind: usize| work.operations[kind] >= last.work.operations[kind];
             at_ms > last.at_ms && (0..OpKind::ALL.len()).all(begins)
@@ -63,7 +63,7 @@ impl History {
         self.0.push_back(Sample { at_ms, work, damaged });
     }
 
-    /// What happened between them.
+    /// Returns the rates between successive samples.
     pub fn rates(&self) -> Rates {
         let mut rates = Rates {
             at_ms: Vec::new(),

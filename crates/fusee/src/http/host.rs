@@ -1,25 +1,27 @@
-//! Which hosts a request may name. A page of another site that has its own name lead to this server's address (DNS
-//! rebinding) would have a browser read what is here; its requests name that site.
+//! Hosts that requests may name, as a protection against DNS rebinding.
 //!
-//! An address is no name that leads elsewhere, and a name without a dot belongs to no site. Other names are those that
-//! this server was told: by `--http` itself, or by `--advertise`.
+//! In such an attack a page of another site has that site's name lead to this server's address, so that a
+//! browser would read this server's pages for it. Its requests name that site.
+//!
+//! An address cannot lead elsewhere, and a name without a dot belongs to no site, so both are allowed. Any
+//! other name must be known to this server, from `--http` itself or from `--advertise`.
 
 use std::net::IpAddr;
 
 use hyper::Request;
 use hyper::header::HOST;
 
-/// The names with a dot under which requests may come, in small letters.
+/// The names with a dot that requests may use, in lower case.
 #[derive(Clone, Debug, Default)]
 pub struct Hosts(Vec<String>);
 
 impl Hosts {
-    /// The hosts of these addresses, each with or without a port.
+    /// Returns the hosts of these addresses, each with or without a port.
     pub fn of<'a>(addresses: impl IntoIterator<Item = &'a str>) -> Hosts {
         Hosts(addresses.into_iter().filter_map(host).collect())
     }
 
-    /// Whether a request is for this server. One without a host is of no browser.
+    /// Whether a request is for this server. One that names no host does not come from a browser, and is allowed.
     pub fn are_of<B>(&self, request: &Request<B>) -> bool {
         let line = request.uri().authority().map(|authority| authority.as_str());
         let mut named = request.headers().get_all(HOST).iter().map(|value| value.to_str().ok());
@@ -34,7 +36,7 @@ impl Hosts {
     }
 }
 
-/// The host of `host`, `host:port`, `[v6]` or `[v6]:port`, in small letters and without the dot of the root.
+/// Returns the host of `host`, `host:port`, `[v6]` or `[v6]:port`, in lower case and without the dot of the root.
 fn host(authority: &str) -> Option<String> {
     let host = match authority.strip_prefix('[') {
         Some(rest) => rest.split_once(']')?.0,

@@ -1,5 +1,5 @@
-//! Where the memory goes, for whoever asks for that alone: a survey joins the cluster as `fusee status --memory`
-//! does, and reads 1/512 of the used memory.
+//! The use of memory, on a page of its own because a survey is expensive: it joins the cluster like
+//! `fusee status --memory`, and reads 1/512 of the used memory.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use fusee_client::{Client, MemorySurvey, Options, RedundancyMemory};
 use fusee_control::rpc::Runtime;
 use tokio::sync::Mutex;
 
-/// So old a survey may be; another one is not made before.
+/// Age of a survey at which a new one is made.
 const FRESH: Duration = Duration::from_secs(60);
 
 /// The last survey.
@@ -17,7 +17,7 @@ const FRESH: Duration = Duration::from_secs(60);
 pub struct Memory(Mutex<Option<(Instant, Result<String, String>)>>);
 
 impl Memory {
-    /// The metrics of a survey that is fresh; or why there is none.
+    /// Returns the metrics of a recent survey, or the reason why there is none.
     pub async fn metrics(&self, runtime: &Runtime, master: &str) -> Result<String, String> {
         let mut last = self.0.lock().await;
         if let Some((at, text)) = &*last
@@ -28,7 +28,7 @@ impl Memory {
         let keys = runtime.keys().map(|keys| keys.acting_as(Who::Client));
         let options = Options::default().with_keys(keys).with_tls(runtime.tls().cloned());
         let master = master.to_owned();
-        // It waits for memory nodes, and must not keep others from answers.
+        // A survey waits for memory nodes, and must not delay other answers.
         let made = tokio::task::spawn_blocking(move || survey(&master, options)).await;
         let made = made.unwrap_or_else(|error| Err(error.to_string()));
         *last = Some((Instant::now(), made.clone()));

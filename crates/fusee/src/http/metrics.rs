@@ -1,4 +1,4 @@
-//! The metrics of a master: of the cluster, if it leads one.
+//! The metrics of a master, and those of the cluster if it leads.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use crate::status::{Health, Report};
 use fusee_client::prometheus::{Kind, Metrics};
 use fusee_control::rpc::Times;
 
-/// All states of a memory node, so that none vanishes when it is rare.
+/// All states of a memory node: each is shown, also with a count of 0.
 const STATES: [&str; 6] = ["in_view", "joining", "waiting", "draining", "drained", "lost"];
 
-/// The page. Without a report this master leads nothing.
+/// Returns the page of metrics. Without a report this master does not lead.
 pub fn of(report: Option<&Report>, times: &BTreeMap<String, Times>) -> String {
     let mut metrics = Metrics::default();
     let leads = u8::from(report.is_some());
@@ -74,7 +74,7 @@ fn nodes(metrics: &mut Metrics, report: &Report) {
         let count = nodes.iter().filter(|node| node.state == state).count();
         states.sample(&[("state", state)], count);
     }
-    // Of one that has gone for good nothing is expected.
+    // A node that has left for good is not expected to answer.
     let expected = || nodes.iter().filter(|node| report.needs(node));
     let help = "Whether a memory node answers.";
     let mut up = metrics.family(Kind::Gauge, "fusee_memory_node_up", help);

@@ -1,9 +1,9 @@
-//! `--http`: metrics, health, and a page to look at, by HTTP.
+//! `--http`: metrics, health, and a status page, by HTTP.
 //!
-//! It shows and changes nothing, needs no key, and tells nothing that lets anybody at the memory: no identity
-//! of a memory node, no key of a pair. Strangers may come: connections are bounded in number and time, heads in
-//! bytes, and however many ask, the cluster is looked at, and its events asked for, once a second at most. A request
-//! that names another host is not answered ([`Hosts`]).
+//! The pages change nothing, need no key, and reveal nothing that gives access to the memory: no identity of a
+//! memory node, no key of a pair. Strangers may connect: connections are bounded in number and time, heads in
+//! bytes, and however many ask, the cluster's status and its events are each requested once a second at most. A
+//! request that names another host is refused ([`Hosts`]).
 
 mod cluster;
 mod history;
@@ -38,20 +38,20 @@ pub use cluster::ClusterPages;
 pub use host::Hosts;
 pub use node::{NodePages, NodeView};
 
-/// Connections at a time; whoever comes then is sent away.
+/// Maximum number of connections; further ones are closed.
 const MAX_CONNECTIONS: usize = 256;
-/// Of one address: nobody keeps others from looking, least of all who looks after the process.
+/// Maximum number of connections of one address, so that one does not lock out others, least of all a supervisor.
 const MAX_PER_PEER: usize = 32;
-/// Of the head of a request.
+/// Maximum size of the head of a request.
 const MAX_HEAD_BYTES: usize = 8 << 10;
-/// For the head of a request.
+/// Time limit for the head of a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
-/// Then a connection ends, whatever it does.
+/// Time after which a connection is ended.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(30);
-/// After a connection that could not be accepted.
+/// Pause after a connection that could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The page loads what comes from here, and nothing else.
+/// The page loads content from this server only.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -80,7 +80,7 @@ impl Page {
         }
     }
 
-    /// Good news, or why not: for who looks after a process.
+    /// Answers `ok`, or 503 with the reason, for supervisors and probes.
     fn health(health: Result<(), String>) -> Page {
         match health {
             Ok(()) => Page::text(StatusCode::OK, "ok"),
@@ -89,13 +89,13 @@ impl Page {
     }
 }
 
-/// What a server shows.
+/// The pages of a server.
 pub trait Pages: Send + Sync + 'static {
-    /// The answer to GET of a path; `None` if there is no such page.
+    /// Returns the answer to GET of a path; `None` if there is no such page.
     fn get(&self, path: &str) -> impl Future<Output = Option<Page>> + Send;
 }
 
-/// Serves pages. Dropping it ends it.
+/// A server of pages, which ends on drop.
 #[derive(Debug)]
 pub struct Http {
     addr: SocketAddr,
@@ -127,7 +127,7 @@ impl Http {
         Ok(Http { addr, accepting })
     }
 
-    /// Where it listens.
+    /// Returns the address at which it listens.
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
@@ -137,25 +137,25 @@ async fn accept(listener: TcpListener, pages: Arc<(Hosts, impl Pages)>) {
     let places = Arc::<Mutex<Places>>::default();
     loop {
         let Ok((stream, peer)) = listener.accept().await else {
-            // No descriptors, probably: there may be some again.
+            // Probably no file descriptor was free; some may be later.
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
         let Some(place) = Place::take(&places, peer.ip()) else { continue };
         let pages = Arc::clone(&pages);
         tokio::spawn(async move {
-            // How it ended is of no use to anybody here.
+            // The result of a connection does not matter.
             let _ended = timeout(CONNECTION_TIMEOUT, connection(stream, pages)).await;
             drop(place);
         });
     }
 }
 
-/// How many connections there are, by address.
+/// Numbers of connections, by address.
 #[derive(Debug, Default)]
 struct Places(HashMap<IpAddr, usize>);
 
-/// The place of a connection, as long as it lasts.
+/// The place of one connection, held while it lasts.
 #[derive(Debug)]
 struct Place(Arc<Mutex<Places>>, IpAddr);
 

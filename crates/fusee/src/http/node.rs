@@ -1,4 +1,4 @@
-//! What a memory node shows.
+//! The pages of a memory node.
 
 use fusee_client::Usage;
 use fusee_control::node::{NodeReply, NodeRequest};
@@ -10,7 +10,7 @@ use super::recent::Recent;
 use super::{Page, Pages, process, requests};
 use fusee_client::prometheus::{self, Kind, Metrics};
 
-/// The pages of a memory node. It may be another one, at the same addresses, when the cluster has given one up.
+/// The pages of a memory node. After the cluster has given the node up, another one may follow at the same addresses.
 #[derive(Debug)]
 pub struct NodePages {
     node: watch::Receiver<NodeView>,
@@ -20,16 +20,16 @@ pub struct NodePages {
 /// A memory node, as its pages see it.
 #[derive(Clone, Debug)]
 pub struct NodeView {
-    /// A client of it.
+    /// A client of the node.
     pub client: NodeClient,
-    /// Its name in the cluster, once it has joined.
+    /// The node's name in the cluster, once it has joined.
     pub joined: watch::Receiver<Option<fusee_core::verbs::MnId>>,
-    /// How long its answers take.
+    /// Answer times of control requests.
     pub times: RequestTimes,
 }
 
 impl NodePages {
-    /// Of the node that this shows.
+    /// Creates pages that show the latest node of this channel.
     pub fn new(node: watch::Receiver<NodeView>) -> NodePages {
         NodePages { node, usage: Recent::default() }
     }

@@ -1,4 +1,4 @@
-//! What the system knows of this process, under the names that all exporters use.
+//! Metrics of this process from the operating system, under the names that exporters commonly use.
 
 use std::fs;
 
@@ -38,11 +38,11 @@ struct Usage {
     started_s: f64,
 }
 
-/// `proc(5)`: `/proc/self/stat`, behind the name of the program, which may hold anything.
+/// Reads `/proc/self/stat` (`proc(5)`), from behind the name of the program, which may contain anything.
 fn usage() -> Option<Usage> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
     let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
-    // They are counted from 1, and the first two are cut off.
+    // Fields are counted from 1, and the first two are cut off.
     let field = |n: usize| fields.get(n - 3)?.parse::<u64>().ok();
     let per_second = rustix::param::clock_ticks_per_second() as f64;
     let boot = fs::read_to_string("/proc/stat").ok()?;

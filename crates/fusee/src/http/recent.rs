@@ -1,10 +1,10 @@
-//! What was asked a moment ago.
+//! Answers that are kept for a moment.
 
 use std::time::{Duration, Instant};
 
 use tokio::sync::Mutex;
 
-/// So old may be what is shown.
+/// Age at which an answer is replaced.
 const FRESH: Duration = Duration::from_millis(900);
 
 /// The last answer, and when it came.
@@ -18,7 +18,7 @@ impl<T> Default for Recent<T> {
 }
 
 impl<T: Clone> Recent<T> {
-    /// The answer as it is now or was a moment ago; whoever comes while it is asked for waits for the same one.
+    /// Returns the last answer if it is recent, else asks. Callers that come meanwhile wait for the same answer.
     pub async fn or(&self, ask: impl Future<Output = T>) -> T {
         let mut last = self.0.lock().await;
         if let Some((at, answer)) = &*last

@@ -1,4 +1,4 @@
-//! How long a server took to answer what came over its control port.
+//! Answer times of requests at a server's control port.
 
 use std::collections::BTreeMap;
 

@@ -1,10 +1,10 @@
-//! How much is logged of one kind: strangers and broken peers write no log without end.
+//! Limits on similar log lines, so that strangers and broken peers cannot fill the log.
 //!
-//! Lines of one *kind* come from one place of the code and say the same, but for numbers. Of each kind [`BURST`] lines
-//! are logged at once, and then one every [`REFILL`]. What is left out is counted, and told once a minute, by kind, and
-//! at the end. Whoever asks for `debug` or `trace` gets all of it.
+//! Lines of one *kind* come from one place of the code, and their texts differ only in numbers. Of each kind
+//! [`BURST`] lines are logged at once, and then one every [`REFILL`]. Omitted lines are counted, and the counts
+//! logged by kind once a minute, and at the end. Lines of `debug` and `trace` are never omitted.
 //!
-//! Kinds are bounded, too. When there are too many, all kinds of one place of the code are one.
+//! The number of kinds is bounded, too. Beyond the bound, all kinds of one place of the code are one.
 
 use std::collections::HashMap;
 use std::fmt::{self, Debug};
@@ -22,27 +22,27 @@ use tracing_subscriber::layer::Context;
 
 /// Lines of a kind that are logged at once.
 const BURST: u32 = 32;
-/// Then one in so long.
+/// Time until one more line may be logged.
 const REFILL: Duration = Duration::from_secs(10);
-/// How often it is told what is left out.
+/// Time between two reports of omitted lines.
 const TOLD_EVERY: Duration = Duration::from_secs(60);
-/// Kinds that are told apart.
+/// Maximum number of kinds.
 const MOST_KINDS: usize = 256;
-/// What is told of a line that was left out.
+/// Characters of an omitted line that a report shows.
 const MOST_CHARS: usize = 120;
 
-/// All lines that were left out so far.
+/// Lines omitted so far, of all kinds.
 static LEFT_OUT: AtomicU64 = AtomicU64::new(0);
 static KINDS: LazyLock<Mutex<Kinds>> = LazyLock::new(Mutex::default);
-/// So that a stranger who chooses a part of a text does not choose its kind.
+/// Random seed of the hashes, so that a stranger cannot choose the kind of a text by a part of it.
 static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
-/// Lines that were left out so far, because there were many of their kind.
+/// Returns the number of lines omitted so far because there were many of their kind.
 pub fn left_out() -> u64 {
     LEFT_OUT.load(Ordering::Relaxed)
 }
 
-/// Says what was left out for a minute and is not told yet; at the `end` everything.
+/// Reports lines that were omitted for a minute and not reported yet; at the `end`, all of them.
 pub fn tell(end: bool) {
     let told = kinds().take_left_out(Instant::now(), end);
     for (level, text) in told {
@@ -51,11 +51,11 @@ pub fn tell(end: bool) {
 }
 
 fn kinds() -> MutexGuard<'static, Kinds> {
-    // Nothing in here panics half-way.
+    // No code that runs under this lock panics half-way.
     KINDS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lets events through, until there are too many of a kind.
+/// Lets events pass, until there are too many of a kind.
 pub struct Limit;
 
 impl<S: Subscriber> Layer<S> for Limit {
@@ -73,7 +73,7 @@ impl<S: Subscriber> Layer<S> for Limit {
         };
         LEFT_OUT.fetch_add(1, Ordering::Relaxed);
         if first {
-            // Not under the lock: values may log when they are shown.
+            // Not under the lock: formatting a value may log.
             let mut text = Text(String::new());
             event.record(&mut OfMessage(&mut text));
             kinds().describe(kind, *metadata.level(), text.0);
@@ -82,7 +82,7 @@ impl<S: Subscriber> Layer<S> for Limit {
     }
 }
 
-/// Lines from one place of the code that say the same.
+/// Lines from one place of the code with the same text, except for numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Kind {
     place: u64,
@@ -95,14 +95,14 @@ struct Kinds {
 }
 
 struct Bucket {
-    /// Lines that may be logged at once.
+    /// Lines that may still be logged at once.
     left: u32,
     refilled: Instant,
     left_out: u64,
-    /// Since when some are left out that are not told.
+    /// Time of the first omitted line that is not reported yet.
     since: Instant,
     level: Level,
-    /// The first of them.
+    /// The text of that line.
     text: String,
 }
 
@@ -115,14 +115,14 @@ impl Bucket {
         }
     }
 
-    /// Whether it is as if it had never been.
+    /// Whether the bucket is like a new one.
     fn is_idle(&self) -> bool {
         self.left == BURST && self.left_out == 0
     }
 }
 
 impl Kinds {
-    /// The kind that lines of this kind count as: itself, unless there are too many.
+    /// Returns the kind that lines of this kind count as: itself, unless there are too many.
     fn counts_as(&self, kind: Kind) -> Kind {
         if self.buckets.len() >= MOST_KINDS && !self.buckets.contains_key(&kind) {
             // Places in the code are few.
@@ -132,7 +132,7 @@ impl Kinds {
         }
     }
 
-    /// Counts a line as left out; `None`: it may be logged.
+    /// Counts a line as omitted. Returns `None` if it may be logged.
     fn leave_out(&mut self, kind: Kind, now: Instant) -> Option<&mut Bucket> {
         if self.counts_as(kind) != kind {
             self.buckets.values_mut().for_each(|bucket| bucket.refill(now));
@@ -158,7 +158,7 @@ impl Kinds {
         Some(bucket)
     }
 
-    /// What the first line said that was left out.
+    /// Records the text of the first omitted line.
     fn describe(&mut self, kind: Kind, level: Level, text: String) {
         if let Some(bucket) = self.buckets.get_mut(&self.counts_as(kind)) {
             (bucket.level, bucket.text) = (level, text);
@@ -188,7 +188,7 @@ struct OfMessage<'a, W>(&'a mut W);
 impl<W: fmt::Write> Visit for OfMessage<'_, W> {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         if field.name() == "message" {
-            // Neither of them fails.
+            // Writing to these types cannot fail.
             let _written = write!(self.0, "{value:?}");
         }
     }
@@ -199,7 +199,7 @@ struct Sense<H>(H);
 
 impl<H: Hasher> fmt::Write for Sense<H> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        // As one text, however it comes in pieces.
+        // Byte by byte, so that the hash does not depend on how the text is split.
         text.bytes().filter(|byte| !byte.is_ascii_digit()).for_each(|byte| self.0.write_u8(byte));
         Ok(())
     }
@@ -234,7 +234,7 @@ mod tests {
         let mut log = |kind, after: Duration| kinds.leave_out(kind, begun + after).is_none();
         let logged = (0..1000).filter(|_| log(kind(1), Duration::ZERO)).count();
         assert_eq!(logged as u32, BURST);
-        // Another kind does not pay for it, and this one has one more in time.
+        // Another kind is unaffected, and this one gets one more line in time.
         assert!(log(kind(2), Duration::ZERO));
         assert_eq!((log(kind(1), REFILL), log(kind(1), REFILL)), (true, false));
         let told = |kinds: &mut Kinds, after, end| kinds.take_left_out(begun + after, end);
@@ -252,7 +252,7 @@ mod tests {
         let logged = (1..100_000).filter(|n| kinds.leave_out(kind(*n), now).is_none()).count();
         assert!(kinds.buckets.len() <= MOST_KINDS + 1);
         assert!(logged <= MOST_KINDS + BURST as usize, "{logged}");
-        // Those that have nothing to tell make room in time.
+        // Kinds with nothing to report make room in time.
         kinds.take_left_out(now, true);
         kinds.leave_out(kind(100_000), now + REFILL * BURST);
         assert_eq!(kinds.buckets.len(), 1);

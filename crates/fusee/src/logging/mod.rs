@@ -1,9 +1,10 @@
-//! Logs, on standard error, which may take nothing: then lines are missing ([`fusee_cli::stderr`]), and nothing else.
-//! Of one kind only so many are logged ([`limit`]). A server that has lost a part of itself ends ([`panics`]).
+//! Logs, on standard error. If standard error takes nothing, lines are lost ([`fusee_cli::stderr`]), and
+//! nothing else happens. The number of lines of one kind is limited ([`limit`]).
+//! A panic in a server ends it ([`panics`]).
 //!
-//! Servers tell what they do (`info`), other commands only what goes wrong (`warn`), and the
-//! simulator nothing, since things go wrong there all the time. `-v` shows more, `RUST_LOG` decides
-//! if it is set. The filter of a server is one of its settings, and may change while it runs.
+//! By default servers log what they do (`info`), other commands only problems (`warn`), and the simulator
+//! nothing, since problems are its normal state. `-v` logs more; `RUST_LOG`, if set, overrides it. The filter
+//! of a server is one of its settings, and may change while it runs.
 
 pub mod limit;
 pub mod panics;
@@ -19,27 +20,27 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// A server that ends waits so long for its last words to be read.
+/// Time that an ending server waits for its last lines to be read.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What a command logs by itself.
+/// Default log of a command.
 #[derive(Clone, Copy, Debug)]
 pub enum Usual {
     /// Nothing.
     #[cfg_attr(not(feature = "sim"), expect(dead_code, reason = "what `sim` logs"))]
     Nothing,
-    /// What goes wrong.
+    /// Problems.
     Problems,
-    /// What it does.
+    /// All that the command does.
     Everything,
 }
 
-/// Directives of what is logged, as `RUST_LOG` has them.
+/// Directives of a log filter, as in `RUST_LOG`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Filter(String);
 
 impl Filter {
-    /// What a server logs that was started with `-v` so many times.
+    /// Returns the filter of a server that was started with this many `-v`.
     pub fn of_server(verbose: u8) -> Filter {
         Filter(usual(verbose, Usual::Everything))
     }
@@ -64,20 +65,20 @@ impl<'de> Deserialize<'de> for Filter {
     }
 }
 
-/// Changes the filter of this process.
+/// A function that changes the filter of this process.
 type Set = Box<dyn Fn(EnvFilter) + Send + Sync>;
 
 static SET: OnceLock<Set> = OnceLock::new();
 
-/// Logs what this filter lets through from now on.
+/// Logs what this filter lets pass, from now on.
 pub fn set(filter: Option<&Filter>) {
     if let (Some(set), Some(Filter(directives))) = (SET.get(), filter) {
         set(filter_of(directives));
     }
 }
 
-/// Starts to log. A server (`serves`) does not wait for a reader that stands still; a command does, as programs in a
-/// terminal do.
+/// Starts logging. A server (`serves`) does not wait for a reader that has stopped reading; other commands do,
+/// as programs in a terminal do.
 pub fn start(verbose: u8, usual_log: Usual, serves: bool) {
     if serves {
         stderr::start(Some(PATIENCE), Some(|| limit::tell(false)))
@@ -104,21 +105,22 @@ pub fn start(verbose: u8, usual_log: Usual, serves: bool) {
     subscriber.finish().with(limit::Limit).init();
 }
 
-/// Says what is left to say, at the end of the process.
+/// Logs what is left to report, at the end of the process.
 pub fn end() {
     limit::tell(true);
     stderr::flush();
 }
 
-/// What these directives let through. The library of control messages calls every question an error that was not
-/// answered in time, and whoever asked knows better: it says so only if the directives name it.
+/// Returns the filter of these directives. The library of control messages logs every request without an answer
+/// in time as an error, but the caller knows better whether it is one; so this library is silent unless the
+/// directives name it.
 fn filter_of(directives: &str) -> EnvFilter {
     EnvFilter::new(format!("{QUIET},{directives}"))
 }
 
 const QUIET: &str = "tarpc=off";
 
-/// The directives, unless somebody says others.
+/// Returns the default directives.
 fn usual(verbose: u8, usual: Usual) -> String {
     let level = match (verbose, usual) {
         (0, Usual::Nothing) => "off",
@@ -127,7 +129,7 @@ fn usual(verbose: u8, usual: Usual) -> String {
         (1, Usual::Everything) | (2, Usual::Problems) => "debug",
         _ => "trace",
     };
-    // The libraries beneath tell a lot; what they do is of interest only when asked for.
+    // Libraries log a lot, which is of interest only on request.
     format!("warn,{QUIET},{}", crates(level))
 }
 

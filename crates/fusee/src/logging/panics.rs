@@ -1,8 +1,8 @@
-//! A panic in any thread or task of a process ends the process.
+//! The end of a process after a panic in any of its threads or tasks.
 //!
-//! A server that has lost a thread or a task goes on without a part of itself: a memory node without its control port,
-//! a master that no longer decides. Others wait for it, and no supervisor sees that it is of no use. So it ends, with
-//! the exit code of a panic, and whoever watches over it starts it again.
+//! A server that has lost a thread or a task would go on without a part of itself: a memory node without its
+//! control port, a master that no longer decides. Other processes would wait for it, and no supervisor would
+//! notice. So it ends, with the exit code of a panic, and its supervisor restarts it.
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::panic;
@@ -11,13 +11,13 @@ use std::thread;
 
 use fusee_cli::stderr;
 
-/// What Rust programs end with.
+/// The exit code of Rust programs that panic.
 const EXIT_CODE: i32 = 101;
 
-/// From now on.
+/// Makes every panic end the process, from now on.
 pub fn end_the_process() {
     panic::set_hook(Box::new(|info| {
-        // Not by way of the log: the panic may be in it.
+        // Not through the log: the panic may be in it.
         let trace = Backtrace::capture();
         let trace = match trace.status() {
             BacktraceStatus::Captured => format!("\n{trace}"),
@@ -39,7 +39,7 @@ mod tests {
 
     const WHERE: &str = "FUSEE_TEST_PANICS_IN";
 
-    /// Run again by itself, it panics somewhere.
+    /// The test runs itself as a child, which panics in the place that the variable names.
     #[test]
     fn a_panic_anywhere_ends_the_process() {
         if let Ok(at) = std::env::var(WHERE) {

@@ -1,10 +1,10 @@
-//! Files of settings that nobody would write, for tests.
+//! Random files of settings, for tests.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 use serde::de::DeserializeOwned;
 
-/// The names that a file of these settings may hold, as the error about another one tells them.
+/// Returns the names that a file of these settings may contain, as listed by the error about an unknown name.
 pub fn names<S: DeserializeOwned>() -> Vec<String> {
     let Err(error) = toml::from_str::<S>("no-such-setting = 1") else {
         panic!("unknown names are errors")
@@ -34,7 +34,7 @@ fn value() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Files with some of these names, and sometimes with something else.
+/// Files with some of these names, and sometimes with other content.
 pub fn text(names: Vec<String>) -> impl Strategy<Value = String> {
     let name = prop_oneof![20 => proptest::sample::select(names), 1 => "[a-z-]{0,9}"];
     let line = (name, value()).prop_map(|(name, value)| format!("{name} = {value}\n"));

@@ -1,4 +1,4 @@
-//! `fusee master`.
+//! `fusee master`: runs a master.
 
 use std::path::PathBuf;
 
@@ -24,10 +24,10 @@ use super::stop::{Stop, Wake};
 use crate::http::{ClusterPages, Http};
 use crate::logging::Filter;
 
-/// How long a leader that has died stays in office, in seconds.
+/// Time to live of the leader's lease in etcd, in seconds.
 const DEFAULT_LEASE_TTL_S: u64 = 3;
 
-/// How to run a master.
+/// Arguments of `fusee master`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
     fusee master --memory-nodes 3 --data-dir /var/lib/fusee\n  \
@@ -55,7 +55,7 @@ pub struct Args {
     stop_with_stdin: bool,
 }
 
-/// Settings, in whatever form.
+/// Settings of a master, from any source.
 #[derive(clap::Args, Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct Settings {
@@ -63,8 +63,8 @@ pub struct Settings {
     #[arg(long, env = "FUSEE_LISTEN", default_value = DEFAULT_MASTER, value_name = "HOST:PORT")]
     listen: String,
 
-    /// Directory of what the master must remember [default: /var/lib/fusee/master for root, otherwise
-    /// fusee/master in $XDG_STATE_HOME or ~/.local/state]
+    /// Directory of the master's store [default: /var/lib/fusee/master for root, otherwise fusee/master in
+    /// $XDG_STATE_HOME or ~/.local/state]
     #[arg(long, env = "FUSEE_DATA_DIR", value_name = "DIR")]
     data_dir: Option<PathBuf>,
 
@@ -73,31 +73,31 @@ pub struct Settings {
     #[arg(long, env = "FUSEE_STORE", value_name = "URL")]
     store: Option<String>,
 
-    /// Reach etcd over TLS: the file of the certificates of the authorities (PEM) that its members' have to be of
+    /// Reach etcd over TLS; PEM file of the CA certificates that sign its members
     #[arg(long, env = "FUSEE_STORE_CA", value_name = "FILE")]
     store_ca: Option<PathBuf>,
 
-    /// With --store-ca: the file of this master's certificate (PEM), where etcd wants one
+    /// With --store-ca: PEM file of this master's client certificate, if etcd requires one
     #[arg(long, env = "FUSEE_STORE_CERT", value_name = "FILE")]
     store_cert: Option<PathBuf>,
 
-    /// With --store-cert: the file of its key (PEM)
+    /// With --store-cert: PEM file of its private key
     #[arg(long, env = "FUSEE_STORE_KEY", value_name = "FILE")]
     store_key: Option<PathBuf>,
 
-    /// Host and port under which others reach this master, with --store [default: as it listens]
+    /// Host and port under which others reach this master, with --store [default: as --listen]
     #[arg(long, env = "FUSEE_ADVERTISE", value_name = "HOST:PORT")]
     advertise: Option<String>,
 
-    /// How long a leader that has died stays in office, with --store: 2 to 60 seconds [default: 3]
+    /// Leader's lease in seconds, with --store: 2 to 60; the time until a dead leader is replaced [default: 3]
     #[arg(long, env = "FUSEE_LEASE_TTL_S", value_name = "SECONDS")]
     lease_ttl_s: Option<u64>,
 
-    /// A client or memory node that is silent for so many milliseconds is taken for gone; at least 4
+    /// Milliseconds of silence after which a client or memory node is taken for dead; at least 4
     #[arg(long, env = "FUSEE_LEASE", default_value_t = DEFAULT_LEASE_MS, value_name = "MS")]
     lease: u64,
 
-    /// The cluster is formed when so many memory nodes have joined
+    /// Number of memory nodes that form the cluster
     #[arg(long, env = "FUSEE_MEMORY_NODES", default_value_t = 3, value_name = "N")]
     memory_nodes: u32,
 
@@ -109,7 +109,7 @@ pub struct Settings {
     #[arg(long, env = "FUSEE_DATA_REPLICAS", default_value_t = 2, value_name = "N")]
     data_replicas: u8,
 
-    /// The number of keys to make the index for
+    /// Number of keys to size the index for
     #[arg(long, env = "FUSEE_INDEX_KEYS", default_value_t = 1_000_000, value_name = "N")]
     index_keys: u64,
 
@@ -125,24 +125,24 @@ pub struct Settings {
     #[arg(long, env = "FUSEE_GROUPS_PER_SUBTABLE", default_value_t = 1024, value_name = "N")]
     groups_per_subtable: u32,
 
-    /// The longest key
+    /// Maximum length of a key
     #[arg(long, env = "FUSEE_MAX_KEY_BYTES", default_value = "64KiB", value_name = "BYTES")]
     max_key_bytes: Bytes,
 
-    /// The longest value [default: 4MiB, or less if a block does not hold one]
+    /// Maximum length of a value [default: 4MiB, or less if a block does not hold one]
     #[arg(long, env = "FUSEE_MAX_VALUE_BYTES", value_name = "BYTES")]
     max_value_bytes: Option<Bytes>,
 
-    /// Serve metrics, health and a page with the status by HTTP at this address: /, /metrics, /healthz,
-    /// /readyz, /status.json. Whoever reaches it may look [default: not]
+    /// Serve metrics, health and a status page by HTTP at this address: /, /metrics, /healthz, /readyz,
+    /// /status.json. All that reach it may read them [default: none]
     #[arg(long, env = "FUSEE_HTTP", value_name = "HOST:PORT")]
     http: Option<String>,
 
-    /// The file of the cluster's secret; --secret beats it
+    /// File of the cluster's secret; --secret overrides it
     #[arg(skip)]
     secret: Option<PathBuf>,
 
-    /// The files of TLS; --tls-ca, --tls-cert and --tls-key beat them
+    /// Files of TLS; --tls-ca, --tls-cert and --tls-key override them
     #[arg(skip)]
     tls_ca: Option<PathBuf>,
 
@@ -152,30 +152,28 @@ pub struct Settings {
     #[arg(skip)]
     tls_key: Option<PathBuf>,
 
-    /// Listen at addresses of other machines without a secret: whoever reaches them may read, write and
+    /// Listen at non-loopback addresses without a secret: any machine that reaches them may read, write and
     /// destroy everything
     #[arg(long, env = "FUSEE_INSECURE", action = ArgAction::Set, num_args = 0..=1,
           default_value_t = false, default_missing_value = "true")]
     insecure: bool,
 
-    /// Bytes a second at most that move between memory nodes to even out their shares, or off one
-    /// that is drained
+    /// Rate limit of moves between memory nodes, to even out their shares or to drain one, in bytes a second
     #[arg(long, env = "FUSEE_MOVE_BYTES_PER_S", default_value = "512MiB", value_name = "BYTES")]
     #[arg(help_heading = LIVE)]
     move_bytes_per_s: Bytes,
 
-    /// Bytes a second at most that are read to find damage where nobody looks; 0: none
+    /// Rate limit of the search for damage in unread memory, in bytes a second; 0 turns it off
     #[arg(long, env = "FUSEE_SCRUB_BYTES_PER_S", default_value = "4MiB", value_name = "BYTES")]
     #[arg(help_heading = LIVE)]
     scrub_bytes_per_s: Bytes,
 
-    /// The redundancy of what is written, by the length of the value: like `16KiB=ec:4+2`, or
-    /// `replicated,4KiB=eor:2:4+2,64KiB=ec:4+2` [default: replicated]
+    /// Redundancy by the length of the value: like `16KiB=ec:4+2`, or `replicated,4KiB=eor:2:4+2,64KiB=ec:4+2`
+    /// [default: replicated]
     #[arg(long, env = "FUSEE_REDUNDANCY", value_name = "RULES", help_heading = LIVE)]
     redundancy: Option<redundancy::Table>,
 
-    /// What is logged, as of RUST_LOG, which beats -v, and that beats the file [default: info, or more
-    /// with -v]
+    /// Log filter, as for RUST_LOG, which overrides -v; both override the file [default: info, or more with -v]
     #[arg(long, env = "RUST_LOG", value_name = "FILTER", help_heading = LIVE)]
     log: Option<Filter>,
 }
@@ -289,7 +287,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
                 break None;
             }
             Wake::Abandoned => break None,
-            // What cannot remember must not decide, and is of no use: let a supervisor start it again.
+            // A master that cannot store its state must not decide, and is of no use: a supervisor should restart it.
             Wake::Event(why) => break Some(why),
             Wake::Hangup => {
                 if let Some(config) = reloader.again() {

@@ -1,4 +1,4 @@
-//! `fusee memory-node`.
+//! `fusee memory-node`: runs a memory node.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::http::{Http, NodePages, NodeView};
 use crate::logging::Filter;
 use fusee_cli::memory;
 
-/// How to run a memory node.
+/// Arguments of `fusee memory-node`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
     fusee memory-node --master 10.0.0.1:7400 --listen 10.0.0.2:7401 --tcp 10.0.0.2:7402 \
@@ -50,16 +50,15 @@ pub struct Args {
     stop_with_stdin: bool,
 }
 
-/// A way in which memory is lent.
+/// A fabric over which memory is lent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Serve {
-    /// To processes of this host.
+    /// Shared memory, for processes of this host.
     Shm,
-    /// To everybody, by the software NIC.
+    /// TCP, by the software NIC.
     Tcp,
-    /// To whoever has an RDMA device, by that of this machine. Most devices allow no other fabric
-    /// beside it.
+    /// RDMA, by this machine's device. Most devices allow no other fabric beside it.
     Verbs,
 }
 
@@ -73,7 +72,7 @@ impl From<Serve> for FabricKind {
     }
 }
 
-/// Settings, in whatever form.
+/// Settings of a memory node, from any source.
 #[derive(clap::Args, Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct Settings {
@@ -95,19 +94,17 @@ pub struct Settings {
     )]
     serve: Vec<Serve>,
 
-    /// Host and port of the software NIC; port 0 is any free one [default: any free port of the host
-    /// of --listen]
+    /// Host and port of the software NIC; port 0 is any free one [default: any free port of the host of --listen]
     #[arg(long, env = "FUSEE_TCP", value_name = "HOST:PORT")]
     tcp: Option<String>,
 
-    /// Host and port at which queue pairs of the RDMA device are handed out, if verbs are served; port 0
-    /// is any free one. FUSEE_RDMA_DEVICE says which device, if the address does not [default: any free
-    /// port of the host of --listen]
+    /// Host and port that hand out queue pairs of the RDMA device, if verbs are served; port 0 is any free one.
+    /// FUSEE_RDMA_DEVICE selects the device, if the address does not [default: any free port of the host of --listen]
     #[arg(long, env = "FUSEE_VERBS", value_name = "HOST:PORT")]
     verbs: Option<String>,
 
-    /// Let switches on the wire steer READs over verbs (`fusee switch --wire`). The pool is registered twice then,
-    /// which counts twice against the limit of locked memory
+    /// Let switches on the wire steer READs over verbs (`fusee switch --wire`). The pool is then registered
+    /// twice, and counts twice against the limit of locked memory
     #[arg(long, env = "FUSEE_STEERED", action = ArgAction::Set, num_args = 0..=1,
           default_value_t = false, default_missing_value = "true")]
     steered: bool,
@@ -117,29 +114,29 @@ pub struct Settings {
     #[arg(long, env = "FUSEE_SHM_DIR", value_name = "DIR")]
     shm_dir: Option<PathBuf>,
 
-    /// Host name or address under which others reach this node [default: as it listens]
+    /// Host name or address under which others reach this node [default: as --listen]
     #[arg(long, env = "FUSEE_ADVERTISE", value_name = "HOST")]
     advertise: Option<String>,
 
-    /// Memory to lend; it is taken from the system as it is used
+    /// Memory to lend; taken from the system as it is used
     #[arg(long, env = "FUSEE_POOL", default_value = "4GiB", value_name = "BYTES")]
     pool: Bytes,
 
-    /// Ask for huge pages
+    /// Use huge pages
     #[arg(long, env = "FUSEE_HUGE_PAGES", action = ArgAction::Set, num_args = 0..=1,
           default_value_t = false, default_missing_value = "true")]
     huge_pages: bool,
 
-    /// Serve metrics, health and a page with the status by HTTP at this address: /, /metrics, /healthz,
-    /// /readyz, /status.json. Whoever reaches it may look [default: not]
+    /// Serve metrics, health and a status page by HTTP at this address: /, /metrics, /healthz, /readyz,
+    /// /status.json. All that reach it may read them [default: none]
     #[arg(long, env = "FUSEE_HTTP", value_name = "HOST:PORT")]
     http: Option<String>,
 
-    /// The file of the cluster's secret; --secret beats it
+    /// File of the cluster's secret; --secret overrides it
     #[arg(skip)]
     secret: Option<PathBuf>,
 
-    /// The files of TLS; --tls-ca, --tls-cert and --tls-key beat them
+    /// Files of TLS; --tls-ca, --tls-cert and --tls-key override them
     #[arg(skip)]
     tls_ca: Option<PathBuf>,
 
@@ -149,19 +146,18 @@ pub struct Settings {
     #[arg(skip)]
     tls_key: Option<PathBuf>,
 
-    /// Listen at addresses of other machines without a secret: whoever reaches them may read, write and
+    /// Listen at non-loopback addresses without a secret: any machine that reaches them may read, write and
     /// destroy everything
     #[arg(long, env = "FUSEE_INSECURE", action = ArgAction::Set, num_args = 0..=1,
           default_value_t = false, default_missing_value = "true")]
     insecure: bool,
 
-    /// How long the software NIC looks for requests before it sleeps, in microseconds; 0 saves
-    /// processor time at the price of latency
+    /// Microseconds that the software NIC polls for requests before it sleeps; 0 saves processor time at the
+    /// price of latency
     #[arg(long, env = "FUSEE_SPIN_US", default_value_t = 50, value_name = "US", help_heading = LIVE)]
     spin_us: u32,
 
-    /// What is logged, as of RUST_LOG, which beats -v, and that beats the file [default: info, or more
-    /// with -v]
+    /// Log filter, as for RUST_LOG, which overrides -v; both override the file [default: info, or more with -v]
     #[arg(long, env = "RUST_LOG", value_name = "FILTER", help_heading = LIVE)]
     log: Option<Filter>,
 }
@@ -180,7 +176,7 @@ impl settings::Settings for Settings {
     }
 
     fn filled(mut self) -> Settings {
-        // Where the control service is, others look for the fabrics, too.
+        // Other processes look for the fabrics at the host of the control service.
         let beside = self.listen.rsplit_once(':').map_or("127.0.0.1", |(host, _)| host);
         let beside = format!("{beside}:0");
         self.tcp.get_or_insert_with(|| beside.clone());
@@ -237,8 +233,8 @@ impl settings::Settings for Settings {
     }
 }
 
-/// Runs a memory node until it is told to stop. One that the cluster has given up, because it was
-/// silent, joins anew with nothing in it; one that was drained ends.
+/// Runs a memory node until it is told to stop. If the cluster has given the node up because it was silent, the
+/// node joins anew, empty; if the node was drained, it ends.
 pub fn run(args: Args) -> Result<(), Failure> {
     super::take_descriptors();
     let mut stop = Stop::watch(args.stop_with_stdin, args.given.has_file())?;
@@ -249,7 +245,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     };
     memory::warn_of_pools(config.pool_bytes, 1);
     let mut node = start(config)?;
-    // It outlives a node that starts again.
+    // The runtime outlives a node that starts again.
     let io = secret::runtime("fusee-mn-http")?;
     let (shown, pages) = watch::channel(view(&node));
     let serve = |at: String| Http::serve(&io, &at, advertised.as_deref(), NodePages::new(pages));
@@ -277,8 +273,8 @@ pub fn run(args: Args) -> Result<(), Failure> {
                 break true;
             }
             Wake::Event(_) => {
-                // Sessions that have not heard of it yet must reach nothing that is used anew: another
-                // pool, another identity. The addresses stay, as they were announced.
+                // Sessions that have not heard of this yet must not reach memory that is used anew: the pool
+                // and the identity are new. The addresses stay, since they were announced.
                 let config = node.config().cloned().expect("it was started with one");
                 node.stop();
                 tracing::warn!("starting again, empty");
@@ -288,7 +284,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         }
     };
     drop(http);
-    // Whoever ends it with its standard input ends the cluster.
+    // A parent that ends the node by its standard input ends the whole cluster: no warning is due.
     if let Some(name) = node.name().filter(|_| !is_drained && !args.stop_with_stdin) {
         tracing::warn!(
             "{name} ends, and what it holds with it: for the cluster that is the loss of a memory node; \
@@ -299,7 +295,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What its pages need of a node.
+/// Returns what the pages need of a node.
 fn view(node: &MemoryNode) -> NodeView {
     NodeView { client: node.client(), joined: node.names(), times: node.times() }
 }

@@ -1,9 +1,9 @@
 //! The servers: `fusee master`, `fusee memory-node` and `fusee switch`.
 //!
-//! Every setting has one name, as a flag (`--index-keys`), in the file of `--config`
-//! (`index-keys = 5`) and in the environment (`FUSEE_INDEX_KEYS`). A flag beats the environment,
-//! the environment beats the file, and the file beats the default. One struct describes all four:
-//! [`settings`] lays them over each other, [`reload`] does so again in a running server.
+//! Every setting has one name, as a flag (`--index-keys`), in the file of `--config` (`index-keys = 5`) and in
+//! the environment (`FUSEE_INDEX_KEYS`). A flag overrides the environment, the environment overrides the file,
+//! and the file overrides the default. One struct describes all four: [`settings`] merges them, and [`reload`]
+//! does so again in a running server.
 
 #[cfg(test)]
 mod any_file;
@@ -21,10 +21,10 @@ use fusee_cli::failure::Failure;
 use fusee_cli::output;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Refuses to be reached from other machines by whoever wants to.
+/// Refuses addresses that other machines can reach, for a server without a secret.
 fn check_reach<'a>(addresses: impl IntoIterator<Item = &'a str>) -> Result<(), Failure> {
     let is_open = |address: &&str| {
-        // What cannot be listened at is told by whoever tries.
+        // An address that does not resolve is reported when the server listens.
         let mut resolved = address.to_socket_addrs().into_iter().flatten();
         resolved.any(|at| !at.ip().to_canonical().is_loopback())
     };
@@ -38,8 +38,8 @@ fn check_reach<'a>(addresses: impl IntoIterator<Item = &'a str>) -> Result<(), F
     }
 }
 
-/// Takes as many file descriptors as the process may have: there is one for each connection, and the usual limit
-/// of 1024 is there for programs that know nothing of more.
+/// Raises the limit of file descriptors to the maximum: every connection takes one, and the usual limit of 1024
+/// only protects programs that cannot handle more.
 fn take_descriptors() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum
@@ -49,7 +49,7 @@ fn take_descriptors() {
     }
 }
 
-/// Tells programs where the server is.
+/// Prints the addresses of the server, for programs.
 fn announce(addresses: &impl serde::Serialize) -> Result<(), Failure> {
     let json = serde_json::to_string(addresses)
         .map_err(|error| Failure::operation(format!("cannot announce: {error}")))?;

@@ -1,5 +1,5 @@
-//! The cluster's policy for redundancy as people write it: the table `[redundancy]` of a master's file, and rules on
-//! the command line.
+//! The cluster's policy for redundancy as operators write it: the table `[redundancy]` of a master's file, and
+//! rules on the command line.
 
 use std::str::FromStr;
 
@@ -10,11 +10,11 @@ use fusee_client::{
 use fusee_core::data::PolicyError;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Bytes a second, unless the table says otherwise.
+/// Default rate limits, in bytes a second.
 const BYTES_PER_S: Bytes = Bytes(16 << 20);
 const PROMOTE_WINDOW_MS: u32 = 10_000;
 
-/// The table `[redundancy]`. What it leaves open has a default.
+/// The table `[redundancy]`. Missing entries have defaults.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct Table {
@@ -85,8 +85,8 @@ enum To {
     Replicated,
 }
 
-/// Rules on the command line: `ec:4+2`, `16KiB=ec:4+2`, or several of these, separated by commas. They say all that
-/// values get by their length, and nothing else.
+/// Parses rules of the command line: `ec:4+2`, `16KiB=ec:4+2`, or several of these, separated by commas. They
+/// set the redundancy of values by length, and nothing else.
 impl FromStr for Table {
     type Err = String;
 
@@ -113,7 +113,7 @@ impl FromStr for Table {
 }
 
 impl Table {
-    /// With all defaults. Without `demote-above` nothing is demoted, and without `promote-after` promoted.
+    /// Fills in all defaults. Without `demote-above` nothing is demoted, and without `promote-after` nothing promoted.
     pub fn filled(self) -> Table {
         Table {
             default: Some(self.default.unwrap_or_default()),
@@ -128,7 +128,7 @@ impl Table {
         }
     }
 
-    /// What it says.
+    /// Returns the policy that the table describes.
     pub fn policy(&self) -> Result<Policy, PolicyError> {
         let rule = |line: &Line| SizeRule { from: line.from.0, redundancy: line.redundancy.0 };
         let by_size: Vec<SizeRule> = self.rules.iter().flatten().map(rule).collect();

@@ -1,7 +1,7 @@
-//! Settings of a running server, read again on SIGHUP.
+//! The settings of a running server, read again on SIGHUP.
 //!
-//! Those under the heading [`LIVE`](super::settings::LIVE) change at once. Others are named in the
-//! log and stay as they are, and a file with a mistake changes nothing.
+//! Settings under the heading [`LIVE`](super::settings::LIVE) change at once. Changes of others are logged and
+//! have no effect, and a file with a mistake changes nothing.
 
 use fusee_cli::failure::Failure;
 
@@ -9,14 +9,14 @@ use super::settings::problem::Problems;
 use super::settings::{Effective, Given, Settings, is_live};
 use crate::logging;
 
-/// Knows what is in force.
+/// The settings in force, and the command line to read them again with.
 pub struct Reloader<S> {
     given: Given<S>,
     current: Effective<S>,
 }
 
 impl<S: Settings> Reloader<S> {
-    /// Reads everything for the start, and logs as it says from now on.
+    /// Reads the settings for the start, and applies the filter of the log.
     pub fn new(given: Given<S>) -> Result<(Reloader<S>, S::Config), Failure> {
         let current = given.effective()?;
         let config = current.config()?;
@@ -29,7 +29,8 @@ impl<S: Settings> Reloader<S> {
         &self.current.settings
     }
 
-    /// Reads everything again. What is in force then, if that has changed: the log has already.
+    /// Reads the settings again. Returns the new configuration if it has changed; the filter of the log is
+    /// applied already.
     pub fn again(&mut self) -> Option<S::Config> {
         match self.read() {
             Ok(config) => config,

@@ -1,8 +1,8 @@
-//! When a server ends: on SIGINT and SIGTERM, or with whoever started it. On SIGHUP one with a file of
-//! settings reads it again; one without ends, as programs do when their terminal is gone.
+//! The end of a server: on SIGINT and SIGTERM, or together with its parent. On SIGHUP a server with a file of
+//! settings reads it again; one without ends, as programs do when their terminal is closed.
 //!
-//! `fusee up` holds the other end of its servers' standard input and never writes to it. The
-//! system closes that end when `up` is gone, whatever it died of, so no server outlives it.
+//! `fusee up` holds the other end of its servers' standard input and never writes to it. The system closes that
+//! end when `up` dies for any reason, so no server outlives it.
 
 use std::io::{Read, stdin};
 
@@ -13,20 +13,20 @@ use tokio::sync::oneshot;
 
 const END_OF_INPUT: &str = "the end of standard input";
 
-/// What a server waits for.
+/// Events that wake a server.
 #[derive(Debug)]
 pub enum Wake<T> {
-    /// What came before its end.
+    /// The event that was waited for.
     Event(T),
-    /// It is to read its settings again.
+    /// SIGHUP: the settings are to be read again.
     Hangup,
-    /// It is to end.
+    /// A signal to end.
     Stop,
-    /// Whoever started it has ended, or ends it with all that belongs to it.
+    /// The end of standard input: the parent has died, or ends all of its servers.
     Abandoned,
 }
 
-/// Waits for the end, several times: nothing is missed in between.
+/// Waits for the end of a server. Signals between two waits are not missed.
 pub struct Stop {
     runtime: Runtime,
     signals: [(Signal, &'static str); 2],
@@ -36,8 +36,8 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// From now on. With `with_stdin` the end of standard input is one, and SIGHUP is one unless it
-    /// `reads_again`.
+    /// Begins to watch. With `with_stdin`, the end of standard input ends the server;
+    /// SIGHUP does so unless it `reads_again`.
     pub fn watch(with_stdin: bool, reads_again: bool) -> Result<Stop, Failure> {
         let cannot = |error| Failure::operation(format!("cannot wait for signals: {error}"));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -53,7 +53,7 @@ impl Stop {
         Ok(Stop { runtime, signals, hangup, reads_again, stdin })
     }
 
-    /// Waits for the end, or for what comes before it.
+    /// Waits for the event, or for the end of the server.
     pub fn wait<T>(&mut self, event: impl Future<Output = T>) -> Wake<T> {
         let [(interrupt, first), (terminate, second)] = &mut self.signals;
         let hangup = &mut self.hangup;
@@ -87,7 +87,7 @@ impl Stop {
 /// Completes at the end of standard input.
 fn stdin_end() -> oneshot::Receiver<()> {
     let (tell, told) = oneshot::channel::<()>();
-    // A thread of its own, which nobody joins: a blocked read cannot be interrupted.
+    // A separate thread, which is never joined: a blocked read cannot be interrupted.
     std::thread::spawn(move || {
         let mut buffer = [0; 64];
         while matches!(stdin().lock().read(&mut buffer), Ok(n) if n > 0) {}

@@ -1,4 +1,4 @@
-//! `fusee switch`.
+//! `fusee switch`: runs a switch.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -29,12 +29,12 @@ use super::settings::{self, Given, LIVE};
 use super::stop::{Stop, Wake};
 use crate::logging::Filter;
 
-/// How long the master may take to tell the members.
+/// Deadline of the master's answer about the members.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Where it listens unless it is told otherwise.
+/// The default address to listen at.
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7480));
 
-/// How to run a switch.
+/// Arguments of `fusee switch`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
     fusee switch --master 10.0.0.1:7400 --listen 10.0.0.9:7480\n  \
@@ -65,7 +65,7 @@ pub struct Args {
     stop_with_stdin: bool,
 }
 
-/// Settings, in whatever form.
+/// Settings of a switch, from any source.
 #[derive(clap::Args, Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct Settings {
@@ -81,33 +81,32 @@ pub struct Settings {
     #[arg(long, env = "FUSEE_WIRE", value_name = "A,B", value_delimiter = ',')]
     wire: Option<Vec<String>>,
 
-    /// Keys whose objects it can know, up to 10,000,000
+    /// Number of keys that it can track, up to 10,000,000
     #[arg(long, env = "FUSEE_SLOTS", default_value_t = 100_000, value_name = "N")]
     slots: u32,
 
-    /// Writes of one key at once that it can put in order, up to 65,536; 0: none
+    /// Concurrent writes of one key that it can put in order, up to 65,536; 0: none
     #[arg(long, env = "FUSEE_ROUNDS", default_value_t = 0, value_name = "N")]
     rounds: u32,
 
-    /// The file of the cluster's secret; --secret beats it
+    /// File of the cluster's secret; --secret overrides it
     #[arg(skip)]
     secret: Option<PathBuf>,
 
-    /// Listen at an address of other machines without a secret
+    /// Listen at a non-loopback address without a secret
     #[arg(long, env = "FUSEE_INSECURE", action = ArgAction::Set, num_args = 0..=1,
           default_value_t = false, default_missing_value = "true")]
     insecure: bool,
 
-    /// Print what it has done every so many seconds; at the end it does so in any case
+    /// Seconds between reports of its work; there is one at the end in any case
     #[arg(long, env = "FUSEE_EVERY", value_name = "SECONDS", help_heading = LIVE)]
     every: Option<u32>,
 
-    /// Forget everything every so many milliseconds, to try that nothing rests on it
+    /// Milliseconds between losses of all its state, to test that nothing depends on it
     #[arg(long, env = "FUSEE_FORGET_EVERY", value_name = "MS", help_heading = LIVE)]
     forget_every: Option<u32>,
 
-    /// What is logged, as of RUST_LOG, which beats -v, and that beats the file [default: info, or more
-    /// with -v]
+    /// Log filter, as for RUST_LOG, which overrides -v; both override the file [default: info, or more with -v]
     #[arg(long, env = "RUST_LOG", value_name = "FILTER", help_heading = LIVE)]
     log: Option<Filter>,
 }
@@ -118,7 +117,7 @@ impl Default for Settings {
     }
 }
 
-/// What a switch is started with.
+/// The configuration of a switch.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Config {
     master: String,
@@ -128,7 +127,7 @@ pub struct Config {
     forget_every: Option<Duration>,
 }
 
-/// Where a switch is.
+/// The place of a switch.
 #[derive(Debug, PartialEq, Eq)]
 enum At {
     Address(SocketAddr),
@@ -198,7 +197,7 @@ impl settings::Settings for Settings {
     }
 }
 
-/// A switch that runs.
+/// A running switch.
 enum Running {
     Tcp(TcpSwitch),
     Wire(WireSwitch),
@@ -242,7 +241,7 @@ impl Running {
     }
 }
 
-/// What it has done.
+/// The work of a switch so far.
 #[derive(Serialize)]
 struct Report {
     connections: usize,
@@ -288,7 +287,7 @@ impl Report {
     }
 }
 
-/// The memory nodes by the names that calls have for them, as the master says.
+/// The memory nodes of the master's view, by the names that sessions use for them.
 struct Members {
     runtime: Runtime,
     master: MasterClient,
@@ -324,7 +323,7 @@ impl Members {
             known.get(&name).cloned()
         };
         known().or_else(|| {
-            // It may have joined since.
+            // The node may have joined since.
             if let Err(error) = self.ask() {
                 tracing::warn!(%error, "cannot ask for the memory nodes");
             }
@@ -349,7 +348,7 @@ fn listen(
     let runtime = secret::runtime("fusee-switch-rpc")?;
     let master = MasterClient::new(&runtime, master).with_deadline(PATIENCE);
     let members = Members { runtime, master, known: Mutex::default() };
-    // A wrong address shows now, and not with the first session.
+    // A wrong address is reported now, and not with the first session.
     members.ask()?;
     let find = Box::new(move |name| members.find(name));
     let switch = TcpSwitch::start(at, switch, find)
@@ -417,7 +416,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
     Report::of(&switch).print(args.json)
 }
 
-/// Rings again and again, or never.
+/// An alarm that rings periodically, or never.
 struct Alarm {
     period: Duration,
     next: Option<Instant>,

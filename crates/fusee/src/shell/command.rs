@@ -3,7 +3,7 @@
 use super::line;
 use crate::cli::known_as;
 
-/// For `help`.
+/// The text of `help`.
 pub const HELP: &str = "\
 Commands:
   get KEY             show the value
@@ -38,7 +38,7 @@ pub enum Command {
     Delete(Vec<u8>),
     /// Show keys with a prefix.
     Keys(Vec<u8>),
-    /// Count pairs whose keys have a prefix.
+    /// Count pairs by a prefix of their keys.
     Count(Vec<u8>),
     /// Show the cluster.
     Status,
@@ -49,7 +49,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// Understands a line; nothing for an empty one, and for one that starts with `#`.
+    /// Parses a line; `None` for an empty one, and for one that starts with `#`.
     pub fn parse(text: &str) -> Result<Option<Command>, String> {
         if text.trim_start().starts_with('#') {
             return Ok(None);

@@ -1,13 +1,12 @@
-//! Words of a command line, and how bytes are shown.
+//! The words of a command line, and the display of bytes.
 //!
-//! Words are separated by blanks. Quotes, single or double, keep blanks together; a backslash
-//! stands before `\`, a quote or a blank, or makes one of `\n`, `\r`, `\t`, `\0` and `\x` with two
-//! hexadecimal digits. What [`show`] prints, without the enclosing quotes that it may add, is
-//! understood by [`words`] again.
+//! Words are separated by blanks. Quotes, single or double, keep blanks together; a backslash stands before
+//! `\`, a quote or a blank, or begins one of `\n`, `\r`, `\t`, `\0` and `\x` with two hexadecimal digits.
+//! [`words`] reads the output of [`show`] back, except for the enclosing quotes that it may add.
 
 use std::borrow::Cow;
 
-/// A line as text, in which [`words`] finds bytes that are none.
+/// Returns a line as text. Bytes that are not UTF-8 are escaped, as [`words`] reads them.
 pub fn text(line: &[u8]) -> Cow<'_, str> {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     if let Ok(text) = str::from_utf8(line) {
@@ -21,7 +20,7 @@ pub fn text(line: &[u8]) -> Cow<'_, str> {
     text.into()
 }
 
-/// Cuts a line into words.
+/// Splits a line into words.
 pub fn words(line: &str) -> Result<Vec<Vec<u8>>, String> {
     let mut words = Vec::new();
     let mut word: Option<Vec<u8>> = None;
@@ -54,7 +53,7 @@ trait PushEscape {
 }
 
 impl PushEscape for Vec<u8> {
-    /// What follows a backslash.
+    /// Reads the escape behind a backslash.
     fn push_escape(&mut self, chars: &mut std::str::Chars<'_>) -> Result<(), String> {
         let byte = match chars.next() {
             Some('n') => b'\n',
@@ -77,7 +76,7 @@ impl PushEscape for Vec<u8> {
     }
 }
 
-/// Bytes for people: text as it is, anything else with escapes.
+/// Formats bytes for people: text as it is, anything else with escapes.
 pub fn show(bytes: &[u8]) -> String {
     let mut text = String::new();
     for chunk in bytes.utf8_chunks() {

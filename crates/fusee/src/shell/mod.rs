@@ -1,8 +1,8 @@
-//! `fusee shell`: commands typed one a line.
+//! `fusee shell`: reads commands, one a line.
 //!
-//! On a terminal it has a prompt, a history that is kept in the user's state directory, and
-//! completion of commands, and tells how long each command took. From a pipe it reads the same
-//! commands without any of that, goes on after a failed command, and fails in the end if one did.
+//! On a terminal it has a prompt, a history in the user's state directory, and completion of commands, and
+//! shows the time that each command took. From a pipe it reads the same commands without any of that, goes on
+//! after a failed command, and fails in the end if one did.
 
 mod command;
 mod line;
@@ -26,7 +26,7 @@ use self::command::{Command, HELP, NAMES};
 use crate::backup::keys;
 use crate::{kv, status};
 
-/// How to start a shell.
+/// Arguments of `fusee shell`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = format!(
     "Examples:\n  fusee shell\n  printf 'put k \"a b\"\\nget k\\n' | fusee shell\n\n{HELP}\n\
@@ -36,7 +36,7 @@ pub struct Args {
     #[command(flatten)]
     connect: ConnectArgs,
 
-    /// Tell how long each command took, also when the commands come from a pipe
+    /// Show how long each command took, also if commands come from a pipe
     #[arg(long)]
     timing: bool,
 }
@@ -48,7 +48,7 @@ struct Shell {
     failures: u64,
 }
 
-/// Reads and carries out commands until the end of the input.
+/// Reads and runs commands until the end of the input.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let interactive = stdin().is_terminal();
     let client = args.connect.connect()?;
@@ -78,7 +78,7 @@ impl Shell {
         editor.set_helper(Some(Completion));
         let history = history_file();
         if let Some(path) = &history {
-            // There is none at first.
+            // There is no history at first.
             let _ = editor.load_history(path);
         }
         output::line("type `help` for the commands, Ctrl-D to leave")?;
@@ -106,7 +106,7 @@ impl Shell {
         Ok(())
     }
 
-    /// Carries out a line; true if it was the last.
+    /// Runs a line. Returns whether it was the last one.
     fn execute(&mut self, line: &str) -> Result<bool, Failure> {
         let start = Instant::now();
         let result = match Command::parse(line) {
@@ -126,7 +126,7 @@ impl Shell {
         if self.timing {
             output::line(&format!("({:.1} us)", elapsed.as_nanos() as f64 / 1000.0))?;
         }
-        // Nobody reads the answers any more: what follows is not wanted either.
+        // If the output is closed, the remaining commands are not wanted either.
         Ok(!output::is_read())
     }
 
@@ -160,7 +160,7 @@ impl Shell {
     }
 }
 
-/// Keys that are shown at most: they are for people.
+/// Maximum number of keys that are shown.
 const MOST_KEYS: usize = 1000;
 
 impl Shell {
@@ -177,7 +177,7 @@ impl Shell {
     }
 }
 
-/// Where the history is kept; `None` if the user has no home.
+/// Returns the file of the history; `None` if the user has no home.
 fn history_file() -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let state = set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local/state")))?;

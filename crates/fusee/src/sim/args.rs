@@ -1,4 +1,4 @@
-//! The arguments of `fusee sim`, and the runs that they mean.
+//! The arguments of `fusee sim`, and the runs that they select.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -16,20 +16,20 @@ const EXAMPLES: &str = "Examples:\n  \
     fusee sim --list                            the scenarios and their faults\n\n\
 Exit codes: 0 no promise was broken; 1 one was; 2 wrong usage; 130 interrupted.";
 
-/// What to run.
+/// Arguments of `fusee sim`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// The first seed; without --seeds and --minutes, the only one
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// How many seeds to run [default: 100]
+    /// Number of seeds to run [default: 100]
     #[arg(long, value_name = "N")]
     seeds: Option<u64>,
-    /// Run seed after seed for so many minutes
+    /// Run seed after seed for this many minutes
     #[arg(long, value_name = "M", conflicts_with = "seeds")]
     minutes: Option<f64>,
-    /// Only this scenario; may be given several times. By default seeds take turns [see --list]
+    /// Run only this scenario; may be given several times [default: seeds take turns, see --list]
     #[arg(long, value_name = "NAME")]
     scenario: Vec<String>,
     /// Operations per run, instead of the scenario's number
@@ -41,7 +41,7 @@ pub struct Args {
     /// Faults to leave out, separated by commas
     #[arg(long, value_name = "FAULT,...", value_delimiter = ',')]
     without: Vec<String>,
-    /// Let all verbs travel, and through switches that forget and err [default: in one of three runs]
+    /// Send all verbs over a network, through switches that forget and err [default: in one of three runs]
     #[arg(long)]
     switches: bool,
     /// Threads [default: one per processor]
@@ -50,10 +50,10 @@ pub struct Args {
     /// Write everything that happens in the first run to a file
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// List the scenarios and end
+    /// List the scenarios and exit
     #[arg(long)]
     pub list: bool,
-    /// List which faults and events happened, and how often
+    /// List the faults and events that happened, with their numbers
     #[arg(long)]
     counts: bool,
     /// Print the result as JSON
@@ -66,15 +66,15 @@ pub struct Args {
 pub struct Plan {
     /// The first seed.
     pub first: u64,
-    /// How many; `None`: until the time is over.
+    /// Number of seeds; `None`: until the time is over.
     pub seeds: Option<u64>,
-    /// When to end.
+    /// Time limit.
     pub time: Option<Duration>,
-    /// They take turns.
+    /// Scenarios, one seed each in turn.
     pub scenarios: Vec<Scenario>,
     /// Threads.
     pub jobs: usize,
-    /// Whether to list what happened.
+    /// Whether to list faults and events.
     pub counts: bool,
     ops: Option<usize>,
     clients: Option<usize>,
@@ -83,7 +83,7 @@ pub struct Plan {
 }
 
 impl Args {
-    /// What they mean.
+    /// Returns the runs that the arguments select.
     pub fn plan(&self) -> Result<Plan, Failure> {
         let scenario = |name: &String| {
             let known = || Scenario::ALL.map(Scenario::name).join(", ");
@@ -130,7 +130,7 @@ impl Args {
 }
 
 impl Plan {
-    /// The run of a seed.
+    /// Returns the run of a seed.
     pub fn options(&self, seed: u64) -> RunOptions {
         let turn = seed % self.scenarios.len() as u64;
         RunOptions {
@@ -144,7 +144,7 @@ impl Plan {
     }
 }
 
-/// The command that does this run again.
+/// Returns the command that repeats this run.
 pub fn replay(options: &RunOptions) -> String {
     let mut command =
         format!("fusee sim --scenario {} --seed {}", options.scenario.name(), options.seed);

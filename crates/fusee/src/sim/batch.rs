@@ -13,9 +13,9 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::args::Plan;
 
-/// Runs that a shortening may take.
+/// Maximum number of runs to shorten one failure.
 const SHRINK_RUNS: usize = 200;
-/// Failures that are shortened; more are only counted.
+/// Maximum number of failures that are shortened; others are reported as found.
 const MAX_SHRUNK: usize = 3;
 
 /// Sums over runs.
@@ -34,42 +34,42 @@ pub struct Sums {
 /// A run that broke a promise.
 #[derive(Clone, Debug)]
 pub struct Broken {
-    /// As it was found.
+    /// The run as it was found.
     pub found: RunOptions,
-    /// Shortened.
+    /// The shortened run.
     pub short: RunOptions,
-    /// What came of the shortened one.
+    /// The outcome of the shortened run.
     pub outcome: Outcome,
 }
 
-/// What came of many runs.
+/// Result of many runs.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     /// Runs done.
     pub runs: u64,
-    /// By scenario.
+    /// Sums by scenario.
     pub scenarios: BTreeMap<Scenario, Sums>,
     /// Faults and events, by name.
     pub counts: BTreeMap<&'static str, u64>,
-    /// Digest of all traces, whatever the order of the runs.
+    /// Digest of all traces, independent of the order of the runs.
     pub digest: u64,
-    /// What failed.
+    /// Failed runs.
     pub failures: Vec<Broken>,
-    /// How long it took.
+    /// Time that the runs took.
     pub elapsed: Duration,
-    /// A signal asked to stop.
+    /// Whether a signal asked to stop.
     pub interrupted: bool,
 }
 
 impl Batch {
-    /// Runs what the plan says, until a signal asks to stop.
+    /// Does the runs of a plan, until a signal asks to stop.
     pub fn run(plan: &Plan) -> Batch {
         let begun = Instant::now();
         let bar = progress(plan);
         let lines = Lines::begin();
         let next = AtomicU64::new(0);
         let batch = Mutex::new(Batch::default());
-        // A run that panics has broken a promise, which is reported; the hook need not.
+        // A panic is a broken promise, and is reported as one; the hook need not report it again.
         let hook = panic::take_hook();
         panic::set_hook(Box::new(|_| ()));
         std::thread::scope(|scope| {

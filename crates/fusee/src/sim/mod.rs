@@ -1,8 +1,8 @@
 //! `fusee sim`: whole clusters under simulated faults, one seed after the other.
 //!
-//! A seed is a run of a scenario (`fusee-sim`). Runs are independent, so each thread takes the
-//! next seed. A run that breaks a promise is shortened and printed with the command that replays
-//! it; the same seed of the same program gives the same run, bit for bit.
+//! A seed determines a run of a scenario (`fusee-sim`). Runs are independent, so each thread takes the next
+//! seed. A run that breaks a promise is shortened and printed with the command that replays it; the same seed
+//! of the same program gives the same run, bit for bit.
 
 mod args;
 mod batch;
@@ -19,7 +19,7 @@ use fusee_sim::RunOptions;
 use batch::Batch;
 use report::Report;
 
-/// Runs the seeds that the arguments name.
+/// Runs the seeds that the arguments select.
 pub fn run(args: &Args) -> Result<(), Failure> {
     if args.list {
         return list();

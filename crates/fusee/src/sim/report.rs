@@ -15,7 +15,7 @@ pub struct Report<'a> {
 }
 
 impl<'a> Report<'a> {
-    /// Of what came of a plan.
+    /// Creates the report of a batch.
     pub fn new(plan: &'a Plan, batch: &'a Batch) -> Report<'a> {
         let mut total = Sums::default();
         for sums in batch.scenarios.values() {
@@ -27,7 +27,7 @@ impl<'a> Report<'a> {
         Report { plan, batch, total }
     }
 
-    /// For people.
+    /// Returns the report for people.
     pub fn text(&self) -> String {
         let mut text = String::new();
         let batch = self.batch;
@@ -67,7 +67,7 @@ impl<'a> Report<'a> {
         text
     }
 
-    /// As JSON.
+    /// Returns the report as JSON.
     pub fn json(&self) -> String {
         let batch = self.batch;
         let scenario = |(scenario, sums): (&fusee_sim::Scenario, &Sums)| {

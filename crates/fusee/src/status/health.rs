@@ -1,20 +1,20 @@
-//! How the cluster is: in one word, with the reasons, and what is left of its memory.
+//! The health of a cluster in one word, with the reasons, and the memory that is left.
 
 use fusee_cli::quantity::{Bytes, counted};
 use serde::Serialize;
 
 use super::report::Report;
 
-/// Memory is short once no region can be added and less than one in so many blocks is free.
+/// Memory is short if no region can be added and less than one in this many blocks is free.
 const SHORT: u64 = 10;
 
-/// The state of a cluster, the worst that applies.
+/// The health of a cluster: the worst state that applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Health {
-    /// There is none.
+    /// There is no cluster.
     NoCluster,
-    /// Memory nodes are still to join.
+    /// Memory nodes have yet to join.
     Forming,
     /// A member does not answer, or replicas are missing and nothing restores them.
     Degraded,
@@ -31,7 +31,7 @@ pub enum Health {
 }
 
 impl Health {
-    /// As the JSON and the metrics name it.
+    /// Returns the name in JSON and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Health::NoCluster => "no_cluster",
@@ -57,37 +57,37 @@ impl Health {
     ];
 }
 
-/// What the members that answer have, together.
+/// The memory of all members that answer, together.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Memory {
-    /// Lent.
+    /// Memory that is lent.
     pub pool_bytes: u64,
-    /// Of that, taken by regions and the index.
+    /// Of the pool, bytes that regions and the index take.
     pub reserved_bytes: u64,
-    /// Of that, the index, and blocks that have an owner.
+    /// Of the reserved bytes, those of the index, and of blocks that have an owner.
     pub used_bytes: u64,
-    /// Blocks that a write may still get, of those that there are.
+    /// Blocks that a write may still get, and all blocks.
     pub free_blocks: u64,
     pub blocks: u64,
-    /// Regions of replicated values that could be added now, up to as many as are added at once.
+    /// Regions of replicated values that could be added now; no more are counted than are added at once.
     pub more_regions: u64,
-    /// Why that is none.
+    /// The reason if no region can be added.
     pub no_region: Option<String>,
 }
 
 impl Memory {
-    /// Whether a write that needs a block gets none.
+    /// Whether writes that need a block fail.
     pub fn is_full(&self) -> bool {
         self.more_regions == 0 && self.free_blocks == 0 && self.blocks > 0
     }
 
-    /// Whether little is left.
+    /// Whether little memory is left.
     pub fn is_short(&self) -> bool {
         self.more_regions == 0 && self.free_blocks < self.blocks.div_ceil(SHORT)
     }
 }
 
-/// How it is, and why it is no better.
+/// Returns the health, and the reasons why it is no better.
 pub fn of(report: &Report) -> (Health, Vec<String>) {
     if report.cluster.is_none() {
         return (Health::NoCluster, report.problem.iter().cloned().collect());

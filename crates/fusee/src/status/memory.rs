@@ -1,8 +1,8 @@
 //! `fusee status --memory`: how the memory is used, for people and programs.
 //!
-//! Joins the cluster like a client, unlike the rest of `fusee status`: block tables, headers and free
-//! bitmaps are read with one-sided READs, over either fabric. Others go on writing meanwhile, so the
-//! numbers are of no single moment ([`MemorySurvey`]).
+//! Unlike the rest of `fusee status`, this joins the cluster like a client: block tables, headers and free
+//! bitmaps are read with one-sided READs, over either fabric. Writes go on meanwhile, so the numbers are of no
+//! single moment ([`MemorySurvey`]).
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -17,10 +17,10 @@ use fusee_client::{
 };
 use serde::Serialize;
 
-/// Owners that are shown to people; all are in the JSON.
+/// Maximum number of owners in the text; the JSON has all.
 const SHOWN: usize = 20;
 
-/// The memory of a cluster. What the fields mean is told at [`MemorySurvey`].
+/// The memory of a cluster. [`MemorySurvey`] explains the fields.
 #[derive(Debug, Serialize)]
 struct Report {
     view: u64,
@@ -35,9 +35,9 @@ struct Report {
     lost_regions: BTreeMap<String, u64>,
     memory_nodes: Vec<Node>,
     size_classes: Vec<Class>,
-    /// By the index.
+    /// Pairs by redundancy, according to the index.
     redundancies: Vec<OfRedundancy>,
-    /// Who has most, first.
+    /// Owners of blocks, those with most first.
     owners: Vec<Owner>,
 }
 
@@ -72,7 +72,7 @@ struct Class {
 struct OfRedundancy {
     redundancy: String,
     pairs: u64,
-    /// At most: an object is up to an eighth longer than its pair.
+    /// An upper bound: an object is up to an eighth longer than its pair.
     value_bytes: u64,
     memory_bytes: u64,
 }
@@ -87,7 +87,7 @@ struct Owner {
     marked_bytes: u64,
 }
 
-/// Prints it.
+/// Prints how the memory is used.
 pub fn run(connect: &ConnectArgs, is_json: bool) -> Result<(), Failure> {
     let options = connect.options().with_cache_entries(0);
     let client = connect::join(&connect.master, options).map_err(with_next_step)?;
@@ -114,7 +114,7 @@ fn explain(error: SurveyError) -> Failure {
     }
 }
 
-/// A survey reads from every memory node; plain `status` asks each for itself.
+/// Adds advice: a survey reads from every memory node, while plain `status` asks each separately.
 fn with_next_step(failure: Failure) -> Failure {
     if failure.code() != 3 || failure.to_string().contains("fusee up") {
         return failure;

@@ -1,12 +1,13 @@
 //! `fusee status`: the cluster as the master and the memory nodes see it.
 //!
-//! Asks them directly, without joining: it works while the cluster is still forming, and when a
-//! memory node does not answer. What only that node knows is then unknown, and the exit code is 1, as it is
-//! while there is no cluster.
-//! So it is for a memory node that is lost, until the others hold all that it held. From then on it is
-//! history, as one that is drained: listed until another takes its address, and nobody need look.
+//! The command asks them directly, without joining: it works while the cluster is still forming, and when a
+//! memory node does not answer. Values that only this node knows are then unknown, and the exit code is 1, as
+//! it is while there is no cluster.
 //!
-//! With `--memory` it joins, to read how the memory is used.
+//! The same applies to a lost memory node, until the others hold all that it held. From then on it is history,
+//! like a drained one: listed until another node takes its address, with no effect on the exit code.
+//!
+//! With `--memory` the command joins, to read how the memory is used.
 
 mod health;
 mod memory;
@@ -31,10 +32,10 @@ use report::Usages;
 pub use report::{NodeReport, Report};
 use serde::Serialize;
 
-/// How long to wait for each answer.
+/// Deadline of each answer.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What to show.
+/// Arguments of `fusee status`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  fusee status\n  fusee status --json | jq .memory_nodes\n  \
     fusee status --recoveries\n  \
@@ -52,12 +53,12 @@ pub struct Args {
     #[arg(long)]
     json: bool,
 
-    /// List the recent recoveries of crashed clients instead: the parts of each, in milliseconds
+    /// Instead, list the recent recoveries of crashed clients, with the parts of each in milliseconds
     #[arg(long, conflicts_with = "json")]
     recoveries: bool,
 
-    /// Read how the memory is used instead: by node, by size of objects, by owner, and what waits
-    /// to be used again. Joins the cluster and reads 1/512 of the used memory
+    /// Instead, show how the memory is used: by node, by size of objects, by owner, and what waits for reuse.
+    /// Joins the cluster and reads 1/512 of the used memory
     #[arg(long, conflicts_with = "recoveries")]
     memory: bool,
 }
@@ -94,7 +95,7 @@ fn json(report: &impl Serialize) -> Result<String, Failure> {
     Ok(json + "\n")
 }
 
-/// For people.
+/// Returns the status as text.
 pub fn table(master: &str) -> Result<String, Failure> {
     Ok(table::show(&ask(master)?))
 }
@@ -115,7 +116,7 @@ fn ask(master: &str) -> Result<Report, Failure> {
     Ok(Report::new(&client.answered_by(), status, usages))
 }
 
-/// Asks the master, and each memory node for so long.
+/// Asks the master, and then each memory node with this deadline.
 pub async fn gather(
     runtime: &Runtime,
     master: &MasterClient,

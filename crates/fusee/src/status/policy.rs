@@ -1,4 +1,4 @@
-//! The cluster's policy for redundancy, and what sessions have done by it, for people and programs.
+//! The cluster's policy for redundancy, and the transitions that sessions made by it, for people and programs.
 
 use std::fmt::Write as _;
 
@@ -6,17 +6,17 @@ use fusee_cli::quantity::{Bytes, counted};
 use fusee_client::{Fallback, Policy, Promoted, Transitions};
 use serde::Serialize;
 
-/// The policy, in the words of its configuration.
+/// The policy, in the terms of its configuration.
 #[derive(Debug, Serialize)]
 pub struct PolicyReport {
     pub default: String,
     pub rules: Vec<RuleReport>,
     /// `refuse` or `replicated`.
     pub fallback: &'static str,
-    /// `None` if nothing is demoted by itself.
+    /// `None` if nothing is demoted automatically.
     pub demote_above: Option<f64>,
     pub demote_bytes_per_s: Option<u64>,
-    /// `None` if nothing is promoted by itself.
+    /// `None` if nothing is promoted automatically.
     pub promote_after: Option<u16>,
     pub promote_window_ms: Option<u32>,
     /// `eor` or `replicated`.
@@ -31,7 +31,7 @@ pub struct RuleReport {
     pub redundancy: String,
 }
 
-/// What sessions have done by it since the master started.
+/// Transitions by sessions since the master started.
 #[derive(Debug, Serialize)]
 pub struct TransitionReport {
     pub demoted_pairs: u64,
@@ -77,7 +77,7 @@ impl From<Transitions> for TransitionReport {
     }
 }
 
-/// For people; nothing where all is replicated, and nothing has happened.
+/// Adds the policy as text; nothing if all is replicated and nothing has happened.
 pub fn show(text: &mut String, policy: &PolicyReport, transitions: &TransitionReport) {
     let bytes = |bytes: u64| Bytes(bytes).to_string();
     let says_more = policy.demote_above.is_some() || policy.promote_after.is_some();

@@ -1,7 +1,7 @@
-//! What `fusee status` knows, as programs read it.
+//! The report of `fusee status`, for programs.
 //!
-//! Nodes are named as in the view (`mn0`), states and stages in small letters. What only a memory
-//! node knows is `None` if it does not answer.
+//! Nodes are named as in the view (`mn0`), states and stages in lower case. Values that only a memory node
+//! knows are `None` if it does not answer.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use serde::Serialize;
 use super::health::{self, Health, Memory};
 use super::policy::{PolicyReport, TransitionReport};
 
-/// What each memory node answered, by its number.
+/// Answers of the memory nodes, by number.
 pub type Usages = BTreeMap<u16, Result<Usage, String>>;
 
 /// A memory node.
@@ -29,34 +29,34 @@ pub struct NodeReport {
     pub tcp: Option<String>,
     pub shm: Option<String>,
     pub verbs: Option<String>,
-    /// Also of a lost one, as long as the cluster cannot do without it.
+    /// Also true for a lost node, as long as the cluster cannot do without it.
     pub in_view: bool,
     /// `in_view`, `joining`, `waiting`, `draining`, `drained` or `lost`.
     pub state: &'static str,
     pub reachable: bool,
-    /// Why it is not.
+    /// The reason if it is not reachable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     pub pool_bytes: Option<u64>,
     pub reserved_bytes: Option<u64>,
     pub primary_blocks: Option<u64>,
     pub primary_blocks_owned: Option<u64>,
-    /// Of that, subtables, and blocks that have an owner.
+    /// Of the reserved bytes, subtables, and blocks that have an owner.
     pub used_bytes: Option<u64>,
-    /// Blocks that it leads and that a write may still get.
+    /// Blocks with their primary here that a write may still get.
     pub free_blocks: Option<u64>,
     pub attached_clients: Option<u64>,
-    /// Those of them over each fabric.
+    /// The attached clients over each fabric.
     pub attached_shm: Option<u64>,
     pub attached_tcp: Option<u64>,
     pub attached_verbs: Option<u64>,
-    /// Requests over TCP since it started, and bytes of them and of their replies. Over shared memory and verbs a
-    /// memory node sees none.
+    /// Requests over TCP since the node started, and bytes of them and of their replies. A memory node sees no
+    /// requests over shared memory and verbs.
     pub tcp_requests: Option<u64>,
     pub tcp_bytes: Option<u64>,
-    /// Its socket has gone, and could not be made again.
+    /// Whether the node's socket has vanished and could not be made again.
     pub socket_gone: Option<bool>,
-    /// Replicas of subtables and of regions that the view has there.
+    /// Replicas of subtables and of regions that the view places there.
     pub subtables: u64,
     pub regions: u64,
 }
@@ -65,13 +65,13 @@ pub struct NodeReport {
 #[derive(Debug, Serialize)]
 pub struct LostPairs {
     pub node: String,
-    /// Regions of them.
+    /// Regions of such pairs.
     pub regions: u64,
-    /// What these had room for.
+    /// The capacity of these regions.
     pub bytes: u64,
 }
 
-/// What regions of one redundancy take.
+/// Memory of all regions of one redundancy.
 #[derive(Debug, Serialize)]
 pub struct SchemeReport {
     pub redundancy: String,
@@ -88,7 +88,7 @@ pub struct KindReport {
     pub phases: u64,
 }
 
-/// What the operations of sessions came to, as far as they have told.
+/// Totals of the operations of sessions, as far as sessions have reported them.
 #[derive(Debug, Serialize)]
 pub struct WorkReport {
     pub kinds: Vec<KindReport>,
@@ -127,7 +127,7 @@ pub struct ChangeReport {
     pub stage: &'static str,
     /// Index subtables in its scope.
     pub subtables: usize,
-    /// Those of them that lost their primary.
+    /// Subtables in its scope that lost their primary.
     pub without_primary: usize,
     /// Regions in its scope.
     pub regions: usize,
@@ -135,7 +135,7 @@ pub struct ChangeReport {
     pub joining: usize,
 }
 
-/// A change of the view that is over, or the last one.
+/// A change of the view: a finished one, or the current one.
 #[derive(Debug, Serialize)]
 pub struct ReconfigurationReport {
     /// The memory nodes that were lost.
@@ -145,12 +145,12 @@ pub struct ReconfigurationReport {
     pub joined: u64,
     /// Replicas that moved from one memory node to another.
     pub moved: u64,
-    /// Regions that are new.
+    /// New regions.
     pub new_regions: u64,
     pub frozen_ms: u64,
     pub transforming_ms: u64,
     pub switched_ms: u64,
-    /// From the loss until nothing lacked a replica any more; `None` while something does.
+    /// Time from the loss until no replica was missing; `None` while one is.
     pub whole_after_ms: Option<u64>,
     pub under_way: bool,
 }
@@ -158,15 +158,15 @@ pub struct ReconfigurationReport {
 /// The cluster.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// The one that leads.
+    /// The master that leads.
     pub master: String,
-    /// `None` until one is formed.
+    /// `None` until a cluster is formed.
     pub cluster: Option<String>,
     /// Whether clients can join: the cluster is formed, and all its memory nodes answer.
     pub ready: bool,
-    /// `whole`, or the worst of what is wrong.
+    /// `whole`, or the worst state that applies.
     pub health: Health,
-    /// Why it is not whole, the worst first.
+    /// Reasons why the cluster is not whole, the worst first.
     pub reasons: Vec<String>,
     pub memory: Memory,
     pub expected_memory_nodes: u32,
@@ -179,7 +179,7 @@ pub struct Report {
     pub change: Option<ChangeReport>,
     pub index_replicas: u8,
     pub data_replicas: u8,
-    /// What subtables and regions are to have.
+    /// Replicas that subtables and regions are to have.
     pub wanted_index_replicas: u8,
     pub wanted_data_replicas: u8,
     pub missing_replicas: u64,
@@ -187,11 +187,11 @@ pub struct Report {
     pub rebalancing: bool,
     pub subtables: usize,
     pub regions: usize,
-    /// Those of them that are erasure-coded, or EC-oriented.
+    /// Regions that are erasure-coded, or EC-oriented.
     pub coded_regions: usize,
-    /// Those of copies of EC-oriented pairs.
+    /// Regions of copies of EC-oriented pairs.
     pub copy_regions: usize,
-    /// Those of pairs without redundancy, and of those that were lost.
+    /// Regions of pairs without redundancy that are not lost.
     pub single_regions: usize,
     /// The regions by their redundancy.
     pub schemes: Vec<SchemeReport>,
@@ -199,38 +199,38 @@ pub struct Report {
     pub open_sessions: u64,
     pub expired_sessions: u64,
     pub sessions_opened: u64,
-    /// Since this master started, as are those below.
+    /// Counted since this master started, like the damaged and repaired replicas.
     pub recoveries: u64,
-    /// Replicas of objects that were found damaged, and those of them that were written anew.
+    /// Replicas of objects that were found damaged, and those that were repaired.
     pub damaged_replicas: u64,
     pub repaired_replicas: u64,
-    /// Which redundancy what is written gets, and when that changes by itself.
+    /// Redundancy of new values, and its automatic changes.
     pub redundancy: PolicyReport,
-    /// What sessions have done by that.
+    /// Transitions that sessions made by this policy.
     pub transitions: TransitionReport,
     pub work: WorkReport,
-    /// What was found where nobody had looked.
+    /// Results of the scrubber.
     pub scrub: ScrubReport,
     pub last_recoveries: Vec<RecoveryReport>,
     pub reconfigurations: u64,
     pub last_reconfigurations: Vec<ReconfigurationReport>,
-    /// What keeps the cluster from forming or from being whole.
+    /// The obstacle to forming the cluster, or to making it whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
     pub memory_nodes: Vec<NodeReport>,
 }
 
-/// What the master found by looking at memory that nobody may read.
+/// Results of the scrubber, which also reads memory that no client reads.
 #[derive(Clone, Debug, Serialize)]
 pub struct ScrubReport {
-    /// How often it has looked at everything.
+    /// Complete passes.
     pub passes: u64,
     pub bytes: u64,
-    /// Of whose replicas some slots differed, until they were made equal.
+    /// Subtables with replicas that differed, and were made equal.
     pub settled_subtables: u64,
-    /// Whose free bitmaps contradicted the index, and were begun anew.
+    /// Regions with free bitmaps that contradicted the index, and were begun anew.
     pub renewed_regions: u64,
-    /// Of which no replica was whole in the last pass.
+    /// Pairs without a whole replica in the last pass.
     pub lost_pairs: u64,
 }
 
@@ -242,7 +242,7 @@ impl From<Scrub> for ScrubReport {
 }
 
 impl Report {
-    /// Of what the master that leads and the memory nodes answered.
+    /// Creates the report from the answers of the leading master and the memory nodes.
     pub fn new(master: &str, status: Status, mut usages: Usages) -> Report {
         let view = status.view.as_ref();
         let nodes = status.members.iter().map(|member| {
@@ -323,11 +323,11 @@ impl Report {
 }
 
 impl Report {
-    /// Whether the cluster is the worse for it when a node does not answer.
+    /// Whether the cluster suffers if this node does not answer.
     pub fn needs(&self, node: &NodeReport) -> bool {
         match node.state {
             "drained" => false,
-            // The rest of the cluster has all that it had.
+            // A lost node does not matter once the other nodes hold all that it held.
             "lost" => node.in_view || self.missing_replicas > 0,
             _ => true,
         }
@@ -336,7 +336,7 @@ impl Report {
 
 fn node(member: &MemberStatus, view: Option<&View>, usage: Result<Usage, String>) -> NodeReport {
     let place = view.and_then(|view| view.members.iter().find(|m| m.node == member.node));
-    // What answers at its address is no member, even if it is a memory node: the one that came after it.
+    // A process that answers at a lost node's address is not that node, even if it is a memory node: it came later.
     let usage = match member.state {
         MemberState::Lost => {
             usage.and(Err("another process answers there, or it was cut off".into()))
@@ -372,7 +372,7 @@ fn node(member: &MemberStatus, view: Option<&View>, usage: Result<Usage, String>
     }
 }
 
-/// The regions that have not gone with their nodes.
+/// Returns the regions that were not lost with their nodes.
 fn there(view: &View) -> impl Iterator<Item = &Region> {
     view.regions.iter().filter(|region| region.is_there())
 }

@@ -1,4 +1,4 @@
-//! What `fusee status` shows to people.
+//! The report of `fusee status` as text.
 
 use std::fmt::Write as _;
 
@@ -7,10 +7,10 @@ use fusee_cli::quantity::{Bytes, counted};
 use super::policy;
 use super::report::{LostPairs, NodeReport, ReconfigurationReport, Report};
 
-/// Changes of the view that are shown; all that the master knows are in the JSON.
+/// Maximum number of view changes in the text; the JSON has all that the master knows.
 const SHOWN: usize = 5;
 
-/// All of it but the single recoveries.
+/// Returns the whole text, except for single recoveries.
 pub fn show(report: &Report) -> String {
     let of = report.cluster.as_ref().map(|id| format!(" of cluster {id}")).unwrap_or_default();
     let mut text = format!("master {}{of}: {}\n", report.master, state(report));
@@ -92,7 +92,7 @@ pub fn show(report: &Report) -> String {
     text
 }
 
-/// In one word and the numbers that it needs.
+/// Returns the state in one word, with the numbers that it needs.
 fn state(report: &Report) -> String {
     if report.cluster.is_none() {
         return report.problem.clone().unwrap_or_else(|| "no cluster".into());
@@ -244,7 +244,7 @@ fn duration(ms: u64) -> String {
     }
 }
 
-/// How many there are, and how many there are to be where these are more.
+/// Returns the number of replicas, and the wanted number if that is higher.
 fn out_of(there: u8, wanted: u8) -> String {
     if there < wanted { format!("{there} of {wanted}") } else { there.to_string() }
 }

@@ -1,13 +1,12 @@
 //! `fusee up`: a whole cluster on this machine, each server a process of its own.
 //!
-//! The servers are children that run this same executable, on loopback addresses, with their
-//! files in a fresh private directory. `up` waits until the cluster is formed, prints where
-//! everything is, and stays. Whatever ends `up` ends the servers: on SIGINT, SIGTERM or SIGHUP it
-//! closes their standard input, which tells them to stop, and kills those that do not; if `up`
-//! itself is killed the system closes that input. Then the directory is removed; one that a
-//! killed `up` left behind is removed by the next.
+//! The servers are children that run this same executable, on loopback addresses, with their files in a fresh
+//! private directory. `up` waits until the cluster is formed, prints all addresses, and stays. Whatever ends
+//! `up` ends the servers: on SIGINT, SIGTERM or SIGHUP it closes their standard input, which tells them to
+//! stop, and kills those that do not; if `up` itself is killed, the system closes that input. Then the
+//! directory is removed; one that a killed `up` left behind is removed by the next.
 //!
-//! Without its master `up` is of no use and ends; without a memory node it goes on.
+//! `up` ends if its master ends; without a memory node it goes on.
 
 mod report;
 
@@ -33,13 +32,13 @@ use self::report::Report;
 use crate::server::{memory_node, redundancy, settings};
 use fusee_cli::memory;
 
-/// Sizes that make small pools useful.
+/// Sizes that suit small pools.
 const REGION_BYTES: u64 = 128 << 20;
 const BLOCK_BYTES: u64 = 4 << 20;
-/// The port of the page is so far above that of the master.
+/// Port of the page, counted from that of the master.
 const HTTP_ABOVE: u16 = 10;
 
-/// What to start.
+/// Arguments of `fusee up`.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
     fusee up\n  \
@@ -48,7 +47,7 @@ const HTTP_ABOVE: u16 = 10;
     fusee up --switch\n  \
     fusee up --json > cluster.json &")]
 pub struct Args {
-    /// Memory nodes
+    /// Number of memory nodes
     #[arg(long, default_value_t = 3, value_name = "N",
           value_parser = clap::value_parser!(u16).range(1..=100))]
     memory_nodes: u16,
@@ -61,33 +60,32 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     data_replicas: Option<u8>,
 
-    /// Memory that each node lends; it is taken from the system as it is used
+    /// Memory that each node lends; taken from the system as it is used
     #[arg(long, default_value = "1GiB", value_name = "BYTES")]
     pool: Bytes,
 
-    /// The number of keys to make the index for
+    /// Number of keys to size the index for
     #[arg(long, default_value_t = 1_000_000, value_name = "N")]
     index_keys: u64,
 
-    /// A client or memory node that is silent for so many milliseconds is taken for gone; at least 4
+    /// Milliseconds of silence after which a client or memory node is taken for dead; at least 4
     #[arg(long, default_value_t = DEFAULT_LEASE_MS, value_name = "MS")]
     lease: u64,
 
-    /// Bytes a second at most that move between memory nodes to even out their shares, or off one
-    /// that is drained
+    /// Rate limit of moves between memory nodes, to even out their shares or to drain one, in bytes a second
     #[arg(long, default_value_t = Bytes(DEFAULT_MOVE_BYTES_PER_S), value_name = "BYTES")]
     move_bytes_per_s: Bytes,
 
-    /// Bytes a second at most that are read to find damage where nobody looks; 0: none
+    /// Rate limit of the search for damage in unread memory, in bytes a second; 0 turns it off
     #[arg(long, default_value_t = Bytes(DEFAULT_SCRUB_BYTES_PER_S), value_name = "BYTES")]
     scrub_bytes_per_s: Bytes,
 
-    /// The redundancy of what is written, by the length of the value: like `16KiB=ec:4+2`, or
-    /// `replicated,4KiB=eor:2:4+2,64KiB=ec:4+2` [default: replicated]
+    /// Redundancy by the length of the value: like `16KiB=ec:4+2`, or `replicated,4KiB=eor:2:4+2,64KiB=ec:4+2`
+    /// [default: replicated]
     #[arg(long, value_name = "RULES", value_parser = rules)]
     redundancy: Option<String>,
 
-    /// TOML file with a table `[redundancy]`, as of `fusee master --config`; nothing else may be in it
+    /// TOML file with the table `[redundancy]`, as for `fusee master --config`, and nothing else
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
@@ -95,8 +93,8 @@ pub struct Args {
     #[arg(long, default_value_t = DEFAULT_PORT, value_name = "PORT")]
     port: u16,
 
-    /// Port of the page with the status and of metrics, on 127.0.0.1; 0 is any free one [default: 10 above
-    /// --port, or any free one if that is taken]
+    /// Port of the status page and metrics, on 127.0.0.1; 0 is any free one [default: 10 above --port, or any
+    /// free one if that is taken]
     #[arg(long, value_name = "PORT")]
     http: Option<u16>,
 
@@ -104,7 +102,7 @@ pub struct Args {
     #[arg(long, value_delimiter = ',', default_value = "shm,tcp", value_name = "FABRICS")]
     fabric: Vec<memory_node::Serve>,
 
-    /// Put a switch into the path, which sessions reach with --switch; the memory nodes have to serve tcp
+    /// Add a switch, which sessions use with --switch; the memory nodes have to serve tcp
     #[arg(long)]
     switch: bool,
 
@@ -133,7 +131,7 @@ impl Args {
         }
     }
 
-    /// What it hands on to the master as it is.
+    /// Returns the arguments of the master that the plan does not have.
     fn for_master(&self) -> Vec<String> {
         let rules = self.redundancy.iter().map(|rules| format!("--redundancy={rules}"));
         let config = self.config.iter().map(|file| format!("--config={}", file.display()));
@@ -141,14 +139,14 @@ impl Args {
         rules.chain(config).chain([http]).collect()
     }
 
-    /// The same each time, where it can be.
+    /// Returns the port of the page: the same each time, if it is free.
     fn http_port(&self) -> u16 {
         let beside = self.port.checked_add(HTTP_ABOVE).filter(|_| self.port > 0);
         let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
         self.http.or_else(|| beside.filter(is_free)).unwrap_or(0)
     }
 
-    /// Tells early what the master would refuse, and what the memory nodes are too few for.
+    /// Reports early what the master would refuse, and rules that need more memory nodes.
     fn check_policy(&self) -> Result<(), Failure> {
         let File { redundancy } = settings::of_file(self.config.as_deref())?;
         let given = self.redundancy.as_ref().and_then(|rules| rules.parse().ok());
@@ -167,7 +165,7 @@ impl Args {
         }
     }
 
-    /// Regions are smaller where pools are.
+    /// Returns the size of regions, which is smaller for small pools.
     fn region_bytes(&self) -> u64 {
         let pool = self.pool.0;
         if pool >= REGION_BYTES + REGION_BYTES / 4 {
@@ -178,14 +176,14 @@ impl Args {
     }
 }
 
-/// What a file may hold.
+/// The content of the file of `--config`.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct File {
     redundancy: redundancy::Table,
 }
 
-/// The text, if it says rules.
+/// Returns the text if it is valid as rules.
 fn rules(text: &str) -> Result<String, String> {
     text.parse::<redundancy::Table>().map(|_| text.to_owned())
 }
@@ -219,7 +217,7 @@ pub fn run(args: &Args, verbose: u8) -> Result<(), Failure> {
     result
 }
 
-/// Tells early, and better than the master could, that its port is taken.
+/// Reports early, and more clearly than the master could, that its port is taken.
 fn check_port(port: u16) -> Result<(), Failure> {
     match TcpListener::bind(("127.0.0.1", port)) {
         Err(error) if error.kind() == ErrorKind::AddrInUse => Err(Failure::operation(format!(
@@ -233,7 +231,7 @@ fn check_port(port: u16) -> Result<(), Failure> {
     }
 }
 
-/// Starts everything, tells about it, and watches it.
+/// Starts all servers, reports them, and watches them.
 async fn live(
     args: &Args,
     verbose: u8,
@@ -252,7 +250,7 @@ async fn live(
     watch(children).await
 }
 
-/// Advises what there is here: the size of regions follows from that of pools.
+/// Rewords advice for the flags of `up`: the size of regions follows from that of pools.
 fn in_flags(failure: Failure) -> Failure {
     let text = failure.to_string();
     let text =
@@ -260,7 +258,7 @@ fn in_flags(failure: Failure) -> Failure {
     Failure::of(failure.code(), text.replace("start them with larger pools", "raise --pool"))
 }
 
-/// Starts a switch, behind the memory nodes. Where it listens.
+/// Starts a switch in front of the memory nodes. Returns its address.
 async fn start_switch(
     master: &str,
     verbose: u8,
@@ -273,7 +271,7 @@ async fn start_switch(
     Ok(announcement::parse::<announcement::Switch>(&announced?)?.switch)
 }
 
-/// Tells which servers die, until the master does.
+/// Reports servers that end, until the master does.
 async fn watch(children: &mut Vec<Child>) -> Result<(), Failure> {
     let master = children[0].pid();
     loop {

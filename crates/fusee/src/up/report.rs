@@ -1,4 +1,4 @@
-//! What `up` tells when the cluster is ready.
+//! The report of `up` when the cluster is ready.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use fusee_launch::announcement;
 use fusee_launch::{Child, Directory, Started};
 use serde::Serialize;
 
-/// Where everything is.
+/// Processes and addresses of the cluster.
 #[derive(Debug, Serialize)]
 pub struct Report {
     pid: u32,
@@ -42,8 +42,8 @@ struct Node {
 }
 
 impl Report {
-    /// The children are the master, the memory nodes in the order of their names, and the switch, if it listens
-    /// anywhere.
+    /// Creates the report. The children are the master, the memory nodes in the order of their names, and the
+    /// switch, if there is one.
     pub fn new(
         directory: &Directory,
         started: Started,
@@ -68,14 +68,14 @@ impl Report {
         }
     }
 
-    /// For programs: one line.
+    /// Returns the report for programs, in one line.
     pub fn json(&self) -> Result<String, Failure> {
         let json = serde_json::to_string(self);
         let json = json.map_err(|error| Failure::operation(format!("no report: {error}")))?;
         Ok(json + "\n")
     }
 
-    /// For people.
+    /// Returns the report for people.
     pub fn table(&self) -> String {
         let mut text = format!(
             "{:<8}{:>8}  {:<22}{:<22}shared memory\n{:<8}{:>8}  {}\n",

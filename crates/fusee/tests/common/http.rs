@@ -1,4 +1,4 @@
-//! Asks by HTTP, as little of it as tests need.
+//! A minimal HTTP client.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -39,7 +39,7 @@ pub fn request(at: SocketAddr, method: &str, path: &str, body: &str) -> std::io:
     Ok(Answer { status, head, body: String::from_utf8_lossy(&body).into_owned() })
 }
 
-/// GET, answered by 200.
+/// Returns the body of the answer to a GET, which must be 200.
 #[track_caller]
 pub fn get(at: SocketAddr, path: &str) -> String {
     let answer = request(at, "GET", path, "").unwrap();
@@ -47,7 +47,7 @@ pub fn get(at: SocketAddr, path: &str) -> String {
     answer.body
 }
 
-/// GET of JSON.
+/// Returns the JSON that answers a GET.
 #[track_caller]
 pub fn json(at: SocketAddr, path: &str) -> Value {
     let body = get(at, path);

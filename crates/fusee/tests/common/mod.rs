@@ -1,4 +1,4 @@
-//! Runs the real binary, with a time limit, and a cluster of `fusee up` in a directory of its own.
+//! The real binary, run with a time limit, and clusters of `fusee up`, each in a directory of its own.
 #![allow(dead_code)] // Every test file uses a part.
 
 pub mod http;
@@ -17,7 +17,7 @@ use serde_json::Value;
 /// Longer than any command of these tests takes, on a loaded machine.
 pub const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The binary under test, without the caller's settings.
+/// Returns a command of the binary under test, without the caller's settings.
 pub fn fusee(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fusee"));
     command.args(arguments).env_remove("RUST_LOG");
@@ -27,7 +27,7 @@ pub fn fusee(arguments: &[&str]) -> Command {
     command
 }
 
-/// How a command ended, and what it said.
+/// The exit code and the output of a command.
 #[derive(Debug)]
 pub struct Output {
     pub code: Option<i32>,
@@ -70,7 +70,7 @@ pub fn finish_with(command: &mut Command, input: &[u8]) -> Output {
     let mut out = child.stdout.take().unwrap();
     let mut err = child.stderr.take().unwrap();
     let input = input.to_vec();
-    // Whether the command reads all of it is its own business.
+    // The command need not read all of it.
     let writer = thread::spawn(move || drop(stdin.write_all(&input)));
     let out = thread::spawn(move || {
         let mut bytes = Vec::new();
@@ -89,7 +89,7 @@ pub fn finish_with(command: &mut Command, input: &[u8]) -> Output {
     }
 }
 
-/// Waits for a child; kills it when the time is over.
+/// Waits for a child; kills it after [`TIMEOUT`].
 pub fn wait(child: &mut Child) -> ExitStatus {
     let end = Instant::now() + TIMEOUT;
     loop {
@@ -105,7 +105,7 @@ pub fn wait(child: &mut Child) -> ExitStatus {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 #[track_caller]
 pub fn eventually(what: &str, is_so: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
@@ -115,7 +115,7 @@ pub fn eventually(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// A directory that is gone with its value.
+/// A temporary directory, removed on drop.
 pub struct Scratch(PathBuf);
 
 impl Scratch {
@@ -162,7 +162,7 @@ impl Up {
         Up::start_with(arguments, Stdio::inherit())
     }
 
-    /// With this as standard error of all servers.
+    /// Starts a cluster with this as standard error of all servers.
     pub fn start_with(arguments: &[&str], stderr: Stdio) -> Up {
         let scratch = Scratch::new();
         let mut command = fusee(&["up", "--port", "0", "--json"]);
@@ -176,7 +176,7 @@ impl Up {
         Up { child, scratch, report, master }
     }
 
-    /// A command for this cluster.
+    /// Returns a command for this cluster.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = fusee(arguments);
         command.env("FUSEE_MASTER", &self.master);
@@ -188,7 +188,7 @@ impl Up {
         finish(&mut self.command(arguments))
     }
 
-    /// The processes of the servers, the master first.
+    /// Returns the process ids of the servers, the master first.
     pub fn pids(&self) -> Vec<u32> {
         let pid = |server: &Value| server["pid"].as_u64().unwrap() as u32;
         let nodes = self.report["memory_nodes"].as_array().unwrap();
@@ -198,7 +198,7 @@ impl Up {
 
 impl Drop for Up {
     fn drop(&mut self) {
-        // Not by a kill where it can be avoided: the servers would outlive it for a moment.
+        // Not by SIGKILL, if that can be avoided: the servers would outlive `up` for a moment.
         if self.child.try_wait().is_ok_and(|status| status.is_none()) {
             let _ = Command::new("kill").arg(self.child.id().to_string()).status();
         }
@@ -218,7 +218,7 @@ pub fn signal(name: &str, pid: u32) {
     assert!(status.unwrap().success());
 }
 
-/// Whether a process runs; one that nobody has waited for yet does not.
+/// Whether a process runs. A zombie does not.
 pub fn is_alive(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))

@@ -1,4 +1,4 @@
-//! A session's hello to a software NIC, byte by byte, as `docs/fabric.md` draws it.
+//! A session's hello to a software NIC, byte by byte, as `docs/fabric.md` describes it.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use fusee_auth::{NodeKey, Said, Side};
 const MAGIC: &[u8; 8] = b"FUSEtcp3";
 pub const ANSWER_BYTES: usize = 76;
 
-/// What is said to a call for the node of this name, and the connection.
+/// Calls the node with this name. Returns the connection, the call, and the answer.
 pub fn call(tcp: &str, name: u64) -> (TcpStream, [u8; 48], Vec<u8>) {
     let mut stream = TcpStream::connect(tcp).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -20,7 +20,7 @@ pub fn call(tcp: &str, name: u64) -> (TcpStream, [u8; 48], Vec<u8>) {
     (stream, call.try_into().unwrap(), answer)
 }
 
-/// A session of this client, with the node of this key.
+/// Attaches a session of this client to the node with this key.
 pub fn attach(tcp: &str, key: &NodeKey, client: u32) -> TcpStream {
     let (mut stream, call, answer) = call(tcp, key.name());
     let hello = [&MAGIC[..], &client.to_le_bytes(), &4u32.to_le_bytes()].concat();

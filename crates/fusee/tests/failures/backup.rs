@@ -1,4 +1,4 @@
-//! Exports while others write and a memory node dies, and what comes after a stop of everything.
+//! Exports while others write and a memory node dies, and a restore after everything has stopped.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -11,7 +11,7 @@ use fusee_client::{Client, Error, FabricChoice, Options};
 use super::cluster::{Cluster, Shape};
 
 const WRITERS: u32 = 4;
-/// Keys that are there all the time, and others of each writer, which come and go.
+/// Keys that are always there, and keys of each writer that come and go.
 const KEYS: u32 = 4_000;
 const LOOSE_KEYS: u32 = 200;
 
@@ -34,8 +34,8 @@ fn connect(cluster: &Cluster) -> Client {
     Client::connect_with(cluster.address(), Options::default().with_fabric(fabric)).unwrap()
 }
 
-/// Writes own keys, and makes others come and go, until it is told to stop. A session that is lost with the memory
-/// node is replaced by the client.
+/// Updates a writer's own keys, and inserts and deletes others, until it is told to stop. The client replaces a
+/// session that is lost with the memory node.
 fn write(client: &Client, writer: u32, versions: &[AtomicU32], stop: &AtomicBool) {
     let mut round = 0_u32;
     let again = |result: Result<(), Error>| match result {
@@ -47,7 +47,7 @@ fn write(client: &Client, writer: u32, versions: &[AtomicU32], stop: &AtomicBool
         round += 1;
         let n = (round.wrapping_mul(2_654_435_761) % (KEYS / WRITERS)) * WRITERS + writer;
         let version = versions[n as usize].load(Ordering::Relaxed) + 1;
-        // Told before: whoever reads may see it from now on.
+        // Stored before the update, because readers may see the version from now on.
         versions[n as usize].store(version, Ordering::SeqCst);
         while !again(client.update(&key(n), &value(n, version))) {}
         let loose = format!("loose {writer} {}", round % LOOSE_KEYS).into_bytes();
@@ -106,7 +106,7 @@ fn an_export_beside_writers_has_every_pair_once_though_a_memory_node_dies() {
         let found = &found[&key(n)];
         let version = u32::from_le_bytes(found[4..8].try_into().unwrap());
         assert_eq!(*found, value(n, version), "key {n}");
-        // The one before may have been the value when the export began.
+        // The previous version may have been the value when the export began.
         let least = before[n as usize].saturating_sub(1);
         let most = versions[n as usize].load(Ordering::SeqCst);
         assert!((least..=most).contains(&version), "key {n}: {least} <= {version} <= {most}");
@@ -126,7 +126,7 @@ fn after_a_stop_of_everything_one_command_restores_the_last_export() {
     let directory = cluster.path("exports").display().to_string();
     cluster.run(&["export", "--dir", &directory, "--keep", "1"]).expect_code(0);
     cluster.run(&["restore", &directory]).expect_error(1, "the master has a cluster");
-    // Its memory nodes hold data.
+    // The memory nodes hold data.
     let refused = cluster.run(&["restore", &directory, "--destroy-data"]);
     refused.expect_error(1, "fusee import");
     assert_eq!(client.get(&key(5)).unwrap(), Some(value(5, 7)), "nothing was touched");
@@ -135,7 +135,7 @@ fn after_a_stop_of_everything_one_command_restores_the_last_export() {
     cluster.nodes.clear();
     cluster.kill_master();
     cluster.restart_master();
-    // One more than before, with other names.
+    // One memory node more than before, and other names.
     (0..5).for_each(|_| cluster.start_node());
     let restored = cluster.run(&["restore", &directory, "--destroy-data"]).expect_code(0);
     assert!(restored.text().contains("301 of 301 pairs written"), "{}", restored.text());

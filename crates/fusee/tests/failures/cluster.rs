@@ -1,9 +1,7 @@
-//! A cluster of real servers, each of which can be killed, stopped and started again, and its
-//! client processes.
+//! Clusters of real servers, which can be killed, stopped and started again, with client processes.
 //!
-//! Servers and clients end with their standard input, so none outlives the test, and everything
-//! they make is in a directory that goes with the cluster. If a test fails, the ends of the logs
-//! are printed.
+//! Servers and clients end with their standard input, so none outlives the test, and all their files are in a
+//! directory that is removed with the cluster. If a test fails, the ends of the logs are printed.
 
 use std::cell::{Cell, RefCell};
 use std::fs::{self, File};
@@ -28,34 +26,35 @@ use super::common::{Output, Scratch, eventually, finish, fusee, signal, wait};
 use super::net::{self, Net, Place, command_in};
 use super::writer::{self, Mode, Task, Writers};
 
-/// Keys that all writers share.
+/// Number of keys that all writers share.
 const KEYS: u64 = 6;
-/// How long anything may take that the cluster does by itself. Generous: the machine may be slow, and where its
-/// processors are emulated a soak allows for more.
+/// Time limit for anything that the cluster does by itself. It is generous, since the machine may be slow; a
+/// soak with emulated processors sets a longer one.
 pub fn patience() -> Duration {
     static SECONDS: LazyLock<u64> = LazyLock::new(|| setting("FUSEE_SOAK_PATIENCE_S", 60));
     Duration::from_secs(*SECONDS)
 }
 
-/// A setting of the environment.
+/// Returns a setting from the environment.
 pub fn setting<T: std::str::FromStr>(name: &str, default: T) -> T {
     std::env::var(name).map_or(default, |text| {
         text.parse().unwrap_or_else(|_| panic!("{name}={text} makes no sense"))
     })
 }
 
-/// Notes by which every writer has to get on, where it is asked whether it does.
+/// Notes that every writer has to make to show that it gets on.
 const SOME_NOTES: u64 = 200;
-/// Between two operations of those that are to live: the servers shall run as well.
+/// Microseconds between two operations of clients that are not to be killed: the servers need time as well.
 const LOAD_PAUSE_US: u64 = 50;
-/// Between two operations of each of many readers.
+/// Microseconds between two operations of each of many readers.
 const READ_PAUSE_US: u64 = 40_000;
-/// A lease that also a process keeps which a busy machine lets wait for seconds.
+/// A lease that a process keeps even if a busy machine does not run it for seconds.
 pub const LONG_LEASE_MS: u32 = 4000;
 /// Lines of each log to print when a test fails.
 const TAIL: usize = 200;
 
-/// Two clusters at a time, which mostly wait: a test that starves the others' processes finds only that.
+/// At most two clusters run at a time, which mostly wait. A test that starves
+/// the processes of others finds nothing else.
 static TURNS: [Mutex<()>; 2] = [Mutex::new(()), Mutex::new(())];
 
 /// A server process.
@@ -66,7 +65,7 @@ pub struct Server {
     pub at: Option<Place>,
 }
 
-/// Waits for its turn beside the clusters of other tests of this process.
+/// Waits until this process may run another cluster.
 pub fn turn() -> MutexGuard<'static, ()> {
     loop {
         for turn in &TURNS {
@@ -81,7 +80,7 @@ pub fn turn() -> MutexGuard<'static, ()> {
 }
 
 impl Server {
-    /// Starts it, in its place of the network if there is one.
+    /// Starts a server, in its network namespace if it has one.
     fn start(
         scratch: &Scratch,
         name: &str,
@@ -93,7 +92,7 @@ impl Server {
         let log = scratch.path().join("logs").join(format!("{name}.log"));
         let log = File::options().create(true).append(true).open(log).unwrap();
         let binary = fusee(arguments);
-        // Where a file may not grow any more, a write is to fail, and not to kill the process.
+        // If a file cannot grow, the write is to fail, and not to kill the process.
         let mut command = command_in(network.as_deref(), "sh");
         let program = program.map_or(binary.get_program(), str::as_ref);
         command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(program);
@@ -122,7 +121,7 @@ impl Server {
         self.child.wait().unwrap();
     }
 
-    /// Waits until it ends by itself, and well.
+    /// Waits until the server ends by itself, successfully.
     #[track_caller]
     pub fn ends(&mut self) {
         let end = Instant::now() + patience();
@@ -143,7 +142,7 @@ impl Server {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until the server ends by itself. Returns its exit code.
     pub fn exit_code(&mut self) -> Option<i32> {
         wait(&mut self.child).code()
     }
@@ -162,9 +161,9 @@ impl Drop for Server {
 }
 
 pub struct Cluster {
-    // In the order in which they end.
+    // In the order in which they are dropped.
     pub clients: Vec<Writers>,
-    /// Those that were killed; their journals count.
+    /// Clients that were killed; their journals count.
     pub dead: Vec<Writers>,
     pub nodes: Vec<Server>,
     pub master: Option<Server>,
@@ -173,9 +172,9 @@ pub struct Cluster {
     pub rng: RefCell<SmallRng>,
     pub shape: Shape,
     pub master_at: Option<Place>,
-    /// Where memory nodes may be.
+    /// Places for memory nodes.
     node_places: Vec<Place>,
-    /// Where the next client is.
+    /// The place of the next client.
     pub client_at: Option<Place>,
     readers_at: Option<Place>,
     net: Option<Net>,
@@ -183,34 +182,34 @@ pub struct Cluster {
     next_writer: u32,
     next_node: u32,
     newest_view: Cell<u64>,
-    /// The cluster of that view.
+    /// The cluster of the newest view.
     seen: Cell<Option<ClusterId>>,
     /// The keys that the next clients operate on.
     pub keys: Range<u64>,
-    /// Between two operations of the load's writers, in microseconds.
+    /// Microseconds between two operations of the load's writers.
     pub load_pause_us: u64,
     scratch: Scratch,
     _turn: MutexGuard<'static, ()>,
 }
 
-/// Of the randomness of a test: `FUSEE_TEST_SEED`, or another one every time.
+/// Returns the seed of a test: `FUSEE_TEST_SEED`, or a random one.
 fn seed() -> u64 {
     let given = std::env::var("FUSEE_TEST_SEED").ok();
     given.map_or_else(rand::random, |seed| seed.parse().expect("FUSEE_TEST_SEED is a number"))
 }
 
 impl Cluster {
-    /// Three memory nodes, three replicas of the index, two of the data; no client.
+    /// Starts three memory nodes, with three replicas of the index and two of the data, and no client.
     pub fn start(fabric: &'static str) -> Cluster {
         Cluster::with_pools(fabric, "128MiB")
     }
 
-    /// The same, for tests that are not about leases: see [`LONG_LEASE_MS`].
+    /// Starts such a cluster for tests that are not about leases: see [`LONG_LEASE_MS`].
     pub fn with_long_leases(fabric: &'static str) -> Cluster {
         Cluster::of(Shape { fabric, lease_ms: LONG_LEASE_MS, ..Shape::default() })
     }
 
-    /// As [`Cluster::start`], with memory nodes of this size.
+    /// Starts such a cluster with pools of this size.
     pub fn with_pools(fabric: &'static str, pool: &'static str) -> Cluster {
         Cluster::of(Shape { fabric, pool, ..Shape::default() })
     }
@@ -286,7 +285,7 @@ impl Cluster {
         }
         let host = at.map_or_else(|| self.shape.hosts[1].into(), |at| at.ip().to_string());
         let listen = format!("{host}:0");
-        // The device and the processor do not see each other's atomics.
+        // The RDMA device and the processor do not see each other's atomics, so there is one fabric only.
         let serve: &[&str] = match self.shape.fabric {
             "verbs" => &["--serve", "verbs"],
             _ => &[],
@@ -301,19 +300,19 @@ impl Cluster {
         self.shape.fabric
     }
 
-    /// That it is apart in.
+    /// Returns the network, if each process is in a namespace of its own.
     pub fn net(&self) -> &Net {
         self.net.as_ref().expect("each process is in a namespace of its own")
     }
 
-    /// A place apart from those of the servers and of other clients.
+    /// Returns a place apart from those of the servers and of other clients.
     fn reader_place(&mut self) -> Place {
         let net = self.net.as_mut().expect("each process is in a namespace of its own");
         *self.readers_at.get_or_insert_with(|| net.place())
     }
 
-    /// Leaves no room in the small file system that this directory is, nor behind the ends of the files there, which
-    /// may grow in their last pages.
+    /// Fills the small file system of this directory, including the last pages of the files there, in which
+    /// they could grow.
     pub fn fill(&self, dir: &str) {
         let ballast = self.path(dir).join("ballast");
         File::create(&ballast).unwrap();
@@ -328,12 +327,12 @@ impl Cluster {
         }
     }
 
-    /// Makes room there again.
+    /// Makes room in that file system again.
     pub fn make_room(&self, dir: &str) {
         fs::remove_file(self.path(dir).join("ballast")).unwrap();
     }
 
-    /// Of the master.
+    /// Returns the address of the master.
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -342,20 +341,20 @@ impl Cluster {
         self.master.take().expect("it runs").kill();
     }
 
-    /// As an operator does.
+    /// Stops the master as an operator does.
     pub fn stop_master(&mut self) {
         let mut master = self.master.take().expect("it runs");
         master.signal("TERM");
         assert_eq!(master.exit_code(), Some(0));
     }
 
-    /// From its store, at its address.
+    /// Starts the master again, from its store and at its address.
     pub fn restart_master(&mut self) {
         assert!(self.master.is_none());
         self.start_master_in("master");
     }
 
-    /// Another master takes the place of the one that was killed, over a store of its own.
+    /// Starts another master in place of the killed one, with a store of its own.
     pub fn start_usurper(&mut self, data_dir: &str) {
         assert!(self.master.is_none());
         self.start_master_in(data_dir);
@@ -366,12 +365,12 @@ impl Cluster {
         self.master = Some(self.shape.start_master(&self.scratch, &self.address, data_dir, at));
     }
 
-    /// A file, or a directory, of the cluster: `master`, its store; `logs`.
+    /// Returns the path of a file or directory of the cluster: `master`, its store; `logs`.
     pub fn path(&self, name: &str) -> PathBuf {
         self.scratch.path().join(name)
     }
 
-    /// What the memory nodes have logged.
+    /// Returns the logs of the memory nodes.
     pub fn node_logs(&self) -> Vec<String> {
         let log = |node| fs::read_to_string(self.path(&format!("logs/node-{node}.log"))).unwrap();
         (0..self.next_node).map(log).collect()
@@ -382,18 +381,18 @@ impl Cluster {
         finish(fusee(arguments).env("FUSEE_MASTER", &self.address))
     }
 
-    /// A client process that is in the middle of an operation nearly all of the time, and may so
-    /// be when it dies.
+    /// Starts a client process that is in the middle of an operation nearly all of the time, and probably when it dies.
     pub fn victim(&mut self, mode: Mode) -> Writers {
         self.task(2, 0, mode)
     }
 
-    /// A client process that leaves room for others.
+    /// Starts a client process that leaves processor time to others.
     pub fn slow_victim(&mut self, writers: u32, mode: Mode) -> Writers {
         self.task(writers, 2_000, mode)
     }
 
-    /// A client process that reads all keys, apart from the servers and from other clients, and where.
+    /// Starts a client process that reads all keys, apart from the servers and from
+    /// other clients. Returns its place, too.
     pub fn readers(&mut self) -> (Writers, Place) {
         let place = self.reader_place();
         let others_at = self.client_at.replace(place);
@@ -402,7 +401,7 @@ impl Cluster {
         (readers, place)
     }
 
-    /// The same, where the other clients are.
+    /// Starts such a process in the place of the other clients.
     pub fn readers_here(&mut self) -> Writers {
         let keys = (self.keys.end - self.keys.start) as u32;
         let readers = self.task(keys, READ_PAUSE_US, Mode::Read);
@@ -427,7 +426,7 @@ impl Cluster {
         })
     }
 
-    /// Client processes, which are at work when this returns.
+    /// Starts client processes, which are at work when this returns.
     pub fn load(&mut self, processes: usize, writers: u32) {
         for _ in 0..processes {
             let client = self.task(writers, self.load_pause_us, Mode::Load);
@@ -436,18 +435,18 @@ impl Cluster {
         self.all_get_on("the load");
     }
 
-    /// A random time.
+    /// Pauses for a random time.
     pub fn pause(&self, ms: Range<u64>) {
         let ms = self.rng.borrow_mut().random_range(ms);
         sleep(Duration::from_millis(ms));
     }
 
-    /// A random number below this one.
+    /// Returns a random number below this one.
     pub fn choose(&self, below: usize) -> usize {
         self.rng.borrow_mut().random_range(0..below)
     }
 
-    /// What the master says, if it says anything. Views of a cluster never go backwards.
+    /// Returns the master's status, if it answers. Views of a cluster must never go backwards.
     pub fn status(&self) -> Option<Status> {
         let Ok(MasterReply::Status(status)) = self.asking.call_blocking(MasterRequest::Status)
         else {
@@ -462,7 +461,7 @@ impl Cluster {
         Some(*status)
     }
 
-    /// Waits until the master says so.
+    /// Waits until the master's status is so.
     #[track_caller]
     pub fn until(&self, what: &str, is_so: impl Fn(&Status) -> bool) -> Status {
         let end = Instant::now() + patience();
@@ -477,8 +476,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until so many memory nodes are in a stable view in which nothing is missing or, with
-    /// `whole` false, may be.
+    /// Waits for a stable view with this many memory nodes. With `whole`, no replica may be missing.
     #[track_caller]
     pub fn until_stable(&self, members: usize, whole: bool) -> Status {
         let what = format!("stable with {members} memory nodes, whole: {whole}");
@@ -489,14 +487,14 @@ impl Cluster {
         })
     }
 
-    /// The name of the memory node in the view that has this process's address.
+    /// Returns the name in the view of the memory node with this process's address.
     pub fn name_of(&self, node: usize) -> Option<MnId> {
         let control = self.nodes[node].control();
         let view = self.status()?.view?;
         view.members.iter().find(|member| member.control == control).map(|member| member.node)
     }
 
-    /// Drains the memory node with this place, and waits until its process has ended.
+    /// Drains the memory node with this index, and waits until its process has ended.
     pub fn drain(&mut self, node: usize) {
         let name = self.name_of(node).expect("it is a member").to_string();
         let line = ["drain", &name, "--json", "--master", &self.address];
@@ -505,7 +503,7 @@ impl Cluster {
         self.nodes[node].ends();
     }
 
-    /// Waits until every writer that runs has got on.
+    /// Waits until every running writer has got on.
     #[track_caller]
     pub fn all_get_on(&self, when: &str) {
         let before: Vec<u64> = self.clients.iter().map(Writers::progress).collect();
@@ -519,12 +517,12 @@ impl Cluster {
         }
     }
 
-    /// Everybody who is to live ends.
+    /// Ends the clients that were not to be killed.
     pub fn end_load(&mut self) {
         self.clients.iter_mut().for_each(Writers::finish);
     }
 
-    /// Goes through all keys, once.
+    /// Runs a client that goes through all keys once.
     pub fn sweep(&mut self, mode: Mode) -> Writers {
         let mut sweep = self.task(1, 0, mode);
         sweep.wait();
@@ -534,8 +532,8 @@ impl Cluster {
         sweep
     }
 
-    /// Ends the load; every key can be written and read; the history is linearizable. Nobody who
-    /// was not killed has met an error, except those that `excused` says.
+    /// Ends the load. Every key can be written and read, and the history is linearizable. Clients that were not
+    /// killed have met no error, except for those that `excused` accepts.
     pub fn finish_excusing(mut self, excused: impl Fn(&str) -> bool) {
         self.end_load();
         let status = self.until("everybody is recovered", |status| {
@@ -599,29 +597,29 @@ impl Drop for Cluster {
     }
 }
 
-/// Nothing is formed by starting servers.
+/// Forms the cluster; the start of servers does not.
 fn form(master: &str) {
     finish(&mut fusee(&["form", "--no-wait", "--master", master])).expect_code(0);
 }
 
-/// What a cluster consists of.
+/// The shape of a cluster.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     pub fabric: &'static str,
-    /// Of a memory node.
+    /// The pool of each memory node.
     pub pool: &'static str,
     pub block: &'static str,
     pub nodes: u32,
     pub index_replicas: u32,
     pub data_replicas: u32,
     pub lease_ms: u32,
-    /// Where the master and the memory nodes listen, unless they are apart.
+    /// Hosts of the master and of the memory nodes, unless they are apart.
     pub hosts: [&'static str; 2],
     /// Whether each process is in a network namespace of its own.
     pub apart: bool,
-    /// The size of a file system of its own for the master's store, and of one for the logs.
+    /// The size of a separate file system for the master's store, and of one for the logs.
     pub files_mib: Option<u32>,
-    /// What servers are started from, instead of the program under test.
+    /// The program of the servers, if not the one under test.
     pub program: Option<&'static str>,
 }
 
@@ -644,7 +642,7 @@ impl Default for Shape {
 }
 
 impl Shape {
-    /// Small regions, blocks and subtables, so that a short load fills several of them.
+    /// Starts a master with small regions, blocks and subtables, so that a short load fills several of them.
     fn start_master(
         &self,
         scratch: &Scratch,

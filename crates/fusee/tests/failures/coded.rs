@@ -14,7 +14,7 @@ fn key(n: u32) -> Vec<u8> {
     format!("key {n}").into_bytes()
 }
 
-/// Every third one is too short to be coded.
+/// Returns a value; every third one is too short to be coded.
 fn value(n: u32, version: u32) -> Vec<u8> {
     let bytes = [300, 16 << 10, 60_000][n as usize % 3] + n as usize;
     (0..bytes).map(|at| (at as u32 * 31 + n * 7 + version * 13) as u8).collect()
@@ -57,7 +57,7 @@ fn survives_losses(fabric: &'static str) {
     assert_eq!(client.get(&key(1)).unwrap(), None);
     client.insert(&key(1), &value(1, 0)).unwrap();
 
-    // Two at once. What is read meanwhile waits for the view, no longer.
+    // Two at once. Reads meanwhile wait for the view, and no longer.
     for node in cluster.nodes.drain(4..) {
         drop(node);
     }
@@ -66,7 +66,7 @@ fn survives_losses(fabric: &'static str) {
     put_all(&client, 1);
     check(&client, 1);
 
-    // Others take their places, and then two of the first are lost, one after the other.
+    // Other nodes take their places. Then two of the first nodes are lost, one after the other.
     cluster.start_node();
     cluster.start_node();
     cluster.until_stable(6, true);
@@ -78,7 +78,7 @@ fn survives_losses(fabric: &'static str) {
     check(&client, 1);
     put_all(&client, 2);
     check(&client, 2);
-    // Another client finds all of it.
+    // Another client finds all values.
     sleep(Duration::from_millis(10));
     check(&self::client(&cluster), 2);
 }
@@ -93,20 +93,20 @@ fn coded_values_survive_the_loss_of_as_many_nodes_as_there_is_parity_over_shm() 
     survives_losses("shm");
 }
 
-/// With two nodes lost, one after the other, and others in their places; values change their redundancy before and
-/// after, in place where that can be.
+/// Two nodes are lost, one after the other, and replaced. Values change their redundancy before and after, in
+/// place if possible.
 #[test]
 fn ec_oriented_values_survive_losses_and_become_coded() {
     ec_oriented_values_survive("eor:2:4+2", &[5, 4]);
 }
 
-/// The same with two copies, and both nodes lost at once.
+/// The same with two copies, and with both nodes lost at once.
 #[test]
 fn ec_oriented_values_with_two_copies_survive_two_losses_at_once() {
     ec_oriented_values_survive("eor:3:4+2", &[4]);
 }
 
-/// After each loss so many nodes are left.
+/// Runs such a test; `losses` has the number of nodes that each loss leaves.
 fn ec_oriented_values_survive(oriented: &str, losses: &[usize]) {
     let shape =
         Shape { fabric: "tcp", nodes: 6, index_replicas: 3, data_replicas: 3, ..Shape::default() };
@@ -144,7 +144,7 @@ fn ec_oriented_values_survive(oriented: &str, losses: &[usize]) {
     cluster.until_stable(6, true);
     check(&client, version);
     put_all(&client, 3);
-    // With too few memory nodes for new columns those that were moved could not keep what they had.
+    // Values that were coded lost that redundancy when they were written with too few memory nodes for new columns.
     let has = |n: u32| client.redundancy_of(&key(n)).unwrap();
     assert!(long().all(|n| has(n) == Some(oriented)));
     for redundancy in [coded, oriented, coded] {

@@ -1,10 +1,10 @@
-//! Clients and memory nodes that the network cuts off, one way or both, beside slow and lossy links: each process
+//! Clients and memory nodes that the network cuts off, one way or both, and slow and lossy links. Each process
 //! is in a namespace of its own ([`super::net`]).
 //!
-//! *The double cut-off.* A client and a memory node are both cut off from the master, and reach
-//! each other. The cluster goes on without the node, and others write; the client must not read
-//! there what was true before (docs/decisions/0029). A client that only reads is cut off, since its
-//! writes would end for other reasons; the histories of all are judged together.
+//! *The double cut-off.* A client and a memory node are both cut off from the master, and reach each other. The
+//! cluster goes on without the node, and others write; the client must not read outdated values there
+//! (docs/decisions/0029). The client that is cut off only reads, since its writes would end for other reasons.
+//! The histories of all clients are judged together.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use super::common::eventually;
 use super::net::{Place, is_inside};
 use super::writer::Writers;
 
-/// Which way nothing comes.
+/// The direction in which nothing arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Both,
@@ -22,12 +22,12 @@ enum Way {
     FromTheMaster,
 }
 
-/// What the client that is cut off still reaches.
+/// Memory nodes that the client still reaches when it is cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reaches {
     /// The memory node that is cut off with it.
     ThatNode,
-    /// All memory nodes; they know better, which it has to ask.
+    /// All memory nodes; the others are at a newer view, and the client has to ask them.
     AllNodes,
 }
 
@@ -35,18 +35,18 @@ const KEYS: u64 = 40;
 /// Longer than a lease.
 const LEASES: Duration = Duration::from_millis(1500);
 
-/// A cluster, others who write, and a client that reads, in a place of its own.
+/// Starts a cluster with clients that write, and a client that reads, in a place of its own.
 fn cluster_and_reader(shape: Shape) -> (Cluster, Writers, Place) {
     let mut cluster = Cluster::of(Shape { apart: true, ..shape });
-    // So many that some are altogether on the node that is cut off, whichever that is.
+    // So many that some can be read from the isolated node alone, whichever node that is.
     cluster.keys = 0..KEYS;
     cluster.load(1, 2);
     let (reader, place) = cluster.readers();
     (cluster, reader, place)
 }
 
-/// Cuts off a memory node and the reader; waits until the cluster goes on without the node, if it can, and
-/// others have written; then all hear each other again.
+/// Cuts off a memory node and the reader. Waits until the cluster goes on without the node, if it can, and
+/// others have written; then heals the network.
 fn cut_off(
     cluster: &mut Cluster,
     reader: (&Writers, Place),
@@ -70,7 +70,7 @@ fn cut_off(
     if way != Way::ToTheMaster {
         net.cut(&[master], &both);
     }
-    // Nobody else hears the node, or a job of the master's might.
+    // No other process may reach the node, or a job of the master's might.
     net.part(&[lost], &others);
     net.part(&[lost], &[cluster.client_at.unwrap()]);
     if reaches == Reaches::ThatNode {
@@ -82,7 +82,7 @@ fn cut_off(
     } else {
         sleep(2 * LEASES);
     }
-    // The reader's lease is over as well, and it goes on reading, or tries.
+    // The reader's lease has run out as well, and the reader goes on, or tries.
     sleep(LEASES);
     let dropped: u64 = cluster.net().dropped().iter().sum();
     assert!(dropped > 0, "nothing was cut off");
@@ -93,8 +93,8 @@ fn cut_off(
     eventually("the client reads again", || reader.0.progress() > before + 50);
 }
 
-/// Others have met no error, unless `all_excused`, but that a busy machine may have kept them from running for a
-/// lease.
+/// Ends a test. Other clients must have met no error, unless `all_excused`; but a busy machine may have kept
+/// them from running for a lease.
 fn finish(mut cluster: Cluster, mut reader: Writers, all_excused: bool) {
     reader.finish();
     let excused = reader.complaints();
@@ -137,8 +137,8 @@ fn who_is_cut_off_with_one_of_two_memory_nodes_reads_nothing_old() {
     finish(cluster, reader, false);
 }
 
-/// No view loses the last replica of anything: the cluster waits for the node. Until it is back nobody can write
-/// what it alone has.
+/// No view loses the last replica of anything, so the cluster waits for the node. Until it is back, keys that
+/// it alone has cannot be written.
 #[test]
 fn who_is_cut_off_with_the_only_replica_reads_nothing_old() {
     if !is_inside("cuts::who_is_cut_off_with_the_only_replica_reads_nothing_old") {
@@ -150,8 +150,8 @@ fn who_is_cut_off_with_the_only_replica_reads_nothing_old() {
     finish(cluster, reader, true);
 }
 
-/// Short cuts, one way each, beside packets that are lost, and a master and clients far away. What
-/// a client hears of it is a delay, or an error that says so.
+/// Short cuts, one way each, with lost packets, and with a master and clients far away. Clients notice only
+/// delays, or errors that say so.
 #[test]
 fn slow_and_lossy_links_break_nothing() {
     if !is_inside("cuts::slow_and_lossy_links_break_nothing") {

@@ -1,5 +1,4 @@
-//! The pool grows and shrinks under load: regions on demand, a memory node that joins, one that is
-//! drained and ends.
+//! A pool that grows and shrinks under load: regions on demand, a memory node that joins, one that is drained and ends.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +9,7 @@ use fusee_core::verbs::MnId;
 use super::cluster::Cluster;
 use super::common::fusee;
 
-/// Keys beside those of the load, with the longest values: more than the first regions hold.
+/// Keys besides those of the load, with the longest values: more than the first regions hold.
 const KEYS: u32 = 700;
 const VALUE_BYTES: usize = 60 << 10;
 
@@ -25,7 +24,7 @@ fn check_values(client: &Client) {
     }
 }
 
-/// Replicas of regions per member.
+/// Returns the number of replicas of regions on each member.
 fn shares(view: &View) -> BTreeMap<MnId, usize> {
     let places = || view.regions.iter().flat_map(|region| region.places());
     let count = |node| places().filter(|place| place.node == node).count();
@@ -61,7 +60,7 @@ fn grow_and_shrink(fabric: &'static str) {
     cluster.all_get_on("with a fourth memory node");
     check_values(&client);
 
-    // Any but the last one to come.
+    // Any node but the one that joined last.
     let leaves = cluster.choose(3);
     let name = cluster.name_of(leaves).unwrap();
     cluster.drain(leaves);

@@ -1,6 +1,6 @@
-//! Masters that are not the cluster's own, on processes: started over another directory, over a file that
-//! was emptied, over the store of another cluster. The memory nodes keep what they hold, and serve whoever
-//! is there; the cluster's own master finds everything.
+//! Masters that are not the cluster's own, on processes: started with another directory, with an emptied file,
+//! with the store of another cluster. The memory nodes keep their data, and go on serving; the cluster's own
+//! master finds everything.
 
 use std::fs;
 use std::process::Command;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::cluster::Cluster;
 
-/// Long enough for a lease to run out, and for memory nodes to ask again and again.
+/// Long enough for a lease to run out, and for memory nodes to ask repeatedly.
 const A_WHILE: Duration = Duration::from_secs(3);
 
 fn put(cluster: &Cluster, key: &str, value: &str) {
@@ -21,7 +21,7 @@ fn expect(cluster: &Cluster, key: &str, value: &str) {
     assert_eq!(cluster.run(&["get", key]).expect_code(0).text(), value);
 }
 
-/// The old master goes on with the same memory nodes.
+/// Restarts the cluster's own master, which goes on with the same memory nodes.
 fn own_master_comes_back(cluster: &mut Cluster) {
     cluster.kill_master();
     cluster.restart_master();
@@ -42,7 +42,7 @@ fn a_master_over_an_empty_store_erases_nothing() {
     cluster.kill_master();
     cluster.start_usurper("elsewhere");
     sleep(A_WHILE);
-    // It says what is wrong, and what to do; nobody is served from nothing.
+    // The master says what is wrong, and what to do; no client gets an empty store.
     cluster.run(&["get", "key"]).expect_error(3, "has no cluster");
     cluster.run(&["put", "key", "lost"]).expect_error(3, "has no cluster");
     let status = cluster.run(&["status"]);
@@ -72,7 +72,7 @@ fn another_cluster_in_the_masters_place_gets_none_of_its_nodes() {
     let mut cluster = Cluster::with_long_leases("tcp");
     put(&cluster, "key", "value");
     let own = cluster.status().unwrap().cluster.unwrap();
-    // A client that lives through all of it.
+    // A client that runs all the time.
     cluster.load(1, 1);
     cluster.kill_master();
     cluster.start_usurper("another");
@@ -90,24 +90,24 @@ fn another_cluster_in_the_masters_place_gets_none_of_its_nodes() {
     cluster.finish();
 }
 
-/// A script forms the cluster by a number that it has chosen. The master's store is lost, and the script runs again.
+/// A script forms the cluster with an id of its own choice. The master's store is lost, and the script runs again.
 #[test]
 fn a_number_is_not_formed_again_over_an_empty_store_while_its_cluster_lives() {
     let mut cluster = Cluster::with_long_leases("tcp");
     put(&cluster, "key", "value");
     let own = cluster.status().unwrap().cluster.unwrap().to_string();
     cluster.load(1, 1);
-    // At once, and when its nodes have been there for a while.
+    // At once, and after the nodes have reported for a while.
     for (store, waits) in [("emptied", false), ("emptied-too", true)] {
         cluster.kill_master();
         cluster.start_usurper(store);
         if waits {
             sleep(A_WHILE);
         }
-        // Others that would do.
+        // Further nodes, of which a cluster could be formed.
         cluster.start_node();
         cluster.run(&["form", "--id", &own]).expect_error(1, "exists already");
-        // Nobody is served from nothing.
+        // No client gets an empty store.
         cluster.run(&["get", "key"]).expect_error(3, "");
     }
     cluster.kill_master();
@@ -118,12 +118,12 @@ fn a_number_is_not_formed_again_over_an_empty_store_while_its_cluster_lives() {
     cluster.finish();
 }
 
-/// The name of the cluster, as people see it.
+/// Returns the id of the cluster, as users see it.
 fn name(cluster: &Cluster) -> String {
     cluster.status().unwrap().cluster.unwrap().to_string()
 }
 
-/// A new cluster in place of the one that was destroyed, with what is there.
+/// Forms a new cluster of the same servers, in place of the destroyed one.
 fn form_anew(cluster: &Cluster, old: &str) {
     assert_eq!(cluster.status().unwrap().cluster, None);
     cluster.run(&["form"]).expect_code(0);
@@ -150,7 +150,7 @@ fn a_cluster_that_was_stopped_as_a_whole_says_what_is_gone_and_the_way_out() {
         status.problem.as_ref().is_some_and(|problem| problem.contains("fusee destroy"))
     });
     cluster.run(&["get", "key"]).expect_error(3, "3 of 3 regions");
-    // By itself the command only shows what there is.
+    // Without options the command only shows what would be lost.
     cluster.run(&["destroy"]).expect_error(1, "nothing was changed");
     assert_eq!(name(&cluster), old);
     let done = cluster.run(&["destroy", "--destroy-data"]).expect_code(0);
@@ -173,7 +173,7 @@ fn living_data_are_destroyed_only_if_that_is_said_twice_and_only_once() {
     for log in cluster.node_logs() {
         assert!(log.contains("starting again, empty"), "{log}");
     }
-    // Whatever starts again from now on destroys nothing.
+    // Later restarts destroy nothing.
     for _ in 0..2 {
         cluster.kill_master();
         cluster.restart_master();
@@ -187,7 +187,7 @@ fn living_data_are_destroyed_only_if_that_is_said_twice_and_only_once() {
 fn a_master_whose_store_fails_ends_with_an_error_and_goes_on_when_there_is_room() {
     let mut cluster = Cluster::with_long_leases("tcp");
     put(&cluster, "key", "value");
-    // No file of this process may be written beyond its first bytes: enough for the end of its log.
+    // Limits the files of this process to their present size and a little more: enough for the end of its log.
     let room = fs::metadata(cluster.path("logs/master.log")).unwrap().len() + 4096;
     let master = cluster.master.as_mut().unwrap();
     let pid = master.id().to_string();
@@ -217,7 +217,7 @@ fn a_node_that_clients_could_not_reach_gets_nothing() {
     assert!(log.contains("the master refuses") && log.contains("serve what they do"), "{log}");
     assert_eq!(cluster.status().unwrap().members.len(), 3);
     cluster.run(&["get", "key", "--fabric", "tcp"]).expect_code(0);
-    // One that serves what the others do is welcome.
+    // A node that serves the same fabrics as the others is accepted.
     cluster.start_node();
     cluster.until_stable(4, true);
 }

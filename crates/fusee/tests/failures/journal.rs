@@ -1,12 +1,11 @@
-//! What a client process did, in a file that survives its death.
+//! The journal of a client process, in files that survive its death.
 //!
-//! Every writer of a process has a file of its own. An operation is noted there before it is
-//! invoked, and again when it has ended, by one `write` each: what was noted is there for whoever
-//! reads the file, also if the process is killed at the next instruction. So an operation without
-//! an end is *pending*: it may have taken effect, or may still.
+//! Every writer of a process has a file of its own. An operation is noted there before it is invoked, and again
+//! when it has ended, by one `write` each. So a note can be read later, even if the process is killed at the
+//! next instruction. An operation without an end is *pending*: it may have taken effect, or may still.
 //!
-//! A note is four words: `what | key << 8`, the value's name, the time in nanoseconds of the
-//! system's monotonic clock (one for all processes), and what a SEARCH found.
+//! A note is four words: `what | key << 8`, the value's name, the time in nanoseconds of the system's monotonic
+//! clock (one for all processes), and the value that a SEARCH found.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -18,7 +17,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Bytes of a note.
 const NOTE_BYTES: usize = 32;
-/// As in the benchmarks: an operation may have begun so many nanoseconds before it was seen to.
+/// Nanoseconds by which an operation may have begun before the time that was noted, as in the benchmarks.
 const SLACK_NS: u64 = 100;
 
 // Notes of beginnings, by call, and of ends.
@@ -32,18 +31,18 @@ const DONE: u64 = 16;
 const EXISTS: u64 = 17;
 const ABSENT: u64 = 18;
 const FOUND: u64 = 19;
-/// It had no effect, but failed.
+/// The operation failed without effect.
 const NOT_APPLIED: u64 = 20;
-/// It failed, and may have had an effect.
+/// The operation failed, and may have had an effect.
 const UNKNOWN: u64 = 21;
 
-/// Nanoseconds of the system's monotonic clock.
+/// Returns the nanoseconds of the system's monotonic clock.
 pub fn now_ns() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// The file of one writer, to write to.
+/// The file of one writer, open for writing.
 pub struct Journal(File);
 
 impl Journal {
@@ -51,7 +50,7 @@ impl Journal {
         Journal(File::create(path).unwrap())
     }
 
-    /// An operation is about to begin.
+    /// Notes that an operation is about to begin.
     pub fn begin(&mut self, key: u64, call: Call) {
         let (what, value) = match call {
             Call::Search => (SEARCH, 0),
@@ -63,7 +62,7 @@ impl Journal {
         self.note([what | key << 8, value, now_ns(), 0]);
     }
 
-    /// It has ended. The value of a SEARCH is the one it found.
+    /// Notes that it has ended. A SEARCH has the value that it found.
     pub fn end(&mut self, result: &Result<Option<u64>, Error>, is_search: bool) {
         let now = now_ns();
         let (what, found) = match result {
@@ -79,8 +78,8 @@ impl Journal {
         self.note([what, 0, now, found]);
     }
 
-    /// A key was looked at together with others, since then. Noted when it is over: of a look that never
-    /// ends nothing is known.
+    /// Notes that a key was looked at together with others, since then. It is noted at the end, because a look
+    /// that never ends tells nothing.
     pub fn looked(&mut self, key: u64, since_ns: u64, found: Option<u64>) {
         self.note([SEARCH | key << 8, 0, since_ns, 0]);
         self.end(&Ok(found), true);
@@ -95,12 +94,12 @@ impl Journal {
     }
 }
 
-/// How many notes a writer has made so far.
+/// Returns the number of notes that a writer has made so far.
 pub fn notes(path: &Path) -> u64 {
     fs::metadata(path).map_or(0, |meta| meta.len() / NOTE_BYTES as u64)
 }
 
-/// The operations of a writer.
+/// Returns the operations of a writer.
 pub fn read(path: &Path, writer: u32) -> Vec<Record> {
     let bytes = fs::read(path).unwrap_or_default();
     let notes: Vec<[u64; 4]> = bytes

@@ -9,7 +9,7 @@ use super::writer::{Mode, Writers};
 /// Client processes that are killed in a test.
 const VICTIMS: usize = 8;
 
-/// A memory node is lost; writes go on without it; one that is started in addition takes its place.
+/// A memory node is lost; writes go on without it; one that is started later takes its place.
 fn lose_a_memory_node(fabric: &'static str) {
     let mut cluster = Cluster::with_long_leases(fabric);
     cluster.load(2, 2);
@@ -44,14 +44,14 @@ fn a_memory_node_is_killed_over_tcp() {
     lose_a_memory_node("tcp");
 }
 
-/// Clients that write the same keys die in the middle of it, two at a time.
+/// Clients that write the same keys are killed while they write. Up to two of them run at a time.
 fn lose_clients(fabric: &'static str) {
     let mut cluster = Cluster::with_long_leases(fabric);
     cluster.load(2, 1);
     let mut victims = Vec::new();
     for _ in 0..VICTIMS {
         let victim = cluster.victim(Mode::Load);
-        // An operation of each writer has ended, so there are all sessions.
+        // Each writer has ended an operation, so all sessions are open.
         super::common::eventually("it works", || victim.progress() > 1);
         victims.push(victim);
         cluster.pause(0..200);
@@ -61,7 +61,7 @@ fn lose_clients(fabric: &'static str) {
     }
     kill_one(&mut cluster, &mut victims);
     cluster.all_get_on("after the deaths");
-    // Each had a session of its main thread, and one for each of its two writers.
+    // Each client had a session of its main thread, and one for each of its two writers.
     let sessions = 3 * VICTIMS as u64;
     cluster.until("they are recovered", |status| status.recoveries >= sessions);
     cluster.finish();
@@ -84,7 +84,7 @@ fn clients_are_killed_over_tcp() {
     lose_clients("tcp");
 }
 
-/// The master is killed again and again, once together with a memory node, and started again.
+/// The master is killed and started again several times, once together with a memory node.
 fn lose_the_master(fabric: &'static str) {
     let mut cluster = Cluster::with_long_leases(fabric);
     cluster.load(2, 2);
@@ -96,8 +96,7 @@ fn lose_the_master(fabric: &'static str) {
         cluster.until("the master is back", |_| true);
         cluster.pause(0..300);
     }
-    // The sessions are the same: nobody had to open another one. Each process has one beside those
-    // of its writers.
+    // The sessions are the same: no process had to open another one. Each process has one besides those of its writers.
     let status = cluster.status().unwrap();
     assert_eq!((status.open_sessions, status.recoveries), (6, 0), "{status:#?}");
     let victim = cluster.choose(3);
@@ -107,7 +106,7 @@ fn lose_the_master(fabric: &'static str) {
         cluster.nodes[victim].kill();
     } else {
         cluster.nodes[victim].kill();
-        // The change has begun, or not; it takes some milliseconds.
+        // The change may have begun; it takes some milliseconds.
         cluster.pause(0..30);
         cluster.kill_master();
     }

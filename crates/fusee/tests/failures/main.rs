@@ -1,13 +1,13 @@
-//! What fails while others work: memory nodes, clients and masters are killed and stopped under
-//! load, as real processes, over both fabrics.
+//! Failures under load, with real processes, over both fabrics: memory nodes,
+//! clients and masters are killed and stopped.
 //!
-//! Every test ends with the same questions ([`cluster::Cluster::finish`]): is everybody who was
-//! killed recovered, can every key be written, is the history of all operations linearizable (those
-//! of the killed included, which are pending if they had not ended), and did nobody else notice
-//! more than a delay? Times are bounded generously: that something goes on is asked, not how fast.
+//! Every test ends with the same checks ([`cluster::Cluster::finish`]): all killed clients are recovered; every
+//! key can be written; the history of all operations is linearizable, including those of killed clients, which
+//! are pending if they had not ended; and the other clients noticed no more than a delay. Time limits are
+//! generous: tests check that something goes on, not how fast.
 //!
-//! Randomness is only in *when* things happen. A test prints its seed; `FUSEE_TEST_SEED` repeats
-//! it, as far as real processes repeat anything.
+//! Only the *times* of events are random. A test prints its seed; `FUSEE_TEST_SEED` repeats it, as far as real
+//! processes repeat anything.
 
 mod backup;
 mod cluster;

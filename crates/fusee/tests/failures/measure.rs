@@ -1,13 +1,13 @@
-//! A measurement, to be run by hand: what is left of the others' throughput while clients crash.
+//! A measurement, to be run by hand: the throughput of other clients while clients crash.
 //!
 //! ```text
 //! cargo test --release -p fusee --test failures -- --ignored --nocapture --test-threads 1 measure
 //! ```
 //!
-//! A client is a session with an id of its own. Several of them live in a process, since starting
-//! a process costs far more than anything that is measured here: all of them die with it, in the
-//! middle of their operations. To tell what the crashes cost from what the clients cost that come
-//! and work, windows in which they crash take turns with windows in which as many leave in order.
+//! A client is a session with an id of its own. Several of them live in a process, since starting a process
+//! costs far more than anything that is measured here: all of them die with it, in the middle of their
+//! operations. To separate the cost of the crashes from that of clients that come and work, windows with
+//! crashes alternate with windows in which as many clients leave in order.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -17,20 +17,20 @@ use fusee_control::master::RecoveryTimes;
 use super::cluster::Cluster;
 use super::writer::{Mode, Writers};
 
-/// Ends of clients in a second.
+/// Ends of clients a second.
 const RATE: u32 = 100;
-/// Windows of each kind, and how long one is.
+/// Number of windows of each kind, and their length.
 const WINDOWS: usize = 12;
 const WINDOW: Duration = Duration::from_secs(5);
-/// Of each memory node. Overwritten values keep their memory: with a tenth of this the writers
-/// would run out of it before the last window.
+/// Pool of each memory node. Overwritten values keep their memory: with a tenth of this, the writers would run
+/// out of it before the last window.
 const POOL: &str = "2GiB";
 /// Sessions of a process, that of its main thread included.
 const SESSIONS: u32 = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
-    /// Nobody comes or goes.
+    /// No client comes or goes.
     Nobody,
     InOrder,
     Crash,
@@ -66,7 +66,7 @@ fn measure(fabric: &'static str) {
     cluster.end_load();
 }
 
-/// Operations per second of the others.
+/// Returns the operations per second of the other clients.
 fn window(cluster: &mut Cluster, end: End) -> f64 {
     let before = cluster.status().unwrap().recoveries;
     let notes = notes(&cluster.clients);
@@ -105,7 +105,7 @@ fn window(cluster: &mut Cluster, end: End) -> f64 {
     others as f64 / seconds
 }
 
-/// Where the time of the last recoveries went.
+/// Prints the parts of the last recoveries, by time.
 fn print_parts(cluster: &Cluster) {
     let last = cluster.status().unwrap().last_recoveries;
     let mean = |of: fn(&RecoveryTimes) -> u64| {

@@ -1,5 +1,5 @@
-//! Networks of a test's own: each process in a network namespace, and between any two of them a router
-//! that drops what the test says, one way or both.
+//! Networks for tests: each process is in a network namespace, and a router between any two of them drops what
+//! the test says, one way or both.
 //!
 //! ```text
 //! the master          memory nodes, clients
@@ -8,12 +8,12 @@
 //!  [v1]----- router ----[v2]-----[v3]         the test's own namespace, 10.77.N.1
 //! ```
 //!
-//! *Nothing is left behind.* A test that wants a network runs itself once more, inside of namespaces for
-//! networks and mounts ([`is_inside`]). They, and the addresses, rules and mounts in them, are gone with the last
-//! process there. A namespace is held by a process that ends with its standard input, as all servers and clients do,
-//! and so does the test inside when the one outside is gone, however that ended.
+//! *Nothing is left behind.* A test that needs a network runs itself once more, inside namespaces for networks
+//! and mounts ([`is_inside`]). They vanish with the last process in them, together with their addresses, rules
+//! and mounts. Each namespace is held by a process that ends with its standard input. All servers and clients
+//! end in this way as well, and so does the test inside when the one outside has ended, for whatever reason.
 //!
-//! This needs root, `ip`, `nft`, `unshare` and `nsenter`. Where they are missing the tests say SKIPPED, or fail
+//! This needs root, `ip`, `nft`, `unshare` and `nsenter`. If they are missing, the tests say SKIPPED, or fail
 //! with `FUSEE_NETNS_REQUIRED=1`.
 
 use std::cell::RefCell;
@@ -25,11 +25,11 @@ use std::process::{Child, Command, Stdio};
 
 use super::cluster;
 
-/// Set in the environment of a test inside.
+/// The environment variable that is set for a test inside.
 const INSIDE: &str = "FUSEE_TEST_INSIDE";
 
-/// Whether the calling test runs inside of namespaces of its own. If not, it has run there meanwhile, and
-/// well, or has been skipped: the caller has nothing to do any more. `test` is its name.
+/// Whether the calling test runs inside namespaces of its own. If not, it has run there meanwhile,
+/// successfully, or has been skipped: the caller has nothing left to do. `test` is its name.
 #[track_caller]
 pub fn is_inside(test: &str) -> bool {
     if std::env::var_os(INSIDE).is_some() {
@@ -46,7 +46,7 @@ pub fn is_inside(test: &str) -> bool {
             !required,
             "FUSEE_NETNS_REQUIRED=1, but there are no networks to be had: {obstacle}"
         );
-        // Not by println, which the test program keeps to itself.
+        // Not by println, which the test harness captures.
         let _told = Write::write_fmt(
             &mut std::io::stderr(),
             format_args!("SKIPPED: no networks of the test's own: {obstacle}\n"),
@@ -60,7 +60,7 @@ pub fn is_inside(test: &str) -> bool {
     command.arg(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--include-ignored", "--nocapture"]).env(INSIDE, "1");
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    // Kept open until it has ended.
+    // Kept open until the test inside has ended.
     let stdin = child.stdin.take();
     let said = BufReader::new(child.stdout.take().unwrap());
     said.lines().map_while(Result::ok).for_each(|line| println!("{line}"));
@@ -70,7 +70,7 @@ pub fn is_inside(test: &str) -> bool {
     false
 }
 
-/// Whether everything is there that a network needs.
+/// Returns an error if something is missing that a network needs.
 pub fn try_out() -> Result<(), String> {
     let all = "ip link add v0 type veth peer name v1 && echo 1 > /proc/sys/net/ipv4/ip_forward &&
         nft add table inet t && nsenter --net=/proc/$$/ns/net true &&
@@ -84,23 +84,23 @@ pub fn try_out() -> Result<(), String> {
     Err(format!("{} (root, iproute2, nftables and util-linux are needed)", said.trim()))
 }
 
-/// Where a process is: a number of a namespace.
+/// The place of a process: a number of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place(usize);
 
 impl Place {
-    /// Its address.
+    /// Returns its address.
     pub fn ip(self) -> String {
         format!("10.77.{}.2", self.0)
     }
 
-    /// Its device at the router.
+    /// Returns its device at the router.
     fn device(self) -> String {
         format!("v{}", self.0)
     }
 }
 
-/// A network of namespaces. Dropping it ends them, once nobody is there any more.
+/// A network of namespaces. Dropping it ends each namespace as soon as it has no process left.
 #[derive(Default)]
 pub struct Net {
     holders: Vec<Child>,
@@ -109,22 +109,22 @@ pub struct Net {
 
 #[derive(Default)]
 struct Rules {
-    /// From whom to whom nothing comes.
+    /// Senders and receivers between which packets are dropped.
     cuts: BTreeSet<(Place, Place)>,
-    /// Packets of a hundred that are lost.
+    /// Percentage of packets that are lost.
     loss: u32,
     slow: BTreeSet<Place>,
 }
 
 impl Net {
-    /// The router. The calling test is [inside](is_inside).
+    /// Creates the router. The calling test must be [inside](is_inside).
     pub fn new() -> Net {
         assert!(std::env::var_os(INSIDE).is_some(), "this network is not the test's");
         shell("ip link set lo up; echo 1 > /proc/sys/net/ipv4/ip_forward");
         Net::default()
     }
 
-    /// A new namespace, which everybody reaches.
+    /// Adds a namespace that reaches all others.
     pub fn place(&mut self) -> Place {
         let mut holder = Command::new("unshare");
         holder.args(["--net", "sh", "-c", "echo there; exec cat > /dev/null"]);
@@ -151,31 +151,31 @@ impl Net {
         place
     }
 
-    /// The namespace, as `nsenter` knows it.
+    /// Returns the path of the namespace, for `nsenter`.
     pub fn path(&self, place: Place) -> String {
         format!("/proc/{}/ns/net", self.holders[place.0 - 1].id())
     }
 
-    /// Nothing comes from any of these to any of those.
+    /// Drops all packets from any of these to any of those.
     pub fn cut(&self, from: &[Place], to: &[Place]) {
         let pairs = from.iter().flat_map(|from| to.iter().map(|to| (*from, *to)));
         self.rules.borrow_mut().cuts.extend(pairs);
         self.apply();
     }
 
-    /// Nothing comes from one side to the other, nor back.
+    /// Drops all packets between the two sides.
     pub fn part(&self, one: &[Place], other: &[Place]) {
         self.cut(one, other);
         self.cut(other, one);
     }
 
-    /// So many of a hundred packets are lost.
+    /// Loses this percentage of all packets.
     pub fn lose(&self, of_hundred: u32) {
         self.rules.borrow_mut().loss = of_hundred;
         self.apply();
     }
 
-    /// Everything that is sent arrives, at once.
+    /// Ends all cuts, losses and delays.
     pub fn heal(&self) {
         let slow = std::mem::take(&mut self.rules.borrow_mut().slow);
         slow.into_iter().for_each(|place| self.queue(place, "tc qdisc del dev $1 root"));
@@ -204,7 +204,8 @@ impl Net {
         assert!(nft.wait().unwrap().success(), "{table}");
     }
 
-    /// Packets that the rules in force have dropped: for each cut from whom to whom, and for the loss.
+    /// Returns the number of packets that the rules in force have dropped: for each cut, by sender and
+    /// receiver, and for the loss.
     pub fn dropped(&self) -> Vec<u64> {
         let list = Command::new("nft").args(["list", "table", "inet", "cuts"]).output().unwrap();
         let text = String::from_utf8_lossy(&list.stdout).into_owned();
@@ -212,8 +213,8 @@ impl Net {
         counts.map(|rest| rest.split(' ').next().unwrap().parse().unwrap()).collect()
     }
 
-    /// What comes to a place or goes from there is slow: it arrives 20 ms late where the kernel has netem;
-    /// elsewhere 50 kB arrive in a second, so that whatever is sent waits behind what was sent before.
+    /// Makes all traffic of a place slow: it arrives 20 ms late if the kernel has netem; otherwise 50 kB arrive
+    /// a second, so that packets wait behind those that were sent before.
     pub fn slow(&self, place: Place) {
         let delay = "tc qdisc replace dev $1 root netem delay 20ms 10ms 2> /dev/null ||
             tc qdisc replace dev $1 root tbf rate 400kbit burst 3kb latency 2s";
@@ -221,7 +222,7 @@ impl Net {
         self.queue(place, delay);
     }
 
-    /// Tells both ends of the link how it queues; they are `$1`.
+    /// Sets the queueing at both ends of the link; the script calls them `$1`.
     fn queue(&self, place: Place, script: &str) {
         let path = self.path(place);
         let device = place.device();
@@ -241,7 +242,7 @@ impl Drop for Net {
     }
 }
 
-/// A command that is to run in a namespace, if one is given.
+/// Returns a command that runs in a namespace, if one is given.
 pub fn command_in(path: Option<&str>, program: &str) -> Command {
     let Some(path) = path else { return Command::new(program) };
     let mut command = Command::new("nsenter");
@@ -249,7 +250,7 @@ pub fn command_in(path: Option<&str>, program: &str) -> Command {
     command
 }
 
-/// A file system of its own, of a few MiB, in the memory that goes with the test's mounts.
+/// Mounts a file system of a few MiB, in memory that is freed with the test's mounts.
 pub fn mount_small(dir: &std::path::Path, mib: u32) {
     fs::create_dir_all(dir).unwrap();
     shell(&format!("mount -t tmpfs -o size={mib}m,mode=700 none '{}'", dir.display()));
@@ -268,7 +269,7 @@ fn packets_are_dropped_one_way_and_by_chance() {
     let mut net = Net::new();
     let a = net.place();
     let b = net.place();
-    // Messages without connections, in a program that every such machine has.
+    // Datagrams, by a program that every such machine has.
     let send = |from: Place, to: Place, count: u32| {
         let script = format!(
             "for i in $(seq {count}); do echo x > /dev/udp/{}/9; done 2> /dev/null; true",
@@ -280,7 +281,7 @@ fn packets_are_dropped_one_way_and_by_chance() {
     net.cut(&[a], &[b]);
     send(a, b, 5);
     send(b, a, 5);
-    // Of those from b only the refusals that a sends back.
+    // Of the packets from b, only the refusals that a sends back are dropped.
     let [dropped] = net.dropped()[..] else { panic!("{:?}", net.dropped()) };
     assert!(dropped >= 5, "{dropped}");
     net.part(&[a], &[b]);

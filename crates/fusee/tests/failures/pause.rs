@@ -1,13 +1,13 @@
-//! `SIGSTOP`, then `SIGCONT`: whoever was taken for dead, after a lease, cannot change anything any
-//! more; whoever was not goes on as if nothing had been.
+//! `SIGSTOP`, then `SIGCONT`: a process that was taken for dead, after a lease, cannot change anything any
+//! more; any other process goes on as before.
 
 use fusee_linearizability::Answer;
 
 use super::cluster::Cluster;
 use super::writer::{self, Mode};
 
-/// A client process stops in the middle of its work, and the others go on. When it runs again,
-/// every key has another's value, and keeps it.
+/// A client process stops in the middle of its work, and the others go on. When it runs again, every key has
+/// another client's value, and keeps it.
 fn stop_a_client(fabric: &'static str) {
     let mut cluster = Cluster::with_long_leases(fabric);
     cluster.load(2, 1);
@@ -22,7 +22,7 @@ fn stop_a_client(fabric: &'static str) {
     cluster.end_load();
     let sweep = cluster.sweep(Mode::Sweep);
     if fabric == "shm" {
-        // Mapped memory cannot be taken away from a process that lives.
+        // Mapped memory cannot be taken away from a living process.
         super::common::eventually("the fence kills it", || !victim.is_alive());
     } else {
         assert!(victim.is_alive());
@@ -66,7 +66,7 @@ fn stop_clients_shortly(fabric: &'static str) {
     }
     cluster.pause(100..200);
     let status = cluster.until("the master is there", |_| true);
-    // Each process has a session beside those of its writers.
+    // Each process has a session besides those of its writers.
     assert_eq!((status.open_sessions, status.recoveries), (6, 0), "{status:#?}");
     cluster.finish();
 }
@@ -81,8 +81,8 @@ fn clients_are_stopped_shortly_over_tcp() {
     stop_clients_shortly("tcp");
 }
 
-/// A memory node stops, and the cluster goes on without it. When it runs again it joins anew, with
-/// nothing in it, and takes over replicas.
+/// A memory node stops, and the cluster goes on without it. When it runs again, it
+/// joins anew, empty, and takes over replicas.
 fn stop_a_memory_node(fabric: &'static str) {
     let mut cluster = Cluster::with_long_leases(fabric);
     cluster.load(2, 2);
@@ -111,8 +111,8 @@ fn a_memory_node_is_stopped_over_tcp() {
     stop_a_memory_node("tcp");
 }
 
-/// The master stops for some time, shorter and longer than a lease: nobody is taken for dead
-/// because it could not hear them.
+/// The master stops for some time, shorter and longer than a lease: no process is taken for dead because the
+/// master could not hear it.
 fn stop_the_master(fabric: &'static str) {
     let mut cluster = Cluster::start(fabric);
     cluster.load(2, 2);
@@ -124,7 +124,7 @@ fn stop_the_master(fabric: &'static str) {
         cluster.pause(100..400);
     }
     let status = cluster.until("the master is back", |_| true);
-    // Each process has a session beside those of its writers.
+    // Each process has a session besides those of its writers.
     let counts = (status.open_sessions, status.recoveries, status.reconfigurations);
     assert_eq!(counts, (6, 0, 0), "{status:#?}");
     cluster.finish();
@@ -140,8 +140,8 @@ fn the_master_is_stopped_over_tcp() {
     stop_the_master("tcp");
 }
 
-/// The master stops for so long that everybody has given the old connections up, and goes on: the ends of those
-/// wait for it, beside the first words over new ones.
+/// The master stops for so long that all processes have given up their old connections. When it goes on, it
+/// finds the ends of those, and the first requests over new ones.
 fn stop_the_master_for_long(fabric: &'static str) {
     let mut cluster = Cluster::with_long_leases(fabric);
     cluster.load(2, 2);

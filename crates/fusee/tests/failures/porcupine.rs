@@ -1,8 +1,7 @@
-//! A second judge: porcupine, a checker of histories in Go that shares no line with ours.
+//! A second checker of histories: porcupine, in Go, which shares no code with ours.
 //!
-//! `tests/porcupine` is its program. Where `go` cannot be had the tests say SKIPPED, or fail with
-//! `FUSEE_PORCUPINE_REQUIRED=1`. `FUSEE_PORCUPINE` names the program where it has been built before, for machines that
-//! have no Go.
+//! Its program is in `tests/porcupine`. Without `go` the tests say SKIPPED, or fail with
+//! `FUSEE_PORCUPINE_REQUIRED=1`. For machines without Go, `FUSEE_PORCUPINE` names a program that was built before.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -16,16 +15,16 @@ use super::cluster::Cluster;
 use super::common::{Scratch, eventually};
 use super::writer::{self, Mode};
 
-/// What porcupine says of a history.
+/// Porcupine's verdict on a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Linearizable,
     NotLinearizable,
-    /// It did not come to an end in its time.
+    /// Porcupine did not finish in its time.
     Undecided,
 }
 
-/// The program, built once; `None`, said aloud, if there is no Go.
+/// Returns the program, built once; `None`, with a message, if there is no Go.
 fn program() -> Option<&'static Path> {
     static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
     let build = || {
@@ -42,7 +41,7 @@ fn program() -> Option<&'static Path> {
                 panic!("porcupine cannot be built: {built:?}")
             }
             _ => {
-                // Not by println, which the test program keeps to itself.
+                // Not by println, which the test harness captures.
                 let _told = std::io::Write::write_fmt(
                     &mut std::io::stderr(),
                     format_args!(
@@ -56,7 +55,7 @@ fn program() -> Option<&'static Path> {
     PROGRAM.get_or_init(build).as_deref()
 }
 
-/// Porcupine's verdict; `None` where it cannot be had.
+/// Returns porcupine's verdict; `None` if there is no porcupine.
 pub fn judge(records: &[Record]) -> Option<Verdict> {
     let program = program()?;
     let scratch = Scratch::new();
@@ -74,7 +73,7 @@ pub fn judge(records: &[Record]) -> Option<Verdict> {
     })
 }
 
-/// One operation a line, as the program reads them.
+/// Returns the operations as the program reads them, one a line.
 fn lines(records: &[Record]) -> String {
     let mut lines = String::new();
     for Record { key, client, operation } in records {
@@ -99,12 +98,12 @@ fn lines(records: &[Record]) -> String {
     lines
 }
 
-/// What this project's checker says of the same.
+/// Whether this project's checker accepts the history.
 fn is_linearizable(records: &[Record]) -> bool {
     records.iter().copied().collect::<History>().check().is_clean()
 }
 
-/// Another value than the one that was found, in the last SEARCH that found any.
+/// Changes the value that was found by the last SEARCH that found any.
 fn with_a_wrong_answer(mut records: Vec<Record>) -> Vec<Record> {
     let found = records.iter_mut().rev().find_map(|record| match &mut record.operation.returned {
         Some((_, Answer::Found(value))) => Some(value),
@@ -114,7 +113,7 @@ fn with_a_wrong_answer(mut records: Vec<Record>) -> Vec<Record> {
     records
 }
 
-/// A SEARCH that found nothing under a key that had just been put, and that nobody deleted.
+/// Adds a SEARCH that finds nothing under a key that was just put, and not deleted.
 fn with_a_lost_write(mut records: Vec<Record>) -> Vec<Record> {
     let end = records.iter().filter_map(|record| record.operation.returned).map(|(at, _)| at);
     let end = end.max().expect("operations have ended");
@@ -128,8 +127,8 @@ fn with_a_lost_write(mut records: Vec<Record>) -> Vec<Record> {
     records
 }
 
-/// What real processes did while some of them were killed: both checkers accept it, and both refuse
-/// it when one answer has been changed.
+/// A history of real processes, some of which were killed: both checkers accept it, and both refuse it when one
+/// answer has been changed.
 #[test]
 fn porcupine_agrees_about_what_processes_did() {
     if program().is_none() {

@@ -1,8 +1,8 @@
-//! Memory of killed clients: what fitted into a pool fits again.
+//! Memory of killed clients: as many pairs as fitted into a pool fit again.
 //!
-//! A client process fills the pool until it is told that there is no more memory, goes on with updates, and
-//! is killed as it stands. Another one deletes everything that it had inserted, and leaves. That again and
-//! again: after the last round as many pairs have to fit as in the first, but for one in a hundred.
+//! A client process fills the pool until it is refused memory, goes on with updates, and is killed. Another one
+//! deletes everything that the first had inserted, and leaves. This is repeated: in the last round at least 99
+//! % as many pairs have to fit as in the first.
 //!
 //! ```text
 //! cargo test --release -p fusee --test failures -- --ignored --exact --nocapture \
@@ -26,11 +26,11 @@ const ROLE: &str = "FUSEE_TEST_FILLER";
 const VALUE_BYTES: usize = 60_000;
 /// Sessions of a filler.
 const THREADS: usize = 2;
-/// A session takes the pool for full when it was refused so often in a row: one refusal may be of the moment, since
-/// another session has the last blocks in its hands.
+/// Refusals in a row after which a session takes the pool for full. One refusal may be temporary, because
+/// another session holds the last blocks.
 const REFUSALS: u32 = 3;
-/// So long an operation looks for memory, at most. It is refused when there is none, not when time is up, however busy
-/// the machine is.
+/// Time limit of an operation: so long that it is refused because there is no memory, and not because time is
+/// up, however busy the machine is.
 const OP_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Deserialize, Serialize)]
@@ -42,7 +42,7 @@ struct Task {
 /// A client process that has filled the pool; killed on drop.
 struct Filler {
     child: Child,
-    /// Keys that it tried, from 0 on, and those of them that are there.
+    /// Keys that it tried, from 0 on, and the number of them that it stored.
     tried: u64,
     fit: u64,
 }
@@ -73,7 +73,7 @@ impl Drop for Filler {
     }
 }
 
-/// Not a test: what [`Filler::run`] runs.
+/// Not a test: the process that [`Filler::run`] starts.
 #[test]
 #[ignore = "the client process of the other tests"]
 fn is_a_filler() {
@@ -106,7 +106,7 @@ fn is_a_filler() {
         let client = &client;
         let stop = &stop;
         for own in filled {
-            // Refused mostly: it is looking for memory when it dies.
+            // Most updates are refused: the client is looking for memory when it dies.
             scope.spawn(move || {
                 for key in own.iter().cycle().take_while(|_| !stop.load(Ordering::Relaxed)) {
                     let _refused = client.update(&name(*key), &value(*key));
@@ -117,7 +117,7 @@ fn is_a_filler() {
         let tried = tried.load(Ordering::Relaxed);
         println!("\nfilled {fit} of {tried}");
         std::io::stdout().flush().unwrap();
-        // Until it is killed, or the test is gone.
+        // Until the process is killed, or the test has ended.
         let _ = stdin().read_to_end(&mut Vec::new());
         stop.store(true, Ordering::Relaxed);
     });
@@ -136,7 +136,7 @@ fn value(key: u64) -> Vec<u8> {
     vec![key as u8; VALUE_BYTES]
 }
 
-/// How many pairs fit in every round.
+/// Returns the number of pairs that fit, for every round.
 fn fits(fabric: &'static str, pool: &'static str, block: &'static str, rounds: u32) -> Vec<u64> {
     let lease_ms = LONG_LEASE_MS;
     let cluster = Cluster::of(Shape { fabric, pool, block, lease_ms, ..Shape::default() });

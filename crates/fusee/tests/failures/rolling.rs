@@ -1,21 +1,21 @@
-//! A rolling restart under load, as `docs/operations/upgrades.md` has it: each memory node is drained,
-//! ends, and another takes its place; then the master. Nobody else notices more than a delay.
+//! A rolling restart under load, as `docs/operations/upgrades.md` describes it: each memory node is drained,
+//! ends, and another takes its place; then the master is replaced. Other processes notice no more than a delay.
 //!
-//! The tests that run by themselves go from one build to the same. `tests/upgrade/run` builds two
-//! versions and goes from one to the other, and back.
+//! The tests that run by themselves restart the same build. `tests/upgrade/run` builds two versions, and goes
+//! from one to the other, and back.
 
 use std::time::Instant;
 
 use super::cluster::{Cluster, LONG_LEASE_MS, Shape};
 
-/// One more than the index has replicas: a memory node may be drained before another has come.
+/// One more than the replicas of the index: a memory node may be drained before another has come.
 const NODES: u32 = 4;
-/// Nobody dies, so nothing waits for it; and no session expires on a machine that lets it wait for long.
+/// Long: no process dies, so none waits for it, and no session expires while a busy machine does not run it.
 const LEASE_MS: u32 = 5 * LONG_LEASE_MS;
-/// Client processes, and writers in each.
+/// Number of client processes, and of writers in each.
 const CLIENTS: (usize, u32) = (2, 2);
 
-/// Takes each server over from the program that it was started with to `to`, one after the other.
+/// Replaces each server by one of the program `to`, one after the other.
 fn roll(cluster: &mut Cluster, to: Option<&'static str>) {
     cluster.shape.program = to;
     let members = |cluster: &Cluster| {
@@ -53,7 +53,7 @@ fn rolling(fabric: &'static str, programs: [Option<&'static str>; 3]) {
     for to in rest {
         roll(&mut cluster, to);
     }
-    // The sessions are the same: nobody had to open another one, and nobody was given up.
+    // The sessions are the same: no client had to open another one, and none was given up.
     let status = cluster.status().unwrap();
     assert_eq!((status.open_sessions, status.recoveries), (sessions, 0), "{status:#?}");
     cluster.finish();

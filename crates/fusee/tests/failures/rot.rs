@@ -1,4 +1,4 @@
-//! Memory that rots, on processes: bytes of a pool are changed behind everybody's back.
+//! Memory that rots, on processes: the test changes bytes of a pool behind the back of the cluster.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -9,7 +9,7 @@ use fusee_client::Status;
 
 use super::cluster::Cluster;
 
-/// The pools of the memory nodes that this process can write to.
+/// Returns the pools of the memory nodes, as files that this process can write to.
 fn pools(cluster: &Cluster) -> Vec<PathBuf> {
     let pids = cluster.nodes.iter().map(|node| node.id());
     let of = |pid: u32| {
@@ -25,7 +25,7 @@ fn pools(cluster: &Cluster) -> Vec<PathBuf> {
     pids.map(|pid| of(pid).expect("a pool is shared memory")).collect()
 }
 
-/// Where these bytes stand in a pool.
+/// Returns the positions of these bytes in a pool.
 fn places(pool: &PathBuf, bytes: &[u8]) -> Vec<u64> {
     let memory = std::fs::read(pool).unwrap();
     let starts = memory.windows(bytes.len()).enumerate();
@@ -42,7 +42,7 @@ fn what_rots_in_a_pool_is_put_right() {
         pools(&cluster).into_iter().map(|pool| (pool.clone(), places(&pool, value))).collect();
     let holders: Vec<_> = holders.into_iter().filter(|(_, places)| !places.is_empty()).collect();
     assert_eq!(holders.len(), 2, "two replicas: {holders:?}");
-    // One after the other: whichever clients read, the other one is read by nobody.
+    // One after the other: whichever replica clients read, they never read the other one.
     for (pool, places_before) in &holders {
         let file = OpenOptions::new().write(true).open(pool).unwrap();
         for at in places_before {
@@ -60,7 +60,7 @@ fn what_rots_in_a_pool_is_put_right() {
     cluster.finish();
 }
 
-/// However often it is looked at.
+/// The count does not depend on how often the pair is looked at.
 #[test]
 fn a_pair_that_is_lost_is_told_and_counted_once() {
     let cluster = Cluster::with_long_leases("shm");

@@ -1,7 +1,7 @@
-//! Reads when the master is gone, and memory nodes with it: docs/decisions/0030.
+//! Reads without the master, and without some memory nodes: docs/decisions/0030.
 //!
-//! A client that was there before goes on reading whatever more than half of the memory nodes vouch for, or of
-//! which more than half bar the primary, and all backups agree on.
+//! A client that joined before goes on reading everything that more than half of the memory nodes vouch for. If
+//! more than half bar the primary, it reads what all backups agree on.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ fn put_all(client: &Client) {
     (0..KEYS).for_each(|n| client.put(&key(n), &value(n)).unwrap());
 }
 
-/// Reads everything, one by one and together. How long the longest took.
+/// Reads everything, one by one and together. Returns the time of the slowest single read.
 fn read_all(client: &Client) -> Duration {
     let mut longest = Duration::ZERO;
     for n in 0..KEYS {
@@ -46,8 +46,8 @@ fn read_all(client: &Client) -> Duration {
     longest
 }
 
-/// The master is killed, then each of the three memory nodes in turn, in a cluster of its own: some keys have
-/// their primary there.
+/// The master is killed, then one of the three memory nodes, each in a cluster of
+/// its own. Some keys have their primary there.
 #[test]
 fn without_master_and_primary_every_get_answers_over_tcp() {
     for victim in 0..3 {
@@ -58,7 +58,7 @@ fn without_master_and_primary_every_get_answers_over_tcp() {
         cluster.nodes[victim].kill();
         let longest = read_all(&client);
         println!("node {victim} and the master gone: the longest get took {longest:?}");
-        // It comes back, settles, and goes on without the node; so do writes.
+        // The master comes back, settles, and goes on without the node; so do writes.
         cluster.restart_master();
         cluster.until_stable(2, false);
         client.put(&key(0), b"another").unwrap();
@@ -69,8 +69,8 @@ fn without_master_and_primary_every_get_answers_over_tcp() {
     }
 }
 
-/// Of five memory nodes two are gone, and the master: what has its primary, or all of its backups, is read. What has
-/// lost the primary and a backup is not, and comes back with the master.
+/// The master and two of five memory nodes are gone. Keys that still have their primary, or all of their
+/// backups, can be read. Keys that have lost the primary and a backup cannot, until the master is back.
 #[test]
 fn without_master_and_two_of_five_nodes_what_is_certain_is_read() {
     let shape = Shape { nodes: 5, index_replicas: 3, data_replicas: 3, ..Shape::default() };
@@ -118,7 +118,7 @@ fn without_master_and_two_of_five_nodes_what_is_certain_is_read() {
     read_all(&Client::connect(cluster.address()).unwrap());
 }
 
-/// The same with a stop in place of a kill: the node is silent, and comes back when all is read.
+/// The same with a stop in place of a kill: the node is silent, and runs again when everything has been read.
 #[test]
 fn a_primary_that_is_silent_and_comes_back_is_settled() {
     let mut cluster = Cluster::of(Shape { index_replicas: 2, ..Shape::default() });
@@ -133,7 +133,7 @@ fn a_primary_that_is_silent_and_comes_back_is_settled() {
     cluster.until("it is settled", |status| {
         status.view.as_ref().is_some_and(|view| view.change.is_none() && view.number > 1)
     });
-    // Its session has given up the way there: one call may say so, and the next has another session.
+    // The session has given up its connection there: one call may report that, and the next has another session.
     for n in 0..KEYS {
         match client.get(&key(n)) {
             Ok(found) => assert_eq!(found, Some(value(n)), "key {n}"),
@@ -148,8 +148,8 @@ fn a_primary_that_is_silent_and_comes_back_is_settled() {
     assert_eq!(client.get(&key(0)).unwrap(), Some(b"another".to_vec()));
 }
 
-/// A lease of a tenth of a second: nobody loses a session who only reads and writes; a silent node stops reads no
-/// longer than a few leases, as the machine is busy.
+/// With a lease of a tenth of a second, clients that only read and write lose no session. A silent node delays
+/// reads by a few leases at most, since the machine is busy.
 #[test]
 fn short_leases_can_be_used() {
     let mut cluster = Cluster::of(Shape { lease_ms: 100, ..Shape::default() });

@@ -1,4 +1,4 @@
-//! Values without redundancy on real processes: they go with the memory node that has them, and nothing else does.
+//! Values without redundancy on real processes: they are lost with their memory node, and nothing else is.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -9,7 +9,7 @@ use super::cluster::{Cluster, Shape, patience};
 
 const KEYS: u32 = 120;
 const CODED: &str = "ec:2+1";
-/// A dozen fit into a block.
+/// A dozen values fit into a block.
 const VALUE_BYTES: u32 = 20_000;
 
 fn key(n: u32) -> Vec<u8> {
@@ -28,8 +28,7 @@ fn single() -> impl Iterator<Item = u32> {
     (0..KEYS).filter(|n| redundancy(*n) == Redundancy::None)
 }
 
-/// Reads all keys, each within the time of a change of the view. Those that are not there; all of them have no
-/// redundancy.
+/// Reads all keys, each within the time of a view change. Returns the missing ones, which must have no redundancy.
 fn missing(client: &Client) -> BTreeSet<u32> {
     let mut missing = BTreeSet::new();
     for n in 0..KEYS {
@@ -62,7 +61,7 @@ fn values_without_redundancy_go_with_their_node_and_nothing_else_does() {
     assert_eq!(missing(&client), BTreeSet::new());
     assert_eq!(client.redundancy_of(&key(0)).unwrap(), Some(Redundancy::None));
 
-    // Where some of them are; others are elsewhere.
+    // A node with some of these values; the others are elsewhere.
     let view = cluster.status().unwrap().view.unwrap();
     let regions = view.regions.iter().filter(|region| region.redundancy() == Redundancy::None);
     let lost = regions.filter_map(|region| region.leader()).next().expect("there are such regions");
@@ -81,7 +80,7 @@ fn values_without_redundancy_go_with_their_node_and_nothing_else_does() {
         assert_eq!(failed, Error::NotFound);
     }
 
-    // It is told, per node.
+    // The loss is reported, per node.
     let report = cluster.run(&["status", "--json"]).json();
     assert_eq!(report["lost_without_redundancy"][0]["node"], lost.to_string());
     let text = cluster.run(&["status"]).text();
@@ -92,14 +91,14 @@ fn values_without_redundancy_go_with_their_node_and_nothing_else_does() {
     let text = cluster.run(&["status", "--memory"]).expect_code(0).text();
     assert!(text.contains(&format!("lost without redundancy, with {lost}: ")), "{text}");
 
-    // They can be written anew, in regions that are there.
+    // Lost keys can be written anew, in regions that remain.
     for n in &gone {
         client.insert_with(&key(*n), &value(*n, 0), Redundancy::None).unwrap();
         assert_eq!(client.insert(&key(*n), b"x").unwrap_err(), Error::AlreadyExists);
     }
     assert_eq!(missing(&client), BTreeSet::new());
 
-    // A node that is drained hands them over, and a key changes both ways.
+    // A drained node hands its values over, and a key changes its redundancy both ways.
     cluster.start_node();
     cluster.until_stable(4, true);
     for wanted in [Redundancy::Replicated, Redundancy::None] {

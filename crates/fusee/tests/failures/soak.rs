@@ -6,25 +6,24 @@
 //! tests/rdma/soak 60
 //! ```
 //!
-//! The cluster lives for the whole soak; clients live for a *chapter* of half a minute or so, which
-//! has keys of its own. At the end of a chapter its history is judged, by this project's checker and,
-//! where Go is installed, by porcupine, and then forgotten: so a soak needs no more memory in its
-//! last hour than in its first.
+//! The cluster lives for the whole soak. Clients live for a *chapter* of half a minute or so, which has keys of
+//! its own. At the end of a chapter its history is judged, by this project's checker and, if Go is installed,
+//! by porcupine, and then dropped: so a soak needs no more memory in its last hour than in its first.
 //!
-//! Of every fault the longest time is noted in which nobody's write was acknowledged, and the
-//! longest that a living client's operation took, from the fault until the cluster is whole again.
-//! In the end these stand in a table, by kind, for `docs/results`. `FUSEE_SOAK_FAULTS` names the
-//! kinds to be provoked, separated by commas; `FUSEE_SOAK_LEASE_MS` is the lease (1000; over shared memory 2000),
-//! `FUSEE_SOAK_PAUSE_US` the time between two operations of a writer (500), and `FUSEE_SOAK_PATIENCE_S` how long
-//! anything may take before the soak fails (60).
+//! For every fault the soak measures, from the fault until the cluster is whole again, the longest time without
+//! an acknowledged write, and the longest operation of a living client. At the end it prints them as a table,
+//! by kind, for `docs/results`. `FUSEE_SOAK_FAULTS` names the kinds to be provoked, separated by commas;
+//! `FUSEE_SOAK_LEASE_MS` is the lease (1000; over shared memory 2000), `FUSEE_SOAK_PAUSE_US` the time between
+//! two operations of a writer (500), and `FUSEE_SOAK_PATIENCE_S` the time limit for anything, after which the
+//! soak fails (60).
 //!
-//! In a virtual machine, and over RDMA: `tests/rdma/soak`. `FUSEE_SOAK_HOSTS=10.0.0.1,10.0.0.2` says where the master
-//! and where the memory nodes listen; `FUSEE_SOAK_OWN_MACHINE=1` that the machine is the soak's own, which may be put
-//! to sleep.
+//! In a virtual machine, and over RDMA: `tests/rdma/soak`. `FUSEE_SOAK_HOSTS=10.0.0.1,10.0.0.2` sets the
+//! addresses of the master and of the memory nodes; `FUSEE_SOAK_OWN_MACHINE=1` says that the machine is the
+//! soak's own, which may be put to sleep.
 //!
-//! Where networks of namespaces are to be had ([`super::net`]) each process is in one of its own. There, and in a
-//! machine of its own, the master's store and the logs of all servers are on small file systems of their own. Elsewhere
-//! what needs them is left out, and that is said.
+//! If network namespaces are available ([`super::net`]), each process is in one of its own. There, and in a
+//! machine of its own, the master's store and the logs of all servers are on small file systems of their own.
+//! Otherwise the faults that need them are left out, with a message.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -46,27 +45,26 @@ use super::net::{self, Place, is_inside};
 use super::porcupine::{self, Verdict};
 use super::writer::{self, Mode, Writers};
 
-/// Of a chapter: until no fault is begun any more.
+/// Length of a chapter; no fault begins after it.
 const CHAPTER: Duration = Duration::from_secs(30);
-/// That the operations of a chapter share.
+/// Number of keys that the operations of a chapter share.
 const KEYS: u64 = 16;
-/// Between two operations of a writer, unless the environment says something else: a history that
-/// porcupine can judge, too.
+/// Default time between two operations of a writer: long enough that porcupine, too, can judge the history.
 const PAUSE_US: u64 = 500;
-/// Client processes, and writers in each.
+/// Number of client processes, and of writers in each.
 const CLIENTS: (usize, u32) = (3, 2);
-/// For how long a master over a full disk is given something to record.
+/// Time for which a master over a full disk is given something to record.
 const STORE_FAILS_WITHIN: Duration = Duration::from_secs(5);
-/// The file systems of the master's store, and of the logs.
+/// Size of the file systems of the master's store and of the logs.
 const FILES_MIB: u32 = 16;
-/// Strangers at each server's port, whose words have no room in its log.
+/// Strangers at each server's port, for lines that its log has no room for.
 const STRANGERS: u32 = 5;
-/// For how long a machine sleeps, and a master stops: long enough that everybody has given his connection to it up.
+/// Time for which a machine sleeps, and a master stops: so long that all processes give up their connections to it.
 const LONG_MS: Range<u64> = 8_000..9_000;
-/// Between two faults.
+/// Time between two faults.
 const REST_MS: Range<u64> = 100..800;
 
-/// What is done to the cluster.
+/// Faults that are provoked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fault {
     ClientKilled,
@@ -92,14 +90,14 @@ enum Fault {
     MachineSleeps,
 }
 
-/// What a soak has beside processes to kill and to stop.
+/// Means of a soak beyond killing and stopping processes.
 #[derive(Clone, Copy, Debug)]
 struct Means {
     /// A network namespace for each process.
     networks: bool,
     /// Small file systems.
     files: bool,
-    /// The whole machine.
+    /// The whole machine, which may sleep.
     machine: bool,
 }
 
@@ -169,7 +167,7 @@ impl Fault {
         }
     }
 
-    /// Provokes it, and returns when the cluster is whole again.
+    /// Provokes the fault, and returns when the cluster is whole again.
     fn provoke(self, cluster: &mut Cluster) {
         match self {
             Fault::ClientKilled => {
@@ -191,7 +189,7 @@ impl Fault {
                 cluster.until("it is recovered", |status| {
                     status.recoveries > recoveries && status.expired_sessions == 0
                 });
-                // Over shared memory the fence has killed it.
+                // Over shared memory, the fence has killed the process.
                 if victim.is_alive() {
                     victim.signal("CONT");
                     cluster.pause(100..300);
@@ -257,7 +255,7 @@ impl Fault {
                 cluster.start_node();
                 cluster.until_stable(3, true);
             }
-            // Long enough for reads beside the primaries, by readers that wait for no write.
+            // Long enough for backup reads, by readers that wait for no write.
             Fault::MasterAndNodeGone => {
                 let mut reader = cluster.readers_here();
                 cluster.kill_master();
@@ -291,7 +289,7 @@ impl Fault {
                 let nodes = cluster.nodes.iter().filter_map(|node| node.at);
                 let others: Vec<Place> = nodes.chain(cluster.client_at).collect();
                 cluster.net().part(&[cluster.master_at.unwrap()], &others);
-                // For longer than a lease only where a fence spares the process.
+                // Longer than a lease only if a fence spares the process.
                 cluster.pause(if cluster.fabric() == "shm" { 100..400 } else { 200..1500 });
                 cluster.net().heal();
                 cluster.until_stable(3, true);
@@ -319,7 +317,7 @@ impl Fault {
             Fault::StoreFull => {
                 let crowd = crowd(cluster);
                 cluster.fill("master");
-                // Views have to be recorded, and sessions. The file has room for some of them.
+                // Views and sessions have to be recorded. The file has room for some of them.
                 take_node(cluster).kill();
                 let end = Instant::now() + STORE_FAILS_WITHIN;
                 let mut sessions = Vec::new();
@@ -364,7 +362,7 @@ impl Fault {
                 for _ in 0..3 {
                     let mut node = cluster.nodes.remove(0);
                     node.kill();
-                    // Two are one too many: the next goes when this one has been made up for.
+                    // Two lost nodes would be too many: the next is killed when this one has been replaced.
                     cluster.until_stable(2, false);
                     cluster.start_node();
                     cluster.until_stable(3, true);
@@ -374,7 +372,7 @@ impl Fault {
     }
 }
 
-/// Opens as many sessions as it can. Not over shared memory, a fence of which would end this test.
+/// Connects a client that opens many sessions. It does not use shared memory, where a fence would end this test.
 fn crowd(cluster: &Cluster) -> Client {
     let timeout = Duration::from_secs(1);
     let fabric = if cluster.fabric() == "verbs" { FabricKind::Verbs } else { FabricKind::Tcp };
@@ -385,16 +383,16 @@ fn crowd(cluster: &Cluster) -> Client {
     Client::connect_with(cluster.address(), options).unwrap()
 }
 
-/// Whoever is taken for dead now is so by then.
+/// Pauses until processes that have just gone silent are taken for dead.
 fn pause_for_a_lease(cluster: &Cluster) {
     let lease_ms = u64::from(cluster.shape.lease_ms);
     cluster.pause(lease_ms..2 * lease_ms);
 }
 
-/// Someone at the control port of each server who speaks no protocol.
+/// Sends garbage to the control port of each server.
 fn annoy_servers(cluster: &Cluster) {
     for server in cluster.nodes.iter().chain(&cluster.master) {
-        // Whatever comes of it is the server's.
+        // Any reaction of the server is fine.
         let Ok(mut stream) = TcpStream::connect(server.control()) else { continue };
         let _refused = stream.set_read_timeout(Some(Duration::from_secs(5)));
         let _refused = stream.write_all(b"garbage, and no hello of anything");
@@ -402,15 +400,15 @@ fn annoy_servers(cluster: &Cluster) {
     }
 }
 
-/// How often logs say that lines are missing.
+/// Returns how often logs say that lines are missing.
 fn missing_lines(cluster: &Cluster) -> usize {
     let logs = fs::read_dir(cluster.path("logs")).unwrap().flatten();
     let texts = logs.map(|log| fs::read(log.path()).unwrap_or_default());
     texts.map(|text| String::from_utf8_lossy(&text).matches(" missing here: ").count()).sum()
 }
 
-/// The kernel suspends the machine, as it does when it tests that: no process runs, no interrupt is served, and its
-/// monotonic clock stands still. Only the clock that counts sleep has gone on when it wakes.
+/// Has the kernel suspend the machine, as in its own test of suspend: no process runs, no interrupt is served,
+/// and the monotonic clock stands still. Only the clock that counts sleep has gone on afterwards.
 fn sleep_as_a_machine(seconds: u64) {
     let slept =
         || clock_gettime(ClockId::Boottime).tv_sec - clock_gettime(ClockId::Monotonic).tv_sec;
@@ -421,14 +419,14 @@ fn sleep_as_a_machine(seconds: u64) {
     assert!(slept() >= before + seconds as i64 - 2, "{before} s, then {} s", slept());
 }
 
-/// A client that is at work.
+/// Starts a client, and waits until it is at work.
 fn victim(cluster: &mut Cluster, mode: Mode) -> Writers {
     let victim = cluster.victim(mode);
     eventually("it works", || victim.progress() > 20);
     victim
 }
 
-/// Where a memory node is, and where the master and the other memory nodes are.
+/// Chooses a memory node. Returns its place, and those of the master and the other memory nodes.
 fn choose_place(cluster: &Cluster) -> (Place, Vec<Place>) {
     let chosen = cluster.nodes[cluster.choose(3)].at.unwrap();
     let all = cluster.nodes.iter().filter_map(|node| node.at).chain(cluster.master_at);
@@ -440,7 +438,7 @@ fn take_node(cluster: &mut Cluster) -> super::cluster::Server {
     cluster.nodes.remove(at)
 }
 
-/// What a fault cost, in milliseconds.
+/// The cost of a fault, in milliseconds.
 #[derive(Clone, Copy, Debug)]
 struct Cost {
     until_whole: f64,
@@ -448,7 +446,7 @@ struct Cost {
     slowest: f64,
 }
 
-/// A fault that was provoked: what, and from when to when on the clock of the journals.
+/// A fault that was provoked, with beginning and end on the clock of the journals.
 struct Event {
     fault: Fault,
     begun_ns: u64,
@@ -456,7 +454,7 @@ struct Event {
 }
 
 impl Event {
-    /// `living` has the operations of those who were to live.
+    /// Returns the cost of the fault. `living` has the operations of clients that were not to be killed.
     fn cost(&self, living: &[Record]) -> Cost {
         let is_near = |&(from, to): &(u64, u64)| to >= self.begun_ns && from <= self.whole_ns;
         let ended = living.iter().filter_map(|record| {
@@ -487,23 +485,23 @@ fn ms(ns: u64) -> f64 {
     ns as f64 / 1e6
 }
 
-/// All that a soak has found so far.
+/// Results of a soak so far.
 #[derive(Default)]
 struct Findings {
     chapters: u64,
     operations: u64,
     overlapping: u64,
     pending: u64,
-    /// Chapters, and operations of them, that porcupine has judged as well; and chapters that it gave up.
+    /// Chapters that porcupine has judged as well, and their operations; and chapters that it gave up.
     judged_twice: (u64, u64),
     undecided: u64,
     costs: BTreeMap<Fault, Vec<Cost>>,
-    /// What living clients complained of.
+    /// Complaints of living clients.
     complaints: Vec<String>,
 }
 
 impl Findings {
-    /// Judges a chapter, whose clients have ended, and forgets it.
+    /// Judges a chapter after its clients have ended, and drops it.
     fn close(&mut self, cluster: &mut Cluster, events: &[Event]) {
         let living = writer::read_all(&cluster.clients);
         let all: Vec<Record> =
@@ -528,7 +526,7 @@ impl Findings {
         }
         for client in &cluster.clients {
             let complaints = client.complaints();
-            // An error is an answer. Torn values, views that go backwards and children that fare ill are none.
+            // An error is an answer. Torn values, views that go backwards, and children that fail are not.
             let wrong = complaints.lines().find(|line| !line.contains(": error: "));
             assert_eq!(wrong, None, "client process {}", client.task.first);
             self.complaints.extend(complaints.lines().map(str::to_owned));
@@ -575,7 +573,7 @@ impl Findings {
     }
 }
 
-/// The kinds of faults that are wanted.
+/// Returns the kinds of faults to provoke.
 fn faults(with: Means) -> Vec<Fault> {
     let Ok(wanted) = std::env::var("FUSEE_SOAK_FAULTS") else {
         return Fault::ALL.into_iter().filter(|fault| fault.is_possible(with)).collect();
@@ -592,10 +590,11 @@ fn run(fabric: &'static str, length: Duration, with: Means) {
     let (master, nodes) = hosts.leak().split_once(',').expect("FUSEE_SOAK_HOSTS are two");
     let mut cluster = Cluster::of(Shape {
         fabric,
-        // The pool grows before what lost nodes leave in doubt is compared with the index, and regions stay: by
-        // 20 of 16 MiB in 50 minutes. Pools for RDMA are pinned, in a machine with little memory.
+        // The pool grows before unverified blocks of lost nodes are compared with the index, and regions stay:
+        // by 20 of 16 MiB in 50 minutes. Pools for RDMA are pinned, in a machine with little memory.
         pool: if fabric == "verbs" { "384MiB" } else { "1GiB" },
-        // Over shared memory a fence kills, and a cut of the master may seem longer than it is, as TCP tries again.
+        // Over shared memory a fence kills, and a cut of the master may seem longer than it is, because TCP
+        // waits before it sends again.
         lease_ms: setting("FUSEE_SOAK_LEASE_MS", if fabric == "shm" { 2000 } else { 1000 }),
         hosts: [master, nodes],
         apart: with.networks,
@@ -631,7 +630,7 @@ fn run(fabric: &'static str, length: Duration, with: Means) {
         );
     }
     findings.print(fabric, begun);
-    // The last word is that of every other test: all are recovered, every key can be written.
+    // The end is that of every other test: all clients are recovered, and every key can be written.
     cluster.finish();
 }
 
@@ -643,7 +642,7 @@ fn soak() {
         Ok(()) if !is_inside("soak::soak") => return,
         Ok(()) => true,
         Err(obstacle) => {
-            // Not by println, which the test program keeps to itself.
+            // Not by println, which the test harness captures.
             let _told = Write::write_fmt(
                 &mut std::io::stderr(),
                 format_args!("SKIPPED: whatever needs networks: {obstacle}\n"),

@@ -1,12 +1,12 @@
-//! A master that is told to end in the middle of a change of the view.
+//! A master that is told to end in the middle of a view change.
 
 use std::time::{Duration, Instant};
 
 use super::cluster::{Cluster, LONG_LEASE_MS, Shape};
 use super::writer::Mode;
 
-/// A client and a memory node end together, so the change waits until the client's lease is over. Meanwhile the master
-/// is told to end, and is away for longer than any write waits: nobody notices.
+/// A client and a memory node die together, so the change waits until the client's lease is over. Meanwhile the
+/// master is told to end, and is away for longer than any write waits: no other client notices.
 fn stop_in_a_change(fabric: &'static str) {
     let shape = Shape { fabric, nodes: 4, lease_ms: LONG_LEASE_MS, ..Shape::default() };
     let mut cluster = Cluster::of(shape);

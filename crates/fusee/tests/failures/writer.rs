@@ -1,11 +1,10 @@
-//! A client process, to be killed or stopped: this same executable, run for one test that is none.
+//! Client processes, to be killed or stopped: this same executable, run for one test that is none.
 //!
-//! Its writers, a thread each, operate on the same few keys as those of all other processes, and
-//! keep a journal ([`super::journal`]). The process ends when its standard input does, so none
-//! outlives the test.
+//! The writers of a process, a thread each, operate on the same few keys as those of all other processes, and
+//! keep a journal ([`super::journal`]). The process ends with its standard input, so it does not outlive the test.
 //!
-//! A value names the write it comes from and repeats the name in every word, so that a mixture of
-//! two is noticed.
+//! A value names the write that it comes from, and repeats the name in every word, so that a mixture of two
+//! values is noticed.
 
 use std::fs::OpenOptions;
 use std::io::{Read, Write, stdin};
@@ -27,46 +26,46 @@ use super::net::command_in;
 
 /// The environment variable that tells this binary to be a client.
 const ROLE: &str = "FUSEE_TEST_WRITER";
-/// A writer waits for one that was stopped: for its lease ([`super::cluster::LONG_LEASE_MS`]), a second for its goodbye
-/// over shared memory, and its recovery.
+/// Time limit of an operation. A writer waits for one that was stopped: for its lease
+/// ([`super::cluster::LONG_LEASE_MS`]), a second for its goodbye over shared memory, and its recovery.
 const OP_TIMEOUT: Duration = Duration::from_secs(15);
-/// What tells a client process to fork.
+/// Message that tells a client process to fork.
 const FORK: &[u8] = b"f";
-/// What a child may take that finds its parent's client.
+/// Time limit of a child that uses its parent's client.
 const CHILD_TIMEOUT_S: u32 = 20;
-/// Keys of one look.
+/// Number of keys of one look.
 const TOGETHER: u64 = 4;
 
-/// What a client process does.
+/// The task of a client process.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Task {
     pub master: String,
     /// `shm` or `tcp`.
     pub fabric: String,
-    /// Of the journals, `writer-N` each, and of the complaints.
+    /// Directory of the journals, `writer-N` each, and of the complaints.
     pub dir: PathBuf,
-    /// The number of the first writer, among all of the test.
+    /// The number of the first writer, unique within the test.
     pub first: u32,
     pub writers: u32,
-    /// The keys that it operates on.
+    /// Keys that its writers operate on.
     pub keys: Range<u64>,
     pub seed: u64,
-    /// Between two operations of a writer, in microseconds.
+    /// Microseconds between two operations of a writer.
     pub pause_us: u64,
     pub mode: Mode,
-    /// The network namespace that it is in, if not in the test's.
+    /// The network namespace of the process, if not the test's.
     pub network: Option<String>,
 }
 
-/// What a writer does.
+/// The work of a writer.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub enum Mode {
     /// Operates on random keys until it is told to end.
     Load,
-    /// As `Load`; but a writer that has met an error does nothing more.
+    /// As `Load`, but a writer stops at its first error.
     LoadUntilError,
-    /// Reads until it is told to end, each writer a key of its own, alone and as a list of keys. Who waits for one
-    /// memory node does not keep the others from reading at another one.
+    /// Reads until it is told to end, each writer a key of its own, alone and as a list of keys. So a writer
+    /// that waits for one memory node does not keep the others from reading at another one.
     Read,
     /// Puts and reads every key once, and ends.
     Sweep,
@@ -89,7 +88,7 @@ impl Task {
         self.dir.join(format!("complaints-{}", self.first))
     }
 
-    /// A byte for each time that it has forked.
+    /// Returns the file with a byte for each fork.
     fn forks(&self) -> PathBuf {
         self.dir.join(format!("forks-{}", self.first))
     }
@@ -129,39 +128,39 @@ impl Writers {
         super::common::is_alive(self.child.id())
     }
 
-    /// Tells it to end; it need not hear that at once.
+    /// Tells the process to end; it may hear that later.
     pub fn tell_to_end(&mut self) {
         drop(self.stdin.take());
     }
 
-    /// Tells it to fork.
+    /// Tells the process to fork.
     pub fn fork(&mut self) {
         self.stdin.as_mut().unwrap().write_all(FORK).unwrap();
     }
 
-    /// How often it has done so, and its children have ended.
+    /// Returns how often it has forked and its children have ended.
     pub fn forks(&self) -> u64 {
         std::fs::metadata(self.task.forks()).map_or(0, |file| file.len())
     }
 
-    /// Lets it end, which takes at most as long as an operation that waits in vain.
+    /// Lets it end, which takes at most as long as an operation until its time limit.
     pub fn finish(&mut self) {
         self.tell_to_end();
         self.wait();
     }
 
-    /// Waits for its end, which must be a good one.
+    /// Waits for its end, which must be successful.
     pub fn wait(&mut self) {
         let status = super::common::wait(&mut self.child);
         assert!(status.success(), "client process {}: {status}", self.task.first);
     }
 
-    /// The least that one of its writers has noted.
+    /// Returns the number of notes of the writer with fewest.
     pub fn progress(&self) -> u64 {
         self.numbers().map(|n| journal::notes(&self.task.journal(n))).min().unwrap()
     }
 
-    /// What all of its writers have noted.
+    /// Returns the number of notes of all its writers.
     pub fn notes(&self) -> u64 {
         self.numbers().map(|n| journal::notes(&self.task.journal(n))).sum()
     }
@@ -170,7 +169,7 @@ impl Writers {
         self.numbers().flat_map(|n| journal::read(&self.task.journal(n), n)).collect()
     }
 
-    /// Removes what it noted, once that has been judged.
+    /// Removes its files, once they have been judged.
     pub fn forget(&self) {
         let files = self
             .numbers()
@@ -179,7 +178,7 @@ impl Writers {
         files.for_each(|file| drop(std::fs::remove_file(file)));
     }
 
-    /// Errors, torn values, views that went backwards; one a line.
+    /// Returns errors, torn values, and views that went backwards; one a line.
     pub fn complaints(&self) -> String {
         std::fs::read_to_string(self.task.complaints()).unwrap_or_default()
     }
@@ -197,7 +196,7 @@ impl Drop for Writers {
     }
 }
 
-/// Not a test: what [`Writers::start`] runs.
+/// Not a test: the process that [`Writers::start`] starts.
 #[test]
 #[ignore = "the client process of the other tests"]
 fn is_a_client() {
@@ -215,7 +214,7 @@ fn is_a_client() {
             })
             .collect();
         if task.mode.is_load() {
-            // Until the test is over, or gone.
+            // Until the test is over, or has died.
             while stdin().read_exact(&mut [0; FORK.len()]).is_ok() {
                 fork_twice(&task, &client);
             }
@@ -225,11 +224,11 @@ fn is_a_client() {
     });
 }
 
-/// One child ends by `exit`, as programs do, and one by `_exit`.
+/// Forks twice: one child ends by `exit`, as programs do, and one by `_exit`.
 #[allow(unsafe_code, reason = "there is no safe fork")]
 fn fork_twice(task: &Task, client: &Client) {
     for by_exit in [true, false] {
-        // SAFETY: what a child does with what its parent had is what is tried.
+        // SAFETY: the test is about the use that a child makes of its parent's client.
         let child = unsafe { libc::fork() };
         if child == 0 {
             // SAFETY: plain calls of the child about itself.
@@ -255,14 +254,14 @@ fn fork_twice(task: &Task, client: &Client) {
     file.unwrap().write_all(b"f").unwrap();
 }
 
-/// A line for [`Writers::complaints`].
+/// Adds a line to [`Writers::complaints`].
 fn complain(task: &Task, text: &str) {
     let file = OpenOptions::new().create(true).append(true).open(task.complaints());
     let at_ms = journal::now_ns() / 1_000_000;
     file.unwrap().write_all(format!("{at_ms} {text}\n").as_bytes()).unwrap();
 }
 
-/// The master may be away.
+/// Joins the cluster. The master may be away for some time.
 fn join(task: &Task) -> Client {
     let fabric = task.fabric.parse::<FabricChoice>().unwrap();
     let options = Options::default().with_fabric(fabric).with_op_timeout(OP_TIMEOUT);
@@ -284,7 +283,7 @@ struct Writer<'a> {
     rng: SmallRng,
     /// Writes so far.
     sequence: u64,
-    /// The newest view that was seen.
+    /// The newest view seen.
     view: u64,
 }
 
@@ -318,7 +317,7 @@ impl Writer<'_> {
         }
     }
 
-    /// One operation; whether it met no error.
+    /// Does one operation. Returns whether it met no error.
     fn step(&mut self) -> bool {
         let keys = self.task.keys.clone();
         let all = keys.end - keys.start;
@@ -339,7 +338,7 @@ impl Writer<'_> {
         self.operate(keys.start + first, call)
     }
 
-    /// Whether it met no error.
+    /// Reads keys together. Returns whether that met no error.
     fn look_at(&mut self, keys: Vec<u64>) -> bool {
         let names: Vec<Vec<u8>> = keys.iter().map(|key| name(*key)).collect();
         let since_ns = journal::now_ns();
@@ -374,7 +373,7 @@ impl Writer<'_> {
         u64::from(self.number) << 40 | self.sequence
     }
 
-    /// Whether it met no error.
+    /// Does this operation. Returns whether it met no error.
     fn operate(&mut self, key: u64, call: Call) -> bool {
         let name = name(key);
         self.journal.begin(key, call);
@@ -422,18 +421,18 @@ fn name(key: u64) -> Vec<u8> {
     format!("crash-{key:04}").into_bytes()
 }
 
-/// Values are of two size classes.
+/// Returns the bytes of a value, which has one of two sizes.
 fn encode(value: u64) -> Vec<u8> {
     let words = if value.is_multiple_of(2) { 5 } else { 25 };
     value.to_le_bytes().repeat(words)
 }
 
-/// Where the journals of a test are read from.
+/// Returns the operations of all these clients.
 pub fn read_all<'a>(writers: impl IntoIterator<Item = &'a Writers>) -> Vec<Record> {
     writers.into_iter().flat_map(Writers::records).collect()
 }
 
-/// For [`Task::dir`].
+/// Returns the directory for [`Task::dir`].
 pub fn dir(scratch: &Path) -> PathBuf {
     let dir = scratch.join("clients");
     std::fs::create_dir_all(&dir).unwrap();

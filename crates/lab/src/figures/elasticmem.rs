@@ -1,4 +1,4 @@
-//! The experiments of ElasticMem whose time hardware decides.
+//! The experiments of ElasticMem with times that depend on hardware.
 
 use fusee_core::data::Redundancy;
 use fusee_workload::{KEY_BYTES, Request};
@@ -6,7 +6,7 @@ use fusee_workload::{KEY_BYTES, Request};
 use super::{Expected, Figure, Kind, Medians, Point, Quantity, Statement};
 use crate::setup::{Load, Setup};
 
-/// All of them.
+/// All of its figures and tables.
 pub const ALL: &[Figure] = &[E1, E2, ET1];
 
 const KIB: usize = 1 << 10;
@@ -15,7 +15,7 @@ fn redundancy(text: &str) -> Redundancy {
     text.parse().expect("a constant")
 }
 
-/// A client beside six memory nodes (E 6.2): 10 Gbit/s, as most of such machines have.
+/// Returns a setup of one client and six memory nodes (E 6.2), at 10 Gbit/s, as most of its machines have.
 fn setup(redundancy: Redundancy, data_replicas: u8, value_bytes: usize, load: Load) -> Setup {
     Setup {
         testbed: "tcp-10g",
@@ -90,17 +90,17 @@ fn over(medians: &Medians, of: &str, over: &str, x: f64) -> Option<f64> {
 /// Lengths of values, in KiB.
 const LENGTHS: [usize; 5] = [4, 16, 64, 256, 1024];
 
-/// (k, m, r) of the paper.
+/// Settings (k, m, r) of the paper.
 const SETTINGS: [(u8, u8, u8); 3] = [(4, 1, 2), (4, 2, 3), (5, 1, 2)];
 
-/// Points of all transitions at these lengths, in KiB.
+/// Returns the points of all transitions at these lengths, in KiB.
 fn transitions(lengths: &[usize], quantity: fn(usize) -> Quantity) -> Vec<Point> {
     let mut points = Vec::new();
     for (k, m, r) in SETTINGS {
         let [coded, oriented] =
             [format!("ec:{k}+{m}"), format!("eor:{r}:{k}+{m}")].map(|text| redundancy(&text));
         let replicated = Redundancy::Replicated;
-        // What they were written with, what they have, and what they get.
+        // The redundancy that values are written with, the one they have before the transition, and the one after it.
         let transitions = [
             ("naive, to EC", [replicated, replicated, coded]),
             ("EOR, to EC", [oriented, oriented, coded]),
@@ -173,8 +173,8 @@ const E2: Figure = Figure {
     remarks: &["encoding and decoding take no time in the model"],
 };
 
-/// What EC-oriented replication leaves of the naive transition's time: the least or the most of these settings and all
-/// lengths.
+/// Returns the share of the naive transition's time that EC-oriented replication takes: the least or the most
+/// over these settings and all lengths.
 fn left(
     medians: &Medians,
     way: &str,
@@ -218,7 +218,7 @@ const fn saved(
     Statement { says, section: "E 6.1", kind: Kind::Predicted, of: &["ours"], value, expected }
 }
 
-/// The part of the naive transition's bytes that EC-oriented replication saves.
+/// Returns the share of the naive transition's bytes that EC-oriented replication saves.
 fn saving(medians: &Medians, setting: &str, way: &str) -> Option<f64> {
     let of = |which: &str| medians.at(&format!("{setting} {which}, {way}"), 64.0);
     Some(1.0 - of("EOR")? / of("naive")?)

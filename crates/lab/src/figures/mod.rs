@@ -1,7 +1,8 @@
-//! The figures: what is measured for each, and what the paper's text says of it.
+//! The figures: measurements, and statements of the papers' text about them.
 //!
-//! A figure's points are [`Setup`]s; its statements are sentences of the paper's text, each turned into a number that
-//! ours is compared with. A statement that a parameter of the testbed was fitted on proves nothing, and is told apart.
+//! A figure's points are [`Setup`]s. Its statements are sentences of the paper's text, each turned into a
+//! number that ours is compared with. A statement on which a parameter of the testbed was fitted proves
+//! nothing, and is marked as such.
 
 mod elasticmem;
 mod fusee;
@@ -13,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::setup::{Measured, Setup};
 
-/// What is drawn of each point.
+/// The quantity of a point that is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Quantity {
@@ -21,20 +22,20 @@ pub enum Quantity {
     Throughput,
     /// The median latency of one kind of operation, in microseconds.
     Median(&'static str),
-    /// What one of a hundred of them exceeds, in microseconds.
+    /// The latency that one of a hundred of them exceeds, in microseconds.
     Tail(&'static str),
     /// Millions of operations a second in one window of the timeline.
     Window(usize),
     /// Phases of one kind of operation, on average.
     Phases(&'static str),
-    /// Thousands of bytes that the switch takes for what it knows.
+    /// Thousands of bytes of the switch's state.
     SwitchBytes,
-    /// Bytes of pools that a Move touches, in lengths of its value of so many bytes.
+    /// Bytes of pools that a Move touches, over this length of its value.
     Lengths(usize),
 }
 
 impl Quantity {
-    /// With its unit.
+    /// Returns its name, with the unit.
     pub fn name(self) -> String {
         match self {
             Quantity::Throughput | Quantity::Window(_) => "million operations a second".into(),
@@ -45,7 +46,7 @@ impl Quantity {
         }
     }
 
-    /// Of one measurement; `None` if there was no such operation.
+    /// Returns its value in one measurement; `None` if there was no such operation.
     pub fn of(self, measured: &Measured) -> Option<f64> {
         match self {
             Quantity::Throughput => Some(measured.ops_per_s / 1e6),
@@ -61,34 +62,34 @@ impl Quantity {
     }
 }
 
-/// What is measured once, or once for each seed.
+/// A point of a figure.
 #[derive(Clone, Debug)]
 pub struct Point {
-    /// Which line it belongs to.
+    /// The line that it belongs to.
     pub series: String,
-    /// Where it stands.
+    /// Its place on the horizontal axis.
     pub x: f64,
-    /// What is measured.
+    /// The setup to measure.
     pub setup: Setup,
-    /// What of it is drawn.
+    /// The quantity that is drawn.
     pub quantity: Quantity,
 }
 
-/// Whether a statement can be wrong.
+/// Kinds of statements, by whether they can be wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
-    /// It follows from the model, or it does not.
+    /// The model may confirm it, or not.
     Predicted,
-    /// A parameter was fitted on it.
+    /// A parameter was fitted on it, so it proves nothing.
     Calibrated,
 }
 
-/// What the number has to be for the statement to hold.
+/// A condition on a number, for a statement to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Expected {
-    /// This, give or take a quarter.
+    /// This, within a quarter of it.
     About(f64),
     /// At least this.
     AtLeast(f64),
@@ -97,7 +98,7 @@ pub enum Expected {
 }
 
 impl Expected {
-    /// Whether a number is what was expected.
+    /// Whether a number meets the condition.
     pub fn holds(self, value: f64) -> bool {
         match self {
             Expected::About(expected) => (value / expected - 1.0).abs() <= TOLERANCE,
@@ -106,7 +107,7 @@ impl Expected {
         }
     }
 
-    /// In words.
+    /// Returns the condition in words.
     pub fn in_words(self) -> String {
         match self {
             Expected::About(expected) => format!("about {expected:.3}"),
@@ -116,23 +117,23 @@ impl Expected {
     }
 }
 
-/// So far a number may be from what a paper states.
+/// Largest relative difference between a number and the one that a paper states.
 const TOLERANCE: f64 = 0.25;
 
-/// What the text of a paper says.
+/// A statement of a paper's text.
 #[derive(Clone, Copy, Debug)]
 pub struct Statement {
-    /// In our words.
+    /// The statement in our words.
     pub says: &'static str,
-    /// Where it stands.
+    /// The section with the statement.
     pub section: &'static str,
     /// Whether it can be wrong.
     pub kind: Kind,
-    /// The systems that it is judged for, each by itself.
+    /// The systems that it is judged for, separately.
     pub of: &'static [&'static str],
-    /// The number that it is about, of a system; `None` if it was not measured.
+    /// Returns the number that it is about, for a system; `None` if it was not measured.
     pub value: fn(&Medians, &str) -> Option<f64>,
-    /// What that has to be.
+    /// The condition on that number.
     pub expected: Expected,
 }
 
@@ -141,18 +142,18 @@ pub struct Statement {
 pub struct Medians(pub Vec<(String, f64, f64)>);
 
 impl Medians {
-    /// That of a point.
+    /// Returns the median at a point.
     pub fn at(&self, series: &str, x: f64) -> Option<f64> {
         let found = self.0.iter().find(|(name, at, _)| name == series && *at == x);
         found.map(|(_, _, value)| *value)
     }
 
-    /// One point over another one of the same series.
+    /// Returns the ratio of two points of a series.
     pub fn ratio(&self, series: &str, x: f64, over: f64) -> Option<f64> {
         Some(self.at(series, x)? / self.at(series, over)?)
     }
 
-    /// The mean of some points over that of some others of the same series.
+    /// Returns the mean of some points of a series over that of others.
     pub fn mean_ratio(&self, series: &str, of: Range<f64>, over: Range<f64>) -> Option<f64> {
         let mean = |range: Range<f64>| {
             let points = self.0.iter().filter(|(name, x, _)| name == series && range.contains(x));
@@ -166,21 +167,21 @@ impl Medians {
 /// A figure of a paper.
 #[derive(Clone, Copy, Debug)]
 pub struct Figure {
-    /// How it is called here: the paper's letter and its number.
+    /// Its id: the paper's letter and its number.
     pub id: &'static str,
-    /// What it shows.
+    /// Its subject.
     pub about: &'static str,
-    /// What its points differ in.
+    /// The name of the horizontal axis.
     pub x: &'static str,
-    /// What is measured.
+    /// Returns its points.
     pub points: fn() -> Vec<Point>,
-    /// What the text says of it.
+    /// Statements of the paper about it.
     pub statements: &'static [Statement],
-    /// What is missing, or unlike the paper.
+    /// Gaps, and differences from the paper.
     pub remarks: &'static [&'static str],
 }
 
-/// All figures, in the papers' order.
+/// Returns all figures, in the papers' order.
 pub fn all() -> impl Iterator<Item = &'static Figure> {
     [fusee::ALL, elasticmem::ALL, switch::ALL].into_iter().flatten()
 }

@@ -1,11 +1,11 @@
-//! What a switch brings (Grant and Snoeren): to Clover, as published and as it is safe, and to our store.
+//! Figures about switches (Grant and Snoeren): for Clover, as published and in a safe form, and for our store.
 
 use fusee_workload::{KEY_BYTES, Workload};
 
 use super::{Expected, Figure, Kind, Medians, Point, Quantity, Statement};
 use crate::setup::{Load, Setup, Switching, System};
 
-/// All of them.
+/// All of these figures.
 pub const ALL: &[Figure] = &[S2, S3, S4, S5];
 
 const KEYS: u64 = 1_024;
@@ -14,7 +14,8 @@ const PUBLISHED: &str = "Clover, switch as published";
 const ANSWERED: &str = "Clover, switch that waits for answers";
 const ALL_KEYS: usize = 1 << 20;
 
-/// Clients on two machines, one operation at a time each; one machine with the memory, another for the metadata (S §4).
+/// Returns a setup of clients on two machines, one operation at a time each, with one machine for the memory
+/// and another for the metadata (S §4).
 fn clover(clients: usize, switch: Option<Switching>) -> Setup {
     Setup {
         system: System::Clover,
@@ -95,7 +96,7 @@ const S3: Figure = Figure {
     points: || {
         let of = |keys: u64| {
             let setup = clover(64, published(ALL_KEYS));
-            // Every key is written while it is loaded.
+            // Loading writes every key.
             let setup = Setup { keys, operations: 2_000, cached: false, ..setup };
             let quantity = Quantity::SwitchBytes;
             Point { series: PUBLISHED.into(), x: keys as f64, setup, quantity }
@@ -127,7 +128,7 @@ const S3: Figure = Figure {
     ],
 };
 
-/// Keys that the switch has room for.
+/// Numbers of keys that the switch has room for.
 const ROOM: [usize; 8] = [0, 1, 2, 4, 8, 32, 128, 1_024];
 
 const S4: Figure = Figure {
@@ -161,7 +162,7 @@ const S4: Figure = Figure {
     remarks: &["as published, the switch knows which keys are used most; the other one finds out"],
 };
 
-/// Slots that the switch has room for, of 100,000 keys.
+/// Numbers of slots that the switch has room for, of 100,000 keys.
 const ROOM_OF_OURS: &[usize] = &[0, 1_024, 100_000];
 
 fn ours(slots: usize, rounds: usize, replicas: u8) -> Setup {
@@ -170,7 +171,7 @@ fn ours(slots: usize, rounds: usize, replicas: u8) -> Setup {
         memory_nodes: replicas.into(),
         index_replicas: replicas,
         load: Load::Ycsb(Workload::A),
-        // Clients have to see keys again.
+        // So many that clients see keys again.
         operations: 300_000,
         switch,
         ..Setup::default()
@@ -226,7 +227,7 @@ const S5: Figure = Figure {
     remarks: &["beyond the paper, which has no such switch"],
 };
 
-/// Phases of SEARCH and UPDATE, half of each, over those without a switch.
+/// Returns the phases of a SEARCH and an UPDATE over those without a switch.
 fn saved(medians: &Medians, slots: f64) -> Option<f64> {
     let phases = |x| {
         let of = |what: &str| medians.at(&format!("phases of {what}, 2 index replicas"), x);

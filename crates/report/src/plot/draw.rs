@@ -1,4 +1,4 @@
-//! How pictures are drawn.
+//! The drawing of pictures.
 
 use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
@@ -10,30 +10,30 @@ use super::{Chart, Drawn, Horizontal, Line, Panel, number};
 
 pub(super) const WIDTH: u32 = 1000;
 pub(super) const PANEL_HEIGHT: u32 = 240;
-/// Of a line of the title, and what is left below it.
+/// Height of a line of the title, and the space below them.
 const TITLE_LINE: u32 = 24;
 const TITLE_REST: u32 = 10;
-/// A line of the title has at most so many characters.
+/// Maximum number of characters of a line of the title.
 const TITLE_CHARS: usize = 112;
-/// Lines that the texts of marks take in turn.
+/// Lines that the texts of marks use in turn.
 const TEXT_LINES: u32 = 3;
 pub(super) const FONT: &str = "sans-serif";
-/// No colour of a line, and dashed: no line of the grid.
+/// Unlike the colours of lines; and dashed, unlike the grid.
 pub(super) const MARK_COLOR: RGBColor = RGBColor(0xc2, 0x18, 0x5b);
-/// For what was measured where.
+/// Height of the text about the origin of the numbers.
 const FOOT_HEIGHT: u32 = 20;
-/// Each point of a line with at most so many is marked.
+/// Maximum number of points of a line for them to be marked.
 const MARKED_POINTS: usize = 40;
-/// Axes of whole numbers have a tick at each, up to so many.
+/// Highest whole number of an axis that has a tick at each.
 const WHOLE_TICKS: f64 = 20.0;
-/// Of so many lines the first ones are broader.
+/// Maximum number of lines for the first ones to be broader.
 const FEW_LINES: usize = 4;
 
 pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Axes<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
 impl Chart {
-    /// As SVG, with a text below that says where the numbers come from.
+    /// Returns the picture in SVG, with a text below about the origin of the numbers.
     pub fn svg_of(&self, origin: &str) -> Drawn<String> {
         let mut svg = String::new();
         let title = wrapped(&self.title, TITLE_CHARS);
@@ -127,11 +127,11 @@ impl Chart {
             let line = [(mark.at_s, low), (mark.at_s, high)];
             on.draw_series(DashedLineSeries::new(line, 4, 3, MARK_COLOR.into()))?;
             if is_first && !mark.text.is_empty() {
-                // One below the other: marks may be close together.
+                // One below the other, because marks may be close together.
                 let below = 0.02 + 0.07 * f64::from(texts % TEXT_LINES);
                 let at = (mark.at_s, high - (high - low) * below);
                 texts += 1;
-                // To the left of its line where the legend would begin before its end.
+                // To the left of its line if it would reach into the legend.
                 let side = if mark.at_s > self.end() * 0.75 { HPos::Right } else { HPos::Left };
                 let style = (FONT, 12).into_text_style(on.plotting_area());
                 let style = style.pos(Pos::new(side, VPos::Top));
@@ -141,7 +141,7 @@ impl Chart {
         Ok(())
     }
 
-    /// What stands at a tick.
+    /// Returns the label of a tick.
     fn tick(&self, at: f64) -> String {
         match self.x {
             Horizontal::Numbers(_) if self.is_whole() && at.fract() != 0.0 => String::new(),
@@ -149,7 +149,7 @@ impl Chart {
         }
     }
 
-    /// Where on the axis something stands.
+    /// Returns the horizontal places of all points.
     fn places(&self) -> impl Iterator<Item = f64> {
         let shown = |panel: &'_ Panel| {
             let points = panel.lines.iter().flat_map(|line| panel.points(line));
@@ -158,7 +158,7 @@ impl Chart {
         self.panels.iter().flat_map(shown)
     }
 
-    /// Where everything stands, if that is one place of an axis that is none of time.
+    /// Returns the horizontal place of all points, if they share it and the axis is not one of time.
     fn one_place(&self) -> Option<f64> {
         if matches!(self.x, Horizontal::Seconds) || !self.marks.is_empty() {
             return None;
@@ -167,12 +167,12 @@ impl Chart {
         self.places().all(|at| at == first).then_some(first)
     }
 
-    /// Whether all places are whole numbers, and few lie between them.
+    /// Whether all places are whole numbers, and few.
     fn is_whole(&self) -> bool {
         self.places().all(|at| at.fract() == 0.0) && self.end() <= WHOLE_TICKS
     }
 
-    /// From where to where the panels reach.
+    /// Returns the range of the horizontal axis.
     fn extent(&self) -> (f64, f64) {
         match &self.x {
             Horizontal::Seconds | Horizontal::Numbers(_) => (0.0, self.end()),
@@ -180,7 +180,7 @@ impl Chart {
         }
     }
 
-    /// The last second, or the largest number, that is drawn.
+    /// Returns the last second, or the largest number, that is drawn.
     fn end(&self) -> f64 {
         let lines = self.panels.iter().flat_map(|panel| &panel.lines);
         let times = lines.flat_map(|line| line.points.iter().map(|point| point.0));
@@ -189,7 +189,7 @@ impl Chart {
     }
 }
 
-/// A column for each line, which has one point.
+/// Draws a column for each line, which has one point.
 fn draw_columns(panel: &Panel, low: f64, on: &mut Axes<'_>) -> Drawn<()> {
     for (number, line) in panel.lines.iter().enumerate() {
         let (at, (color, _)) = (number as f64, style(number));
@@ -205,7 +205,7 @@ fn draw_lines(panel: &Panel, on: &mut Axes<'_>) -> Drawn<()> {
     let count = panel.lines.len();
     for (number, line) in panel.lines.iter().enumerate() {
         let (color, dashes) = style(number);
-        // What lies below others shows at their sides.
+        // Lines that lie below others show at their sides.
         let width = if count <= FEW_LINES { 1 + (count - number) as u32 } else { 2 };
         let stroke = color.stroke_width(width);
         let points: Vec<_> = panel.points(line).collect();
@@ -224,13 +224,13 @@ fn draw_lines(panel: &Panel, on: &mut Axes<'_>) -> Drawn<()> {
 }
 
 impl Panel {
-    /// Where a line's points stand, as far as they can be shown.
+    /// Returns the points of a line that can be shown, with their positions on the axis.
     pub(super) fn points<'p>(&'p self, line: &'p Line) -> impl Iterator<Item = (f64, f64)> {
         let shown = line.points.iter().filter(|point| self.shows(point));
         shown.map(|(at, value)| (*at, self.position(*value)))
     }
 
-    /// From the least to the most, where they are told and not the same.
+    /// Returns bars from the least to the most, if these are given and differ.
     pub(super) fn bars<'p>(&'p self, line: &'p Line) -> impl Iterator<Item = [(f64, f64); 2]> {
         let told = line.spreads.iter().filter(|(_, least, most)| least < most);
         let bars = told.map(|(at, least, most)| [(*at, *least), (*at, *most)]);
@@ -238,7 +238,7 @@ impl Panel {
         shown.map(|bar| bar.map(|(at, value)| (at, self.position(value))))
     }
 
-    /// Whether it counts things, and few: between two numbers there is nothing.
+    /// Whether the axis shows few numbers, all of them whole, so that ticks between them need no label.
     fn is_whole(&self) -> bool {
         let mut values = self.lines.iter().flat_map(|line| self.points(line)).map(|(_, y)| y);
         !self.logarithmic && values.all(|y| y.fract() == 0.0) && self.range().1 <= WHOLE_TICKS
@@ -248,17 +248,17 @@ impl Panel {
         at.is_finite() && value.is_finite() && (!self.logarithmic || *value > 0.0)
     }
 
-    /// Where a value stands on the axis.
+    /// Returns the position of a value on the axis.
     fn position(&self, value: f64) -> f64 {
         if self.logarithmic { value.log10() } else { value }
     }
 
-    /// Which value stands there.
+    /// Returns the value at a position.
     fn value(&self, position: f64) -> f64 {
         if self.logarithmic { 10f64.powf(position) } else { position }
     }
 
-    /// Where the axis begins and ends: a linear one at 0, a logarithmic one at powers of ten.
+    /// Returns the range of the axis: a linear one begins at 0, a logarithmic one begins and ends at powers of ten.
     fn range(&self) -> (f64, f64) {
         let spreads = self.lines.iter().flat_map(|line| &line.spreads);
         let spreads = spreads.flat_map(|(at, least, most)| [(*at, *least), (*at, *most)]);

@@ -1,4 +1,4 @@
-//! The legend of a panel, and how its lines are told apart.
+//! The legend of a panel, and the styles of its lines.
 
 use plotters::prelude::*;
 
@@ -15,23 +15,23 @@ const COLORS: [RGBColor; 8] = [
     RGBColor(0x17, 0xa2, 0xb8),
     RGBColor(0x7b, 0x3f, 0x1d),
 ];
-/// Of lines whose colours have come before: how long dashes are, and the room between them.
+/// Dashes of lines with colours that have come before: length, and the space between.
 const DASHES: [(i32, i32); 3] = [(9, 4), (3, 3), (14, 3)];
 const SPREAD_COLOR: RGBColor = RGBColor(0x80, 0x80, 0x80);
-/// Where the legend stands, beside the panel.
+/// Size of the legend, beside the panel.
 pub(super) const LEGEND_WIDTH: u32 = 210;
 const LEGEND_TOP: u32 = 16;
 const LEGEND_LINE: u32 = 17;
-/// A line of the legend has at most so many characters.
+/// Maximum number of characters of a line of the legend.
 const LEGEND_CHARS: usize = 28;
 
-/// Colour and dashes of the line with a number: no two of a panel have the same.
+/// Returns colour and dashes of the line with a number: no two of a panel have the same.
 pub(super) fn style(number: usize) -> (RGBColor, Option<(i32, i32)>) {
     let dashes = (number / COLORS.len()).checked_sub(1).map(|round| DASHES[round % DASHES.len()]);
     (COLORS[number % COLORS.len()], dashes)
 }
 
-/// A text in lines of at most so many characters, if its words are no longer.
+/// Wraps a text into lines of at most `most` characters, unless a word is longer.
 pub(super) fn wrapped(text: &str, most: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -46,7 +46,7 @@ pub(super) fn wrapped(text: &str, most: usize) -> Vec<String> {
     lines
 }
 
-/// What stands in the legend.
+/// An entry of the legend.
 pub(super) struct Entry<'n> {
     name: &'n str,
     color: RGBColor,
@@ -55,7 +55,7 @@ pub(super) struct Entry<'n> {
 }
 
 impl Chart {
-    /// A panel is as high as its legend, at least.
+    /// Returns the height of a panel, at least that of its legend.
     pub(super) fn height(&self, panel: &Panel) -> u32 {
         let lines =
             self.legend(panel).into_iter().map(|entry| wrapped(entry.name, LEGEND_CHARS).len());
@@ -82,7 +82,7 @@ impl Chart {
     }
 }
 
-/// Names with their colours, beside the lines: what a chart draws ends where its axes do.
+/// Draws names with their colours beside the lines, because a chart draws nothing beyond its axes.
 pub(super) fn draw_legend(entries: &[Entry<'_>], area: &Area<'_>) -> Drawn<()> {
     let left = (WIDTH - LEGEND_WIDTH - 8) as i32;
     let mut top = LEGEND_TOP as i32;

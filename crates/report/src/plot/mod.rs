@@ -1,11 +1,10 @@
-//! Series over time or something else, and sweeps over named points, as a picture: panels above each
+//! Pictures of series over time or another quantity, and of sweeps over named points: panels one above the
 //! other over one axis, in SVG.
 //!
-//! Lines over names have bars from the least to the most that was measured, if they are told. Where all
-//! values stand at one place of the axis each is a column: a line of one point is none. Moments are
-//! marked by vertical lines in all panels; those with a text bear it in the first. A
-//! panel may have a logarithmic axis, then values of zero are left out. What is drawn is what the
-//! JSON report has; the picture is for looking.
+//! Lines over names have bars from the least to the most that was measured, if these are given. If all values
+//! have the same place on the axis, each is a column, because a line of one point is invisible. Moments are
+//! marked by vertical lines in all panels; their texts are in the first panel. A panel may have a logarithmic
+//! axis, which leaves out values of zero. The JSON report has everything that is drawn.
 
 mod draw;
 mod legend;
@@ -18,29 +17,29 @@ use crate::machine::Machine;
 
 /// A picture.
 pub struct Chart {
-    /// Above everything.
+    /// The title, above everything.
     pub title: String,
-    /// Below all panels.
+    /// The common axis, below all panels.
     pub x: Horizontal,
-    /// From top to bottom.
+    /// Panels, from top to bottom.
     pub panels: Vec<Panel>,
-    /// In all panels.
+    /// Marks, in all panels.
     pub marks: Vec<Mark>,
-    /// What the marks are, for the legend.
+    /// The name of the marks, for the legend.
     pub mark_name: &'static str,
 }
 
-/// What the panels have in common.
+/// The common horizontal axis.
 pub enum Horizontal {
     /// Time.
     Seconds,
-    /// Numbers of something else: what they are.
+    /// Numbers of something else, with its name.
     Numbers(String),
-    /// Things side by side: the n-th stands at n.
+    /// Things side by side, the n-th at n.
     Names {
-        /// What they are.
+        /// The name of the axis.
         label: String,
-        /// From left to right.
+        /// The names of the things, from left to right.
         names: Vec<String>,
     },
 }
@@ -53,7 +52,7 @@ impl Horizontal {
         }
     }
 
-    /// What stands at a tick.
+    /// Returns the label of a tick.
     fn tick(&self, at: f64) -> String {
         match self {
             Horizontal::Seconds | Horizontal::Numbers(_) => number(at),
@@ -68,47 +67,47 @@ impl Horizontal {
 
 /// Lines over the common axis.
 pub struct Panel {
-    /// What the axis counts, with its unit.
+    /// The name of the vertical axis, with its unit.
     pub label: String,
     /// Whether the axis is logarithmic.
     pub logarithmic: bool,
-    /// What is drawn.
+    /// The lines.
     pub lines: Vec<Line>,
 }
 
 /// Values along the common axis.
 pub struct Line {
-    /// In the legend.
+    /// The name in the legend.
     pub name: String,
-    /// Where on the axis (the number of the name, if it has names), and the value.
+    /// Places on the axis (the number of the name, if it has names), and values.
     pub points: Vec<(f64, f64)>,
-    /// The least and the most at some of them.
+    /// Places of some points, each with the least and the most.
     pub spreads: Vec<(f64, f64, f64)>,
 }
 
 impl Line {
-    /// Without bars.
+    /// Creates a line without bars.
     pub fn new(name: impl Into<String>, points: Vec<(f64, f64)>) -> Line {
         Line { name: name.into(), points, spreads: Vec::new() }
     }
 }
 
-/// Something happened.
+/// An event at a moment.
 pub struct Mark {
-    /// When, in seconds.
+    /// The time, in seconds.
     pub at_s: f64,
-    /// What; may be empty.
+    /// The event; may be empty.
     pub text: String,
 }
 
 impl Mark {
-    /// Without a text.
+    /// Creates a mark without a text.
     pub fn at(at_s: f64) -> Mark {
         Mark { at_s, text: String::new() }
     }
 }
 
-/// Whether a picture can be written there: before a run of minutes, not after it. What is there stays.
+/// Checks that a picture can be written there, before a run of minutes and not after it. An existing file stays.
 pub fn check(path: Option<&PathBuf>) -> Result<(), Failure> {
     let Some(path) = path else { return Ok(()) };
     let is_new = !path.exists();
@@ -117,17 +116,17 @@ pub fn check(path: Option<&PathBuf>) -> Result<(), Failure> {
         Failure::usage(format!("--plot: cannot write {}: {error}", path.display()))
     })?;
     if is_new {
-        // Should it stay, the picture replaces it.
+        // If the file cannot be removed, the picture replaces it.
         drop(std::fs::remove_file(path));
     }
     Ok(())
 }
 
-/// What became of drawing.
+/// The result of drawing.
 pub type Drawn<T> = Result<T, Box<dyn std::error::Error>>;
 
 impl Chart {
-    /// Writes it to a file.
+    /// Writes the picture to a file.
     pub fn write(&self, path: &Path) -> Result<(), Failure> {
         let failed = |error: &dyn std::fmt::Display| {
             Failure::operation(format!("cannot write the plot {}: {error}", path.display()))
@@ -136,13 +135,13 @@ impl Chart {
         std::fs::write(path, svg).map_err(|error| failed(&error))
     }
 
-    /// As SVG, with the machine that the numbers are of.
+    /// Returns the picture in SVG, with the machine that the numbers come from.
     pub fn svg(&self) -> Drawn<String> {
         self.svg_of(&Machine::here().in_words())
     }
 }
 
-/// A number with as few digits as an axis needs.
+/// Formats a number with as few digits as an axis needs.
 fn number(value: f64) -> String {
     match value.abs() {
         large if large >= 1e6 => format!("{}M", short(value / 1e6)),

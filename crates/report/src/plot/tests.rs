@@ -1,4 +1,4 @@
-//! Pictures are well formed, and show what they should.
+//! Pictures are well formed and complete.
 
 use super::draw::WIDTH;
 use super::legend::{LEGEND_WIDTH, style};
@@ -23,7 +23,7 @@ fn chart(points: &[(f64, f64)]) -> Chart {
     }
 }
 
-/// Every element that is opened is closed, in order.
+/// Whether every element that is opened is closed, in order.
 fn is_well_formed(svg: &str) -> bool {
     let mut open = Vec::new();
     for part in svg.split('<').skip(1) {
@@ -92,7 +92,7 @@ fn nothing_and_nonsense_can_be_drawn() {
     assert!(is_well_formed(&nothing.svg().unwrap()));
 }
 
-/// Where a picture cannot be written that is told before a run, and what is there stays as it is.
+/// A path that cannot be written is reported before a run, and an existing file stays as it is.
 #[test]
 fn a_place_for_a_picture_is_looked_at_first() {
     let name = format!("fusee-plot-{}", std::process::id());
@@ -115,7 +115,7 @@ fn axes_have_short_numbers() {
     assert_eq!(texts, ["0", "0.25", "7", "1234", "12.5k", "3M"]);
 }
 
-/// The texts of a picture, with where they stand.
+/// Returns the texts of a picture, with their positions.
 fn texts(svg: &str) -> Vec<(i32, i32, String)> {
     let of = |tag: &str| {
         let (attributes, text) = tag.split_once('>')?;

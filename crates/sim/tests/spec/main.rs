@@ -6,10 +6,11 @@
 //! `cargo test` runs the small models, in a few minutes on two cores. To run the large ones:
 //!
 //! ```text
-//! cargo test -p fusee-sim --test spec -- --ignored --nocapture FUSEE_SPEC_MODELS=crash       only models with this
-//! in their name (small and large) FUSEE_SPEC_SECONDS=480        the time for each large model FUSEE_SPEC_AGAIN=1
-//! also models that were checked before and have not changed FUSEE_SPEC_REQUIRED=1         fail if TLC is not
-//! available, instead of skipping
+//! cargo test -p fusee-sim --test spec -- --ignored --nocapture
+//! FUSEE_SPEC_MODELS=crash    only models with this in their name, small and large
+//! FUSEE_SPEC_SECONDS=480     the time for each large model
+//! FUSEE_SPEC_AGAIN=1         also models that were checked before and have not changed
+//! FUSEE_SPEC_REQUIRED=1      fail if TLC is not available, instead of skipping
 //! ```
 //!
 //! Without `java`, or without `mvn` to fetch TLC, no model can run: the test prints SKIPPED and passes. Its output

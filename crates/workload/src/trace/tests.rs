@@ -23,7 +23,7 @@ fn all(trace: &Trace) -> Vec<(Request, &[u8])> {
     turns.map(|(request, key)| (request, trace.key(key))).collect()
 }
 
-/// What YCSB prints, with all that stands around it, and what the prototype's files have.
+/// The output of YCSB, with everything around the operations, and the forms in the prototype's files.
 #[test]
 fn all_forms_of_an_operation_are_understood() {
     let load = b"***************** properties *****************\n\"recordcount\"=\"3\"\n\
@@ -80,7 +80,7 @@ fn what_is_refused_is_named_with_its_file_and_line() {
     assert!(missing.unwrap_err().to_string().starts_with("cannot read /nonexistent/load: "));
 }
 
-/// A key that is read above the line that inserts it: YCSB's threads print as they come.
+/// A key may be read above the line that inserts it, because YCSB's threads print independently.
 #[test]
 fn an_insert_may_stand_below_the_first_read() {
     let trace = read(b"INSERT a\n", b"READ b\nINSERT b\n").unwrap();
@@ -97,7 +97,7 @@ fn lines_are_bounded_and_a_long_one_is_not_taken_into_memory() {
     let both = [&longest[..], b"\n", &line(MAX_LINE_BYTES + 1)].concat();
     let error = read(b"INSERT a", &both).unwrap_err().to_string();
     assert!(error.starts_with("trans.txt:2: the line has more than 1048576 bytes"), "{error}");
-    // A file that never ends a line.
+    // A file without the end of a line.
     let endless = BufReader::new(io::repeat(b'x'));
     let load = Cursor::new("INSERT a");
     let error = Trace::read(("l", load), ("/dev/zero", endless), MAX_KEY).unwrap_err();
@@ -120,7 +120,7 @@ fn the_digest_tells_files_apart_but_not_their_fields() {
     }
 }
 
-/// Each line once, and again from the first one.
+/// Each line is done once, and then again from the first one.
 #[test]
 fn line_i_is_of_worker_i_modulo_their_number() {
     let lines: String = (0..7).map(|i| format!("UPDATE k{i}\n")).collect();
@@ -149,7 +149,7 @@ fn key() -> impl Strategy<Value = String> {
     "[a-z][a-z0-9]{0,11}"
 }
 
-/// What lines are made of.
+/// Pieces of lines.
 const PIECES: &[&[u8]] = &[
     b"READ ",
     b"INSERT ",
@@ -166,7 +166,7 @@ const PIECES: &[&[u8]] = &[
 ];
 
 proptest! {
-    /// Whatever was printed is what is read.
+    /// Printed operations are read back as they were.
     #[test]
     fn operations_come_back(
         loaded in vec(key(), 1..20),
@@ -194,7 +194,7 @@ proptest! {
         prop_assert_eq!(all(&trace), expected);
     }
 
-    /// Nothing that a file may hold is more than refused, and the line is one of the file.
+    /// Any content is read or refused, and a refusal names a line of the file.
     #[test]
     fn any_bytes_are_read_or_refused(
         load in vec(any::<u8>(), 0..200),

@@ -1,14 +1,13 @@
-//! `fusee bench cache`: what the threshold of the adaptive index cache does (P Fig. 16).
+//! `fusee bench cache`: the effect of the threshold of the adaptive index cache (P Fig. 16).
 //!
-//! The index cache of a session hints at where a key is, as it was seen last. If another session has
-//! written the key since, the hint is wrong, and an object was read for nothing; without a hint the
-//! key's buckets are read, and its object after them. So a hint trades bytes for round trips, and the
-//! *threshold* says up to which share of wrong hints a key's hint is used: at 0 one wrong hint bypasses
-//! a key, at 1 none does.
+//! The index cache of a session hints at the place of a key, as it was seen last. If another session has written the
+//! key since, the hint is wrong, and an object was read for nothing; without a hint the key's buckets are read, and its
+//! object after them. So a hint trades bytes for round trips, and the *threshold* is the share of wrong hints up to
+//! which a key's hint is used: at 0 one wrong hint bypasses a key, at 1 none does.
 //!
-//! Over shared memory a round trip costs little, so the report counts: phases, bytes and wrong hints
-//! per operation. Runs with different settings take turns, so that what disturbs the machine disturbs
-//! all alike; of several rounds the medians are told. Every value that is read is checked, and every key
+//! Over shared memory a round trip costs little, so the report counts phases, bytes and wrong hints per operation. Runs
+//! with different settings take turns, so that a disturbance of the machine affects all alike; of several rounds the
+//! report has the medians. Every value that is read is checked, and every key is read back.
 //! is read back.
 
 mod report;
@@ -33,7 +32,7 @@ use crate::worker::Board;
 use fusee_workload::{Distribution, Part, Workload};
 use report::{Found, Measured};
 
-/// How to run it.
+/// The arguments.
 #[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
     fusee bench cache --plot cache.svg\n  \
@@ -57,7 +56,7 @@ pub struct Args {
     #[serde(skip)]
     fabrics: Vec<FabricKind>,
 
-    /// How often each setting runs
+    /// Runs of each setting
     #[arg(long, default_value_t = 1, value_name = "N",
           value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
@@ -104,7 +103,7 @@ pub struct Args {
     drawing: Drawing,
 }
 
-/// When a key bypasses the cache.
+/// The condition for a key to bypass the cache.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Threshold {
     /// There is no cache.
@@ -114,7 +113,7 @@ pub enum Threshold {
 }
 
 impl Threshold {
-    /// As a number, if there is a cache.
+    /// Returns the threshold as a number, if there is a cache.
     pub fn ratio(self) -> Option<f64> {
         match self {
             Threshold::Off => None,
@@ -145,13 +144,13 @@ impl fmt::Display for Threshold {
 }
 
 impl Serialize for Threshold {
-    /// `null`: no cache.
+    /// Serializes the ratio; `null` means no cache.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.ratio().serialize(serializer)
     }
 }
 
-/// What one run is about.
+/// The setting of one run.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Setting {
     #[serde(serialize_with = "by_name")]
@@ -189,7 +188,7 @@ impl Args {
         }
     }
 
-    /// By name.
+    /// Returns the names of the fabrics.
     fn fabrics(&self) -> String {
         let names: Vec<String> = self.fabrics.iter().map(ToString::to_string).collect();
         names.join(" and ")
@@ -206,7 +205,7 @@ impl Args {
         settings
     }
 
-    /// Memory for all updates: how fast it comes back is not the question here.
+    /// Returns the memory for all updates: how fast memory comes back is not the question here.
     fn demand(&self, workload: Workload) -> Demand {
         let updates = self.operations as f64 * workload.updates_percent() as f64 / 100.0;
         let pairs = self.keys + (updates + 3.0 * updates.sqrt()).ceil() as u64;
@@ -229,7 +228,7 @@ impl Args {
     }
 }
 
-/// The bars of single runs would only flicker.
+/// No bars: those of single runs would only flicker.
 struct Quiet;
 
 impl Steps for Quiet {
@@ -238,7 +237,7 @@ impl Steps for Quiet {
     }
 }
 
-/// What all runs gave, beside their measurements.
+/// The sums over all runs, beside their measurements.
 #[derive(Default)]
 struct Total {
     tally: Tally,
@@ -247,7 +246,7 @@ struct Total {
     setup: Option<Setup>,
 }
 
-/// One run on a cluster of its own; `None` if it was interrupted.
+/// Makes one run on a cluster of its own; `None` if it was interrupted.
 fn measure(
     args: &Args,
     setting: Setting,

@@ -1,4 +1,4 @@
-//! What the benchmark of the index cache tells.
+//! The report of `bench cache`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,21 +13,21 @@ use crate::report::{Findings, OperationReport, PhaseReport, Report};
 use crate::spread::Spread;
 use fusee_report::plot::{Chart, Horizontal, Line, Panel};
 
-/// What came out.
+/// The results.
 #[derive(Serialize)]
 pub struct Found {
-    /// By fabric, workload and threshold, as asked for.
+    /// By fabric, workload and threshold, in the order of the arguments.
     pub results: Vec<Median>,
 }
 
-/// What one run gave.
+/// The results of one run.
 pub struct Measured {
     setting: Setting,
     phase: PhaseReport,
     counts: Counts,
 }
 
-/// Means per operation: get or update, whichever it was.
+/// Means per operation, get or update.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Counts {
     /// Round trips.
@@ -58,7 +58,7 @@ pub struct Median {
     per_operation: BTreeMap<&'static str, Kind>,
 }
 
-/// Of one kind of operation.
+/// The figures of one kind of operation.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Kind {
     p50_us: f64,
@@ -90,7 +90,7 @@ fn middle(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     Spread::of(values).map(|spread| spread.median)
 }
 
-/// Of all runs of a setting, if there were any.
+/// Returns the medians of all runs of a setting, if there were any.
 pub fn median(runs: &[Measured]) -> Option<Median> {
     let first = runs.first()?;
     let throughput = Spread::of(runs.iter().map(|run| run.phase.throughput_ops_per_s))?;
@@ -153,7 +153,7 @@ impl Findings for Found {
 }
 
 impl Found {
-    /// The rows, by fabric and workload.
+    /// Returns the rows, by fabric and workload.
     fn table(&self) -> String {
         let mut text = String::new();
         for group in self.groups() {
@@ -200,13 +200,13 @@ impl Found {
         text
     }
 
-    /// The rows of one fabric and workload each.
+    /// Returns the rows in groups of one fabric and workload each.
     fn groups(&self) -> Vec<&[Median]> {
         let of = |row: &Median| (row.setting.fabric, row.setting.workload);
         self.results.chunk_by(|a, b| of(a) == of(b)).collect()
     }
 
-    /// As a picture: the axis is the threshold; runs without a cache are horizontal lines.
+    /// Draws the picture: the axis is the threshold; runs without a cache are horizontal lines.
     fn chart(&self, title: String) -> Chart {
         let panel = |label: &str, of: &dyn Fn(&Median) -> f64, fabric: Option<FabricKind>| {
             let shown = |row: &Median| fabric.is_none_or(|fabric| row.setting.fabric == fabric);

@@ -1,13 +1,13 @@
 //! Sessions that work in step: all do one task, then all wait for the next one.
 //!
-//! The sessions stay the same from task to task, with what they own and what they remember. A task
-//! is done key by key; whoever is free takes the next key, so over time every key is written by
-//! every session, and what one frees lies in blocks of another. Nobody else writes the key
-//! meanwhile, which is what the [`Model`] asks for.
+//! The sessions stay the same from task to task, with their blocks and caches. A task is done key
+//! by key; a free session takes the next key. So over time every session writes every key, and
+//! objects freed by one session lie in blocks of another. No other session writes the key
+//! meanwhile, as the [`Model`] demands.
 //!
-//! That memory is used up is no error where that is the aim: a session that fills ends its task
-//! with it, and one that deletes goes on with other keys. Whoever hears so several times in a row
-//! gives up for the rest of the task: such an answer may take seconds.
+//! Where running out of memory is the aim, it is no error: a session that fills then ends its task,
+//! and one that deletes goes on with other keys. A session that gets this answer several times in a
+//! row gives up for the rest of the task: such an answer may take seconds.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -28,28 +28,28 @@ use crate::tally::Tally;
 use crate::value::{Origin, mix};
 use fusee_workload::key_bytes;
 
-/// How often to look whether a task is done.
+/// The period of looks whether a task is done.
 const POLL: Duration = Duration::from_millis(2);
-/// After so many refusals in a row a session gives up.
+/// Refusals in a row after which a session gives up.
 const REFUSALS_IN_A_ROW: u32 = 4;
-/// A task ends early after so many failed operations.
+/// Failed operations after which a task ends early.
 const MAX_ERRORS: u64 = 1000;
 
-/// What to do with every key.
+/// The operation on every key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// Insert this version. That memory is used up is an error.
+    /// Insert this version. Running out of memory is an error.
     Insert(u32),
     /// Insert this version, until memory is used up.
     Fill(u32),
-    /// Replace it by this version, and read any key.
+    /// Replace the value by this version, and read any key.
     Update(u32),
     Delete,
-    /// Read it, whether it is there or not.
+    /// Read the key, whether it exists or not.
     Check,
 }
 
-/// The keys of a task: these, and then those from `first` on; so many in all.
+/// The keys of a task: first the listed ones, then those from `first` on; `count` in all.
 #[derive(Clone, Debug, Default)]
 pub struct Keys {
     pub listed: Arc<Vec<u64>>,
@@ -58,12 +58,12 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// The keys from 0 on.
+    /// Returns the keys from 0 on.
     pub fn below(count: u64) -> Keys {
         Keys { count, ..Keys::default() }
     }
 
-    /// These and no others.
+    /// Returns these keys and no others.
     pub fn listed(keys: Vec<u64>) -> Keys {
         Keys { count: keys.len() as u64, listed: Arc::new(keys), first: 0 }
     }
@@ -74,22 +74,22 @@ impl Keys {
     }
 }
 
-/// What came of a task.
+/// The result of a task.
 #[derive(Debug, Default)]
 pub struct Done {
     pub tally: Tally,
-    /// Keys that somebody took.
+    /// Keys that sessions took.
     pub taken: u64,
-    /// Operations that were told that memory is used up, where that is no error.
+    /// Operations refused for lack of memory, where that is no error.
     pub refused: u64,
-    /// The longest that such an answer took.
+    /// The longest time until such a refusal.
     pub slowest_refusal: Duration,
     /// Whether a session gave up.
     pub gave_up: bool,
     pub duration: Duration,
 }
 
-/// What all threads share.
+/// The state that all threads share.
 pub struct Crew<'a> {
     store: Redundant<'a>,
     model: &'a Model,
@@ -110,7 +110,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How many sessions work on what.
+/// The number of sessions, and their pairs.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     pub sessions: u16,
@@ -120,7 +120,7 @@ pub struct Load {
 }
 
 impl<'a> Crew<'a> {
-    /// Opens the sessions, and has `conduct` give them their tasks.
+    /// Opens the sessions, and runs `conduct`, which gives them their tasks.
     pub fn run<R>(
         client: &'a Client,
         model: &'a Model,
@@ -163,7 +163,7 @@ impl<'a> Crew<'a> {
         })
     }
 
-    /// Whether nobody wants an end.
+    /// Whether to go on.
     pub fn goes_on(&self) -> bool {
         !interrupt::requested() && !self.is_broken()
     }
@@ -172,7 +172,7 @@ impl<'a> Crew<'a> {
         self.errors.load(Ordering::Relaxed) >= MAX_ERRORS
     }
 
-    /// Has all sessions do a task, and calls `meanwhile` with the number of keys that were taken.
+    /// Gives all sessions a task, and calls `meanwhile` with the number of keys that were taken.
     pub fn give(&self, task: Task, keys: Keys, mut meanwhile: impl FnMut(u64)) -> Done {
         self.next.store(0, Ordering::Relaxed);
         self.working.store(self.sessions, Ordering::Release);
@@ -243,7 +243,7 @@ struct Member<'a> {
 impl Member<'_> {
     fn work(&mut self, task: Task, keys: &Keys) {
         self.refusals_in_a_row = 0;
-        // What there is in the end is read back also after an interruption.
+        // The final state is read back also after an interruption.
         let goes_on = || match task {
             Task::Check => !self.crew.is_broken(),
             _ => self.crew.goes_on(),
@@ -272,7 +272,7 @@ impl Member<'_> {
         }
     }
 
-    /// Writes a key. That memory is used up is an error unless that `is_aim`.
+    /// Writes a key. Running out of memory is an error unless `is_aim`.
     fn write(&mut self, kind: OpKind, key: u64, version: u32, is_aim: bool) {
         let model = self.crew.model;
         let writer = self.writer;
@@ -306,7 +306,7 @@ impl Member<'_> {
         }
     }
 
-    /// Reads a key, and judges what comes.
+    /// Reads a key, and judges the result.
     fn read(&self, key: u64) {
         let model = self.crew.model;
         let len = self.crew.value_bytes;

@@ -2,9 +2,9 @@
 //!
 //! Two loads on small pools, each on a cluster of its own: updates of all pairs, many times as much
 //! as there is memory for ([`updates`]); and filling a pool until memory is used up, deleting half,
-//! and filling it again ([`rounds`]). Both are done by several sessions, so that most of what one
-//! frees lies in blocks of another. Every value that is read is judged ([`model`]), in the end by
-//! sessions that remember nothing.
+//! and filling it again ([`rounds`]). Several sessions do both, so that most objects freed by one
+//! lie in blocks of another. Every value that is read is judged ([`model`]), in the end by new
+//! sessions with empty caches.
 
 pub mod crew;
 pub mod model;
@@ -28,10 +28,10 @@ use crew::Load;
 use plan::Sizes;
 use report::{Found, Memory};
 
-/// How often to ask the memory nodes while sessions work.
+/// The period of requests to the memory nodes while sessions work.
 const LOOK_PERIOD: Duration = Duration::from_millis(25);
 
-/// How to run it.
+/// The arguments.
 #[derive(clap::Args, Debug, Serialize)]
 #[command(mut_arg("pool", |pool| {
     pool.help("Memory of each node, like 1GiB").default_value("256MiB")
@@ -76,7 +76,7 @@ pub struct Args {
     #[arg(long, default_value_t = 1.0, value_name = "SHARE")]
     fill_up: f64,
 
-    /// Of the pairs that fitted in the first round so many must fit in every later one
+    /// Share of the pairs of the first round that must fit in every later one
     #[arg(long, default_value_t = 0.9, value_name = "SHARE")]
     least_share: f64,
 
@@ -111,25 +111,25 @@ impl Args {
     }
 }
 
-/// What both parts add to.
+/// The sums over both parts.
 #[derive(Default)]
 struct Sum {
     /// Errors and mismatches.
     tally: Tally,
-    /// Keys that were read to see what they hold.
+    /// Keys that were read back.
     read_back: u64,
     problems: Vec<String>,
     setup: Option<Setup>,
 }
 
 impl Sum {
-    /// The cluster of a part; they are alike.
+    /// Describes the cluster of a part; both are alike.
     fn describe(&mut self, client: &Client) {
         self.setup = Some(Setup::of(client, true, false));
     }
 }
 
-/// Runs it and prints a report.
+/// Runs the benchmark and prints its report.
 pub fn run(args: &Args) -> Result<(), Failure> {
     args.check()?;
     let sizes = Sizes::new(&args.cluster)?;

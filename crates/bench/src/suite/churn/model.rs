@@ -1,11 +1,11 @@
-//! What every key must hold: which of its versions was acknowledged, and which was begun.
+//! The expected state of every key: the last acknowledged version, and the last begun.
 //!
-//! A value names its key, its writer and its *version*. Nobody writes a key that somebody else is
-//! writing, so two numbers per key say everything: the version that was *acknowledged* last, and
-//! the one that was *begun* last; 0 is no value. Whoever reads takes the former before and the
-//! latter after. What is read must be one of the two, or between them: anything older is lost or
-//! has come back, anything newer was never written. A log of all writes, as other benchmarks keep
-//! it, would take more memory here than the pairs themselves.
+//! A value names its key, its writer and its *version*. No key has two writers at a time, so two
+//! numbers per key suffice: the version that was *acknowledged* last, and the one that was *begun*
+//! last; 0 is no value. A reader takes the former before the read and the latter after it. The
+//! value read must be one of the two, or between them: anything older is lost or has come back,
+//! anything newer was never written. A log of all writes, as other benchmarks keep it, would take
+//! more memory here than the pairs themselves.
 //!
 //! * A write of unknown outcome leaves the two apart: both are right until the next one is
 //! * A write without effect takes back what it began.
@@ -18,7 +18,7 @@ use crate::store::OperationError;
 use crate::value::Origin;
 use crate::verify::{Mismatch, self_check};
 
-/// The version of a key that is not there.
+/// The version of a key that does not exist.
 pub const ABSENT: u32 = 0;
 
 #[derive(Debug, Default)]
@@ -27,22 +27,22 @@ struct Key {
     begun: AtomicU32,
 }
 
-/// All keys that there may be.
+/// The states of all keys.
 #[derive(Debug)]
 pub struct Model {
     keys: Vec<Key>,
 }
 
-// Sequentially consistent throughout: a version that was read has been begun in everybody's eyes.
+// Sequentially consistent throughout: if a version was read, every thread sees that it has begun.
 const ORDER: Ordering = Ordering::SeqCst;
 
 impl Model {
-    /// Of keys `0..keys`, none of which is there.
+    /// Returns the states of keys `0..keys`, none of which exists.
     pub fn new(keys: u64) -> Model {
         Model { keys: (0..keys).map(|_| Key::default()).collect() }
     }
 
-    /// How many keys there may be.
+    /// Returns the number of keys.
     pub fn len(&self) -> u64 {
         self.keys.len() as u64
     }
@@ -51,23 +51,23 @@ impl Model {
         &self.keys[key as usize]
     }
 
-    /// The version that a key had last, as far as it was acknowledged.
+    /// Returns the last acknowledged version of a key.
     pub fn acknowledged(&self, key: u64) -> u32 {
         self.key(key).acknowledged.load(ORDER)
     }
 
-    /// Whether the key is there for sure.
+    /// Whether the key certainly exists.
     pub fn is_present(&self, key: u64) -> bool {
         let Key { acknowledged, begun } = self.key(key);
         acknowledged.load(ORDER) != ABSENT && begun.load(ORDER) != ABSENT
     }
 
-    /// A write of this version begins.
+    /// Notes that a write of this version begins.
     pub fn begin(&self, key: u64, version: u32) {
         self.key(key).begun.store(version, ORDER);
     }
 
-    /// It has ended.
+    /// Notes that the write has ended.
     pub fn end(&self, key: u64, version: u32, result: &Result<(), Error>) {
         let key = self.key(key);
         match result {
@@ -77,7 +77,7 @@ impl Model {
         }
     }
 
-    /// Judges what a read found that began when `before` was acknowledged and has just ended.
+    /// Judges a read that began when `before` was the acknowledged version and has just ended.
     pub fn check(
         &self,
         key: u64,

@@ -1,11 +1,11 @@
-//! The cluster of `bench churn`, and how much fits into it.
+//! The cluster of `bench churn`, and the number of pairs that fit.
 //!
-//! Pools are small here, so that they are full soon, and regions and blocks are smaller with them:
-//! a session holds one block per size class, and what it holds others cannot have. Blocks stay
-//! large enough for the largest value.
+//! Pools are small here, so that they are full soon, and regions and blocks are small in
+//! proportion: a session holds one block per size class, which others cannot use. Blocks stay large
+//! enough for the largest value.
 //!
-//! The *data memory* is what regions can take of all pools, over the number of replicas: all
-//! figures of this benchmark are for one replica, as keys and values are counted.
+//! The *data memory* is the part of all pools that regions can take, over the number of replicas:
+//! all figures of this benchmark are for one replica, as keys and values are counted.
 
 use fusee_cli::connect;
 use fusee_cli::failure::Failure;
@@ -23,16 +23,16 @@ use crate::cluster::check_memory;
 use crate::own::OwnCluster;
 use fusee_workload::KEY_BYTES;
 
-/// A pool is so many regions, about.
+/// Approximate regions of a pool.
 const REGIONS_PER_POOL: u64 = 8;
-/// A region is so many blocks, about, if blocks of that size can be.
+/// Approximate blocks of a region, if blocks of that size are possible.
 const BLOCKS_PER_REGION: u64 = 32;
 /// The smallest block that holds the largest value.
 const LEAST_BLOCK_BYTES: u64 = 2 << 20;
-/// As in other clusters that benchmarks start.
+/// The bound of other clusters that benchmarks start.
 const MOST_BLOCK_BYTES: u64 = 4 << 20;
 const MOST_REGION_BYTES: u64 = 128 << 20;
-/// The smallest region: of one with very few blocks memory nodes keep none back for DELETEs.
+/// The smallest region: in a region with very few blocks memory nodes keep none back for DELETEs.
 const LEAST_REGION_BYTES: u64 = 16 * LEAST_BLOCK_BYTES;
 /// The smallest pool.
 const LEAST_POOL_BYTES: u64 = 2 * LEAST_REGION_BYTES;
@@ -41,19 +41,19 @@ const LEAST_POOL_BYTES: u64 = 2 * LEAST_REGION_BYTES;
 #[derive(Clone, Debug)]
 pub struct Sizes {
     pub geometry: Geometry,
-    /// Of each node.
+    /// Bytes of each node's pool.
     pub pool_bytes: u64,
     /// Blocks of all regions that there is room for.
     pub blocks: u64,
     /// Pairs in a block.
     pub pairs_per_block: u64,
-    /// What a pair takes: key, value, what belongs to them, and the rest of the size class.
+    /// Bytes of a pair: key, value, overhead, and the rest of the size class.
     pub object_bytes: u64,
     index_keys: u64,
 }
 
 impl Sizes {
-    /// For a cluster like this.
+    /// Computes the sizes for a cluster.
     pub fn new(cluster: &OwnCluster) -> Result<Sizes, Failure> {
         // There is a default.
         let pool_bytes = cluster.pool.map_or(LEAST_POOL_BYTES, |Bytes(bytes)| bytes);
@@ -79,7 +79,7 @@ impl Sizes {
         let nodes = u64::from(cluster.memory_nodes());
         let replicas = cluster.cluster();
         let data_replicas = u64::from(replicas.data_replicas());
-        // For as many keys as could be without an index.
+        // The index has room for as many keys as would fit if there were no index.
         sizes.index_keys = pool_bytes * nodes / data_replicas / sizes.object_bytes;
         let settings = sizes.settings(cluster);
         settings.check().map_err(|error| Failure::usage(flags::in_text(&error.to_string())))?;
@@ -107,22 +107,22 @@ impl Sizes {
         }
     }
 
-    /// The data memory, in bytes.
+    /// Returns the data memory, in bytes.
     pub fn data_bytes(&self) -> u64 {
         self.blocks * self.geometry.block_bytes
     }
 
-    /// Pairs that take this share of the data memory.
+    /// Returns the pairs that take this share of the data memory.
     pub fn pairs(&self, fill: f64) -> u64 {
         ((self.data_bytes() as f64 * fill) as u64 / self.object_bytes).max(1)
     }
 
-    /// More pairs than there can be.
+    /// Returns a number of pairs above what can fit.
     pub fn most_pairs(&self) -> u64 {
         self.index_keys
     }
 
-    /// Refuses pools that the machine has no memory for: they are filled.
+    /// Refuses pools that exceed the machine's memory: they are filled.
     pub fn check_memory(
         &self,
         cluster: &OwnCluster,
@@ -159,7 +159,7 @@ impl Sizes {
     }
 }
 
-/// The largest power of two that is not above.
+/// Returns the largest power of two that is not above.
 fn power_of_two_below(bytes: u64) -> u64 {
     1 << bytes.max(1).ilog2()
 }

@@ -1,4 +1,4 @@
-//! What `bench churn` tells.
+//! The report of `bench churn`.
 
 use std::fmt::Write as _;
 
@@ -20,9 +20,9 @@ const ROWS: usize = 24;
 pub struct Memory {
     pub region_bytes: u64,
     pub block_bytes: u64,
-    /// What regions can take of all pools.
+    /// Bytes of all pools that regions can take.
     pub data_bytes: u64,
-    /// What a pair takes, with all that belongs to it.
+    /// Bytes of a pair, with all overhead.
     pub object_bytes: u64,
     pub pairs_per_block: u64,
 }
@@ -39,7 +39,7 @@ impl Memory {
     }
 }
 
-/// What came out.
+/// The results.
 #[derive(Debug, Serialize)]
 pub struct Found {
     pub memory: Memory,

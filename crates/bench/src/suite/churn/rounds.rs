@@ -7,7 +7,7 @@
 //! keys are read: those that are there must have their version, the others must be absent.
 //!
 //! A delete needs a log object, and where nothing is free it may be refused. It is tried again when
-//! others have freed something; if no session gets on, that is a problem.
+//! other sessions have freed something; if no session makes progress, that is a problem.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use super::usage::Watch;
 use super::{Args, Sum};
 use crate::progress::bar;
 
-/// So often in a row all sessions have to be refused before a round is given up.
+/// Times in a row that all sessions have to be refused before a round is given up.
 const ATTEMPTS_IN_VAIN: u32 = 3;
 
 /// A round.
@@ -30,33 +30,33 @@ const ATTEMPTS_IN_VAIN: u32 = 3;
 pub struct Round {
     /// Counted from 1.
     pub round: u32,
-    /// Pairs that are there when no session can insert another one, or all that are wanted.
+    /// Pairs that exist when no session can insert another one, or all that are wanted.
     pub fit: u64,
-    /// What they take, over the data memory.
+    /// Their bytes over the data memory.
     pub fill: f64,
     /// Memory that was in use then.
     pub in_use_bytes: u64,
-    /// Of that, blocks of smaller objects than the pairs': the log objects of deletes.
+    /// Bytes in use by blocks of smaller objects than the pairs': the log objects of deletes.
     pub log_blocks_bytes: u64,
     /// Objects in these blocks that are not marked as free.
     pub log_objects_bytes: u64,
-    /// Inserts that were told that memory is used up: one for each session that was.
+    /// Inserts refused for lack of memory: at most one for each session.
     pub inserts_refused: u64,
-    /// The longest that took.
+    /// The longest time until such a refusal.
     pub slowest_refusal_ms: f64,
     pub fill_s: f64,
-    /// Pairs that were deleted then.
+    /// Pairs that were deleted afterwards.
     pub deleted: u64,
-    /// Deletes that were told that memory is used up; they were tried again.
+    /// Deletes refused for lack of memory; they were tried again.
     pub deletes_refused: u64,
     /// Pairs that could not be deleted at all.
     pub undeleted: u64,
     pub delete_s: f64,
-    /// Memory that was in use after that.
+    /// Memory in use after the deletes.
     pub left_in_use_bytes: u64,
 }
 
-/// What came out.
+/// The results.
 #[derive(Clone, Debug, Serialize)]
 pub struct Rounds {
     pub rounds: Vec<Round>,
@@ -64,13 +64,13 @@ pub struct Rounds {
     pub first_fit: u64,
     pub least_fit: u64,
     pub last_fit: u64,
-    /// The worst over the first.
+    /// The worst fit over the first.
     pub least_share: f64,
-    /// Reads that were judged, of keys that are there and of such that are not.
+    /// Reads that were judged, of keys that exist and of keys that do not.
     pub reads: u64,
 }
 
-/// Runs it.
+/// Runs this part.
 pub fn run(args: &Args, sizes: &Sizes, sum: &mut Sum) -> Result<Rounds, Failure> {
     let (client, _servers) = sizes.open(&args.cluster)?;
     sum.describe(&client);
@@ -85,7 +85,7 @@ pub fn run(args: &Args, sizes: &Sizes, sum: &mut Sum) -> Result<Rounds, Failure>
         sum,
     };
     let rounds = Crew::run(&client, &model, args.load(), |crew| course.rounds(crew))?;
-    // New sessions, which remember nothing.
+    // New sessions, with empty caches.
     Crew::run(&client, &model, args.load(), |crew| course.check(crew))?;
     let reads = course.reads;
     let problem = course.watch.problem.take();
@@ -172,7 +172,7 @@ impl Course<'_> {
 
     /// Deletes every second key, as far as that is possible.
     fn delete(&mut self, crew: &Crew<'_>, round: &mut Round) {
-        // The others next time, so that none stays for ever.
+        // The other half is deleted next time, so that no key stays for ever.
         let half = self.present().skip(round.round as usize % 2).step_by(2);
         let mut left: Vec<u64> = half.collect();
         let all = left.len() as u64;

@@ -1,10 +1,10 @@
-//! First part of `bench churn`: the pool is filled to a share of it, and then every key is updated,
-//! again and again.
+//! First part of `bench churn`: the pool is filled to a share of its memory, and then every key is
+//! updated again and again.
 //!
-//! The pairs stay as many as they are, and take as much memory as they do. If what is replaced did
-//! not come back, the pool would be full within less than a pass; so that no operation is out of
-//! memory is the first result, and the second one the *factor*: the most memory that was in use at
-//! any time during the passes over what the pairs take.
+//! The number of pairs and their memory stay the same. If replaced objects were not used again, the
+//! pool would be full within less than a pass. So the first result is that no operation is out of
+//! memory, and the second one the *factor*: the most memory in use at any time during the passes,
+//! over the memory of the pairs.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ use crate::progress::bar;
 use crate::series::{Operations, operations};
 use crate::tally::Tally;
 
-/// No further pass is begun after so many failed operations: each may take seconds.
+/// Failed operations after which no further pass begins: each may take seconds.
 const MOST_ERRORS: u64 = 16;
 
 /// A pass over all keys.
@@ -30,31 +30,31 @@ pub struct Pass {
     pub pass: u32,
     /// Updates and reads that succeeded, by the second.
     pub ops_per_s: f64,
-    /// The most memory that was in use during it.
+    /// The most memory in use during the pass.
     pub most_in_use_bytes: u64,
-    /// In its end.
+    /// The memory at its end.
     #[serde(flatten)]
     pub usage: Use,
 }
 
-/// What came out.
+/// The results.
 #[derive(Clone, Debug, Serialize)]
 pub struct Updates {
     /// Pairs.
     pub keys: u64,
-    /// What they take: objects with everything that belongs to them.
+    /// Bytes of the pairs, with all overhead.
     pub live_bytes: u64,
-    /// That over the data memory.
+    /// These bytes over the data memory.
     pub fill: f64,
     /// Memory in use when all had been inserted.
     pub loaded_in_use_bytes: u64,
     /// Passes that were begun.
     pub passes_done: u32,
-    /// Every so many of them, and the last.
+    /// Every n-th of them, and the last.
     pub passes: Vec<Pass>,
     /// The most memory that was in use during the passes.
     pub most_in_use_bytes: u64,
-    /// That over `live_bytes`.
+    /// The most memory over `live_bytes`.
     pub factor: f64,
     /// Of all passes.
     pub operations: Operations,
@@ -62,7 +62,7 @@ pub struct Updates {
     pub read_back: u64,
 }
 
-/// Runs it.
+/// Runs this part.
 pub fn run(args: &Args, sizes: &Sizes, sum: &mut Sum) -> Result<Updates, Failure> {
     let (client, _servers) = sizes.open(&args.cluster)?;
     sum.describe(&client);

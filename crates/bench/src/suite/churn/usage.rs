@@ -1,23 +1,23 @@
-//! How much memory sessions have, as the memory nodes tell it (the same answer that `fusee status`
-//! shows): blocks that somebody owns, of all that there are.
+//! The memory that sessions own, as memory nodes report it (the same answer that `fusee status`
+//! shows): blocks with an owner, of all blocks.
 //!
-//! A block is counted at the first replica of its region, so figures are for one replica. Somebody
-//! looks a few times a second while sessions work, and once in the end of every step; the largest
-//! is kept.
+//! A block is counted at the first replica of its region, so figures are for one replica. The nodes
+//! are asked a few times a second while sessions work, and once in the end of every step; the
+//! largest figure is kept.
 
 use std::collections::BTreeMap;
 
 use fusee_client::Client;
 use serde::Serialize;
 
-/// What one memory node has.
+/// The blocks of one memory node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NodeUse {
     /// Replicas of regions.
     pub regions: u64,
-    /// Blocks of the regions that it leads.
+    /// Blocks of the regions for which this node is the primary.
     pub blocks: u64,
-    /// Those of them that somebody owns.
+    /// Blocks among them that have an owner.
     pub blocks_in_use: u64,
 }
 
@@ -25,24 +25,25 @@ pub struct NodeUse {
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Use {
     pub nodes: BTreeMap<String, NodeUse>,
-    /// Of all of them: blocks that somebody owns, in bytes.
+    /// Bytes of the blocks with an owner, on all nodes.
     pub in_use_bytes: u64,
 }
 
-/// What the blocks of some size classes take, and the objects in them that are not marked as free.
+/// The bytes of all blocks of some size classes, and of the objects in them that are not marked as
+/// free.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OfClasses {
     pub blocks: u64,
     pub objects: u64,
 }
 
-/// Looks, and remembers the largest.
+/// An observer that remembers the largest figure.
 pub struct Watch<'a> {
     client: &'a Client,
     block_bytes: u64,
-    /// The largest so far, in bytes.
+    /// The largest figure so far, in bytes.
     pub most_bytes: u64,
-    /// Why somebody did not answer, if that was so; the first time.
+    /// The reason of the first answer that failed, if any did.
     pub problem: Option<String>,
 }
 
@@ -75,7 +76,7 @@ impl<'a> Watch<'a> {
         all
     }
 
-    /// The memory of the size classes of smaller objects than these.
+    /// Returns the memory of the size classes of objects smaller than this.
     pub fn below(&mut self, object_bytes: u64) -> OfClasses {
         let survey = match self.client.survey_memory() {
             Ok(survey) => survey,
@@ -91,7 +92,7 @@ impl<'a> Watch<'a> {
         })
     }
 
-    /// The largest since this was asked last.
+    /// Returns the largest figure since the last call.
     pub fn take_most_bytes(&mut self) -> u64 {
         std::mem::take(&mut self.most_bytes)
     }

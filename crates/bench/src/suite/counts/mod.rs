@@ -1,10 +1,9 @@
 //! `fusee bench counts`: instructions of one operation.
 //!
-//! Runs itself under valgrind's callgrind, which counts only what is done inside [`measured`]. The
-//! count does not depend on what else the machine does; it does on the compiler, on the processor
-//! (as far as valgrind knows its instructions), and by a few per cent on the memory's layout.
-//! Which part of the program they are of is told by the files of source: [`parts`]. [`profile`] samples the same work:
-//! not what it takes of instructions, but of time.
+//! The program runs itself under valgrind's callgrind, which counts only the instructions inside [`measured`]. The
+//! count does not depend on other work of the machine. It depends on the compiler, on the processor (as far as valgrind
+//! knows its instructions), and by a few per cent on the memory's layout. The source files tell which part of the
+//! program an instruction belongs to: [`parts`]. [`profile`] samples the same work by time instead of instructions.
 
 mod parts;
 pub mod profile;
@@ -23,7 +22,7 @@ use crate::report::{Findings, Output, Report, Shell};
 use crate::temporary::Temporary;
 use parts::{Part, Parts};
 
-/// How to run it.
+/// The arguments.
 #[derive(clap::Args, Debug, Serialize)]
 #[command(
     after_help = "Examples:\n  fusee bench counts\n  fusee bench counts --pair-bytes 64 --json"
@@ -44,7 +43,7 @@ pub struct Args {
     output: Output,
 }
 
-/// What to do under valgrind, or perf.
+/// The work to do under valgrind, or perf.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example: started by `fusee bench counts` and `fusee bench profile`")]
 pub struct WorkArgs {
@@ -54,7 +53,7 @@ pub struct WorkArgs {
     #[arg(long, default_value = "shm")]
     fabric: FabricKind,
 
-    /// Where perf can be told when to begin
+    /// The directory of the pipes to perf
     #[arg(long)]
     perf: Option<PathBuf>,
 
@@ -85,7 +84,7 @@ impl Kind {
 /// Keys in the cluster: few, since loading them is slow there.
 const KEYS: u32 = 1000;
 
-/// What came out: instructions of one operation. A get, an update and a delete have a right hint in the cache, and an
+/// The results: instructions of one operation. A get, an update and a delete have a right hint in the cache, and an
 /// insert has none.
 #[derive(Debug, Serialize)]
 struct Found {
@@ -135,7 +134,7 @@ impl Findings for Found {
     }
 }
 
-/// Runs it and prints a report.
+/// Runs the benchmark and prints its report.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let shell = Shell::begin("counts", &args.output);
     let [get, update, insert, delete] = Kind::ALL.map(|kind| count(args, kind));
@@ -161,9 +160,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     shell.tell(args, None, found, None)
 }
 
-/// Instructions of one operation, and of all of them by part.
+/// Returns the instructions of one operation, and of all of them by part.
 fn count(args: &Args, kind: Kind) -> Result<(u64, Parts), Failure> {
-    // All that are counted exist, each once.
+    // All keys that are counted exist, each once.
     let keys = match kind {
         Kind::Get | Kind::Update => KEYS,
         Kind::Insert | Kind::Delete => args.operations,
@@ -195,7 +194,7 @@ fn count(args: &Args, kind: Kind) -> Result<(u64, Parts), Failure> {
     Ok((count / u64::from(args.operations), parts))
 }
 
-/// What valgrind runs, and perf.
+/// Does the work under valgrind, or perf.
 pub fn work(args: &WorkArgs) -> Result<(), Failure> {
     let loaded = Loaded::over(&args.size, args.fabric)?;
     let all: Vec<u32> = (0..args.size.keys).collect();
@@ -214,7 +213,7 @@ pub fn work(args: &WorkArgs) -> Result<(), Failure> {
     }
 }
 
-/// Its name is what valgrind looks for.
+/// The function whose name valgrind looks for.
 #[inline(never)]
 fn measured(loaded: &Loaded, kind: Kind, numbers: &[u32]) -> Result<(), Failure> {
     match kind {

@@ -1,40 +1,40 @@
-//! Which part of the program an instruction is of, by the file of its source.
+//! The part of the program that an instruction belongs to, by its source file.
 //!
 //! callgrind writes, for each function, lines with the instructions of one line of source, and names the file where
 //! that changes, also within a function that others are inlined into. Code of the standard library that is inlined
-//! counts to the function that it is in.
+//! counts to the function that contains it.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-/// Where instructions go.
+/// The parts of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Part {
     /// Steps of the protocol, of one operation.
     Protocol,
-    /// Words, headers, keys, views: what is computed from bytes.
+    /// Words, headers, keys, views: computations on bytes.
     Layouts,
     /// Blocks, objects, free bits.
     Memory,
-    /// What pins views and epochs.
+    /// The pins of views and epochs.
     Epochs,
-    /// The batch of an operation, and what executes it.
+    /// The batch of an operation, and its execution.
     Verbs,
-    /// Bytes that go from one place to another.
+    /// Copies of bytes.
     Copies,
     /// CRCs.
     Checksum,
     /// The index cache.
     IndexCache,
-    /// What a session does around all that: futures, statistics, waiting.
+    /// The other work of a session: futures, statistics, waiting.
     Session,
     /// The heap, in the system's library.
     Heap,
-    /// System calls, and whatever else the kernel does.
+    /// System calls, and all other work of the kernel.
     Kernel,
-    /// Whatever called it, and what is none of these.
+    /// The caller, and all other code.
     Rest,
 }
 
@@ -55,7 +55,7 @@ impl Part {
         Part::Rest,
     ];
 
-    /// How it is called.
+    /// Returns the name of the part.
     pub fn name(self) -> &'static str {
         match self {
             Part::Protocol => "protocol",
@@ -73,7 +73,7 @@ impl Part {
         }
     }
 
-    /// By a file of source, if it says so.
+    /// Returns the part of a source file, if the file decides it.
     pub fn of_file(file: &str) -> Option<Part> {
         const FILES: [(&str, Part); 16] = [
             ("crates/fabric/src/copy", Part::Copies),
@@ -96,7 +96,7 @@ impl Part {
         FILES.iter().find(|(part_of, _)| file.contains(part_of)).map(|(_, part)| *part)
     }
 
-    /// By a function whose file is not known.
+    /// Returns the part of a function whose file is not known.
     pub fn of_function(function: &str) -> Part {
         const FUNCTIONS: [(&str, Part); 7] = [
             ("mem", Part::Copies),
@@ -143,7 +143,7 @@ pub fn parts(written: &str) -> Result<Parts, String> {
                 }
                 "cfi" | "cfl" => drop(names.of(Kind::File, name).ok_or_else(wrong)?),
                 "cfn" => drop(names.of(Kind::Function, name).ok_or_else(wrong)?),
-                // The next line tells what the call cost, which its own lines tell as well.
+                // The next line has the cost of the call, which the callee's own lines have as well.
                 "calls" => is_inclusive = true,
                 _ => {}
             }
@@ -215,7 +215,7 @@ fn=(3) malloc
 0 4
 ";
         let found = parts(written).unwrap();
-        // What the standard library does inside of `write` is its own.
+        // Work of the standard library inside of `write` counts as that of `write`.
         let expected =
             [(Part::Protocol, 14), (Part::Verbs, 10), (Part::Copies, 90), (Part::Heap, 4)];
         assert_eq!(found, Parts::from(expected));

@@ -1,9 +1,9 @@
 //! `fusee bench profile`: where the time of an operation goes, by samples.
 //!
 //! Each kind of operation is done some hundred thousand times in a process of its own, over a cluster in that process,
-//! and perf looks ten thousand times a second where its thread is ([`sampled`]). The time of one operation, told apart
-//! by the shares of the samples, is what each part takes. [`counts`](super) tells the instructions of the same work:
-//! where a part takes more of the time than of the instructions, it waits for memory.
+//! and perf samples the place of its thread ten thousand times a second ([`sampled`]). The time of one operation is
+//! divided by the shares of the samples. [`counts`](super) has the instructions of the same work: where a part takes
+//! more of the time than of the instructions, it waits for memory.
 
 use fusee_cli::failure::Failure;
 use fusee_client::FabricKind;
@@ -14,7 +14,7 @@ use super::{Kind, sampled};
 use crate::report::{Findings, Output, Report, Shell};
 use crate::temporary::Temporary;
 
-/// How to run it.
+/// The arguments.
 #[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
     fusee bench profile\n  \
@@ -56,7 +56,7 @@ struct Found {
 struct OfKind {
     kind: Kind,
     operations: u32,
-    /// One takes so long.
+    /// The time of one operation.
     ns: f64,
     samples: u64,
     parts: Vec<OfPart>,
@@ -69,7 +69,7 @@ struct OfPart {
     ns: f64,
 }
 
-/// Runs it and prints a report.
+/// Runs the benchmark and prints its report.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let shell = Shell::begin("profile", &args.output);
     let kinds: Result<Vec<OfKind>, Failure> =

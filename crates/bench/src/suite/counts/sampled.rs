@@ -1,8 +1,8 @@
-//! What perf samples of one run of the work, and of which part of the program each sample is.
+//! The samples that perf takes of one run of the work, and the part of the program of each sample.
 //!
-//! perf is told by a pipe when to begin and when to end, so that loading counts for nothing, and says by another one
-//! that it has. The work says where the program lies in its memory: a sample is an address there, whose line of source
-//! the program's debug information has. Only the thread counts that does the work.
+//! A pipe tells perf when to begin and when to end, so that loading is not sampled; by another pipe perf answers that
+//! it has. The work reports the address of the program in its memory: a sample is an address there, and the program's
+//! debug information has its line of source. Only the thread that does the work counts.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -16,16 +16,16 @@ use fusee_cli::failure::Failure;
 
 use super::parts::{Part, Parts};
 
-/// Samples of a second.
+/// Samples per second.
 const RATE: u32 = 10_000;
 
-/// Pipes to perf and back, its samples, and what the work says of itself.
+/// Pipes to perf and back, its samples, and the report of the work.
 const CONTROL: &str = "control";
 const ANSWER: &str = "answer";
 const SAMPLES: &str = "samples";
 const ABOUT: &str = "about";
 
-/// Does the work; perf samples it.
+/// Does the work while perf samples it.
 pub fn work(
     directory: &Path,
     measured: impl FnOnce() -> Result<(), Failure>,
@@ -57,7 +57,7 @@ pub struct Sampled {
     pub ns: f64,
 }
 
-/// Has perf sample a command, which does the work.
+/// Lets perf sample a command, which does the work.
 pub fn sample(directory: &Path, command: impl FnOnce(&mut Command)) -> Result<Sampled, Failure> {
     for pipe in [CONTROL, ANSWER] {
         let made = rustix::fs::mkfifoat(rustix::fs::CWD, directory.join(pipe), 0o600.into());
@@ -66,7 +66,7 @@ pub fn sample(directory: &Path, command: impl FnOnce(&mut Command)) -> Result<Sa
     let path = |name: &str| directory.join(name).display().to_string();
     let mut perf = Command::new("perf");
     perf.args(["record", "--delay", "-1", "--event", "cpu-clock", "--freq", &RATE.to_string()]);
-    // Else it copies the program into a cache at home, which nobody empties.
+    // Without this, perf copies the program into a cache in the home directory, which is never emptied.
     perf.arg("--no-buildid-cache");
     perf.args(["--control", &format!("fifo:{},{}", path(CONTROL), path(ANSWER))]);
     perf.args(["--output", &path(SAMPLES), "--"]).arg(std::env::current_exe()?);
@@ -98,7 +98,7 @@ fn run(command: &mut Command) -> Result<String, Failure> {
     }
 }
 
-/// Samples of a thread by part.
+/// Returns the samples of a thread by part.
 fn parts(written: &str, thread: &str, base: u64) -> Result<Parts, Failure> {
     let program = std::env::current_exe()?;
     let loader = Loader::new(&program)
@@ -122,7 +122,7 @@ fn parts(written: &str, thread: &str, base: u64) -> Result<Parts, Failure> {
     Ok(parts)
 }
 
-/// Code of the standard library that is inlined counts to the function that it is in.
+/// Returns the part of an address. Inlined code of the standard library counts to the function that contains it.
 fn of_address(loader: &Loader, address: u64) -> Part {
     let Ok(mut frames) = loader.find_frames(address) else { return Part::Rest };
     while let Ok(Some(frame)) = frames.next() {
@@ -133,7 +133,7 @@ fn of_address(loader: &Loader, address: u64) -> Part {
     Part::Rest
 }
 
-/// A line of `perf script`: thread, address, function, and in brackets the file that it is of.
+/// A line of `perf script`: thread, address, function, and in brackets the file of the function.
 struct Sample<'l> {
     thread: &'l str,
     address: u64,

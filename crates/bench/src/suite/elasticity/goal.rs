@@ -1,9 +1,9 @@
-//! What a step has to come to: a memory node is a member, or is gone.
+//! The goal of a step: a memory node has become a member, or has left.
 //!
-//! Whether one has joined is looked up where the sessions have their view; they use it from then
-//! on. Whether one is drained only the master knows. It is told through the request that `fusee
-//! drain` sends, and asked a few times a second. A goal is reached once; a master that does not
-//! answer is asked again until the time is over, and what it said last is then told.
+//! Whether a node has joined is read where the sessions have their view; they use it from then on.
+//! Only the master knows whether a node is drained. The drain is ordered by the request that `fusee
+//! drain` sends, and the master is asked a few times a second. A goal is reached once. A master
+//! that does not answer is asked again until the time limit; then its last message is reported.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -16,35 +16,35 @@ use fusee_control::rpc::{MasterClient, Runtime};
 
 use super::report::{Drained, Joined};
 
-/// How often to ask the master.
+/// The period of requests to the master.
 const PERIOD: Duration = Duration::from_millis(50);
-/// How long to wait for its answer: the time series waits as well.
+/// The time limit for its answer: the time series waits as well.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a phase waits for.
+/// The event that ends a phase.
 pub enum Goal {
     /// Nothing.
     None,
-    /// A member that was none before.
+    /// A member beside these.
     Member(BTreeSet<MnId>),
     /// The end of a drain.
     Drained(Drain),
 }
 
-/// What was reached.
+/// A goal that was reached.
 pub enum Reached {
     Joined(Joined),
     Drained(Drained),
 }
 
 impl Goal {
-    /// One more member than now.
+    /// Returns the goal of one more member than now.
     pub fn member(view: &View) -> Goal {
         Goal::Member(names(view))
     }
 
-    /// Looks whether it is reached; `from_s` and `took_s` say when the step was taken and how long
-    /// ago that is.
+    /// Checks whether the goal is reached. `from_s` and `took_s` are the time of the step and the
+    /// time since then.
     pub fn look(
         &mut self,
         client: &Client,
@@ -65,7 +65,7 @@ impl Goal {
         }
     }
 
-    /// Why it is not reached.
+    /// Returns why the goal is not reached.
     pub fn missed(&self, limit: f64) -> Option<String> {
         match self {
             Goal::None => None,
@@ -79,23 +79,23 @@ fn names(view: &View) -> BTreeSet<MnId> {
     view.members.iter().map(|member| member.node).collect()
 }
 
-/// A drain that is under way.
+/// A drain in progress.
 pub struct Drain {
     node: MnId,
     address: String,
     master: MasterClient,
-    /// What the node held at the beginning.
+    /// The replicas of the node at the beginning.
     first: Standing,
     moved_bytes: u64,
     asked: Instant,
-    /// What the master said last, if there is anything to tell.
+    /// The last message of the master, if it said something.
     heard: Option<String>,
-    /// Carries the calls.
+    /// The runtime of the calls.
     _runtime: Runtime,
 }
 
 impl Drain {
-    /// Tells the master to drain a node.
+    /// Orders the master to drain a node.
     pub fn begin(address: &str, node: MnId) -> Result<Drain, Failure> {
         let runtime = secret::runtime("fusee-bench")?;
         let master = MasterClient::new(&runtime, address).with_deadline(TIMEOUT);
@@ -112,7 +112,7 @@ impl Drain {
         Ok(Drain { node, address, master, first, moved_bytes, asked, heard, _runtime: runtime })
     }
 
-    /// Whether it is over.
+    /// Returns whether the drain has ended.
     fn look(&mut self) -> Result<bool, Failure> {
         if self.asked.elapsed() < PERIOD {
             return Ok(false);
@@ -128,7 +128,7 @@ impl Drain {
                     Some(format!("{subtables} subtables and {regions} regions left{problem}"));
                 standing.is_drained(self.node)
             }
-            // It may answer again.
+            // The master may answer again.
             Err(failure) => {
                 self.heard = Some(failure.to_string());
                 Ok(false)

@@ -1,7 +1,7 @@
-//! Sessions that come and go as they are wanted, and read and update in between.
+//! Sessions that come and go on demand, and read and update in between.
 //!
-//! Thread number n has a session while more than n are wanted. It opens a new one every time, as a
-//! client that comes would, so that joining and leaving are a part of what is measured.
+//! Thread n has a session while more than n are wanted. It opens a new one every time, like a new
+//! client, so that joining and leaving are a part of the measurement.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
@@ -18,10 +18,10 @@ use crate::verify::Log;
 use crate::worker::{Board, Worker};
 use fusee_workload::{Chooser, Request, Workload};
 
-/// How often a thread without a session looks whether it is wanted.
+/// The period at which a thread without a session checks whether it is wanted.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// What threads share.
+/// The state that threads share.
 pub struct Load<'a> {
     pub client: &'a Client,
     pub board: &'a Board,
@@ -29,19 +29,19 @@ pub struct Load<'a> {
     pub chooser: &'a Chooser,
     /// Keys that exist.
     pub keys: u64,
-    /// Between the beginnings of two operations of a session, if they are paced.
+    /// The time between the beginnings of two operations of a session, if they are paced.
     pub interval: Option<Duration>,
     /// The number of the next writer.
     pub writers: AtomicU64,
-    /// Sessions that there should be.
+    /// Sessions that are wanted.
     pub wanted: AtomicU16,
-    /// Sessions that there are.
+    /// Sessions that exist.
     pub working: AtomicU16,
     /// Whether to stop.
     pub over: AtomicBool,
 }
 
-/// What a session did.
+/// The results of a session.
 pub struct Done {
     pub writer: u64,
     pub log: Log,
@@ -50,9 +50,9 @@ pub struct Done {
 }
 
 impl Load<'_> {
-    /// Whether nobody wants an end.
+    /// Whether to go on.
     pub fn goes_on(&self) -> bool {
-        // Relaxed, as everywhere here: it is seen soon enough.
+        // Relaxed, as everywhere here: the change becomes visible soon enough.
         !self.over.load(Ordering::Relaxed) && !self.board.is_broken() && !interrupt::requested()
     }
 

@@ -1,15 +1,14 @@
-//! `fusee bench elasticity`: sessions come and go, a memory node joins and another one is drained;
-//! what throughput makes of it.
+//! `fusee bench elasticity`: throughput while sessions come and go, a memory node joins and another
+//! one is drained.
 //!
-//! P Fig. 21 shows YCSB C while 16 clients become 32 and 16 again. Here a script says what
-//! happens when; sessions work at an even pace (or as fast as they can), so that what is shown is
-//! whether the store follows, not how many processors there are. What comes out is a time series, a
-//! summary of every phase between two steps, and what every memory node holds at its end. Every
-//! value that is read is checked, and in the end every key is.
+//! P Fig. 21 shows YCSB C while 16 clients become 32 and 16 again. Here a script contains the steps
+//! and their times; sessions work at a steady pace (or as fast as they can), so that the result
+//! shows whether the store follows, not how many processors there are. The results are a time
+//! series, a summary of every phase between two steps, and the replicas of every memory node at its
+//! end. Every value that is read is checked, and in the end every key is.
 //!
-//! A further kind of step is a variant of [`Step`] and its line in [`Steering::take`]. What a step
-//! has to come to, if it is not there at once, is a [`goal`](goal::Goal): its phase lasts until
-//! then.
+//! A new kind of step needs a variant of [`Step`] and its line in [`Steering::take`]. If the effect
+//! of a step takes time, its phase lasts until a [`goal`](goal::Goal) is reached.
 
 mod goal;
 mod load;
@@ -44,7 +43,7 @@ const THETA: f64 = 0.99;
 /// Threads that load the keys.
 const LOADERS: usize = 2;
 
-/// How to run it.
+/// The arguments.
 #[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
     fusee bench elasticity --plot elasticity.svg\n  \
@@ -118,7 +117,7 @@ impl Args {
         Ok(())
     }
 
-    /// What happens, one phase after the other.
+    /// Returns the steps, one for each phase.
     fn script(&self) -> Vec<Step> {
         let all = self.sessions + self.more;
         vec![
@@ -135,14 +134,14 @@ impl Args {
         let operations = f64::from(self.sessions + self.more) * self.rate as f64;
         let operations = (operations * self.phase * phases).ceil() as u64;
         let updates = operations * self.workload.updates_percent() / 100;
-        // Every session may come twice, each time with a block of its own.
+        // Every session may exist twice, each time with a block of its own.
         let processes = 2 * u64::from(self.sessions + self.more);
         let pairs = self.keys + updates;
         Demand { keys: self.keys, index_keys: self.keys, pairs, processes, ..Demand::default() }
     }
 }
 
-/// Runs it and prints a report.
+/// Runs the benchmark and prints its report.
 pub fn run(args: &Args) -> Result<(), Failure> {
     args.check()?;
     let shell = Shell::begin_drawing("elasticity", &args.drawing)?;
@@ -150,7 +149,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let threads = args.sessions + args.more;
     let (target, mut servers) = args.cluster.open(args.demand(), threads, shell.available())?;
     let client = &target.client;
-    // Before memory nodes come and go.
+    // Described before memory nodes come and go.
     let setup = Setup::of(client, true, false);
     let board = Board::new(args.cluster.pair_bytes, args.cluster.seed);
     let crew = Crew { threads: LOADERS, coroutines: 1, first_thread: 0 };

@@ -1,4 +1,4 @@
-//! What `bench elasticity` tells.
+//! The report of `bench elasticity`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ use crate::report::{Findings, Report};
 use crate::series::{Latency, Operations, Sample, operations, thinned};
 use fusee_report::plot::{Chart, Horizontal, Line, Mark, Panel};
 
-/// Rows of the time series that the table for people has at most.
+/// Maximum number of rows of the time series in the table for people.
 const ROWS: usize = 40;
 /// The operations of the load.
 const KINDS: [&str; 2] = ["search", "update"];
@@ -27,16 +27,16 @@ const KINDS: [&str; 2] = ["search", "update"];
 pub struct Interval {
     pub from_s: f64,
     pub to_s: f64,
-    /// Sessions that worked at its end.
+    /// Sessions that worked at the end of the interval.
     pub sessions: u16,
-    /// Memory nodes in the view then.
+    /// Memory nodes in the view at that time.
     pub members: usize,
     pub ops_per_s: f64,
     pub operations: Operations,
 }
 
 impl Interval {
-    /// That ends now.
+    /// Builds the row of an interval that ends now.
     pub fn new(load: &Load<'_>, from: Duration, to: Duration, sample: &Sample) -> Interval {
         let all = sample.all();
         let seconds = (to - from).as_secs_f64();
@@ -51,10 +51,10 @@ impl Interval {
     }
 }
 
-/// From one step to the next.
+/// The time from one step to the next.
 #[derive(Debug, Serialize)]
 pub struct PhaseRow {
-    /// The step that it began with.
+    /// The step at its beginning.
     pub step: String,
     pub from_s: f64,
     pub to_s: f64,
@@ -62,7 +62,7 @@ pub struct PhaseRow {
     pub operations: Operations,
     /// Operations during which the view was changing.
     pub changing: Operations,
-    /// By memory node, at its end: what it holds.
+    /// The replicas of each memory node at its end.
     pub nodes: BTreeMap<String, Held>,
 }
 
@@ -74,7 +74,7 @@ pub struct Held {
 }
 
 impl PhaseRow {
-    /// That has ended, with this view.
+    /// Builds the row of a phase that has ended, with this view.
     pub fn new(step: String, view: &View, from: Duration, to: Duration, sample: &Sample) -> Self {
         let all = sample.all();
         let seconds = (to - from).as_secs_f64();
@@ -90,7 +90,7 @@ impl PhaseRow {
     }
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Debug, Serialize)]
 pub struct Event {
     pub at_s: f64,
@@ -101,7 +101,7 @@ pub struct Event {
 #[derive(Clone, Debug, Serialize)]
 pub struct Joined {
     pub node: String,
-    /// When its process was started.
+    /// The time at which its process was started.
     pub from_s: f64,
     /// From then until the sessions had a view with it.
     pub took_s: f64,
@@ -111,25 +111,25 @@ pub struct Joined {
 #[derive(Clone, Debug, Serialize)]
 pub struct Drained {
     pub node: String,
-    /// When the master was told.
+    /// The time at which the master got the order.
     pub from_s: f64,
     /// From then until the cluster went on without it.
     pub took_s: f64,
-    /// Replicas that it held when the master was told, all of which had to move.
+    /// Replicas that it held at that time, all of which had to move.
     pub subtables: u64,
     pub regions: u64,
-    /// What those take of the pools: so much was copied, since they move as a whole.
+    /// The bytes of these in the pools: that much was copied, since they move as a whole.
     pub moved_bytes: u64,
 }
 
-/// How the master sees every memory node, by its name; as in `fusee status`.
+/// Returns the master's state of every memory node, by name; as in `fusee status`.
 pub fn members(client: &Client) -> Result<BTreeMap<String, &'static str>, Failure> {
     let status = client.status()?;
     let states = status.members.iter().map(|m| (m.node.to_string(), state_name(m.state)));
     Ok(states.collect())
 }
 
-/// What every member holds.
+/// Returns the replicas of every member.
 fn held(view: &View) -> BTreeMap<String, Held> {
     let mut nodes: BTreeMap<String, Held> =
         view.members.iter().map(|member| (member.node.to_string(), Held::default())).collect();
@@ -142,14 +142,14 @@ fn held(view: &View) -> BTreeMap<String, Held> {
     nodes
 }
 
-/// What came out.
+/// The results.
 #[derive(Debug, Serialize)]
 pub struct Found {
     pub joined: Option<Joined>,
     pub drained: Option<Drained>,
-    /// How all memory nodes stand in the end.
+    /// The states of all memory nodes in the end.
     pub members: BTreeMap<String, &'static str>,
-    /// The steps, and when what they aim at had come about.
+    /// The steps, and when their goals were reached.
     pub events: Vec<Event>,
     pub phases: Vec<PhaseRow>,
     pub intervals: Vec<Interval>,
@@ -224,7 +224,7 @@ impl Found {
         }
     }
 
-    /// Who came and who went, for people.
+    /// Returns the members that came and went, for people.
     fn moves(&self) -> String {
         let mut text = String::new();
         if let Some(Joined { node, took_s, .. }) = &self.joined {
@@ -242,7 +242,7 @@ impl Found {
         text
     }
 
-    /// The time series as a picture.
+    /// Draws the time series.
     fn chart(&self, title: String) -> Chart {
         let line = |name: &str, value: &dyn Fn(&Interval) -> Option<f64>| {
             let points = self.intervals.iter().filter_map(|i| Some((i.to_s, value(i)?)));

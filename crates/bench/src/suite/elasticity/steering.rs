@@ -1,9 +1,8 @@
-//! What happens beside the sessions of `bench elasticity`: one step after the other, and the time
-//! series.
+//! The steps of `bench elasticity`, one after the other, and the time series.
 //!
-//! The phase of a step lasts as long as it was asked for, and until what the step aims at has come
-//! about or its time is over. A step that fails is a problem, which the report tells; the load goes
-//! on, so that what it did is told too.
+//! The phase of a step lasts as long as requested, and until the goal of the step is reached or its
+//! time is over. A step that fails is a problem in the report; the load goes on, so that its
+//! operations are reported too.
 
 use std::sync::atomic::Ordering;
 use std::thread::sleep;
@@ -20,17 +19,17 @@ use super::report::{Drained, Event, Interval, Joined, PhaseRow};
 use crate::progress::bar;
 use crate::series::{Meter, Sample, take_all};
 
-/// How often to look at the clock.
+/// The period of looks at the clock.
 const POLL: Duration = Duration::from_millis(2);
 
 /// Something that changes the cluster or its load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// So many sessions work from now on.
+    /// This number of sessions work from now on.
     Sessions(u16),
     /// One more memory node is started.
     Join,
-    /// The memory node that has been there for longest is drained.
+    /// The memory node that has been a member for longest is drained.
     Drain,
 }
 
@@ -44,7 +43,7 @@ impl Step {
     }
 }
 
-/// What was seen.
+/// The observations.
 #[derive(Default)]
 pub struct Timeline {
     pub events: Vec<Event>,
@@ -143,7 +142,7 @@ impl<'a> Steering<'a> {
         self.timeline.phases.push(PhaseRow::new(step.text(), &view, from, begun, &all));
     }
 
-    /// Looks for what a step aims at; there is no goal any more when it was reached or missed.
+    /// Checks the goal of a step; sets it to none when it was reached or missed.
     fn look(&mut self, goal: &mut Goal, from: Duration) {
         let now = self.start.elapsed();
         let took_s = (now - from).as_secs_f64();

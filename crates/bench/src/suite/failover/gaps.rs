@@ -1,7 +1,7 @@
-//! How long nothing went through: the longest time between two writes that were acknowledged, or two
-//! reads that were answered.
+//! Pauses: the longest time between two writes that were acknowledged, or between two reads that
+//! were answered.
 //!
-//! The ends of the period count as such, so a session that never goes on again is seen. Times are
+//! The ends of the period count as answers, so a session that never goes on is seen. Times are
 //! nanoseconds of one clock.
 
 use serde::Serialize;
@@ -13,19 +13,19 @@ use fusee_linearizability::{Answer, Call};
 /// The longest pauses of a period, in milliseconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Pauses {
-    /// Of all sessions together: nobody got on for so long.
+    /// Of all sessions together: no operation of any session ended for this time.
     pub overall_ms: f64,
     /// By session.
     pub per_session_ms: Vec<f64>,
 }
 
 impl Pauses {
-    /// Of the sessions' writes between two moments.
+    /// Returns the pauses in the sessions' writes between two moments.
     pub fn of_writes(traces: &[Trace], from: u64, to: u64) -> Pauses {
         Pauses::between(traces, false, from, to)
     }
 
-    /// Of their reads.
+    /// Returns the pauses in their reads.
     pub fn of_reads(traces: &[Trace], from: u64, to: u64) -> Pauses {
         Pauses::between(traces, true, from, to)
     }
@@ -42,13 +42,13 @@ impl Pauses {
         }
     }
 
-    /// Of the session that had to wait longest.
+    /// Returns the pause of the session that had to wait longest.
     pub fn worst_session_ms(&self) -> f64 {
         self.per_session_ms.iter().copied().fold(0.0, f64::max)
     }
 }
 
-/// When the reads of a session were answered, or its writes acknowledged.
+/// Returns when the reads of a session were answered, or its writes acknowledged.
 fn answered(trace: &Trace, reads: bool) -> Vec<u64> {
     let entries = trace.writers.iter().flat_map(|(_, _, entries)| entries);
     let times = entries.filter_map(|packed| {

@@ -1,10 +1,10 @@
-//! The load that goes on while a memory node dies: half reads, half updates, at an even pace.
+//! The load that goes on while a memory node dies: half reads, half updates, at a steady pace.
 //!
-//! Every thread has a session and makes one operation at a time. A session that is lost is followed
-//! by another one, as an application would do it; who wrote what is told by *writers*, one for each
-//! session there ever was, so that the histories stay apart.
+//! Every thread has a session and makes one operation at a time. A lost session is followed by
+//! another one, as in an application. Histories name *writers*, one for each session there ever
+//! was, so that they stay apart.
 //!
-//! The pace bounds the records that a run takes. After a pause nothing is made up for.
+//! The pace bounds the records that a run takes. After a pause the load does not catch up.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,34 +21,34 @@ use crate::verify::Log;
 use crate::worker::{Board, Worker};
 use fusee_workload::{Chooser, Request, Workload};
 
-/// Before another session is asked for, when none was to be had.
+/// The wait before another session is requested after a refusal.
 const RETRY: Duration = Duration::from_millis(5);
 
-/// What threads share.
+/// The state that threads share.
 pub struct Load<'a> {
     pub store: Redundant<'a>,
     pub board: &'a Board,
     pub chooser: &'a Chooser,
     /// Keys that exist.
     pub keys: u64,
-    /// Between the beginnings of two operations of a session.
+    /// The time between the beginnings of two operations of a session.
     pub interval: Duration,
-    /// The number of the next writer; 0 is whoever loads the keys.
+    /// The number of the next writer; writer 0 loads the keys.
     pub writers: AtomicU64,
     /// Whether to stop.
     pub over: AtomicBool,
 }
 
-/// What a thread did.
+/// The results of a thread.
 pub struct Trace {
-    /// By writer: what it wrote, and all that it did.
+    /// By writer: its writes, and all its operations.
     pub writers: Vec<(u64, Log, Vec<Packed>)>,
     /// Latencies, errors, mismatches.
     pub tally: Tally,
 }
 
 impl Load<'_> {
-    /// Runs a thread until it is over.
+    /// Runs a thread until the load is over.
     pub fn thread(&self) -> Trace {
         let tally = RefCell::new(Tally::default());
         let mut writers = Vec::new();
@@ -61,7 +61,7 @@ impl Load<'_> {
         Trace { writers, tally: tally.into_inner() }
     }
 
-    /// Waits until so many threads have their first session.
+    /// Waits until this number of threads have their first session.
     pub fn wait_for_sessions(&self, threads: u64) {
         while self.writers.load(Ordering::Relaxed) <= threads && self.goes_on() {
             sleep(RETRY);
@@ -69,11 +69,12 @@ impl Load<'_> {
     }
 
     fn goes_on(&self) -> bool {
-        // Relaxed: it is seen soon enough.
+        // Relaxed: the change becomes visible soon enough.
         !self.over.load(Ordering::Relaxed) && !self.board.is_broken() && !interrupt::requested()
     }
 
-    /// Works with one session until it is lost, or all is over; `None` if there is none to be had.
+    /// Works with one session until it is lost, or the load is over; `None` if no session could be
+    /// opened.
     fn session(&self, tally: &RefCell<Tally>) -> Option<(u64, Log, Vec<Packed>)> {
         let opened = self.store.open().inspect_err(|error| {
             let kind = error.kind().to_string();

@@ -1,13 +1,13 @@
 //! `fusee bench failover`: memory nodes are killed under load, and nothing may be lost.
 //!
-//! An own cluster of processes; sessions in this process read and write pairs of one redundancy.
-//! After some seconds memory nodes get SIGKILL, one after the other or several at once, and the load
-//! goes on. Every operation is recorded: the history of every key must be linearizable, and in the
-//! end every key must hold what was acknowledged. Errors are told but do not fail a run: a write
-//! whose outcome is unknown is allowed, a wrong answer is not.
+//! The benchmark starts a cluster of processes; sessions in this process read and write pairs of
+//! one redundancy. After some seconds memory nodes get SIGKILL, one after the other or several at
+//! once, and the load goes on. Every operation is recorded: the history of every key must be
+//! linearizable, and in the end every key must hold an admissible value. Errors are reported but
+//! do not fail a run: a write with an unknown outcome is allowed, a wrong answer is not.
 //!
-//! The cluster has as many replicas of index and data as the losses take: what is coded survives only
-//! in a cluster that goes on ([`plan`]).
+//! The cluster has as many replicas of index and data as the losses demand: coded pairs survive
+//! only in a cluster that goes on ([`plan`]).
 
 mod gaps;
 mod load;
@@ -46,18 +46,18 @@ use load::{Load, Trace};
 use report::{Found, Loss, Period, Stages};
 use watch::Watch;
 
-/// Of pairs that are not replicated: values of 16 KiB.
+/// The pair size of coded values: 16 KiB.
 const CODED_PAIR_BYTES: &str = "16400";
 /// The skew of YCSB.
 const THETA: f64 = 0.99;
-/// How long missing replicas and columns may take to come.
+/// The time limit for the return of missing replicas and columns.
 const WHOLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long spares may take to join.
+/// The time limit for spares to join.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often to look at what takes long.
+/// The period of looks at something that takes long.
 const POLL: Duration = Duration::from_millis(5);
 
-/// How to run it.
+/// The arguments.
 #[derive(clap::Args, Clone, Debug, Serialize)]
 #[command(mut_arg("pair_bytes", |pair_bytes| {
     pair_bytes
@@ -94,7 +94,7 @@ pub struct Args {
     #[arg(long)]
     spare: bool,
 
-    /// How pairs survive failures, as with `fusee put`: like ec:4+2
+    /// Redundancy of the pairs, as with `fusee put`: like ec:4+2
     #[arg(long, default_value_t, value_name = "REDUNDANCY")]
     #[serde(serialize_with = "by_name")]
     redundancy: Redundancy,
@@ -155,9 +155,9 @@ impl Args {
     fn demand(&self) -> Demand {
         let kills = f64::from(self.losses().div_ceil(self.at_once));
         let operations = (self.rate as f64 * (self.before + self.after * kills)).ceil() as u64;
-        // Half of them, and three standard deviations more.
+        // Half of the operations, and three standard deviations more.
         let updates = operations / 2 + (3.0 * (operations as f64).sqrt()) as u64;
-        // Every session may be followed by another one.
+        // Every session may be replaced by another one.
         let processes = u64::from(self.threads) + 1;
         Demand {
             keys: self.keys,
@@ -170,7 +170,7 @@ impl Args {
     }
 }
 
-/// Runs it and prints a report.
+/// Runs the benchmark and prints its report.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let args = &args.planned()?;
     let shell = Shell::begin("failover", &args.output);
@@ -179,13 +179,13 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     let (target, mut servers) = args.cluster.open(args.demand(), args.threads, available)?;
     let client = &target.client;
     let victims = args.victims(client)?;
-    // Before it loses memory nodes.
+    // Described before it loses memory nodes.
     let setup = Setup::of(client, true, false);
     let store = Redundant { client, redundancy: args.redundancy };
     let mut board = Board::new(args.cluster.pair_bytes, args.cluster.seed);
     board.clock = Clock::shared(monotonic_ns());
     board.keep = Keep::All;
-    // Before there are spares: they would get a share of it, and the victims less.
+    // Loaded before there are spares: they would get a share of the keys, and the victims fewer.
     let loaded = load_keys(store, &board, args.keys)?;
     if args.spare {
         victims.iter().try_for_each(|_| servers.add_memory_node())?;
@@ -219,7 +219,7 @@ fn load_keys(store: Redundant<'_>, board: &Board, keys: u64) -> Result<Trace, Fa
     Ok(Trace { writers, tally: tally.into_inner() })
 }
 
-/// Memory nodes were killed at once.
+/// Memory nodes that were killed at once.
 struct Kill<'a> {
     nodes: Vec<MnId>,
     at: u64,
@@ -231,7 +231,7 @@ struct Disturbed<'a> {
     /// By thread.
     traces: Vec<Trace>,
     begun: u64,
-    /// One after the other.
+    /// The kills in their order.
     kills: Vec<Kill<'a>>,
     ended: u64,
 }
@@ -274,7 +274,7 @@ fn disturb<'a>(
     Ok(disturbed)
 }
 
-/// What happens beside the threads.
+/// Does the steps of the run, beside the threads of the load.
 fn steer<'a>(
     args: &Args,
     client: &'a Client,
@@ -290,7 +290,7 @@ fn steer<'a>(
     let mut kills: Vec<Kill<'_>> = Vec::new();
     for nodes in victims.chunks(args.at_once.into()) {
         if let Some(Kill { watch, .. }) = kills.last_mut() {
-            // What was lost before may be the redundancy that the next ones need.
+            // The redundancy lost before may be what the next losses need.
             while !watch.is_over() && watch.elapsed() < WHOLE_TIMEOUT && !interrupt::requested() {
                 watch.look()?;
             }
@@ -309,7 +309,7 @@ fn steer<'a>(
     Ok(Disturbed { traces: Vec::new(), begun, kills, ended: board.clock.now() })
 }
 
-/// How many operations were answered from one moment to another.
+/// Counts the operations that were answered between two moments.
 fn answered(traces: &[Trace], counts: fn(Call) -> bool, from: u64, to: u64) -> u64 {
     let entries = traces.iter().flat_map(|trace| &trace.writers).flat_map(|(.., kept)| kept);
     let within = |packed: &&Packed| {
@@ -320,7 +320,7 @@ fn answered(traces: &[Trace], counts: fn(Call) -> bool, from: u64, to: u64) -> u
 }
 
 impl Period {
-    /// What the sessions did from one moment to another.
+    /// Summarizes what the sessions did between two moments.
     fn of(traces: &[Trace], from: u64, to: u64) -> Period {
         Period {
             operations: answered(traces, |_| true, from, to),
@@ -350,7 +350,7 @@ impl Loss {
         }
     }
 
-    /// What must not be, whatever the machine.
+    /// Returns the problems, which do not depend on the machine.
     fn problems(&self, args: &Args) -> Vec<String> {
         let nodes = self.nodes.join(" and ");
         let mut problems = Vec::new();
@@ -360,7 +360,7 @@ impl Loss {
             let missing = self.missing_replicas;
             problems.push(format!("{missing} replicas or columns of {nodes} did not come back"));
         }
-        // Of so many operations some are reads.
+        // Among so many operations there must be reads.
         let expected = args.rate as f64 * args.after;
         if expected >= 100.0 && self.period.searches == 0 {
             problems.push(format!("no read was answered after {nodes} had been killed"));
@@ -423,7 +423,7 @@ fn judge(
     }
 }
 
-/// The logs by writer, and all that was done.
+/// Returns the logs by writer, and all operations.
 fn put_together(traces: impl Iterator<Item = Trace>) -> (Vec<Log>, Vec<Packed>) {
     let mut writers: Vec<_> = traces.flat_map(|trace| trace.writers).collect();
     writers.sort_by_key(|(writer, ..)| *writer);

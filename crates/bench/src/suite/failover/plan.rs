@@ -1,8 +1,8 @@
-//! What the losses take: a cluster that survives them, and pairs that do.
+//! The plan for the losses: a cluster and pairs that survive them.
 //!
 //! Without spares all losses add up; with spares only those that come at once, since the next ones
-//! wait until the redundancy is back. Index and replicated regions have to survive them as well as
-//! the pairs: the cluster goes on only then.
+//! wait until the redundancy is back. Index and replicated regions have to survive the losses as
+//! well as the pairs: otherwise the cluster does not go on.
 
 use fusee_cli::failure::Failure;
 use fusee_cli::quantity::counted;
@@ -23,12 +23,12 @@ impl Args {
         })
     }
 
-    /// Those of them that are missing at a time.
+    /// Returns the number of victims that are missing at the same time.
     fn missing(&self) -> u16 {
         if self.spare { self.at_once } else { self.losses() }
     }
 
-    /// With a cluster that fits, where nothing else was asked for.
+    /// Returns the arguments with a cluster that fits, except where the user chose one.
     pub(super) fn planned(&self) -> Result<Args, Failure> {
         self.check()?;
         let left = self.missing().saturating_add(1);
@@ -77,7 +77,7 @@ impl Args {
         })
     }
 
-    /// Refuses a cluster that the losses end.
+    /// Refuses a cluster that does not survive the losses.
     fn check_cluster(&self, places: usize, data_replicas: u8) -> Result<(), Failure> {
         let Args { redundancy, cluster, .. } = self;
         let nodes = cluster.memory_nodes();

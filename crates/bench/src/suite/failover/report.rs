@@ -1,4 +1,4 @@
-//! What `bench failover` tells.
+//! The report of `bench failover`.
 
 use std::fmt::Write as _;
 
@@ -19,54 +19,54 @@ pub struct Stages {
     pub switched_ms: u64,
 }
 
-/// What the sessions did for a while.
+/// The operations of the sessions in a period.
 #[derive(Debug, Serialize)]
 pub struct Period {
-    /// Those that were answered.
+    /// Operations that were answered.
     pub operations: u64,
     /// The reads among them.
     pub searches: u64,
     /// The longest times without an acknowledged write.
     pub writes: Pauses,
-    /// And without an answered read.
+    /// The longest times without an answered read.
     pub reads: Pauses,
 }
 
-/// Memory nodes that were killed at once, and what came then.
+/// Memory nodes that were killed at once, and the events after that.
 #[derive(Debug, Serialize)]
 pub struct Loss {
     pub nodes: Vec<String>,
-    /// Until the next ones are killed, or the load ends.
+    /// The period until the next ones are killed, or the load ends.
     #[serde(flatten)]
     pub period: Period,
     /// From the kill until the sessions had a stable view without them.
     pub stable_ms: Option<f64>,
     pub stages: Option<Stages>,
-    /// From the kill until nothing lacked a replica or a column; `None` if that did not come about.
+    /// From the kill until no replica or column was missing; `None` if that was never reached.
     pub whole_ms: Option<f64>,
     /// Subtables that lack a replica in the end, and regions that lack a replica or a column.
     pub missing_replicas: u64,
 }
 
-/// What came out.
+/// The results.
 #[derive(Debug, Serialize)]
 pub struct Found {
     /// Before the first kill, for comparison.
     pub before: Period,
     /// In the order in which they were killed.
     pub losses: Vec<Loss>,
-    /// Sessions that took the place of others.
+    /// Sessions that replaced others.
     pub sessions_again: u64,
     pub errors: Errors,
     pub acknowledged_writes: u64,
-    /// Keys that do not hold what was acknowledged, or nothing that was ever written.
+    /// Keys whose final value contradicts the acknowledged writes.
     pub lost_writes: u64,
-    /// Reads during the run that returned what they must not.
+    /// Reads during the run that returned an inadmissible value.
     pub wrong_reads: u64,
     pub verified_keys: u64,
     pub linearizable: bool,
     pub check: CheckReport,
-    /// What else went wrong.
+    /// Other problems.
     pub problems: Vec<String>,
     /// Some errors and wrong values in words.
     pub examples: Vec<String>,

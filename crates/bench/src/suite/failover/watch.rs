@@ -1,7 +1,7 @@
-//! What becomes of the view after memory nodes were killed, and when.
+//! The changes of the view after memory nodes were killed, and their times.
 //!
-//! The view is looked at where the load's sessions have it: when they can act by the stable one is
-//! what counts. Whether replicas or columns are missing only the master knows.
+//! The view is read where the load's sessions have it: the time that counts is when they can act by
+//! the stable one. Only the master knows whether replicas or columns are missing.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -10,34 +10,34 @@ use fusee_cli::failure::Failure;
 use fusee_client::{Client, MnId, View};
 use fusee_control::master::Reconfiguration;
 
-/// How often to look for the next view.
+/// The period of looks for the next view.
 const VIEW_POLL: Duration = Duration::from_micros(200);
-/// How often to ask the master.
+/// The period of requests to the master.
 const STATUS_POLL: Duration = Duration::from_millis(20);
 /// The views that a loss takes: frozen, transforming, switched, stable.
 const VIEWS: u64 = 4;
 
-/// Watches from the moment of the kill on.
+/// An observer from the moment of the kill on.
 pub struct Watch<'a> {
     client: &'a Client,
     victims: Vec<MnId>,
-    /// The number of the view before.
+    /// The number of the view before the kill.
     before: u64,
     killed: Instant,
     /// From the kill until a view without the nodes was stable.
     pub stable: Option<Duration>,
-    /// Until nothing lacked a replica or a column any more.
+    /// From the kill until no replica or column was missing any more.
     pub whole: Option<Duration>,
-    /// Subtables and regions that lacked one when the master was asked last.
+    /// Subtables and regions that lacked a replica or column when the master was asked last.
     pub missing: u64,
-    /// There is no room for what is missing.
+    /// Whether there is no room for what is missing.
     pub hopeless: bool,
-    /// What the master says of the change.
+    /// The change as the master describes it.
     pub change: Option<Reconfiguration>,
 }
 
 impl Watch<'_> {
-    /// To be called at the moment of the kill.
+    /// Starts to watch; to be called at the moment of the kill.
     pub fn start(client: &Client, victims: Vec<MnId>) -> Watch<'_> {
         Watch {
             client,
@@ -52,22 +52,22 @@ impl Watch<'_> {
         }
     }
 
-    /// How long ago the kill was.
+    /// Returns the time since the kill.
     pub fn elapsed(&self) -> Duration {
         self.killed.elapsed()
     }
 
-    /// Whether there is nothing more to wait for.
+    /// Whether all awaited events have come, or cannot come.
     pub fn is_over(&self) -> bool {
         self.stable.is_some() && (self.whole.is_some() || self.hopeless)
     }
 
-    /// Whether one of them is still a member.
+    /// Whether one of the victims is still a member.
     fn is_in(&self, view: &View) -> bool {
         view.members.iter().any(|member| self.victims.contains(&member.node))
     }
 
-    /// Looks once, and waits a little.
+    /// Looks at the view once, and waits a little.
     pub fn look(&mut self) -> Result<(), Failure> {
         if self.stable.is_none() {
             let view = self.client.view();
@@ -86,7 +86,7 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// As [`Watch::look`], when no session hears of views any more.
+    /// Asks the master, when no session learns of views any more.
     pub fn ask(&mut self) -> Result<(), Failure> {
         let status = self.client.status()?;
         let view = status.view.as_ref();

@@ -1,9 +1,9 @@
 //! Sessions that insert, read and update while the index grows.
 //!
-//! Whoever inserts takes the next key and goes on with the next as soon as that is done. Reads and
-//! updates are of keys that have been inserted, each as likely as any other, so that they go to all
-//! subtables; they come at an even pace, and after a pause nothing is made up for. Updates are
-//! bounded by the inserts, and with them the memory that a run takes.
+//! A session that inserts takes the next key as soon as the last one is done. Reads and updates are
+//! of keys that have been inserted, each as likely as any other, so that they go to all subtables;
+//! they come at a steady pace, and after a pause the load does not catch up. The inserts bound the
+//! updates, and thereby the memory that a run takes.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,10 +20,10 @@ use crate::tally::Tally;
 use crate::verify::Log;
 use crate::worker::{Board, Worker};
 
-/// There is at most one update for so many inserts.
+/// Inserts for each update, at least.
 pub const INSERTS_PER_UPDATE: u64 = 2;
 
-/// What a thread does.
+/// The role of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Insert,
@@ -31,23 +31,23 @@ pub enum Role {
     Update,
 }
 
-/// What threads share.
+/// The state that threads share.
 pub struct Load<'a> {
     pub client: &'a Client,
     pub board: &'a Board,
     /// Keys to insert.
     pub keys: u64,
-    /// Between the beginnings of two reads or updates of a session.
+    /// The time between the beginnings of two reads or updates of a session.
     pub interval: Duration,
     /// Sessions that update.
     pub writers: u64,
-    /// Sessions that are not done with inserting.
+    /// Sessions that have not finished inserting.
     pub inserters_left: AtomicUsize,
     /// Whether to stop.
     pub over: AtomicBool,
 }
 
-/// What a thread did.
+/// The results of a thread.
 pub struct Done {
     pub writer: u64,
     pub log: Log,
@@ -56,16 +56,16 @@ pub struct Done {
 }
 
 impl Load<'_> {
-    /// Whether there is something left to insert, and nobody wants an end.
+    /// Whether there is something left to insert, and no reason to stop.
     pub fn goes_on(&self) -> bool {
-        // Relaxed: it is seen soon enough.
+        // Relaxed: the change becomes visible soon enough.
         !self.over.load(Ordering::Relaxed)
             && self.inserters_left.load(Ordering::Relaxed) > 0
             && !self.board.is_broken()
             && !interrupt::requested()
     }
 
-    /// Runs a thread until it is over.
+    /// Runs a thread until the load is over.
     pub fn thread(&self, role: Role, writer: u64, meter: &Meter) -> Result<Done, Failure> {
         let result = self.work(role, writer, meter);
         if role == Role::Insert {

@@ -1,10 +1,11 @@
-//! `fusee bench growth`: an index of one subtable takes many keys, while others read and write.
+//! `fusee bench growth`: an index of one subtable takes many keys, while other sessions read and
+//! write.
 //!
-//! Some sessions insert as fast as they can, others read and update keys that are there, at an even
-//! pace ([`load`]). Meanwhile the index is split again and again. What comes out is a time series,
-//! and the latencies of the operations during which the view changed beside those of the others
-//! (see [`crate::series`] for what that means); how full the index was whenever it grew; how long
-//! the stages of the changes took. In the end every key is read back.
+//! Some sessions insert as fast as they can, others read and update existing keys, at a steady pace
+//! ([`load`]). Meanwhile the index is split again and again. The results are a time series, the
+//! latencies of operations while the view was changing beside those of the others (see
+//! [`crate::series`] for the meaning of that), how full the index was whenever it grew, and how
+//! long the stages of the changes took. In the end every key is read back.
 //!
 //! The load factor is the number of the benchmark's keys over the slots of all subtables.
 
@@ -34,12 +35,12 @@ use load::{Done, Load, Role};
 use report::{Found, Interval};
 use watch::{Stages, Watch};
 
-/// How often to look for the next view.
+/// The period of looks for the next view.
 const POLL: Duration = Duration::from_micros(500);
-/// How often the bar moves.
+/// The period of the bar.
 const SHOWN: Duration = Duration::from_millis(100);
 
-/// How to run it.
+/// The arguments.
 #[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
     fusee bench growth --plot growth.svg\n  \
@@ -117,13 +118,13 @@ impl Args {
 
     fn demand(&self) -> Demand {
         let pairs = self.keys + self.keys / load::INSERTS_PER_UPDATE;
-        // An index for one key has one subtable. The servers are processes: what the master sends
-        // to clients is a part of what growth costs.
+        // An index for one key has one subtable. The servers are processes: the master's messages
+        // to clients are a part of the cost of growth.
         Demand { keys: self.keys, index_keys: 1, pairs, processes: 1, ..Demand::default() }
     }
 }
 
-/// Runs it and prints a report.
+/// Runs the benchmark and prints its report.
 pub fn run(args: &Args) -> Result<(), Failure> {
     args.check()?;
     let shell = Shell::begin_drawing("growth", &args.drawing)?;
@@ -165,7 +166,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     shell.tell(args, Some(target.describe(&args.cluster)), found, Some(verdict))
 }
 
-/// What the run gave.
+/// The results of the run.
 struct Grown<'a> {
     done: Vec<Done>,
     duration: Duration,
@@ -206,14 +207,14 @@ fn grow<'a>(args: &Args, client: &'a Client, board: &'a Board) -> Result<Grown<'
         let done = threads.into_iter().map(|thread| thread.join().expect("it does not panic"));
         let done: Vec<Done> = done.collect::<Result<_, _>>()?;
         let mut grown = steered?;
-        // What came after the last interval.
+        // The operations after the last interval.
         grown.all.merge(&take_all(&meters));
         grown.done = done;
         Ok(grown)
     })
 }
 
-/// What happens beside the threads: the time series.
+/// Watches the load, beside the threads: the time series.
 fn steer<'a>(args: &Args, load: &Load<'a>, meters: &[Meter]) -> Result<Grown<'a>, Failure> {
     let client = load.client;
     let board = load.board;

@@ -1,4 +1,4 @@
-//! What `bench growth` tells.
+//! The report of `bench growth`.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -13,9 +13,9 @@ use crate::series::{Latency, Operations, Sample, operations, thinned};
 use crate::worker::Board;
 use fusee_report::plot::{Chart, Horizontal, Line, Mark, Panel};
 
-/// Rows of the time series that the table for people has at most.
+/// Maximum number of rows of the time series in the table for people.
 const ROWS: usize = 24;
-/// Splits that the picture marks at most.
+/// Maximum number of splits that the picture marks.
 const MARKS: usize = 50;
 /// The operations of the load, in this order.
 const KINDS: [&str; 3] = ["insert", "search", "update"];
@@ -30,12 +30,12 @@ pub struct Interval {
     /// Subtables at its end.
     pub subtables: usize,
     pub load_factor: f64,
-    /// What ended in it.
+    /// Operations that ended in the interval.
     pub operations: Operations,
 }
 
 impl Interval {
-    /// That ends now.
+    /// Builds the row of an interval that ends now.
     pub fn new(view: &View, board: &Board, from: Duration, to: Duration, sample: &Sample) -> Self {
         let keys = board.frontier.acknowledged();
         let subtables = view.subtables.len();
@@ -50,21 +50,21 @@ impl Interval {
     }
 }
 
-/// What came out.
+/// The results.
 #[derive(Debug, Serialize)]
 pub struct Found {
-    /// Until the last key was there.
+    /// The time until the last key was inserted.
     pub duration_s: f64,
     pub slots_per_bucket: u8,
     pub subtable_slots: u64,
     pub subtables_at_start: usize,
     pub intervals: Vec<Interval>,
-    /// Every time the index grew.
+    /// The changes in which the index grew.
     pub growth: Vec<Growth>,
     pub stages: Stages,
     /// Operations while the view was at rest. (`per_s` is of the whole run.)
     pub calm: Operations,
-    /// Operations during which it was changing.
+    /// Operations while the view was changing.
     pub changing: Operations,
 }
 
@@ -194,7 +194,7 @@ impl Found {
         }
     }
 
-    /// The time series as a picture.
+    /// Draws the time series.
     fn chart(&self, title: String) -> Chart {
         let line = |name: &str, value: &dyn Fn(&Interval) -> Option<f64>| {
             let points = self.intervals.iter().filter_map(|i| Some((i.to_s, value(i)?)));
@@ -221,7 +221,7 @@ impl Found {
                 panel("keys / slots", false, vec![load, when_it_grew]),
                 panel("subtables", false, vec![subtables]),
             ],
-            // More than so many would hide what they stand for.
+            // More marks would hide the lines.
             mark_name: "splits of the index",
             marks: match self.growth.len() {
                 0..=MARKS => self.growth.iter().map(|g| Mark::at(g.at_s)).collect(),

@@ -1,8 +1,8 @@
-//! When the index grew, and how long the stages of the changes took.
+//! The growth of the index, and the durations of the stages of the changes.
 //!
-//! That it grows is seen where the load's sessions have their views, by looking often: a change may
-//! be seen a moment late, by as much as the machine is busy. The stages are the master's figures,
-//! in whole milliseconds; what it has done since it was asked last is added up.
+//! Growth is seen where the load's sessions have their views, by looking often: a change may be
+//! seen late if the machine is busy. The stages are the master's figures, in whole milliseconds,
+//! added up since it was asked last.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,45 +18,45 @@ const VIEWS: u64 = 4;
 /// A change of the view in which the index grew.
 #[derive(Clone, Debug, Serialize)]
 pub struct Growth {
-    /// When it was seen first, in seconds.
+    /// The time at which the change was first seen, in seconds.
     pub at_s: f64,
-    /// When it was seen to be over.
+    /// The time at which it was seen to be over.
     pub ended_s: f64,
-    /// Keys that there were when it began.
+    /// Keys at its beginning.
     pub keys: u64,
     /// Subtables before.
     pub subtables: usize,
     /// Subtables afterwards.
     pub subtables_after: usize,
-    /// How full the index was when it began, 0 to 1.
+    /// The load factor at its beginning, 0 to 1.
     pub load_factor: f64,
 }
 
-/// How full an index is with so many keys.
+/// Returns the load factor of an index with this number of keys.
 pub fn load_factor(keys: u64, subtables: usize, view: &View) -> f64 {
     keys as f64 / (subtables as u64 * view.geometry.subtable_slots()) as f64
 }
 
-/// Looks at the view.
+/// An observer of the view.
 pub struct Watch<'a> {
     client: &'a Client,
     board: &'a Board,
     start: Instant,
     seen: Arc<View>,
-    /// The number of the first view of the change that is under way, and what is known of it.
+    /// The number of the first view of the change that is under way, and the change so far.
     under_way: Option<(u64, Growth)>,
-    /// What is over.
+    /// The changes that are over.
     pub growth: Vec<Growth>,
 }
 
 impl<'a> Watch<'a> {
-    /// From now on.
+    /// Starts to watch.
     pub fn start(client: &'a Client, board: &'a Board, start: Instant) -> Watch<'a> {
         let seen = client.view();
         Watch { client, board, start, seen, under_way: None, growth: Vec::new() }
     }
 
-    /// Looks once.
+    /// Looks at the view once.
     pub fn look(&mut self) {
         let view = self.client.view();
         if view.number == self.seen.number {
@@ -67,7 +67,7 @@ impl<'a> Watch<'a> {
         self.came(view, at_s, keys);
     }
 
-    /// A view came.
+    /// Notes a new view.
     fn came(&mut self, view: Arc<View>, at_s: f64, keys: u64) {
         if self.under_way.as_ref().is_some_and(|(first, _)| view.number >= first + VIEWS) {
             self.end(&view, at_s);
@@ -82,7 +82,7 @@ impl<'a> Watch<'a> {
                 subtables_after: subtables,
                 load_factor: load_factor(keys, subtables, &view),
             };
-            // Of the stages of this change some may have been missed.
+            // Some stages of this change may have been missed.
             let stages = view.change.as_ref().map_or(VIEWS - 1, |change| change.stage as u64);
             self.under_way = Some((view.number - stages.min(view.number), growth));
         }
@@ -106,13 +106,13 @@ impl<'a> Watch<'a> {
 pub struct Stages {
     /// Changes of the view.
     pub changes: u64,
-    /// Those of them that the master told in time: the times are theirs.
+    /// Changes whose times the master reported: the sums are of these.
     pub timed: u64,
-    /// Until everybody had stopped in the scope.
+    /// Until all sessions had stopped in the scope.
     pub frozen_ms: u64,
     /// Until the new subtables were filled.
     pub transforming_ms: u64,
-    /// Until everybody had found out, and what had moved was cleared.
+    /// Until all sessions had learned the outcome, and the moved entries were cleared.
     pub switched_ms: u64,
     /// Changes that were complete when the master was asked last.
     #[serde(skip)]
@@ -120,12 +120,12 @@ pub struct Stages {
 }
 
 impl Stages {
-    /// From what the master says in the beginning.
+    /// Starts from the master's present figures.
     pub fn start(status: &Status) -> Stages {
         Stages { seen: status.reconfigurations, ..Stages::default() }
     }
 
-    /// Adds what has been completed since.
+    /// Adds the changes that have been completed since.
     pub fn add(&mut self, status: &Status) {
         let new = status.reconfigurations.saturating_sub(self.seen);
         self.seen = status.reconfigurations;

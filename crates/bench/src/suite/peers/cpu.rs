@@ -1,4 +1,4 @@
-//! How long threads of a process have been on a processor.
+//! The time that threads of a process have been on a processor.
 
 use std::fs;
 use std::io;
@@ -8,12 +8,12 @@ use std::path::PathBuf;
 #[derive(Clone, Debug)]
 pub struct Task(PathBuf);
 
-/// The threads of a process, or those with this name.
+/// Returns the threads of a process, or those with this name.
 pub fn tasks(process: u32, name: Option<&str>) -> io::Result<Vec<Task>> {
     let mut tasks = Vec::new();
     for task in fs::read_dir(format!("/proc/{process}/task"))? {
         let path = task?.path();
-        // Others may end meanwhile.
+        // Other threads may end meanwhile.
         let own_name = fs::read_to_string(path.join("comm")).unwrap_or_default();
         if name.is_none_or(|name| own_name.trim_end() == name) {
             tasks.push(Task(path));
@@ -22,7 +22,7 @@ pub fn tasks(process: u32, name: Option<&str>) -> io::Result<Vec<Task>> {
     Ok(tasks)
 }
 
-/// The time of all of them, in nanoseconds.
+/// Returns the sum of their times, in nanoseconds.
 pub fn time_ns(tasks: &[Task]) -> io::Result<u64> {
     let time = |task: &Task| {
         let text = fs::read_to_string(task.0.join("schedstat"))?;
@@ -45,7 +45,7 @@ mod tests {
             let own = tasks(std::process::id(), Some("a name")).unwrap();
             assert_eq!(own.len(), 1);
             let before = time_ns(&own).unwrap();
-            // Which the system notes at the latest when it takes turns.
+            // The system updates the figure at the latest when it switches threads.
             while time_ns(&own).unwrap() == before {
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }

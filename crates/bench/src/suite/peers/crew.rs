@@ -27,7 +27,7 @@ struct Thread {
 impl Drop for Thread {
     fn drop(&mut self) {
         self.jobs = None;
-        // If it panicked, it said so, and whoever waited for it failed.
+        // If the thread panicked, it has reported that, and its caller has failed.
         let _ended = self.handle.take().map(JoinHandle::join);
     }
 }
@@ -35,12 +35,12 @@ impl Drop for Thread {
 /// A peer with threads, each with a session of its own.
 pub struct Crew {
     threads: Vec<Thread>,
-    // Has the peer, which ends after the threads.
+    // Keeps the peer, which ends after the threads.
     server: Box<dyn Fn() -> Result<Vec<Task>, Failure>>,
 }
 
 impl Crew {
-    /// So many threads. The pairs of the peer have these values.
+    /// Starts the threads. The pairs of the peer have these values.
     pub fn new<P: Peer>(peer: P, values: Values, threads: usize) -> Result<Crew, Failure> {
         let peer = Arc::new(peer);
         let served = peer.clone();
@@ -59,12 +59,12 @@ impl Crew {
         Ok(crew)
     }
 
-    /// The threads of the peer's server.
+    /// Returns the threads of the peer's server.
     pub fn server(&self) -> Result<Vec<Task>, Failure> {
         (self.server)()
     }
 
-    /// Executes the requests: so many threads each a part, with so many in flight.
+    /// Executes the requests: each of `threads` threads a part, with `depth` in flight.
     pub fn run(
         &self,
         requests: &Arc<Vec<Request>>,
@@ -99,7 +99,7 @@ fn serve<P: Peer>(
     work: &Receiver<Job>,
     done: &Sender<Result<(), Failure>>,
 ) {
-    // Nobody hears it only if nobody waits for it.
+    // The send fails only if no caller waits for the result.
     let tell = |result| done.send(result).unwrap_or_default();
     let session = match peer.open() {
         Ok(session) => session,

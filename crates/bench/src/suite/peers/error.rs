@@ -1,4 +1,4 @@
-//! How an operation on a store beside FUSEE fails.
+//! Errors of operations on a store beside FUSEE.
 
 use std::io;
 
@@ -6,19 +6,19 @@ use fusee_linearizability::Answer;
 
 use crate::store::OperationError;
 
-/// Why it failed.
+/// The reason of a failure.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
-    /// An insert found the key.
+    /// An insert found that the key exists.
     #[error("the key exists already")]
     Exists,
-    /// An update or delete did not.
+    /// An update or delete did not find the key.
     #[error("the key does not exist")]
     Absent,
     /// The connection to the server broke, or the answer has another form.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// LMDB says so.
+    /// An error of LMDB.
     #[error("LMDB: {0}")]
     Lmdb(#[from] heed::Error),
 }

@@ -15,12 +15,12 @@ use fusee_workload::key_bytes;
 pub struct Lmdb {
     env: Env,
     database: Database<Bytes, Bytes>,
-    // In the end.
+    // Dropped last.
     _directory: Temporary,
 }
 
 impl Lmdb {
-    /// Without a pair.
+    /// Opens a store without pairs.
     fn empty(size: &Size) -> Result<Lmdb, PeerError> {
         let directory = Temporary::directory()?;
         let bytes = u64::from(size.keys) * (u64::from(size.pair_bytes) + 4096) + (64 << 20);
@@ -53,8 +53,8 @@ impl Lmdb {
 
 #[allow(unsafe_code)]
 fn open(mut options: EnvOpenOptions, directory: &Temporary) -> Result<Env, heed::Error> {
-    // SAFETY: the directory is new, and nobody else knows of it: the files are opened once. What the flags
-    // give up, that they outlive the system, is not wanted.
+    // SAFETY: the directory is new, and no other code knows of it: the files are opened once. The flags give up the
+    // survival of the files beyond the system, which is not wanted.
     unsafe {
         options.flags(EnvFlags::NO_SYNC | EnvFlags::WRITE_MAP);
         options.open(directory.path())
@@ -75,14 +75,14 @@ impl Peer for Lmdb {
     }
 }
 
-/// Of one thread.
+/// The access of one thread.
 pub struct Handle {
     env: Env,
     database: Database<Bytes, Bytes>,
 }
 
 impl Handle {
-    /// Writes a key that is there, or one that is not: what is asked for.
+    /// Writes a key; `is_there` selects an existing or a new one.
     fn write(&self, key: &[u8], value: &[u8], is_there: bool) -> Result<(), PeerError> {
         let mut transaction = self.env.write_txn()?;
         match (self.database.get(&transaction, key)?.is_some(), is_there) {
@@ -132,7 +132,7 @@ impl Session for Handle {
 }
 
 impl Pipelined for Handle {
-    /// One at a time: each is over at once.
+    /// One request at a time: each is over at once.
     fn run(&self, requests: &[Request], values: &Values, _depth: usize) -> Result<(), PeerError> {
         for request in requests {
             match request {

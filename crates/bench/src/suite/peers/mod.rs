@@ -1,16 +1,16 @@
-//! `fusee bench peers`: beside what a user would pick instead.
+//! `fusee bench peers`: FUSEE beside the stores that a user might choose instead.
 //!
-//! Every round is one sequence of operations, which each peer executes, one after the other, from
-//! one thread or from several, each a part of it: YCSB A (half of them updates), B (one in twenty) or C
-//! (none), on Zipfian keys. The order changes with every round. Ratios are of the same round, so that a
-//! machine that is busy for a while slows all.
+//! Every round is one sequence of operations. Each peer executes it, one operation after the other, from one thread or
+//! from several, each a part of it: YCSB A (half of them updates), B (one in twenty) or C (none), on Zipfian keys. The
+//! order of the peers changes with every round. Ratios are of the same round, so that a machine that is busy for a
+//! while slows all.
 //!
 //! Memcached and Redis run in processes of their own, started here, without persistence. LMDB runs in this
 //! process, on files that it never syncs. FUSEE keeps three replicas of the index and two of the data;
 //! the others keep one copy.
 //!
-//! Beside the time of an operation stands what the server's processors did for it: memory nodes are meant
-//! to be weak machines. Over shared memory, and in LMDB, there is no server.
+//! Beside the time of an operation stands the processor time of the server: memory nodes are meant to be weak machines.
+//! Over shared memory, and in LMDB, there is no server.
 
 mod cpu;
 mod crew;
@@ -48,14 +48,14 @@ use own::Own;
 use server::{Memcached, Redis};
 pub use values::Values;
 
-/// The longest value: as --pair-bytes allows.
+/// The longest value, as with --pair-bytes.
 const MAX_VALUE_BYTES: u32 = 65_536;
 /// The skew of YCSB.
 const THETA: f64 = 0.99;
-/// Which keys are popular: the same in every round.
+/// The seed of the choice of popular keys: the same in every round.
 const POPULAR: u64 = 1;
 
-/// How to run it.
+/// The arguments.
 #[derive(clap::Args, Debug, Serialize)]
 #[command(
     after_help = "Who takes part: fusee-shm, fusee-tcp, lmdb; memcached-unix, memcached-tcp, \
@@ -88,7 +88,7 @@ pub struct Args {
     #[serde(skip)]
     depths: Vec<u16>,
 
-    /// Client threads, the same number for everybody
+    /// Client threads, the same number for all
     #[arg(long, value_delimiter = ',', default_value = "1", value_name = "N,N",
           value_parser = clap::value_parser!(u16).range(1..=64))]
     #[serde(skip)]
@@ -115,7 +115,7 @@ pub struct Args {
           value_parser = clap::value_parser!(u32).range(1..))]
     operations: u32,
 
-    /// Who takes part [default: all that are installed]
+    /// Stores that take part [default: all that are installed]
     #[arg(long, value_delimiter = ',', value_name = "NAME,NAME")]
     #[serde(skip)]
     only: Vec<String>,
@@ -125,20 +125,20 @@ pub struct Args {
     output: Output,
 }
 
-/// A store that takes part. All pairs have been put when it is made, and a session that it opens
-/// knows where everything is.
+/// A store that takes part. When it is made, all pairs have been put, and sessions that it opens know the places of
+/// all.
 pub trait Peer: Store<Session: Pipelined> + Send + 'static {
-    /// The threads of its server; none if there is no server.
+    /// Returns the threads of its server; none if there is no server.
     fn server(&self) -> Result<Vec<Task>, Failure>;
 }
 
-/// How everybody is started.
+/// The settings with which peers are started.
 #[derive(Clone, Copy)]
 struct Way {
     size: Size,
     values: Sizes,
     memory_nodes: u16,
-    /// Of each client thread to those who have one server.
+    /// Connections of each client thread to a peer with one server.
     connections: u16,
 }
 
@@ -156,7 +156,7 @@ impl Way {
 /// Starts a peer with so many client threads.
 type Start = fn(&Way, u16) -> Result<Crew, Failure>;
 
-/// Everybody, with the program that has to be installed.
+/// All peers, with the program that has to be installed.
 const ALL: [(&str, Option<&str>, Start); 7] = [
     ("fusee-shm", None, |way, n| way.crew(Own::new(way, FabricKind::Shm), n)),
     ("fusee-tcp", None, |way, n| way.crew(Own::new(way, FabricKind::Tcp), n)),
@@ -172,13 +172,13 @@ const REDIS: &str = "redis-server";
 
 #[derive(Debug, Serialize)]
 struct Found {
-    /// If they are not all as long as each other.
+    /// The distribution of lengths, if values differ in length.
     values: Option<String>,
     absent: Vec<String>,
     runs: Vec<Run>,
 }
 
-/// One workload with so many requests in flight in each of so many threads.
+/// One workload, with numbers of threads and of requests in flight in each.
 #[derive(Debug, Serialize)]
 struct Run {
     workload: String,
@@ -186,13 +186,13 @@ struct Run {
     threads: u16,
     /// Nanoseconds from one operation to the next, of all threads together.
     ns: BTreeMap<String, Spread>,
-    /// Nanoseconds that the server's threads were on a processor, by operation; of those that have one.
+    /// Nanoseconds that the server's threads were on a processor, by operation; of peers that have a server.
     server_cpu_ns: BTreeMap<String, Spread>,
-    /// How many times as long the others take as a peer of ours, in the same round.
+    /// The time of the others over the time of a peer of ours, in the same round.
     times_of: BTreeMap<String, BTreeMap<String, Spread>>,
 }
 
-/// Runs it and prints a report.
+/// Runs the benchmark and prints its report.
 pub fn run(args: &Args) -> Result<(), Failure> {
     temporary::end_with_signals()?;
     let shell = Shell::begin("peers", &args.output);
@@ -287,12 +287,12 @@ fn times_of(all: &[(String, Samples)]) -> BTreeMap<String, BTreeMap<String, Spre
     ours.map(|(name, own)| (name.clone(), times(own, name))).collect()
 }
 
-/// What a workload is called in reports.
+/// Returns the name of a workload in reports.
 fn name_of(workload: Workload) -> String {
     workload.to_string().to_uppercase()
 }
 
-/// The requests of a round, the same for everybody.
+/// Returns the requests of a round, the same for all peers.
 fn requests(args: &Args, workload: Workload, chooser: &Chooser, round: u64) -> Vec<Request> {
     let mut rng = SmallRng::seed_from_u64(round);
     let mut chooser = chooser.clone();

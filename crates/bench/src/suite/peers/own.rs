@@ -12,7 +12,7 @@ use fusee_workload::key_bytes;
 
 /// Requests in flight while a session learns where the keys are.
 const LEARNED_TOGETHER: usize = 16;
-/// The threads that take the network card's place.
+/// The threads that stand for the NIC.
 const SERVERS: &str = "fusee-tcp";
 
 pub struct Own {
@@ -42,7 +42,7 @@ impl Own {
 impl Store for Own {
     type Session = Session;
 
-    /// Its session knows where every key is.
+    /// Opens a session that knows the place of every key.
     fn open(&self) -> Result<Session, Error> {
         let session = self.client.session()?;
         let all = (0..self.keys).map(|number| Request::Get(key_bytes(number.into())));
@@ -74,9 +74,9 @@ impl Pipelined for Session {
     }
 }
 
-/// Over shared memory an operation is over at once, so that there is never more than one in flight. But
-/// those who have several requests can hand them over together: reads one behind the other do not wait for
-/// memory each by itself, nor do updates. (Updates of a batch come before its reads.)
+/// Over shared memory an operation is over at once, so there is never more than one in flight. But a caller with
+/// several requests can hand them over together: then successive reads wait for memory together, and so do
+/// updates. (Updates of a batch come before its reads.)
 async fn by_batches(
     session: &Session,
     requests: &[Request],

@@ -17,35 +17,35 @@ use crate::store::{Pipelined, Request, Session, Store, poll_to_end};
 use crate::temporary::{Temporary, free_port};
 use fusee_workload::{KEY_BYTES, key_bytes};
 
-/// So long a server may take until it answers.
+/// The time limit for a server to answer.
 const START_PATIENCE: Duration = Duration::from_secs(10);
 /// Requests that are sent together while loading.
 const LOADED_TOGETHER: usize = 64;
 
-/// When a value is stored.
+/// The condition for storing a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     Always,
-    /// If the key is not there.
+    /// If the key does not exist.
     Absent,
-    /// If it is.
+    /// If the key exists.
     There,
 }
 
-/// How one of them is talked to.
+/// The protocol of one of the servers.
 pub trait Protocol {
     fn get(out: &mut Vec<u8>, key: &[u8]);
     fn set(out: &mut Vec<u8>, key: &[u8], value: &[u8], when: When);
     fn delete(out: &mut Vec<u8>, key: &[u8]);
-    /// The value that comes, if the key is there.
+    /// Receives the value, if the key exists.
     fn got(connection: &mut Connection) -> io::Result<Option<&[u8]>>;
-    /// Whether it was stored.
+    /// Receives whether the value was stored.
     fn was_set(connection: &mut Connection) -> io::Result<bool>;
-    /// Whether the key was there.
+    /// Receives whether the key existed.
     fn was_deleted(connection: &mut Connection) -> io::Result<bool>;
 }
 
-/// Where it listens.
+/// The address of a server.
 enum Address {
     Unix(PathBuf),
     Tcp(u16),
@@ -60,7 +60,7 @@ impl Address {
     }
 }
 
-/// A server, and how to get to it.
+/// A server, and the way to it.
 pub struct Server<P> {
     process: Temporary,
     address: Address,
@@ -70,7 +70,7 @@ pub struct Server<P> {
 }
 
 impl<P: Protocol> Server<P> {
-    /// Waits until it answers.
+    /// Waits until the server answers.
     fn new(process: Temporary, address: Address, way: &Way) -> Result<Server<P>, Failure> {
         let connections = way.connections;
         let server = Server { process, address, connections, protocol: PhantomData };
@@ -78,7 +78,7 @@ impl<P: Protocol> Server<P> {
         Ok(server)
     }
 
-    /// Puts all pairs into it.
+    /// Puts all pairs into the server.
     pub fn load(self, way: &Way) -> Result<Server<P>, Failure> {
         let all = (0..way.size.keys).map(|number| Request::Update(key_bytes(number.into())));
         let all: Vec<Request> = all.collect();
@@ -88,7 +88,7 @@ impl<P: Protocol> Server<P> {
         Ok(self)
     }
 
-    /// Until it answers.
+    /// Waits until the server answers.
     fn wait(&self) -> io::Result<()> {
         let end = Instant::now() + START_PATIENCE;
         loop {
@@ -124,14 +124,14 @@ impl<P: Protocol + 'static> Peer for Server<P> {
     }
 }
 
-/// Connections, and so many requests in flight on all of them together.
+/// Connections, with `depth` requests in flight on all of them together.
 pub struct Talk<P> {
     connections: RefCell<Vec<Connection>>,
     protocol: PhantomData<fn() -> P>,
 }
 
 impl<P: Protocol> Talk<P> {
-    /// One request, and its answer.
+    /// Sends one request and returns its answer.
     fn ask<T>(
         &self,
         request: impl FnOnce(&mut Vec<u8>),
@@ -183,7 +183,7 @@ impl<P: Protocol> Session for Talk<P> {
         }
     }
 
-    /// Its thread waits within an operation.
+    /// The thread waits within an operation.
     fn is_immediate(&self) -> bool {
         true
     }
@@ -220,7 +220,7 @@ impl<P: Protocol> Pipelined for Talk<P> {
     }
 }
 
-/// The value that an answer promises, which a line ends.
+/// Receives the value that an answer announces, up to the end of its line.
 fn value(connection: &mut Connection, len: usize) -> io::Result<Option<&[u8]>> {
     let bytes = connection.bytes(len + 2)?;
     Ok(Some(&bytes[..len]))
@@ -395,7 +395,7 @@ mod tests {
     use crate::suite::sizes::Sizes;
     use crate::temporary::is_installed;
 
-    /// Where the server is not installed there is nothing to drive.
+    /// Drives the server; returns at once if it is not installed.
     fn drive<P: Protocol>(program: &str, start: fn(&Way) -> Result<Server<P>, Failure>) {
         if !is_installed(program) {
             return println!("SKIPPED: {program} is not installed");

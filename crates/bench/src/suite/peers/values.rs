@@ -1,4 +1,4 @@
-//! The values of the pairs: each key has a length of its own, which updates leave as it is.
+//! The values of the pairs: each key has a length of its own, which updates keep.
 
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -6,10 +6,10 @@ use rand::rngs::SmallRng;
 use crate::store::Key;
 use crate::suite::sizes::Sizes;
 
-/// Lengths that a distribution comes to.
+/// Number of lengths that are drawn from a distribution.
 const LENGTHS: usize = 256;
 
-/// What every key holds.
+/// The values of all keys.
 #[derive(Clone, Debug)]
 pub struct Values {
     longest: Vec<u8>,
@@ -17,7 +17,7 @@ pub struct Values {
 }
 
 impl Values {
-    /// Of lengths that are drawn: the same in every run.
+    /// Draws the lengths: the same in every run.
     pub fn new(sizes: Sizes) -> Values {
         let mut rng = SmallRng::seed_from_u64(1);
         let lengths: Vec<u32> = (0..LENGTHS).map(|_| sizes.draw(&mut rng)).collect();
@@ -25,7 +25,7 @@ impl Values {
         Values { longest: vec![7; longest as usize], lengths }
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn of(&self, key: &Key) -> &[u8] {
         // Keys end in the digits of their number.
         let number = u64::from_le_bytes(*key.last_chunk().expect("a key has 16 bytes"));
@@ -33,12 +33,12 @@ impl Values {
         &self.longest[..self.lengths[which as usize] as usize]
     }
 
-    /// How long the longest is.
+    /// Returns the length of the longest value.
     pub fn longest_bytes(&self) -> u32 {
         self.longest.len() as u32
     }
 
-    /// How long they are in the mean.
+    /// Returns the mean length.
     pub fn mean_bytes(&self) -> u32 {
         let sum: u64 = self.lengths.iter().map(|bytes| u64::from(*bytes)).sum();
         (sum / LENGTHS as u64) as u32

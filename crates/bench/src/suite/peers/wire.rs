@@ -1,4 +1,4 @@
-//! A connection to a server with its requests one behind the other, and its answers.
+//! A connection to a server, with requests in a row, and their answers.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -37,7 +37,7 @@ impl Socket {
     }
 }
 
-/// Requests that wait to be sent, and what was received and not looked at.
+/// Requests that wait to be sent, and received bytes that were not read yet.
 pub struct Connection {
     socket: Socket,
     out: Vec<u8>,
@@ -51,12 +51,12 @@ impl Connection {
         Connection { socket, out: Vec::new(), received: vec![0; 256 << 10], from: 0, to: 0 }
     }
 
-    /// Where the next requests are put.
+    /// Returns the buffer for the next requests.
     pub fn out(&mut self) -> &mut Vec<u8> {
         &mut self.out
     }
 
-    /// Sends them, in one call.
+    /// Sends the requests, in one call.
     pub fn send(&mut self) -> io::Result<()> {
         self.socket.write_all(&self.out)?;
         self.out.clear();
@@ -77,7 +77,7 @@ impl Connection {
         }
     }
 
-    /// The next line, without its end.
+    /// Returns the next line, without its end.
     pub fn line(&mut self) -> io::Result<&[u8]> {
         let mut looked = 0;
         loop {
@@ -94,7 +94,7 @@ impl Connection {
         }
     }
 
-    /// The next so many bytes.
+    /// Returns the next `count` bytes.
     pub fn bytes(&mut self, count: usize) -> io::Result<&[u8]> {
         assert!(count <= self.received.len(), "an answer is longer than any value");
         while self.to - self.from < count {
@@ -110,7 +110,7 @@ impl Connection {
     }
 }
 
-/// The number behind a prefix of a line.
+/// Returns the number behind a prefix of a line.
 pub fn number(line: &[u8], prefix: &[u8]) -> io::Result<usize> {
     let digits = line.strip_prefix(prefix).and_then(|digits| str::from_utf8(digits).ok());
     let number = digits.and_then(|digits| digits.trim().parse().ok());

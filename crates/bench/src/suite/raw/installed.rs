@@ -1,4 +1,4 @@
-//! Programs that measure the transports of others: how they are run, and what they say.
+//! Installed programs that measure other transports: their calls and their output.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -8,11 +8,11 @@ use fusee_cli::failure::Failure;
 use crate::temporary::{Temporary, free_port};
 use crate::verbs::Verb;
 
-/// Longer than any of their runs takes.
+/// More time than any of their runs takes.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// So long a server may take until it listens.
+/// The time limit for a server to listen.
 const START_PATIENCE: Duration = Duration::from_secs(5);
-/// Between two looks whether a program has ended.
+/// The period of looks whether a program has ended.
 const POLL: Duration = Duration::from_millis(2);
 
 const UCX: &str = "ucx_perftest";
@@ -69,7 +69,7 @@ fn failed(program: &str, what: &str) -> Failure {
     Failure::operation(format!("{program} failed: {what}"))
 }
 
-/// What a program has said when it has ended well.
+/// Waits for a program and returns its output if it has ended well.
 fn finish(program: &'static str, running: &Temporary) -> Result<String, Failure> {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -88,7 +88,7 @@ fn finish(program: &'static str, running: &Temporary) -> Result<String, Failure>
     }
 }
 
-/// A number of the last row of a table: that of the column with this name.
+/// Returns a number of the last row of a table: that in the column of this name.
 fn column(text: &str, separator: char, name: &str) -> Option<f64> {
     let cells = |line: &str| -> Vec<String> {
         let cells = line.split(separator).map(str::trim).filter(|cell| !cell.is_empty());

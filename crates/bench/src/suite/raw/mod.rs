@@ -1,16 +1,16 @@
-//! `fusee bench raw`: the verbs of our fabrics beside the transports that others use, with no key-value
-//! store around any of them.
+//! `fusee bench raw`: the verbs of our fabrics beside the transports of other projects, without a key-value store
+//! around them.
 //!
-//! One at a time, always the same memory, so it is in the processor's cache; in every round all have their
-//! turn, and ratios are of the same round.
+//! Verbs run one at a time on the same memory, so it is in the processor's cache. In every round all transports have
+//! their turn, and ratios are of the same round.
 //!
-//! * *UCX over posix shared memory* is `ucx_perftest`, on the transport itself (UCT), which talks to itself
-//!   (`-l`): one process maps the memory and does what it wants there, as ours does. `get` with buffered copy is
-//!   our READ, `put_bw` with short messages, each of which is over before the next one, our WRITE; `cswap` and
-//!   `fadd` our CAS and FAA. (`put_lat` is something else: two processes that wait for each other's bytes.)
+//! * *UCX over posix shared memory* is `ucx_perftest`, on the transport itself (UCT), which talks to itself (`-l`): one
+//!   process maps the memory and accesses it directly, as ours does. `get` with buffered copy is our READ; `put_bw`
+//!   with short messages, each of which is over before the next one, is our WRITE; `cswap` and `fadd` are our CAS and
+//!   FAA. (`put_lat` is something else: two processes that wait for each other's bytes.)
 //! * *libfabric over TCP* is `fi_pingpong` on connected endpoints: messages of n bytes to and fro between two
-//!   processes; what it tells is half of that. A READ of n bytes is a small message and an answer of n bytes,
-//!   a WRITE the other way round: both stand beside one way of [`SMALL`] bytes and one of n.
+//!   processes; it prints half of the round trip. A READ of n bytes is a small message and an answer of n bytes, a
+//!   WRITE the other way round: both stand beside one way of [`SMALL`] bytes and one of n.
 
 mod installed;
 
@@ -35,7 +35,7 @@ const SMALL: u32 = 32;
 /// Bytes of an atomic operation.
 const WORD_BYTES: u32 = 8;
 
-/// How to run it.
+/// The arguments.
 #[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Who takes part: shm, tcp; ucx-posix, if ucx_perftest is installed; \
     libfabric-tcp, if\nfi_pingpong is. (It listens on all addresses while it runs.)\n\nExamples:\n  \
@@ -62,7 +62,7 @@ pub struct Args {
           value_parser = clap::value_parser!(u32).range(1..))]
     trips: u32,
 
-    /// Who takes part [default: all that are installed]
+    /// Transports that take part [default: all that are installed]
     #[arg(long, value_delimiter = ',', value_name = "NAME,NAME")]
     #[serde(skip)]
     only: Vec<Transport>,
@@ -88,7 +88,7 @@ impl Transport {
         ["shm", "ucx-posix", "tcp", "libfabric-tcp"][self as usize]
     }
 
-    /// The program that it needs, and where that is.
+    /// Returns the program that the transport needs, and where to find it.
     fn program(self) -> Option<(&'static str, &'static str)> {
         match self {
             Transport::Shm | Transport::Tcp => None,
@@ -101,7 +101,7 @@ impl Transport {
         matches!(self, Transport::Tcp | Transport::LibfabricTcp)
     }
 
-    /// What it can do with so many bytes.
+    /// Returns the verbs that the transport can execute with these numbers of bytes.
     fn verbs(self, bytes: &[u32]) -> Vec<Verb> {
         match self {
             // Messages, one way.
@@ -126,7 +126,7 @@ struct Found {
     runs: Vec<Run>,
 }
 
-/// A verb of ours, with what stands beside it.
+/// A verb of ours, beside its counterpart.
 #[derive(Debug, Serialize)]
 struct Run {
     transport: &'static str,
@@ -134,16 +134,16 @@ struct Run {
     bytes: u32,
     /// Nanoseconds.
     ns: Spread,
-    /// What does the same.
+    /// The counterpart.
     beside: Option<&'static str>,
     beside_ns: Option<Spread>,
-    /// How many times as long ours takes, in the same round.
+    /// The time of ours over the time of the counterpart, in the same round.
     times: Option<Spread>,
 }
 
 type All = BTreeMap<(Transport, Verb), Samples>;
 
-/// Runs it and prints a report.
+/// Runs the benchmark and prints its report.
 pub fn run(args: &Args) -> Result<(), Failure> {
     temporary::end_with_signals()?;
     let shell = Shell::begin("raw", &args.output);
@@ -164,7 +164,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     shell.tell(args, None, Found { absent, runs: runs(&all) }, None)
 }
 
-/// Who takes part, and who cannot.
+/// Returns the transports that take part, and those that cannot.
 fn who(args: &Args) -> Result<(Vec<Transport>, Vec<&'static str>), Failure> {
     let mut transports = Vec::new();
     let mut absent = Vec::new();
@@ -198,7 +198,7 @@ struct Own {
 
 impl Own {
     fn new(transports: &[Transport], largest: u32) -> Result<Own, Failure> {
-        // One object that is as large.
+        // One object of the largest length.
         let pair_bytes = largest.max(1024);
         let size =
             Size { keys: 1, pair_bytes, index_replicas: 3, data_replicas: 2, huge_pages: false };
@@ -213,7 +213,7 @@ impl Own {
     }
 }
 
-/// Nanoseconds of one.
+/// Returns the nanoseconds of one verb.
 fn measure(args: &Args, own: &mut Own, transport: Transport, verb: Verb) -> Result<f64, Failure> {
     let count = if transport.is_over_tcp() { args.trips } else { args.operations };
     let raw = match transport {
@@ -237,7 +237,7 @@ fn bytes(verb: Verb) -> u32 {
     }
 }
 
-/// Ours, beside the others.
+/// Returns our verbs, beside the others.
 fn runs(all: &All) -> Vec<Run> {
     let row = |(transport, verb): (Transport, Verb), series: &Samples| {
         let beside = beside(all, transport, verb);
@@ -261,7 +261,7 @@ fn runs(all: &All) -> Vec<Run> {
     all.iter().map(|(key, series)| row(*key, series)).collect()
 }
 
-/// What does the same as a verb of ours, if it took part.
+/// Returns the counterpart of a verb of ours, if it took part.
 fn beside(all: &All, transport: Transport, verb: Verb) -> Option<(&'static str, Samples)> {
     match transport {
         Transport::Shm => {

@@ -1,9 +1,9 @@
 //! The client process that is killed: `fusee bench doomed`, which is not for people.
 //!
-//! On its standard input stands its [`Task`], one line of JSON. It updates the keys in turn, tells
-//! in one line ([`Said`]) when it has made as many updates as it should, and goes on, so that it is
-//! in the middle of one whenever it dies. The end of its input ends it: none outlives the
-//! benchmark.
+//! Its standard input contains its [`Task`], one line of JSON. It updates the keys in turn and
+//! reports in one line ([`Said`]) when it has made the requested updates. Then it goes on, so that
+//! it is in the middle of an update whenever it dies. It ends at the end of its input: none
+//! outlives the benchmark.
 
 use std::io::{BufRead, BufReader, Read, Write, stdin};
 use std::os::unix::process::CommandExt;
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::value::Origin;
 use fusee_workload::key_bytes;
 
-/// What to do until it is killed.
+/// The work to do until the process is killed.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Task {
     /// Address of the master.
@@ -28,15 +28,15 @@ pub struct Task {
     pub fabric: String,
     /// Keys to update in turn; all exist.
     pub keys: u64,
-    /// Updates before it tells that it is ready.
+    /// Updates before the process reports that it is ready.
     pub updates: u64,
     /// Bytes of a value.
     pub value_bytes: usize,
-    /// Who it is, in the values.
+    /// The number of its writer in the values.
     pub writer: u64,
 }
 
-/// What it tells.
+/// A message of the process.
 #[derive(Debug, Deserialize, Serialize)]
 enum Said {
     /// The updates are made.
@@ -44,14 +44,14 @@ enum Said {
         /// The name of its session.
         client: String,
     },
-    /// It ends by itself.
+    /// The process ends by itself.
     Failed {
-        /// Why.
+        /// The reason.
         message: String,
     },
 }
 
-/// Runs it.
+/// Runs the process.
 pub fn run() -> Result<(), Failure> {
     let result = work();
     if let Err(failure) = &result {
@@ -98,7 +98,7 @@ fn say(said: &Said) -> Result<(), Failure> {
     fusee_cli::output::line(&json)
 }
 
-/// The process, from outside. Dropping it kills it.
+/// The process, from outside. Dropping it kills the process.
 pub struct Doomed {
     child: Child,
     _stdin: Option<ChildStdin>,
@@ -106,7 +106,7 @@ pub struct Doomed {
 }
 
 impl Doomed {
-    /// Starts it. In a group of its own: Ctrl-C in a terminal reaches the benchmark alone.
+    /// Starts the process in a group of its own: Ctrl-C in a terminal reaches the benchmark alone.
     pub fn start(task: &Task) -> Result<Doomed, Failure> {
         let cannot = |error: String| {
             Failure::operation(format!("cannot start the client that is to die: {error}"))
@@ -120,13 +120,13 @@ impl Doomed {
         let stdout = child.stdout.take();
         let json = serde_json::to_string(task).map_err(|error| cannot(error.to_string()))?;
         if let Some(stdin) = &mut stdin {
-            // One that is gone is noticed by the end of its output.
+            // If the process has ended, the end of its output shows it.
             let _ = writeln!(stdin, "{json}").and_then(|()| stdin.flush());
         }
         Ok(Doomed { child, _stdin: stdin, stdout: stdout.map(BufReader::new) })
     }
 
-    /// Waits until it has made its updates; gives the name of its session.
+    /// Waits until the process has made its updates; returns the name of its session.
     pub fn ready(&mut self) -> Result<String, Failure> {
         let mut line = String::new();
         let read = self.stdout.as_mut().map(|stdout| stdout.read_line(&mut line));
@@ -139,23 +139,23 @@ impl Doomed {
         }
     }
 
-    /// Stops it where it is.
+    /// Stops the process at any point.
     pub fn stop(&self) -> Result<(), Failure> {
         self.signal(Signal::STOP)
     }
 
-    /// Lets it go on.
+    /// Lets the process go on.
     pub fn go_on(&self) -> Result<(), Failure> {
         self.signal(Signal::CONT)
     }
 
-    /// Kills it: SIGKILL.
+    /// Kills the process by SIGKILL.
     pub fn kill(&self) -> Result<(), Failure> {
         self.signal(Signal::KILL)
     }
 
     fn signal(&self, signal: Signal) -> Result<(), Failure> {
-        // Not waited for before it is dropped, so the number is still its own.
+        // The process is not waited for before the drop, so the number is still its own.
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal)
             .map_err(|error| Failure::operation(format!("cannot send {signal:?}: {error}")))
@@ -164,7 +164,7 @@ impl Doomed {
 
 impl Drop for Doomed {
     fn drop(&mut self) {
-        // An error means that it has ended already.
+        // An error means that the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

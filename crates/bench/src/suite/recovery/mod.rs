@@ -1,13 +1,13 @@
-//! `fusee bench recovery`: how long a killed client is in the way (P §6.5, Table 1).
+//! `fusee bench recovery`: how long a killed client blocks others (P §6.5, Table 1).
 //!
-//! A client process updates keys in a loop and is killed (SIGKILL) in the middle of an update; then
-//! a survivor in this process writes all of its keys, and the time until the last of these writes
-//! has succeeded is what an application sees. The master's own figures say what of it went where.
+//! A client process updates keys in a loop and is killed (SIGKILL) in the middle of an update. Then
+//! a survivor in this process writes all of its keys; the time until the last of these writes has
+//! succeeded is the time that an application sees. The master's own figures divide it into parts.
 //!
-//! Most moments of an update block nobody: only between the first CAS on a backup and the one on
-//! the primary does a slot wait for its writer. So the client is stopped (SIGSTOP) again and again,
-//! for a moment, until a write of the survivor finds a slot blocked; there it is killed. A round in
-//! which that does not come about is counted as one that blocked nothing.
+//! Most moments of an update block no other session: a slot waits for its writer only between the
+//! first CAS on a backup and the one on the primary. So the client is stopped (SIGSTOP) again and
+//! again, for a moment, until a write of the survivor finds a slot blocked; there it is killed. A
+//! round without such a moment is counted as one that blocked nothing.
 
 pub mod doomed;
 mod report;
@@ -31,23 +31,23 @@ use doomed::{Doomed, Task};
 use report::{Found, PAPER, Round, Summary};
 use writer::{Done, Writer};
 
-/// Updates beyond those asked for that a client may get to before it is dead.
+/// Updates beyond the requested ones that a client may make before it is dead.
 const MORE_UPDATES: u64 = 20_000;
-/// How often a client is stopped in a round, at most.
+/// Maximum number of stops of a client in a round.
 const MOST_STOPS: u32 = 50;
-/// A pass over all keys is taken for blocked when it takes so many times as long as usual; within
-/// these bounds. Stopped for longer than a lease, the client would expire.
+/// A pass over all keys is taken for blocked when it takes this many times as long as usual, within
+/// these bounds. A client that is stopped for longer than a lease would expire.
 const BLOCKED_FACTOR: u32 = 10;
 const LEAST_PATIENCE: Duration = Duration::from_millis(20);
 const MOST_PATIENCE: Duration = Duration::from_millis(300);
-/// An odd part of an update over TCP on loopback.
+/// A fraction of the time of an update over TCP on loopback.
 const TCP_STEP: Duration = Duration::from_micros(70);
-/// How long the master may take to recover a client.
+/// The time limit for the master to recover a client.
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(60);
-/// How often it is asked.
+/// The period of requests to the master.
 const RECOVERY_POLL: Duration = Duration::from_millis(1);
 
-/// How to measure it.
+/// The arguments.
 #[derive(clap::Args, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
     fusee bench recovery\n  \
@@ -137,7 +137,7 @@ fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
 }
 
-/// What a round needs.
+/// The state of all rounds.
 struct Deaths<'a> {
     args: &'a Args,
     client: &'a Client,
@@ -147,7 +147,7 @@ struct Deaths<'a> {
 }
 
 impl Deaths<'_> {
-    /// Lets a client work, kills it, and waits until nothing of it is in the way.
+    /// Lets a client work, kills it, and waits until it blocks nothing.
     fn one(&self, number: u64) -> Result<(Round, Vec<Done>), Failure> {
         let mut doomed = Doomed::start(&Task {
             master: self.servers.master().to_string(),
@@ -173,15 +173,15 @@ impl Deaths<'_> {
             writable_ms: ms(last.saturating_duration_since(killed)),
             recovered_ms: ms(recovered),
             stops,
-            // A slow machine can make a pass late that nobody blocks.
+            // On a slow machine a pass can be late without being blocked.
             blocked: blocked && recovery.committed + recovery.withdrawn > 0,
             recovery: (&recovery).into(),
         };
         Ok((round, all))
     }
 
-    /// Stops the client in the middle of an update. Returns how often it took, whether a pass over
-    /// its keys is blocked (and under way), and what came of the passes that were not.
+    /// Stops the client in the middle of an update. Returns the number of stops, whether a pass
+    /// over its keys is blocked (and under way), and the results of the passes that were not.
     fn stop_half_way(&self, doomed: &Doomed) -> Result<(u32, bool, Vec<Done>), Failure> {
         let patience = (self.undisturbed * BLOCKED_FACTOR).clamp(LEAST_PATIENCE, MOST_PATIENCE);
         let mut passes = Vec::new();
@@ -193,7 +193,8 @@ impl Deaths<'_> {
                 Some(done) => passes.push(done),
             }
             doomed.go_on()?;
-            // Over a network it has to get through some round trips; by another time each time.
+            // Over a network the client must get through some round trips; the time differs at each
+            // stop.
             if self.client.fabric() != FabricKind::Shm {
                 sleep(TCP_STEP * (stops % 8));
             }

@@ -1,4 +1,4 @@
-//! What `bench recovery` tells, beside the paper's Table 1.
+//! The report of `bench recovery`, beside the paper's Table 1.
 //!
 //! The parts are not the same ones: reading the logs and ending the requests they show are one walk
 //! here, and making the replicas of the block tables agree has no counterpart there. Nor are the
@@ -41,13 +41,13 @@ pub const PAPER: Paper = Paper {
 pub struct Round {
     /// From the kill until a write to every key of the dead client had succeeded.
     pub writable_ms: f64,
-    /// From the kill until the master told that the client is recovered.
+    /// From the kill until the master reported that the client is recovered.
     pub recovered_ms: f64,
-    /// How often the client was stopped and let go on, until it stood where a slot is blocked.
+    /// Stops of the client, until it stood at a point where a slot is blocked.
     pub stops: u32,
     /// Whether a slot was blocked when it was killed.
     pub blocked: bool,
-    /// What the master says of the recovery.
+    /// The recovery as the master describes it.
     pub recovery: RecoveryReport,
 }
 
@@ -66,7 +66,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Of these rounds.
+    /// Summarizes these rounds.
     pub fn new(rounds: &[Round]) -> Summary {
         let part = |of: fn(&Parts) -> f64| Spread::of(rounds.iter().map(|r| of(&r.recovery.parts)));
         let blocked = rounds.iter().filter(|round| round.blocked);
@@ -83,10 +83,10 @@ impl Summary {
     }
 }
 
-/// What came out.
+/// The results.
 #[derive(Debug, Serialize)]
 pub struct Found {
-    /// How long writing all keys takes when nobody died.
+    /// The time of a pass over all keys without a dead client.
     pub undisturbed_ms: f64,
     pub summary: Summary,
     pub paper: Paper,

@@ -1,8 +1,7 @@
-//! The survivor: a thread with a session that writes every key once when it is told to.
+//! The survivor: a thread with a session that writes every key once on demand.
 //!
 //! All writes of a pass run side by side, so that one that has to wait for a dead client does not
-//! hold up the others. Every end is noted; a pass that does not come to its end shows which keys
-//! are blocked.
+//! delay the others. Every end is noted; a pass that does not end shows which keys are blocked.
 
 use std::cell::RefCell;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -20,7 +19,7 @@ use fusee_workload::key_bytes;
 
 /// The number of the survivor in the values.
 pub const SURVIVOR: u64 = 0;
-/// Longer than a blocked write waits before it gives up.
+/// More time than a blocked write waits before it gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 enum Order {
@@ -32,10 +31,10 @@ enum Order {
     Check { dead: u64 },
 }
 
-/// What came of a pass.
+/// The result of a pass.
 #[derive(Debug, Default)]
 pub struct Done {
-    /// When the last write had ended.
+    /// The end of the last write.
     pub last: Option<Instant>,
     /// Errors and wrong values.
     pub tally: Tally,
@@ -49,7 +48,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Starts it.
+    /// Starts the thread.
     pub fn start(client: Client, keys: u64, value_bytes: usize) -> Writer {
         let (orders, ordered) = channel();
         let (tell, done) = channel();
@@ -79,8 +78,9 @@ impl Writer {
         self.order(Order::Pass);
     }
 
-    /// Reads all keys back: each must hold what the last pass wrote; one may hold what the dead
-    /// client had begun to write, since that may take effect at any time until it is recovered.
+    /// Reads all keys back: each must hold the value of the last pass. One may hold the value that
+    /// the dead client had begun to write, since that write may take effect at any time until the
+    /// client is recovered.
     pub fn check(&self, dead: u64) -> Result<Done, Failure> {
         self.order(Order::Check { dead });
         self.finish()
@@ -88,12 +88,12 @@ impl Writer {
 
     fn order(&self, order: Order) {
         if let Some(orders) = &self.orders {
-            // It fails only if the thread has ended; then there is no answer either.
+            // The send fails only if the thread has ended; then there is no answer either.
             let _ended = orders.send(order);
         }
     }
 
-    /// What came of the pass, if it comes to its end in this time.
+    /// Returns the result of the pass, if it ends within this time.
     pub fn within(&self, time: Duration) -> Result<Option<Done>, Failure> {
         match self.done.recv_timeout(time) {
             Ok(done) => done.map(Some),
@@ -104,7 +104,7 @@ impl Writer {
         }
     }
 
-    /// What came of the pass.
+    /// Returns the result of the pass.
     pub fn finish(&self) -> Result<Done, Failure> {
         let done = self.within(PATIENCE)?;
         done.ok_or_else(|| Failure::operation(format!("writes did not end within {PATIENCE:?}")))
@@ -115,7 +115,7 @@ impl Drop for Writer {
     fn drop(&mut self) {
         self.orders.take();
         if let Some(thread) = self.thread.take() {
-            // If it panicked, there was no answer, and that has been told.
+            // If the thread panicked, there was no answer, and that has been reported.
             let _panicked = thread.join();
         }
     }

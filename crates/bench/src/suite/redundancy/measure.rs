@@ -1,9 +1,9 @@
 //! One set on one cluster, with values of one length: reads, writes and transitions in turn.
 //!
-//! A session does one operation at a time. Each redundancy, and each two of them, have keys of their
-//! own. In every round all have their turn, another one first every time, so that a machine that is
-//! busy for a while slows all. As nobody else writes, every read must find the value that was written
-//! last; in the end all keys are read by a session that remembers nothing.
+//! A session does one operation at a time. Each redundancy, and each pair of redundancies, has keys
+//! of its own. In every round all have their turn, another one first every time, so that a machine
+//! that is busy for a while slows all. There is no other writer, so every read must find the value
+//! that was written last; in the end a session with an empty cache reads all keys.
 
 use std::time::Instant;
 
@@ -18,10 +18,11 @@ use crate::value::Origin;
 use crate::verify::{Mismatch, self_check};
 use fusee_workload::key_bytes;
 
-/// How much to do.
+/// The amount of work.
 #[derive(Clone, Copy, Debug)]
 pub struct Amount {
-    /// Operations of a kind in a round: so many keys does each redundancy have, and each two of them.
+    /// Operations of a kind in a round: the number of keys of each redundancy, and of each pair of
+    /// them.
     pub operations: u64,
     pub value_bytes: usize,
 }
@@ -39,15 +40,15 @@ pub struct Way {
     pub to: Redundancy,
     /// Microseconds, median of each round.
     pub time: Samples,
-    /// That took place.
+    /// Transitions that took place.
     pub transitions: u64,
-    /// What they read and wrote.
+    /// Bytes that they read and wrote.
     pub bytes: u64,
     /// The most round trips that one took.
     pub phases: u32,
 }
 
-/// What was measured.
+/// The measurements.
 pub struct Measured {
     pub accesses: Vec<Access>,
     /// Forth and back, for each two redundancies.
@@ -63,13 +64,13 @@ pub struct Bench<'a> {
     session: Session,
     amount: Amount,
     value: Vec<u8>,
-    /// By key, how often it was written.
+    /// By key, the number of writes.
     versions: Vec<u64>,
     measured: Measured,
 }
 
 impl<'a> Bench<'a> {
-    /// Writes all keys, and does everything once.
+    /// Writes all keys, and does every operation once.
     pub fn new(client: &'a Client, set: &Set, amount: Amount) -> Result<Bench<'a>, Failure> {
         let session = client.session()?;
         let way = |from, to| Way {
@@ -113,23 +114,24 @@ impl<'a> Bench<'a> {
         Ok(bench)
     }
 
-    /// How many turns a round has.
+    /// Returns the number of turns of a round.
     pub fn turns(&self) -> usize {
         self.measured.accesses.len() + self.measured.ways.len()
     }
 
-    /// Whether an operation has failed: then nothing more is worth its time.
+    /// Returns whether an operation has failed: then going on is pointless.
     pub fn has_failed(&self) -> bool {
         self.measured.tally.error_count() + self.measured.tally.mismatch_count() > 0
     }
 
-    /// Gives one redundancy, or two of them, their turn.
+    /// Gives one redundancy, or one pair of them, its turn.
     pub fn turn(&mut self, number: usize) {
         let keys = self.keys(number);
         match number.checked_sub(self.measured.accesses.len()) {
             None => self.access(number, keys),
             Some(pair) => {
-                // Written anew: after a few turns a pair that changes in place goes elsewhere.
+                // Written anew: a pair that changes in place would end up elsewhere after a few
+                // turns.
                 let from = self.measured.ways[pair][0].from;
                 for key in keys.clone() {
                     self.write(key, from);
@@ -141,7 +143,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// The keys of a redundancy, or of two of them.
+    /// Returns the keys of a redundancy, or of a pair of them.
     fn keys(&self, group: usize) -> std::ops::Range<u64> {
         let first = group as u64 * self.amount.operations;
         first..first + self.amount.operations
@@ -160,7 +162,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// All keys one way.
+    /// Changes all keys one way.
     fn transitions(&mut self, pair: usize, way: usize, keys: std::ops::Range<u64>) {
         let to = self.measured.ways[pair][way].to;
         let before = *self.session.stats().kind(OpKind::Move);
@@ -176,7 +178,7 @@ impl<'a> Bench<'a> {
         Spread::of(times).into_iter().for_each(|spread| way.time.push(spread.median));
     }
 
-    /// Gives a key its next value; the time it took in microseconds.
+    /// Gives a key its next value; returns the time in microseconds.
     fn write(&mut self, key: u64, redundancy: Redundancy) -> Option<f64> {
         let version = &mut self.versions[key as usize];
         *version += 1;
@@ -232,7 +234,7 @@ impl<'a> Bench<'a> {
 
     /// Reads everything back.
     pub fn end(mut self) -> Result<Measured, Failure> {
-        // One that remembers nothing.
+        // A session with an empty cache.
         self.session = self.client.session()?;
         let groups = self.turns();
         for group in 0..groups {

@@ -1,5 +1,5 @@
-//! `fusee bench redundancy`: what it costs to keep pairs in one redundancy or another, and to change it
-//! (ElasticMem, experiments 1 and 2).
+//! `fusee bench redundancy`: the costs of pairs in one redundancy or another, and of changing it (ElasticMem,
+//! experiments 1 and 2).
 //!
 //! For each *set* of redundancies and each length of values there is a cluster inside this process,
 //! over TCP by default, so that lengths count. One session reads, writes and changes redundancy, one
@@ -36,7 +36,7 @@ const REGION_BYTES: u64 = 64 << 20;
 /// For the few keys there are.
 const INDEX_KEYS: u64 = 1000;
 
-/// How to run it.
+/// The arguments.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
     fusee bench redundancy --quick\n  \
@@ -55,7 +55,7 @@ pub struct Args {
     #[arg(long, value_delimiter = ',', value_name = "BYTES")]
     value_bytes: Vec<Bytes>,
 
-    /// How often each has its turn [default: 5]
+    /// Turns of each redundancy [default: 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rounds: Option<u32>,
 
@@ -83,7 +83,7 @@ pub struct Args {
     drawing: Drawing,
 }
 
-/// What is done.
+/// The settings of the run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Settings {
     sets: Vec<String>,
@@ -155,7 +155,7 @@ fn geometry() -> Geometry {
     Geometry::with_blocks(REGION_BYTES, BLOCK_BYTES)
 }
 
-/// What all clusters add to.
+/// The sums over all clusters.
 #[derive(Default)]
 struct Sum {
     tally: Tally,
@@ -163,7 +163,7 @@ struct Sum {
     problems: Vec<String>,
 }
 
-/// Runs it and prints a report.
+/// Runs the benchmark and prints its report.
 pub fn run(args: &Args) -> Result<(), Failure> {
     let settings = args.settings();
     args.check(&settings)?;
@@ -196,7 +196,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     shell.tell(&settings, Some(setup), found, Some(verdict))
 }
 
-/// The redundancies that values of this length can have, and why others cannot.
+/// Returns the redundancies that values of this length can have, and why others are impossible.
 fn possible(set: &Set, value_bytes: u64) -> (Set, Vec<String>) {
     let mut redundancies = Vec::new();
     let mut refused = Vec::new();

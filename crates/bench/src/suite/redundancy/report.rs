@@ -1,4 +1,4 @@
-//! What `bench redundancy` tells, beside what ElasticMem says.
+//! The report of `bench redundancy`, beside ElasticMem's figures.
 
 use std::fmt::Write as _;
 
@@ -13,11 +13,11 @@ use crate::samples::Samples;
 use crate::spread::Spread;
 use fusee_report::plot::{Chart, Horizontal, Line, Panel};
 
-/// Of ElasticMem's experiment 1 (Fig. 8, (k, m, r) = (4, 2, 3)).
+/// Result of ElasticMem's experiment 1 (Fig. 8, (k, m, r) = (4, 2, 3)).
 const EXPERIMENT_1: &str = "\
 ElasticMem, Fig. 8, EC(4,2) beside Rep(3): with growing values reads of EC come to outperform those of\n\
 Rep, as they are done in parallel, and writes of EC are notably faster, as they write half as much.\n";
-/// Of experiment 2 (Fig. 9) and Table 1.
+/// Results of its experiment 2 (Fig. 9) and Table 1.
 const EXPERIMENT_2: &str = "\
 ElasticMem, Table 1, times the value's length: Rep -> EC (2k+m)/k, EC -> Rep r+1. With its EC-oriented\n\
 replication (k+m)/k and r, which takes 8 to 35 % less time to EC and 3 to 26 % less back (Fig. 9).\n";
@@ -28,7 +28,7 @@ pub struct AccessReport {
     redundancy: String,
     read_us: Spread,
     write_us: Spread,
-    /// Over those of the first redundancy of the set, in the same round.
+    /// Ratios to the first redundancy of the set, in the same round.
     read_ratio: Spread,
     write_ratio: Spread,
 }
@@ -41,17 +41,17 @@ pub struct WayReport {
     time_us: Spread,
     transitions: u64,
     phases_max: u32,
-    /// Read and written by a transition.
+    /// Bytes read and written by a transition.
     bytes_mean: f64,
     /// The same over the value's length.
     lengths: f64,
-    /// What that is by the size classes of what is read and written.
+    /// The expected ratio by the size classes of the bytes read and written.
     lengths_by_class: f64,
-    /// What that is by ElasticMem's Table 1, which knows no size classes.
+    /// The expected ratio by ElasticMem's Table 1, which knows no size classes.
     lengths_by_table_1: Option<f64>,
 }
 
-/// What was measured with values of one length.
+/// The measurements with values of one length.
 #[derive(Debug, Serialize)]
 pub struct Sized {
     set: String,
@@ -61,7 +61,7 @@ pub struct Sized {
     transitions: Vec<WayReport>,
 }
 
-/// What came out.
+/// The results.
 #[derive(Debug, Default, Serialize)]
 pub struct Found {
     /// By set and length.
@@ -101,7 +101,7 @@ impl WayReport {
 }
 
 impl Sized {
-    /// If a round ran to its end.
+    /// Builds the report if a round ran to its end.
     pub fn new(set: &Set, value_bytes: u64, measured: &Measured) -> Option<Sized> {
         let first = measured.accesses.first()?;
         let accesses = measured.accesses.iter().map(|access| AccessReport::new(set, access, first));
@@ -234,8 +234,8 @@ impl Found {
     }
 }
 
-/// Values of the same name make a line, in the order in which names come first. What several sets have is
-/// drawn once, of the first of them.
+/// Returns the lines of a chart: values of the same name make a line, in the order in which names come first. A line
+/// that several sets have is drawn once, for the first of them.
 fn lines(values: impl Iterator<Item = (String, f64, Spread)>) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for (name, at, spread) in values {

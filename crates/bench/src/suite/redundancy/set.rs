@@ -1,4 +1,4 @@
-//! Redundancies that are compared on one cluster, and what ElasticMem's Table 1 says of a transition.
+//! Redundancies that are compared on one cluster, and the figures of ElasticMem's Table 1 for a transition.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use fusee_client::Redundancy;
 
 use fusee_workload::KEY_BYTES;
 
-/// On a cluster with so many data replicas, these. As text `3:replicated,ec:4+2`.
+/// Redundancies on a cluster with this number of data replicas. As text: `3:replicated,ec:4+2`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Set {
     pub data_replicas: u8,
@@ -45,14 +45,14 @@ impl fmt::Display for Set {
 }
 
 impl Set {
-    /// The memory nodes that its pairs take.
+    /// Returns the memory nodes that its pairs take.
     pub fn places(&self) -> usize {
         let replicas = usize::from(self.data_replicas);
         let places = self.redundancies.iter().map(|redundancy| redundancy.places(replicas));
         places.max().unwrap_or(0).max(replicas)
     }
 
-    /// What a redundancy is called among several sets.
+    /// Returns the name of a redundancy among several sets.
     pub fn name(&self, redundancy: Redundancy) -> String {
         match redundancy {
             Redundancy::Replicated => format!("replicated ({})", self.data_replicas),
@@ -60,14 +60,14 @@ impl Set {
         }
     }
 
-    /// Two of them each, for transitions forth and back.
+    /// Returns all pairs of redundancies, for transitions forth and back.
     pub fn pairs(&self) -> Vec<(Redundancy, Redundancy)> {
         let all = &self.redundancies;
         let pairs_of = |at: usize| all[at + 1..].iter().map(move |to| (all[at], *to));
         (0..all.len()).flat_map(pairs_of).collect()
     }
 
-    /// How many times the value's length a transition reads and writes by ElasticMem's Table 1, where it
+    /// Returns the bytes that a transition reads and writes, over the value's length, by ElasticMem's Table 1, if it
     /// has the transition.
     pub fn table_1(&self, from: Redundancy, to: Redundancy) -> Option<f64> {
         use Redundancy::{Coded, Oriented, Replicated};
@@ -81,7 +81,7 @@ impl Set {
         }
     }
 
-    /// The same by the size classes: objects and chunks are rounded up to these. What slots add is left out.
+    /// Returns the same by the size classes: objects and chunks are rounded up to these. Slots are left out.
     pub fn by_class(&self, from: Redundancy, to: Redundancy, value_bytes: u64) -> Option<f64> {
         let bytes = |redundancy: Redundancy, parts: usize| {
             let class = redundancy.class(KEY_BYTES, value_bytes as usize)?;
@@ -99,7 +99,7 @@ impl Set {
     }
 }
 
-/// Whether a pair may change from one to the other where it is.
+/// Whether a pair may change from one redundancy to the other in place.
 fn in_place(from: Redundancy, to: Redundancy) -> bool {
     use Redundancy::{Coded, Oriented};
     match (from, to) {

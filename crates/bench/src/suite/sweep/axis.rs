@@ -1,4 +1,4 @@
-//! What a sweep varies, and the settings that this leaves.
+//! The setting that a sweep varies, and the other settings.
 
 use clap::ValueEnum;
 use fusee_cli::failure::Failure;
@@ -7,12 +7,12 @@ use fusee_cli::quantity::Bytes;
 use crate::args::{ClusterArgs, MIN_PAIR_BYTES};
 use fusee_workload::{Distribution, KEY_BYTES, MAX_KEYS};
 
-/// The most replicas of anything.
+/// The largest number of replicas.
 const MAX_REPLICAS: u64 = 5;
-/// The most sessions of a point.
+/// The largest number of sessions of a point.
 const MAX_SESSIONS: u64 = 1024;
 
-/// What is varied.
+/// The setting that is varied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Axis {
     /// Bytes of a value
@@ -30,7 +30,7 @@ pub enum Axis {
 }
 
 impl Axis {
-    /// As it is written.
+    /// Returns the name in options and reports.
     pub fn name(self) -> &'static str {
         match self {
             Axis::ValueBytes => "value-bytes",
@@ -42,7 +42,7 @@ impl Axis {
         }
     }
 
-    /// For people.
+    /// Returns the name for people.
     pub fn label(self) -> &'static str {
         match self {
             Axis::ValueBytes => "bytes of a value",
@@ -54,7 +54,7 @@ impl Axis {
         }
     }
 
-    /// Points that are measured unless others are asked for.
+    /// Returns the default points.
     pub fn points(self) -> &'static [u64] {
         match self {
             Axis::ValueBytes => &[64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10],
@@ -65,7 +65,7 @@ impl Axis {
         }
     }
 
-    /// What a point may be: least and most.
+    /// Returns the least and the most value of a point.
     fn range(self) -> (u64, u64) {
         match self {
             Axis::ValueBytes => ((MIN_PAIR_BYTES - KEY_BYTES) as u64, 1 << 20),
@@ -76,7 +76,7 @@ impl Axis {
         }
     }
 
-    /// Refuses points that cannot be.
+    /// Refuses points outside of the range.
     pub fn check(self, points: &[u64]) -> Result<(), Failure> {
         let (least, most) = self.range();
         match points.iter().find(|point| !(least..=most).contains(*point)) {
@@ -88,7 +88,7 @@ impl Axis {
         }
     }
 
-    /// A point in a picture.
+    /// Returns the label of a point in a picture.
     pub fn tick(self, point: u64) -> String {
         match self {
             Axis::ValueBytes => Bytes(point).to_string(),
@@ -96,7 +96,7 @@ impl Axis {
         }
     }
 
-    /// Shares of updates that are measured at every point, in percent.
+    /// Returns the default shares of updates at every point, in percent.
     pub fn updates(self) -> &'static [u8] {
         match self {
             Axis::Keys => &[0, 100],
@@ -104,7 +104,7 @@ impl Axis {
         }
     }
 
-    /// What a point has unless it is asked for otherwise, or is what is varied.
+    /// Returns the default point: settings that are neither given nor varied.
     pub fn base(self) -> Point {
         Point {
             keys: if self == Axis::ValueBytes { 20_000 } else { 100_000 },
@@ -115,7 +115,7 @@ impl Axis {
         }
     }
 
-    /// Memory nodes of all points.
+    /// Returns the memory nodes of all points.
     pub fn memory_nodes(self) -> u16 {
         match self {
             Axis::IndexReplicas | Axis::DataReplicas => MAX_REPLICAS as u16,
@@ -123,12 +123,12 @@ impl Axis {
         }
     }
 
-    /// Which keys are asked for. How many there are matters most if none is popular.
+    /// Returns the distribution of the requests. The number of keys matters most if none is popular.
     pub fn distribution(self) -> Distribution {
         if self == Axis::Keys { Distribution::Uniform } else { Distribution::Zipfian }
     }
 
-    /// A point of this axis, all else as it is.
+    /// Returns a point of this axis, with all other settings unchanged.
     pub fn at(self, point: u64, base: Point) -> Point {
         match self {
             Axis::ValueBytes => Point { pair_bytes: KEY_BYTES + point as usize, ..base },
@@ -153,7 +153,7 @@ pub struct Point {
 }
 
 impl Point {
-    /// The cluster that it needs.
+    /// Returns the cluster of this point.
     pub fn cluster(&self, base: &ClusterArgs) -> ClusterArgs {
         ClusterArgs {
             index_replicas: Some(self.index_replicas),
@@ -174,7 +174,7 @@ mod tests {
             assert_eq!(axis.to_possible_value().unwrap().get_name(), axis.name());
             let base = axis.base();
             let points: Vec<Point> = axis.points().iter().map(|p| axis.at(*p, base)).collect();
-            // Updates are no part of a cluster; of all else one point at most is what it would be anyway.
+            // Updates are no part of a cluster; of any other axis at most one point equals the default.
             let same = points.iter().filter(|point| **point == base).count();
             let expected = if *axis == Axis::Updates { same == points.len() } else { same <= 1 };
             assert!(expected, "{axis:?}: {points:?}");

@@ -1,14 +1,13 @@
-//! `fusee bench sweep`: throughput against one setting, all else the same.
+//! `fusee bench sweep`: throughput against one setting, all others unchanged.
 //!
-//! For every point of the axis there is a cluster of its own in this process, loaded and warmed up; then
-//! there are rounds, in which every point has its turn with every share of updates while the others wait
-//! ([`turns`]). What comes out are the median of the rounds and their spread, as a table, as JSON and as a
-//! picture.
+//! Every point of the axis has a cluster of its own in this process, loaded and warmed up. In every round each point
+//! has its turn with every share of updates while the others wait ([`turns`]). The results are the median of the rounds
+//! and their spread, as a table, as JSON and as a picture.
 //!
-//! Memory: pools have room for twice the pairs and some blocks of each session, so memory of replaced
-//! pairs is used again. Sessions remember all keys: what a small cache costs is another question
-//! (`bench ycsb --cache-entries`). Values are made and checked as in every benchmark here, which is a
-//! part of the throughput, the more the larger they are, and none of the latencies.
+//! Memory: pools have room for twice the pairs and some blocks of each session, so memory of replaced pairs is used
+//! again. Sessions remember all keys: the cost of a small cache is another question (`bench ycsb --cache-entries`).
+//! Values are made and checked as in every benchmark here. That is a part of the throughput, larger for larger values,
+//! and not of the latencies.
 
 mod axis;
 mod report;
@@ -34,17 +33,17 @@ use turns::{BEFORE, Seat, Turns};
 
 /// The skew of YCSB.
 const THETA: f64 = 0.99;
-/// For every key a session remembers so many: a place in the cache is not for any key.
+/// Cache entries of a session for every key: not every key may use every entry.
 const CACHE_PER_KEY: u64 = 2;
-/// There is room for so many times the pairs,
+/// Times the pairs that pools have room for,
 const ROOM: u64 = 2;
-/// and for so many blocks of each session: what a session has replaced comes back to itself, and is not there
-/// for others meanwhile.
+/// and blocks of each session that they have room for: memory that a session has replaced comes back to that session,
+/// and others cannot use it meanwhile.
 const BLOCKS_PER_SESSION: u64 = 8;
-/// Options of which a smaller value makes it fit.
+/// Options with smaller values that make the sweep fit.
 const LESS: &str = "--keys, --pair-bytes, --data-replicas or the --points";
 
-/// How to run it.
+/// The arguments.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Examples:\n  \
     fusee bench sweep --axis value-bytes --plot value-bytes.svg\n  \
@@ -54,7 +53,7 @@ const LESS: &str = "--keys, --pair-bytes, --data-replicas or the --points";
     Exit code 1 if an operation failed or a key does not hold what was acknowledged, 130 after\n\
     Ctrl-C, with a report of the rounds until then.")]
 pub struct Args {
-    /// What to vary
+    /// Setting to vary
     #[arg(long)]
     axis: Axis,
 
@@ -98,7 +97,7 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
     memory_nodes: Option<u16>,
 
-    /// Which keys are asked for: uniform, zipfian [default: zipfian; for keys uniform]
+    /// Distribution of the requests: uniform, zipfian [default: zipfian; for keys uniform]
     #[arg(long)]
     distribution: Option<Distribution>,
 
@@ -170,12 +169,12 @@ impl Args {
         }
     }
 
-    /// The same, as what they come to.
+    /// Returns the points of these values.
     fn points(&self) -> Vec<Point> {
         self.values().iter().map(|value| self.axis.at(*value, self.base())).collect()
     }
 
-    /// The shares of updates at one of them.
+    /// Returns the shares of updates at a value.
     fn updates(&self, value: u64) -> Vec<u8> {
         match self.updates.as_slice() {
             _ if self.axis == Axis::Updates => vec![value as u8],
@@ -233,7 +232,7 @@ impl Args {
         }
     }
 
-    /// What a point does: load, warm up, and a turn for each share in every round.
+    /// Returns the phases of a point: load, warm up, and a turn for each share in every round.
     fn phases(&self, point: &Point, updates: &[u8]) -> Vec<Phase> {
         let chooser = Chooser::new(self.distribution(), point.keys, THETA, self.seed);
         let phase = |updates: u8, seconds: f64| {
@@ -275,10 +274,10 @@ fn open(args: &Args, available: Option<u64>) -> Result<Vec<Target>, Failure> {
     points.iter().map(open).collect()
 }
 
-/// What one point gave.
+/// The results of one point.
 struct Done {
     outcome: Outcome,
-    /// Of every phase, whether it ran to its end.
+    /// By phase, whether it ran to its end.
     whole: Vec<bool>,
 }
 
@@ -314,7 +313,7 @@ fn measure(args: &Args, targets: &[Target], boards: &[Board]) -> Result<Vec<Done
     done.into_iter().collect()
 }
 
-/// The rounds of a point that ran to their end, by share of updates.
+/// Returns the rounds of a point that ran to their end, by share of updates.
 fn mixes(updates: &[u8], done: &Done) -> Vec<Mix> {
     let of = |number: usize| {
         let phases = done.outcome.results.iter().zip(&done.whole).skip(BEFORE + number);

@@ -1,4 +1,4 @@
-//! What `bench sweep` tells.
+//! The report of `bench sweep`.
 
 use std::fmt::Write as _;
 
@@ -13,17 +13,17 @@ use crate::spread::Spread;
 use fusee_report::plot::{Chart, Horizontal, Line, Panel};
 use fusee_workload::Distribution;
 
-/// What was asked for.
+/// The settings of the sweep.
 #[derive(Debug, Serialize)]
 pub struct Settings {
-    /// Those that are varied have their value of the first point.
+    /// The varied setting has its value of the first point.
     pub keys: u64,
     pub pair_bytes: usize,
     pub sessions: u16,
     pub coroutines: u16,
     pub distribution: Distribution,
     pub theta: f64,
-    /// Keys whose place a session remembers, for every key in the store.
+    /// Cache entries of a session, for every key in the store.
     pub cache_per_key: u64,
     pub rounds: u32,
     pub round_s: f64,
@@ -37,15 +37,16 @@ pub struct Mix {
     pub updates_percent: u8,
     /// Rounds that ran to their end.
     pub rounds: usize,
-    /// Of all sessions together, with what the benchmark does itself: it makes values and checks them.
+    /// Of all sessions together; the benchmark's own work of making and checking values is
+    /// included.
     pub ops_per_s: Spread,
-    /// Medians of the round's latencies: the operation alone.
+    /// Medians of the rounds' median latencies, of the operation alone.
     pub search_p50_us: Option<Spread>,
     pub update_p50_us: Option<Spread>,
 }
 
 impl Mix {
-    /// If a round ran to its end.
+    /// Builds the row if a round ran to its end.
     pub fn new(updates_percent: u8, rounds: &[&PhaseResult]) -> Option<Mix> {
         let rate = |round: &&PhaseResult| {
             round.tally.operations() as f64 / round.duration.as_secs_f64().max(1e-9)
@@ -72,7 +73,7 @@ pub struct PointReport {
     pub mixes: Vec<Mix>,
 }
 
-/// What came out.
+/// The results.
 #[derive(Debug, Serialize)]
 pub struct Found {
     pub axis: &'static str,
@@ -103,7 +104,7 @@ impl Findings for Found {
 }
 
 impl Found {
-    /// All that is the same at every point.
+    /// Returns the settings that are the same at every point.
     fn fixed(&self, settings: &Settings, fabric: &str) -> String {
         let Settings { keys, pair_bytes, sessions, coroutines, .. } = *settings;
         let replicas = self.points.first().map(|point| &point.cluster);
@@ -123,7 +124,7 @@ impl Found {
         format!("{}, {fabric}", fixed.join(", "))
     }
 
-    /// The points.
+    /// Returns the table of the points.
     fn table(&self) -> String {
         let mut text = String::from("\n");
         let _ = writeln!(
@@ -153,7 +154,7 @@ impl Found {
         text
     }
 
-    /// As a picture.
+    /// Draws the picture.
     fn chart(&self, title: String) -> Chart {
         type Value<'a> = &'a dyn Fn(&Mix) -> Option<Spread>;
         let names = self.points.iter().map(|point| self.varied.tick(point.value)).collect();
@@ -208,7 +209,7 @@ impl Found {
         }
     }
 
-    /// With the number of their point.
+    /// Returns the mixes with the number of their point.
     fn mixes(&self) -> impl Iterator<Item = (f64, &Mix)> {
         let points = self.points.iter().enumerate();
         points.flat_map(|(number, point)| point.mixes.iter().map(move |mix| (number as f64, mix)))

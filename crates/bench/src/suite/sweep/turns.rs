@@ -1,8 +1,7 @@
-//! Who works when: all points are there at the same time, and one works while the others wait.
+//! Turns of the points: all exist at the same time, and one works while the others wait.
 //!
-//! Every point goes through phases of its own: it loads, warms up, and then there are rounds. In every
-//! round each of them has its turn, another one first every time, so that a machine that is busy for a while
-//! slows all.
+//! Every point goes through phases of its own: it loads, warms up, and then there are rounds. In every round each point
+//! has its turn, another one first every time, so that a machine that is busy for a while slows all.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -13,9 +12,9 @@ use crate::driver::Steps;
 /// Phases before the rounds: loading, and warming up.
 pub const BEFORE: usize = 2;
 
-/// The order of all.
+/// The order of all turns.
 pub struct Turns {
-    /// Which point is next, one after the other.
+    /// The points in their order.
     order: Vec<usize>,
     state: Mutex<State>,
     moved: Condvar,
@@ -28,7 +27,7 @@ struct State {
 }
 
 impl Turns {
-    /// In every round each point has so many turns.
+    /// Gives each point this number of turns in every round.
     pub fn new(points: usize, rounds: usize, turns: usize) -> Turns {
         let before = (0..BEFORE).flat_map(|_| 0..points);
         let rounds = (0..rounds).flat_map(|round| {
@@ -62,12 +61,12 @@ impl Turns {
     }
 }
 
-/// A point among the others. It gives its turns away when it is dropped.
+/// The place of a point among the others. A dropped seat gives its turns away.
 pub struct Seat<'a> {
     turns: &'a Turns,
     point: usize,
     name: &'a str,
-    /// Of every phase that has ended, whether it ran to its end.
+    /// By ended phase, whether it ran to its end.
     pub whole: Vec<bool>,
 }
 
@@ -123,7 +122,7 @@ mod tests {
                 let done = &done;
                 scope.spawn(move || {
                     let mut seat = Seat::new(all, point, "a point");
-                    // The last one goes after it has been loaded.
+                    // The last point leaves after it has been loaded.
                     let phases = if point == 2 { 1 } else { BEFORE + rounds * turns };
                     for _ in 0..phases {
                         seat.begin();

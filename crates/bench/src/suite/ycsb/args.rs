@@ -17,7 +17,7 @@ const DEFAULT_CHECK_OPS: u64 = 2_000_000;
 /// Skew of the requests.
 const DEFAULT_THETA: f64 = 0.99;
 
-/// How to run a YCSB workload.
+/// The arguments.
 #[derive(clap::Args, Clone, Debug, Serialize)]
 #[command(after_help = "Examples:\n  \
     fusee bench ycsb --workload a\n  \
@@ -64,7 +64,7 @@ pub struct Args {
     #[arg(long, value_name = "S")]
     pub seconds: Option<f64>,
 
-    /// Which keys are asked for [default: zipfian, and latest for workload d]
+    /// Distribution of the requests [default: zipfian, and latest for workload d]
     #[arg(long)]
     pub distribution: Option<Distribution>,
 
@@ -100,7 +100,7 @@ pub struct Args {
     #[serde(skip)]
     pub join_timeout: f64,
 
-    /// Which keys each driver asks for: all (shared), or those that it has loaded (own)
+    /// Keys that each driver requests: all (shared), or those that it has loaded (own)
     #[arg(
         long,
         value_name = "WHOSE",
@@ -134,18 +134,18 @@ pub struct Args {
     pub output: Output,
 }
 
-/// Which keys a driver asks for.
+/// The keys that a driver requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KeysOf {
-    /// Those that it has loaded.
+    /// Keys that it has loaded.
     Own,
-    /// Those that any driver has loaded.
+    /// Keys that any driver has loaded.
     Shared,
 }
 
 impl Args {
-    /// Checks what clap cannot.
+    /// Checks the arguments that clap cannot check.
     pub fn check(&self) -> Result<(), Failure> {
         self.load.check()?;
         if !(0.0..1.0).contains(&self.theta()) {
@@ -190,37 +190,38 @@ impl Args {
         }
     }
 
-    /// Drivers of the run.
+    /// Returns the drivers of the run.
     pub fn drivers(&self) -> u16 {
         self.join.unwrap_or(1)
     }
 
-    /// How long to wait for other drivers.
+    /// Returns the time limit for other drivers.
     pub fn join_timeout(&self) -> Duration {
         Duration::from_secs_f64(self.join_timeout)
     }
 
-    /// Clients of all processes.
+    /// Returns the clients of all processes.
     pub fn workers(&self) -> u64 {
         u64::from(self.drivers()) * u64::from(self.load.threads) * u64::from(self.load.coroutines)
     }
 
-    /// Operations that are recorded at most.
+    /// Returns the maximum number of recorded operations.
     pub fn check_ops(&self) -> u64 {
         self.check_ops.unwrap_or(DEFAULT_CHECK_OPS)
     }
 
-    /// Skew of the requests.
+    /// Returns the skew of the requests.
     pub fn theta(&self) -> f64 {
         self.theta.unwrap_or(DEFAULT_THETA)
     }
 
-    /// Which keys are asked for.
+    /// Returns the distribution of the requests.
     pub fn distribution(&self) -> Distribution {
         self.distribution.unwrap_or(self.workload.distribution())
     }
 
-    /// What to record. Whoever puts the logs of several processes together needs the writes.
+    /// Returns the operations to record. If several processes write, the judge of their logs needs
+    /// the writes.
     pub fn keep(&self) -> Keep {
         match (self.check, self.processes.max(self.drivers())) {
             (true, _) => Keep::All,

@@ -1,14 +1,14 @@
 //! The YCSB benchmark by several drivers, which meet in the store ([`crate::meeting`]).
 //!
-//! Each loads its part of the keys, and runs its share of the operations, with the same code as a
-//! run by itself. Then all hand over what they counted and wrote to the first driver, which puts it
-//! together as it does with client processes ([`crate::gather`]), reads all keys back, removes
+//! Each driver loads its part of the keys, and runs its share of the operations, with the same code
+//! as a run by itself. Then all hand over their counts and writes to the first driver, which puts
+//! them together as it does with client processes ([`crate::gather`]), reads all keys back, removes
 //! them, and prints the report. The others print a line.
 //!
 //! Writes of several hosts are judged by one clock, which counts from the begin of the loading. A
 //! host knows that begin up to its lateness; so every write is taken to have begun as early, and
-//! ended as late, as that leaves open, and the clocks' difference in speed on top. What is told to
-//! be lost is lost; of writes that were close together, either may be the last.
+//! ended as late, as that allows, widened by the clocks' difference in speed. A write reported as
+//! lost is lost; of writes that were close together, either may be the last.
 
 use std::fmt::Write as _;
 
@@ -37,9 +37,9 @@ const RUN: usize = 1;
 #[derive(Serialize)]
 pub struct Together {
     drivers: Vec<DriverReport>,
-    /// By phase: between the first driver's begin and the last one's, at most.
+    /// By phase: the time between the first driver's begin and the last one's, at most.
     skew_us: Vec<f64>,
-    /// Whose user has ended the run, if not the user of this driver.
+    /// The driver whose user has ended the run, if it is not this driver.
     pub interrupted: Option<String>,
 }
 
@@ -99,7 +99,7 @@ impl Together {
         Together { drivers: drivers.collect(), skew_us: skew_us.collect(), interrupted }
     }
 
-    /// For people.
+    /// Returns the table for people.
     pub fn table(&self) -> String {
         let mut text = String::new();
         for (number, driver) in self.drivers.iter().enumerate() {
@@ -126,7 +126,7 @@ pub fn run(task: &Task, shell: Shell, target: &Target, operations: u64) -> Resul
     };
     let mut meeting = Meeting::join(&target.client, &invitation, board.is_over.clone())?;
     board.part = Part { number: meeting.number() as u64, of: drivers as u64 };
-    // An INSERT of each worker may be missing below the last key of its driver.
+    // Up to one INSERT of each worker may be missing below the last key of its driver.
     let holes = args.workers() + drivers as u64;
     let remove = || {
         if args.keep {
@@ -155,7 +155,7 @@ pub fn run(task: &Task, shell: Shell, target: &Target, operations: u64) -> Resul
             End::Failed(format!("{} was interrupted", meeting.name_of(0)))
         }
         (Err(failure), false) => End::Failed(failure.to_string()),
-        // It is known whose user that was.
+        // The meeting knows which user that was.
         (Err(failure), true) if !interrupt::requested() => End::Done(Some(failure.to_string())),
         _ => End::Done(None),
     };
@@ -164,8 +164,8 @@ pub fn run(task: &Task, shell: Shell, target: &Target, operations: u64) -> Resul
     reported.and(closed)
 }
 
-/// What the first driver does: it waits for the others, empties the store, takes its own part, and
-/// collects the parts of all.
+/// Does the work of the first driver: it waits for the others, empties the store, takes its own
+/// part, and collects the parts of all.
 fn lead(
     task: &Task,
     target: &Target,
@@ -189,11 +189,11 @@ fn lead(
     Ok(shares)
 }
 
-/// What all drivers must be told alike.
+/// Returns the settings that must be the same for all drivers.
 fn settings(task: &Task, operations: u64) -> Map<String, Value> {
     let settings = serde_json::to_value(task.settings(operations)).unwrap_or_default();
     let Value::Object(mut settings) = settings else { return Map::new() };
-    // Of files it is what they have that counts.
+    // Files are compared by their contents.
     if let (Some(trace), Some(_)) = (&task.trace, settings.remove("load_file")) {
         settings.insert("trans_file".into(), format!("of digest {:016x}", trace.digest()).into());
     }

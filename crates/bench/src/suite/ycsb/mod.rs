@@ -29,16 +29,16 @@ use drivers::Together;
 use report::Found;
 use task::Task;
 
-/// What came of a workload.
+/// The results of a workload.
 struct Measured {
     outcome: Outcome,
-    /// With the keys that there are.
+    /// The board, with the keys that exist.
     board: Board,
-    /// Whether it ended early because of errors.
+    /// Whether the run ended early because of errors.
     broken: bool,
-    /// Among so many keys beyond those that are known one may have been inserted.
+    /// The number of keys beyond the known ones among which one may have been inserted.
     holes: u64,
-    /// Those that ran it, if they were drivers.
+    /// The drivers, if drivers ran it.
     together: Option<Together>,
 }
 
@@ -92,7 +92,7 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     report_of(&task, shell, &target, operations, measured)
 }
 
-/// Reads all keys back, removes them, and tells what was measured.
+/// Reads all keys back, removes them, and reports the results.
 fn report_of(
     task: &Task,
     shell: Shell,

@@ -1,4 +1,4 @@
-//! What the YCSB benchmark tells.
+//! The report of the YCSB benchmark.
 
 use serde::Serialize;
 
@@ -7,10 +7,10 @@ use super::drivers::Together;
 use crate::check::CheckReport;
 use crate::report::{Findings, OperationReport, PhaseReport, Report, operations_table};
 
-/// What came out.
+/// The results.
 #[derive(Serialize)]
 pub struct Found {
-    /// Its name, or `files`.
+    /// The name of the workload, or `files`.
     pub workload: String,
     /// Lines of the file of operations, which are done over and over.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -22,7 +22,7 @@ pub struct Found {
     #[serde(flatten)]
     pub run: PhaseReport,
     pub check: Option<CheckReport>,
-    /// Those that ran together, if there were several.
+    /// The drivers, if there were several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub together: Option<Together>,
 }

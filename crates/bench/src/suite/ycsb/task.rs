@@ -1,4 +1,4 @@
-//! What a YCSB run comes to: its operations, the memory they take, and who does which.
+//! The plan of a YCSB run: its operations, the memory they take, and the share of each process.
 
 use std::sync::Arc;
 
@@ -13,20 +13,20 @@ use fusee_report::machine::Machine;
 
 /// Operations of a run that is not limited by time.
 const DEFAULT_OPERATIONS: u64 = 1_000_000;
-/// More operations a second than a processor can do: what a run limited by time is sized for.
+/// More operations a second than a processor can do: the size of a run limited by time.
 const OPERATIONS_PER_CORE_AND_SECOND: f64 = 2_000_000.0;
 
-/// A run that is to be done.
+/// A run to do.
 pub struct Task {
-    /// As they were given; those of files say how many keys are loaded.
+    /// The given arguments; for files, with the number of keys that are loaded.
     pub args: Args,
     files: Option<Files>,
-    /// What the files have.
+    /// The contents of the files.
     pub trace: Option<Arc<Trace>>,
 }
 
 impl Task {
-    /// Reads the files, if there are some, and checks what was asked for.
+    /// Reads the files, if there are any, and checks the arguments.
     pub fn new(args: &Args) -> Result<Task, Failure> {
         args.check()?;
         let mut task = Task { args: args.clone(), files: None, trace: None };
@@ -56,39 +56,40 @@ impl Task {
         Ok(task)
     }
 
-    /// What the keys are called.
+    /// Returns the names of the keys.
     pub fn names(&self) -> Keys {
         self.trace.clone().map_or(Keys::Numbered, Keys::Named)
     }
 
-    /// What the workload is called.
+    /// Returns the name of the workload.
     pub fn name(&self) -> String {
         self.trace.as_ref().map_or_else(|| self.args.workload.to_string(), |_| "files".to_owned())
     }
 
-    /// Whether all keys may be there or not. Of those of files it is known which.
+    /// Whether any key may exist or not. For keys of files it is known which exist.
     pub fn keys_come_and_go(&self) -> bool {
         self.trace.is_none() && self.args.workload.removes_keys()
     }
 
-    /// Keys that there may be, without those that workload D adds.
+    /// Returns the number of possible keys, without those that workload D adds.
     pub fn keys(&self) -> u64 {
         self.trace.as_ref().map_or(self.args.keys, |trace| trace.keys())
     }
 
-    /// Operations of the run that are recorded at most; the rest is for loading and reading back.
+    /// Returns the operations of the run that are recorded at most; other records are for loading
+    /// and reading back.
     pub fn checked_operations(&self) -> u64 {
         self.args.check_ops().saturating_sub(self.args.keys + self.keys())
     }
 
-    /// The most operations that the run may take.
+    /// Returns the most operations that the run may take.
     pub fn operations(&self, machine: &Machine) -> u64 {
         let operations = self.unrecorded_operations(machine);
         if self.args.check { operations.min(self.checked_operations()) } else { operations }
     }
 
-    /// The same without a check. A run that is limited by time alone also ends
-    /// when it has used up the memory of an embedded cluster.
+    /// Returns the same without a check. A run that is limited by time alone also ends when it has
+    /// used up the memory of an embedded cluster.
     fn unrecorded_operations(&self, machine: &Machine) -> u64 {
         let args = &self.args;
         let once = self.trace.as_ref().map_or(DEFAULT_OPERATIONS, |trace| trace.operations());
@@ -105,7 +106,7 @@ impl Task {
         let available = machine.available_memory_bytes;
         let pairs = cluster::affordable_pairs(&args.load, &args.cluster, available);
         let affordable = pairs.saturating_sub(self.keys()).saturating_mul(100);
-        // Reads need no memory: where there is nothing else, only the time is a limit.
+        // Reads need no memory: if there are only reads, only the time is a limit.
         match affordable.checked_div(self.writes_percent()) {
             Some(affordable) => (possible as u64).min(affordable).max(1),
             None => MAX_KEYS / 2,
@@ -125,7 +126,7 @@ impl Task {
         }
     }
 
-    /// The memory that so many operations take.
+    /// Returns the memory that this number of operations takes.
     pub fn demand(&self, operations: u64) -> Demand {
         let (args, workload) = (&self.args, self.args.workload);
         let processes = if args.processes > 1 { args.processes.into() } else { 0 };
@@ -152,7 +153,7 @@ impl Task {
         let inserts = drawn(workload.inserts_percent());
         let updates = drawn(workload.updates_percent());
         let deletes = drawn(workload.deletes_percent());
-        // On an existing cluster, by time alone, nobody knows how many.
+        // On an existing cluster, a run limited by time alone has no known number of operations.
         let is_bounded =
             args.cluster.master.is_none() || args.seconds.is_none() || args.operations.is_some();
         let new_keys = if workload.adds_keys() && is_bounded { inserts } else { 0 };
@@ -161,7 +162,7 @@ impl Task {
         Demand { keys, index_keys: keys, pairs, deletes, processes, ..Demand::default() }
     }
 
-    /// The operations, of all.
+    /// Returns the operations of all processes.
     pub fn run(&self, operations: u64) -> Run {
         Run {
             workload: self.args.workload,
@@ -177,7 +178,7 @@ impl Task {
         }
     }
 
-    /// What each process does.
+    /// Returns the task of each process.
     pub fn specs(&self, run: &Run, master: &str, fabric: String, origin_ns: u64) -> Vec<Spec> {
         let (args, load) = (&self.args, &self.args.load);
         let processes = u64::from(args.processes);
@@ -206,7 +207,7 @@ impl Task {
         (0..processes).map(spec).collect()
     }
 
-    /// As they are, with what was left open.
+    /// Returns the arguments with all defaults filled in.
     pub fn settings(&self, operations: u64) -> Args {
         let args = &self.args;
         let drawn = self.trace.is_none();
@@ -220,7 +221,7 @@ impl Task {
     }
 }
 
-/// What a part does of a run. Operations of files are shared out by lines.
+/// Returns the part of a run for one process. Operations of files are shared out by lines.
 pub fn own_run(run: &Run, part: Part) -> Run {
     match run.files {
         Some(_) => run.clone(),
@@ -228,7 +229,7 @@ pub fn own_run(run: &Run, part: Part) -> Run {
     }
 }
 
-/// A part's share of a number: what comes before it, and how much it is.
+/// Returns a part's share of a number: the amount before it, and its own amount.
 pub fn share(part: Part, number: u64) -> (u64, u64) {
     let until = |parts: u64| number / part.of * parts + number % part.of * parts / part.of;
     let before = until(part.number);

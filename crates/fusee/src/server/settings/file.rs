@@ -1,7 +1,7 @@
-//! Settings of a TOML file: all that is wrong in it at once, each with its place.
+//! Settings in a TOML file, with all mistakes at once, each with its place.
 //!
-//! The file is parsed into a table that knows where everything stands. Each setting is then read by
-//! itself, as the struct of the server's settings has it, so one mistake hides no other.
+//! The file is parsed into a table that records where everything stands. Each setting is then read separately
+//! by the struct of the server's settings, so no mistake hides another.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -15,16 +15,16 @@ use toml::de::{DeArray, DeTable, DeValue, Deserializer, ValueDeserializer};
 use super::problem::{Problem, Problems};
 use super::{Origin, Place};
 
-/// What a file sets.
+/// Settings in a file.
 #[derive(Debug, Default)]
 pub struct File {
-    /// By name; tables are objects.
+    /// Values by name; tables are objects.
     pub values: Map<String, Value>,
-    /// Where each name stands; names of a table are `table.name`.
+    /// Places of the names; names in a table are `table.name`.
     pub places: BTreeMap<String, Place>,
 }
 
-/// Reads the file of these settings: what is right in it, and what is wrong.
+/// Reads a file of these settings. Returns the correct ones, and the mistakes.
 pub fn read<S: DeserializeOwned>(path: &Path) -> (File, Problems) {
     match std::fs::read_to_string(path) {
         Ok(text) => parse::<S>(path, &text),
@@ -36,7 +36,7 @@ pub fn read<S: DeserializeOwned>(path: &Path) -> (File, Problems) {
     }
 }
 
-/// The settings in the text of a file: those that are right, and what is wrong with the others.
+/// Parses the text of a file. Returns the correct settings, and the mistakes.
 pub fn parse<S: DeserializeOwned>(path: &Path, text: &str) -> (File, Problems) {
     let problem = |setting: Option<String>, offset: Option<usize>, message: &str| {
         let place = offset.map(|offset| Place::of(text, offset));
@@ -76,7 +76,7 @@ pub fn parse<S: DeserializeOwned>(path: &Path, text: &str) -> (File, Problems) {
     }
 }
 
-/// A table without what has these names.
+/// Returns the table without the entries that have these names.
 fn without<'i>(table: &DeTable<'i>, above: &str, wrong: &BTreeSet<String>) -> DeTable<'i> {
     let mut right = DeTable::new();
     for (key, value) in table {
@@ -91,7 +91,7 @@ fn without<'i>(table: &DeTable<'i>, above: &str, wrong: &BTreeSet<String>) -> De
     right
 }
 
-/// What is said of a name that there is not, without all the names that there are: the one that is most like it.
+/// Rewords an error about an unknown name: it suggests the most similar name instead of listing all.
 fn unknown(message: &str) -> Option<String> {
     let rest = message.strip_prefix("unknown field ")?;
     let mut quoted = rest.split('`').skip(1).step_by(2);
@@ -105,7 +105,7 @@ fn unknown(message: &str) -> Option<String> {
     })
 }
 
-/// How many letters differ.
+/// Returns the edit distance of two names, in bytes.
 fn distance(a: &str, b: &str) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.bytes().enumerate() {
@@ -118,8 +118,8 @@ fn distance(a: &str, b: &str) -> usize {
     row[b.len()]
 }
 
-/// The parts of a table that are right or wrong by themselves, each as a table with nothing else in
-/// it: names, names of tables in it, elements of lists.
+/// Returns the parts of a table that are right or wrong by themselves, each in a table with nothing else:
+/// names, names of tables in it, elements of lists.
 fn singles<'i>(table: &DeTable<'i>) -> Vec<(String, DeTable<'i>)> {
     let mut all = Vec::new();
     for (key, value) in table {

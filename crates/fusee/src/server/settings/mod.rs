@@ -1,10 +1,9 @@
-//! Settings of a server: from flags, environment, file and defaults, each with its origin.
+//! Settings of a server, from flags, environment, file and defaults, each with its origin.
 //!
-//! A server's settings are one struct, from which everything here is derived. Clap makes its flags,
-//! environment variables, help and defaults of it, serde its lines in a file. [`Given`] is what the
-//! command line and the environment say, with the file's name; [`Effective`] lays that over the
-//! file and the file over the defaults. A setting under the heading [`LIVE`] may change while the
-//! server runs.
+//! A server's settings are one struct. Clap derives its flags, environment variables, help and defaults from
+//! it, and serde its lines in a file. [`Given`] holds the settings of the command line and the environment,
+//! with the file's name; [`Effective`] merges those over the file, and the file over the defaults. A setting
+//! under the heading [`LIVE`] may change while the server runs.
 
 pub mod file;
 pub mod problem;
@@ -24,10 +23,10 @@ use self::file::File;
 use self::problem::{Problem, Problems};
 use crate::logging::Filter;
 
-/// The heading, in the help, of what a running server takes over when it reads its file again.
+/// Heading in the help for settings that a running server takes over when it reads its file again.
 pub const LIVE: &str = "Settings that SIGHUP changes in a running server";
 
-/// Files that a flag of all commands names, as clap calls it, and a variable.
+/// Settings that are flags of all commands: name, id in clap, environment variable.
 const FILES: [(&str, &str, &str); 4] = [
     ("secret", "secret", fusee_cli::secret::VARIABLE),
     ("tls-ca", "tls_ca", fusee_cli::tls::CA),
@@ -37,20 +36,20 @@ const FILES: [(&str, &str, &str); 4] = [
 
 /// Settings of a server.
 pub trait Settings: clap::Args + Clone + Default + Serialize + DeserializeOwned {
-    /// What the server is started with.
+    /// The configuration that the server starts with.
     type Config;
 
-    /// What it logs.
+    /// Returns the filter of the log.
     fn log(&self) -> Option<&Filter>;
 
-    /// With what follows from other settings, where nobody has said it.
+    /// Fills in unset settings that follow from others.
     fn filled(self) -> Self;
 
-    /// Checks all that can be checked before the start.
+    /// Returns the configuration, or all mistakes that can be found before the start.
     fn config(&self) -> Result<Self::Config, Problems>;
 }
 
-/// A place in a file; both count from 1.
+/// A place in a file. Both numbers count from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Place {
     /// The line.
@@ -60,7 +59,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Of this byte.
+    /// Returns the place of the byte at `offset`.
     fn of(text: &str, offset: usize) -> Place {
         let before = &text[..text.floor_char_boundary(offset)];
         let start = before.rfind('\n').map_or(0, |newline| newline + 1);
@@ -69,29 +68,29 @@ impl Place {
     }
 }
 
-/// Where a value comes from.
+/// The origin of a value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "origin", rename_all = "lowercase")]
 pub enum Origin {
     /// A flag of the command line.
     Flag {
-        /// As it is written.
+        /// The flag as it is written.
         flag: String,
     },
     /// The environment.
     Environment {
-        /// The name there.
+        /// The name of the variable.
         variable: String,
     },
     /// A file.
     File {
-        /// Which.
+        /// The path of the file.
         file: PathBuf,
-        /// Where in it, if that is known.
+        /// The place in the file, if known.
         #[serde(flatten)]
         place: Option<Place>,
     },
-    /// Nobody has said anything.
+    /// The default: the value is not set anywhere.
     Default,
 }
 
@@ -109,23 +108,23 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Where all values come from.
+/// Origins of all values.
 #[derive(Clone, Debug, Default)]
 pub struct Origins {
-    /// By name, what is set.
+    /// Origins of the settings that are set, by name.
     set: BTreeMap<String, Origin>,
-    /// The file.
+    /// The file, if there is one.
     pub file: Option<PathBuf>,
 }
 
 impl Origins {
-    /// Of this setting, if somebody has set it.
+    /// Returns the origin of a setting that is set.
     pub fn of(&self, name: &str) -> Option<&Origin> {
         self.set.get(name)
     }
 }
 
-/// What the command line and the environment say.
+/// Settings from the command line and the environment.
 #[derive(Clone, Debug)]
 pub struct Given<S> {
     config: Option<PathBuf>,
@@ -135,25 +134,25 @@ pub struct Given<S> {
 }
 
 impl<S: Settings> Given<S> {
-    /// Nothing but a file.
+    /// Creates settings that come from this file only.
     pub fn file(config: PathBuf) -> Given<S> {
         let values = Map::new();
         let origins = BTreeMap::new();
         Given { config: Some(config), values, origins, settings: PhantomData }
     }
 
-    /// Whether a file is named, which may be read again.
+    /// Whether there is a file, which can be read again.
     pub fn has_file(&self) -> bool {
         self.config.is_some()
     }
 
-    /// The settings, from all places; the file is read now.
+    /// Returns the settings from all sources; reads the file.
     pub fn effective(&self) -> Result<Effective<S>, Problems> {
         let (file, problems) = self.read();
         self.over(problems.or(file)?)
     }
 
-    /// All that is wrong with them. What is wrong in the file by itself hides nothing of the rest.
+    /// Returns all mistakes: those of the file by itself, and those of the correct part together with the rest.
     pub fn problems(&self) -> Problems {
         let (file, Problems(mut all)) = self.read();
         let rest = self.over(file).and_then(|effective| effective.config().map(drop));
@@ -166,7 +165,7 @@ impl<S: Settings> Given<S> {
         self.config.as_deref().map_or_else(Default::default, file::read::<S>)
     }
 
-    /// The settings, over those of a file.
+    /// Merges these settings over those of a file.
     fn over(&self, file: File) -> Result<Effective<S>, Problems> {
         let mut origins = Origins { set: BTreeMap::new(), file: self.config.clone() };
         for (name, place) in file.places {
@@ -192,27 +191,27 @@ impl<S: Settings> Given<S> {
     }
 }
 
-/// The settings that count.
+/// The settings in force.
 #[derive(Clone, Debug)]
 pub struct Effective<S> {
-    /// With all defaults.
+    /// All settings, with defaults.
     pub settings: S,
-    /// Where they come from.
+    /// Origins of the settings.
     pub origins: Origins,
 }
 
 impl<S: Settings> Effective<S> {
-    /// What the server is started with.
+    /// Returns the configuration that the server starts with.
     pub fn config(&self) -> Result<S::Config, Problems> {
         self.settings.config().map_err(|problems| problems.located(&self.origins))
     }
 
-    /// All settings by name, those of tables as `table.name`.
+    /// Returns all settings by name; those in tables as `table.name`.
     pub fn values(&self) -> Vec<(String, Value)> {
         leaves("", &value(&self.settings))
     }
 
-    /// The settings that others have another value of; a table is one.
+    /// Returns the names of settings with another value in `other`; a table is one setting.
     pub fn changes(&self, other: &Effective<S>) -> Vec<String> {
         let own = value(&self.settings);
         let other = value(&other.settings);
@@ -220,7 +219,7 @@ impl<S: Settings> Effective<S> {
         names.filter(|name| own[*name] != other[*name]).cloned().collect()
     }
 
-    /// The same, with the values of others for these.
+    /// Returns these settings, with the values of `other` for these names.
     pub fn with(&self, other: &Effective<S>, names: &[String]) -> Effective<S> {
         let mut own = value(&self.settings);
         let new = value(&other.settings);
@@ -231,7 +230,7 @@ impl<S: Settings> Effective<S> {
         Effective { settings, origins: other.origins.clone() }
     }
 
-    /// Where the value of a setting comes from.
+    /// Returns the origin of a setting.
     pub fn origin(&self, name: &str) -> Origin {
         self.origins.of(name).cloned().unwrap_or(Origin::Default)
     }
@@ -248,12 +247,12 @@ impl<S: Settings> clap::FromArgMatches for Given<S> {
             let (Some(name), Some(origin)) = (arg.get_long(), origin(matches, &arg)) else {
                 continue;
             };
-            // An empty RUST_LOG says nothing.
+            // An empty RUST_LOG counts as unset.
             if all[name] != "" {
                 given.set(name, all[name].clone(), &origin);
             }
         }
-        // Flags of all commands are settings of servers, too.
+        // Some flags of all commands are also settings of servers.
         let verbose = matches.try_get_one::<u8>("verbose").ok().flatten();
         if let Some(verbose @ 1..) = verbose.filter(|_| !given.origins.contains_key("log")) {
             let origin = Origin::Flag { flag: "-v".into() };
@@ -299,17 +298,17 @@ fn origin(matches: &ArgMatches, arg: &Arg) -> Option<Origin> {
     }
 }
 
-/// The flags of settings.
+/// Returns the flags of settings.
 fn arguments<S: clap::Args>() -> Vec<Arg> {
     S::augment_args(Command::new("settings")).get_arguments().cloned().collect()
 }
 
-/// The names of settings, as a file has them.
+/// Returns the names of settings, as in a file.
 pub fn names<S: Settings>() -> Vec<String> {
     value(&S::default()).as_object().into_iter().flat_map(Map::keys).cloned().collect()
 }
 
-/// Whether a running server takes this setting over.
+/// Whether a running server takes over changes of this setting.
 pub fn is_live<S: clap::Args>(name: &str) -> bool {
     let name = name.split_once('.').map_or(name, |(table, _)| table);
     let arguments = arguments::<S>();
@@ -317,7 +316,7 @@ pub fn is_live<S: clap::Args>(name: &str) -> bool {
     found.is_some_and(|arg| arg.get_help_heading() == Some(LIVE))
 }
 
-/// The defaults, as the declaration of the flags has them; the environment does not matter.
+/// Returns the defaults that the flags declare, regardless of the environment.
 pub fn defaults<S: clap::Args>() -> S {
     let command = S::augment_args(Command::new("settings").no_binary_name(true));
     let command = command.mut_args(|arg| arg.env(None::<&'static str>));
@@ -325,7 +324,7 @@ pub fn defaults<S: clap::Args>() -> S {
     matches.and_then(|matches| S::from_arg_matches(&matches)).expect("every setting has a default")
 }
 
-/// Settings of a file, laid under those of flags.
+/// Merges settings of flags over those of a file.
 pub fn laid<S: Serialize + DeserializeOwned>(under: &S, over: &S) -> S {
     let mut values = value(under);
     let over = value(over);
@@ -335,7 +334,7 @@ pub fn laid<S: Serialize + DeserializeOwned>(under: &S, over: &S) -> S {
     serde_json::from_value(values).expect("they were settings before")
 }
 
-/// Settings of a file alone.
+/// Returns the settings of a file alone.
 pub fn of_file<S: DeserializeOwned + Default>(path: Option<&Path>) -> Result<S, Problems> {
     let Some(path) = path else { return Ok(S::default()) };
     let (file, problems) = file::read::<S>(path);
@@ -346,7 +345,7 @@ pub fn of_file<S: DeserializeOwned + Default>(path: Option<&Path>) -> Result<S, 
     problems.or(settings)
 }
 
-/// What is set beats what is beneath it, name by name.
+/// Merges values name by name: those set in `over` replace those in `under`.
 fn lay(under: &mut Map<String, Value>, over: Map<String, Value>) {
     for (name, value) in over {
         match (under.get_mut(&name), value) {
@@ -357,7 +356,7 @@ fn lay(under: &mut Map<String, Value>, over: Map<String, Value>) {
     }
 }
 
-/// What has no names below it.
+/// Returns all values that are not tables, with their full names.
 fn leaves(name: &str, value: &Value) -> Vec<(String, Value)> {
     let Value::Object(table) = value else { return vec![(name.to_owned(), value.clone())] };
     let below = table.iter().flat_map(|(below, value)| match name {
@@ -433,7 +432,7 @@ pub mod tests {
         given: Given<Example>,
     }
 
-    /// The settings of this file.
+    /// Returns the settings of a file with this text.
     pub fn of_text<S: Settings>(text: &str) -> Result<Effective<S>, String> {
         let (file, problems) = file::parse::<S>(Path::new("f"), text);
         let file = problems.or(file).map_err(|error| error.to_string())?;
@@ -441,7 +440,7 @@ pub mod tests {
         given.over(file).map_err(|error| error.to_string())
     }
 
-    /// Every setting is a line of the file, a flag and a variable of the same name, and documented.
+    /// Asserts that every setting is a line of the file, a flag and a variable of the same name, and documented.
     pub fn all_settings<S: Settings>() {
         let lines = names::<S>();
         let arguments = arguments::<S>();

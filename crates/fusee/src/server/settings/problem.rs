@@ -1,4 +1,4 @@
-//! What is wrong with settings, and where it stands.
+//! Mistakes in settings, with their places.
 
 use std::fmt;
 
@@ -7,20 +7,20 @@ use serde::Serialize;
 
 use super::{Origin, Origins};
 
-/// Something that is wrong with settings.
+/// A mistake in the settings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// The setting, where one is known.
+    /// The setting, if known.
     pub setting: Option<String>,
-    /// Where its value comes from.
+    /// The origin of its value.
     #[serde(flatten)]
     pub origin: Origin,
-    /// What is wrong, and what to do.
+    /// Text that names the mistake and its remedy.
     pub message: String,
 }
 
 impl Problem {
-    /// Line and column in a file, if it has those.
+    /// Returns line and column in a file, if known.
     pub fn place(&self) -> Option<(usize, usize)> {
         match &self.origin {
             Origin::File { place, .. } => place.map(|place| (place.line, place.column)),
@@ -39,18 +39,18 @@ impl fmt::Display for Problem {
     }
 }
 
-/// All that is wrong with settings.
+/// All mistakes in the settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Problems(pub Vec<Problem>);
 
 impl Problems {
-    /// Takes note of an error that is about this setting.
+    /// Records an error of this setting.
     pub fn about<T, E: fmt::Display>(&mut self, setting: &str, result: Result<T, E>) -> Option<T> {
         let error = result.map_err(|error| self.add(Some(setting), error.to_string()));
         error.ok()
     }
 
-    /// Takes note of an error whose text names the settings that it is about.
+    /// Records an error with a text that names its settings.
     pub fn note<T, E: fmt::Display>(&mut self, result: Result<T, E>) -> Option<T> {
         result.map_err(|error| self.add(None, error.to_string())).ok()
     }
@@ -60,13 +60,13 @@ impl Problems {
         self.0.push(Problem { setting, origin: Origin::Default, message });
     }
 
-    /// The value, if nothing is wrong.
+    /// Returns the value, if there is no mistake.
     pub fn or<T>(self, value: T) -> Result<T, Problems> {
         if self.0.is_empty() { Ok(value) } else { Err(self) }
     }
 
-    /// The same, each with its place: that of its setting, or of the first that its text names and
-    /// that somebody has set; or else the file.
+    /// Adds the origin to each mistake: that of its setting; else of the first setting that its text names and
+    /// that is set; else the file.
     pub fn located(mut self, origins: &Origins) -> Problems {
         for problem in &mut self.0 {
             let own = problem.setting.iter().map(String::as_str);
@@ -83,7 +83,7 @@ impl Problems {
     }
 }
 
-/// The settings that a text names: `--lease`, `redundancy.rules`.
+/// Returns the settings that a text names: `--lease`, `redundancy.rules`.
 fn mentioned(text: &str) -> impl Iterator<Item = &str> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-' || c == '.'));
     let is_below = |word: &str| word.find('.').is_some_and(|at| at > 0);

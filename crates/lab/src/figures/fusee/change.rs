@@ -1,11 +1,11 @@
-//! What happens in the middle of a run, and more of everything.
+//! Figures about events in the middle of a run, and about larger clusters.
 
 use fusee_workload::Workload;
 
 use super::{Expected, Figure, Kind, Point, Quantity, Statement};
 use crate::setup::{Happening, Load, Setup, Timeline};
 
-/// The throughput over time, in windows of two milliseconds.
+/// Returns the points of the throughput over time, one for each window.
 fn over_time(setup: Setup, timeline: Timeline) -> Vec<Point> {
     let setup = Setup { timeline: Some(timeline), load: Load::Ycsb(Workload::C), ..setup };
     (0..timeline.windows)
@@ -82,7 +82,7 @@ pub const X1: Figure = Figure {
                     machines: clients / 8,
                     memory_nodes: nodes,
                     index_replicas: 2,
-                    // Caches of all clients are memory of this one machine.
+                    // The caches of all clients are memory of the one machine that simulates.
                     keys: 20_000,
                     operations: 200 * clients as u64,
                     ..Setup::default()

@@ -1,4 +1,4 @@
-//! One object, the metadata server of Clover, and the microbenchmark.
+//! Figures about one object, the metadata server of Clover, and the microbenchmark.
 
 use fusee_workload::{Request, Workload};
 
@@ -101,7 +101,7 @@ const KINDS: [(&str, Request); 4] = [
     ("delete", Request::Delete),
 ];
 
-/// What there is of these.
+/// Returns the kinds of operations that a system has.
 fn kinds(system: System) -> impl Iterator<Item = (&'static str, Request)> {
     KINDS
         .into_iter()
@@ -176,7 +176,7 @@ pub const F10: Figure = Figure {
     ],
 };
 
-/// Over the better one of the others.
+/// Returns a median of a system over that of the better one of the others.
 fn over_best(medians: &Medians, kind: &str, system: &str) -> Option<f64> {
     let [clover, direct] =
         ["Clover", "pDPM-Direct"].map(|other| over(medians, kind, system, other, 50.0));
@@ -194,7 +194,7 @@ pub const F11: Figure = Figure {
                 let setup = Setup {
                     system: *system,
                     load: Load::Only(request),
-                    // As many as are deleted.
+                    // Enough keys for the deletes.
                     keys: if request == Request::Delete { 60_000 } else { 100_000 },
                     operations: 40_000,
                     ..Setup::default()

@@ -10,7 +10,7 @@ use fusee_workload::Workload;
 use super::{Expected, Figure, Kind, Medians, Point, Quantity, Statement};
 use crate::setup::{Load, Setup, System};
 
-/// All of them.
+/// All figures of the paper.
 pub const ALL: &[Figure] = &[
     micro::F2,
     micro::F3,
@@ -29,18 +29,18 @@ pub const ALL: &[Figure] = &[
     change::X1,
 ];
 
-/// What the text says of FUSEE is judged for what was published, and for ours, which corrects it.
+/// Systems for which statements about FUSEE are judged: FUSEE as published, and ours, which corrects it.
 const FUSEE: &[&str] = &["as published", "ours"];
 
-/// Our store, and what it is a correction of.
+/// Our store, and the published system that it corrects.
 const BOTH: &[System] = &[System::Fusee, System::Published];
 
-/// And the systems that the paper compares with.
+/// All systems: those two, and those that the paper compares with.
 const EVERYBODY: &[System] =
     &[System::Fusee, System::Published, System::Clover, System::PdpmDirect];
 
-/// Cut down to what a system is: clients of Clover and of pDPM-Direct do one operation at a time, and a run in which
-/// most time goes into spinning says the same after fewer operations.
+/// Adapts a setup to its system: clients of Clover, of pDPM-Direct and of one object do one operation at a
+/// time, and a run that mostly spins gives the same result with fewer operations.
 fn as_it_is(setup: Setup) -> Setup {
     let (one_at_a_time, fewer) = match setup.system {
         System::Clover => (true, 1),
@@ -61,8 +61,8 @@ fn series(load: Load, system: System) -> String {
     }
 }
 
-/// The throughput of these systems with these workloads, at each of these places: the setup that the place makes of
-/// the paper's.
+/// Returns points of the throughput of these systems with these workloads, at each of these places; `at` makes
+/// the setup of a place from the paper's.
 fn throughput(
     systems: &[System],
     workloads: &[Workload],
@@ -85,12 +85,12 @@ fn throughput(
     points
 }
 
-/// One system's point over another one's.
+/// Returns a value of one system over that of another one.
 fn over(medians: &Medians, what: &str, of: &str, over: &str, x: f64) -> Option<f64> {
     Some(medians.at(&format!("{what}, {of}"), x)? / medians.at(&format!("{what}, {over}"), x)?)
 }
 
-/// Within one line.
+/// Returns the ratio of two values of one line.
 fn ratio(medians: &Medians, what: &str, of: &str, x: f64, over: f64) -> Option<f64> {
     medians.ratio(&format!("{what}, {of}"), x, over)
 }

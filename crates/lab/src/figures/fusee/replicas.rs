@@ -1,4 +1,4 @@
-//! How many replicas there are.
+//! Figures about the number of replicas.
 
 use fusee_workload::{Request, Workload};
 
@@ -13,7 +13,7 @@ pub const F18: Figure = Figure {
     points: || {
         let workloads = [Workload::A, Workload::B, Workload::C, Workload::D];
         throughput(BOTH, &workloads, &[1.0, 2.0, 3.0, 4.0, 5.0], |setup, replicas| {
-            // Five replicas take five nodes.
+            // Five replicas need five nodes.
             setup.memory_nodes = 5;
             (setup.index_replicas, setup.data_replicas) = (replicas as u8, replicas as u8);
         })
@@ -63,7 +63,7 @@ pub const F18: Figure = Figure {
     remarks: &["the paper does not say how many memory nodes there were"],
 };
 
-/// How it is called, the system, and whether it has a cache.
+/// Variants of FUSEE: name, system, and whether it has a cache.
 const VARIANTS: [(&str, System, bool); 5] = [
     ("ours", System::Fusee, true),
     ("ours without cache", System::Fusee, false),

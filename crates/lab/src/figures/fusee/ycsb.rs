@@ -1,4 +1,4 @@
-//! The YCSB workloads.
+//! Figures of the YCSB workloads.
 
 use fusee_workload::Workload;
 
@@ -216,7 +216,7 @@ pub const F15: Figure = Figure {
     remarks: &[],
 };
 
-/// The largest step up, as a ratio.
+/// Returns the largest step up, as a ratio.
 fn most_of_steps(medians: &Medians, system: &str) -> Option<f64> {
     let steps = [(25.0, 0.0), (50.0, 25.0), (75.0, 50.0), (100.0, 75.0)];
     let ratios = steps.iter().map(|(x, over)| ratio(medians, "mix", system, *x, *over));
