@@ -31,7 +31,7 @@ const BUDGETS: &[(&str, [usize; 6])] = &[
 /// Definitions of types whose name another type of the sources has.
 const SHARED_NAMES: usize = 794;
 /// Words of Markdown.
-const WORDS: usize = 57_200;
+const WORDS: usize = 58_000;
 
 const PERSONS: [&str; 10] =
     ["who", "whoever", "whom", "nobody", "somebody", "anybody", "everybody", "he", "his", "him"];
@@ -185,14 +185,14 @@ fn counts_are_within_their_budgets() {
 fn each_kind_is_counted() {
     assert_eq!(kinds("", "// The one who reads", false), [0]);
     assert_eq!(kinds("", "/// What of it stays", false), [1]);
-    assert_eq!(kinds("/// A block.", "/// What of it stays", false), []);
-    assert_eq!(kinds("", "/// A block that no session owns.", true), []);
+    assert!(kinds("/// A block.", "/// What of it stays", false).is_empty());
+    assert!(kinds("", "/// A block that no session owns.", true).is_empty());
     assert_eq!(kinds("", "pub fn is_done(&self) -> Option<u64> {", true), [2]);
-    assert_eq!(kinds("", "pub fn is_done(&self) -> bool {", true), []);
+    assert!(kinds("", "pub fn is_done(&self) -> bool {", true).is_empty());
     assert_eq!(kinds("", "(view, epoch): (u64, u64),", true), [3]);
     assert_eq!(kinds("", ") -> Result<Result<u8, Full>, Error> {", true), [4]);
     assert_eq!(kinds("", "true => 1,", true), [5]);
-    assert_eq!(kinds("", "true => 1,", false), []);
+    assert!(kinds("", "true => 1,", false).is_empty());
     assert_eq!(defined_type("pub(crate) struct Slot(u64);"), Some("Slot"));
     assert_eq!(defined_type("let found = 1;"), None);
 }
