@@ -33,9 +33,9 @@ pub(crate) struct Attachments {
     origin: Origin,
 }
 
-/// Returns the time for which a memory node may owe an answer. It is longer than the lease, so that
-/// a newer view without a dead node mostly comes first, and not so short that a slow node loses the
-/// session.
+/// Returns the time for which a memory node may owe an answer: two leases, but 0.5 s at least and 5 s at
+/// most; 5 s if the lease is unknown. So a newer view without a dead node mostly comes first, and a slow
+/// node does not lose the session.
 fn silence(lease: Duration) -> Duration {
     const SHORTEST: Duration = Duration::from_millis(500);
     const LONGEST: Duration = Duration::from_secs(5);

@@ -28,7 +28,7 @@ pub enum ConnectError {
     /// The master refuses the request.
     #[error("the master refuses: {0}")]
     Refused(String),
-    /// The master's answer is not one to the request.
+    /// The master's answer does not fit the request, or its content is invalid.
     #[error("the master sent what it should not have: {0}")]
     Protocol(&'static str),
     /// The master's view breaks a rule.

@@ -617,7 +617,7 @@ impl Session {
     }
 }
 
-/// A mark, until its drop, that the session's thread runs one of its futures.
+/// The note, until its drop, that the session's thread runs one of its futures.
 struct Running<'s> {
     parts: &'s Parts,
     was_running: bool,

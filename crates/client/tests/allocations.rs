@@ -41,7 +41,7 @@ fn cached_gets_take_no_memory_and_writes_some_for_many_at_a_time() {
     assert_eq!(found.get(), KEYS as usize * value.len());
     assert_eq!(gets.count_total, 0, "{gets:?}");
 
-    // Freed objects are marked 64 at a time, and a search for memory begins when half of a block is used up.
+    // Free bits are set 64 at a time, and a search for memory begins when half of a block is used up.
     let allowed = u64::from(KEYS * 5) / 64 * 2 + 10;
     let taken = measure(|| updates(5));
     assert!(taken.count_total <= allowed, "{taken:?}, allowed {allowed}");

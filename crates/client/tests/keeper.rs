@@ -47,9 +47,9 @@ struct World {
     at_once: RefCell<Option<Answer>>,
     held: RefCell<Vec<oneshot::Sender<Answer>>>,
     handed_on: RefCell<Vec<(ClientId, Vec<Orphan>)>>,
-    /// The blocks in which objects are in use, by the last handover.
+    /// The blocks in which objects are in use, of those handed on last.
     used: RefCell<Vec<BlockId>>,
-    /// Whether it acknowledges handovers.
+    /// Whether it acknowledges blocks that are handed on.
     hears: Cell<bool>,
 }
 
@@ -285,7 +285,7 @@ fn what_an_older_operation_frees_is_told() {
     }
 }
 
-/// Otherwise a comparison of blocks with the index would mark it, too.
+/// Otherwise a comparison of blocks with the index would set the bit, too.
 #[test]
 fn what_is_being_marked_is_waited_for_however_long_it_takes() {
     for is_marking in [false, true] {
@@ -310,7 +310,7 @@ fn what_a_session_has_no_use_for_is_handed_on_at_once() {
     rig.pass(10 * MS);
     assert_eq!(*rig.world.handed_on.borrow(), [(ClientId(5), vec![block(2), block(3)])]);
     assert_eq!(*rig.world.used.borrow(), [block(2).block, block(3).block]);
-    // Handed over again until the master has acknowledged it.
+    // Handed on again until the master has acknowledged it.
     rig.world.hears.set(true);
     rig.answer(renewed(None, &[]));
     rig.pass(100 * MS);

@@ -4,8 +4,8 @@
 //! of these processes takes and returns them, and the simulator carries them itself. Only [`rpc`]
 //! uses an RPC library and an async runtime.
 //!
-//! No get or put waits for a control message: clients use them to join, to leave and to allocate
-//! blocks.
+//! Control messages are no part of a get or a put. Clients use them to join, to leave, and to get
+//! blocks, for which a put may have to wait.
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 

@@ -33,7 +33,7 @@ pub struct Epochs {
     pub newest: u64,
     /// All operations of epochs before this one have ended, everywhere.
     pub passed: u64,
-    /// Every object that operations of earlier epochs have freed has its bit set, or never will.
+    /// Every object that operations of epochs before this one had to free is free, or never will be.
     pub settled: u64,
 }
 
@@ -47,7 +47,7 @@ pub struct SessionHeartbeat {
     pub pinned_by: u64,
     /// The session has no operation of an epoch before this one, and will begin none.
     pub pinned_in: u64,
-    /// Every object that its operations of earlier epochs have freed has its bit set, or never will.
+    /// Every object that its operations of epochs before this one had to free is free, or never will be.
     pub frees_in: u64,
     /// Whether the session has suspended writes without a known result.
     pub has_suspended: bool,
@@ -179,8 +179,8 @@ pub enum MasterRequest {
         /// The node.
         node: MnId,
     },
-    /// Reports a subtable without a free slot for a client. The master splits it, which a newer view will show.
-    /// Answer: `Done`; `TooDeep`; or `Refused`, if that is impossible.
+    /// Reports a subtable in which a client found no free slot. The master splits it, which a newer view will
+    /// show. Answer: `Done`; `TooDeep`; or `Refused`, if that is impossible.
     Split {
         /// The subtable.
         subtable: u32,
@@ -258,7 +258,8 @@ pub enum MasterReply {
         view: View,
         /// The current epoch.
         epoch: u64,
-        /// The length of the lease, in milliseconds.
+        /// The length of the lease, in milliseconds. It begins when the request was sent, or `behind_ms` before
+        /// that.
         lease_ms: u64,
         /// See [`MasterReply::Heartbeat`].
         behind_ms: u64,
@@ -444,7 +445,7 @@ pub struct Status {
     pub no_region: Option<String>,
 }
 
-/// Results of the scrubber since the master started. It also reads memory that no client may ever read.
+/// Results of the scrubber since the master started. It also reads memory that perhaps no client ever reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Scrub {
     /// Complete passes over the index and all that it leads to.
@@ -459,7 +460,7 @@ pub struct Scrub {
     pub lost_pairs: u64,
 }
 
-/// The clients that may own blocks, and the blocks that ended clients have left.
+/// The clients that may own blocks, and the blocks that ended sessions have left.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owners {
     /// The open sessions, in order.

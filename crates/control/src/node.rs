@@ -35,7 +35,7 @@ pub struct BlockId {
     pub block: u32,
 }
 
-/// A bar of a member against another one: sessions without contact to a master no longer rely on the barred
+/// A bar of a member against another one: sessions without a valid lease no longer rely on the barred
 /// member. See `docs/decisions/0030-reads-without-a-master.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Bar {
@@ -183,10 +183,9 @@ pub enum NodeRequest {
         /// The number of the view, which the master has stored.
         view: u64,
     },
-    /// Asks the node to bar a member that does not answer the session, while the session has had no contact
-    /// with a master for a lease. The header of the node's pool shows the bar when the answer comes. Answer:
-    /// `Barred`; or `Refused`, if the node is at a later view, has fenced the session, or is in contact with a
-    /// master itself.
+    /// Asks the node to bar a member that does not answer the session, while the session has no valid lease. The
+    /// header of the node's pool shows the bar when the answer comes. Answer: `Barred`; or `Refused`, if the node
+    /// is at a later view, has fenced the session, or has had an answer of a master less than a lease ago.
     Bar {
         /// The session.
         client: ClientId,
@@ -452,7 +451,7 @@ pub enum NodeRefusal {
         /// The number of the node's view.
         view: u64,
     },
-    /// The node was in contact with a master less than a lease ago: that master deals with members that are
+    /// The node has had an answer of a master less than a lease ago: that master deals with members that are
     /// silent.
     #[error("the node hears a master")]
     HearsMaster,

@@ -5,7 +5,8 @@
 //! stable ─ freeze ─▶ frozen ─ all sessions have left older views ─▶ transforming
 //!                      ▲                                               │ bulk verbs
 //!   another node is    │                                               ▼
-//!   lost: any stage ───┘        stable ◀─ no write suspended ─ switched
+//!   lost: any stage ───┘                                            switched
+//!   stable ◀─ all sessions are at switched, and no write is suspended ─┘
 //! ```
 //!
 //! This file describes the change under way; [`View`](crate::view::View) makes the steps (`view/steps.rs`), and tells

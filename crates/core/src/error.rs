@@ -98,7 +98,7 @@ pub enum Error {
     /// Memory holds bytes that no correct client writes.
     #[error("corrupt memory: {what}")]
     Corrupt {
-        /// The bytes that were seen.
+        /// A description of the damage.
         what: &'static str,
     },
     /// A slot changed while only this client could change it: the client has been fenced, or the protocol is broken.

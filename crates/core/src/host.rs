@@ -124,7 +124,7 @@ pub trait Blocks {
 
 /// The newest view, and the validity of the session's knowledge.
 pub trait Views {
-    /// Returns the newest view, if its number is larger than this one. From then on the fabric reaches the members of
+    /// Returns the newest view, if its number is larger than `than`. From then on the fabric reaches the members of
     /// that view.
     fn newer_view(&self, than: u64) -> Option<Arc<View>>;
 
@@ -138,7 +138,8 @@ pub trait Views {
 
     /// Has a member barred that does not answer, for a session without a valid lease and a view that is stable. Asks
     /// the other members as far as that is due. Returns the members that bar it, if they are more than half of all
-    /// members and a lease has passed since they were: no lease that was valid until then is valid any more.
+    /// members and a lease has passed since more than half of them did: no lease that was valid until then is valid
+    /// any more.
     fn bar(&self, node: MnId, view: &Arc<View>) -> impl Future<Output = Option<Vec<MnId>>>;
 }
 

@@ -107,7 +107,7 @@ mutants! {
     WrappedLivesStartAnew,
     /// Only the header that shows the most use of a block decides which objects had been allocated.
     FreshFromBestHeader,
-    /// A session marks its own objects as free in blocks whose headers say that they are in use.
+    /// A session sets the free bits of its own objects in blocks whose headers say that they are in use.
     MarksInUse,
     /// The header of a block is written before it was read: its base is lost.
     SealsUnread,
@@ -187,7 +187,8 @@ mutants! {
     RepairNotAwaited,
     /// The object of a word that is not committed is repaired: it may not be on its other replicas yet.
     RepairsUncommitted,
-    /// The object of such a word counts as damaged even if the view has none of its replicas on the word's node.
+    /// The object of a word that is not committed counts as damaged even if the view has none of its replicas on the
+    /// word's node.
     NewerViewIsDamage,
     /// Chunks of an EC-oriented pair on a silent node count as lost.
     SilentChunkIsLost,
@@ -317,7 +318,8 @@ mutants! {
     CopiesOnOneNode,
     /// Parity is made of an object's first copy only, which is lost together with a chunk.
     SealsFromFirstCopyOnly,
-    /// Parity counts although it does not agree with the data: it may be of an earlier life.
+    /// Parity counts although it does not agree with the data: it may be of a life many lives
+    /// before, whose identity recurs now.
     OlderParityCounts,
 
     // Objects.
@@ -366,8 +368,7 @@ mutants! {
     MarksHalfWay,
     /// A verb that sets a bit counts as lost although it may still execute: a comparison sets the bit as well.
     LateVerbsNotAwaited,
-    /// A session takes a block that it was granted by an unknown answer, although another of its requests may be about
-    /// to get that answer.
+    /// A session takes a missed block, although another of its requests may be about to get the answer that grants it.
     MissedBesideGrants,
     /// An operation asks for a block without being pinned: the view by which the block was recorded may have ended.
     AsksUnpinned,
@@ -479,10 +480,11 @@ mutants! {
     BarredIsVouchedFor,
     /// The loser of an UPDATE is acknowledged although its winner may have been read before the UPDATE began.
     LosersDoNotAsk,
-    /// A suspended loser, or a speculative write whose round may have ended before it began, is acknowledged in the
-    /// same way.
+    /// A suspended loser, or a speculative write whose round may have ended before it began, is acknowledged
+    /// although its winner may have been read before.
     SuspendedLoserEnds,
-    /// Bars are taken back when a member hears of the change that is to settle the reads that relied on them.
+    /// Bars are taken back when a member hears of the change that is to settle the slots that were read under
+    /// them.
     BarsFallEarly,
     /// A backup read does not ask for a later view, of which its backups know nothing.
     BesideAsksNobody,

@@ -15,7 +15,7 @@
 //! 2. The primary's slot refers to the object before and after. A session that sets the bit has replaced the word
 //!    before.
 //! 3. [`RegionChange::renewed`](crate::change::RegionChange::renewed).
-//! 4. If a look finds the same words much later, the subtable is settled.
+//! 4. If a check finds the same words much later, the subtable is settled.
 //!
 //! *Settling differing slots is always right*, damaged or not: every change does it, while no session writes there
 //! ([`repair`](crate::repair)). If the replicas of a slot differ, words that lead to nothing are not chosen
@@ -42,10 +42,10 @@ const CHUNK_SLOTS: u64 = (MAX_BATCH_VERBS / (MAX_REPLICAS + 1)) as u64;
 /// Bytes of objects that are read together, unless a single one has more.
 const CHUNK_BYTES: u64 = 1 << 20;
 
-/// The findings of a look.
+/// The findings of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Looked {
-    /// The first slot that was not looked at.
+    /// The first slot that was not checked.
     pub next: u64,
     /// Bytes that were read.
     pub bytes: u64,
@@ -93,7 +93,7 @@ pub(crate) fn leads_here(view: &View, slot: u32, word: Slot, object: &Shown<'_>)
         && buckets.covers_number(slot)
 }
 
-/// Looks at slots of a subtable from `first` on, until it has looked at `count` or read `bytes`.
+/// Checks slots of a subtable from `first` on, until it has checked `count` or read `bytes`.
 pub async fn look<F: Fabric>(
     fabric: &F,
     view: &View,
@@ -188,7 +188,7 @@ impl<'w, F: Fabric> Work<'w, F> {
             let mut asked = Vec::new();
             while let Some((slot, word)) = next {
                 let Some(object) = self.view.object_of(word) else {
-                    // The second look shows whether the word still stands there.
+                    // The second reading shows whether the word still stands there.
                     asked.push(Asked { slot, word, object: None, mark: None });
                     next = entries.next();
                     continue;
@@ -282,8 +282,8 @@ impl<'w, F: Fabric> Work<'w, F> {
         Ok(found.damaged() > 0 || self.is_marked(entry)?.is_some())
     }
 
-    /// Looks at an entry a second time, together with its slot. If the slot still shows the word, the word stood there
-    /// all the time since before the first look, and so the findings hold.
+    /// Reads an entry a second time, and its slot afterwards. If the slot still shows the word, the word stood there
+    /// all the time since before the first reading, and so the findings hold.
     async fn look_again(&mut self, entry: Asked<'w>) -> Result<(), FailedVerb> {
         let Asked { slot, word, object, .. } = entry;
         self.batch.clear();

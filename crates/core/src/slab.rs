@@ -7,17 +7,17 @@
 //!                                          `-> all its objects are free: back to the pool
 //! ```
 //!
-//! * *In use*: objects are allocated from it. Its header says so on all replicas before anybody can
-//!   learn of one of them: that is how recovery finds what may be under way. Some blocks of a slab may be in use
-//!   together ([`IN_USE_TOGETHER`]), each best for other objects ([`Slabs::allocate`]).
+//! * *In use*: objects are allocated from it. Its header says so on all replicas before any other process can
+//!   learn of one of the objects: so recovery finds the writes that may be under way. Some blocks of a slab may
+//!   be in use together ([`IN_USE_TOGETHER`]), each best for other objects ([`Slabs::allocate`]).
 //! * *Aside*: it is used up, or others are in use, or its region is frozen. Writes may still be under way.
-//! * *Sealed*: none is, and the header says so. Only from such blocks objects are reclaimed ([`store`]), and
-//!   can leave the session.
+//! * *Sealed*: no write is under way, and the header says so. Objects are reclaimed from sealed blocks only
+//!   ([`store`]), and only sealed blocks can leave the session.
 //!
 //! An object that was allocated is free again in one of two ways: no CAS has mentioned it, so it is
 //! given back ([`Slabs::give_back`]); or its bit in the block's free bitmap was set. Either way it is
 //! allocated again when every operation has ended that had begun before, with the next generation,
-//! so that what was there before is never taken for it (`slab/generations.rs`).
+//! so that its former content is never taken for the new one (`slab/generations.rs`).
 //!
 //! [`store`]: crate::store
 
@@ -38,33 +38,34 @@ pub use generations::WINDOW_EPOCHS;
 /// An object to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocation {
-    /// Where it is.
+    /// Its address.
     pub address: Address,
     /// Its slab.
     pub kind: SlabKind,
     /// The generation for its header and slot.
     pub generation: u16,
-    /// The header of its block, with the block's address, until it is known to be written: goes
-    /// into the same batch, before the object. So no object of a block can be visible before the
+    /// The header of its block, with the block's address, until the header is known to be written. It
+    /// goes into the same batch, before the object. So no object of a block can be visible before the
     /// header by which recovery finds it, whichever operation comes first and whichever fails.
     pub header: Option<(Address, BlockHeader)>,
 }
 
 impl Allocation {
-    /// For its header and slot.
+    /// Returns the identity for its header and slot.
     pub fn identity(&self) -> Identity {
         Identity::new(self.address, self.generation)
     }
 }
 
-/// Of so many objects of a block one has to be free for it to be taken into use again, as long as
-/// there are other blocks.
+/// A block is taken into use again only if at least one in this many of its objects is free, as long
+/// as there are other blocks.
 pub(crate) const USED_AGAIN_AT: u32 = 8;
-/// Blocks of a slab that are in use together, at most.
+/// The largest number of blocks of a slab that are in use together.
 pub const IN_USE_TOGETHER: usize = 8;
-/// A slab that looked for a better block in vain, or is new, does so after this part of a block's objects.
+/// A slab that is new, or has searched for a better block in vain, searches after 1 / `CONTENT_FOR` of a block's
+/// objects were allocated.
 const CONTENT_FOR: u32 = 8;
-/// And not before so many objects.
+/// The least number of objects after which it searches.
 const CONTENT_FOR_AT_LEAST: u32 = 4;
 
 #[derive(Debug)]
@@ -74,13 +75,13 @@ struct Slab {
     in_use: Vec<Block>,
     /// Whether an operation is asking for a block of this class.
     asking: bool,
-    /// Whether it is time to look for the next block.
+    /// Whether it is time to search for the next block.
     is_half_used: bool,
     /// The subtable beside which an object would have been best, and was not allocated.
     lacks_beside: Option<u32>,
-    /// Objects to allocate before that counts again.
+    /// Objects to allocate before `lacks_beside` is set again.
     content_for: u32,
-    /// Whether an operation looks for a better block.
+    /// Whether an operation searches for a better block.
     looking: bool,
 }
 
@@ -99,7 +100,7 @@ impl Slab {
         slab
     }
 
-    /// For a while it takes objects from the blocks that are there.
+    /// Lets the slab allocate from its present blocks for a while, without a search for a better one.
     fn is_content(&mut self, block_bytes: u64) {
         let shape = BlockShape::new(block_bytes, self.kind.class);
         let part = shape.map_or(0, |shape| shape.objects) / CONTENT_FOR;
@@ -107,10 +108,10 @@ impl Slab {
     }
 }
 
-/// What a slab is short of.
+/// A shortage of a slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lack {
-    /// Half of what a block had to give was used up.
+    /// Half of the free objects of a block were used up.
     Half,
     /// An object would have been best beside this subtable, and was allocated elsewhere.
     Beside(u32),
@@ -124,12 +125,12 @@ pub struct Slabs {
     slabs: Vec<Slab>,
     /// The blocks that are not in use, of all classes.
     aside: Vec<Block>,
-    /// Blocks that came so far.
+    /// Number of blocks that came so far.
     born: u64,
 }
 
 impl Slabs {
-    /// No blocks yet.
+    /// Makes slabs without blocks.
     pub fn new(owner: ClientId, block_bytes: u64) -> Slabs {
         Slabs { owner, block_bytes, slabs: Vec::new(), aside: Vec::new(), born: 0 }
     }
@@ -139,7 +140,7 @@ impl Slabs {
         &mut self.slabs[number]
     }
 
-    /// Which of the slabs is that of a kind. It stays so.
+    /// Returns the number of the slab of a kind. It never changes.
     fn slab_number(&mut self, kind: SlabKind) -> usize {
         let found = self.slabs.iter().position(|s| s.kind == kind);
         found.unwrap_or_else(|| {
@@ -148,14 +149,13 @@ impl Slabs {
         })
     }
 
-    /// Whether the caller is the one to ask for a block of this class; the others wait for it.
-    /// Without this, every operation that finds the slab empty would take a block of its own.
-    /// Ends with [`Slabs::end_ask`].
+    /// Returns whether the caller is to ask for a block of this class, until [`Slabs::end_ask`]. Other operations
+    /// wait meanwhile. Without this, every operation that finds the slab empty would take a block of its own.
     pub fn begin_ask(&mut self, kind: SlabKind) -> bool {
         !core::mem::replace(&mut self.slab(kind).asking, true)
     }
 
-    /// The block has come, or will not come.
+    /// Ends a request for a block: the block has come, or will not come.
     pub fn end_ask(&mut self, kind: SlabKind) {
         self.slab(kind).asking = false;
     }
@@ -173,9 +173,9 @@ impl Slabs {
         true
     }
 
-    /// Takes the next object of a class, of a block that is not frozen and of which at least one in
-    /// `least` objects is free, if it is not in use already; `None` when there is none. `best`: preferably of a block
-    /// for which this holds, since it lies beside this subtable.
+    /// Allocates the next object of a class, from a block that is not frozen. A block that is not in use yet must
+    /// have at least one free object in `least`. `None` if there is no such block. `best`: blocks for which this
+    /// holds are preferred, since they lie beside this subtable.
     pub fn allocate(
         &mut self,
         kind: SlabKind,
@@ -219,15 +219,16 @@ impl Slabs {
         block.in_flight += 1;
         slab.is_half_used |= block.free_objects() == block.half;
         let header = (block.written != Some(false)).then(|| {
-            // Whoever posts it may be dropped, or fail, at any time from now on.
+            // The operation that posts it may be dropped, or fail, at any time from now on.
             block.written = None;
             (block.address, block.header_in_use(owner))
         });
         Some(Allocation { address: block.object(index), kind, generation, header })
     }
 
-    /// Takes the block with most free objects into use, of those aside for which `is_best` holds, if there is one, and
-    /// room for it; as which of those in use. What is in use and has nothing to give is set aside.
+    /// Takes into use the block with most free objects of those aside for which `is_best` holds. Returns its number
+    /// among the blocks in use; `None` if there is no such block, or no room for it. Sets blocks in use aside that
+    /// have no object to give.
     #[cold]
     fn take_into_use(
         &mut self,
@@ -252,9 +253,9 @@ impl Slabs {
         Some(slab.in_use.len() - 1)
     }
 
-    /// Whether the caller is the one to look for a better block than those in use. Those that have nothing to give are
-    /// set aside, and the oldest one, if there is no room for another: views change, and what was best once need not be
-    /// any more. Ends with [`Slabs::end_look`].
+    /// Returns whether the caller is to search for a better block than those in use, until [`Slabs::end_look`]. If so,
+    /// sets aside the blocks that have no object to give and, if there is no room for another block, the oldest one:
+    /// views change, and a block that was best once need not be any more.
     pub(crate) fn begin_look(&mut self, kind: SlabKind) -> bool {
         if core::mem::replace(&mut self.slab(kind).looking, true) {
             return false;
@@ -269,7 +270,7 @@ impl Slabs {
         true
     }
 
-    /// It has been found and is in use, or will not come: then there is no look for another one for a while.
+    /// Ends the search for a better block. If none was found, the next search begins after a while only.
     pub(crate) fn end_look(&mut self, kind: SlabKind, found: bool) {
         let block_bytes = self.block_bytes;
         let slab = self.slab(kind);
@@ -279,7 +280,7 @@ impl Slabs {
         }
     }
 
-    /// Whether a block for which `is_best` holds is in use, or can be from now on.
+    /// Takes a block for which `is_best` holds into use, unless one is in use. Returns whether one is now.
     pub(crate) fn use_best(
         &mut self,
         kind: SlabKind,
@@ -292,7 +293,7 @@ impl Slabs {
             || self.take_into_use(kind, least, &is_frozen, |b| is_best(b.address)).is_some()
     }
 
-    /// What a slab has been short of since this was asked last; one thing at a time.
+    /// Returns a shortage of a slab since the last call; one at a time.
     #[inline]
     pub(crate) fn lacks(&mut self, kind: SlabKind) -> Option<Lack> {
         let slab = self.slabs.iter_mut().find(|slab| slab.kind == kind)?;
@@ -302,8 +303,8 @@ impl Slabs {
         core::mem::take(&mut slab.is_half_used).then_some(Lack::Half)
     }
 
-    /// Memory is short: of each slab only one block stays in use, and for a while that is enough. Others may have the
-    /// rest, also what is free in it.
+    /// Lends blocks when memory is short: of each slab only one block stays in use, and for a while that is enough.
+    /// Other sessions may have the rest, with the free objects in it.
     pub(crate) fn use_one(&mut self) {
         for slab in self.slabs.iter_mut().filter(|slab| slab.in_use.len() > 1) {
             slab.is_content(self.block_bytes);
@@ -329,9 +330,9 @@ impl Slabs {
         }
     }
 
-    /// An object of the session is to be moved in place: its block counts as one in which an operation is under way,
-    /// and is walked by recovery. The object as it is at another turn of that word; with the header that its block
-    /// needs for that. `None` if somebody else owns the block, or it cannot be now.
+    /// Begins to move an object of the session in place: its block counts as one in which an operation is under way,
+    /// and is walked by recovery. Returns the object at another turn of that word, with the header that its block
+    /// needs for that. `None` if another session owns the block, or the object cannot be moved now.
     pub(crate) fn begin_move(&mut self, word: Slot, turn: u16) -> Option<Allocation> {
         let owner = self.owner;
         let address = word.address();
@@ -343,13 +344,13 @@ impl Slabs {
         Some(Allocation { address, kind, generation, header })
     }
 
-    /// Whether others may have the block of an object, until it is taken back.
+    /// Whether the block of an object is offered to other sessions, until it is taken back.
     pub(crate) fn is_offered(&self, address: Address) -> bool {
         self.aside.iter().any(|block| block.offered && block.holds(address, self.block_bytes))
     }
 
-    /// The next object that may be demoted in place, with its slab: of the oldest block that is not in use, and has one
-    /// that was not looked at since it was. What is updated goes elsewhere, so what stays in an old block is cold.
+    /// Returns the next object that may be demoted in place, with its slab: from the oldest block that is not in use
+    /// and has an object not examined since then. Updates write new objects, so those left in an old block are cold.
     pub(crate) fn next_to_demote(
         &mut self,
         is_frozen: impl Fn(Address) -> bool,
@@ -364,7 +365,7 @@ impl Slabs {
         }
     }
 
-    /// The header that came with an object stands on all replicas.
+    /// Records that the header that came with an object is on all replicas.
     pub fn header_written(&mut self, object: &Allocation) {
         let Some((_, header)) = object.header else { return };
         let says =
@@ -374,15 +375,15 @@ impl Slabs {
         }
     }
 
-    /// The Move in place of an object has come to its end.
+    /// Records that the Move in place of an object has ended.
     pub(crate) fn end_move(&mut self, object: &Allocation) {
         if let Some(block) = self.block_of(object) {
             block.end_move(object.address);
         }
     }
 
-    /// The operation that an object was allocated for posts nothing about it any more, and nothing
-    /// is on its way.
+    /// Records that the operation that an object was allocated for posts no verb about it any more, and that
+    /// no such verb is on its way.
     #[inline]
     pub fn end(&mut self, object: &Allocation) {
         if let Some(block) = self.block_of(object) {
@@ -390,9 +391,9 @@ impl Slabs {
         }
     }
 
-    /// As [`Slabs::end`], for an object that no CAS has mentioned. It is free again in a later epoch:
-    /// else an object could run through all generations in one. What was given back in earlier ones is
-    /// free now; marks are those of [`Epochs`](crate::host::Epochs).
+    /// Gives an object back that no CAS has mentioned; otherwise like [`Slabs::end`]. It is free again in a
+    /// later epoch: else an object could run through all generations in one. Frees the objects that were given
+    /// back in earlier epochs; marks are those of [`Epochs`](crate::host::Epochs).
     pub fn give_back(
         &mut self,
         object: &Allocation,
@@ -412,27 +413,27 @@ impl Slabs {
         }
     }
 
-    /// The blocks that are not in use.
+    /// Returns the blocks that are not in use.
     pub(crate) fn aside(&self) -> &[Block] {
         &self.aside
     }
 
-    /// One of them.
+    /// Returns a block that is not in use, by its address.
     pub(crate) fn aside_at(&mut self, block: Address) -> Option<&mut Block> {
         self.aside.iter_mut().find(|b| b.address == block)
     }
 
-    /// All blocks.
+    /// Returns all blocks.
     pub(crate) fn blocks(&mut self) -> impl Iterator<Item = &mut Block> {
         self.slabs.iter_mut().flat_map(|slab| &mut slab.in_use).chain(&mut self.aside)
     }
 
-    /// Any block.
+    /// Returns a block by its address, in use or not.
     pub(crate) fn find(&mut self, block: Address) -> Option<&mut Block> {
         self.blocks().find(|b| b.address == block)
     }
 
-    /// Whether [`Slabs::allocate`] has something to give, from a block in use or not.
+    /// Whether [`Slabs::allocate`] has an object to give, from a block in use or not.
     pub(crate) fn has_room(
         &self,
         kind: SlabKind,
@@ -444,7 +445,7 @@ impl Slabs {
             || self.aside.iter().any(|b| b.suits(kind, least) && !is_frozen(b.address))
     }
 
-    /// None of the free bitmaps is trusted any more; whether one was.
+    /// Stops trusting the free bitmaps of blocks that are not in use. Returns whether any was trusted.
     pub(crate) fn unverify_all(&mut self) -> bool {
         let trusted =
             |b: &&mut Block| b.verification == Verification::Verified && b.scrubbed.is_none();
@@ -452,18 +453,19 @@ impl Slabs {
         self.aside.iter_mut().filter(trusted).map(unverify).count() > 0
     }
 
-    /// No block is in use any more.
+    /// Sets all blocks aside.
     pub(crate) fn set_aside(&mut self) {
         self.slabs.iter_mut().for_each(|slab| self.aside.append(&mut slab.in_use));
     }
 
-    /// Those of a class in which there is no room are not in use any more.
+    /// Sets the blocks of a class aside that have no room.
     pub(crate) fn set_full_aside(&mut self, kind: SlabKind) {
         let Some(slab) = self.slabs.iter_mut().find(|slab| slab.kind == kind) else { return };
         self.aside.extend(slab.in_use.extract_if(.., |block| !block.has_room()));
     }
 
-    /// The blocks in use of a class may be offered like those that are not, until this session needs them again.
+    /// Lends the blocks in use of a class that have room: they may be offered like those that are not in use, until
+    /// this session needs them again.
     pub(crate) fn lend(&mut self, kind: SlabKind) {
         let Some(slab) = self.slabs.iter_mut().find(|slab| slab.kind == kind) else { return };
         for mut block in slab.in_use.extract_if(.., |b| b.has_room()) {
@@ -472,7 +474,8 @@ impl Slabs {
         }
     }
 
-    /// The header of a block that is `held` says on all replicas that it is sealed, or may do so.
+    /// Records that the header of a `held` block says on all replicas that the block is sealed (`is_sure`), or may say
+    /// so.
     pub(crate) fn end_seal(&mut self, block: Address, is_sure: bool) {
         if let Some(block) = self.aside_at(block) {
             block.held = false;
@@ -480,12 +483,12 @@ impl Slabs {
         }
     }
 
-    /// A block is not the session's any more.
+    /// Removes a block, which is not the session's any more.
     pub(crate) fn remove(&mut self, block: Address) {
         self.aside.retain(|b| b.address != block);
     }
 
-    /// These blocks are gone with their regions.
+    /// Removes the blocks that are gone with their regions.
     pub(crate) fn forget(&mut self, is_gone: impl Fn(Address) -> bool) {
         self.aside.retain(|block| !is_gone(block.address));
         for slab in &mut self.slabs {
@@ -493,12 +496,12 @@ impl Slabs {
         }
     }
 
-    /// What others may have of the blocks that are not in use, until it is taken back. Of a class that is short
-    /// here these are the blocks that are worth using again, but for the best one: who waits for that needs no
-    /// other meanwhile, and who has nothing keeps what may become free. First those that
-    /// need no comparison, and of these where most is known to be free: whoever is short gets something
-    /// that is of use at once. Where nothing is known, more may be free by now the longer it was not
-    /// looked at. Apart from these, what is of no use here.
+    /// Offers blocks that are not in use to other sessions, until they are taken back. Of a class that is short
+    /// here, offers only blocks that are worth using again, except the best one: an operation that waits for that
+    /// one needs no other meanwhile, and a session without such blocks keeps those that may become free. The first
+    /// blocks need no comparison, and of these, those with most objects known to be free come first: they are of
+    /// use to other sessions at once. Of blocks of which nothing is known, those come first that were not looked
+    /// at for longest: more may be free there by now. Returns the blocks that are of no use here separately.
     pub(crate) fn offer(&mut self) -> (Vec<Remainder>, Vec<Remainder>) {
         let mut spare = Vec::new();
         let mut surplus = Vec::new();
@@ -525,7 +528,7 @@ impl Slabs {
         (spare.into_iter().map(|(rest, ..)| rest).collect(), surplus)
     }
 
-    /// Whether a block is about to become free, for others as well, and is not offered.
+    /// Whether a block is about to become free, for other sessions as well, and is not offered.
     pub(crate) fn frees_soon(&self) -> bool {
         let is_compared = |b: &Block| matches!(b.verification, Verification::Compared { .. });
         let comes = |b: &Block| b.scrubbed.is_some() && b.not_before() == 0;
@@ -534,8 +537,8 @@ impl Slabs {
         self.aside.iter().any(|block| !block.offered && frees_soon(block))
     }
 
-    /// Nothing is offered any more. These blocks are gone. Returns how many of their objects are free and not marked:
-    /// whoever has got a block that was lent finds them by comparison.
+    /// Takes the whole offer back, and removes the blocks that are gone. Returns the number of their free objects whose
+    /// free bits are not set: the session that has got a lent block finds them by comparison.
     pub(crate) fn take_back(&mut self, gone: &[Address]) -> u64 {
         let gone = self.aside.extract_if(.., |block| gone.contains(&block.address));
         let unmarked = gone.map(|block| block.not_set_free().count() as u64).sum();
@@ -543,13 +546,13 @@ impl Slabs {
         unmarked
     }
 
-    /// What is left of all blocks, which this client stops using.
+    /// Removes all blocks, which this client stops using. Returns their remainders.
     pub fn take_remainders(&mut self) -> Vec<Remainder> {
         self.set_aside();
         core::mem::take(&mut self.aside).iter().map(Block::remainder).collect()
     }
 
-    /// The header that says that a block which is not in use is sealed, and from where on it is new.
+    /// Returns the header that says that a block which is not in use is sealed, and from which object on it is new.
     pub(crate) fn sealed(&self, block: Address) -> Option<BlockHeader> {
         let block = self.aside.iter().find(|b| b.address == block)?;
         let (Block { kind, fresh, .. }, base) = (block, block.generations.base());

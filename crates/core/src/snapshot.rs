@@ -1,4 +1,4 @@
-//! The rules of SNAPSHOT: the last writer of a round (P §4.3, Algorithm 2), and the word that the replicas of a slot
+//! The rules of SNAPSHOT: the winner of a round (P §4.3, Algorithm 2), and the word that the replicas of a slot
 //! get when a memory node is lost (P §5.2).
 //!
 //! Writers in conflict broadcast a CAS from the round's old value to their own new value to all backups. Each backup
@@ -44,8 +44,8 @@ pub enum Rule {
     Three,
 }
 
-/// Permission to fix the backups and to commit the primary: its holder is the round's last
-/// writer.
+/// Permission to fix the backups and to commit the primary: its holder is the round's
+/// winner.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Winner {
     rule: Rule,
@@ -76,7 +76,7 @@ impl Undecided {
 /// The outcome of a round for one writer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The writer is the last writer.
+    /// The writer is the winner.
     Won(Winner),
     /// Another writer is.
     Lost,

@@ -26,7 +26,7 @@ pub enum OpKind {
     Move,
     /// A piece of a SCAN.
     Scan,
-    /// Memory management beside the operations: marking freed objects, collecting them, returning blocks.
+    /// Memory management beside the operations: setting free bits, collecting freed objects, returning blocks.
     Reclaim,
 }
 
@@ -44,14 +44,14 @@ impl OpKind {
         OpKind::Reclaim,
     ];
 
-    /// Returns the paper's name of the kind, in lower case.
+    /// Returns the name of the kind, in lower case; the paper's, where it has one.
     pub fn name(self) -> &'static str {
         ["search", "search_many", "insert", "update", "upsert", "delete", "move", "scan", "reclaim"]
             [self as usize]
     }
 }
 
-/// The verbs that an operation took.
+/// The cost of an operation: phases (round trips), verbs, atomics and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Batches, each one network round trip.
@@ -73,7 +73,7 @@ impl Cost {
         self.bytes += batch.touched_bytes();
     }
 
-    /// Adds the verbs of another part of the operation.
+    /// Adds the cost of another part of the operation.
     pub fn add(&mut self, other: &Cost) {
         self.phases += other.phases;
         self.verbs += other.verbs;
@@ -142,7 +142,7 @@ impl Stats {
         &self.kinds[kind as usize]
     }
 
-    /// Returns the damage that operations found and repaired.
+    /// Returns the numbers of damaged replicas that operations found, and that they repaired.
     pub fn damage(&self) -> Damage {
         self.damage
     }
@@ -153,7 +153,7 @@ impl Stats {
         self.left_to_comparison
     }
 
-    /// Returns the number of words met by operations whose pairs were lost with their only memory node.
+    /// Returns how often operations met a word whose pair was lost with its only memory node.
     pub fn gone(&self) -> u64 {
         self.gone
     }

@@ -150,7 +150,8 @@ pub enum VerbError {
     /// The batch has not been executed.
     #[error("not executed")]
     NotExecuted,
-    /// The memory node does not answer. The verb may have executed, or may execute later.
+    /// The memory node does not answer. The verb may have executed, may execute later, or may
+    /// never execute.
     #[error("memory node unreachable")]
     Unreachable,
     /// The range is not inside the node's pool, or would change its header, or a CAS or FAA is not

@@ -191,9 +191,8 @@ impl Way<'_> {
     }
 }
 
-/// Opens a session like [`attach_all`], in this way. Gives up once `goes_on` returns false, also on a memory node that
-/// takes the connection and does not answer. (A node that takes no connection may hold the call up for the time limit
-/// of a connection.)
+/// Opens a session like [`attach_all`], in this way. Gives up soon after `goes_on` returns false, also on a memory node
+/// that takes no connection, or takes it and does not answer.
 pub fn attach_all_by(
     Way { kind, switch, tls, keys }: Way<'_>,
     client: ClientId,

@@ -1,8 +1,8 @@
 //! Limits on the connections that a memory node takes, for each peer and in all.
 //!
-//! A connection before its hello is a *newcomer*. There is room for few newcomers, their time is short,
-//! and the oldest makes room when another one arrives. After its hello a connection is an attached
-//! session. Sessions are often silent for long, so a session never makes room for others: when there is no
+//! A connection before its hello is *unauthenticated* (`newcomer`). There is room for few of these, their
+//! time is short, and the oldest makes room when another one arrives. After its hello a connection is an
+//! attached session. Sessions are often silent for long, so a session never makes room for others: when there is no
 //! room left, a new session is refused with that reason. A *peer* is an address, or a process of this
 //! machine.
 
@@ -12,13 +12,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The time within which a newcomer must say hello before its connection is closed.
+/// The time for the hello on an unauthenticated connection, before the connection is closed.
 pub(crate) const HELLO_WAIT: Duration = Duration::from_secs(2);
 /// The pause after a failure to accept (for example, without free descriptors) before the next attempt.
 pub(crate) const ACCEPT_RETRY: Duration = Duration::from_millis(100);
-/// The time that every newcomer has for its hello before it may have to make room.
+/// The time that every unauthenticated connection has for its hello before it may have to make room.
 pub(crate) const NEWCOMER_GRACE: Duration = Duration::from_millis(250);
-/// The time between two checks whether there is room for another newcomer.
+/// The time between two checks whether there is room for another unauthenticated connection.
 pub(crate) const ROOM_RETRY: Duration = Duration::from_millis(5);
 
 /// Limits on the resources of one fabric of a memory node that strangers and broken peers can hold.
@@ -81,7 +81,7 @@ impl<P: Eq + Hash> Doors<P> {
         self.sessions.load(Ordering::Relaxed) as usize
     }
 
-    /// Returns whether this many connections include as many newcomers as there may be.
+    /// Returns whether this many connections include as many unauthenticated ones as there may be.
     pub(crate) fn is_crowded(&self, connections: usize) -> bool {
         connections.saturating_sub(self.sessions()) >= self.limits.newcomers
     }

@@ -218,7 +218,7 @@ impl Pool {
     }
 
     /// Sets a range to zero. Whole pages go back to the system, unless a NIC has registered them, so a
-    /// pool that was emptied takes no more memory than one that was never used.
+    /// pool takes only as much memory as is in use, also after parts of it were emptied.
     ///
     /// # Panics
     /// If the range is not inside the pool.

@@ -1,5 +1,5 @@
-//! The common part of a memory node's servers for TCP connections: a listening thread, the deadline of
-//! newcomers' hellos, and fences.
+//! The common part of a memory node's servers for TCP connections: a listening thread, the deadline for
+//! the hello on unauthenticated connections (`newcomers`), and fences.
 //!
 //! [`Server`] is the owner's side, [`Reception`] the thread's. The thread owns all connections, so a fence
 //! is a message to the thread. The thread records the client, closes its connections, discards the input
@@ -142,9 +142,9 @@ impl Drop for Server {
     }
 }
 
-/// A connection of a server, as a newcomer or a session.
+/// A connection of a server: unauthenticated before its hello, afterwards a session.
 pub(crate) trait Guest: Send + Sized + 'static {
-    /// Makes a newcomer's connection.
+    /// Makes an unauthenticated connection.
     fn new(stream: TcpStream, peer: SocketAddr) -> io::Result<Self>;
 
     /// Returns the stream, to register it for events.
@@ -218,7 +218,7 @@ impl<G: Guest> Reception<G> {
         self.accept_again.is_some_and(|at| at <= Instant::now())
     }
 
-    /// Accepts all waiting connections. Passes the newcomers that make room for them to `end`.
+    /// Accepts all waiting connections. Passes the unauthenticated ones that make room for them to `end`.
     pub(crate) fn accept(&mut self, mut end: impl FnMut(G)) {
         self.accept_again = loop {
             // Until there is room, new connections wait in the queue of the operating system.
@@ -244,7 +244,7 @@ impl<G: Guest> Reception<G> {
         };
     }
 
-    /// Adds a newcomer.
+    /// Adds an unauthenticated connection.
     fn greet(&mut self, stream: TcpStream, peer: SocketAddr) -> io::Result<()> {
         let token = self.next;
         self.next += 1;
@@ -256,7 +256,7 @@ impl<G: Guest> Reception<G> {
         Ok(())
     }
 
-    /// Ends the oldest newcomer, if it had enough time for its hello. Returns whether there was one.
+    /// Ends the oldest unauthenticated connection, if it had enough time for its hello. Returns whether there was one.
     fn make_room(&mut self, end: &mut impl FnMut(G)) -> bool {
         let latest = Instant::now() + (HELLO_WAIT - NEWCOMER_GRACE);
         let Some(guest) = self.take_silent(latest) else { return false };
@@ -265,9 +265,9 @@ impl<G: Guest> Reception<G> {
         true
     }
 
-    /// Ends the newcomers that missed the deadline of their hello.
+    /// Ends the unauthenticated connections that missed the deadline of their hello.
     pub(crate) fn send_silent_away(&mut self, mut end: impl FnMut(G)) {
-        // Without newcomers no clock is read: every request passes here.
+        // Without such connections no clock is read: every request passes here.
         while !self.greeting.is_empty()
             && let Some(guest) = self.take_silent(Instant::now())
         {
@@ -276,7 +276,7 @@ impl<G: Guest> Reception<G> {
         }
     }
 
-    /// Takes out the oldest newcomer, if its deadline is not later than `latest`.
+    /// Takes out the oldest unauthenticated connection, if its deadline is not later than `latest`.
     fn take_silent(&mut self, latest: Instant) -> Option<G> {
         while let Some((deadline, token)) = self.greeting.front().copied() {
             let is_silent = self.open.get(&token).is_some_and(|guest| guest.client().is_none());

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 pub(crate) use std::sync::{Mutex, MutexGuard};
 
-/// The least number of checks in a wait for another process, even if this process did not run for long.
+/// The least number of checks in a wait for another process, even if this process itself was stopped for a long time.
 const LEAST_LOOKS: u32 = 1000;
 
 /// A limited wait for another process, which may not answer.

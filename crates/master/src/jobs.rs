@@ -39,7 +39,7 @@ pub enum Job {
         /// stage began are fenced at all members.
         dead: Vec<ClientId>,
     },
-    /// Look at slots of a subtable, and at the objects that they lead to, in a stable view.
+    /// Check slots of a subtable, and the objects that they lead to, in a stable view.
     Scrub {
         /// The subtable.
         subtable: u32,
@@ -71,11 +71,11 @@ pub enum JobReport {
         /// Objects that were damaged on the replica that they were copied from.
         damaged: u64,
     },
-    /// A subtable was looked at.
+    /// A part of a subtable was checked.
     Scrubbed {
         /// The subtable.
         subtable: u32,
-        /// The first slot of the look.
+        /// The first slot of the check.
         first: u64,
         /// The findings.
         looked: Looked,

@@ -81,7 +81,7 @@ impl Ends<'_> {
     }
 }
 
-/// The proofs that memory nodes owe, and the certificates for TCP.
+/// The keys that memory nodes have to prove, and the certificates for TCP.
 #[derive(Default)]
 pub(crate) struct Trust {
     pub keys: Option<Arc<Keys>>,

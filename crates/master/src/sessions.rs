@@ -201,9 +201,9 @@ impl Sessions {
         Some(client)
     }
 
-    /// Returns two epochs: no operation of an epoch before the first one runs any more, and what operations of epochs
-    /// before the second one freed has its bits set, or never will. Expired sessions count until they are recovered,
-    /// since operations of theirs may still be completed. `None` without sessions.
+    /// Returns two epochs; `None` without sessions. No operation of an epoch before the first one runs any more. Every
+    /// object that operations of epochs before the second one had to free is free, or never will be. Expired sessions
+    /// count until they are recovered, since operations of theirs may still be completed.
     pub fn epochs(&self) -> Option<(u64, u64)> {
         let all = self.open.values().chain(self.expired.values());
         let settled = all.clone().map(|session| session.frees_in.min(session.pinned_in)).min()?;
@@ -370,7 +370,8 @@ impl Sessions {
     }
 
     /// Keeps the blocks that an open session hands on. Repeating it changes nothing. Blocks that are `used` go only to
-    /// sessions that need objects of their class, until `until_ms`. The error names a block that was dropped.
+    /// sessions that need objects of their class, until `until_ms`. The error says that the session is not open, or
+    /// names the last block that was dropped.
     pub fn hand_on(
         &mut self,
         (client, serial): (ClientId, u64),
@@ -420,7 +421,8 @@ impl Sessions {
     }
 
     /// Closes a session, and keeps the blocks that it hands on. Repeating it changes nothing, nor does closing an
-    /// expired session. On an error a block was dropped; the session is closed all the same.
+    /// expired session. The error says that the id was never used, or names the last block that was dropped; in the
+    /// latter case the session is closed all the same.
     pub fn close(
         &mut self,
         client: ClientId,
@@ -447,7 +449,8 @@ impl Sessions {
         kept
     }
 
-    /// Returns the gifts of a session that has ended without saying what became of all of them.
+    /// Gives back the blocks that an ended session was given, except those that it is known to have handed on or taken
+    /// over (`is_known`).
     fn return_given(
         &mut self,
         client: ClientId,

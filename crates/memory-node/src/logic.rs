@@ -152,7 +152,7 @@ pub struct Node {
     bound: Option<(ClusterId, u64)>,
     /// The view that the node is at, as its pool shows; 0 for none.
     stands_at: u64,
-    /// Unreserved parts of the pool, from start to length. No two of them touch.
+    /// The unreserved parts of the pool: the length of each, by its start. No two of them touch.
     free: BTreeMap<u64, u64>,
     reserved_bytes: u64,
     regions: BTreeMap<u32, Region>,

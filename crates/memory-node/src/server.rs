@@ -37,8 +37,9 @@ use crate::logic::{Effect, Heard, Node};
 /// The pause before the next request to join; it doubles from the first to the last.
 const FIRST_JOIN_PAUSE: Duration = Duration::from_millis(50);
 const LAST_JOIN_PAUSE: Duration = Duration::from_secs(2);
-/// The pause before the next heartbeat. A broken connection must be replaced at once, or the node
-/// counts as dead.
+/// The time from one heartbeat to the next, if the answer does not take longer; it doubles from the
+/// first to the last while no master takes note of the node. A broken connection must be replaced at
+/// once, or the node counts as dead.
 const FIRST_STAY_PAUSE: Duration = Duration::from_millis(1);
 const LAST_STAY_PAUSE: Duration = Duration::from_millis(100);
 

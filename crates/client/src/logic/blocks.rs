@@ -1,6 +1,6 @@
 //! The source of a session's blocks (P §4.4).
 //!
-//! The first source is the master: other sessions hand over blocks to it, perhaps one of the right size class.
+//! The first source is the master: other sessions hand on blocks to it, perhaps one of the right size class.
 //! A master that does not answer delays no session for long: for some time it is not asked again. The second
 //! source is ALLOC: the memory nodes are asked one after the other, and each session starts with a different
 //! one, so that blocks spread. The block's primary records the owner when it answers. The session has the owner
@@ -55,9 +55,10 @@ const BLOCK_RETRY: Duration = Duration::from_millis(5);
 /// Pause before all memory nodes are asked again while a region is to come: it comes with a newer view, which
 /// ends the pause.
 const REGION_PATIENCE: Duration = Duration::from_millis(50);
-/// Blocks that it takes without the master before it asks one again that did not answer.
+/// Requests that do without the master after it has not answered; then it is asked again.
 const BLOCKS_WITHOUT_MASTER: u32 = 16;
-/// Orphaned blocks taken over in a row, after which a full one is not taken any more before one from the pool.
+/// After this many orphaned blocks in a row, the session takes no further full one (all objects allocated once)
+/// before it has asked the pool.
 const FULL_IN_A_ROW: u32 = 4;
 /// Grants in regions that are being copied that one memory node may make in vain before others are asked.
 const FROZEN_GRANTS: usize = 4;
@@ -73,16 +74,16 @@ pub(super) struct BlockSource<E> {
     node_deadline: Duration,
     /// The memory node to ask next.
     turn: Cell<usize>,
-    /// Blocks to take before the master is asked again.
+    /// Requests that do without the master before it is asked again.
     without_master: Cell<u32>,
     turns: Turns,
     /// Blocks that were given back without an acknowledgement from all of their nodes.
     unconfirmed: RefCell<BTreeSet<BlockId>>,
     /// Blocks that are being given back.
     returning: RefCell<BTreeSet<BlockId>>,
-    /// Blocks that were granted, and neither given back nor handed over.
+    /// Blocks that were granted, and neither given back nor handed on.
     held: RefCell<BTreeSet<BlockId>>,
-    /// Blocks that were handed over: the tables name this session until another one has taken them over.
+    /// Blocks that were handed on: the tables name this session until another one has taken them over.
     handed_on: RefCell<BTreeSet<BlockId>>,
     /// Orphaned blocks whose takeover has begun, and may have taken effect.
     adopting: RefCell<BTreeMap<BlockId, Gift>>,
@@ -305,7 +306,7 @@ impl<E: Environment> BlockSource<E> {
     }
 
     /// Returns a block although no member has a free one: any that may turn out to be free. Otherwise asks for
-    /// another region. If that was refused the last time, blocks that others have handed over since come first.
+    /// another region. If that was refused the last time, blocks that others have handed on since come first.
     async fn grant_without_pool(&self, kind: SlabKind, view: &View) -> Result<BlockGrant, Error> {
         if let Some(found) = self.find_missed(kind, view).await {
             return Ok(found);
@@ -387,7 +388,7 @@ impl<E: Environment> BlockSource<E> {
                 if found.is_none() && !is_handed_on && self.is_usable(block, view) {
                     found = Some(block);
                 } else {
-                    // To be looked for again, when the obstacle may be gone. A block that was handed over may
+                    // To be looked for again, when the obstacle may be gone. A block that was handed on may
                     // have been taken over, given back, and granted to this session again without its
                     // knowledge: that is known only when the session ends.
                     self.missed.set(true);

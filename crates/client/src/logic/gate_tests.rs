@@ -1,4 +1,4 @@
-//! Objects that wait to be marked free, and their revocation; sessions that may soon free memory.
+//! Objects that wait for their free bits to be set, and their revocation; sessions that may soon free memory.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use fusee_core::view::{Geometry, View};
 
 use super::Gate;
 
-/// The gate's constant: after so many epochs, objects that wait to be marked free are revoked.
+/// The gate's constant: after so many epochs, objects that wait for their free bits are revoked.
 const REVOKED_AFTER: u64 = 16;
 
 fn gate() -> Gate {
@@ -75,7 +75,7 @@ fn what_waits_for_long_is_revoked_and_never_marked() {
     assert!(gate.freed.may_set_free(), "that was freed since");
 }
 
-/// Otherwise a comparison would mark the objects a second time, as garbage without marks.
+/// Otherwise a comparison would take the objects for garbage, and set their bits a second time.
 #[test]
 fn what_is_being_marked_is_not_revoked() {
     let gate = gate();
@@ -149,7 +149,7 @@ fn a_call_gets_its_part_at_the_moment_of_the_offer() {
     gate.offer(vec![left(1), left(2)], vec![]);
     assert!(gate.offers.are_pressing());
     assert_eq!(gate.offers.take_back(), [left(1).block]);
-    // It need not be waited for any more, and hands over nothing more for this call.
+    // It need not be waited for any more, and hands on nothing more for this call.
     assert!(!gate.offers.withholds(7));
     gate.offer(vec![left(2)], vec![]);
     let batch = gate.offers.hand_on(7).expect("the master does not know of it yet");

@@ -25,15 +25,16 @@
 //!   arrive after its `Close`. Ids are never used twice, so an answer about it concerns no session here, and
 //!   the master may ignore a session that it knows has ended.
 //! * When a session is short of memory, the master says so in its answers: then some of the blocks that
-//!   sessions have offered are handed over ([`hand_on`](super::Offers::hand_on)), before the next question.
-//!   Blocks whose handover the master has not acknowledged are handed over again.
+//!   sessions have offered are handed on ([`hand_on`](super::Offers::hand_on)), before the next question.
+//!   Blocks are handed on again until the master has acknowledged them.
 //! * A master that answers at once is asked every [`Timing::pace`]; a master that does not answer, more and
 //!   more seldom, up to [`Timing::last_retry`]. No session ends on this side because time has passed.
 //!
 //! * The lease of a session is valid for nine tenths of its length ([`counted`]). It counts from the moment
-//!   at which an answered question that names the session was asked, or from the moment at which the master had
-//!   last heard of more than half of the memory nodes, if that was earlier. The master waits a whole lease from
-//!   the moment at which the question arrived. So the paces of their clocks may differ by a tenth.
+//!   at which an answered question that names the session was asked, or from *contact*, if that was earlier:
+//!   the latest time such that more than half of the memory nodes have received an answer of the master given
+//!   since, and barred no member when they reported that. The master waits a whole lease from the moment at
+//!   which the question arrived. So the paces of their clocks may differ by a tenth.
 //!
 //! The keeper waits by sleeps, and reads a clock for leases only. A future of [`Keeper::keep`] may be dropped
 //! at any point; another one goes on.
@@ -142,7 +143,8 @@ struct State {
     epochs: Epochs,
     /// Number of questions to the master so far.
     asked: u64,
-    /// The questions whose epochs have passed; see [`tell_passed`](super::Questions::tell_passed).
+    /// Questions whose epochs have not passed yet, and the last one whose epoch has; see
+    /// [`tell_passed`](super::Questions::tell_passed). `settled`: the same for settled epochs.
     passed: Marks,
     settled: Marks,
     /// The last call for memory that was acknowledged.
@@ -311,7 +313,7 @@ impl Keeper {
         }
     }
 
-    /// Hands over the blocks that sessions have no use for and, once for each call for memory, a part of the
+    /// Hands on the blocks that sessions have no use for and, once for each call for memory, a part of the
     /// offered ones. The call is acknowledged when the master knows of all of them. Returns whether that is so.
     /// A session that looks for memory itself is waited for, for some time: it offers what it does not need
     /// when it is done.
@@ -339,7 +341,7 @@ impl Keeper {
         all
     }
 
-    /// Hands over blocks of one session. Returns whether the master knows of all of them.
+    /// Hands on blocks of one session. Returns whether the master knows of all of them.
     async fn hand_on_of(&self, gate: &Gate, call: u64, outside: &impl Keeping) -> bool {
         let mut next = gate.offers.hand_on(call);
         while let Some(batch) = next {

@@ -413,8 +413,9 @@ impl<F: Fabric, E: Environment> SessionLogic<F, E> {
         Ok(())
     }
 
-    /// Adds a key, or replaces its value, by `value_bytes` bytes that `fill` writes directly into the buffer
-    /// that is sent. The buffer is zeroed before. `fill` is called before anything else has begun.
+    /// Adds a key, or replaces its value, by `value_bytes` bytes that `fill` writes, directly into the buffer
+    /// that is sent if possible; see `Client::put_from`. The buffer is zeroed before. `fill` is called before
+    /// the write begins.
     pub async fn put_from(
         &self,
         key: &[u8],

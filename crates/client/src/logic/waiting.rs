@@ -42,7 +42,7 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 /// Time for which a request for a block is still awaited when a newer view has come: a block that is granted
 /// after the wait is of no use.
 const BLOCK_PATIENCE: Duration = Duration::from_millis(5);
-/// First and longest wait for blocks that others hand over, before all nodes are asked again. A call takes the
+/// First and longest wait for blocks that others hand on, before all nodes are asked again. A call takes the
 /// time of two questions of the keepers to the master, mostly a few milliseconds.
 const FIRST_CALL_PATIENCE: Duration = Duration::from_millis(2);
 const CALL_PATIENCE: Duration = Duration::from_millis(10);
@@ -66,7 +66,7 @@ pub struct SessionHost<E> {
     op_timeout: Duration,
     clocks: Clocks,
     random: Cell<u64>,
-    /// The next wait for blocks that others hand over.
+    /// The next wait for blocks that others hand on.
     call_patience: Cell<Duration>,
 }
 

@@ -136,7 +136,7 @@ pub enum Get {
     Alone,
     /// It takes the result of its leader.
     Ride(Followed),
-    /// It READs this slot, and takes the result of its leader if the slot shows that.
+    /// It READs this slot, and takes the result of its leader if the slot shows the leader's word.
     Compare(SlotRef, Followed),
     /// It has this answer.
     Value(Arc<[u8]>),

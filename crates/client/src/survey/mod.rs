@@ -7,10 +7,10 @@
 //!
 //! *Cost*: it reads 1/512 of the memory that has owners, and four bytes for every block.
 //!
-//! *Limits*: of the objects that are neither marked free nor new, it cannot tell which are in use.
-//! An open session has collected marks and remembers which objects it may allocate. Freed objects
-//! wait in a session until they are marked (up to 63 of them); if the session dies, or is idle for
-//! long, some are never marked. Only the whole index would tell.
+//! *Limits*: of the objects that are not new, and whose free bits are not set, it cannot tell which
+//! are in use. An open session has collected free bits and remembers which objects it may allocate.
+//! Freed objects wait in a session until their bits are set (up to 63 of them); if the session dies,
+//! or is idle for long, some bits are never set. Only the whole index would tell.
 //!
 //! Parts that are read while the view moves the primary of one of their regions are read again.
 

@@ -230,9 +230,9 @@ enum Content {
 struct Objects {
     class: SizeClass,
     shape: BlockShape,
-    /// Objects marked as free.
+    /// Objects whose free bits are set.
     marked: u64,
-    /// Marks where no object starts.
+    /// Free bits that are set where no object starts.
     stray: u64,
 }
 

@@ -41,7 +41,7 @@ pub struct MemorySurvey {
     pub unreadable_headers: u64,
     /// Blocks with an owner in the table that has never been a session.
     pub unreadable_owners: u64,
-    /// Free marks where no object starts.
+    /// Free bits that are set where no object starts.
     pub stray_marks: u64,
     /// Lost regions of pairs without redundancy, by the node that had them.
     pub lost_regions: BTreeMap<MnId, u64>,
@@ -81,8 +81,8 @@ impl NodeMemory {
     }
 }
 
-/// A size class. Each of its objects is marked free, or new, or neither: then it is in use, or a
-/// session may allocate it.
+/// A size class. Each of its objects has its free bit set, or is new, or neither: then it is in use,
+/// or a session may allocate it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassMemory {
     /// The class.
@@ -93,7 +93,7 @@ pub struct ClassMemory {
     pub blocks: u64,
     /// Objects that these blocks have room for.
     pub objects: u64,
-    /// Objects marked free: they wait for the owners of their blocks.
+    /// Objects whose free bits are set: they wait for the owners of their blocks.
     pub marked: u64,
     /// Objects that were never allocated, as far as the master knows: it knows this of orphaned
     /// blocks only, not of blocks that open sessions use.
@@ -111,7 +111,7 @@ pub struct OwnerMemory {
     pub blocks: u64,
     /// Those blocks that the master gives to other sessions next.
     pub handed_on: u64,
-    /// Bytes of objects in its blocks that are marked free.
+    /// Bytes of objects in its blocks whose free bits are set.
     pub marked_bytes: u64,
 }
 

@@ -106,7 +106,7 @@ fn class() -> SizeClass {
     SizeClass::from_code(3).unwrap()
 }
 
-/// Gives a block to an owner, with a header, and marks some of its objects as free.
+/// Gives a block to an owner, with a header, and sets the free bits of some of its objects.
 fn give(memory: &Memory, (region, block): (u32, u32), owner: u32, marked: &[u32]) {
     let (entry, at) = places(region, block);
     memory.put(entry, &owner.to_le_bytes());
@@ -224,7 +224,7 @@ fn what_no_correct_client_writes_is_counted_and_no_more() {
     let (_, at) = places(0, 0);
     give(&memory, (0, 0), 7, &[0]);
     memory.put(Place { offset: at.offset + 8, ..at }, &[1]);
-    // A class that is larger than a block, and a mark on the header.
+    // A class that is larger than a block, and a free bit on the header.
     give(&memory, (0, 1), 7, &[]);
     let (_, at) = places(0, 1);
     let header = BlockHeader {
@@ -243,7 +243,7 @@ fn what_no_correct_client_writes_is_counted_and_no_more() {
     expect_sums(&survey);
     assert_eq!((survey.unreadable_headers, survey.unreadable_owners), (2, 1));
     assert_eq!((survey.classes[0].blocks, survey.classes[0].marked), (1, 0));
-    // The mark on the header is in the same byte as the object's mark, and has replaced it.
+    // The bit on the header is in the same byte as the object's bit, and has replaced it.
     assert_eq!((survey.stray_marks, survey.owners.len()), (1, 1));
 }
 

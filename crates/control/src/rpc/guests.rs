@@ -37,7 +37,7 @@ pub(super) const FREE_FRAME_BYTES: usize = 16 << 10;
 const REQUEST_BYTES: usize = 256;
 /// The interval of checks for room.
 const LOOK: Duration = Duration::from_millis(5);
-/// The most newcomers that are sent away at a time.
+/// The most unauthenticated connections that are sent away at a time.
 const AT_A_TIME: usize = 64;
 
 /// Limits to the resources that strangers and broken peers may hold on a server.
@@ -148,7 +148,7 @@ impl Guests {
         Guests { shared: Arc::new(Shared { limits, book: Mutex::default() }) }
     }
 
-    /// Waits until there is room for another newcomer. If many clients connect at once, they wait in the queue
+    /// Waits until there is room for another connection. If many clients connect at once, they wait in the queue
     /// of the operating system. If many connections are silent, the oldest make room.
     pub(super) async fn room(&self) {
         while let Some(wait) = self.make_room() {
@@ -209,7 +209,7 @@ impl Book {
         }
     }
 
-    /// Sends the oldest newcomers away that had enough time, a few at a time. Returns how many.
+    /// Sends away the oldest unauthenticated connections that had enough time, a few at a time. Returns how many.
     fn send_newcomers_away(&self, grace: Duration) -> usize {
         let had_time = |entry: &&Entry| !entry.has_asked && entry.since.elapsed() >= grace;
         let mut silent: Vec<&Entry> = self.entries.values().filter(had_time).collect();

@@ -40,7 +40,8 @@ impl View {
         self.leads_to_lost(word) && !self.is_being_lost(word)
     }
 
-    /// Whether the change under way has lost the only node of an entry's pair, so that no session can tell yet.
+    /// Whether the change under way has lost the only node of an entry's pair, so that no session can tell yet
+    /// whether the pair exists.
     #[cold]
     pub fn is_being_lost(&self, word: Slot) -> bool {
         let Some(change) = &self.change else { return false };

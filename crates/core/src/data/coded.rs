@@ -194,7 +194,7 @@ fn write_chunks(
     }
 }
 
-/// See [`ObjectAt::fetch`]: READs data chunks, and parity for data chunks on silent nodes.
+/// See [`ObjectAt::fetch`]: READs data chunks, and parity for those in lost columns or on silent nodes.
 pub(super) fn fetch(
     columns: &Columns,
     at: ObjectAt<'_>,
@@ -251,7 +251,7 @@ pub(super) fn fetched(
             let bytes = &read[span.range()];
             match Chunk::decode_of(bytes, identity, coding, (*number).into()) {
                 Ok(chunk) if chunk.key() != key && !removed(Mutant::KeysNotCompared) => {
-                    // Parity may be of an earlier life, under the same identity.
+                    // Parity may be of a life many lives before, whose identity recurs now.
                     let proves = !is_oriented || usize::from(*number) < coding.k();
                     return Err(if proves { Fetched::OtherKey } else { Fetched::Stale });
                 }
@@ -316,8 +316,8 @@ pub(super) fn judge(
     }
     let bytes: u32 = spans.iter().map(|(_, span)| span.len).sum();
     let mut good = PerPlace::<u8>::new();
-    // Parity of an EC-oriented object may be of an earlier life, under the same identity: it counts if it agrees with
-    // the data. Without good data it counts if it must be there.
+    // Parity of an EC-oriented object may be of a life many lives before, whose identity recurs now: it counts if it
+    // agrees with the data. Without good data it counts if it must be there.
     let may_be_older =
         |(read, _): &&(Read, Span)| reads.is_oriented && usize::from(read.chunk) >= coding.k();
     let data = spans.iter().filter(|read| !may_be_older(read));
@@ -349,7 +349,7 @@ pub(super) fn judge(
     });
     let Some((agree, key_bytes, value_bytes)) = made else {
         // Too few chunks are good to tell which of them are damaged, so all count as damaged. If parity may be
-        // missing, that may be the reason: then neither parity nor good chunks count.
+        // missing, that may be the reason: then only data chunks that are not good count as damaged.
         let is_damaged = |read: &Read| !reads.may_lack_parity || !good.contains(&read.chunk);
         let read = spans.iter().map(|(read, _)| *read);
         found.damaged.extend(read.filter(|read| reads.is_due(read) && is_damaged(read)));

@@ -14,7 +14,7 @@ pub(crate) struct Copied {
     pub bytes: u64,
     /// Objects that were damaged at the source, and were taken from other replicas.
     pub objects_repaired: u64,
-    /// The verbs that it took.
+    /// The cost: phases (round trips), verbs, atomics and bytes.
     pub cost: Cost,
 }
 

@@ -277,7 +277,7 @@ impl Region {
         self.places.iter().any(|place| place.node == node)
     }
 
-    /// Whether its objects survive the loss of these memory nodes, or may be lost.
+    /// Whether its objects survive the loss of these memory nodes, or are allowed to be lost (regions of one place).
     pub fn survives(&self, is_lost: impl Fn(MnId) -> bool) -> bool {
         match &self.scheme {
             Scheme::Alone(_) => true,
@@ -302,8 +302,8 @@ impl Region {
         self.places.retain(|place| !is_lost(place));
     }
 
-    /// Makes the switch to the view of this number. A place joins, or one leaves, or the first replaces the second. If
-    /// `renewed`, the free bitmaps begin anew.
+    /// Makes the switch to the view of this number. A place joins, or one leaves, or the joining one takes the place
+    /// of the leaving one. If `renewed`, the free bitmaps begin anew.
     pub(crate) fn exchange(
         &mut self,
         joining: Option<Place>,
@@ -478,7 +478,7 @@ impl<'v> ObjectAt<'v> {
         if self.region.is_oriented() { word.leads_to().first_turn() } else { word.leads_to() }
     }
 
-    /// Returns the places of its replica or chunks, the region's primary first.
+    /// Returns the places of its replicas or chunks, the region's primary first.
     #[inline]
     pub fn places(self) -> impl ExactSizeIterator<Item = Place> + 'v {
         self.region.places.iter().map(move |place| place.plus(self.offset))

@@ -135,7 +135,7 @@ pub enum Promoted {
 pub const MAX_PROMOTE_AFTER: u16 = 10_000;
 
 impl Policy {
-    /// Checks a policy that came from another process.
+    /// Checks a policy from a configuration or another process.
     pub fn check(&self) -> Result<(), PolicyError> {
         self.rules.check()?;
         let within = |field, value, min, max| {
@@ -225,8 +225,8 @@ impl RedundancyRules {
     }
 
     /// Returns rules by which new values of this length and more get this redundancy. Those that cannot have it are
-    /// replicated: values under 256 k bytes, and pairs whose key is longer than an eighth of a chunk's payload.
-    /// Existing pairs keep their redundancy, until a writer names another one.
+    /// replicated: values with fewer than 256 bytes for each of the k data chunks, and pairs whose key is longer than
+    /// an eighth of a chunk's payload. Existing pairs keep their redundancy, until a writer names another one.
     ///
     /// Writes fail with [`Error::Redundancy`](crate::Error::Redundancy) if the cluster has too few memory nodes for
     /// the code, unless these rules [fall back](RedundancyRules::with_fallback).
@@ -253,7 +253,7 @@ impl RedundancyRules {
         RedundancyRules { fallback, ..self }
     }
 
-    /// Checks rules that came from another process.
+    /// Checks rules from a program, a configuration or another process.
     pub fn check(&self) -> Result<(), PolicyError> {
         let possible = |field, redundancy| match redundancy {
             Redundancy::Copies(_) => {

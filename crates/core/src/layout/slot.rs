@@ -6,7 +6,7 @@
 //! |      8      |   1   |   7   |          38          |     9      |     1     |
 //! ```
 //!
-//! *Moved* marks a word that a Move has put there: the pair changed its redundancy, and not its value. The bit does
+//! *Moved* is set in a word that a Move has put there: the pair changed its redundancy, and not its value. The bit does
 //! not change where the word leads: two words that differ only in it never both exist.
 //!
 //! A slot with size class 0 is *free*, whatever its other bits. Those bits have a meaning: DELETE and a withdrawn

@@ -117,7 +117,7 @@ pub struct Report {
     pub dropped: u64,
     /// Slots and objects in a state that no correct client leaves; nothing was done about them.
     pub strange: u64,
-    /// The verbs that it took.
+    /// The cost: phases (round trips), verbs, atomics and bytes.
     pub cost: Cost,
 }
 

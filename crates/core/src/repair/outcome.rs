@@ -41,7 +41,7 @@ pub struct Transformed {
     pub bytes_copied: u64,
     /// Objects that were damaged at the source of a copy, and were taken from another replica.
     pub objects_repaired: u64,
-    /// The verbs that it took.
+    /// The cost: phases (round trips), verbs, atomics and bytes.
     pub cost: Cost,
 }
 

@@ -1,6 +1,6 @@
-//! A block of a session: what comes with it, what is free in it, and what is left of it for others.
+//! A block of a session: its grant, its free objects, and its remainder for other sessions.
 //!
-//! It says what may be done with it. When that is done, and to which of its blocks, is the slabs' business.
+//! A block tells which steps are allowed. The slabs decide when a step is done, and to which block.
 
 use alloc::collections::VecDeque;
 use alloc::vec;
@@ -12,29 +12,29 @@ use crate::layout::{Address, BlockHeader, BlockShape, Identity, SizeClass, Slot,
 use crate::mutant::{Mutant, removed};
 use crate::verbs::ClientId;
 
-/// What a slab is for.
+/// The kind of a slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlabKind {
     /// The size of its objects, on each of their places.
     pub class: SizeClass,
-    /// How its objects survive failures: its blocks are of regions for them.
+    /// The redundancy of its objects: its blocks are in regions for it.
     pub redundancy: Redundancy,
 }
 
 impl SlabKind {
-    /// Where pairs of these lengths go; `None` over 15 MiB.
+    /// Returns the kind for pairs of these lengths; `None` over 15 MiB.
     #[inline]
     pub fn of(redundancy: Redundancy, key_bytes: usize, value_bytes: usize) -> Option<SlabKind> {
         let class = redundancy.class(key_bytes, value_bytes)?;
         Some(SlabKind { redundancy, class })
     }
 
-    /// So many words lead to one of its objects, one after the other.
+    /// Returns the number of words that lead to one of its objects, one after the other.
     pub(crate) fn turns(self) -> u16 {
         if matches!(self.redundancy, Redundancy::Oriented(_)) { Slot::TURNS } else { 1 }
     }
 
-    /// The slab of the log objects of DELETEs.
+    /// Returns the kind for log objects of DELETEs.
     pub fn of_logs(key_bytes: usize) -> Option<SlabKind> {
         SlabKind::of(Redundancy::Replicated, key_bytes, 0)
     }
@@ -44,18 +44,18 @@ impl SlabKind {
 /// on all replicas of its region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockGrant {
-    /// Its first byte, which is where its header goes.
+    /// Its first byte, where its header begins.
     pub address: Address,
-    /// That of its region.
+    /// The redundancy of its region.
     pub redundancy: Redundancy,
-    /// The class of its objects. Another one than was asked for if nothing else was left: all of it
-    /// may turn out to be free, so that it can go back to the pool.
+    /// The class of its objects. It is another one than was asked for if no other block was left: all
+    /// its objects may turn out to be free, so that it can go back to the pool.
     pub class: SizeClass,
     /// The first object never allocated; more than 0 in a block that another client left.
     pub first: u32,
     /// See [`Remainder::marked`].
     pub marked: Option<u64>,
-    /// Whether the pool had no block any more, and this is one of those that others left.
+    /// Whether the pool had no block any more, and other sessions left this one.
     pub pool_is_empty: bool,
 }
 
@@ -65,7 +65,7 @@ impl BlockGrant {
     }
 }
 
-/// What is left of a block whose owner has done with it.
+/// The remainder of a block that its owner has stopped using.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remainder {
     /// The block's address.
@@ -74,20 +74,20 @@ pub struct Remainder {
     pub class: SizeClass,
     /// From this object on none was ever allocated; the number of its objects if all were.
     pub first: u32,
-    /// With the view since which its free bitmap is where it is, if that tells which of the others
-    /// are free ([`Region::primary_since`](crate::data::Region::primary_since)). If not, or if the bitmap is
-    /// elsewhere since, only a look at the whole index does.
+    /// The view since which its free bitmap is at its place
+    /// ([`Region::primary_since`](crate::data::Region::primary_since)), if the bitmap tells which of the objects
+    /// before `first` are free. If `None`, or if the bitmap has moved since, only the whole index tells it.
     pub marked: Option<u64>,
 }
 
-/// Bits of a free bitmap that were seen set. They stay set until the block is needed: somebody else
-/// who gets it meanwhile finds them too.
+/// Bits of a free bitmap that were seen set. They stay set until the block is needed, so that another
+/// session that gets it meanwhile finds them, too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Seen {
     /// The bitmap: that of the place that leads the region since this view
     /// ([`Region::primary_since`](crate::data::Region::primary_since)).
     pub primary_since: u64,
-    /// When they had been seen ([`Epochs::mark`](crate::host::Epochs::mark)).
+    /// The mark by which they had been seen ([`Epochs::mark`](crate::host::Epochs::mark)).
     pub mark: u64,
     /// Number and bits of every word that is not zero.
     pub words: Vec<(u32, u64)>,
@@ -95,14 +95,14 @@ pub(crate) struct Seen {
     pub objects: u32,
 }
 
-/// Why the free bitmap of a block does not tell all that is free.
+/// Whether the free bitmap of a block tells all free objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verification {
     /// It does.
     Verified,
     /// To be compared with the index.
     Due,
-    /// At this mark the objects had been found that no slot keeps.
+    /// The comparison had found, by this mark, the objects that no slot keeps.
     Compared { mark: u64, garbage: Vec<u32> },
 }
 
@@ -114,43 +114,43 @@ pub(crate) struct Block {
     pub shape: BlockShape,
     /// Objects to hand out, the next one first: in turn, so that all get as many lives.
     pub(super) free: VecDeque<u32>,
-    /// Objects that were given back, and may be known by now to those who read what was there before.
+    /// Objects that were given back, and may be known to operations that read their former contents.
     pub(super) returned: Vec<u32>,
-    /// The same, of which that is over when all operations have ended that began before this mark.
+    /// Objects that were given back, and are free when all operations have ended that began before this mark.
     waiting: Option<(u64, Vec<u32>)>,
-    /// From here on no object was ever allocated.
+    /// The first object that was never allocated, and all after it.
     pub(super) fresh: u32,
     pub(super) generations: Generations,
     /// Objects that were handed out for operations that have not ended.
     pub(super) in_flight: u32,
-    /// Objects that are being moved in place; they count there as well.
+    /// Objects that are being moved in place; they count in `in_flight` as well.
     moving: Vec<u32>,
     /// Whether the header says on all replicas that the block is sealed; `None` if that is not
     /// certain.
     pub(super) written: Option<bool>,
     /// The first object that may have been allocated since the block is in use.
     pub(super) in_use_from: u32,
-    /// What `fresh` was then. All headers of one use are the same: operations post them side by side.
+    /// The value of `fresh` then. All headers of one use are the same: operations post them side by side.
     pub(super) was_fresh: u32,
-    /// When so many objects are left, half of what there was is used up.
+    /// The number of free objects at which half of them are used up.
     pub(super) half: u32,
     pub seen: Option<Seen>,
-    /// The look at the bitmap that was the last, counted over all blocks.
+    /// The number of the last reading of its bitmap, counted over all blocks.
     pub looked: u64,
-    /// As in [`Seen`], of that look, or of when the block was granted.
+    /// As in [`Seen`], at that reading, or when the block was granted.
     pub primary_since: u64,
     /// If there is one, nothing is `seen`.
     pub(super) verification: Verification,
     /// Its header or its bitmap is being changed. It must not be taken into use meanwhile: two
     /// headers under way could overtake each other.
     pub held: bool,
-    /// It may be handed on to somebody else at any time.
+    /// It may be handed on to another session at any time.
     pub(super) offered: bool,
-    /// It is in use, but for the time between two operations: others may have it then, if they have none.
+    /// It is in use except between two operations: then other sessions that have no block may have it.
     pub(super) lent: bool,
     /// It came because another class was short, in case it was wholly free.
     is_foreign: bool,
-    /// It is being emptied, or since when it is all zeros.
+    /// It is being emptied, or is all zeros since a mark.
     pub scrubbed: Option<Scrub>,
     /// Counts the blocks that came to the session: the oldest has the smallest.
     pub(super) born: u64,
@@ -158,7 +158,7 @@ pub(crate) struct Block {
     pub(super) demoted: u32,
 }
 
-/// How far a block is on its way back to the pool.
+/// The progress of a block on its way back to the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scrub {
     /// Zeros are being written.
@@ -206,7 +206,7 @@ impl Block {
         Address::new(self.address.bytes() + self.shape.offset(index))
     }
 
-    /// Objects that can be handed out.
+    /// Returns the number of objects that can be handed out.
     pub fn free_objects(&self) -> u32 {
         self.free.len() as u32 + (self.shape.objects - self.fresh)
     }
@@ -217,7 +217,7 @@ impl Block {
         self.free_objects() > 0 && is_usable && is_ours
     }
 
-    /// Objects that were given back and cannot be handed out yet.
+    /// Returns the number of objects that were given back and cannot be handed out yet.
     pub fn returned_objects(&self) -> u32 {
         let waiting = self.waiting.as_ref().map_or(0, |(_, objects)| objects.len());
         (self.returned.len() + waiting) as u32
@@ -242,14 +242,14 @@ impl Block {
         self.kind == kind && self.has_room() && is_enough
     }
 
-    /// Objects that can be handed out once what was seen is reclaimed, and what was given back has
-    /// waited.
+    /// Returns the number of objects that can be handed out once those seen free are reclaimed, and those
+    /// given back have waited.
     pub fn prospect(&self) -> u32 {
         let seen = self.seen.as_ref().map_or(0, |seen| seen.objects);
         self.free_objects() + self.returned_objects() + seen
     }
 
-    /// Whether not one object of it is in use, with what is to be reclaimed.
+    /// Whether no object of it is in use, once those seen free are reclaimed.
     pub fn is_free(&self) -> bool {
         self.prospect() == self.shape.objects && self.is_quiet()
     }
@@ -273,17 +273,17 @@ impl Block {
         &self.verification
     }
 
-    /// The free bitmap is not trusted any more, or the comparison with the index is so far.
+    /// Records that the free bitmap is not trusted, and the state of the comparison with the index.
     pub fn unverify(&mut self, verification: Verification) {
         (self.verification, self.seen) = (verification, None);
     }
 
-    /// The free bitmap tells all that is free, except what was freed since `seen`.
+    /// Records that the free bitmap tells all free objects, except those freed since `seen`.
     pub fn verify(&mut self, seen: Option<Seen>) {
         (self.verification, self.seen) = (Verification::Verified, seen);
     }
 
-    /// The objects that set bits stand for, as far as they were allocated, and the bits of these.
+    /// Returns the allocated objects that these set bits stand for, and the bits of these objects.
     pub fn marked(&self, words: &[(u32, u64)]) -> (Vec<u32>, Vec<(u32, u64)>) {
         let taken = self.taken();
         let mut objects = Vec::new();
@@ -295,7 +295,7 @@ impl Block {
                 let bit = left.trailing_zeros();
                 left &= left - 1;
                 let offset = (u64::from(*word) * 64 + u64::from(bit)) * UNIT_BYTES;
-                // Anything else is none of ours.
+                // Other bits stand for no object that was allocated.
                 if let Some(object) = self.shape.object_at(offset)
                     && taken[object as usize]
                 {
@@ -310,7 +310,7 @@ impl Block {
         (objects, marked)
     }
 
-    /// The header that says that the block is in use.
+    /// Returns the header that says that the block is in use.
     pub(super) fn header_in_use(&self, owner: ClientId) -> BlockHeader {
         let class = self.kind.class;
         let base = self.generations.base();
@@ -319,8 +319,8 @@ impl Block {
         BlockHeader { class, owner, first, fresh, sealed: false, base }
     }
 
-    /// One of its objects is to be moved in place, which makes it one in which an operation is under way. Returns the
-    /// header that has to say so first, if none does; `None` if that cannot be now.
+    /// Begins to move one of its objects in place, so that an operation is under way in the block. Returns the header
+    /// that has to say so first, unless the present one does; `None` if the object cannot be moved now.
     pub(super) fn open_for(
         &mut self,
         object: Address,
@@ -350,14 +350,14 @@ impl Block {
         bytes.is_some_and(|bytes| bytes < block_bytes)
     }
 
-    /// Whether it has EC-oriented objects that nobody has looked at to demote them, and that can be now.
+    /// Whether it has EC-oriented objects that were not examined for demotion yet, and can be now.
     pub(super) fn may_demote(&self) -> bool {
         let is_ours = !self.held && !self.offered && self.scrubbed.is_none();
         let is_due = self.kind.turns() > 1 && self.demoted < self.fresh;
         is_due && is_ours && self.generations.is_known()
     }
 
-    /// The next of these that may be in use, if there is one. All up to it have been looked at then.
+    /// Returns the next of these objects that may be in use, if there is one. All up to it count as examined then.
     pub(super) fn next_to_demote(&mut self) -> Option<Address> {
         let taken = self.taken();
         let next = (self.demoted..self.fresh).find(|object| taken[*object as usize]);
@@ -365,7 +365,7 @@ impl Block {
         next.map(|object| self.object(object))
     }
 
-    /// The Move in place of an object has come to its end.
+    /// Records that the Move in place of an object has ended.
     pub(super) fn end_move(&mut self, object: Address) {
         let index = self.shape.object_at(object.bytes() - self.address.bytes());
         if let Some(at) = self.moving.iter().position(|moving| Some(*moving) == index) {
@@ -379,8 +379,8 @@ impl Block {
         self.in_flight == 0
     }
 
-    /// Whether the header is to be told that the block is sealed. Not before it was read: a header has the
-    /// base, which is known from there.
+    /// Whether the header may be written that says that the block is sealed. Not before the header was read: it
+    /// contains the base, which is known only from there.
     pub fn may_seal(&self) -> bool {
         let is_known = self.generations.is_known() || removed(Mutant::SealsUnread);
         self.is_quiet() && self.written != Some(true) && self.scrubbed.is_none() && is_known
@@ -391,7 +391,7 @@ impl Block {
         self.written == Some(true)
     }
 
-    /// Of every object, whether it was allocated and is not free.
+    /// Returns for every object whether it was allocated and is not free.
     pub fn taken(&self) -> Vec<bool> {
         let mut taken = vec![false; self.shape.objects as usize];
         taken[..self.fresh as usize].fill(true);
@@ -399,13 +399,13 @@ impl Block {
         taken
     }
 
-    /// Objects that were allocated once, and belong to nothing.
+    /// Returns the objects that were allocated once, and belong to no operation and no slot.
     fn idle(&self) -> impl Iterator<Item = u32> + '_ {
         let waiting = self.waiting.iter().flat_map(|(_, objects)| objects);
         self.free.iter().chain(&self.returned).chain(waiting).copied()
     }
 
-    /// Those of these objects whose header has to be read first.
+    /// Returns those of these objects that have a header to be read first.
     pub fn unknown<'o>(&self, objects: &'o [u32]) -> impl Iterator<Item = u32> + use<'o, '_> {
         objects.iter().copied().filter(|object| self.generations.is_unknown(*object))
     }
@@ -415,7 +415,7 @@ impl Block {
         self.generations.is_unread(epoch)
     }
 
-    /// The headers on the block's replicas were read, in this epoch.
+    /// Takes the headers of the block's replicas, which were read in this epoch.
     pub fn read(&mut self, headers: &Headers, epoch: u64) {
         self.generations.read(headers, epoch);
     }
@@ -425,7 +425,7 @@ impl Block {
         self.generations.is_known() && self.generations.is_apart()
     }
 
-    /// Whether nobody may use it before a later epoch than this: it was emptied without a base.
+    /// Whether no session may use it before a later epoch than this: it was emptied without a base.
     pub fn waits_for_its_window(&self, epoch: u64) -> bool {
         self.generations.waits(epoch)
     }
@@ -435,12 +435,12 @@ impl Block {
         !self.generations.is_open()
     }
 
-    /// Whether no header tells anything of it.
+    /// Whether none of its headers tells its base.
     pub fn is_lost(&self) -> bool {
         self.is_read() && !self.generations.is_known()
     }
 
-    /// It was to be emptied, and that failed: of its objects some are zeros, some are not.
+    /// Forgets what is known, since emptying the block failed: some of its objects are zeros, some are not.
     pub fn forget(&mut self) {
         (self.free, self.returned, self.waiting) = (VecDeque::new(), Vec::new(), None);
         self.generations.forget();
@@ -454,29 +454,29 @@ impl Block {
         (self.scrubbed, self.written) = (Some(Scrub::Begun), None);
     }
 
-    /// It is all zeros at this mark, and its header says that it is sealed.
+    /// Records that it is all zeros at this mark, and that its header says that it is sealed.
     pub fn end_scrub(&mut self, mark: u64) {
         (self.scrubbed, self.written) = (Some(Scrub::Done(mark)), Some(true));
     }
 
-    /// The epoch before which nobody may use the block, which is emptied.
+    /// Returns the epoch before which no session may use the emptied block.
     pub fn not_before(&self) -> u64 {
         self.generations.base().not_before
     }
 
-    /// What the headers in the replicas of an object say.
+    /// Takes the identities in the headers of the replicas of an object.
     pub fn learn(&mut self, object: u32, standing: impl Iterator<Item = Option<Identity>>) {
         let at = self.object(object);
         let standing = standing.map(|identity| identity.and_then(|i| i.generation_at(at)));
         self.generations.learn(object, standing);
     }
 
-    /// Objects are free from now on: their bits are cleared, and their generations known.
+    /// Makes objects allocatable: their bits are cleared, and their generations known.
     pub fn reclaim(&mut self, objects: &[u32]) {
         self.free.extend(objects);
     }
 
-    /// The block is taken into use.
+    /// Begins to use the block.
     pub(super) fn use_from_here(&mut self) {
         if !core::mem::take(&mut self.lent) {
             self.half = self.free_objects() / 2;
@@ -486,13 +486,13 @@ impl Block {
         if self.written == Some(true) {
             (self.in_use_from, self.was_fresh) = (from, self.fresh);
         }
-        // Objects before that have come with a collection, when nothing was under way here.
+        // Objects before that were reclaimed, when no operation was under way here.
         if from < self.in_use_from {
             (self.in_use_from, self.was_fresh, self.written) = (from, self.fresh, None);
         }
     }
 
-    /// Since this view the free bitmap is where it is. If it was elsewhere before, bits are missing.
+    /// Records the view since which the free bitmap is at its place. If it has moved, bits are missing.
     pub fn follow(&mut self, primary_since: u64) {
         let before = core::mem::replace(&mut self.primary_since, primary_since);
         let is_elsewhere = before != primary_since && !removed(Mutant::AnotherBitmapUnnoticed);
@@ -507,9 +507,9 @@ impl Block {
         Remainder { block: address, class, first: fresh, marked }
     }
 
-    /// What somebody else would get, if nothing is under way about it. What was reclaimed is not set free
-    /// any more, and nobody else would find it without a look at the index: such a block, of which there
-    /// are few, stays, unless it is lent.
+    /// Returns the remainder for another session, if no operation is under way in the block. The bits of
+    /// reclaimed objects are not set any more, so another session would find them only by the whole index:
+    /// a block with such objects, of which there are few, stays, unless it is lent.
     pub(super) fn spare(&self) -> Option<Remainder> {
         let is_spare = self.is_quiet() && !self.held && self.scrubbed.is_none();
         let is_all_marked = self.free.is_empty() && self.returned_objects() == 0;
@@ -520,14 +520,14 @@ impl Block {
         Some(Remainder { marked: rest.marked.filter(|_| is_all_marked), ..rest })
     }
 
-    /// Whether nobody here has a use for it: it was looked at, and does not go back to the pool.
+    /// Whether this session has no use for it: its bitmap was read, and it does not go back to the pool.
     pub(super) fn is_surplus(&self) -> bool {
         let is_known = self.looked > 0 && self.verification == Verification::Verified;
         self.is_foreign && is_known && !self.is_free()
     }
 
-    /// The objects that are free although they were allocated once: what a session that leaves has
-    /// to mark again.
+    /// Returns the objects that are free although they were allocated once: a session that leaves has to
+    /// set their bits again.
     pub fn not_set_free(&self) -> impl Iterator<Item = Address> + '_ {
         self.idle().map(|object| self.object(object))
     }

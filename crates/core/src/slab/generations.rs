@@ -1,7 +1,7 @@
-//! Generations of a block's objects: which one an object gets next, and where the next owner begins.
+//! Generations of a block's objects: the next one of each object, and the first one under the next owner.
 //!
-//! *No word comes back within a window of epochs* ([`WINDOW_EPOCHS`]), whoever owns the block
-//! meanwhile. An object gets one generation after the other, modulo 512, and each of its lives takes
+//! *No word comes back within a window of epochs* ([`WINDOW_EPOCHS`]), whichever sessions own the
+//! block meanwhile. An object gets one generation after the other, modulo 512, and each of its lives takes
 //! an epoch at least. So within one *tenure*, the time of a block in one size class, a word takes
 //! 511 epochs to come back. A tenure ends when the block is wholly free, and all objects of the next
 //! one begin with the same generation, the *base*, which stands in the block's header:
@@ -11,12 +11,12 @@
 //! * An object that is behind by more than [`SPREAD`] lives would meet its own last words too early.
 //!   Then there is no base: the block waits a whole window before it goes back to the pool.
 //!
-//! The header says so before the first zero is written, so an owner may die anywhere. Who takes a
-//! block over counts lives from the base on, by what stands in the objects' headers. That cannot tell
+//! The header says so before the first zero is written, so an owner may die anywhere. The next owner
+//! counts lives from the base on, by the generations in the objects' headers. These cannot tell
 //! 3 lives from 515; so before an object has more than [`TOLD`] lives the header says that the block
-//! is *wrapped*, and such a block has no base at its end, unless its owner has counted them all. It
-//! says so twice, and first when an object has had half as many: a header without it that is still on
-//! its way then has come, or never will, when the second is posted.
+//! is *wrapped*, and such a block has no base at its end, unless its owner has counted them all. The
+//! header is written so twice, first when an object has had half as many lives: a header that does
+//! not say so, and is still on its way then, has arrived, or never will, when the second is posted.
 //!
 //! `spec/Generations.tla` has all of this.
 
@@ -26,24 +26,24 @@ use alloc::vec::Vec;
 use crate::layout::{Base, BlockHeader, Slot};
 use crate::mutant::{Mutant, removed};
 
-/// So many epochs a word is not written again after it stood anywhere.
+/// The number of epochs for which a word is not written again after it was in any slot.
 pub const WINDOW_EPOCHS: u64 = (Slot::GENERATIONS - SPREAD - 1) as u64;
-/// So many lives the objects of a block may be apart when a tenure ends without a wait.
+/// The number of lives that objects of a block may be apart when a tenure ends without a wait.
 const SPREAD: u16 = 128;
-/// So many lives an object's header tells: with more, what is behind the base looks as if it were
-/// ahead.
+/// The number of lives that an object's header can tell: with more, a generation behind the base looks
+/// as if it were ahead.
 const TOLD: u16 = Slot::GENERATIONS - 1 - SPREAD;
-/// Lives that are counted. Who has had more counts as having had fewer, of the same generation.
+/// The largest count of lives. An object with more counts as one with fewer, of the same generation.
 const MOST: u16 = u16::MAX - 1;
-/// How many lives an object has had has to be read.
+/// The lives of an object that are not known: its header has to be read.
 const UNKNOWN: u16 = u16::MAX;
 
-/// What may be done with a block, as far as its generations go.
+/// The state of the generations of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// Its header has to be read first, not before this epoch.
     Unread { not_before: u64 },
-    /// No header tells the base: of no use, but to be emptied.
+    /// No header tells the base: the block can only be emptied.
     Lost,
     /// Objects may be allocated.
     Known,
@@ -54,13 +54,13 @@ enum State {
 pub(crate) struct Generations {
     state: State,
     base: u16,
-    /// So many generations a life takes: the turns of an EC-oriented object.
+    /// Number of generations that a life takes: the turns of an EC-oriented object.
     turns: u16,
-    /// Of every object that was ever allocated, its lives since the base, or [`UNKNOWN`].
+    /// The lives since the base of every object that was ever allocated, or [`UNKNOWN`].
     lives: Vec<u16>,
     /// Whether the header says, or is about to say, that lives cannot be told from it.
     wrapped: bool,
-    /// Whether it says so for the second time.
+    /// Whether the header says so for the second time.
     is_told: bool,
     /// Whether the owner cannot tell how far the objects are apart.
     is_wide: bool,
@@ -72,12 +72,12 @@ pub(crate) enum Headers {
     None,
     /// None is whole.
     Damaged,
-    /// The newest base, and what it says.
+    /// The newest base.
     Base(Base),
 }
 
 impl Headers {
-    /// Of the bytes of all replicas.
+    /// Decodes the headers of all replicas.
     pub fn of<'b>(replicas: impl Iterator<Item = &'b [u8]>) -> Headers {
         let mut headers = Headers::None;
         for bytes in replicas {
@@ -94,7 +94,7 @@ impl Headers {
 }
 
 impl Generations {
-    /// Of a block that was granted, of which so many objects were allocated before.
+    /// Makes the generations of a granted block, of which `allocated` objects were allocated before.
     pub fn unread(allocated: u32, turns: u16) -> Generations {
         let lives = vec![UNKNOWN; allocated as usize];
         let state = State::Unread { not_before: 0 };
@@ -106,8 +106,8 @@ impl Generations {
         self.state == State::Known
     }
 
-    /// Whether the header was read, and says that nobody may use the block before a later epoch than
-    /// this.
+    /// Whether the header was read, and says that no session may use the block before a later epoch
+    /// than this.
     pub fn waits(&self, epoch: u64) -> bool {
         matches!(self.state, State::Unread { not_before } if not_before > epoch)
     }
@@ -117,7 +117,7 @@ impl Generations {
         matches!(self.state, State::Unread { .. })
     }
 
-    /// Nothing is known any more: what stands in the block and in its header is to be read.
+    /// Forgets all: the headers of the block and of its objects are to be read again.
     pub fn forget(&mut self) {
         self.lives.fill(UNKNOWN);
         self.state = State::Unread { not_before: 0 };
@@ -128,7 +128,7 @@ impl Generations {
         matches!(self.state, State::Unread { not_before } if not_before <= epoch)
     }
 
-    /// The headers were read in this epoch.
+    /// Takes the headers, which were read in this epoch.
     pub fn read(&mut self, headers: &Headers, epoch: u64) {
         if !self.is_open() {
             return;
@@ -143,7 +143,7 @@ impl Generations {
             Headers::Base(base) => {
                 // Emptied without a base: it has waited since.
                 let has_waited = base.not_before > 0;
-                // Of what was written here it is a multiple already.
+                // A base that was written for this number of turns is a multiple already.
                 self.base = base.generation.next_multiple_of(self.turns) % Slot::GENERATIONS;
                 self.wrapped = base.is_wrapped && !has_waited;
                 self.is_wide = self.wrapped;
@@ -152,7 +152,7 @@ impl Generations {
         };
     }
 
-    /// For the block's header.
+    /// Returns the base for the block's header.
     pub fn base(&self) -> Base {
         let not_before = match self.state {
             State::Unread { not_before } => not_before,
@@ -161,7 +161,7 @@ impl Generations {
         Base { generation: self.base, is_wrapped: self.wrapped, not_before }
     }
 
-    /// One more object is allocated for the first time.
+    /// Adds an object that is allocated for the first time.
     pub fn push(&mut self) {
         self.lives.push(0);
     }
@@ -171,7 +171,7 @@ impl Generations {
         self.lives.get(object as usize) == Some(&UNKNOWN)
     }
 
-    /// The generation for an object's next life, and whether the header has to be written before.
+    /// Returns the generation for an object's next life, and whether the header has to be written before.
     pub fn next(&mut self, object: u32) -> (u16, bool) {
         let lives = &mut self.lives[object as usize];
         debug_assert!(*lives != UNKNOWN, "its header was read");
@@ -191,9 +191,9 @@ impl Generations {
         (generation, is_first || is_second)
     }
 
-    /// What stands in the replicas of an object: the generation in each header that names the object.
-    /// They differ if a client died that had written speculatively, or within a WRITE: the next one stands in none,
-    /// so that nobody ever takes what was left there for what is written next.
+    /// Takes the generations in the headers of an object's replicas that name the object. They differ if a client
+    /// died that had written speculatively, or within a WRITE. The next generation is in none of them, so no reader
+    /// ever takes what was left there for what is written next.
     pub fn learn(&mut self, object: u32, standing: impl Iterator<Item = Option<u16>>) {
         debug_assert!(!self.is_open(), "the header comes first");
         let Some(lives) = self.lives.get_mut(object as usize) else { return };
@@ -205,7 +205,7 @@ impl Generations {
         let ahead = |generation: u16| {
             let next = generation + self.turns + Slot::GENERATIONS - self.base;
             let ahead = next % Slot::GENERATIONS;
-            // Behind the base: of an earlier tenure, whose zeros did not get so far.
+            // Behind the base: of an earlier tenure, and not overwritten by zeros at its end.
             if ahead > TOLD && !self.wrapped { 0 } else { ahead }
         };
         let mut ahead = standing.flatten().filter(is_born).map(ahead);
@@ -222,8 +222,8 @@ impl Generations {
         *lives = ahead.fold(first, newer);
     }
 
-    /// The tenure ends in this epoch: nothing of the block is in use, nor known to anybody before long.
-    /// From now on all objects begin with another base, or it is to wait.
+    /// Ends the tenure in this epoch: no object of the block is in use, and soon no operation knows one.
+    /// From now on all objects begin with another base, or the block is to wait.
     pub fn end_tenure(&mut self, epoch: u64) {
         let latest = self.lives.iter().filter(|lives| **lives != UNKNOWN).max();
         let latest = latest.copied().unwrap_or(0);
@@ -325,7 +325,7 @@ mod tests {
         assert_eq!((base.is_wrapped, base.not_before), (true, 7 + WINDOW_EPOCHS + 1));
         assert!(!generations.is_known() && !generations.is_unread(base.not_before - 1));
         assert!(generations.is_unread(base.not_before));
-        // Whoever has it then.
+        // The next owner.
         let mut next = known(base, 0);
         assert!(!next.is_known() && next.waits(base.not_before - 1));
         next.read(&Headers::Base(base), base.not_before);

@@ -25,7 +25,7 @@ fn class() -> SizeClass {
     SizeClass::fitting(1024).unwrap()
 }
 
-/// A block whose header was read, and which nobody had used.
+/// A block with a header that was read, and that no session had used.
 fn add(slabs: &mut Slabs, grant: BlockGrant) {
     assert!(slabs.add_block(kind(), grant));
     slabs.find(grant.address).expect("it was added").read(&Headers::None, 0);
@@ -35,7 +35,7 @@ fn block_shape() -> BlockShape {
     BlockShape::new(BLOCK, class()).unwrap()
 }
 
-/// What stands in the header of an object of block 1.
+/// The identity in the header of an object of block 1.
 fn standing(object: u32, generation: u16) -> Option<Identity> {
     let address = Address::new(BLOCK + block_shape().offset(object));
     Some(Identity::new(address, generation))
@@ -198,7 +198,7 @@ fn who_is_short_offers_what_it_can_use_itself_but_for_the_best() {
     assert_eq!(offered(&mut slabs), [3, 2]);
     slabs.end_ask(kind());
     assert_eq!(offered(&mut slabs), [4, 3, 2, 1]);
-    // Who has nothing keeps what may become free; another class is not short.
+    // A session without free objects keeps the blocks that may become free; another class is not short.
     slabs.begin_ask(kind());
     slabs.aside.retain(|block| block.address == Address::new(BLOCK));
     assert_eq!(offered(&mut slabs), []);
@@ -425,7 +425,7 @@ fn no_replica_has_the_generation_that_comes_next() {
         let mut slabs = Slabs::new(ClientId(1), BLOCK);
         add(&mut slabs, grant(1, 3));
         let block = slabs.aside_at(Address::new(BLOCK)).unwrap();
-        // Elsewhere is what does not name the object.
+        // The other replicas have headers that do not name the object.
         let elsewhere = [standing(1, 99), Some(Identity::from_word(0)), None];
         let shown = shown.iter().map(|generation| standing(2, *generation));
         block.learn(2, shown.chain(elsewhere));
@@ -469,7 +469,7 @@ fn the_oldest_block_that_is_not_in_use_is_demoted_first_and_each_object_once() {
     let all: Vec<Address> = (0..3 * objects).map(|_| take(&mut slabs)).collect();
     take_all_of(&mut slabs);
     let next = |slabs: &mut Slabs| slabs.next_to_demote(|_| false).map(|(object, _)| object);
-    // Nobody has the last block but for writes: the others came before it.
+    // The last block is in use for writes: the others came before it, and are aside.
     let in_use = all[2 * objects].bytes() / BLOCK;
     let mut due: Vec<Address> = core::iter::from_fn(|| next(&mut slabs)).collect();
     assert_eq!(due.len(), 2 * objects, "each once, of the blocks that are not in use");

@@ -14,7 +14,7 @@
 //! phase is not answered ([`resolve`](super::resolve)). Both drivers of a write ([`write`](super::write),
 //! [`write_now`](super::write_now)) hold one attempt at a time, and hand it over between two phases.
 //!
-//! The object is written, with its log entry, before any other session can learn its address. After an attempt has
+//! The object is written, with its log entry, before any other operation can learn its address. After an attempt has
 //! posted a CAS, the next attempt uses another object, unless all its CASes were answered and none succeeded. So
 //! every word that is put into a slot is new.
 
@@ -81,8 +81,8 @@ pub(super) enum Keeps {
     Unless(Redundancy),
 }
 
-/// A function that is called before a write posts a CAS of the primary. Until then no session can READ the write's
-/// word there, unless a view change puts it there in the writer's stead.
+/// A function that is called before a write posts its commit. Until then no reader takes the write's word on the
+/// primary for the key's, unless a view change commits it in the writer's stead.
 pub type Watch<'a> = dyn Fn() + 'a;
 
 /// One writer's try to replace the word of one slot.
@@ -119,7 +119,8 @@ pub(super) struct Led {
 
 /// The progress of an attempt.
 pub(super) enum Step {
-    /// No CAS of it has been executed, or none has succeeded: no slot holds a word of the attempt.
+    /// No CAS of it has been posted that may execute, or all are answered and none has succeeded: no slot holds, or
+    /// will get, a word of the attempt.
     Begun,
     /// The object is posted, and the READs that show whether the hint is right.
     Led(Led),
@@ -136,8 +137,8 @@ pub(super) enum Step {
     /// The tentative word has won, and no other slot has the key: the CASes that confirm it on the backups are
     /// posted.
     Confirming(Round, PerBackup<Ticket>, Winner),
-    /// The CASes are answered. The round is being decided; or it is won, and its word is confirmed; or it is lost,
-    /// and the attempt waits.
+    /// The CASes are answered. The round is being decided; or it is won, and the word is not committed yet (an INSERT
+    /// may still look, or has just confirmed its word); or it is lost, and the attempt waits for its end.
     Contended(Round),
     /// The CAS of the primary is posted.
     Committing(Round, Ticket),
@@ -288,17 +289,18 @@ impl<'i> Attempt<'i> {
 pub(super) enum Ended {
     /// The write is done; with the place for the cache, if it is known.
     Done(Option<Hint>),
-    /// Other sessions were faster, and may have seen the object: the write starts again with a new one.
+    /// Other writers were faster, and may have seen the object: the write starts again with a new one.
     Again,
     /// The attempt has the wrong redundancy, and no CAS has mentioned its object: the pair is at this place, and
-    /// keeps another redundancy; or there is no pair, and the attempt has the redundancy of one.
+    /// keeps another redundancy; or there is no pair, and the attempt has the redundancy of the pair that the hint
+    /// showed, which a new pair is not to have.
     Elsewhere(Option<Hint>),
     /// The view changes while the attempt waits for another writer.
     Suspended,
 }
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
-    /// Posts the WRITEs of the object, and of its block's header if the object is the block's first.
+    /// Posts the WRITEs of the object and its copies, and of its block's header until that is known to be written.
     pub(super) fn post_object(&mut self, attempt: &Attempt<'_>) -> Result<(), Error> {
         let Attempt { intent, object, .. } = attempt;
         if object.header.is_some() {
@@ -341,8 +343,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Ok(())
     }
 
-    /// Checks that the phase that writes the object is executed: all replicas must have the object before any other
-    /// session can learn of it.
+    /// After the phase that writes the object: checks that all of its verbs succeeded. All replicas must have the
+    /// object before any other operation can learn of it (a speculative write: the replicas on the nodes that show its
+    /// word, see `speculation.rs`).
     #[inline]
     pub(super) fn is_written(&mut self, attempt: &Attempt<'_>) -> Result<(), Error> {
         self.batch.check().map_err(|f| self.failed(f))?;
@@ -383,7 +386,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.pin.let_go();
     }
 
-    /// Returns whether it is certain that no word of a failed attempt stands in a slot, and that none of its verbs
+    /// Returns whether it is certain that the failed attempt has had no effect, and that none of its CASes and WRITEs
     /// may still execute.
     #[cold]
     fn is_known(&mut self, error: &Error) -> bool {

@@ -70,7 +70,8 @@ impl Beside {
 
 impl<F: Fabric, H: Host> Store<F, H> {
     /// Returns whether a session without a valid lease may read a subtable's slots from its backups by this view. If
-    /// not, this call has taken the steps towards it that are due.
+    /// so, the session reads them there from now on, until the view changes. If not, this call has taken the steps
+    /// towards it that are due.
     pub(super) async fn may_read_beside(&self, subtable: u32, view: &Arc<View>) -> bool {
         let subtable = &view.subtables[subtable as usize];
         if self.beside.has(subtable, view.number) {

@@ -1,25 +1,25 @@
-//! Which free bits have been lost: a comparison of blocks with the whole index.
+//! The comparison of blocks with the whole index, which finds free bits that have been lost.
 //!
 //! A client that dies takes along what it had freed and not set free, and a memory node the bitmaps
-//! that it held; nor does anybody know which objects a dead client had free. The blocks concerned
+//! that it held; nor is it known which objects a dead client had free. The blocks concerned
 //! are *unverified* until their owner has compared them:
 //!
 //! 1. Of a block with no write under way, note which objects are not free.
-//! 2. READ all slots on all replicas, in any order. Whoever wrote the objects noted at 1 has ended, or
-//!    is recovered: nobody puts their words into slots any more, unless the view changes, which makes
+//! 2. READ all slots on all replicas, in any order. Every writer of the objects noted at 1 has ended,
+//!    or is recovered: no process puts the objects' words into slots any more, unless the view changes, which makes
 //!    the comparison void. So the replicas that show such a word only become fewer: one that shows
 //!    it in the end has shown it all the time, and an object that no slot keeps is garbage. A word that
 //!    stands on backups alone was left by a writer that lost its round. It mostly vanishes, but
 //!    if a memory node is lost, it may be the one that is settled on.
 //!    A word at an even turn keeps copies beside its object: the copy words tell which, and stay as they are as long as
-//!    the word does. Where the word has given way meanwhile, whoever replaced it frees all of them.
+//!    the word does. Where the word has given way meanwhile, the writer that replaced it frees all of them.
 //! 3. Wait until all operations have ended that had begun before the end of 2, and until everything
 //!    that they freed is set free, or never will be (`Epochs::is_settled`): a bit that came later
 //!    would be taken for one of the object's next life.
-//! 4. READ the bitmap, and set the bits of the garbage that are not set: nobody else ever will. From now on
+//! 4. READ the bitmap, and set the bits of the garbage that are not set: no other session will. From now on
 //!    the bitmap tells all that is free. If it is elsewhere since 1, bits may be missing there; what is
-//!    garbage is so all the same, and the block counts as seen by the older view: who looks at the bitmap
-//!    next makes it unverified again.
+//!    garbage is so all the same, and the block counts as seen by the older view: the session that looks at the
+//!    bitmap next makes it unverified again.
 //!
 //! All of this costs as much as reading the index once, so it is done when memory is short.
 
@@ -45,7 +45,7 @@ struct Target {
     shape: BlockShape,
     taken: Vec<bool>,
     kept: Vec<bool>,
-    /// Since when its bitmap was where it was.
+    /// The view since which its bitmap was where it was.
     primary_since: u64,
 }
 
@@ -175,7 +175,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             }
         }
         self.phase().await;
-        // Nobody is to wait for this.
+        // A view change must not wait for this.
         if self.newer_view_has_come() {
             return false;
         }
@@ -239,7 +239,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.add(block, words.iter().filter_map(missing)).await
     }
 
-    /// One phase: the free bitmap of a block.
+    /// Reads the free bitmap of a block, in one phase.
     async fn marks(&mut self, block: Address) -> Option<Vec<u64>> {
         let place = self.bitmap(block)?;
         let bytes = bitmap_bytes(self.view.geometry.block_bytes) as u32;

@@ -11,9 +11,9 @@
 //! implementation of that trait. The steps before a round (the object, the key's slot) and after it (the winner's
 //! commit, the loser's wait: [`round`](super::round)) are the same for all rules.
 //!
-//! The rules are safe because no slot value ever recurs while an operation that knows it runs: a CAS that expects
+//! The rules are safe because no slot word ever recurs while an operation that knows it runs: a CAS that expects
 //! `old` can succeed only in the round that started from `old`. Within a round only the winner changes a slot after
-//! its first CASes, so the winner's further CASes cannot fail. If one does, this client has been recovered by another
+//! its first CASes, so the winner's further CASes cannot fail. If one does, this session has been recovered by another
 //! process and must stop.
 //!
 //! With one index replica there are no backups: the CAS of the primary is the whole round.
@@ -66,15 +66,15 @@ trait Contend {
 /// The end of a round for one of its writers.
 #[expect(clippy::large_enum_variant, reason = "moved once; a box would be an allocation per op")]
 pub(super) enum Contended {
-    /// The own value stands on all backups. If a look was asked for, with both buckets as the first backup showed
-    /// them after the own value stood there.
+    /// The own word stands on all backups. If a look was asked for, with both buckets as the first backup showed them
+    /// after the own word stood there.
     Won(Winner, Option<Words>),
     Lost,
 }
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// Competes for the round. With `look`, the winner also gets those buckets as the first backup shows them after
-    /// the winner's value stood there.
+    /// the winner's word stood there.
     pub(super) async fn contend(
         &mut self,
         attempt: &mut Attempt<'_>,
@@ -193,7 +193,7 @@ impl Contend for Snapshot {
             op.backups(round.slot).into_iter().zip(seen).filter(|(_, s)| *s != round.own).collect();
         let left_alone = removed(Mutant::BackupsNotFixed) && look.is_none();
         if !foreign.is_empty() && !left_alone {
-            // A look counts only after the own value stands on the first backup: look again if another writer's value
+            // A look counts only after the own word stands on the first backup: look again if another writer's word
             // stood there.
             let again = if looked.is_none() { look } else { None };
             op.batch.next_phase();

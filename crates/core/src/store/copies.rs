@@ -104,7 +104,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         Ok(self.allocate(slab, least, view, None).ok_or(slab))
     }
 
-    /// Takes back an object that no CAS has mentioned.
+    /// Gives back to its slab an object that no CAS has mentioned.
     pub(super) fn give_back(&self, object: &Allocation) {
         let host = &self.host;
         let mut slabs = self.slabs.borrow_mut();
@@ -158,7 +158,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// Ends the copies of an attempt. If the attempt's word stands, it keeps them, and the old copies of a Move in
-    /// place are freed; else the new ones are freed.
+    /// place are freed; else the new ones are freed, or given back if no CAS has mentioned the object.
     #[cold]
     pub(super) fn end_copies(&mut self, attempt: &Attempt<'_>, ended: &Result<Ended, Error>) {
         let stands = matches!(ended, Ok(Ended::Done(Some(_))));

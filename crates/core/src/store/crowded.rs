@@ -4,7 +4,7 @@
 //! buckets go. If none of them would go, even at the largest depth that the view allows
 //! ([`View::deepest`](crate::view::View::deepest)), a split takes memory and room in the directory for nothing, and
 //! so does the next one. So a writer that finds no free slot looks at the keys in its buckets before it asks for a
-//! split. Without the cluster's secret, an attacker cannot choose keys that collide in this way
+//! split. Without the cluster's hash key, an attacker cannot choose keys that collide in this way
 //! ([`HashKey`](crate::race::HashKey)).
 //!
 //! An object that cannot be read may have any key. Then the writer asks for a split, and only the master's own bound

@@ -2,7 +2,7 @@
 //!
 //! Memory rots. An object that fails its CRC, or whose start shows another key, proves nothing: all replicas but one
 //! of a slot's object may be damaged. So before a word counts as *another key's*, its object has been read whole with
-//! a good CRC; and before it counts as *no key's*, all replicas have been read.
+//! a good CRC; and before it counts as *no key's*, all replicas have been read whole.
 //!
 //! ```text
 //! look     READ the slot again, and every replica of its object, whole           (1 phase, rare)

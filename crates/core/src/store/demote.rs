@@ -18,19 +18,20 @@ const PHASE_BYTES: u64 = 1 << 20;
 /// Bytes of one READ of the index.
 const READ_BYTES: u64 = 64 << 10;
 
-/// The result of a look at one object of this session.
+/// The result of trying to demote one object of this session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Demoted {
     /// The object's pair is erasure-coded now; with the length of its value.
     Pair(u64),
     /// The object holds no pair any more, or none that can be demoted in place now.
     Nothing,
-    /// Every object has been looked at since its block was in use.
+    /// No object is left to try now: in blocks that are not in use, each has been tried since the block last was.
+    /// Blocks that are frozen, or otherwise not to be touched, are passed over.
     AllDone,
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// Looks at one object of the oldest EC-oriented block of this session. If a slot leads to it, makes its pair
+    /// Tries one object of the oldest EC-oriented block of this session: if a slot leads to it, makes its pair
     /// erasure-coded in place. That takes no memory, and frees the copies.
     pub async fn demote_next(&self) -> Result<Demoted, Error> {
         // Blocks that are offered to other sessions are not touched, and the oldest block may be among them.

@@ -142,7 +142,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if !self.still_shows(slot, word)? {
             return Ok(false);
         }
-        // If a column does not answer, one of the copies may be missing: that is left to a comparison.
+        // If a column does not answer, one of the copies may stay unknown here: it is left to a comparison.
         let mut old_copies = words.named(&self.batch).known();
         if removed(Mutant::CopiesFreedBeforeCommit) {
             old_copies.drain(..).for_each(|copy| self.free_copy(copy));

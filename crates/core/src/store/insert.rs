@@ -1,18 +1,18 @@
 //! INSERT into a free slot: install, look, confirm, commit.
 //!
-//! SNAPSHOT alone settles the writer of *a slot*. Two clients that insert one key into two different free slots would
-//! both win, and the key would exist twice. So a winner looks before it commits:
+//! SNAPSHOT decides only which writer wins *a slot*. Two clients that insert one key into two different free slots
+//! would both win, and the key would exist twice. So a winner looks before it commits:
 //!
 //! 1. *Install*: CAS all backups of a free slot to the own word with the tentative bit.
 //! 2. *Look*: on the first backup's node, in order after the CAS, READ both buckets. Of two clients that insert the
-//!    same key, the one whose CAS is later on that node sees the other's entry.
+//!    same key, the one with the word that comes later to that node sees the other's entry, or that it has gone.
 //! 3. If the look shows another entry of the key, tentative or not: *withdraw*. The own identity, with size class 0,
 //!    goes to the backups and then to the primary, which ends the round: the slot is free again under a new word.
 //! 4. If the look shows a free slot with another word than the primary showed at first, a DELETE or withdrawal may
 //!    still be on its way to the primary, which may show the key as live. READ the primary once more; if it shows an
 //!    entry of the key: withdraw.
-//! 5. *Confirm*: clear the tentative bit on all backups. If the primary's node dies after that, the backups
-//!    distinguish this committed INSERT from one that was about to find a duplicate.
+//! 5. *Confirm*: clear the tentative bit on all backups. If the primary's node dies after that, the words on
+//!    the backups tell the job that settles the slot that this INSERT has looked and found no duplicate.
 //! 6. *Commit*: CAS the primary.
 //!
 //! A slot whose pair was lost with its only node counts as free ([`data`](crate::data), *alone*).

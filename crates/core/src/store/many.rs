@@ -12,7 +12,7 @@
 //! * If a memory node did not answer, or a subtable has no primary, one of the keys concerned is looked up alone,
 //!   which waits until the view does without the node; the others are in the next round again.
 //!
-//! Every key takes effect by itself, when its primary slot is read: there is no moment at which two keys are read.
+//! Every key takes effect by itself, when its primary slot is read: two keys need not be read at the same moment.
 //! Every round is an operation of its own, so a long list holds up neither view changes nor the reuse of memory. The
 //! results of a round are shown after its end, when nothing is pinned: the callback may take its time, and use the
 //! store.
@@ -67,7 +67,7 @@ enum Ask {
 /// The state of one key after a phase.
 enum KeyOutcome {
     Answered,
-    /// One of these places has the key, if it exists. Unless `certain`, it may be elsewhere, too.
+    /// Places that may have the key. `certain`: if none of them has it, the key does not exist.
     Candidates {
         hints: Vec<Hint>,
         certain: bool,
@@ -76,7 +76,7 @@ enum KeyOutcome {
     Missed,
     /// The batch had no room for the key's objects.
     NoRoom(Option<Hint>),
-    /// Something is wrong with the key's slots, and a lookup of the key alone reports the error.
+    /// A word that may be the key's leads to no object of the view: a lookup of the key alone finds out why.
     Broken,
     /// The key's slots have to be read from backups, in a lookup of the key alone.
     Beside,

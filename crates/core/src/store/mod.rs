@@ -132,7 +132,8 @@ const MAX_KEPT_BYTES: usize = 4 << 20;
 /// The results of a successful write for the index cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
-    /// The key's new place; `None` after a DELETE, and after a write that another one overtook.
+    /// The key's place now, also after a Move that has changed nothing; `None` after a DELETE, and after a write that
+    /// another one overtook.
     pub place: Option<Hint>,
     /// Whether the hint that was given still held; `false` without one.
     pub hint_held: bool,
@@ -154,7 +155,7 @@ pub struct Store<F, H> {
     local_epochs: LocalEpochs,
     /// Objects whose free bits are to be set.
     freed: Freed,
-    /// The number of looks at free bitmaps.
+    /// The number of phases that have read free bitmaps.
     looks: Cell<u64>,
     /// Whether an operation collects free memory.
     reclaiming: Cell<bool>,
@@ -284,7 +285,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         if bytes > max_bytes { Err(Error::ValueTooLarge { bytes, max_bytes }) } else { Ok(()) }
     }
 
-    /// Returns a batch for an operation. It may still hold verbs of an earlier one, but keeps no memory.
+    /// Returns a batch for an operation. It may still hold verbs of an earlier operation, but keeps none of its bytes.
     fn batch(&self) -> Batch {
         self.batches.borrow_mut().pop().unwrap_or_default()
     }
@@ -387,7 +388,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
-    /// Executes the batch if the fabric is immediate; else does nothing. Returns whether it did.
+    /// Executes the batch if the fabric does so at once; if not, only notes whether the batch has a CAS or FAA. Returns
+    /// whether it was executed.
     fn phase_now(&mut self) -> bool {
         self.pin.posted |= self.batch.atomics() > 0;
         let now = self.store.fabric.execute_now(&mut self.batch);
@@ -484,8 +486,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// Posts a READ of as much of a word's object as comparing the key needs; `None` if the word refers to no object.
-    /// Prefers a replica on the node that has shown the word: if a speculative write has put the word on a backup,
-    /// its object is complete there, and perhaps nowhere else (`speculation.rs`).
+    /// Reads the replica on the node that has shown the word, if there is one there: if a speculative write has put
+    /// the word on a backup, its object is complete there, and perhaps nowhere else (`speculation.rs`).
     ///
     /// The slot was read earlier in this operation, and an object that was complete then stays untouched until the
     /// operation ends. So if the start of a large object shows the key, the object is the key's.
@@ -510,7 +512,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Proof::Whole(target.read_object(&mut self.batch))
     }
 
-    /// Returns whether a word leads to the key, if its slot has shown the word of the hint.
+    /// Returns whether the word that the slot of a hint has shown leads to the key. The answer counts only if that is
+    /// the hint's word: `proof` is a READ of the object of that word.
     fn is_proved(&self, proof: Proof, word: Slot, key: Key<'_>) -> Result<bool, Error> {
         Ok(match proof {
             Proof::Prefix(ticket) => {

@@ -11,7 +11,7 @@
 //!
 //! A Move is a write round whose new value is the old one. It goes by the word that the primary has shown since the
 //! operation was last pinned, so its value is that word's, and no round of another word can take it. As with every
-//! write, all places have answered step 2 before any other session can learn of the object. So a process that goes on
+//! write, all places have answered step 2 before any other operation can learn of the object. So a process that goes on
 //! with the Move of a dead client finishes a round, and need not know what was moved.
 //!
 //! A Move wins and loses by the rules of every round. But a writer that loses to a Move has not been overwritten. By
@@ -52,9 +52,9 @@ pub enum Transition {
 pub enum Reach {
     /// Any pair of the key.
     Anywhere,
-    /// The pair in this object: it has not been written since it was chosen.
+    /// The pair, if it is still in this object: then it has not been written since it was chosen.
     At(Address),
-    /// The same, if the Move can be in place: it needs no memory then.
+    /// The same, if the Move can be in place: to erasure coding it needs no memory then.
     InPlaceAt(Address),
 }
 

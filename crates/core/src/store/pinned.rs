@@ -159,7 +159,7 @@ pub(super) struct Pin<'s, F: Fabric, H: Host> {
     /// recovery can still finish.
     pub posted: bool,
     /// Whether a WRITE of the operation may still execute, since its answer has not come. It must not execute when
-    /// the memory belongs to another session.
+    /// the memory may be another owner's, or another object's.
     pub on_its_way: bool,
     /// Whether the attempt has an object that is neither ended nor given back.
     pub has_object: bool,

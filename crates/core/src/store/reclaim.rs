@@ -2,9 +2,9 @@
 //! their blocks, reclaimed by the blocks' owners and used again; blocks that are wholly free return
 //! to the pool.
 //!
-//! *Who frees what.* Every word of a slot keeps one object from being reused: the pair it refers to,
-//! or in a free slot the log object of whoever freed it, whose identity stands there
-//! ([`Slot::object`]). Whoever replaces a word frees what it kept: the winner of the round, alone.
+//! *Freeing.* Every word of a slot keeps one object from being reused: the pair it refers to,
+//! or in a free slot the log object of the writer that freed it, whose identity stands there
+//! ([`Slot::object`]). The writer that replaces a word frees what it kept: the winner of the round, alone.
 //! The loser of a round frees its own object once the round is over, since its word then stands on
 //! no replica. What a crash or a lost memory node leaves with no bit set is found by a comparison with the
 //! whole index ([`compare`](super::compare)).
@@ -17,18 +17,18 @@
 //! *Reclaiming.* When a session needs a block it looks at those that it has, notes what is set free,
 //! and may use it when all operations have ended that had begun before the look
 //! (`Epochs::has_passed`): these are all that can know the object. It clears the bits of one block, when
-//! it takes that into use; those of the others stay, so that whoever gets them finds what is free.
+//! it takes that into use; those of the others stay, so that their next owner finds what is free.
 //!
 //! *Given back.* An object that was written, and that no CAS has mentioned, is free without a bit in
 //! a bitmap. It waits for the end of the same operations all the same.
 //!
 //! *Blocks.* Of a class's blocks that are wholly free one is kept; all are given up if the pool is
-//! exhausted. Such a block is overwritten by zeros first, and waits once more: nobody who has seen
+//! exhausted. Such a block is overwritten by zeros first, and waits once more: no operation that has seen
 //! what was there before must meet what the next owner writes. Its header says before that where
 //! the next owner's generations begin, or before which epoch it must not use the block. An owner
 //! reads the header of a block before it allocates there.
 //!
-//! Who does all this, and when, stands in [`room`](super::room).
+//! When all this is done stands in [`room`](super::room).
 
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
@@ -67,17 +67,17 @@ pub(super) struct Freed {
     words: RefCell<Vec<Slot>>,
     /// Kept for the next time that some are set free.
     free_bits: RefCell<Vec<FreeBits>>,
-    /// Since when, if there are any: the local epoch of the oldest operation that freed one, or holds some.
+    /// If there are any: the local epoch of the oldest operation that freed one, or holds some.
     since: Cell<Option<u64>>,
     /// The local epochs in which operations that are suspended may have replaced words.
     held: RefCell<Vec<u64>>,
-    /// How often what waited was left to a comparison.
+    /// The number of times that waiting objects were left to a comparison.
     times_left: Cell<u64>,
     /// Whether some are being set free.
     setting_free: Cell<bool>,
 }
 
-/// What a suspended operation may have replaced, and frees when it is resolved. Until then nobody takes it for lost.
+/// Memory that a suspended operation may have replaced, and frees when resolved. No comparison takes it earlier.
 #[derive(Debug)]
 pub(super) struct Hold {
     since: u64,
@@ -171,12 +171,12 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         places.map(move |place| place.plus(offset))
     }
 
-    /// Since which view the free bitmap of a block is where it is.
+    /// Returns the view since which the free bitmap of a block is where it is.
     pub(super) fn primary_since(&self, block: Address) -> Option<u64> {
         self.view.block(block).map(|found| found.primary_since())
     }
 
-    /// Where the free bitmap of a block is.
+    /// Returns the place of the free bitmap of a block.
     pub(super) fn bitmap(&self, block: Address) -> Option<Place> {
         self.view.block(block).map(|found| found.bitmap())
     }
@@ -197,7 +197,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
 
     /// Something is freed, or held, by an operation that is pinned in this local epoch.
     fn waits_since(&self, since: u64) {
-        // Who frees first need not be who began first.
+        // The operation that frees first need not be the one that began first.
         if self.freed.since.get().is_none_or(|oldest| since < oldest) {
             self.freed.since.set(Some(since));
             self.host.publish_older(since);
@@ -306,8 +306,8 @@ impl<F: Fabric, H: Host> Store<F, H> {
     /// Does what is due about the blocks that are not in use, so that a class finds one of which one in
     /// `least` objects is free; perhaps one beside a subtable. If memory is `short` that is all blocks, and
     /// everything that may help.
-    /// One operation at a time does it: what it has found out about a block holds as long as nobody
-    /// else collects there.
+    /// One operation at a time does it: what it has found out about a block holds as long as no
+    /// other collects there.
     pub(super) async fn collect(
         &self,
         kind: SlabKind,
@@ -338,7 +338,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
                 || !b.is_quiet()
         };
         let waits = self.slabs.borrow().aside().iter().any(waits);
-        // Who is short looks once more when all that was seen can be used.
+        // A session that is short looks once more when all that was seen can be used.
         let seen = if short && waits { false } else { self.look(kind, short).await };
         match () {
             () if freed => Left::Freed,
@@ -379,7 +379,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         due.iter().filter_map(known).collect()
     }
 
-    /// Whether what was seen set free is known to nobody any more.
+    /// Whether no running operation knows what was seen set free any more.
     fn is_reclaimable(&self, seen: &Seen) -> bool {
         self.host.has_passed(seen.mark) || removed(Mutant::ReusedAtOnce)
     }
@@ -461,12 +461,12 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 
     /// The epoch by which blocks wait for their windows. Not the newest: another master's are far ahead, and while not
-    /// all have heard of them somebody may go by what it saw a moment ago.
+    /// all have heard of them a session may go by what it saw a moment ago.
     pub(super) fn window_epoch(&self) -> u64 {
         if removed(Mutant::JumpsEndWindows) { self.host.epoch() } else { self.host.passed_epoch() }
     }
 
-    /// Whether an emptied block must not be used yet. Then somebody waits for later epochs.
+    /// Whether an emptied block must not be used yet. Then the session waits for later epochs.
     fn waits_for_its_window(&self, block: Address) -> bool {
         let epoch = self.window_epoch();
         let mut slabs = self.slabs.borrow_mut();
@@ -476,7 +476,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
         true
     }
 
-    /// Whether some block waits for its window. Then somebody wants later epochs.
+    /// Whether some block waits for its window. Then the session wants later epochs.
     pub(super) fn any_waits_for_its_window(&self) -> bool {
         let epoch = self.window_epoch();
         let waits = self.slabs.borrow().aside().iter().any(|b| b.waits_for_its_window(epoch));
@@ -545,7 +545,7 @@ impl<F: Fabric, H: Host> Store<F, H> {
     }
 }
 
-/// Bits are being set; also when whoever does that is dropped, it has stopped.
+/// Bits are being set; also when the operation that does so is dropped, it has stopped.
 struct SettingFree<'s>(&'s Cell<bool>);
 
 impl Drop for SettingFree<'_> {
@@ -563,7 +563,7 @@ impl Drop for Reclaiming<'_> {
     }
 }
 
-/// How collecting ended.
+/// The result of collecting.
 pub(super) enum Left {
     /// A block went back to the pool.
     Freed,
@@ -602,7 +602,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         let sealing = self.post_seals(blocks);
         let before = removed(Mutant::MarksBeforeTheLook).then(|| self.store.host.mark());
         let is_good = self.sure_phase().await;
-        // After the look: who was pinned before it may know what was set free.
+        // After the look: an operation that was pinned before it may know what was set free.
         let mark = before.unwrap_or_else(|| self.store.host.mark());
         let mut slabs = self.store.slabs.borrow_mut();
         let look = self.store.looks.get() + 1;
@@ -649,7 +649,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
             let mut slabs = self.store.slabs.borrow_mut();
             let Some(found) = slabs.aside_at(block).filter(|b| b.is_quiet()) else { return };
             let Some(seen) = found.seen.take() else { return };
-            // Whatever ends this early leaves bits of which nobody knows whether they are set.
+            // If this ends early, it is not known which bits are set.
             found.unverify(Verification::Due);
             let is_here = primary_since == Some(seen.primary_since);
             if !is_here && !removed(Mutant::MarksOfAnotherBitmap) {
@@ -663,8 +663,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// A block may be taken into use again; if they are free, with these objects, whose bits are
-    /// clear. If some may still be cleared later the block stays unverified, for whoever goes on with it: until
-    /// this session is fenced it is pinned, so nobody settles on what its bitmap tells.
+    /// clear. If some may still be cleared later the block stays unverified, for its next owner: until this
+    /// session is fenced it is pinned, so no session settles on what its bitmap tells.
     fn let_go(&self, block: Address, free: Option<&[u32]>) {
         if let Some(found) = self.store.slabs.borrow_mut().aside_at(block) {
             found.held = false;

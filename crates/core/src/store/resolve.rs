@@ -20,11 +20,11 @@
 //!
 //! *The write frees what it has replaced*, like every writer. If its commit was posted, the old word may have given
 //! way while the write was still pinned, and a comparison with the index may have found that no slot keeps the old
-//! object. A comparison ends when the bits of all objects are set that such operations freed. So the write *holds*
-//! what it may have replaced, from before it is suspended until it has freed it ([`reclaim`](super::reclaim)). If the
-//! bits that wait are revoked meanwhile, the write leaves the object to the comparison. A writer that has posted no
-//! commit need not hold anything: as long as the view lasts the old word stands, and the own object lies in a block
-//! with a write under way.
+//! object. A comparison ends only when the bits are set, or revoked, of all objects that were freed by operations which
+//! had begun before it had READ the index. So the write *holds* what it may have replaced, from before it is suspended
+//! until it has freed it ([`reclaim`](super::reclaim)). If the bits that wait are revoked meanwhile, the write leaves
+//! the object to the comparison. A writer that has posted no commit need not hold anything: as long as the view lasts
+//! the old word stands, and the own object lies in a block with a write under way.
 
 use super::attempt::{Attempt, Ended, Round, Step};
 use super::{Hint, Op, Sight};
@@ -150,7 +150,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 | Step::Confirming(round, ..)
                 | Step::Contended(round) => {
                     self.fetch_slot(round.slot).await.map(|word| {
-                        // All replicas hold this word: of the two objects, the one that it does not keep is free.
+                        // All replicas hold this word. If it has the own identity, the old object is free. Else the
+                        // own object is free; the old one is still kept, or is freed by the writer that replaced its
+                        // word.
                         let is_own = word.identity() == round.own.identity();
                         if !round.is_in_place() {
                             self.free(if is_own { round.old } else { round.own.withdrawn() });

@@ -46,7 +46,7 @@ const ASKED_IN_VAIN: u32 = 4;
 const ASKED_EVERY: u32 = 32;
 /// The number of pauses as which a wait for others counts.
 const PAUSES_PER_WAIT: u32 = 10;
-/// Pauses of a DELETE until a block can be used again, at most: some 50 ms.
+/// Pauses of an operation that waits for a block of its session, at most: some 50 ms.
 const RECLAIM_PAUSES: u32 = 128;
 
 impl<F: Fabric, H: Host> Store<F, H> {
@@ -474,7 +474,7 @@ enum Asked {
     NewerView,
 }
 
-/// A guard for the look for a better block. It ends the look also if the operation fails or is dropped.
+/// A guard for the search for a better block. It ends the search also if the operation fails or is dropped.
 struct Looking<'s> {
     slabs: &'s RefCell<Slabs>,
     kind: SlabKind,

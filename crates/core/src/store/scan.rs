@@ -8,15 +8,15 @@
 //! *A pair that exists from the beginning of a scan to its end is shown exactly once.* It stays in its slot as long
 //! as it exists: an UPDATE replaces the word of the slot, and so does a Move. Only a split takes it elsewhere, into
 //! the slot of the same number of its subtable's sibling ([`repair::split`](crate::repair)). So the rest of a scan is
-//! described by parts of the hash space, each with a number: the slots from that number on are left of the part
-//! ([`ScanCursor`]). If a part's subtable has been split, each half is a part from the same slot on. A word that a
-//! split has not cleared from the old subtable yet belongs to the sibling: the key says so.
+//! described by parts of the hash space, each with a slot number: the slots of the part from that number on are still
+//! to be read ([`ScanCursor`]). If a part's subtable has been split, each half is a part from the same slot on. A word
+//! that a split has not cleared from the old subtable yet belongs to the sibling: the key says so.
 //!
 //! A pair that is deleted and inserted again meanwhile may be shown twice, or not at all: at some moment of the scan
 //! it did not exist.
 //!
-//! An object that proves nothing is re-read from all places, with its slot ([`damage`](super::damage)). If no good
-//! replica of it is left, the pair counts as damaged, and the scan goes on.
+//! An object that proves nothing is re-read from all places, with its slot ([`damage`](super::damage)). If too little
+//! of it is undamaged, the pair counts as damaged, and the scan goes on.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -54,14 +54,15 @@ impl PieceLimits {
     }
 }
 
-/// A part of the hash space, with the first slot that is left of each of its subtables.
+/// A part of the hash space, with a slot number: in each of its subtables the slots from that number on are still to
+/// be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Part {
     /// Its first hash; the bits below its depth are 0.
     hash: u64,
     /// The number of bits of the hash that all of the part shares.
     depth: u8,
-    /// The first slot that is left.
+    /// The first slot that is still to be read.
     slot: u32,
 }
 
@@ -217,14 +218,14 @@ struct Piece {
     good: Vec<Good>,
     /// The slot behind the piece.
     end: u32,
-    /// Pairs of which no replica is good.
+    /// Pairs of which too little is undamaged, and words that lead to no object.
     damaged: u64,
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
     /// Shows the next pairs of a scan to `show`, and moves the cursor on. Returns the number of pairs that were
-    /// passed over because all of their replicas are damaged. After an error nothing was shown, and the cursor is as
-    /// it was.
+    /// passed over because too little of them is undamaged. After an error nothing was shown, and the cursor is as it
+    /// was.
     ///
     /// Two phases, and more only where something is damaged or changes.
     pub async fn scan(
@@ -419,7 +420,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
                 Ok(Look::OtherKey | Look::Stale) => {}
                 Err(error) => return Err(error),
             }
-            // Another session has changed the slot.
+            // Another operation has changed the slot.
             self.batch.next_phase();
             let read = self.read_slot(hint.slot);
             self.phase().await;

@@ -23,8 +23,9 @@ use crate::verbs::Fabric;
 use crate::view::Place;
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// Ends the use of all blocks, so that others can go on with them: sets the bits of all free objects, and returns
-    /// the block remainders. To be called when no operation runs, and none begins any more.
+    /// Ends the use of all blocks, so that others can go on with them: sets the bits of free objects in all blocks that
+    /// can be sealed, and returns what is left of each block. A block with bits that could not be set is unverified. To
+    /// be called when no operation runs, and none begins any more.
     pub async fn leave(&self) -> Vec<Remainder> {
         self.take_back();
         self.set_free(1).await;

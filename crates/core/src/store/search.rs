@@ -5,7 +5,7 @@
 //! changed, its word is followed; if that does not lead to the key either, the buckets are read as without a hint.
 //!
 //! Only the primary is ever read, unless it is lost or barred ([`beside`](super::beside)), and with one index replica
-//! tentative slots are skipped. So a reader never sees a key twice while two INSERTs of it settle which of them
+//! tentative slots are skipped. So a reader never sees a key twice while two INSERTs of it decide which one
 //! stays.
 
 use alloc::boxed::Box;
@@ -53,7 +53,8 @@ impl<F: Fabric, H: Host> Searched<'_, F, H> {
         Some(region.redundancy_of(hint.word))
     }
 
-    /// Returns the key's place for the index cache, if it is certain.
+    /// Returns the key's place for the index cache. `None` if the key does not exist, or was read from backups although
+    /// there is a primary.
     pub fn hint(&self) -> Option<Hint> {
         self.found.map(|(hint, _)| hint).filter(|_| !self.beside)
     }

@@ -65,7 +65,7 @@ impl Silent {
 
 impl<F: Fabric, H: Host> Op<'_, F, H> {
     /// Goes on after a READ for this key had no answer from a node. Returns if the next attempt reads elsewhere,
-    /// because a node has become silent since the count of these was `times`; else waits until the node is not a
+    /// because a node has become silent since [`Silent::times`] was `times`; else waits until the node is not a
     /// member of the view any more.
     pub(super) async fn read_elsewhere(
         &mut self,

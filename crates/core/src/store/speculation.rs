@@ -82,8 +82,8 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         if !(is_young || is_old) || self.store.fabric.is_immediate() || !self.view.has_slot(slot) {
             return false;
         }
-        // Since the hint was seen, the key may have come to another subtable: that one was asked whether it may be
-        // written.
+        // Since the hint was seen, the key may have come to another subtable: `may_write` has judged that one, not the
+        // hint's.
         if !Buckets::of(attempt.intent.key, &self.view).covers(slot) {
             return false;
         }

@@ -102,7 +102,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         }
     }
 
-    /// Follows another word that the slot of a hint shows, which may lead to the key: one phase, to its object.
+    /// Follows the word that the slot of a hint shows, which may lead to the key: one phase, to its object.
     pub(super) async fn search_by_word(
         &mut self,
         key: Key<'_>,

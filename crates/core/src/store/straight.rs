@@ -50,7 +50,8 @@ pub(super) enum Aside {
     Follow(Hint),
     /// The CASes of the backups alone have not won the round.
     Decide,
-    /// The same for a new key, before which the buckets showed these words; or another slot may have the key.
+    /// For a new key: the CASes of the backups alone have not won the round, or another slot may have the key. With
+    /// the words that the buckets showed before the CASes.
     Install(Box<Words>),
 }
 
@@ -185,7 +186,7 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
 
     /// Returns whether the READs of the first phase go before its WRITEs. Usually they do: a processor that loads
     /// first need not wait for its stores. If WRITEs would wait for READs before them, the READs go last. The order
-    /// does not matter for the result: across nodes there is none, no other session knows of the object yet, and a
+    /// does not matter for the result: across nodes there is none, no other operation knows of the object yet, and a
     /// READ that meets the object (at the address of a hint that is not the slot's any more) counts for nothing,
     /// since the slot does not show the hint's word.
     pub(super) fn reads_first(&self) -> bool {

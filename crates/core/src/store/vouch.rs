@@ -1,15 +1,16 @@
-//! Vouching: proof by the members that the words READ by a session without a valid lease still count.
+//! Vouching: the proof that what a session without a valid lease has READ was so at some moment since its operation
+//! began.
 //!
 //! A memory node that is cut off from the master serves on, and shows what was true before the cluster went on
 //! without it. The cluster waits for sessions with a valid lease before it goes on. A session without one
 //! (`Views::is_heard`) asks the members of its view at which view they are. What it has READ counts if more than half
 //! of all members are at that view, or an earlier one. A member that does not answer does not vouch: it cannot be
 //! told whether it is dead or cut off. A view without a member takes effect only when at least half of the members
-//! before show its number.
+//! of the view before it show its number.
 //!
 //! It does not matter whether the READs came before the question or after it, as long as both happened since the
-//! operation began: until a view without its node takes effect, the node shows what all sessions see, and afterwards
-//! no session changes anything there. So a question serves all operations that began before it.
+//! operation began: until a view without the node that was READ takes effect, the node shows what all sessions see,
+//! and afterwards no session changes anything there. So a question serves all operations that began before it.
 //!
 //! Members also show which nodes they *bar* ([`beside`](super::beside)): a member that bars a node does not vouch for
 //! words that the node has shown. If there is no vouching for a primary because it is barred, its backups are read.
@@ -58,8 +59,8 @@ impl Asks {
         self.begun.get()
     }
 
-    /// Returns whether the members have vouched for words of these nodes by a view, in a question that began after
-    /// the first `since`.
+    /// Returns whether the members have vouched for words of these nodes by a view, in a question with a number above
+    /// `since`.
     fn have_vouched(&self, view: u64, since: u64, shown_on: &[MnId]) -> bool {
         let answer = self.answer.borrow();
         let is_new = answer.ask > since || (answer.ask > 0 && removed(Mutant::OldAskVouches));
@@ -73,7 +74,7 @@ fn is_majority(vouching: usize, members: usize) -> bool {
 }
 
 impl<F: Fabric, H: Host> Store<F, H> {
-    /// Returns whether the master has heard the session less than a lease ago.
+    /// Returns whether the session has a valid lease.
     pub(super) fn is_heard(&self) -> bool {
         self.host.is_heard() || removed(Mutant::ReadsUnheard)
     }
@@ -99,8 +100,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         Box::pin(self.ask_around(&[subtable])).await
     }
 
-    /// Does the same for words that were read from backups although there is a primary: checks that the members are
-    /// at no later view. In that view, none of the backups that would have fenced the session may be left.
+    /// Does the same for words that were read from backups although there is a primary: checks that more than half of
+    /// the members are at no later view. In a later view perhaps none of these backups is left; then no fence has kept
+    /// the session from reading them.
     pub(super) async fn is_vouched_for_beside(&mut self) -> Result<bool, Error> {
         if self.store.is_heard() || removed(Mutant::BesideAsksNobody) {
             return Ok(true);

@@ -407,8 +407,9 @@ fn stage_filled<'v>(
 /// The result of a write from one of the slabs.
 enum Came {
     Written(Written),
-    /// Nothing is written, because the slab has the wrong redundancy: the pair at this place keeps another one, or
-    /// there is no pair, and the slab has the redundancy of one.
+    /// Nothing is written, because the slab has the wrong redundancy: the pair at this place keeps another one; or
+    /// there is no pair, and the slab has the redundancy of the pair that the hint showed, which a new pair is not to
+    /// have.
     Elsewhere(Option<Hint>),
 }
 
@@ -511,8 +512,9 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
     }
 
     /// Goes on with another slab than the write began with. That is the slab of the pair that the write replaces; it
-    /// is tried once, so that the write ends even if others change the pair again and again. Or it is a replicated
-    /// one, if there are too few memory nodes for the redundancy.
+    /// is tried once, so that the write ends even if others change the pair again and again. Or it is the slab of a new
+    /// pair, if there is no pair, or no room for the redundancy that the pair has. Or it is a replicated one, if there
+    /// are too few memory nodes for the redundancy.
     async fn write_elsewhere(
         &mut self,
         intent: &Intent<'_>,
@@ -592,13 +594,13 @@ impl<F: Fabric, H: Host> Op<'_, F, H> {
         self.forget_lost();
     }
 
-    /// Makes one attempt, and resolves it if the loss of a memory node suspends it.
+    /// Makes one attempt, and resolves it if it is suspended.
     async fn attempt_or_resolve(&mut self, attempt: &mut Attempt<'_>) -> Result<Ended, Error> {
         let ended = self.attempt(attempt).await;
         self.or_resolve(attempt, ended).await
     }
 
-    /// Returns the end of an attempt; resolves it first if the loss of a memory node has suspended it.
+    /// Returns the end of an attempt; resolves it first if it is suspended.
     pub(super) async fn or_resolve(
         &mut self,
         attempt: &Attempt<'_>,

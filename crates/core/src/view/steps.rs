@@ -156,9 +156,9 @@ impl View {
         self.next(Some(Change { subtables, ..Change::begun() }))
     }
 
-    /// Returns the view in which a transforming change does not split a subtable, nor the subtables behind it, because
-    /// the numbers of siblings follow from each other. They stay in the scope: writes suspended there have yet to READ
-    /// their slots. `None` if the change does not split the subtable.
+    /// Returns the view in which a transforming change does not split a subtable, nor those whose siblings would have
+    /// higher numbers than its sibling, because the numbers of siblings follow from each other. They stay in the
+    /// scope: writes suspended there have yet to READ their slots. `None` if the change does not split the subtable.
     pub fn without_split(&self, subtable: u32) -> Option<View> {
         let mut change = self.change.clone().filter(|c| c.stage == Stage::Transforming)?;
         let mut behind =

@@ -62,7 +62,7 @@ impl Subtable {
         !self.replicas.is_empty()
     }
 
-    /// Makes the switch: a replica joins, or one leaves, or the first replaces the second.
+    /// Makes the switch: a replica joins, or one leaves, or the joining one takes the place of the leaving one.
     pub(super) fn exchange(&mut self, joining: Option<Place>, leaving: Option<Place>) {
         exchange(&mut self.replicas, joining, leaving);
     }

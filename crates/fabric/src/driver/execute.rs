@@ -7,7 +7,7 @@ use fusee_core::verbs::Batch;
 
 use super::{Driver, Link};
 
-/// A batch in flight, or about to be. It is posted at the first poll, and never without one.
+/// A batch in flight, or about to be. It is queued at the first poll; a batch that is never polled is never posted.
 #[derive(Debug)]
 pub(crate) struct Execute<'a, L: Link> {
     driver: &'a Driver<L>,

@@ -245,7 +245,7 @@ impl Loop {
         });
     }
 
-    /// Closes the connection of the oldest newcomer, if it had enough time for its hello. Returns whether there was
+    /// Closes the oldest unauthenticated connection, if it had enough time for its hello. Returns whether there was
     /// one.
     fn make_room(&mut self) -> bool {
         let newcomer = |(id, connection): (&usize, &Connection)| match connection.stage {
@@ -290,7 +290,7 @@ impl Loop {
         }
     }
 
-    /// Takes a newcomer, if its process could be fenced.
+    /// Takes an unauthenticated connection, if the process at its other end could be fenced.
     fn greet(&mut self, socket: UnixStream) -> io::Result<()> {
         let id = self.next;
         let registry = self.poll.registry();

@@ -105,8 +105,9 @@ pub(super) fn may_serve(path: &Path, uid: u32) -> bool {
     uid == 0 || uid == sys::own_uid() || is_kept_by(path, uid).unwrap_or(false)
 }
 
-/// Returns whether a path's directory belongs to this user, and no other user besides root can replace the directory
-/// or a file in it. That must hold for every directory on the way there, links included.
+/// Returns whether a path's directory belongs to this user, and no other user besides root can replace it or a file in
+/// it. So every directory and link on the way there must belong to this user or root, and no directory may be writable
+/// by group or others.
 fn is_kept_by(path: &Path, uid: u32) -> io::Result<bool> {
     const OTHERS_WRITE: u32 = 0o022;
     const MOST_LINKS: usize = 40;

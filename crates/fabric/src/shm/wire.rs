@@ -7,8 +7,9 @@
 //! fenced, 1 byte      | 'f' |                                              node to client
 //! ```
 //!
-//! Before the first message each end checks which process is at the other end. Before the hello both prove that they
-//! know the node's key (`challenge`).
+//! Before the first message each end checks the process at the other end: the client checks the user of the node's
+//! process, and the node checks whether it may kill the client's. Before the hello both prove that they know the node's
+//! key (`challenge`).
 //!
 //! Numbers are little-endian. The magic ends in the protocol's version; `layout` is the version of the pools'
 //! layout. The memfd comes with a welcome of status 0, as ancillary data. The client sends goodbye when it has no

@@ -38,7 +38,7 @@ use crate::version::{Foreign, Protocol};
 
 /// The beginning of messages. Version 2 added the layout of pools, version 3 the proofs of the node's key.
 pub(crate) const PROTOCOL: Protocol = Protocol::new("FUSEtcp", "the TCP protocol", 3);
-/// Name and version of this protocol, as messages begin.
+/// The name and version with which messages of this protocol begin.
 pub const MAGIC: [u8; 8] = PROTOCOL.begin();
 /// Length of a hello, in bytes.
 pub const HELLO_BYTES: usize = 16;

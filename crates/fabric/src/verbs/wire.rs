@@ -10,8 +10,8 @@
 //!
 //! Numbers are little-endian. The magic ends in the protocol's version; `layout` is the version of the
 //! pools' layout. `mtu` counts as libibverbs does, 1 for 256 bytes to 5 for 4096; `depth` is the number
-//! of READs and atomics that the NIC can have in flight. Unless the status is 0, the fields behind the
-//! layout are zero.
+//! of READs and atomics that the NIC can have in flight. Unless the status is 0, the pool bytes and all
+//! fields behind the layout are zero.
 //!
 //! Before the hello both ends prove that they know the node's key (`challenge`). The name of that key
 //! stands for the node here. The hello has a packet of its own, since switches on the wire look for it.

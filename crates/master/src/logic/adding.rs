@@ -235,7 +235,8 @@ impl State {
         let count = |(redundancy, askers): (&Redundancy, &BTreeSet<ClientId>)| {
             let there = view.regions.iter();
             let there = there.filter(|r| r.redundancy() == *redundancy && r.is_there()).count();
-            // With only one region, nothing could be written while it is copied. Regions of copies are never copied.
+            // With only one region, nothing could be written while it is copied. Regions for copies (of EC-oriented
+            // values) never move.
             let alone = if matches!(redundancy, Redundancy::Copies(_)) { 1 } else { 2 };
             let least = if there == 0 { alone } else { (there as u64).div_ceil(GROWTH) };
             (*redundancy, (askers.len() as u64).div_ceil(blocks).max(least).min(most))

@@ -100,7 +100,7 @@ impl State {
         };
         let problem = match result {
             Ok(NodeReply::Done) => {
-                // The process that gives this answer has given the one before.
+                // If this answer has the expected identity, the same process has given the answer before.
                 let token = ctx.call(&self.roster, node, NodeRequest::Describe, Purpose::Admit);
                 let until_ms = ctx.now_ms + PATIENCE_MS;
                 let candidate = Candidate { node, identity, token, until_ms, is_ready: false };

@@ -8,9 +8,10 @@
 //! and barred no member when they reported that. A lease runs from contact, if that is earlier than the heartbeat was
 //! sent.
 //!
-//! *Why that is enough.* A member that bars another one has received its last answer before that, as far as it reported
-//! while it barred no member. Any two majorities have a member in common. The members of each earlier view that a
-//! session may still be pinned by count as a set of their own (`standing`).
+//! *Why that is enough.* An answer counts only if the member reported it while it barred no member. So a member that
+//! bars another one has received the last answer that counts before it set the bar. Any two majorities have a member in
+//! common. The members of each earlier view that a session may still be pinned by count as a set of their own
+//! (`standing`).
 //!
 //! * A master that has just begun has no contact: it answers the first heartbeat at once.
 //! * While bars are known, contact does not advance. When a change that loses members leaves *frozen*, all bars are

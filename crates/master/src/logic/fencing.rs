@@ -132,7 +132,7 @@ impl State {
         clients: &[ClientId],
         result: &Result<NodeReply, String>,
     ) {
-        // A node that is a member no longer has ended, or is lost.
+        // A node that is no longer a member has left the cluster, or is lost.
         let Some(told) = self.fences.members.get_mut(&node) else { return };
         if let Ok(NodeReply::Done) = result {
             for client in clients {

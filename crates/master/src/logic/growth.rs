@@ -205,7 +205,7 @@ impl State {
             reserving::request(view, attempt, *extent, redundancy)
         });
         let mut requests: Vec<NodeRequest> = requests.collect();
-        // The process that gives this answer has given all those before.
+        // If this answer has the expected identity, the same process has given all answers before.
         requests.push(NodeRequest::Describe);
         let growing = Growing {
             node,

@@ -13,8 +13,8 @@
 //! alive. The members and clients of that cluster come to this master, since they keep looking for theirs. So a number
 //! is refused once a process has named it as its own. If such a process comes after the request and before there is a
 //! view, no view is made: a second cluster of the same number would silently get the clients of the first one, and show
-//! them an empty store. The store remembers that, by holding no cluster, as before the request. A master listens for
-//! such processes before it forms a cluster, also if an earlier process was asked.
+//! them an empty cluster. The master's store remembers that by naming no cluster, as before the request. A master
+//! listens for such processes before it forms a cluster, also if an earlier process was asked.
 //!
 //! Members and clients name their cluster in every request. A request that names another cluster is refused before
 //! anything else is looked at. So it has no effect here, and unless that cluster was destroyed here, no answer of this
@@ -240,8 +240,8 @@ impl State {
         let Some(own) = self.identity.own else { return };
         if self.view().is_none() && self.identity.exists.is_none() {
             self.identity.exists = Some(whose);
-            // The store then names no cluster, so the next process does not form it either: it would first have to find
-            // out the same.
+            // The store then names no cluster. Otherwise the next process would form it, unless it found out the same
+            // in time.
             ctx.persist(vec![Write::Remove(CLUSTER_KEY.into())]);
             self.give_forming_up(ctx, exists(own, whose));
         }

@@ -14,6 +14,8 @@
 //!
 //! One region moves at a time, since no object is placed in a region that is being copied. Subtables for one receiver
 //! move together, since writes to them wait. The results depend on nothing but the arguments.
+//!
+//! `plan` uses the same rules to even out the first placement.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -172,7 +174,8 @@ impl State {
         })
     }
 
-    /// Returns a replica that makes way for one that has to leave a drained member, and its receiver.
+    /// Returns a replica that makes way for one that has to leave a drained member, and its receiver. The receiver has
+    /// room that the leaving replica cannot use, because the receiver holds the same item already.
     fn make_way(&self, drained: &[MnId], only: Option<MnId>) -> Option<(usize, MnId, MnId)> {
         let leaves = |nodes: &&Vec<(MnId, Option<Place>)>| {
             nodes.iter().any(|(node, place)| drained.contains(node) && place.is_some())

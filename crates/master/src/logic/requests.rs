@@ -166,8 +166,8 @@ impl State {
             region.is_some_and(|region| region.redundancy() == redundancy && region.is_there())
                 && !view.is_region_frozen(orphan.block.region)
         };
-        // A session that takes a block of any class gets one without room: those with room are left to sessions that
-        // can use them.
+        // A session that takes a block of any class first gets one without room, so that those with room are left to
+        // sessions that can use them.
         let has_room = |orphan: &Orphan| has_room(orphan) == class.is_some();
         let first = |orphan: &Orphan| may_use(orphan) && has_room(orphan);
         let sessions = &mut self.sessions;

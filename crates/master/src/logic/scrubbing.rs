@@ -1,12 +1,12 @@
-//! The scrubber: jobs that look for damage in memory that no client reads, at a pace ([`fusee_core::scrub`]).
+//! The scrubber: jobs that look for damage also in memory that no client reads, at a pace ([`fusee_core::scrub`]).
 //!
 //! In a stable view without other work, a job reads some slots and the objects that they lead to. The next job goes on
-//! behind these, when its bytes are due at the rate of the settings. Findings of a job:
+//! behind these, when its bytes are due at the rate of the settings. Damage is dealt with as follows:
 //!
-//! * It has repaired damaged replicas of objects.
-//! * A slot whose replicas differ is looked at again after [`PATIENCE_LEASES`] leases. Words never come back: if they
-//!   are the same then, no session was writing, or a session has left a write half-way. Then a change of the view
-//!   settles the subtable.
+//! * The job itself repairs damaged replicas of objects.
+//! * If the replicas of a slot differ, the slot is checked again after [`PATIENCE_LEASES`] leases. Words never come
+//!   back: if they are the same then, no session was writing, or a session has left a write half-way. Then a change of
+//!   the view settles the subtable.
 //! * A region whose bitmap contradicts the index gets a new bitmap, by a change as well.
 //! * An entry that leads to no whole object is told once, and counted as long as it stands there.
 //!
@@ -25,9 +25,9 @@ use super::State;
 use super::context::Ctx;
 use crate::jobs::Job;
 
-/// The time after which a slot is looked at again, in leases: by then a writer is done, or has expired.
+/// The time after which a slot is checked again, in leases: by then a writer is done, or has expired.
 const PATIENCE_LEASES: u64 = 2;
-/// The limit on slots that wait for a second look.
+/// The limit on slots that wait for a second check.
 const MAX_SUSPECTS: usize = 64;
 /// The approximate number of bytes that a job reads.
 const MIN_JOB_BYTES: u64 = 64 << 10;
@@ -43,7 +43,7 @@ pub(super) struct Scrubbing {
     subtable: u32,
     slot: u64,
     not_before_ms: u64,
-    /// Slots whose replicas differed, with their subtables: the words of the replicas, and the time of the look.
+    /// Slots whose replicas differed, with their subtables: the words of the replicas, and the time of the check.
     suspects: BTreeMap<(u32, u64), (Vec<u64>, u64)>,
     unequal: BTreeSet<u32>,
     marked: BTreeSet<u32>,
@@ -60,7 +60,7 @@ impl State {
         self.scrubbing.so_far
     }
 
-    /// Starts the next look, or a change that deals with a finding.
+    /// Starts the next job of the scrub, or a change that deals with a finding.
     pub(super) fn scrub(&mut self, ctx: &mut Ctx<'_>) {
         let Some(view) = self.view() else { return };
         let rate = ctx.settings.scrub_bytes_per_s;
@@ -120,7 +120,7 @@ impl State {
         true
     }
 
-    /// Tells which pairs in these slots are newly lost: once, however often they are looked at.
+    /// Tells which pairs in these slots are newly lost: once, however often they are checked.
     fn tell_lost(
         &mut self,
         ctx: &mut Ctx<'_>,

@@ -111,7 +111,7 @@ impl Shortage {
             let is_in_vain = self.called.is_empty() && !may_have;
             self.in_vain = if is_in_vain { self.last } else { 0 };
             self.not_before_ms = now_ms + PAUSE_MS;
-            // For long, no session may have asked.
+            // Perhaps no session has asked for a long time. The call ended at `until_ms` all the same.
             self.valid_until_ms = now_ms.min(self.until_ms) + VALID_FOR_MS;
         }
     }

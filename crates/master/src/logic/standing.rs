@@ -167,8 +167,8 @@ impl State {
     }
 
     /// Returns whether all members show the number, except those that are gone and that the view cannot do without.
-    /// This is enough for a change that loses no member: a session that has read by an earlier view what these bar
-    /// follows the change by now, or is fenced.
+    /// This is enough for a change that loses no member: a session that, by an earlier view, has made backup reads in
+    /// place of members that these bar, follows the change by now, or is fenced.
     pub(super) fn is_shown_by_all_there(&self) -> bool {
         self.standing.is_shown_by_all_but(|node| self.losing.has(node))
     }

@@ -1,9 +1,9 @@
-//! Bars of this node, and its contact with masters.
+//! Bars of this node, and the last answer of a master to it.
 //!
-//! A session that has not been in contact with a master for a lease, and that gets no answer from a member,
-//! asks the other members to *bar* that member. When more than half of all members do, no session relies on the
-//! barred member without contact to a master, and no master grants a lease. So a session may read the words
-//! that all backups of the barred member's slots agree on (`docs/decisions/0030-reads-without-a-master.md`).
+//! A session that has no valid lease, and that gets no answer from a member, asks the other members to *bar*
+//! that member. When more than half of all members do, no session without a valid lease relies on the barred
+//! member any more, and no master grants a lease. So a session may read the words that all backups of the
+//! barred member's slots agree on (`docs/decisions/0030-reads-without-a-master.md`).
 //!
 //! * A bar is in the pool's header before any process is told of it.
 //! * It stands until a change of the view has completed that has settled the words that may have been read.
@@ -11,8 +11,8 @@
 //!   bar from the answer to [`StandAt`](fusee_control::node::NodeRequest::StandAt), except for bars that are
 //!   set afterwards, and these are for view N or later ones.
 //!
-//! A node that is in contact with a master sets no bar. This is only a courtesy, so that a session that is cut
-//! off alone disturbs no other one. Nothing depends on it, nor on this node's clock.
+//! A node that has had an answer of a master less than a lease ago sets no bar. This is only a courtesy, so that
+//! a session that is cut off alone disturbs no other one. Nothing depends on it, nor on this node's clock.
 
 use fusee_control::master::Note;
 use fusee_control::node::{Bar, Bars, NodeRefusal, NodeReply};
@@ -21,7 +21,7 @@ use fusee_core::verbs::{ClientId, MnId};
 
 use super::{Answer, Effect, Node, bad};
 
-/// The bars of a node, and its contact with masters.
+/// The bars of a node, and the last answer of a master to it.
 #[derive(Debug, Default)]
 pub(super) struct Barring {
     bars: [Option<Bar>; MAX_BARS],

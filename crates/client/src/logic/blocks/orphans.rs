@@ -1,4 +1,4 @@
-//! Blocks that pass from one session to another by way of the master: those that this session hands over or
+//! Blocks that pass from one session to another by way of the master: those that this session hands on or
 //! leaves, and those that it takes over.
 
 use fusee_control::master::{MasterReply, MasterRequest, Orphan};
@@ -43,7 +43,7 @@ impl<E: Environment> BlockSource<E> {
         }
         let _ends = (!once).then(|| Counted::begin(&self.taking_back));
         // Not for a first attempt: the master may offer, under an earlier owner's id, a block that this session
-        // has itself handed over since, as long as the master does not know that.
+        // has itself handed on since, as long as the master does not know that.
         if !once {
             self.handed_on.borrow_mut().remove(&block);
         }
@@ -120,7 +120,7 @@ impl<E: Environment> BlockSource<E> {
         }
     }
 
-    /// Records that blocks were handed over, and are not this session's any more.
+    /// Records that blocks were handed on, and are not this session's any more.
     pub fn forget(&self, blocks: &[BlockId]) {
         self.adopted.borrow_mut().retain(|(block, _)| !blocks.contains(block));
         self.held.borrow_mut().retain(|block| !blocks.contains(block));

@@ -274,13 +274,13 @@ fn a_block_that_nobody_heard_of_is_found_when_memory_is_short() {
     let found = at_once(source.grant(slab, false, &view)).unwrap();
     assert_eq!((found.address, found.first), (view.geometry.block_address(0, 0), 0));
     assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
-    // A block that was handed over is not taken: the tables name the session until another one has taken it
+    // A block that was handed on is not taken: the tables name the session until another one has taken it
     // over.
     source.forget(&[BlockId { region: 0, block: 0 }]);
     assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
 }
 
-/// Another session has taken over the block that this session had handed over, and has given it back to the
+/// Another session has taken over the block that this session had handed on, and has given it back to the
 /// pool, and this session has got it from there without hearing of it.
 #[test]
 fn what_was_handed_on_and_is_named_again_is_left_to_recovery() {
@@ -325,7 +325,7 @@ fn a_block_from_the_pool_is_not_taken_over_from_an_earlier_owner_as_well() {
     assert_eq!((granted.address, granted.first), (view.geometry.block_address(0, 0), 0));
 }
 
-/// The session has handed the block over, and the master, which does not know that yet, offers it as an earlier
+/// The session has handed the block on, and the master, which does not know that yet, offers it as an earlier
 /// owner has left it.
 #[test]
 fn what_was_handed_on_is_not_missed_when_it_was_offered_by_an_earlier_name() {
@@ -346,7 +346,7 @@ fn what_was_handed_on_is_not_missed_when_it_was_offered_by_an_earlier_name() {
     assert_eq!(at_once(source.grant(slab, false, &view)), Err(Error::OutOfMemory));
 }
 
-/// The master gives a block back to the session that handed it over. The block's memory node is started again
+/// The master gives a block back to the session that handed it on. The block's memory node is started again
 /// just then, and the backup that becomes primary knows the owner.
 #[test]
 fn what_came_back_to_a_session_is_not_new_when_its_memory_node_was_started_again() {

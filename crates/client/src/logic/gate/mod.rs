@@ -6,7 +6,7 @@
 //! session thus acknowledges views and epochs without waking up.
 //!
 //! Each part of the gate has its own state: [`local_epochs`] has views, epochs and operations;
-//! [`freed`] the objects that wait to be marked free; [`questions`] the marks that have passed;
+//! [`freed`] the objects whose free bits are not set yet; [`questions`] the marks that have passed;
 //! [`offers`] blocks for other sessions; [`lease`] the end of the session's lease; [`wakers`] the
 //! sleepers. This module has whatever needs several of them, above all the session's
 //! [`Gate::heartbeat`].
@@ -40,7 +40,7 @@ pub use self::questions::Questions;
 use self::wakers::Wakers;
 use crate::sync::{AtomicBool, AtomicU64};
 
-/// Epochs after which objects that wait to be marked free are revoked.
+/// Epochs after which objects that wait for their free bits are revoked.
 const REVOKED_AFTER: u64 = 16;
 
 /// The counters of a session. Nothing depends on them, so the model checker need not see them.
@@ -54,7 +54,7 @@ pub trait Counts: std::fmt::Debug + Send + Sync {
 pub struct Gate {
     client: ClientId,
     local_epochs: LocalEpochs,
-    /// Objects that wait to be marked free.
+    /// Freed objects whose free bits are not set yet.
     pub freed: Freed,
     /// Marks that have passed.
     pub questions: Questions,
@@ -185,8 +185,8 @@ impl Gate {
         self.wakers.wake();
     }
 
-    /// Marks the session as fenced in a forked child, without waking anything: its keeper and all
-    /// that wait for it are the parent's.
+    /// Records, in a forked child, that the session is fenced, without waking anything: its keeper
+    /// and all that wait for it are the parent's.
     pub fn leave_behind(&self) {
         self.expelled.store(true, SeqCst);
     }

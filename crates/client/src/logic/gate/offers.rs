@@ -1,6 +1,6 @@
 //! Blocks that the session does not need at the moment.
 //!
-//! They are *offered*: the keeper may hand them over while the session sleeps. The session takes its offer back
+//! They are *offered*: the keeper may hand them on while the session sleeps. The session takes its offer back
 //! before it does anything to the blocks, and hears then which of them are gone.
 
 use std::mem;
@@ -12,7 +12,7 @@ use fusee_core::verbs::ClientId;
 
 use crate::sync::{Mutex, MutexGuard};
 
-/// A session at work hands over this fraction (1 / `PARTS`) of its offered blocks at a time.
+/// A session at work hands on this fraction (1 / `PARTS`) of its offered blocks at a time.
 const PARTS: usize = 8;
 
 /// Blocks that other sessions may have.
@@ -22,17 +22,17 @@ pub struct Offers(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     offered: Vec<Orphan>,
-    /// Blocks to hand over without a call for memory: this session has no use for them, and objects in them are
+    /// Blocks to hand on without a call for memory: this session has no use for them, and objects in them are
     /// in use.
     surplus: Vec<Orphan>,
     /// The blocks of which the master is being told.
     batch: Option<Batch>,
     serial: u64,
-    /// The latest call for which a part of the offered blocks was handed over.
+    /// The latest call for which a part of the offered blocks was handed on.
     call: u64,
-    /// Whether the session has made an offer since.
+    /// Whether the session has made an offer since that call.
     is_active: bool,
-    /// Blocks that were handed over, of which the session has not heard yet.
+    /// Blocks that were handed on, of which the session has not heard yet.
     gone: Vec<BlockId>,
     /// Whether the session looks for memory itself: it offers what it does not need when it is done.
     is_withheld: bool,
@@ -44,7 +44,7 @@ struct State {
     frees_soon: bool,
 }
 
-/// Blocks that a session hands over at a time.
+/// Blocks that a session hands on at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
     /// The number of the batch; it grows with every batch.
@@ -113,7 +113,7 @@ impl Offers {
         self.state().frees_soon = frees_soon;
     }
 
-    /// Takes the whole offer back, for the session. Returns the blocks that were handed over since the last
+    /// Takes the whole offer back, for the session. Returns the blocks that were handed on since the last
     /// such call.
     pub fn take_back(&self) -> Vec<BlockId> {
         let mut state = self.state();
@@ -123,7 +123,7 @@ impl Offers {
         mem::take(&mut state.gone)
     }
 
-    /// Returns, to the keeper, whether there are blocks to hand over at once.
+    /// Returns, to the keeper, whether there are blocks to hand on at once.
     pub fn are_pressing(&self) -> bool {
         self.state().is_pressing()
     }
@@ -152,9 +152,9 @@ impl Offers {
         self.state().batch.clone()
     }
 
-    /// Returns, to the keeper, the batch to hand over: the last one until it is acknowledged, then a new one. A
-    /// new batch has the surplus blocks and, for a `call` other than 0, a part of the offered ones. So a
-    /// session at work keeps most blocks that it needs itself; one that was idle since the last call hands over
+    /// Returns, to the keeper, the batch to hand on: the last one until it is acknowledged, then a new one. A
+    /// new batch has the surplus blocks and, for a new `call` other than 0, a part of the offered ones. So a
+    /// session at work keeps most blocks that it needs itself; one that was idle since the last call hands on
     /// all.
     pub fn hand_on(&self, call: u64) -> Option<Batch> {
         let state = &mut *self.state();

@@ -14,11 +14,11 @@ pub struct Questions {
     /// The number of the keeper's last question to the master.
     asked: AtomicU64,
     /// The question that the session waits for: until all operations that began before it have ended, or
-    /// (`awaits_settled`) all objects that they freed are marked free.
+    /// (`awaits_settled`) the free bits of all objects that they freed are set, as far as they will ever be.
     awaits: AtomicU64,
     awaits_settled: AtomicU64,
     /// All operations of all sessions that had begun before the question of this number have ended; and
-    /// (`settled`) all objects that they freed are marked free.
+    /// (`settled`) the free bits of all objects that they freed are set, as far as they will ever be.
     passed: AtomicU64,
     settled: AtomicU64,
     /// No operation of an earlier epoch runs any more.
@@ -49,7 +49,8 @@ impl Questions {
         self.passed.load(SeqCst) > mark
     }
 
-    /// Returns, to the session, whether in addition all objects that they freed are marked free.
+    /// Returns, to the session, whether in addition the free bits of all objects that they freed are
+    /// set, as far as they will ever be.
     pub fn is_settled(&self, mark: u64) -> bool {
         self.awaits_settled.fetch_max(mark + 1, SeqCst);
         self.settled.load(SeqCst) > mark

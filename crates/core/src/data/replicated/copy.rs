@@ -122,9 +122,9 @@ impl<F: Fabric> CopyRegion<'_, F> {
         Ok(())
     }
 
-    /// Replaces objects that are broken in the bytes that were read by whole replicas from other places. An
-    /// object that is whole nowhere is free, left unfinished by a dead client, or damaged on all places: it
-    /// stays as it is.
+    /// Replaces broken objects, in the bytes that were read, by whole replicas from other places. An object
+    /// that is whole nowhere is free, left unfinished by a dead client, or damaged on all places: it stays as
+    /// it is.
     async fn mend(
         &mut self,
         batch: &mut Batch,

@@ -125,7 +125,8 @@ impl WireSwitch {
         Bytes { connections: bytes.connections + path.bytes(), ..bytes }
     }
 
-    /// Returns the number of connections between queue pairs that it knows.
+    /// Returns the number of known connections between queue pairs: the switch has seen the beginning of each, and
+    /// not the end.
     pub fn connections(&self) -> usize {
         self.shared.path().connections()
     }

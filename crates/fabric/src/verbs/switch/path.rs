@@ -149,7 +149,8 @@ impl Path {
         self.known.get(&end).map(|(connection, _)| (*connection, end))
     }
 
-    /// Decides about a request. A READ is steered to an address of the NIC.
+    /// Decides about a request. The number in `Verdict::Steer` is then an address for the NIC, not an offset in the
+    /// pool.
     fn request(&mut self, to: End, psn: u32, asked: Asked<'_>) -> Verdict {
         let Some((connection, known)) = self.known.get_mut(&to) else { return Verdict::Forward };
         let (address, verb) = match asked {
