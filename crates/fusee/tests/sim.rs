@@ -18,7 +18,7 @@ fn json(args: &[&str]) -> Value {
 
 #[test]
 fn seeds_of_all_scenarios_keep_every_promise() {
-    let report = json(&["--seed", "1000", "--seeds", "160", "--json"]);
+    let report = json(&["--seed", "5000", "--seeds", "160", "--json"]);
     assert_eq!(report["violations"], 0);
     assert_eq!(report["runs"], 160);
     assert!(report["operations"].as_u64().unwrap() > 60_000);
