@@ -16,7 +16,7 @@ const TEXT: usize = 100;
 /// Columns of a line of Markdown that cannot be broken.
 const UNBROKEN: usize = 160;
 /// Files written by `tests/campaign`, with its command lines.
-const GENERATED: [&str; 2] = ["docs/results/campaign.md", "docs/results/switches.md"];
+pub const GENERATED: [&str; 2] = ["docs/results/campaign.md", "docs/results/switches.md"];
 
 /// No line is too long.
 const NONE: [usize; 0] = [];
