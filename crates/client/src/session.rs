@@ -8,8 +8,7 @@
 //! A future of a session must be driven to its end: if it is dropped half-way, other clients see what a crash
 //! of this client would leave. The calls of [`Client`](crate::Client) are safe in this respect.
 //!
-//! A session belongs to the process that opened it. In a child made by `fork` its calls fail at once, and its
-//! drop does nothing.
+//! In a child made by `fork`, the calls of its parent's sessions fail at once, and their drop does nothing.
 //!
 //! A session that is fenced, or that left a write half-way, is lost: its operations fail, and the master
 //! recovers it as if it had crashed. A `Client` opens another one by itself.
