@@ -2,6 +2,8 @@
 //!
 //! `cargo run -p fusee-client --example connect -- 127.0.0.1:7400`
 
+// Promise API-9: The examples run. | `examples/`
+
 use std::error::Error;
 use std::time::Duration;
 

@@ -16,6 +16,7 @@
 (* `whole` says where which object is complete.  The memory of a replica   *)
 (* that has moved is used for something else when nobody reads there.      *)
 (***************************************************************************)
+\* Promise CHG-16: A view change keeps the objects with the slots.
 EXTENDS Naturals, FiniteSets
 
 CONSTANTS

@@ -24,6 +24,7 @@
 (* Views: 0; 1 frozen; 2 transforming; 3 switched, the set is sealed; 4    *)
 (* stable, and what has gone is used for something else.                   *)
 (***************************************************************************)
+\* Promise RED-9
 EXTENDS Naturals, FiniteSets
 
 CONSTANTS

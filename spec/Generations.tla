@@ -19,6 +19,7 @@
 (* Another master goes on with epochs that are far ahead.  Some hear of    *)
 (* that before others do, who still go by what they saw a moment ago.      *)
 (***************************************************************************)
+\* Promise MEM-24
 EXTENDS Naturals, FiniteSets
 
 CONSTANTS

@@ -12,6 +12,7 @@
 (* CAS of the backup and one of the primary; who loses waits, and is       *)
 (* suspended by the change.                                                *)
 (***************************************************************************)
+\* Promise RED-13
 EXTENDS Naturals, FiniteSets
 
 CONSTANTS

@@ -10,6 +10,7 @@
 (* end nobody else writes the next turn.  UPDATEs are of other sessions,   *)
 (* each with a word of its own.  What a round does is Snapshot.tla's.      *)
 (***************************************************************************)
+\* Promise RED-17
 EXTENDS Naturals, FiniteSets
 
 CONSTANTS

@@ -31,6 +31,7 @@
 (* What a round does is Snapshot.tla's: a word is replaced in one step.    *)
 (* What a keeper may say of its session is Gate.tla's: a pulse is one step.*)
 (***************************************************************************)
+\* Promise MEM-12
 EXTENDS Naturals, FiniteSets, Sequences, TLC
 
 CONSTANTS

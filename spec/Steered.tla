@@ -13,6 +13,7 @@
 (* A steered READ brings any bytes of that node: an object, of any         *)
 (* generation that is still there, or none.                                *)
 (***************************************************************************)
+\* Promise LIN-19
 EXTENDS Naturals, FiniteSets
 
 CONSTANTS

@@ -1,4 +1,5 @@
 // What `icrc_change` says is what computing the ICRC over the whole packet says, and damage stays damage.
+// Promise FAB-20
 
 #include <assert.h>
 #include <stdio.h>

@@ -1,4 +1,7 @@
 //! Feeds arbitrary bytes to the reader of exports: `tests/fuzz backup`.
+
+// Promise API-17
+
 #![no_main]
 
 use fusee_backup::parsers;

@@ -1,4 +1,7 @@
 //! Feeds arbitrary bytes to every decoder of the fabrics: `tests/fuzz frame`.
+
+// Promise FAB-6
+
 #![no_main]
 
 use fusee_fabric::parsers;

@@ -1,4 +1,7 @@
 //! Feeds arbitrary bytes to the decoders of what memory nodes hold: `tests/fuzz layout`.
+
+// Promise SEC-6
+
 #![no_main]
 
 use fusee_core::parsers;

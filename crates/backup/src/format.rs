@@ -16,6 +16,8 @@
 //! empty for `replicated`. The CRC of a block also covers the 8 bytes before its body. A file without an end is
 //! incomplete: its blocks are good, and the export can be continued.
 
+// Promise API-17: No false, damaged or truncated export is accepted.
+
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
 use fusee_client::{Redundancy, ScanCursor, ScannedPair};

@@ -16,6 +16,8 @@
 //! This finds lost updates, values that came back after they had been replaced, values of other
 //! keys, torn values, keys that vanished, and keys that survived their delete.
 
+// Promise CHK-7: The verifier finds lost, resurrected, torn and foreign values.
+
 use super::value::{Origin, Torn};
 
 /// The outcome of a write.

@@ -155,6 +155,7 @@ mod tests {
             proptest::prop_assert!(factor == 1 || too_many.parse::<Bytes>().is_err());
         }
 
+        // Promise SEC-2
         #[test]
         fn any_text_is_a_number_of_bytes_or_an_error(
             text in proptest::prop_oneof!["\\PC{0,20}", "[0-9.eE+-]{0,9} ?[kKmMgGtTiIbB]{0,3}"]

@@ -8,6 +8,8 @@
 //! Logs never wait: if the queue is full, lines are dropped. A message waits until it is written; in a server
 //! no longer than its patience. Before [`start`], and without the thread, everything is written at once.
 
+// Promise SEC-14
+
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Write, stderr};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -2,6 +2,8 @@
 //! that wait for all sessions, this one included. Nothing is held while a callback runs; where that is
 //! impossible, nested calls fail at once.
 
+// Promise API-27: Callbacks may use the client, or are refused at once.
+
 mod common;
 
 use std::cell::Cell;

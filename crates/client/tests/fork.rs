@@ -4,6 +4,9 @@
 //! This test has a `main` of its own, since a fork copies one thread only: with the usual harness other threads
 //! would hold locks at the time. The servers are a process of this binary, started with [`ROLE`] set, so that
 //! clients over shared memory come through the memory nodes' sockets. Arguments are parts of names.
+
+// Promise API-24: A forked child is refused at once; the parent goes on.
+
 #![allow(unsafe_code)]
 
 mod common;
@@ -489,6 +492,7 @@ fn forks_beside_busy_threads(fabric: FabricKind) {
 }
 
 /// `exec` closes all descriptors that a process has opened, by whatever call it is made.
+// Promise API-25: `exec` closes every descriptor of a client.
 fn every_descriptor_is_closed_by_exec(fabric: FabricKind) {
     let before: BTreeSet<u32> = descriptors().into_iter().map(|(fd, _)| fd).collect();
     beside_children(fabric, |_, client, _session| {

@@ -1,5 +1,7 @@
 //! The keeper, with a master that answers as the test says, in virtual time.
 
+// Promise API-2
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -386,6 +388,7 @@ fn a_call_waits_for_a_session_that_looks_for_memory_itself() {
 }
 
 /// A session at work gives a part for every call; an idle one gives all the rest for the second call.
+// Promise MEM-21
 #[test]
 fn what_an_idle_session_can_spare_is_handed_on_by_the_second_call() {
     for is_idle in [true, false] {
@@ -541,6 +544,7 @@ fn a_switch_is_acknowledged_when_nobody_has_to_look_any_more() {
 
 /// A node of that view may have joined after a session was fenced, recovered and forgotten: then it does not
 /// know that the session is fenced.
+// Promise CHG-26: A forgotten fenced session hears of no later node.
 #[test]
 fn a_view_that_comes_with_a_session_reaches_the_others_once_they_are_known_to_live() {
     for is_fenced in [false, true] {
@@ -644,6 +648,7 @@ fn who_has_left_is_not_named_and_not_confused_with_who_comes() {
 }
 
 /// The master tells differences; after one that does not lead to a valid view, it is asked for a whole view.
+// Promise CHG-17
 #[test]
 fn differences_are_applied_and_those_that_do_not_fit_are_replaced_by_a_whole_view() {
     let grown = |number: u64, nodes: u16| {

@@ -1,5 +1,7 @@
 //! The metrics of a client, for its program to show.
 
+// Promise API-18: Operations of all sessions are counted; a feature adds spans.
+
 use fusee_client::{Client, EmbeddedOptions, OpKind};
 
 #[test]

@@ -1,6 +1,8 @@
 //! Programs can name all that the library gives them: errors to the last field, and the parts of views and
 //! reports. They need no other crate of the project for that.
 
+// Promise API-8: A program can name every error and part of the library.
+
 use std::io;
 
 use fusee_client::status::{MemberState, MemberStatus, Reconfiguration, Recovery, RecoveryTimes};

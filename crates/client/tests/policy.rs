@@ -1,6 +1,8 @@
 //! The cluster's policy for redundancy: the redundancy of new values, and the fate of pairs that cannot have
 //! theirs.
 
+// Promise RED-15: A named redundancy beats the pair's, which beats rules; fallbacks count.
+
 mod common;
 
 use std::time::{Duration, Instant};

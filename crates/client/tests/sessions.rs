@@ -1,6 +1,8 @@
 //! Sessions with a real master and real memory nodes: they end when they should, and a failed start leaves no
 //! session open.
 
+// Promise API-2
+
 mod common;
 
 use std::sync::mpsc;

@@ -1,6 +1,8 @@
 //! All sizes at the same time: keys from one byte to the longest, values from none to the largest, and keys
 //! whose values change from one size class to another.
 
+// Promise API-1: Keys from 1 byte to 64 KiB, values up to 4 MiB.
+
 mod common;
 
 use std::collections::HashMap;

@@ -260,6 +260,7 @@ fn dropped_async_calls_still_finish() {
     assert!(client.get(b"hot").unwrap().is_some());
 }
 
+// Promise LIN-4
 #[test]
 fn of_threads_inserting_one_key_exactly_one_succeeds_and_deletes_alike() {
     on_every_fabric(|client| {
@@ -325,6 +326,7 @@ fn keys_racing_for_slots_are_not_lost() {
 }
 
 /// An index of one small subtable grows to thousands of keys, while they are read and changed.
+// Promise CHG-8: CHG-7, on real fabrics.
 #[test]
 fn the_index_grows_with_its_keys() {
     const THREADS: u32 = 4;
@@ -366,6 +368,7 @@ fn the_index_grows_with_its_keys() {
 
 /// The budget of round trips on real fabrics, with concurrent operations. (Without conflicts; the simulator
 /// asserts its components.)
+// Promise PHA-1
 #[test]
 fn phases_are_within_the_budget() {
     // Sessions must not profit from hints of other sessions.
@@ -462,6 +465,7 @@ fn sessions_of_a_client_share_an_index_cache_over_a_network() {
 
 /// Over a network, with as many memory nodes as replicas of slots and of objects, a session that has just seen
 /// a key updates and deletes it in two phases.
+// Promise PHA-3: Speculative writes take two phases over a network.
 #[test]
 fn speculations_take_two_phases_over_a_network() {
     for (fabric, expected) in [(FabricKind::Tcp, 2), (FabricKind::Shm, 3)] {
@@ -505,6 +509,7 @@ fn short_sessions_do_not_eat_the_pool() {
     }
 }
 
+// Promise MEM-23
 #[test]
 fn a_full_pool_is_a_typed_error_and_loses_nothing() {
     on_every_fabric(|client| {
@@ -564,6 +569,7 @@ fn deletes_make_room_in_a_full_pool() {
     });
 }
 
+// Promise MEM-21: Idle sessions hand on memory that they do not need.
 #[test]
 fn an_idle_session_hands_on_what_it_does_not_need() {
     on_every_fabric(|client| {
@@ -630,6 +636,7 @@ fn impossible_clusters_are_refused() {
 
 /// Doorbell batching: a phase takes one doorbell, one signal and one completion for each memory node that it
 /// involves, and no verb has to wait for another.
+// Promise FAB-9: A phase over verbs costs each node one doorbell, signal and completion.
 #[test]
 fn a_phase_over_verbs_is_one_doorbell_for_each_memory_node() {
     if !fabrics().contains(&FabricKind::Verbs) {
@@ -755,6 +762,7 @@ fn of_one_xxh3(number: u64) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
+// Promise SEC-20: Strangers choose no colliding keys; the hash key stays secret.
 #[test]
 fn keys_of_one_xxh3_hash_are_keys_like_any_others() {
     let hash = |key: &[u8]| twox_hash::XxHash3_128::oneshot(key);

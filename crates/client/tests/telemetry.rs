@@ -1,5 +1,7 @@
 //! Traces and latencies of operations, with the feature `telemetry`, as OpenTelemetry gets them.
 
+// Promise API-18
+
 use fusee_client::{Client, EmbeddedOptions, OpKind};
 use opentelemetry::trace::{SpanId, SpanKind, Status, TraceContextExt as _, TracerProvider as _};
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanData};

@@ -1,5 +1,8 @@
 //! Sessions that follow a master's views, and sessions that come back after they were fenced.
 
+// Promise MST-10
+// Promise API-2: Sessions follow views and end with their client; starts repeat.
+
 mod common;
 
 use std::future::poll_fn;

@@ -9,6 +9,8 @@
 //! If the view changes meanwhile, the master goes on with the older one as long as it has it. Otherwise the
 //! asker starts again with the newest view.
 
+// Promise CHG-23
+
 use fusee_core::change::Change;
 use fusee_core::update::ViewUpdate;
 use fusee_core::view::View;

@@ -1,5 +1,7 @@
 //! Peers with a key may make the requests of their kind; peers without a key are told so.
 
+// Promise SEC-10: With a secret, each key opens only its own; strangers get nothing.
+
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
@@ -219,6 +221,7 @@ const HELLO_BYTES: usize = 8 + 32;
 const WELCOME_BYTES: usize = 8 + 32 + 32;
 const PROOF_BYTES: usize = 32;
 
+// Promise SEC-11: A relayed proof is useless, with and without TLS.
 #[test]
 fn who_passes_proofs_on_has_no_connection_of_its_own() {
     // First, without proofs: the attacker's request has an effect on a server that demands none.

@@ -1,5 +1,7 @@
 //! The client of several masters: it finds the leader, and repeats only requests without an effect.
 
+// Promise MST-4
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -75,6 +77,7 @@ fn client(runtime: &Runtime, addrs: &[&str]) -> MasterClient {
     MasterClient::new(runtime, addrs.join(",")).with_deadline(Duration::from_secs(20))
 }
 
+// Promise MST-7: The leader is found; only requests without effect are repeated.
 #[test]
 fn the_leader_is_found_past_the_dead_and_the_stand_bys_and_remembered() {
     let runtime = runtime();
@@ -160,6 +163,7 @@ fn a_leader_that_stands_still_ends_in_no_leader() {
     assert!(matches!(error, RpcError::Unreachable { .. }), "{error}");
 }
 
+// Promise MST-7
 #[test]
 fn a_request_that_may_have_had_an_effect_is_not_repeated_but_the_next_goes_elsewhere() {
     let runtime = runtime();
@@ -289,6 +293,7 @@ fn changing(runtime: &Runtime, views: [u64; 2], stands_by: bool) -> (Server, Arc
 }
 
 /// An answer names the fenced sessions for the views of its time, and tells nothing about later ones.
+// Promise CHG-26
 #[test]
 fn an_answer_never_brings_a_newer_view_than_it_was_given_with() {
     let runtime = runtime();

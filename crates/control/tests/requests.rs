@@ -1,6 +1,8 @@
 //! A table of every control request with the kinds of peers that may make it. It is independent of the code's
 //! own, so that a request of servers that is opened to clients by mistake is noticed.
 
+// Promise SEC-21: Each control request is answered to permitted keys only.
+
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::Arc;

@@ -157,6 +157,7 @@ fn a_connection_that_is_too_slow_is_not_closed_before_another_one_speaks() {
 }
 
 /// The end of a process is noticed at once, not when the answer that it waited for is due.
+// Promise SIL-8: A dead process is noticed when its connection breaks.
 #[test]
 fn the_end_of_a_connection_is_told_while_an_answer_is_held() {
     let runtime = runtime();

@@ -1,5 +1,7 @@
 //! Bounds on the resources that strangers and broken peers hold: the server goes on answering others.
 
+// Promise SEC-3: Strangers hold a bounded part of a server.
+
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;

@@ -1,6 +1,8 @@
 //! Control connections over TLS: mismatches are reported to both ends, certificates can change, and proofs are
 //! valid only for their connection.
 
+// Promise SEC-12
+
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
@@ -133,6 +135,7 @@ fn pass_on(from: &mut Stream<TcpStream>, to: &mut Stream<TcpStream>, bytes: usiz
     to.write_all(&message).unwrap();
 }
 
+// Promise SEC-11
 #[test]
 fn a_proof_is_good_for_the_tls_connection_that_it_was_made_over() {
     let files = Certificates::new();

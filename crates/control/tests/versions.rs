@@ -3,6 +3,8 @@
 //! In every version, a hello begins with 8 bytes, with "FUSEE" and the version in front. The hellos here are
 //! literal bytes, of past versions and of possible future ones.
 
+// Promise API-23: Programs of different versions learn which side is too old.
+
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;

@@ -205,9 +205,11 @@ mutants! {
     /// A region is copied from one replica, damage included.
     CopiesDamage,
     /// A region is copied without a list of its block owners: a new primary gives their blocks to other sessions.
+    // Promise CHG-6 | mutant `CopiesNoOwners`
     CopiesNoOwners,
     /// A session takes a block of a region that is being copied: if the new replica's table was filled before, the
     /// block is free there.
+    // Promise MEM-28 | mutant `FrozenGrantTaken`
     FrozenGrantTaken,
     /// A memory node obeys a late request of a job that has ended: it forgets owners recorded since then.
     LateJobsObeyed,
@@ -320,6 +322,7 @@ mutants! {
     SealsFromFirstCopyOnly,
     /// Parity counts although it does not agree with the data: it may be of a life many lives
     /// before, whose identity recurs now.
+    // Promise RED-12 | mutant `OlderParityCounts`
     OlderParityCounts,
 
     // Objects.

@@ -7,6 +7,8 @@
 //!
 //! A client that has ended stays so: a [`Living`] that comes late or twice changes nothing.
 
+// Promise FAB-29: Ended sessions stay ended; remembering them takes bounded memory.
+
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 

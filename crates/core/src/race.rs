@@ -371,6 +371,7 @@ mod tests {
     }
 
     /// A printed log line or message must not show the secret.
+    // Promise SEC-20
     #[test]
     fn the_secret_is_not_printed() {
         let view = view(4, 2, 0);

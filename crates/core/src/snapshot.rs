@@ -136,6 +136,7 @@ mod tests {
 
     /// Every assignment of up to 4 backups to up to 3 writers has exactly one winner, as long as
     /// the primary shows the old value (P Appendix A: a round has exactly one last writer).
+    // Promise LIN-3: The rules name exactly one winner.
     #[test]
     fn every_settled_round_has_exactly_one_winner() {
         for backups in 1..=4u32 {

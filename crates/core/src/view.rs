@@ -244,6 +244,7 @@ pub(crate) mod tests {
     }
 
     /// A view comes from another process: all that operations rely on is checked.
+    // Promise CHG-18: A view from another process is checked.
     #[test]
     fn bad_views_are_refused() {
         small().check().unwrap();

@@ -5,6 +5,8 @@
 //! declares modules and the files of these are parts of one whole: a file below may name items of a file
 //! above it, and a re-export is no use. Tests and comments do not count.
 
+// Promise API-10: No files of core use each other in a circle.
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{read_dir, read_to_string};
 use std::path::{Path, PathBuf};

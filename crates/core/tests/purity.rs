@@ -4,6 +4,8 @@
 //! name, and `forbid` cannot be lifted further down. This test checks that the two attributes stay,
 //! that no file names `std`, and that no dependency is added unnoticed.
 
+// Promise SEC-8: `core` has no I/O and no `unsafe`.
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

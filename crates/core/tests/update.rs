@@ -1,5 +1,7 @@
 //! Differences between views, with arbitrary views and differences.
 
+// Promise CHG-17: Differences between views lead to the right view.
+
 use fusee_core::change::{Change, Split, Stage, SubtableChange};
 use fusee_core::data::Region;
 use fusee_core::race::HashKey;

@@ -18,6 +18,8 @@
 //! before it has verified the client's. Without the key neither proof can be made: a proof is a keyed hash, of a nonce
 //! that the other end has picked for this connection.
 
+// Promise SEC-17
+
 use std::io;
 
 use fusee_auth::{NodeKey, Nonce, Proof, Said, Side};

@@ -6,6 +6,8 @@
 //! room left, a new session is refused with that reason. A *peer* is an address, or a process of this
 //! machine.
 
+// Promise SEC-4
+
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;

@@ -152,6 +152,7 @@ mod tests {
 
     const HOUR: Duration = Duration::from_secs(3600);
 
+    // Promise FAB-13: A node that was given up delays no connection attempt.
     #[test]
     fn who_has_given_a_node_up_does_not_wait_until_it_takes_the_connection() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

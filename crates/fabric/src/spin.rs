@@ -7,6 +7,8 @@
 //! processors busy: a thread that yields gets the processor back after milliseconds, but a thread
 //! that sleeps is woken at once.
 
+// Promise FAB-4: TCP sessions stop spinning where it does not pay.
+
 use std::time::{Duration, Instant};
 
 /// The time for which memory nodes and sessions spin before they sleep.

@@ -2,6 +2,8 @@
 //!
 //! The memory that they cost is measured on processes, in `crates/fusee/tests/strangers.rs`.
 
+// Promise SEC-4: SEC-3, at fabrics.
+
 mod support;
 
 use std::io::{ErrorKind, Read, Write};

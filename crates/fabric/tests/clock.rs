@@ -1,5 +1,7 @@
 //! The clock of leases counts the time in which the machine sleeps, and the code of leases uses no other clock.
 
+// Promise SIL-10
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

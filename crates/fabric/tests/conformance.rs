@@ -10,6 +10,8 @@
 //! This test has its own `main` because of these children. Arguments are parts of names, as for the usual harness:
 //! `cargo test --test conformance -- tcp/bounds`.
 
+// Promise FAB-1: Every fabric keeps its [six guarantees](fabric.md#what-every-fabric-guarantees).
+
 mod support;
 
 use std::any::Any;
@@ -475,6 +477,7 @@ fn all_checks() -> Vec<(String, Run)> {
         }
     }
     let checks = conformance::checks().into_iter().chain(conformance::fencing_checks());
+    // Promise FAB-17: The conformance suite holds behind a switch. | `fabric/tests/conformance.rs` (`switch/`, `wire/`)
     for (check, run) in checks {
         all.push((format!("switch/{check}"), Box::new(move || run(&Switched::over_tcp()))));
     }
@@ -505,13 +508,17 @@ fn all_checks() -> Vec<(String, Run)> {
     all.push((name("a_fenced_process_lives_on"), Box::new(|| fence_a_process(false))));
     let one: fn() = fence_one_session_of_a_process;
     all.push((name("its_other_sessions_go_on"), Box::new(one)));
+    // Promise FAB-22: Over shared memory, fences kill stopped processes only.
     all.push((name("a_process_that_pauses_is_spared"), Box::new(fence_a_process_that_pauses)));
+    // Promise FAB-22
     all.push((name("a_stopped_process_is_fenced"), Box::new(|| fence_a_process(true))));
     all.push((
+        // Promise FAB-27: Stopped processes are fenced together; clients that ended are not.
         name("stopped_processes_are_fenced_at_once"),
         Box::new(fence_many_stopped_processes),
     ));
     let given_up = a_client_that_has_given_up_is_no_session;
+    // Promise FAB-27
     all.push((name("who_has_given_up_is_not_killed"), Box::new(given_up)));
     let full = a_full_queue_of_a_node_is_no_dead_end;
     all.push((name("a_full_queue_is_no_dead_end"), Box::new(full)));

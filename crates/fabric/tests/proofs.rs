@@ -3,6 +3,8 @@
 //! Each of the two checks of a handshake is tested alone: the node's with a client that believes everything, the
 //! client's with a node that lets every client in.
 
+// Promise SEC-17: Data connections need the node's key, and reveal nothing without it.
+
 mod support;
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -311,6 +313,7 @@ fn plays_its_role() {
 
 /// In a directory that all users can write, a client sends nothing to a socket of another user, not even the node's
 /// name.
+// Promise FAB-28: A client trusts no socket that another user could have placed.
 #[test]
 fn a_client_says_nothing_at_a_socket_of_another_user() {
     let scratch = Scratch::new();
@@ -373,6 +376,7 @@ fn a_client_says_nothing_at_a_socket_of_another_user() {
 }
 
 /// A node answers a process that it may not kill before it reads anything, and reveals nothing to it.
+// Promise SEC-18: As root: neither side speaks to another user's process at a socket.
 #[test]
 fn a_node_lets_no_process_speak_that_it_may_not_kill() {
     let scratch = Scratch::new();

@@ -87,6 +87,7 @@ fn a_socket_put_in_the_place_of_ours_stays() {
 }
 
 /// As after a cleaner of temporary files: attached sessions stay, and new ones find the node again.
+// Promise FAB-25: A removed socket file comes back; clients without it say so.
 #[test]
 fn a_socket_file_that_goes_is_made_again() {
     let scratch = Scratch::new();

@@ -1,6 +1,8 @@
 //! Strangers and broken clients of a switch: each loses its own connection, and other connections
 //! go on.
 
+// Promise FAB-24: A steered READ is one request, whatever its length, number or address.
+
 mod support;
 
 use std::io::{Read, Write};
@@ -88,6 +90,7 @@ fn a_long_read_that_may_be_steered_is_asked_for_as_a_whole() {
     }
 }
 
+// Promise SEC-9: A switch cuts off only the connection that misbehaves.
 #[test]
 fn who_sends_what_no_client_sends_is_sent_away() {
     let served = node(BYTES, None);

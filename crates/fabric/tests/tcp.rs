@@ -50,6 +50,7 @@ fn probe(served: &Served) -> u64 {
 }
 
 /// A well-formed verb in front of the bad one must not execute either.
+// Promise SEC-5: A misbehaving client loses its connection; the node lives on.
 #[test]
 fn a_bad_frame_ends_its_connection_executes_nothing_and_leaves_the_node_alive() {
     let served = node(START + 4096, None);
@@ -277,6 +278,7 @@ fn sessions_are_counted_until_they_leave() {
 }
 
 /// The memory node's counts equal the traffic on the wire.
+// Promise FAB-26: A memory node counts its requests and bytes over TCP.
 #[test]
 fn requests_and_their_bytes_are_counted() {
     let served = node(START + 4096, None);
@@ -391,6 +393,7 @@ fn mute() -> String {
 }
 
 /// The silence of a node is noticed although a session that gets replies all the time never sleeps.
+// Promise FAB-5: A silent node is noticed beside one that answers.
 #[test]
 fn a_node_may_not_be_silent_because_another_one_is_quick() {
     const SILENT: MnId = MnId(1);
@@ -419,6 +422,7 @@ fn a_node_may_not_be_silent_because_another_one_is_quick() {
 }
 
 /// Memory nodes come and go while a session lives on: nothing is kept of those that have left.
+// Promise FAB-23: A session keeps nothing of memory nodes that left.
 #[test]
 fn nodes_that_left_leave_nothing_behind() {
     let served = node(START + 4096, None);
@@ -619,6 +623,7 @@ proptest! {
 }
 
 /// Frames with random verbs and random damage, sent to a live node.
+// Promise FAB-6: Any bytes are a frame or an error; the node survives.
 #[test]
 fn a_live_node_survives_damaged_frames() {
     let served = node(START + 4096, None);

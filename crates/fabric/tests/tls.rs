@@ -1,6 +1,8 @@
 //! TCP with TLS: the same fabric. A client that uses the wrong kind of connection is told so, and no bytes
 //! do harm.
 
+// Promise SEC-12: TLS changes no behaviour; peers of the other kind are told.
+
 mod support;
 
 use std::io::{Read, Write};

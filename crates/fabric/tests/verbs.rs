@@ -4,6 +4,8 @@
 //! They need an RDMA device. Without one they only print that, and fail if `FUSEE_RDMA_REQUIRED` is 1.
 //! `tests/rdma/run` has two.
 
+// Promise FAB-9
+
 mod support;
 
 use std::io::Write;
@@ -131,6 +133,7 @@ fn small_writes_are_inline_and_words_are_not_cut() {
 }
 
 /// Only verbs that a NIC could execute too early are held back, with a doorbell of their own.
+// Promise FAB-15: Over verbs, only verbs that could overtake wait; ended nodes are noticed.
 #[test]
 fn what_could_pass_an_earlier_verb_waits_for_it() {
     let Some(nodes) = nodes() else { return };
@@ -249,6 +252,7 @@ fn a_session_that_ends_is_forgotten() {
 }
 
 /// A session learns of the end of its node from the end of the lease, also while it posts nothing.
+// Promise FAB-15
 #[test]
 fn a_node_that_ends_is_noticed() {
     let Some([first, second]) = nodes() else { return };
@@ -306,6 +310,7 @@ fn a_node_without_verbs_says_so() {
 }
 
 /// Node and session both say what is missing.
+// Promise FAB-11: Without libibverbs or a device, all else works.
 #[test]
 fn a_machine_without_a_device_says_what_is_missing() {
     if rdma_device().is_some() {

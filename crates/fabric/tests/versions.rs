@@ -3,6 +3,8 @@
 //! The hellos here are bytes, of earlier versions and of possible later ones: the first bytes of a
 //! program keep their meaning for ever.
 
+// Promise API-23
+
 mod support;
 
 use std::io::{Read, Write};

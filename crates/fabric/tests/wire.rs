@@ -3,6 +3,8 @@
 //! They need RDMA devices at both ends of a wire that is cut, as `tests/rdma/run --switch` makes them. Without
 //! these they only print that.
 
+// Promise FAB-18
+
 mod support;
 
 use std::cell::{Cell, RefCell};
@@ -166,6 +168,7 @@ fn without_the_switch_a_session_fails_and_with_the_next_one_it_works() {
 
 /// When packets are lost, Linux' software RoCE sometimes completes verbs without their results. Sessions then
 /// report the node as unreachable, and never a result that a verb has not found.
+// Promise FAB-21: Over software RoCE, no verb without a result counts as done.
 #[test]
 fn where_packets_are_lost_no_verb_says_what_it_has_not_found() {
     let Some(wire) = Wire::of_this_machine() else { return };

@@ -1,5 +1,7 @@
 //! Allowed dependencies between crates: a server ships neither benchmarks nor the simulator.
 
+// Promise API-11: Servers and clients need neither benchmarks nor simulator.
+
 use std::path::Path;
 
 use toml::{Table, Value};

@@ -1,5 +1,8 @@
 //! `fusee export`, `import`, `keys` and `count`, as users run them.
 
+// Promise API-16: Exports have every pair once; imports fit any geometry.
+// Promise API-26: A new export stays; files, not clocks, say which is newer.
+
 use std::fs;
 use std::process::Stdio;
 use std::thread;

@@ -1,5 +1,7 @@
 //! Invalid input, and the errors that it causes.
 
+// Promise SEC-7: Bad keys and values are typed errors.
+
 use std::io::Write;
 use std::net::TcpListener;
 use std::os::unix::ffi::OsStrExt;

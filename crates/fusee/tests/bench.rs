@@ -1,5 +1,7 @@
 //! The benchmarks: no errors, no mismatches, and a report of the promised shape.
 
+// Promise API-4: YCSB and micro find no wrong value, at every replication factor.
+
 use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -196,6 +198,7 @@ fn an_existing_cluster_is_measured_and_left_as_it_was() {
     run_against(&up, &["--operations", "100", "--fabric", "tcp"]).expect_code(0);
 }
 
+// Promise CHK-7
 #[test]
 fn writes_of_others_are_noticed() {
     let up = Up::start(&["--pool", "512MiB"]);

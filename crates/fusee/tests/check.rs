@@ -1,5 +1,7 @@
 //! `fusee bench ycsb --check`: real processes, with a check of every operation.
 
+// Promise LIN-2: Operations of real client processes are linearizable.
+
 use std::fs;
 use std::process::Stdio;
 use std::thread;

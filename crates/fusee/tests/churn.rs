@@ -46,6 +46,7 @@ fn update(more: &[&str], passes: u64, fill: f64) {
     }
 }
 
+// Promise MEM-22: Updates need no more memory than their pairs.
 #[test]
 fn updates_need_no_more_memory_than_their_pairs_and_what_is_on_its_way() {
     for fabric in ["shm", "tcp"] {

@@ -39,6 +39,7 @@ mod memory;
 mod page;
 mod plain;
 mod policy;
+mod promises_page;
 mod redundancy;
 mod secrets;
 mod servers;

@@ -1,5 +1,7 @@
 //! `fusee config`, and settings that change in running servers.
 
+// Promise API-22: Every mistake of a settings file is named; reloads apply changes.
+
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;

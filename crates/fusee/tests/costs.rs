@@ -1,6 +1,8 @@
 //! Benchmarks that compare operations with their raw verbs, with other stores and other transports. Each runs
 //! once, tiny, to show that it works. Its results are not judged.
 
+// Promise API-6
+
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

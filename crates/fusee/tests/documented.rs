@@ -3,6 +3,8 @@
 //! Other tests cover what commands do. Here each one is run with `--help` appended, which prints the help once
 //! all arguments before it have been parsed. Placeholders, like `N` or `HOST:PORT`, may be refused.
 
+// Promise API-12: The program knows the commands in README and docs.
+
 use std::fs::{read_dir, read_to_string};
 use std::path::{Path, PathBuf};
 

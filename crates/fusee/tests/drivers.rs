@@ -1,5 +1,7 @@
 //! `fusee bench ycsb --join`: drivers that meet in the store, and run together.
 
+// Promise API-14: Drivers give one report, or name the missing or dead one.
+
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::thread;

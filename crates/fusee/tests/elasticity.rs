@@ -1,5 +1,7 @@
 //! `fusee bench elasticity` and `fusee bench sizes`: tiny runs, and their reports.
 
+// Promise CHG-11
+
 use std::fs;
 
 use serde_json::Value;

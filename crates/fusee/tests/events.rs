@@ -1,5 +1,7 @@
 //! `fusee events` of a cluster that loses a memory node, and of a master that starts again.
 
+// Promise API-19: Events have reasons and are kept, within bounds.
+
 use serde_json::Value;
 
 use crate::common::{Up, eventually, finish, fusee, signal};

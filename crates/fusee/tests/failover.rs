@@ -1,5 +1,7 @@
 //! `fusee bench failover` and `fusee bench recovery`: real processes are killed, and nothing is lost.
 
+// Promise RED-4
+
 use serde_json::Value;
 
 use crate::common::{Up, eventually, finish, fusee, signal};
@@ -34,6 +36,7 @@ fn failover(more: &[&str]) -> Value {
 /// Small values, small pools.
 const CODED: [&str; 3] = ["--redundancy=ec:2+2", "--pair-bytes=2000", "--keys=50"];
 
+// Promise DUR-1: A memory node killed under load loses no acknowledged write.
 #[test]
 fn a_spare_takes_the_place_of_a_memory_node_that_is_killed() {
     let report = failover(&["--keys=100", "--spare"]);
@@ -94,6 +97,7 @@ fn losses_that_end_the_cluster_are_refused() {
     }
 }
 
+// Promise DUR-2: Clients killed within an update are recovered.
 #[test]
 fn killed_clients_are_recovered_and_measured() {
     for fabric in ["shm", "tcp"] {

@@ -1,5 +1,7 @@
 //! Full memory, or too little for all replicas: status, page, metrics and errors report it, with the reason.
 
+// Promise API-29: Status, page, metrics and errors tell full and degraded clusters.
+
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Stdio};

@@ -1,5 +1,8 @@
 //! `fusee bench growth`: the index grows under load, no key is missing, and nothing is left behind.
 
+// Promise CHG-8
+// Promise API-6
+
 use std::fs;
 use std::process::Stdio;
 use std::thread;

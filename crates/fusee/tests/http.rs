@@ -1,5 +1,7 @@
 //! `--http`: metrics, health and status of servers.
 
+// Promise API-20: Any HTTP client gets metrics, health and status, bounded; nothing else.
+
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Command, Stdio};
@@ -192,6 +194,7 @@ fn strangers_may_look_and_nothing_else() {
 }
 
 /// As under DNS rebinding: the name of another site leads here, and a browser sends requests for that site.
+// Promise SEC-19
 #[test]
 fn a_request_for_another_host_is_not_answered() {
     let up = Up::start(&["--pool", "512MiB", "--memory-nodes", "1"]);

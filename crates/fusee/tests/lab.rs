@@ -32,6 +32,7 @@ fn a_table_is_found_by_its_paper() {
 }
 
 /// The latencies of one client take the fewest events of all figures.
+// Promise CHK-10: Figures of the lab repeat bytewise, and say "simulated".
 #[test]
 fn a_figure_is_the_same_bytes_every_time() {
     let args = ["lab", "figure", "19", "--seeds", "1", "--operations", "1000", "--json"];

@@ -2,6 +2,8 @@
 //! stopped reading. Because of this no server ends or waits, and no command ends in another way. And strangers
 //! cannot make a log grow without end.
 
+// Promise SEC-14: A full or stuck log stops no server and no command.
+
 use std::fs::{self, File, OpenOptions};
 use std::io::{PipeReader, PipeWriter, Read, Write, pipe};
 use std::net::TcpStream;
@@ -119,6 +121,7 @@ fn servers_go_on_while_the_reader_of_their_log_stands_still() {
     reader.read_exact(&mut [0; 4096]).unwrap();
 }
 
+// Promise SEC-15: Strangers write a bounded, counted part of the log.
 #[test]
 fn strangers_write_a_bounded_part_of_the_log_and_what_is_left_out_is_counted() {
     let scratch = Scratch::new();

@@ -10,6 +10,7 @@ use crate::tls::testing::Certificates;
 /// Commands of every build.
 const COMMANDS: [&str; 5] = ["master", "memory-node", "form", "status", "completions"];
 
+// Promise API-30: Shells complete commands, options and names of memory nodes.
 #[test]
 fn completions_know_every_command() {
     for shell in ["bash", "zsh", "fish"] {
@@ -22,6 +23,7 @@ fn completions_know_every_command() {
 }
 
 /// The master supplies the names of memory nodes; if it does not answer, there are none.
+// Promise API-30
 #[test]
 fn completions_know_the_memory_nodes() {
     let up = Up::start(&["--pool", "512MiB"]);

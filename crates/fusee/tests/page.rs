@@ -2,6 +2,8 @@
 //!
 //! `FUSEE_SCREENSHOTS=DIR` keeps pictures of the page; `tests/page/screenshots` makes those of the documents.
 
+// Promise API-21: The page shows a cluster at rest, loaded, and losing a node.
+
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 

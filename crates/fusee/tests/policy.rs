@@ -1,5 +1,7 @@
 //! The policy for redundancy on real processes: rules of the cluster, demotion on request and automatically, promotion.
 
+// Promise RED-16
+
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,7 @@
 //! Clusters with a secret: clients with the secret or a key of it are served, and strangers are not, whatever they try.
 
+// Promise SEC-10
+
 use fusee_auth::NodeKey;
 use fusee_client::{Client, FabricKind, Options};
 use fusee_control::master::{MasterReply, MasterRequest};

@@ -1,5 +1,7 @@
 //! `fusee master` and `fusee memory-node` by hand: settings from three places, and a clean stop.
 
+// Promise API-3
+
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 

@@ -1,5 +1,7 @@
 //! The sockets of shared memory: removed under a living memory node, or closed to a user.
 
+// Promise FAB-25
+
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;

@@ -1,6 +1,8 @@
 //! The cost of strangers and broken peers to real servers: silent connections, and frames that never become
 //! whole. The resources of servers are read from `/proc`.
 
+// Promise SEC-3
+
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::net::TcpStream;

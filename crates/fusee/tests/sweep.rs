@@ -1,5 +1,8 @@
 //! `fusee bench sweep`: every axis once, tiny. The results are not judged.
 
+// Promise API-5: `bench sweep` measures and draws every axis.
+// Promise API-6: Ctrl-C ends a benchmark with a report, and leaves nothing behind.
+
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;

@@ -1,5 +1,7 @@
 //! `fusee switch`: sessions behind it, READs that it steers, and its end.
 
+// Promise API-15: A switch serves sessions; its end ends them with an error.
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::time::Duration;

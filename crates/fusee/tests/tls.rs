@@ -1,5 +1,8 @@
 //! Clusters with servers that speak TLS: clients that do the same are served, and others are told why not.
 
+// Promise SEC-12
+// Promise SEC-13
+
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::time::{Duration, Instant};

@@ -1,5 +1,7 @@
 //! `fusee up` and the commands that talk to its cluster, each a process of its own.
 
+// Promise API-3: A cluster of processes leaves nothing behind.
+
 use std::time::Duration;
 
 use crate::common::{Up, eventually, finish, finish_with, fusee, is_alive, signal, wait};

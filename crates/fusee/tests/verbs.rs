@@ -3,6 +3,8 @@
 //! The tests need an RDMA device; without one they say so, and fail if `FUSEE_RDMA_REQUIRED` is 1.
 //! `tests/rdma/run` has two devices, and takes this test and the binary (`--copy`).
 
+// Promise FAB-10: Over verbs, memory nodes stay idle and histories are linearizable.
+
 mod common;
 
 use std::fs;

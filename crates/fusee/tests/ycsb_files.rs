@@ -1,5 +1,7 @@
 //! `fusee bench ycsb` with files of operations, as YCSB prints them.
 
+// Promise API-13: Files of operations run, or are refused with the line.
+
 use std::fmt::Write as _;
 
 use serde_json::Value;

@@ -1,5 +1,7 @@
 //! Measurements reach the limits of the hardware, and equal setups give equal results.
 
+// Promise CHK-9
+
 use fusee_lab::{Failed, Load, Measured, Setup, System, measure};
 use fusee_sim::Testbed;
 use fusee_workload::{Request, Workload};

@@ -182,6 +182,7 @@ fn random_history(rng: &mut StdRng) -> Vec<Operation> {
     operations
 }
 
+// Promise CHK-2: The checker of histories agrees with brute force.
 #[test]
 fn the_verdict_is_that_of_trying_every_order() {
     let mut rng = StdRng::seed_from_u64(1);
@@ -605,6 +606,7 @@ fn time_a_check(operations: usize, keys: usize, reads: usize) {
     assert!(findings.pending > operations as u64 / 10_000, "{findings:?}");
 }
 
+// Promise CHK-3: The checker judges long histories quickly.
 #[test]
 fn histories_of_many_keys_are_checked_in_little_time() {
     for (keys, reads) in [(1, 50), (1000, 50), (1000, 0)] {

@@ -5,6 +5,8 @@
 //! of their own: so clients cannot make the master write by events alone, and a full store does not stop a master that
 //! has nothing else to record. Events since the last write are lost with the process.
 
+// Promise API-19
+
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 

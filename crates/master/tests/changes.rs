@@ -198,6 +198,7 @@ fn lose_a_node_and_a_client(crash_after: Option<usize>) -> (World, usize) {
 /// The reply without a block.
 const NO_ORPHAN: MasterReply = MasterReply::Orphan { orphan: None, owner_lives: false };
 
+// Promise CHG-6: A copied region comes with its table of owners.
 #[test]
 fn a_lost_node_and_a_dead_client_are_put_right() {
     let (mut world, _) = lose_a_node_and_a_client(None);
@@ -212,6 +213,7 @@ fn a_lost_node_and_a_dead_client_are_put_right() {
     assert_eq!(status.problem, None);
 }
 
+// Promise CHG-2: Losses are put right, whatever the master crashes between.
 #[test]
 fn a_master_that_crashes_anywhere_in_between_goes_on() {
     let (_, ticks) = lose_a_node_and_a_client(None);
@@ -278,6 +280,7 @@ fn a_session_that_ends_half_way_is_recovered_and_its_orphan_returns() {
 }
 
 /// One session had begun to take over a block that the other one had handed on. One job recovers both.
+// Promise REC-7: Sessions that die together leave no block half-way.
 #[test]
 fn sessions_that_die_together_leave_no_block_half_way() {
     let mut world = World::formed(settings(3, 2, 2));
@@ -400,6 +403,7 @@ fn views_are_told_as_differences_to_those_who_are_not_far_behind() {
 }
 
 /// Its process sends no heartbeat meanwhile, nor can it leave the older view behind.
+// Promise CHG-27: Fetching a long view fences no session, and ends.
 #[test]
 fn who_fetches_a_long_view_is_there() {
     let mut world = with_a_session_that_says_nothing();
@@ -491,6 +495,7 @@ fn who_does_not_leave_old_views_behind_expires() {
 
 /// A session has expired that had not left the old view behind. Its verbs may still arrive at nodes that have not
 /// confirmed its fence.
+// Promise CHG-4: A change waits for the fences of expired sessions.
 #[test]
 fn a_change_waits_until_all_nodes_have_fenced_who_has_expired() {
     let mut world = World::formed(settings(3, 2, 2));

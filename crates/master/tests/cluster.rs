@@ -319,6 +319,7 @@ fn pools_that_are_too_small_say_what_to_do_and_larger_ones_help() {
     assert!(status(&master.client()).problem.is_some());
 }
 
+// Promise DUR-5: A spare memory node takes a lost one's place.
 #[test]
 fn a_lost_memory_node_is_replaced_by_one_that_waits() {
     let dir = tempfile::tempdir().unwrap();
@@ -519,6 +520,7 @@ fn long_view() -> View {
     }
 }
 
+// Promise CHG-23: Views of any length arrive; pieces that do not fit are refused.
 #[test]
 fn a_view_that_is_longer_than_any_message_reaches_everybody() {
     let dir = tempfile::tempdir().unwrap();

@@ -3,6 +3,8 @@
 //! Whatever has happened to the file, a master reads from it exactly what it has written, or refuses it and names the
 //! damage and the remedy. A refused file stays as it is, for a later inspection.
 
+// Promise DMG-8: A damaged store is refused by name, or read as written.
+
 use std::time::Duration;
 
 use fusee_control::master::Orphan;

@@ -268,6 +268,7 @@ impl Cluster {
     }
 }
 
+// Promise MST-8: Of several masters one leads, also after each `kill -9`.
 #[test]
 fn a_stand_by_goes_on_where_a_killed_leader_was() {
     let Some(mut cluster) = Cluster::start() else { return };

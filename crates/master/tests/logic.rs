@@ -413,6 +413,7 @@ fn a_join_that_makes_no_sense_is_refused_and_leaves_no_trace() {
     assert_eq!(world.disk.len(), 1, "{:?}", world.disk);
 }
 
+// Promise MST-1: A cluster is formed, whatever the master crashes between.
 #[test]
 fn a_crash_after_any_action_ends_in_a_formed_cluster() {
     let mut longest = 0;
@@ -519,6 +520,7 @@ fn pools_that_are_too_small_are_explained_and_larger_ones_help() {
     world.form();
 }
 
+// Promise MST-2: Client ids never recur.
 #[test]
 fn client_ids_never_repeat_whenever_the_master_crashes() {
     let mut world = World::new(settings(1, 1, 1), &[POOL]);
@@ -719,6 +721,7 @@ fn joins(identity: u64, host: &str, fabrics: &[&str]) -> MasterRequest {
     }
 }
 
+// Promise MST-5: A node that clients could not reach does not join.
 #[test]
 fn a_node_that_others_could_not_reach_is_refused() {
     let elsewhere = Caller { elsewhere: true, ..Caller::default() };

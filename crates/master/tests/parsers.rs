@@ -4,6 +4,8 @@
 //! the bytes: random ones, valid messages, and messages with some bits and bytes changed; and the bounds on the memory
 //! that parsers take.
 
+// Promise SEC-1: No bytes make a parser panic or take much memory.
+
 use allocation_counter::measure;
 use fusee_control::master::{MasterReply, MasterRequest};
 use fusee_control::node::{NodeReply, NodeRequest};

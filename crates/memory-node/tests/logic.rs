@@ -227,6 +227,7 @@ fn of_job(request: JobRequest) -> NodeRequest {
     NodeRequest::OfJob { repairer: ClientId(1000), job: 1, request }
 }
 
+// Promise MEM-15: Released extents are zeroed; late orders change nothing.
 #[test]
 fn what_is_released_is_zeroed_and_fits_the_next_one() {
     let mut node = node(8 * REGION);
@@ -268,6 +269,7 @@ fn what_is_released_is_zeroed_and_fits_the_next_one() {
     assert_eq!(usage.reserved_bytes, 7 * REGION + 3 * 4096);
 }
 
+// Promise MEM-15
 #[test]
 fn late_orders_about_an_extent_that_came_back_change_nothing() {
     let mut node = node(POOL);
@@ -442,6 +444,7 @@ fn a_fenced_client_gets_nothing_but_what_it_had_can_be_handed_on() {
     assert_eq!(node.handle(hand_on(false)).reply, NodeReply::Done);
 }
 
+// Promise MST-4: Memory nodes obey their own cluster's master only.
 #[test]
 fn a_node_serves_one_cluster_and_one_attempt_and_only_an_unused_one_is_emptied() {
     let mut node = node(POOL);
@@ -687,6 +690,7 @@ fn request() -> impl Strategy<Value = NodeRequest> {
 }
 
 proptest! {
+    // Promise MEM-8: Blocks have one owner; extents never overlap; requests may be repeated.
     #[test]
     fn random_requests_keep_the_invariants_and_repeats_change_nothing(
         requests in prop::collection::vec((request(), any::<bool>()), 1..200),
@@ -714,6 +718,7 @@ proptest! {
 
 /// The first request takes a block over, but its connection stalls. Meanwhile a repetition takes the block
 /// over, the session gives it back, and the earlier owner gets it again.
+// Promise MEM-11: A session's abandoned request has no late effect.
 #[test]
 fn what_a_session_has_given_up_does_not_take_effect_behind_an_answer() {
     let mut node = node(POOL);
@@ -742,6 +747,7 @@ fn what_a_session_has_given_up_does_not_take_effect_behind_an_answer() {
 }
 
 /// A job gets no answer, and is done again; sessions go on. Then its old requests arrive.
+// Promise MEM-27: A job's abandoned request has no late effect.
 #[test]
 fn what_a_job_has_given_up_does_not_take_effect_behind_a_later_one() {
     let mut node = node(POOL);
@@ -796,6 +802,7 @@ fn what_a_job_has_given_up_does_not_take_effect_behind_a_later_one() {
 }
 
 /// Its recovery relies on the tables.
+// Promise MEM-12: A fenced session gives nothing back.
 #[test]
 fn a_fenced_session_gives_nothing_back() {
     let mut node = node(POOL);

@@ -41,6 +41,7 @@ pub(crate) enum Danger {
 pub(crate) struct Dangers(RefCell<BTreeMap<MnId, Danger>>);
 
 /// Returns whether a region keeps its objects without the places on these nodes.
+// Promise RED-20: As many nodes may be lost as the redundancy says.
 fn keeps_enough(view: &View, region: &Region, may_be_lost: impl Fn(MnId) -> bool) -> bool {
     let places = region.places();
     let left = places.iter().filter(|place| !may_be_lost(place.node)).count();

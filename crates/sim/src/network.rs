@@ -536,6 +536,7 @@ impl Network {
     /// # Panics
     /// If it writes an object, and a replica holds another object of the same identity: a reader would take one for
     /// the other.
+    // Promise LIN-15: No object is written where a replica holds its identity.
     pub(crate) fn check_identity(&self, who: ClientId, place: Place, bytes: &[u8]) {
         let Some(header) = bytes.get(..HEADER_BYTES as usize) else { return };
         let replicas = self.reuse().replicas_of(place);

@@ -126,38 +126,51 @@ pub enum Scenario {
     /// Processes stop and resume, messages and completions are lost, the master restarts.
     Unsteady,
     /// Client processes crash, and are recovered while others run.
+    // Promise REC-1: Clients that die at any step are recovered beside living ones. | scenario `crashes`
     Crashes,
     /// Memory nodes are lost under running clients, up to all replicas but one, and clients crash too.
+    // Promise CHG-1: A lost index replica is settled; no write is lost. | scenario `losses`
     Losses,
     /// The index keeps growing from a subtable of a dozen slots, while clients, memory nodes and the master crash.
+    // Promise CHG-7: The index grows beside working and dying clients. | scenario `growth`
     Growth,
     /// Memory is short and reused at once, while clients, memory nodes and the master crash.
+    // Promise MEM-1 | scenario `reuse`
     Reuse,
     /// The pool grows region by region, and memory nodes join and are drained, while clients, memory nodes and the
     /// master crash.
+    // Promise CHG-9: Regions come, nodes join and drain beside working clients. | scenario `elastic`
     Elastic,
     /// Objects are damaged on one replica, while the index grows, memory nodes join and are drained, and clients
     /// crash.
+    // Promise DMG-1: One whole replica suffices; damage that is read is repaired. | scenario `damage`
     Damage,
     /// Clients and memory nodes are cut off from the master together, while others go on without them; or the master
     /// is away together with primaries.
+    // Promise SIL-2 | scenario `cuts`
     Cuts,
     /// Values are erasure-coded or replicated, and change between the two, while memory nodes are lost, join and are
     /// drained, and clients and the master crash.
+    // Promise RED-4: Coded values survive the loss of all but k columns. | scenario `redundancy`
     Redundancy,
     /// Values are replicated so that they can become erasure-coded in place, and change all the time, under the same
     /// faults.
+    // Promise RED-9: EC-oriented pairs lose, leak or double-free nothing. | scenario `oriented`
+    // Promise RED-16: Demotion and promotion lose no write and leak nothing. | scenario `oriented`
     Oriented,
     /// Values without redundancy, beside replicated and erasure-coded ones, change between these, while memory nodes
     /// are lost, join and are drained, and clients and the master crash.
+    // Promise RED-13: Only pairs without redundancy go with their node. | scenario `none`
     None,
     /// Sessions share strict work tables, and have many requests for few keys at once, while clients and the master
     /// crash and stop, memory nodes are lost, and messages and completions too.
+    // Promise LIN-18: A strict work table is linearizable, whatever becomes of leaders. | scenario `correlated`
     Correlated,
     /// Almost all faults together.
     Storm,
     /// All keys are scanned again and again, while the index grows, values change their redundancy, memory nodes are
     /// lost, cut off, join and are drained, and clients and the master crash.
+    // Promise LIN-22: A scan shows every pair that stays exactly once. | scenario `scans`
     Scans,
 }
 
@@ -527,6 +540,7 @@ impl Shape {
     pub fn draw_fabric(&mut self, rng: &Rng, travels: bool) {
         // Work tables are never used over shared memory.
         if !rng.one_in(3) || self.tables > 0 || travels {
+            // Promise LIN-12: NICs that execute WRITEs before READs do no harm. | `fusee sim`: a third of seeds
             self.network.cards = rng.one_in(2);
             return;
         }

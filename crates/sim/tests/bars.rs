@@ -1,6 +1,8 @@
 //! Reads without a master while a primary is silent: from the backups, if more than half of the members bar the
 //! primary.
 
+// Promise SIL-5: Without master and primary, backups are read, linearizably.
+
 use crate::support::bars;
 
 #[test]

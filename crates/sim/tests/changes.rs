@@ -16,6 +16,7 @@ fn assert_immediate(events: &Events) {
 }
 
 /// The paper's §5.2 while clients work: no write is lost, and no client is stuck.
+// Promise CHG-1
 #[test]
 fn operations_go_on_when_memory_nodes_are_lost() {
     let Some(events) = for_all(2_000, node_loss) else { return };
@@ -33,6 +34,7 @@ fn replicas_are_added_beside_writers() {
 }
 
 /// The index grows while clients work and memory nodes are lost.
+// Promise CHG-7
 #[test]
 fn the_index_grows_beside_working_clients() {
     let Some(events) = for_all(2_000, splits) else { return };
@@ -42,6 +44,7 @@ fn the_index_grows_beside_working_clients() {
 }
 
 /// Replicas move while clients work and memory nodes are lost.
+// Promise CHG-9
 #[test]
 fn replicas_move_beside_working_clients() {
     let Some(events) = for_all(2_000, moves) else { return };
@@ -79,6 +82,7 @@ fn nobody_is_left_behind_at_the_old_place() {
 }
 
 /// No session reads a word on which the backups of a lost primary have not agreed.
+// Promise CHG-12: No word is read before a lost primary's backups agree.
 #[test]
 fn nobody_reads_what_a_second_loss_may_undo() {
     let Some(events) = for_all(1_500, doubtful_backups) else { return };
@@ -86,6 +90,7 @@ fn nobody_reads_what_a_second_loss_may_undo() {
 }
 
 /// Values that readers saw while a master settled slots, and died doing so, stay when the primary is lost.
+// Promise CHG-20: Values read beside a settling master stay if it dies.
 #[test]
 fn nobody_reads_what_a_settler_that_died_leaves_in_doubt() {
     let Some(events) = for_all(1_000, settler_dies) else { return };
@@ -93,6 +98,7 @@ fn nobody_reads_what_a_settler_that_died_leaves_in_doubt() {
 }
 
 /// Memory is reused while some sessions still know its earlier contents.
+// Promise MEM-2: MEM-1, with few keys and dying clients.
 #[test]
 fn memory_is_used_again_beside_who_knows_it() {
     let Some(events) = for_all(1_500, reuse) else { return };

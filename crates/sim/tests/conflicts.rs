@@ -4,6 +4,8 @@
 //! The cluster itself checks, at every change of a primary's slot, that no key is ever live twice and that every live
 //! entry leads to a complete object.
 
+// Promise LIN-7: Index replicas agree when nothing runs.
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
@@ -56,6 +58,7 @@ fn blocks_granted(cluster: &Cluster) -> u64 {
     cluster.node_processes().into_iter().map(|(node, _)| granted(node)).sum()
 }
 
+// Promise LIN-4: Exactly one of a key's rival INSERTs wins.
 #[test]
 fn of_concurrent_inserts_of_one_key_exactly_one_succeeds() {
     for_all(|sim, cluster| {
@@ -87,6 +90,7 @@ fn of_concurrent_inserts_of_one_key_exactly_one_succeeds() {
     });
 }
 
+// Promise LIN-5: Of concurrent DELETEs exactly one reports success.
 #[test]
 fn of_concurrent_deletes_exactly_one_reports_success() {
     for_all(|sim, cluster| {
@@ -117,6 +121,7 @@ fn of_concurrent_deletes_exactly_one_reports_success() {
 }
 
 /// Keys compete for the same few slots. While some are deleted again, none of the others is lost.
+// Promise LIN-6: No key that races for a slot is lost.
 #[test]
 fn of_different_keys_racing_for_one_slot_none_is_lost() {
     for_all(|sim, cluster| {
@@ -262,6 +267,7 @@ fn upserts_never_fail() {
     });
 }
 
+// Promise MEM-23: Full pool, full index: typed errors, nothing lost.
 #[test]
 fn a_full_index_is_an_error_and_loses_nothing() {
     for_all(|sim, cluster| {

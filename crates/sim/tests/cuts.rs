@@ -21,6 +21,7 @@ fn outcome(options: &RunOptions) -> Outcome {
     outcome
 }
 
+// Promise SIL-2: A client cut off with a memory node reads nothing old.
 #[test]
 fn who_is_cut_off_with_a_memory_node_reads_nothing_old() {
     let seeds = std::env::var("FUSEE_SIM_SEEDS").map_or(SEEDS, |n| n.parse().expect("a number"));
@@ -43,6 +44,7 @@ fn who_is_cut_off_with_a_memory_node_reads_nothing_old() {
     assert!(silences > seeds / 2 && bars > seeds / 4, "{silences} silences, {bars} bars");
 }
 
+// Promise SIL-3: A session with a valid lease asks no memory node.
 #[test]
 fn who_is_heard_asks_nobody() {
     for scenario in [Scenario::Mixed, Scenario::Crashes, Scenario::Damage] {
@@ -60,6 +62,7 @@ fn an_answer_from_reads_needs_more_than_half_of_all_members() {
     (0..20).for_each(crate::support::unheard::unheard);
 }
 
+// Promise SIL-4: Without the master, objects are read from any replica.
 #[test]
 fn without_a_master_objects_are_read_from_the_replicas_that_are_left() {
     let read = crate::support::unheard::objects_are_read_from_the_replicas_that_are_left;

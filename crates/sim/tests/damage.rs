@@ -74,6 +74,7 @@ impl Held {
 
 /// Damages each word of the pair, on each set of replicas that leaves one, before each operation. The answer is the
 /// same as without damage, and every damaged replica that was read is repaired.
+// Promise DMG-1
 #[test]
 fn an_operation_answers_from_a_replica_that_is_whole() {
     let value = [7; 40];
@@ -155,6 +156,7 @@ fn what_was_repaired_is_whole() {
 /// One replica of a pair is damaged, and the node of the other one dies. The pair is lost: every operation answers
 /// with an error, before the cluster goes on without the node and afterwards. The key is never absent, nor can it be
 /// inserted again. Other keys are readable.
+// Promise DMG-3: Without a whole replica every operation fails with an error.
 #[test]
 fn what_the_loss_of_a_node_leaves_damaged_is_an_error() {
     let value = [7; 40];
@@ -216,6 +218,7 @@ fn what_the_loss_of_a_node_leaves_damaged_is_an_error() {
 
 /// Without any whole replica, every operation answers with an error, soon. No operation takes the key for absent, or
 /// for another.
+// Promise DMG-2: Damage of all replicas is an error at once.
 #[test]
 fn damage_on_all_replicas_is_an_error_at_once() {
     for immediate in [false, true] {
@@ -288,6 +291,7 @@ fn operations_beside_damage_are_linearizable() {
 }
 
 /// The index grows, and no entry goes to a place where its key is not looked for, however long the key is.
+// Promise DMG-4: Splits and copies of regions beside damage lose nothing.
 #[test]
 fn splits_beside_damage_lose_nothing() {
     let Some(events) = for_all(1_000, damaged_splits) else { return };
@@ -295,6 +299,7 @@ fn splits_beside_damage_lose_nothing() {
 }
 
 /// Replicas move, and damage is not copied.
+// Promise DMG-4
 #[test]
 fn moves_beside_damage_lose_nothing() {
     let Some(events) = for_all(1_000, damaged_moves) else { return };

@@ -3,6 +3,8 @@
 //! Two runs of one seed are compared event by event, in two threads: seeds of hash maps and addresses of memory
 //! differ between them. It does not matter here whether a run breaks a promise, but it must do so in the same way.
 
+// Promise CHK-1: Equal seeds are equal runs.
+
 use std::collections::BTreeSet;
 use std::thread;
 

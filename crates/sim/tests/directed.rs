@@ -17,11 +17,13 @@ fn for_all(seeds: u64, history: fn(u64) -> bool) {
     assert!(steered > 100, "the schedule is hardly ever the intended one: {steered}");
 }
 
+// Promise LIN-9: An INSERT's look counts only behind its own CAS.
 #[test]
 fn a_look_before_the_own_word_stands_proves_nothing() {
     for_all(4000, steered::early_look);
 }
 
+// Promise LIN-10: A slot free on a backup may be live on the primary.
 #[test]
 fn a_slot_that_is_free_on_a_backup_may_be_live_on_the_primary() {
     for_all(4000, steered::freed_slot);
@@ -32,6 +34,7 @@ fn what_a_look_sees_is_read_where_it_was_seen() {
     for_all(4000, steered::speculated_entry);
 }
 
+// Promise LIN-14: The start of an object proves nothing if read before the slot.
 #[test]
 fn the_start_of_an_object_proves_nothing_if_it_was_read_before_the_slot() {
     for_all(4000, steered::early_prefix);
@@ -42,6 +45,7 @@ fn inserts_beside_one_that_stands_still_go_on_when_it_does() {
     for_all(1000, steered::standstill);
 }
 
+// Promise CHG-13: A dead master's repair executes nothing among its successor's.
 #[test]
 fn nothing_of_a_dead_masters_repairs_comes_between_the_next_ones() {
     for_all(1000, late_repairs::late_repairs);
@@ -52,16 +56,19 @@ fn what_jobs_have_asked_for_changes_nothing_when_it_comes_late() {
     for_all(500, late_repairs::late_orders);
 }
 
+// Promise CHG-14: No writer is suspended while its verbs may execute.
 #[test]
 fn nothing_that_a_writer_has_given_up_comes_after_the_replicas_are_equal() {
     for_all(1000, in_doubt::in_doubt);
 }
 
+// Promise CHG-22: Keys that hash alike get their own error; depth is bounded.
 #[test]
 fn keys_that_hash_alike_are_refused_by_an_error_of_their_own() {
     (0..10).for_each(crowded::crowded);
 }
 
+// Promise CHG-22
 #[test]
 fn the_index_is_no_deeper_than_its_subtables_deserve() {
     (0..10).for_each(crowded::asks_too_much);
@@ -79,22 +86,26 @@ fn masters_serve_all_who_wish_for_a_change() {
     }
 }
 
+// Promise API-28
 #[test]
 fn operations_end_by_their_own_clocks_when_all_are_gone() {
     (0..200).for_each(gone::gone);
 }
 
+// Promise CHG-15: No write bypasses a replica that is still read.
 #[test]
 fn nobody_writes_beside_a_replica_that_others_still_read() {
     for_all(1000, steered_changes::beside_lost_replica);
 }
 
+// Promise MEM-6: A READ of a free bitmap counts from its end.
 #[test]
 fn what_a_look_sees_is_as_old_as_its_end() {
     for_all(1000, steered_reuse::early_mark);
 }
 
 /// Runs every script, without any mutant.
+// Promise MEM-7: Late marks, objects and repairs, and replaced bitmaps, do no harm.
 #[test]
 fn sessions_promise_what_their_surroundings_rely_on() {
     let scripts: [fn(u64); 24] = [

@@ -68,6 +68,7 @@ fn alone(stats: &Stats) -> u64 {
     stats.kind(OpKind::Search).operations
 }
 
+// Promise PHA-2: `get_many` of 512 cached keys takes one phase.
 #[test]
 fn cached_keys_share_one_phase_on_all_memory_nodes() {
     let cluster = cluster();
@@ -90,6 +91,7 @@ fn cached_keys_share_one_phase_on_all_memory_nodes() {
 }
 
 /// Writes of many keys run concurrently: all of them together take about as long as one.
+// Promise PHA-7: `update_many` of 64 keys takes less than four updates' time.
 #[test]
 fn many_writes_share_the_time_of_their_phases() {
     let cluster = cluster();

@@ -3,6 +3,8 @@
 //!
 //! A failure prints its seed; `FUSEE_SIM_SEED=<seed>` runs only that seed again.
 
+// Promise LIN-1
+
 use crate::support::scenarios;
 
 /// Runs a scenario for every seed, or for the one that the environment names.

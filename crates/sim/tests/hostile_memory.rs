@@ -1,6 +1,8 @@
 //! Arbitrary words in memory nodes. For any contents a client answers with a value, an error or a retry; it does not
 //! panic, and a bad word does not hide good ones.
 
+// Promise DMG-9: No contents of memory make a client panic.
+
 use std::cell::Cell;
 
 use fusee_control::node::{NodeReply, NodeRequest};
@@ -47,6 +49,7 @@ fn bad_words() -> [u64; 4] {
     ]
 }
 
+// Promise DMG-10: A bad word hides no good one.
 #[test]
 fn bad_words_do_not_hide_a_key() {
     for word in bad_words() {

@@ -1,6 +1,8 @@
 //! Recovery of arbitrary memory, as dead clients or worse processes may leave it. It always ends, and reports the
 //! contents that it could not interpret. Its cost is as documented.
 
+// Promise REC-5: Recovery ends whatever bytes it finds, within its phases.
+
 use fusee_core::error::Error;
 use fusee_core::layout::{
     Address, Base, BlockHeader, BlockShape, Identity, OVERHEAD_BYTES, Opcode, Pair, SizeClass, Slot,

@@ -1,6 +1,8 @@
 //! Clusters that share their memory: one of three runs of `fusee sim` has a fabric that executes verbs immediately.
 //! Every run checks its promises; this test asserts that the special events of such fabrics happen.
 
+// Promise LIN-11: Operations that never wait are linearizable.
+
 use std::collections::BTreeMap;
 
 use fusee_sim::{RunOptions, Scenario, run};

@@ -1,6 +1,8 @@
 //! A master that dies at any step of its reaction to a lost memory node. Another one goes on from its store:
 //! exhaustively, for some runs.
 
+// Promise CHG-3: CHG-2, beside working clients.
+
 use std::collections::BTreeSet;
 
 use fusee_sim::{Fault, Outcome, RunOptions, Scenario, run};

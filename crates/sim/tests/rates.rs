@@ -1,5 +1,7 @@
 //! Rates of the Moves that sessions make by themselves, and the counters of moved values.
 
+// Promise CHK-11: Demotion and promotion keep their rates; counters are right.
+
 use crate::support::rates;
 
 #[test]

@@ -14,6 +14,7 @@ use crate::support::steered_recovery::{late_insert_crash, recovery_overtaken};
 use crate::support::{alone, index, stepwise};
 
 /// The paper's §5.3, while other clients live.
+// Promise REC-1
 #[test]
 fn dead_clients_are_recovered_beside_living_ones() {
     let Some(events) = for_all(2_000, client_crash) else { return };
@@ -39,6 +40,7 @@ fn what_dead_clients_left_survives_the_loss_of_an_index_node() {
 }
 
 /// A tentative word alone does not tell how its INSERT would have gone on.
+// Promise REC-4: An INSERT that died tentative is withdrawn, not committed.
 #[test]
 fn an_insert_that_died_before_it_withdrew_is_withdrawn() {
     let Some(events) = for_all(2_000, late_insert_crash) else { return };
@@ -46,6 +48,7 @@ fn an_insert_that_died_before_it_withdrew_is_withdrawn() {
 }
 
 /// Rule 3 needs its READ in recovery as well.
+// Promise REC-3: Rule 3 needs its READ in recovery as well.
 #[test]
 fn a_recovery_that_was_overtaken_gives_up_its_round() {
     let Some(events) = for_all(2_000, recovery_overtaken) else { return };
@@ -54,6 +57,7 @@ fn a_recovery_that_was_overtaken_gives_up_its_round() {
 
 /// A session knows whether it leaves something half-way: after any number of steps, a session with a dropped write
 /// reports this, unless the index has nothing of the write or all of it.
+// Promise REC-6: A session knows whether it left a write half-way.
 #[test]
 fn a_session_knows_whether_it_left_a_round_half_way() {
     let mut half_way = 0;

@@ -2,6 +2,7 @@
 
 use crate::support::refill;
 
+// Promise MEM-20: Killed clients cost no memory in full pools.
 #[test]
 fn what_fitted_fits_again_when_clients_were_killed() {
     (0..3).for_each(refill::refill);
@@ -18,6 +19,7 @@ fn fill_and_kill_fifty_times() {
     }
 }
 
+// Promise MEM-19: No DELETE is refused for another session's last log block.
 #[test]
 fn sessions_lend_each_other_the_last_block_for_log_objects() {
     let slowest = (0..5).map(refill::lend).max();
@@ -25,6 +27,7 @@ fn sessions_lend_each_other_the_last_block_for_log_objects() {
     assert!(slowest < Some(2_000_000_000), "{slowest:?} ns");
 }
 
+// Promise MEM-17: Full pools refuse soon.
 #[test]
 fn who_is_refused_in_a_full_pool_hears_so_soon() {
     let slowest = (0..5).map(refill::refuse).max();
@@ -37,6 +40,7 @@ fn who_waits_for_memory_keeps_nothing_that_others_wait_for() {
     (0..5).for_each(refill::swap);
 }
 
+// Promise MEM-18: No update is refused while pairs take half of a pool.
 #[test]
 fn nobody_is_refused_an_update_while_others_make_room() {
     let slowest = (0..3).map(refill::update).max();

@@ -1,6 +1,8 @@
 //! The RTT budget: the phases of each operation without conflicts. A phase is a network round trip, so this table is
 //! the store's latency (P §4.3, §4.6).
 
+// Promise PHA-1: Operations keep to their phases.
+
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -175,6 +177,7 @@ fn a_speculation_that_is_right_takes_2_phases() {
 
 /// With more memory nodes than replicas, objects come to lie on the nodes of their slots' backups after a few writes,
 /// if a region lies there.
+// Promise PHA-8: With spare memory nodes, objects move to their slots' backups.
 #[test]
 fn objects_come_to_lie_beside_the_backups_of_their_slots() {
     let mut lying_there = 0;
@@ -361,6 +364,7 @@ fn run_coded_with(
 }
 
 /// Erasure-coded values take the same phases as replicated ones, except that they have no speculative writes.
+// Promise RED-5: Coded values take replicated ones' phases, and their chunks' bytes.
 #[test]
 fn coded_values_take_the_same_phases() {
     let value = vec![7; 1000];
@@ -393,6 +397,7 @@ fn coded_values_take_the_same_phases() {
 
 /// An UPDATE that names no redundancy keeps that of the pair: without any cost if the hint shows it or the rules say
 /// the same, and with one more phase otherwise.
+// Promise RED-15
 #[test]
 fn a_write_keeps_the_redundancy_of_the_pair() {
     let value = vec![7; 1000];
@@ -446,6 +451,7 @@ fn a_write_keeps_the_redundancy_of_the_pair() {
     }
 }
 
+// Promise RED-5
 #[test]
 fn coded_reads_and_writes_move_no_more_bytes_than_they_must() {
     let value = vec![7; 1000];
@@ -464,6 +470,7 @@ fn coded_reads_and_writes_move_no_more_bytes_than_they_must() {
 
 /// A Move takes 4 phases with a hint and 5 without, and no more bytes than in the paper's Table 1: it READs the value
 /// once, and WRITEs it once in its new redundancy.
+// Promise RED-8: A Move takes 4 or 5 phases; it copies the value once.
 #[test]
 fn moves_take_4_phases_and_the_bytes_of_the_value() {
     moves_take_the_bytes_of_the_value(CODING, 2, 1..=5);
@@ -524,6 +531,7 @@ fn moves_take_the_bytes_of_the_value(
 
 /// Values without redundancy take the phases of replicated ones, and one WRITE of the object instead of one per
 /// replica.
+// Promise RED-14: Values without redundancy take replicated ones' phases, and one WRITE.
 #[test]
 fn values_without_redundancy_take_the_same_phases_and_fewer_writes() {
     let value = vec![7; 1000];
@@ -596,6 +604,7 @@ fn ec_oriented_values_take_the_same_phases() {
 /// A Move in place takes as many phases as any other Move, and the bytes of the paper's Table 1. To erasure-coded it
 /// READs the value and WRITEs the parity. Back it READs the value and WRITEs r - 1 copies. After the last turn a Move
 /// is out of place.
+// Promise RED-11: Moves in place take the bytes of ElasticMem's Table 1.
 #[test]
 fn moves_in_place_take_4_phases_and_fewer_bytes() {
     moves_in_place_take_fewer_bytes(CODING, 2, 1..=5);
@@ -705,6 +714,7 @@ fn a_move_that_is_not_heard_asks_before_it_refuses() {
     }
 }
 
+// Promise RED-6: Pairs that cannot be coded are refused; nothing changes.
 #[test]
 fn pairs_that_cannot_be_coded_are_refused_and_nothing_changes() {
     let coding = Coding::try_from(CODING).unwrap();

@@ -1,5 +1,7 @@
 //! Damage in places that no operation reads: other replicas, slots on backups, free bitmaps.
 
+// Promise DMG-5: The scrubber finds and repairs damage that is not read.
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -34,6 +36,7 @@ fn replicas_that_nobody_reads_are_written_anew() {
 
 /// Without parity every data chunk of an EC-oriented object is needed. A reader or the scrubber restores a damaged
 /// one from the copy.
+// Promise RED-12: A rotten chunk without parity is made of a good copy.
 #[test]
 fn a_chunk_without_parity_is_made_of_the_copy() {
     chunks_are_made_of_copies("eor:2:3+2", &[]);
@@ -271,6 +274,7 @@ fn a_bitmap_that_contradicts_the_index_begins_anew() {
     });
 }
 
+// Promise DMG-7: Where nothing is damaged, nothing is found.
 #[test]
 fn where_nothing_is_damaged_nothing_is_settled() {
     held(1, 3, async |held| {

@@ -3,6 +3,8 @@
 //! The run of a seed changes with every change to the random draws. So each of these defects also has a test of its
 //! own.
 
+// Promise CHK-8: Seeds that once broke a promise hold.
+
 use fusee_sim::{Fault, RunOptions, Scenario, run};
 
 /// Runs a seed, shortened if options are given, and asserts that it keeps all promises.

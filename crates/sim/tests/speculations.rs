@@ -2,6 +2,8 @@
 //!
 //! A failure prints its seed; `FUSEE_SIM_SEED=<seed>` runs only that seed again.
 
+// Promise LIN-13: Speculative writes are linearizable, whatever becomes of their verbs.
+
 use crate::support::failures::{Events, for_all};
 use crate::support::speculations::{
     crash, half_moved, index_loss, loss, lost_single, moves, recurring_turn, recurring_word,

@@ -48,6 +48,7 @@ impl Phases<'_> {
     }
 }
 
+// Promise PHA-6: Steering saves doubted hints a phase, or costs none.
 #[test]
 fn a_doubted_hint_costs_one_phase_where_the_switch_knows_and_two_where_it_does_not() {
     for slots in [0, 1, 8] {
@@ -138,6 +139,7 @@ fn who_asks_in_vain_stops_asking() {
 }
 
 /// Every history is linearizable, whatever switches forget and wherever they steer READs. And all of that happens.
+// Promise LIN-19: No result depends on a switch.
 #[test]
 fn nothing_rests_on_a_switch() {
     let mut sums = std::collections::BTreeMap::new();

@@ -1,6 +1,8 @@
 //! The testbed: way, bandwidth, and the rates of verbs and atomics are the configured ones, the slowest of them
 //! decides, and equal runs are equal.
 
+// Promise CHK-9: Modelled hardware keeps its parameters, to the nanosecond.
+
 use fusee_core::verbs::{Batch, Fabric, MnId, Ticket};
 use fusee_sim::{Busy, Cluster, ClusterOptions, Executor, NetworkOptions, Sim, Testbed};
 

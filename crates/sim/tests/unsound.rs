@@ -1,6 +1,8 @@
 //! Forbidden treatment of CASes by a switch, and its effects on the store: random histories that break a promise, and
 //! for each treatment the shortest one. The same histories keep it with a correct switch.
 
+// Promise LIN-21: Each forbidden treatment of CASes by a switch breaks a promise.
+
 use std::cell::Cell;
 use std::pin::Pin;
 use std::rc::Rc;

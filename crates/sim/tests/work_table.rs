@@ -1,5 +1,7 @@
 //! The work table: costs and answers of correlated requests, and the order in which they wait for each other.
 
+// Promise LIN-18
+
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;

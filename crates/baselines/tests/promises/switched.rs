@@ -1,6 +1,8 @@
 //! Clover behind a switch that steers its CASes: the published switch loses an update; a switch that waits for
 //! answers does not.
 
+// Promise LIN-20: Clover's published switch loses updates; one that waits does not.
+
 use std::cell::{Cell, RefCell};
 use std::panic::catch_unwind;
 use std::rc::Rc;

@@ -1,3 +1,5 @@
+// Promise API-14
+
 use std::sync::atomic::Ordering;
 use std::thread;
 

@@ -11,6 +11,8 @@
 //!
 //! [`Hint::seen`]: fusee_core::store::Hint::seen
 
+// Promise LIN-13
+
 use std::hash::{BuildHasher, RandomState};
 
 use fusee_core::store::Sight;

@@ -8,6 +8,8 @@
 //! The operations of a session run concurrently, and a wait is that of the operation whose future is being
 //! polled. So each poll puts the operation's clock in place, and removes it afterwards ([`Clocks::scoped`]).
 
+// Promise API-28: One clock or deadline ends all waits of an operation.
+
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::Pin;

@@ -1,5 +1,7 @@
 //! Objects that wait for their free bits to be set, and their revocation; sessions that may soon free memory.
 
+// Promise MEM-4
+
 use std::sync::Arc;
 
 use fusee_control::master::Orphan;

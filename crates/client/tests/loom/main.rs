@@ -10,6 +10,8 @@
 //! well, like a process that changes memory of the older epoch. So an operation that goes on after its epoch
 //! has passed, or whose end did not *happen before* that access, ends the execution with a panic.
 
+// Promise MEM-5: Keepers acknowledge epochs and views after older operations end.
+
 #[allow(dead_code)] // Programs prepare for it.
 #[path = "../../../fabric/src/barrier.rs"]
 mod barrier;

@@ -1,3 +1,5 @@
+// Promise RED-1: Any k of k + m chunks restore the others.
+
 use alloc::vec::Vec;
 use alloc::{format, vec};
 
@@ -158,6 +160,7 @@ const ISA_L: [(u8, u8, u32); 7] = [
     (12, 4, 0x8dd0_e477),
 ];
 
+// Promise RED-2: Parity equals that of ISA-L.
 #[test]
 fn parity_is_that_of_isa_l() {
     for (k, m, crc) in ISA_L {

@@ -13,6 +13,8 @@
 //! All integers are little-endian, converted explicitly. Lengths are bytes unless the name says
 //! otherwise; addresses are in bytes, in slots in units of 64 bytes.
 
+// Promise SEC-6: Layouts: fields come back, damage is noticed, offsets hold.
+
 mod block;
 mod bytes;
 mod chunk;

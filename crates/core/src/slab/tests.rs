@@ -1,3 +1,5 @@
+// Promise REC-9
+
 use alloc::vec;
 
 use super::*;

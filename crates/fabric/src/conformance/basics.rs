@@ -99,6 +99,7 @@ pub(super) fn bounds<R: Rig>(rig: &R) {
 }
 
 /// Guarantee 6: no client can change a word of the header, and every client can read it.
+// Promise FAB-12: Only the memory node writes its pool's header.
 pub(super) fn the_header_is_read_only<R: Rig>(rig: &R) {
     let session = Session::new(rig, 1);
     let (mut batch, span) = staged(&[0xee; 64]);

@@ -9,6 +9,8 @@
 //!
 //! A budget only grants permission. Memory is allocated as bytes arrive.
 
+// Promise SEC-4
+
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};

@@ -108,6 +108,7 @@ impl Pair {
     }
 }
 
+// Promise FAB-7: A NIC refuses forbidden verbs.
 #[test]
 fn the_card_refuses_what_is_not_allowed() {
     let Some(card) = card() else { return };
@@ -159,6 +160,7 @@ fn a_key_is_needed_and_reaches_its_own_pool_only() {
 }
 
 /// Guarantee 4: within the times that `device` states.
+// Promise FAB-8: A silent NIC is given up; NIC and processor see one memory.
 #[test]
 fn a_card_that_does_not_answer_is_noticed_in_bounded_time() {
     let Some(card) = card() else { return };
@@ -229,6 +231,7 @@ fn a_card_that_says_nothing_at_all_is_given_up() {
 }
 
 /// A registered pool keeps its pages: the NIC sees what the processor clears, and the other way round.
+// Promise FAB-8
 #[test]
 fn card_and_processor_see_one_memory_also_after_it_was_cleared() {
     let Some(card) = card() else { return };

@@ -5,6 +5,8 @@
 //! *happen before* the return in the sense of the memory model, ends the execution with a panic. Loom also panics when
 //! no thread can go on.
 
+// Promise FAB-2: After a fence, no verb of the fenced sessions executes ([limits](#loom-shared-memory)).
+
 use std::sync::{Arc, OnceLock};
 
 use fusee_core::verbs::{ClientId, VerbError};

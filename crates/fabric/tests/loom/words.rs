@@ -4,6 +4,8 @@
 //! words, in any order in which the last one is last (docs/decisions/0007). All else that a session
 //! does must be seen in the order in which it was posted.
 
+// Promise FAB-3: The last word of a WRITE lands last; verbs land in order.
+
 use std::sync::Arc;
 
 use crate::order::Order;

@@ -7,6 +7,8 @@
 //!
 //! Only an export with both head and end is whole, and counts. Files with other names are left alone.
 
+// Promise API-26
+
 use std::fs::{self, File};
 use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};

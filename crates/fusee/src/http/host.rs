@@ -6,6 +6,8 @@
 //! An address cannot lead elsewhere, and a name without a dot belongs to no site, so both are allowed. Any
 //! other name must be known to this server, from `--http` itself or from `--advertise`.
 
+// Promise SEC-19: HTTP requests for another host are not answered.
+
 use std::net::IpAddr;
 
 use hyper::Request;

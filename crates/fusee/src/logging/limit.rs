@@ -6,6 +6,8 @@
 //!
 //! The number of kinds is bounded, too. Beyond the bound, all kinds of one place of the code are one.
 
+// Promise SEC-15
+
 use std::collections::HashMap;
 use std::fmt::{self, Debug};
 use std::hash::{BuildHasher, Hasher, RandomState};

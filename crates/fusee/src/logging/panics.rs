@@ -4,6 +4,8 @@
 //! control port, a master that no longer decides. Other processes would wait for it, and no supervisor would
 //! notice. So it ends, with the exit code of a panic, and its supervisor restarts it.
 
+// Promise SEC-16: A panic in any thread or task ends the server.
+
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::panic;
 use std::process::exit;

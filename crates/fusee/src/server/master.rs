@@ -382,6 +382,7 @@ mod tests {
     }
 
     proptest::proptest! {
+        // Promise SEC-2: Any file is a configuration or an error; any text a size.
         #[test]
         fn any_file_is_a_configuration_or_an_error(
             text in crate::server::any_file::text(crate::server::any_file::names::<Settings>())

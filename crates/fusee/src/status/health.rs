@@ -1,5 +1,7 @@
 //! The health of a cluster in one word, with the reasons, and the memory that is left.
 
+// Promise API-29
+
 use fusee_cli::quantity::{Bytes, counted};
 use serde::Serialize;
 

@@ -1,5 +1,7 @@
 //! Exports while others write and a memory node dies, and a restore after everything has stopped.
 
+// Promise API-16
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;

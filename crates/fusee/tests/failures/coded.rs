@@ -1,6 +1,9 @@
 //! Erasure-coded values on real processes: as many memory nodes are killed as the code has parity, at once and
 //! one after the other, while a client reads and writes.
 
+// Promise RED-4
+// Promise RED-10
+
 use std::thread::sleep;
 use std::time::Duration;
 

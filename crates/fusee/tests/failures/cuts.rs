@@ -6,6 +6,8 @@
 //! (docs/decisions/0029). The client that is cut off only reads, since its writes would end for other reasons.
 //! The histories of all clients are judged together.
 
+// Promise SIL-7: SIL-2, with cuts of a real network.
+
 use std::thread::sleep;
 use std::time::Duration;
 

@@ -1,5 +1,7 @@
 //! A pool that grows and shrinks under load: regions on demand, a memory node that joins, one that is drained and ends.
 
+// Promise CHG-11: CHG-9, with processes under load.
+
 use std::collections::BTreeMap;
 
 use fusee_client::{Client, FabricChoice, Options, Status, View};

@@ -2,6 +2,8 @@
 //! with the store of another cluster. The memory nodes keep their data, and go on serving; the cluster's own
 //! master finds everything.
 
+// Promise MST-3
+
 use std::fs;
 use std::process::Command;
 use std::thread::sleep;

@@ -1,5 +1,7 @@
 //! `kill -9` of memory nodes, clients, masters, and of all of them together.
 
+// Promise DUR-3: Others meet no error when processes are killed or stopped.
+
 use std::thread::sleep;
 use std::time::Duration;
 

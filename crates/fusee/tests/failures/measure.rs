@@ -9,6 +9,8 @@
 //! operations. To separate the cost of the crashes from that of clients that come and work, windows with
 //! crashes alternate with windows in which as many clients leave in order.
 
+// Promise REC-8 | by hand: `fusee/tests/failures/measure.rs`
+
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 

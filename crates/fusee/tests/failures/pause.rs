@@ -1,6 +1,9 @@
 //! `SIGSTOP`, then `SIGCONT`: a process that was taken for dead, after a lease, cannot change anything any
 //! more; any other process goes on as before.
 
+// Promise CHG-29
+// Promise DUR-3
+
 use fusee_linearizability::Answer;
 
 use super::cluster::Cluster;
@@ -43,11 +46,13 @@ fn stop_a_client(fabric: &'static str) {
     cluster.finish_excusing(|complaint| complaint.contains("fenced this session"));
 }
 
+// Promise DUR-4: A stopped process that resumes changes nothing.
 #[test]
 fn a_client_is_stopped_on_shared_memory() {
     stop_a_client("shm");
 }
 
+// Promise DUR-4
 #[test]
 fn a_client_is_stopped_over_tcp() {
     stop_a_client("tcp");

@@ -3,6 +3,8 @@
 //! Its program is in `tests/porcupine`. Without `go` the tests say SKIPPED, or fail with
 //! `FUSEE_PORCUPINE_REQUIRED=1`. For machines without Go, `FUSEE_PORCUPINE` names a program that was built before.
 
+// Promise CHK-6: A second checker agrees, and objects to one changed answer.
+
 use std::fmt::Write as _;
 use std::fs::File;
 use std::path::{Path, PathBuf};

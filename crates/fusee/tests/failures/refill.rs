@@ -9,6 +9,8 @@
 //!     refill::fill_and_kill_fifty_times
 //! ```
 
+// Promise MEM-20
+
 use std::io::{BufRead, BufReader, Read, Write, stdin};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -4,6 +4,8 @@
 //! The tests that run by themselves restart the same build. `tests/upgrade/run` builds two versions, and goes
 //! from one to the other, and back.
 
+// Promise DUR-7: Servers restarted in turn under load: linearizable, no session ends.
+
 use std::time::Instant;
 
 use super::cluster::{Cluster, LONG_LEASE_MS, Shape};

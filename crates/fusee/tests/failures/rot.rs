@@ -32,6 +32,7 @@ fn places(pool: &PathBuf, bytes: &[u8]) -> Vec<u64> {
     starts.filter(|(_, found)| *found == bytes).map(|(at, _)| at as u64).collect()
 }
 
+// Promise DMG-6: DMG-5, on real memory.
 #[test]
 fn what_rots_in_a_pool_is_put_right() {
     let cluster = Cluster::with_long_leases("shm");
@@ -61,6 +62,7 @@ fn what_rots_in_a_pool_is_put_right() {
 }
 
 /// The count does not depend on how often the pair is looked at.
+// Promise DMG-11: A pair lost to damage is reported and counted once.
 #[test]
 fn a_pair_that_is_lost_is_told_and_counted_once() {
     let cluster = Cluster::with_long_leases("shm");

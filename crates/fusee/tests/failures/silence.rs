@@ -3,6 +3,8 @@
 //! A client that joined before goes on reading everything that more than half of the memory nodes vouch for. If
 //! more than half bar the primary, it reads what all backups agree on.
 
+// Promise SIL-5
+
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -150,6 +152,7 @@ fn a_primary_that_is_silent_and_comes_back_is_settled() {
 
 /// With a lease of a tenth of a second, clients that only read and write lose no session. A silent node delays
 /// reads by a few leases at most, since the machine is busy.
+// Promise SIL-6: Leases of 100 ms work.
 #[test]
 fn short_leases_can_be_used() {
     let mut cluster = Cluster::of(Shape { lease_ms: 100, ..Shape::default() });

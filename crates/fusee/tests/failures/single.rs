@@ -1,5 +1,7 @@
 //! Values without redundancy on real processes: they are lost with their memory node, and nothing else is.
 
+// Promise RED-13
+
 use std::collections::BTreeSet;
 use std::time::Instant;
 

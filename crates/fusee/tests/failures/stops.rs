@@ -1,5 +1,7 @@
 //! A master that is told to end in the middle of a view change.
 
+// Promise CHG-19
+
 use std::time::{Duration, Instant};
 
 use super::cluster::{Cluster, LONG_LEASE_MS, Shape};

@@ -16,6 +16,8 @@
 //! A name comes back in the same write that forgets its node, and goes in the write that records the next one: whenever
 //! the master crashes, the name belongs to one of them, or is free.
 
+// Promise MST-6
+
 use std::collections::VecDeque;
 
 use fusee_core::verbs::MnId;

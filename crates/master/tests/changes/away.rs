@@ -7,6 +7,7 @@ use fusee_master::logic::Event;
 
 use super::world::{LEASE_MS, World, settings};
 
+// Promise SIL-9: A master that was away or starved fences no live session.
 #[test]
 fn nothing_expires_while_the_master_is_away() {
     let mut world = World::formed(settings(3, 2, 2));
@@ -27,6 +28,7 @@ fn nothing_expires_while_the_master_is_away() {
     assert_eq!(world.view().number, 1, "the nodes came back");
 }
 
+// Promise CHG-29: Silence during a master's absence does not count.
 #[test]
 fn ends_of_connections_tell_nothing_to_a_master_that_was_away() {
     let mut world = World::formed(settings(3, 2, 2));
@@ -53,6 +55,7 @@ fn ends_of_connections_tell_nothing_to_a_master_that_was_away() {
     assert_eq!(world.view().number, 1, "the nodes came back");
 }
 
+// Promise SIL-9
 #[test]
 fn a_master_that_gets_little_time_takes_nobody_for_silent() {
     let mut world = World::formed(settings(3, 2, 2));
@@ -129,6 +132,7 @@ fn the_end_of_a_job_is_no_word_from_outside() {
 }
 
 /// A master that is told to end completes its change, and begins none; the next one goes on.
+// Promise CHG-19: A master told to end ends its change first.
 #[test]
 fn a_master_that_is_told_to_end_ends_its_change_and_begins_no_other() {
     let mut world = World::formed(settings(4, 2, 2));

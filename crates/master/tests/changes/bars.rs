@@ -1,6 +1,8 @@
 //! Members that bar others while no master is heard: the changes that the master makes for that, and the beginning of
 //! leases.
 
+// Promise SIL-5
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use fusee_control::master::{MasterReply, MasterRequest};

@@ -1,6 +1,8 @@
 //! The pool grows and shrinks: regions on demand, memory nodes that join and that are drained; with a master that
 //! crashes at any step, and members that are lost.
 
+// Promise MEM-32
+
 use super::*;
 
 /// Asks for room. A client that is told to wait for a `call` names it the next time.
@@ -146,6 +148,7 @@ fn who_is_short_waits_until_all_sessions_have_handed_on_what_they_can_spare() {
 }
 
 /// While a session may soon free memory, a refused client may ask again; otherwise it is told that this is in vain.
+// Promise MEM-17
 #[test]
 fn who_is_refused_hears_whether_anybody_may_soon_have_memory() {
     let mut world = World::formed(settings(3, 2, 2));
@@ -207,6 +210,7 @@ fn who_is_refused_hears_whether_anybody_may_soon_have_memory() {
 }
 
 /// The entry cannot be read on any replica. Other splits go on, and the operator is told.
+// Promise DMG-12: An unreadable entry prevents no other split.
 #[test]
 fn one_entry_that_nobody_can_read_keeps_no_other_subtable_from_being_split() {
     let mut world = World::formed(settings(3, 2, 2));
@@ -373,6 +377,7 @@ fn what_was_handed_on_is_not_handed_on_again_by_a_repetition() {
 /// A session was given the same block twice, under the same name: its owner had got it again from the pool. The
 /// session's report about the first time may come before it has heard of the second one: then the second gift does not
 /// count as taken over.
+// Promise MEM-10: A late report does not count for a block given again.
 #[test]
 fn who_has_taken_over_a_block_says_when_it_was_given_that() {
     for is_late in [false, true] {
@@ -565,6 +570,7 @@ fn what_a_session_handed_on_is_nobodys_while_it_is_recovered() {
 }
 
 /// The taker may have given it back to the pool, and the owner may have got it from there, and written to its new part.
+// Promise MEM-9: No block is offered under an owner that could get it again.
 #[test]
 fn what_was_given_is_left_to_the_recovery_of_an_owner_that_has_died() {
     let mut world = World::formed(settings(3, 2, 2));
@@ -600,6 +606,7 @@ fn what_was_given_is_left_to_the_recovery_of_an_owner_that_has_died() {
 }
 
 /// The owner had got it back from the pool. Its recovery found the block empty, or a header that cannot be read.
+// Promise MEM-9
 #[test]
 fn what_a_recovery_has_looked_at_is_not_recorded_as_it_was_given() {
     let mut world = World::formed(settings(3, 2, 2));
@@ -675,6 +682,7 @@ fn ask_until_there_are(world: &mut World, client: ClientId, regions: usize) -> (
 }
 
 /// The next copy begins in the step in which a change ends: requests that come meanwhile are remembered.
+// Promise CHG-24: A requested region comes before moves and between repairs.
 #[test]
 fn a_region_comes_between_two_copies_where_room_stays_for_the_others() {
     let mut world = World::formed(roomy());
@@ -710,6 +718,7 @@ fn a_region_comes_between_two_copies_where_room_stays_for_the_others() {
     check_reserved(&world, &world.view());
 }
 
+// Promise CHG-24
 #[test]
 fn a_region_comes_before_replicas_move() {
     let mut world = World::formed(roomy());
@@ -757,6 +766,7 @@ fn all_who_ask_during_a_change_are_served_by_one_whatever_redundancies_they_want
 }
 
 /// Regions and splits take turns, so that neither keeps the other away.
+// Promise CHG-28: Regions and splits take turns; each request is served once.
 #[test]
 fn splits_that_are_always_wanted_keep_no_region_away() {
     let mut world = World::formed(roomy());
@@ -802,6 +812,7 @@ fn a_region_that_is_asked_for_while_a_primary_is_replaced_comes() {
 }
 
 /// A session that knows a region of which no memory node hands out blocks yet does not ask for another one.
+// Promise CHG-28
 #[test]
 fn a_region_that_comes_is_not_asked_for_again() {
     let mut world = World::formed(roomy());
@@ -881,6 +892,7 @@ fn add_a_region(crash_after: Option<usize>, dies_after: Option<usize>) -> (World
     (world, ticks)
 }
 
+// Promise CHG-10: CHG-9, whatever the master crashes between.
 #[test]
 fn a_master_that_crashes_while_a_region_comes_goes_on() {
     let (_, ticks) = add_a_region(None, None);
@@ -966,6 +978,7 @@ fn a_node_that_joins_is_a_member_at_once_and_gets_its_share() {
     assert_eq!(world.view(), view, "and then it rests");
 }
 
+// Promise CHG-10
 #[test]
 fn a_master_that_crashes_while_a_node_gets_its_share_goes_on() {
     let (_, ticks) = join(None, None);
@@ -1046,6 +1059,7 @@ fn a_drained_node_serves_until_it_is_empty_and_then_ends() {
     assert_eq!(world.view(), view);
 }
 
+// Promise CHG-10
 #[test]
 fn a_master_that_crashes_while_a_node_is_drained_goes_on() {
     let (_, ticks) = drain(None, None);

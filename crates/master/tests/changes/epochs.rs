@@ -1,6 +1,8 @@
 //! The epochs before which no operation runs: expired sessions hold them back, and so do jobs, failed jobs whose verbs
 //! may still execute, and jobs of an earlier master.
 
+// Promise MEM-4: An epoch passes exactly when all sessions act in the newest.
+
 use fusee_control::master::{Epochs, MasterReply, MasterRequest, SessionHeartbeat};
 use fusee_core::stats::Damage;
 use fusee_core::verbs::ClientId;

@@ -1,6 +1,8 @@
 //! A master that is not the cluster's own: over an empty store, over another cluster's, or over an old one. It may come
 //! at any time, and must not harm the data on memory nodes.
 
+// Promise MST-3: A wrong or empty master gets no node and erases nothing.
+
 use std::collections::BTreeMap;
 
 use fusee_control::master::{MasterReply, MasterRequest, NOT_KNOWN_YET};
@@ -99,6 +101,7 @@ fn formed_again(forms_after_ms: u64) -> World {
     world
 }
 
+// Promise MST-10: No cluster number is formed again while a node or client lives.
 #[test]
 fn a_number_whose_nodes_or_clients_live_is_not_formed_again() {
     for forms_after_ms in [0, 300] {

@@ -1,5 +1,8 @@
 //! The steps that wait for jobs of the master, and the order of a job's requests.
 
+// Promise MEM-14
+// Promise CHG-5: No change transforms during jobs; late reports end no stage.
+
 use super::*;
 
 /// A job works by an older view: its verbs would mix with those of the change.

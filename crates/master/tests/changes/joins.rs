@@ -1,5 +1,7 @@
 //! Nodes that join and never become members: their names come back, and they make room for others.
 
+// Promise MST-6: Names of nodes that never were members come back.
+
 use std::collections::BTreeSet;
 
 use fusee_control::master::{MasterReply, MasterRequest};

@@ -1,6 +1,8 @@
 //! A view without a member takes effect only when no session can read by an earlier one: that
 //! depends on the view numbers that members show, on the number of members, and on leases.
 
+// Promise SIL-1: A view without a member waits for other members and leases.
+
 use fusee_core::change::Stage;
 use fusee_core::verbs::MnId;
 use fusee_master::logic::Event;

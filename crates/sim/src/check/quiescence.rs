@@ -160,6 +160,7 @@ fn block_of(view: &View, object: Address) -> (u32, u32) {
 ///
 /// # Panics
 /// If one of these does not hold.
+// Promise LIN-8: At rest all replicas agree, and lookups find every entry.
 pub fn replicas_agree(cluster: &Cluster) {
     let view = cluster.view();
     for slot in all_slots(&view) {
@@ -236,6 +237,7 @@ fn survives(cluster: &Cluster, view: &View, word: Slot, parts: &[(Place, Rc<[u8]
 
 /// Checks that all data chunks name all copies of the word's turn, and the same ones: any chunk may be the only one
 /// left.
+// Promise RED-19: At rest, data chunks name all copies of the turn.
 fn copies_are_named(cluster: &Cluster, view: &View, slot: SlotRef, word: Slot) {
     let object = view.object_of(word).expect("it was there");
     let columns = object.columns().expect("it has chunks");
@@ -281,6 +283,7 @@ fn bytes_at(cluster: &Cluster, place: Place, bytes: u64) -> Vec<u8> {
 
 /// Checks that each memory node agrees with the table in its pool: when it leads a region, it hands out the blocks
 /// that are free in its table.
+// Promise MEM-16: Memory nodes go by the owner tables in their pools.
 fn tables_are_shown(cluster: &Cluster, view: &View) {
     for (region, places) in (0u32..).zip(view.regions.iter().map(|region| region.places())) {
         for place in places {

@@ -20,6 +20,10 @@
 //! identities, neither of them in use, the job may choose the earlier one. That identity was never gone, so it does
 //! not come back. The same is true of an identity that a dead client has overwritten by zeros on some replicas only.
 
+// Promise MEM-1: Memory is reused only when no running operation knows it.
+// Promise MEM-3: No bit of a free bitmap is set twice.
+// Promise MEM-24: No word recurs within a window, whichever master leads.
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use fusee_core::data::Redundancy;

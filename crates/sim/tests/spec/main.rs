@@ -16,6 +16,9 @@
 //! Without `java`, or without `mvn` to fetch TLC, no model can run: the test prints SKIPPED and passes. Its output
 //! bypasses the test harness's capture, so it is always visible.
 
+// Promise LIN-17: In TLA+: no duplicate, no divergence, no stuck operation.
+// Promise CHK-4: The [TLA+ models](../spec/README.md) hold, and fail without each countermeasure.
+
 mod tlc;
 
 use std::collections::BTreeSet;

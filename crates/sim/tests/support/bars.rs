@@ -289,6 +289,7 @@ fn leases_rest_on_a_majority(seed: u64) {
 }
 
 /// A master that has slept grants no lease on the basis of earlier messages.
+// Promise SIL-10: Lease clocks count sleep; a master that slept grants nothing old.
 pub fn a_sleep_ends_contact(seed: u64) {
     with_cluster(seed, 3, async |cluster| {
         let scene = Scene::new(cluster).await;

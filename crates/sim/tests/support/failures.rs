@@ -11,6 +11,8 @@
 //! Always checked: no key is live twice at any step, no task waits for ever, replicas agree at rest, every key's
 //! history is linearizable, and a second recovery changes nothing.
 
+// Promise REC-2: Recovery may be interrupted and run again; twice changes nothing.
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 

@@ -52,6 +52,7 @@ const MANY: u8 = 60;
 /// A memory node is lost and another one joins. Requests of one of the following repairs to memory nodes arrive late:
 /// after the repair was given up and repeated, by the same master or another one, and a session has got blocks since.
 /// Returns whether any request was late.
+// Promise MEM-27
 pub fn late_orders(seed: u64) -> bool {
     let sim = Sim::new(seed);
     let options =

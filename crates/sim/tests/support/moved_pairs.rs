@@ -3,6 +3,8 @@
 //! A few operations on one key begin within one round trip, so rounds are contended in every way, and a loss finds
 //! most of them open.
 
+// Promise RED-7: Moves lose no write (rule L).
+
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -243,6 +245,7 @@ pub fn copies_compared(seed: u64) {
 
 /// Pairs with two copies; some of them have become erasure-coded in place, and some of these EC-oriented again. Any
 /// two memory nodes are lost at once, with a spare or without; others join later.
+// Promise RED-10: EC-oriented pairs survive the loss of r - 1 nodes at once.
 pub fn two_nodes_lost(seed: u64) {
     const PAIRS: usize = 8;
     let sim = Sim::new(seed);

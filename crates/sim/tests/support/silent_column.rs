@@ -1,5 +1,7 @@
 //! Reads of a coded pair while the node of one of its chunks does not answer, without a view change.
 
+// Promise RED-18: A coded pair is readable while a chunk's node is silent.
+
 use std::time::Duration;
 
 use fusee_core::code::Coding;

@@ -1,6 +1,8 @@
 //! Two Moves in place of one session: one has read the slot before the other one commits, and begins after that has
 //! ended.
 
+// Promise RED-17: No turn of an object is used twice.
+
 use std::time::Duration;
 
 use fusee_control::master::MasterReply;

@@ -1,6 +1,8 @@
 //! A write whose CAS of the primary executes, but is not answered before the primary is lost. Some session must free
 //! the replaced object.
 
+// Promise MEM-25: The object that a suspended write replaced is freed once.
+
 use std::time::Duration;
 
 use fusee_client::logic::LogicOptions;

@@ -49,6 +49,7 @@ pub fn split_once(seed: u64) {
 }
 
 /// Splits are requested all the time while replicas are missing: the replicas are added nevertheless.
+// Promise CHG-30: Splits, regions and repairs take turns; late requests are served once.
 pub fn replicas_have_turns(seed: u64) {
     let sim = Sim::new(seed);
     let cluster = Cluster::new(&sim, &options());
@@ -87,6 +88,7 @@ fn missing_replicas(cluster: &Cluster) -> usize {
 }
 
 /// A restarted master forgets the requests for a larger index. The writer asks again, and does not wait in vain.
+// Promise CHG-30
 pub fn forgotten_split(seed: u64) {
     let sim = Sim::new(seed);
     let cluster = Cluster::new(&sim, &options());
@@ -110,6 +112,7 @@ pub fn forgotten_split(seed: u64) {
 }
 
 /// Many sessions die while one lives. Memory nodes forget the dead ones, and keep serving the live one.
+// Promise FAB-29
 pub fn many_deaths(seed: u64) {
     let sim = Sim::new(seed);
     let cluster = Cluster::new(&sim, &options());
@@ -139,6 +142,7 @@ pub fn many_deaths(seed: u64) {
 }
 
 /// A master that runs only for moments still notices that a memory node is lost, and that the others are not.
+// Promise CHG-21: A master that keeps being held up notices losses.
 pub fn starved_master(seed: u64) {
     let sim = Sim::new(seed);
     let cluster = Cluster::new(&sim, &options());
@@ -169,6 +173,7 @@ async fn has_a_moment(sim: &Sim, cluster: &Cluster) {
 
 /// A master is away nearly all the time, and its moments are too short for heartbeats of memory nodes, as if these
 /// had to connect again each time. This does not count as silence.
+// Promise CHG-25: Heartbeats that a starved master cannot hear are not silence.
 pub fn unheard_nodes(seed: u64) {
     let sim = Sim::new(seed);
     let cluster = Cluster::new(&sim, &options());

@@ -1,6 +1,8 @@
 //! Answers, and their costs, of a session whose lease has run out, with memory nodes that are at its view, at a later
 //! view, or silent.
 
+// Promise LIN-22
+
 use std::time::Duration;
 
 use fusee_client::logic::LogicOptions;

@@ -246,6 +246,7 @@ fn certificates_of_others_and_for_others_are_refused() {
     assert_eq!(says(client.read(&mut [0; 10])), NO_TLS);
 }
 
+// Promise SEC-13: Certificates change without a restart; bad ones change nothing.
 #[test]
 fn files_are_read_again_when_they_change() {
     let files = Certificates::new();

@@ -1,3 +1,5 @@
+// Promise API-13
+
 use std::collections::HashSet;
 use std::io::Cursor;
 

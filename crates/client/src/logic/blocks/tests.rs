@@ -200,6 +200,7 @@ fn source_of(client: u32, env: &Rc<Surroundings>) -> BlockSource<Surroundings> {
     BlockSource::new(ClientId(client), env.clone(), Duration::from_secs(1), 2)
 }
 
+// Promise MEM-14: Blocks are given back on backups first.
 #[test]
 fn a_block_whose_return_is_not_acknowledged_is_not_taken_again() {
     let nobody = ClientId::NOBODY;
@@ -254,6 +255,7 @@ fn a_master_that_is_away_is_not_asked_for_every_block() {
     assert_eq!(env.asked_master.get(), 4, "it is back");
 }
 
+// Promise MEM-13
 #[test]
 fn a_block_that_nobody_heard_of_is_found_when_memory_is_short() {
     let env = Surroundings::new();
@@ -304,6 +306,7 @@ fn what_was_handed_on_and_is_named_again_is_left_to_recovery() {
 }
 
 /// The master still has the block as an earlier owner left it, but the block has come back to the pool since.
+// Promise MEM-32: No outdated record gives a session another one's block.
 #[test]
 fn a_block_from_the_pool_is_not_taken_over_from_an_earlier_owner_as_well() {
     let env = Surroundings::new();
@@ -438,6 +441,7 @@ fn what_is_given_back_is_not_reported_as_taken_over() {
 }
 
 /// An operation that gives a block back is dropped while a node is asked. Later the session needs memory.
+// Promise MEM-13: Blocks of lost grants and interrupted returns are not lost.
 #[test]
 fn a_return_that_is_dropped_half_way_is_made_good_when_memory_is_short() {
     let env = Surroundings::new();
@@ -524,6 +528,7 @@ fn a_block_is_not_found_while_it_is_being_granted_to_another_request() {
     assert_eq!(granted.address, block);
 }
 
+// Promise MEM-13
 #[test]
 fn a_block_that_nobody_heard_of_is_remembered_while_its_region_is_frozen() {
     let env = Surroundings::new();
@@ -553,6 +558,7 @@ fn a_block_that_nobody_heard_of_is_remembered_while_its_region_is_frozen() {
 }
 
 /// A node is told of as many regions as one request names, and grants a block of another one.
+// Promise MEM-28: No block of a region under copy is used.
 #[test]
 fn a_block_of_a_region_that_is_copied_is_left_and_another_one_asked_for() {
     let env = Surroundings::new();

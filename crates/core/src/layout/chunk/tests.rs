@@ -1,3 +1,5 @@
+// Promise RED-3: k chunks of one write make the pair; other chunks make none.
+
 use alloc::vec;
 use alloc::vec::Vec;
 

@@ -12,6 +12,8 @@
 //! Numbers are big-endian, except the ICRC. (IBTA vol. 1, chapter 9 and annex A17.) Frames may hold any bytes: one
 //! that is not complete is [`Seen::Other`].
 
+// Promise FAB-18: A switch on the wire steers READs; damaged packets stay damaged.
+
 use super::icrc;
 
 /// The port of RoCE v2.

@@ -15,6 +15,8 @@
 //! A READ whose answer takes several packets may be repeated from its middle, as if it were another READ. So such a
 //! READ is not steered, and neither is its repeated rest.
 
+// Promise FAB-24
+
 use std::collections::{HashMap, VecDeque};
 
 use fusee_core::layout::POOL_HEADER_BYTES;

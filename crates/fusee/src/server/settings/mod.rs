@@ -5,6 +5,8 @@
 //! with the file's name; [`Effective`] merges those over the file, and the file over the defaults. A setting
 //! under the heading [`LIVE`] may change while the server runs.
 
+// Promise API-22
+
 pub mod file;
 pub mod problem;
 

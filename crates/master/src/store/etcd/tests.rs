@@ -139,6 +139,7 @@ fn one(key: &str, value: &[u8]) -> Vec<(String, Option<Vec<u8>>)> {
     vec![(key.into(), Some(value.into()))]
 }
 
+// Promise MST-9: A deposed master cannot write.
 #[test]
 fn records_pass_from_term_to_term_and_a_deposed_master_changes_nothing() {
     let Some(bench) = Bench::new() else { return };
@@ -246,6 +247,7 @@ fn candidates_that_come_and_go_are_nothing_else() {
 }
 
 /// Each record with one bit changed, and each record removed, one after the other.
+// Promise DMG-8
 #[test]
 fn a_flipped_bit_or_a_lost_record_is_noticed() {
     let Some(bench) = Bench::new() else { return };

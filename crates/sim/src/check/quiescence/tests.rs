@@ -1,5 +1,7 @@
 //! The checks at rest notice a difference on any replica.
 
+// Promise CHK-5: The checker of replicas looks at every replica.
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fusee_core::layout::{BLOCK_HEADER_BYTES, HEADER_BYTES};

@@ -119,6 +119,7 @@ pub fn late_object(seed: u64) {
 
 /// An object is written, and the following READ has no answer: the write has failed, and none of its verbs may
 /// execute later. The session goes on, and the object is free again.
+// Promise MEM-30: Objects of failed or dropped writes are given back or recovered.
 pub fn unanswered_read(seed: u64) {
     let (stage, store, script) = before_a_second_phase(seed);
     script.lose(|verb| verb.is_read() && verb.bytes() > 1000);
@@ -132,6 +133,7 @@ pub fn unanswered_read(seed: u64) {
 
 /// The same, but the caller drops the write: no operation needs the written object. The session leaves it to
 /// recovery, or frees it itself.
+// Promise MEM-30
 pub fn dropped_write(seed: u64) {
     let (stage, store, script) = before_a_second_phase(seed);
     let [phases, ..] = script.moved();
@@ -154,6 +156,7 @@ fn before_a_second_phase(seed: u64) -> (Stage, Scene, Rc<Script>) {
 }
 
 /// The first block comes with a new region. Epochs pass meanwhile: a session that waits for the region is not pinned.
+// Promise MEM-29: A session that waits for a region holds no epoch.
 pub fn region_to_come(seed: u64) {
     let stage = Stage::new(seed);
     let (store, script) = stage.open(0..1, None);
@@ -164,6 +167,7 @@ pub fn region_to_come(seed: u64) {
 }
 
 /// A new region takes long. Meanwhile the session can use memory that it has freed itself.
+// Promise MEM-31: A session that waits for a region uses memory freed meanwhile.
 pub fn own_memory_first(seed: u64) {
     let stage = Stage::new(seed);
     let primary_since = stage.cluster.view().regions[0].primary_since();

@@ -157,6 +157,7 @@ pub fn takeover(seed: u64) {
 
 /// A block is handed to another session. Its objects have had more lives than the header shows. The next generation
 /// follows that of the object, not that of the base, which the object had a few lives ago.
+// Promise MEM-26: The next owner of a wrapped block continues its generations.
 pub fn wrapped(seed: u64) {
     let lives = Lives::new(seed);
     for key in [b"a", b"b"] {

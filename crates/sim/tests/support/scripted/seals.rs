@@ -54,6 +54,7 @@ pub fn torn(seed: u64) {
 
 /// A client gave back an object that was never written, and dies while it seals the block: one replica has the new
 /// header. Objects that this header shows as allocated are not new, although recovery uses the other header.
+// Promise REC-9: Objects that any header calls allocated are not new.
 pub fn half_sealed(seed: u64) {
     let lives = Lives::new(seed);
     run(lives.store.insert(b"a", &VALUE)).expect("there is room");
